@@ -1,0 +1,75 @@
+// std::mutex with clang's thread annotations. absl::Mutex is not used: Debian's build is not instrumented
+// and drowns ThreadSanitizer.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#if defined(__clang__)
+#define DWS_THREAD_ANNOTATION(x) __attribute__((x))
+#else
+#define DWS_THREAD_ANNOTATION(x)
+#endif
+#define CAPABILITY(x) DWS_THREAD_ANNOTATION(capability(x))
+#define SCOPED_CAPABILITY DWS_THREAD_ANNOTATION(scoped_lockable)
+#define GUARDED_BY(x) DWS_THREAD_ANNOTATION(guarded_by(x))
+#define REQUIRES(...) DWS_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define EXCLUDES(...) DWS_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+#define ACQUIRE(...) DWS_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define RELEASE(...) DWS_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define NO_THREAD_SAFETY_ANALYSIS DWS_THREAD_ANNOTATION(no_thread_safety_analysis)
+
+namespace dws {
+
+class CAPABILITY("mutex") Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+  void Lock() ACQUIRE() { mutex_.lock(); }
+  void Unlock() RELEASE() { mutex_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+class SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.Lock(); }
+  ~MutexLock() RELEASE() { mutex_.Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+class CondVar {
+ public:
+  void Wait(Mutex& mutex) REQUIRES(mutex) NO_THREAD_SAFETY_ANALYSIS {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    cond_.wait(lock);
+    lock.release();
+  }
+  // False when `timeout` passed without a notification.
+  bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout) REQUIRES(mutex)
+      NO_THREAD_SAFETY_ANALYSIS {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    // system_clock: TSan in g++ 12 does not see pthread_cond_clockwait, which steady waits use.
+    const auto until = std::chrono::system_clock::now() + timeout;
+    const bool notified = cond_.wait_until(
+        lock, std::chrono::time_point_cast<std::chrono::system_clock::duration>(until)) ==
+        std::cv_status::no_timeout;
+    lock.release();
+    return notified;
+  }
+  void NotifyOne() { cond_.notify_one(); }
+  void NotifyAll() { cond_.notify_all(); }
+
+ private:
+  std::condition_variable cond_;
+};
+
+}  // namespace dws

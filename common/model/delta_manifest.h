@@ -1,0 +1,49 @@
+// The manifest of a delta object as values; common/delta/manifest converts it to and from bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/model/digest.h"
+#include "common/model/layout.h"
+#include "common/model/stream_id.h"
+#include "common/model/weight_version.h"
+
+namespace dws {
+
+// Where one frame lies in the frames section, and which consecutive blocks of its slice it holds.
+struct FrameEntry {
+  uint32_t first_block = 0;
+  uint32_t block_count = 0;
+  uint64_t offset = 0;
+  uint64_t size_bytes = 0;
+  uint64_t checksum = 0;  // XXH3-64 of the frame's bytes
+
+  friend bool operator==(const FrameEntry&, const FrameEntry&) = default;
+};
+
+// The changes of one slice; blocks that no frame covers are unchanged.
+struct SliceDelta {
+  RankSlice slice;
+  uint64_t nnz = 0;
+  Digest before;
+  Digest after;
+  std::vector<FrameEntry> frames;  // ascending, not overlapping
+
+  friend bool operator==(const SliceDelta&, const SliceDelta&) = default;
+};
+
+struct DeltaManifest {
+  StreamId stream;
+  TrainerRank trainer_rank;
+  WeightVersion version;
+  WeightVersion base_version;
+  Digest layout_signature;
+  std::vector<SliceDelta> slices;  // touched ones, ascending
+  Digest state_token;              // of the rank at `version`
+
+  friend bool operator==(const DeltaManifest&, const DeltaManifest&) = default;
+};
+
+}  // namespace dws

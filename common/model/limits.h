@@ -1,0 +1,63 @@
+// Every maximum of DWS, by name. A size from outside is compared with one of these before it is trusted
+// or allocated.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace dws::limits {
+
+// Layout.
+inline constexpr size_t kTensorsMax = 200'000;
+inline constexpr size_t kTensorNameBytesMax = 512;
+inline constexpr size_t kTensorRankMax = 8;
+inline constexpr uint64_t kTensorBytesMax = uint64_t{1} << 42;
+inline constexpr size_t kCutsMax = 4095;
+inline constexpr size_t kSlicesMax = 400'000;  // of one rank
+inline constexpr uint32_t kWorldSizeMax = 4096;
+
+// Delta objects.
+inline constexpr uint32_t kBlockElements = 65'536;
+inline constexpr uint64_t kFrameBytesMax = uint64_t{1} << 20;
+inline constexpr uint64_t kManifestBytesMax = uint64_t{256} << 20;
+inline constexpr uint64_t kObjectBytesMax = uint64_t{1} << 42;
+
+// Messages.
+inline constexpr uint64_t kFetchChunkBytesMax = uint64_t{1} << 20;
+inline constexpr int kGrpcMessageBytesMax = 64 << 20;  // layouts and descriptions of many slices
+inline constexpr size_t kIdBytesMax = 256;             // job ids, receiver ids, client names
+inline constexpr size_t kErrorBytesMax = 4096;         // of a NACK's message
+
+// Registrations.
+inline constexpr size_t kRegionsMax = 1024;
+inline constexpr size_t kDescriptorsPerMessage = 200;  // SCM_MAX_FD is 253
+inline constexpr uint64_t kRegionBytesMax = uint64_t{1} << 42;
+inline constexpr size_t kViewsMax = 400'000;
+inline constexpr uint32_t kBucketsMax = 64;
+inline constexpr size_t kPutPiecesMax = 65'536;
+inline constexpr size_t kHandleConnectionsMax = 64;
+
+// Sender.
+inline constexpr size_t kReceiversMax = 4096;
+inline constexpr size_t kRetainedVersionsMax = 1024;
+inline constexpr size_t kSealBacklogMax = 2;  // captured versions that wait to be sealed
+inline constexpr size_t kComposedCacheMax = 8;  // squashed objects kept for other receivers
+
+// Receiver.
+inline constexpr size_t kSendersMax = 4096;
+inline constexpr uint64_t kStagingBytesDefault = uint64_t{256} << 20;
+
+// Ledger.
+inline constexpr uint64_t kLedgerRecordBytesMax = uint64_t{1} << 20;
+inline constexpr uint64_t kLedgerBytesMax = uint64_t{64} << 20;
+
+// Time.
+inline constexpr std::chrono::seconds kKeepaliveInterval{2};
+inline constexpr std::chrono::seconds kKeepaliveTimeout{10};
+inline constexpr std::chrono::seconds kRpcDeadline{30};
+inline constexpr std::chrono::seconds kPauseDeadline{60};
+inline constexpr std::chrono::milliseconds kReconnectDelayMin{50};
+inline constexpr std::chrono::milliseconds kReconnectDelayMax{2000};
+
+}  // namespace dws::limits

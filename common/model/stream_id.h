@@ -1,0 +1,26 @@
+// One incarnation of a trainer. Incarnations order streams of a job; the random id tells two streams apart
+// that claim the same incarnation.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace dws {
+
+struct StreamId {
+  uint64_t incarnation = 0;
+  uint64_t id_hi = 0;
+  uint64_t id_lo = 0;
+
+  friend auto operator<=>(const StreamId&, const StreamId&) = default;
+};
+
+// "7:0123456789abcdef0123456789abcdef"
+inline std::string ToString(const StreamId& stream) {
+  return fmt::format("{}:{:016x}{:016x}", stream.incarnation, stream.id_hi, stream.id_lo);
+}
+
+}  // namespace dws

@@ -1,0 +1,101 @@
+// A canonical tensor as the trainer declares it: name, element type, shape, and how it is cut into slices.
+//
+// Slices are the unit of ownership (a trainer rank owns consecutive slices), of attachment (an engine holds
+// unions of slices) and of digests. A slice's elements have an order of their own, *slice order*: row-major
+// over the slice. Blocks are runs of limits::kBlockElements in slice order.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace dws {
+
+enum class DType : uint8_t {
+  kBool = 1,
+  kU8 = 2,
+  kI8 = 3,
+  kF8E4M3 = 4,
+  kF8E5M2 = 5,
+  kF8E8M0 = 6,
+  kU16 = 7,
+  kI16 = 8,
+  kF16 = 9,
+  kBF16 = 10,
+  kU32 = 11,
+  kI32 = 12,
+  kF32 = 13,
+  kU64 = 14,
+  kI64 = 15,
+  kF64 = 16,
+};
+
+// The numbers are those of dws.v1.DType and of FORMAT.md; nullopt for any other.
+std::optional<DType> DTypeFromNumber(uint32_t number);
+std::string_view ToString(DType dtype);  // "BF16", as safetensors writes it
+
+// Bytes of one element: 1, 2, 4 or 8.
+uint32_t ElementBytes(DType dtype);
+
+// How values map to the integers whose differences are coded: floats by ordinal, integers as they are.
+enum class Mapping : uint8_t { kInteger, kFloat };
+Mapping MappingOf(DType dtype);
+
+// [begin, end) of one dimension; all of it for a scalar's only slice.
+struct SliceRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kBF16;
+  std::vector<uint64_t> shape;   // row-major; empty = scalar
+  uint32_t cut_dim = 0;
+  std::vector<uint64_t> cuts;    // interior boundaries on cut_dim, strictly increasing
+
+  friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
+
+  // The functions below need a spec that Validate accepted.
+  uint64_t ElementCount() const;
+  uint64_t SizeBytes() const { return ElementCount() * ElementBytes(dtype); }
+  uint32_t SliceCount() const { return static_cast<uint32_t>(cuts.size()) + 1; }
+  SliceRange Slice(uint32_t slice) const;
+  uint64_t SliceElements(uint32_t slice) const;
+  uint64_t SliceBytes(uint32_t slice) const { return SliceElements(slice) * ElementBytes(dtype); }
+  // Blocks of one slice: ceil(elements / kBlockElements); 0 for an empty slice.
+  uint32_t SliceBlocks(uint32_t slice) const;
+  // The digest's number of the first word of a slice (FORMAT.md, "Digest").
+  uint64_t SliceFirstWord(uint32_t slice) const;
+};
+
+// INVALID_ARGUMENT naming the tensor and what is wrong with it.
+Status Validate(const TensorSpec& spec);
+
+// "BF16 [4096, 512] cut on dim 0 at {1024, 2048, 3072}", for messages.
+std::string ToString(const TensorSpec& spec);
+
+// Elements of block `block` of a slice with `slice_elements` elements.
+uint32_t BlockElements(uint64_t slice_elements, uint32_t block);
+
+// Where the elements of a slice lie in memory: `run_count` runs of `run_elements` elements that follow each
+// other in slice order, `stride_elements` apart. A contiguous slice is one run.
+struct StridedRuns {
+  uint64_t run_elements = 0;
+  uint64_t run_count = 0;
+  uint64_t stride_elements = 0;
+};
+
+// The runs of an array of `shape` with element `strides` in row-major order, dimensions merged as far as
+// they are contiguous. INVALID_ARGUMENT when two levels of stride remain: such a view cannot be mapped.
+Result<StridedRuns> CoalesceRuns(const std::vector<uint64_t>& shape,
+                                 const std::vector<uint64_t>& strides);
+
+// Row-major strides of `shape`, in elements.
+std::vector<uint64_t> RowMajorStrides(const std::vector<uint64_t>& shape);
+
+}  // namespace dws

@@ -1,0 +1,150 @@
+"""The rules of this project: thin wrappers over the native ones, with one set of warnings.
+
+    load("//tools/bazel:dws.bzl", "dws_cc_library", "dws_cc_test")
+"""
+
+# All warnings are errors in our code; system headers and generated headers are exempt.
+WARNINGS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wshadow",
+    "-Wnon-virtual-dtor",
+    "-Woverloaded-virtual",
+    "-Wmissing-declarations",
+    "-Wextra-semi",
+    "-Wvla",
+    # False alarms of gcc 12 on std::string operator+ (gcc bug 105651).
+    "-Wno-restrict",
+]
+
+def dws_cc_library(name, copts = [], **kwargs):
+    native.cc_library(name = name, copts = WARNINGS + copts, **kwargs)
+
+def dws_cc_binary(name, copts = [], **kwargs):
+    native.cc_binary(name = name, copts = WARNINGS + copts, **kwargs)
+
+def dws_cc_test(name, copts = [], data = [], deps = [], **kwargs):
+    """A Catch2 test: `#include <catch2/catch.hpp>` and TEST_CASEs, no main."""
+    native.cc_test(
+        name = name,
+        copts = WARNINGS + copts,
+        data = data + ["//tests:tsan.supp"],
+        deps = deps + ["//tests:catch_main"],
+        **kwargs
+    )
+
+def dws_proto_library(name, srcs, deps = [], grpc = True, visibility = None):
+    """A C++ library of the messages, and with `grpc` of the services, in `srcs`.
+
+    Include as "<package>/foo.pb.h" and "<package>/foo.grpc.pb.h"; a .proto imports another by its
+    path from the top of the tree.
+
+    Args:
+      name: the cc_library. `<name>_srcs` is a filegroup of the .proto files and those they import.
+      srcs: .proto files of this package.
+      deps: other dws_proto_library targets, as "//package:name" or ":name".
+      grpc: False leaves out the services, and with them the dependency on gRPC.
+      visibility: of the library and of the .proto files.
+    """
+    native.filegroup(
+        name = name + "_srcs",
+        srcs = srcs + [dep + "_srcs" for dep in deps],
+        visibility = visibility,
+    )
+
+    suffixes = [".pb"] + ([".grpc.pb"] if grpc else [])
+    stems = [src[:-len(".proto")] for src in srcs]
+    headers = [stem + suffix + ".h" for stem in stems for suffix in suffixes]
+    sources = [stem + suffix + ".cc" for stem in stems for suffix in suffixes]
+    flags = ["--cpp_out=$(GENDIR)"]
+    if grpc:
+        flags += [
+            "--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin",
+            "--grpc_out=$(GENDIR)",
+        ]
+
+    # The pragma exempts the generated headers from the warnings of those who include them.
+    native.genrule(
+        name = name + "_gen",
+        srcs = [name + "_srcs"],
+        outs = headers + sources,
+        cmd = " && ".join([
+            "/usr/bin/protoc -I. {} {}".format(
+                " ".join(flags),
+                " ".join([native.package_name() + "/" + src for src in srcs]),
+            ),
+            "for header in $(OUTS); do case $$header in *.h) " +
+            "sed -i '1i #pragma GCC system_header' $$header;; esac; done",
+        ]),
+        visibility = ["//visibility:private"],
+    )
+
+    native.cc_library(
+        name = name,
+        srcs = sources,
+        hdrs = headers,
+        copts = ["-w"],
+        visibility = visibility,
+        deps = deps + ["@debian//:grpc++" if grpc else "@debian//:protobuf"],
+    )
+
+def dws_py_proto(name, protos, proto_package, out, srcs, visibility = None):
+    """Python modules of .proto files, importable inside the package they are put in.
+
+    Args:
+      name: a filegroup of foo_pb2.py and foo_pb2_grpc.py for each proto, and the package's __init__.py.
+      protos: names of .proto files, "foo.proto".
+      proto_package: the folder they are in, "proto".
+      out: the folder, below this package, they go to: "dws/_proto". Their Python package has its name.
+      srcs: labels of the .proto files and all they import: "//proto:foo_proto_srcs".
+      visibility: of the filegroup.
+    """
+    stems = [proto[:-len(".proto")] for proto in protos]
+    modules = [stem + suffix for stem in stems for suffix in ["_pb2.py", "_pb2_grpc.py"]]
+    outs = ["{}/{}".format(out, module) for module in modules] + [out + "/__init__.py"]
+
+    # protoc writes `from proto import foo_pb2`, after the folder of the .proto file.
+    native.genrule(
+        name = name,
+        srcs = srcs,
+        outs = outs,
+        cmd = " && ".join([
+            "gen=$$(mktemp -d)",
+            "/usr/bin/protoc -I. --python_out=$$gen --grpc_python_out=$$gen " +
+            "--plugin=protoc-gen-grpc_python=/usr/bin/grpc_python_plugin " +
+            " ".join([proto_package + "/" + proto for proto in protos]),
+            "sed -i 's/^from {} import /from {} import /' $$gen/{}/*.py".format(
+                proto_package.replace("/", "."),
+                out.replace("/", "."),
+                proto_package,
+            ),
+            "cp $$gen/{}/*.py $(RULEDIR)/{}/".format(proto_package, out),
+            "touch $(RULEDIR)/{}/__init__.py".format(out),
+            "rm -r $$gen",
+        ]),
+        visibility = visibility,
+    )
+
+def dws_py_test(name, main, srcs = [], data = [], deps = [], args = [], **kwargs):
+    """A unittest script: `main` ends in unittest.main(), and runs under /usr/bin/python3.
+
+    It finds the packages of //clients/python and, by path from the top, other Python files. Its
+    working directory is the runfiles' top: data is opened by the path it has in the tree.
+
+    Args:
+      name: of the test.
+      main: the script, in this package.
+      srcs: other Python files it imports.
+      data: binaries and files it uses.
+      deps: filegroups of Python files, as //clients/python:dws.
+      args: passed to the script.
+      **kwargs: of sh_test.
+    """
+    native.sh_test(
+        name = name,
+        srcs = ["//tools/bazel:py_test.sh"],
+        args = ["$(location {})".format(main)] + args,
+        data = [main] + srcs + data + deps + ["//tests:tsan.supp"],
+        **kwargs
+    )
