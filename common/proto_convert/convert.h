@@ -1,0 +1,28 @@
+// Between wire messages and model values, both ways. Everything that arrives is validated here: behind this
+// header nobody handles a message field that was not checked. (common/delta/manifest is the one exception.)
+#pragma once
+
+#include "common/base/status.h"
+#include "common/model/delta_manifest.h"
+#include "common/model/layout.h"
+#include "common/model/stream_id.h"
+#include "proto/delta.pb.h"
+
+namespace dws {
+
+v1::StreamId ToProto(const StreamId& stream);
+v1::Digest ToProto(const Digest& digest);
+v1::TensorSpec ToProto(const TensorSpec& spec);
+v1::RankLayout ToProto(const RankLayout& layout);
+v1::FrameEntry ToProto(const FrameEntry& entry);
+
+// INVALID_ARGUMENT: incarnation 0 or an id of zero, which an unset message would have.
+Result<StreamId> FromProto(const v1::StreamId& stream);
+Digest FromProto(const v1::Digest& digest);
+// INVALID_ARGUMENT: an unknown dtype, or what RankLayout::Create refuses.
+Result<RankLayout> FromProto(const v1::RankLayout& layout);
+FrameEntry FromProto(const v1::FrameEntry& entry);
+// INVALID_ARGUMENT: a number this version does not know.
+Result<DType> FromProto(v1::DType dtype);
+
+}  // namespace dws
