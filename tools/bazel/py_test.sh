@@ -5,5 +5,4 @@ set -euo pipefail
 script="$1"
 shift
 export PYTHONPATH="$PWD/clients/python:$PWD" PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1
-# The sanitizers' settings are for C++ programs the script starts; they name runfiles by relative path.
 exec /usr/bin/python3 "$script" "$@"
