@@ -2,6 +2,10 @@
 // and drowns ThreadSanitizer.
 #pragma once
 
+// Abseil 20220623 defines the unprefixed GUARDED_BY and NO_THREAD_SAFETY_ANALYSIS itself, and its
+// status.h brings them everywhere.
+#include <absl/base/thread_annotations.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -13,12 +17,10 @@
 #endif
 #define CAPABILITY(x) DWS_THREAD_ANNOTATION(capability(x))
 #define SCOPED_CAPABILITY DWS_THREAD_ANNOTATION(scoped_lockable)
-#define GUARDED_BY(x) DWS_THREAD_ANNOTATION(guarded_by(x))
 #define REQUIRES(...) DWS_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) DWS_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) DWS_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) DWS_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
-#define NO_THREAD_SAFETY_ANALYSIS DWS_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace dws {
 

@@ -37,6 +37,7 @@ inline constexpr size_t kViewsMax = 400'000;
 inline constexpr uint32_t kBucketsMax = 64;
 inline constexpr size_t kPutPiecesMax = 65'536;
 inline constexpr size_t kHandleConnectionsMax = 64;
+inline constexpr size_t kHandleExpectationsMax = 1024;  // tokens given out and not yet used
 
 // Sender.
 inline constexpr size_t kReceiversMax = 4096;
@@ -51,12 +52,15 @@ inline constexpr uint64_t kStagingBytesDefault = uint64_t{256} << 20;
 // Ledger.
 inline constexpr uint64_t kLedgerRecordBytesMax = uint64_t{1} << 20;
 inline constexpr uint64_t kLedgerBytesMax = uint64_t{64} << 20;
+inline constexpr uint64_t kLedgerCompactBytes = uint64_t{1} << 20;
 
 // Time.
 inline constexpr std::chrono::seconds kKeepaliveInterval{2};
 inline constexpr std::chrono::seconds kKeepaliveTimeout{10};
 inline constexpr std::chrono::seconds kRpcDeadline{30};
 inline constexpr std::chrono::seconds kPauseDeadline{60};
+inline constexpr std::chrono::seconds kHandleTimeout{10};
+inline constexpr std::chrono::seconds kShutdownGrace{5};
 inline constexpr std::chrono::milliseconds kReconnectDelayMin{50};
 inline constexpr std::chrono::milliseconds kReconnectDelayMax{2000};
 

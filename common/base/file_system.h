@@ -1,0 +1,72 @@
+// The seam between DWS and the disk. Production uses PosixFileSystem; tests put a fault-injecting
+// one (tests/fakes/fault_file_system.h) in front of it.
+//
+// Paths are absolute or relative to the working directory, as the caller likes. All functions map
+// errno to a code with ErrnoError and name the path: NOT_FOUND, RESOURCE_EXHAUSTED (disk full),
+// PERMISSION_DENIED, FAILED_PRECONDITION (read-only), DATA_LOSS (EIO), UNAVAILABLE (anything else).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+
+namespace dws {
+
+// A file open for appending. Closed by the destructor, which syncs nothing.
+// Threads: one at a time.
+class AppendFile {
+ public:
+  virtual ~AppendFile() = default;
+  // Appends all of `bytes`, or returns an error after which any prefix of them may be in the file.
+  virtual Status Append(ByteSpan bytes) = 0;
+  // What was appended is on the disk when this returns OK. After an error nothing is known about
+  // any byte appended since the last OK, and a later OK does not change that: write a new file.
+  virtual Status Sync() = 0;
+};
+
+// An exclusive advisory lock, released by the destructor or by the death of the process.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
+// Threads: safe from any.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // The whole file. RESOURCE_EXHAUSTED when it is larger than `size_bytes_max`.
+  virtual Result<std::vector<std::byte>> ReadFile(const std::string& path,
+                                                  uint64_t size_bytes_max) = 0;
+  // Opens at the end; creates an empty file (durably) where there is none.
+  virtual Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) = 0;
+  // Afterwards, crash or not, `path` holds either its old content or all of `bytes`; when OK, the
+  // latter. Writes `path`.tmp, syncs it, renames it and syncs the folder.
+  virtual Status ReplaceFile(const std::string& path, ByteSpan bytes) = 0;
+  // Names in a folder, sorted, without "." and "..".
+  virtual Result<std::vector<std::string>> List(const std::string& folder) = 0;
+  // Makes `folder` (mode 0750) and its missing parents. OK when it is there already.
+  virtual Status MakeFolders(const std::string& folder) = 0;
+  // Removes one file. NOT_FOUND when there is none.
+  virtual Status Remove(const std::string& path) = 0;
+  // Locks `path`, created if missing. UNAVAILABLE when somebody holds it; never waits.
+  virtual Result<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
+};
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  Result<std::vector<std::byte>> ReadFile(const std::string& path,
+                                          uint64_t size_bytes_max) override;
+  Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) override;
+  Status ReplaceFile(const std::string& path, ByteSpan bytes) override;
+  Result<std::vector<std::string>> List(const std::string& folder) override;
+  Status MakeFolders(const std::string& folder) override;
+  Status Remove(const std::string& path) override;
+  Result<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
+};
+
+}  // namespace dws

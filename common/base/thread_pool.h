@@ -1,0 +1,74 @@
+// A fixed set of threads for data-parallel loops over blocks. Not a task queue: nothing outlives
+// the call that started it.
+//
+//   pool.ParallelFor(block_count, [&](size_t index, size_t worker) { Encode(index,
+//   scratch[worker]); });
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "common/base/mutex.h"
+
+namespace dws {
+
+// Lifecycle: threads start in the constructor and are joined by the destructor; no loop may be
+// running then. Threads: ParallelFor from any thread, several at a time; loops then share the
+// pool's threads, first come first served. A loop's body must not start another loop on the same
+// pool for speed, but may.
+class ThreadPool {
+ public:
+  // `thread_count` threads besides the callers; 0 is allowed and makes every loop sequential.
+  explicit ThreadPool(size_t thread_count);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // The number of workers of one loop, its caller included: `worker` is below this.
+  size_t worker_count() const { return threads_.size() + 1; }
+
+  // Calls fn(index, worker) once for each index in [0, count), in no particular order, the caller
+  // taking part; returns when all calls have returned, and what they wrote is visible to the
+  // caller. Calls of one loop that run at the same time have different `worker` numbers. Allocates
+  // nothing. fn does not throw.
+  template <typename Fn>
+  void ParallelFor(size_t count, Fn&& fn) {
+    using Body = std::remove_reference_t<Fn>;
+    Loop loop;
+    loop.body = [](void* body, size_t index, size_t worker) {
+      (*static_cast<Body*>(body))(index, worker);
+    };
+    loop.context = const_cast<std::remove_const_t<Body>*>(&fn);
+    loop.count = count;
+    Run(loop);
+  }
+
+ private:
+  // Lives on its caller's stack; in the list while it may have unclaimed indexes.
+  struct Loop {
+    void (*body)(void* context, size_t index, size_t worker) = nullptr;
+    void* context = nullptr;
+    size_t count = 0;
+    std::atomic<size_t> next_index{0};
+    size_t joined = 0;     // workers that ever took part; the next one's number. Guarded by mutex_
+    size_t running = 0;    // workers inside the loop. Guarded by mutex_
+    Loop* next = nullptr;  // guarded by mutex_
+  };
+
+  void Run(Loop& loop);
+  void ThreadMain();
+  static void Work(Loop& loop, size_t worker);
+  void Unlink(Loop& loop) REQUIRES(mutex_);
+
+  Mutex mutex_;
+  CondVar work_available_;
+  CondVar loop_finished_;
+  Loop* first_ GUARDED_BY(mutex_) = nullptr;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace dws

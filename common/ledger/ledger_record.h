@@ -1,0 +1,89 @@
+// The records of a ledger as values, and their bytes (LEDGER.md). Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/model/digest.h"
+#include "common/model/stream_id.h"
+#include "common/model/weight_version.h"
+
+namespace dws {
+
+// Whose ledger a file is; in its header.
+enum class LedgerKind : uint32_t { kSender = 1, kReceiver = 2 };
+std::string_view ToString(LedgerKind kind);
+
+// Sender: this rank serves `stream`. A higher epoch in the same stream says that the snapshot was
+// lost and versions up to now can no longer be served.
+struct StreamOpened {
+  StreamId stream;
+  RankEpoch rank_epoch;
+  friend bool operator==(const StreamOpened&, const StreamOpened&) = default;
+};
+
+// Sender: `version` is captured and sealed, its announcement may follow.
+struct VersionPublished {
+  StreamId stream;
+  WeightVersion version;
+  std::optional<WeightVersion> base;  // none: served in full only
+  Digest state_token;
+  friend bool operator==(const VersionPublished&, const VersionPublished&) = default;
+};
+
+// Receiver: follows `stream` from now on, and no lower incarnation ever again.
+struct StreamAccepted {
+  StreamId stream;
+  friend bool operator==(const StreamAccepted&, const StreamAccepted&) = default;
+};
+
+// Receiver: the engine's memory of this generation is about to be written.
+struct CommitIntent {
+  StreamId stream;
+  std::optional<WeightVersion> base;  // none: from whatever the memory holds
+  WeightVersion target;
+  Generation generation;
+  friend bool operator==(const CommitIntent&, const CommitIntent&) = default;
+};
+
+// Receiver: the open intent is done, memory holds its target.
+struct VersionCommitted {
+  StreamId stream;
+  WeightVersion version;
+  friend bool operator==(const VersionCommitted&, const VersionCommitted&) = default;
+};
+
+// Receiver: the open intent was given up before a byte was written (the pause failed, the
+// generation had changed).
+struct CommitAbandoned {
+  StreamId stream;
+  WeightVersion target;
+  friend bool operator==(const CommitAbandoned&, const CommitAbandoned&) = default;
+};
+
+using SenderRecord = std::variant<StreamOpened, VersionPublished>;
+using ReceiverRecord =
+    std::variant<StreamAccepted, CommitIntent, VersionCommitted, CommitAbandoned>;
+
+// A record as a ledger file has it: type number and payload.
+struct RawRecord {
+  uint32_t type = 0;
+  std::vector<std::byte> payload;
+};
+
+RawRecord EncodeRecord(const SenderRecord& record);
+RawRecord EncodeRecord(const ReceiverRecord& record);
+
+// DATA_LOSS: the payload has not the size of its type, or a zero where a version must be.
+// FAILED_PRECONDITION: a type this build does not know (a newer DWS wrote it) or one of the other
+// kind.
+Result<SenderRecord> DecodeSenderRecord(uint32_t type, ByteSpan payload);
+Result<ReceiverRecord> DecodeReceiverRecord(uint32_t type, ByteSpan payload);
+
+}  // namespace dws

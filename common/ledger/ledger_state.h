@@ -1,0 +1,101 @@
+// What a ledger's records add up to, and which record may follow. Pure: no I/O, no clock.
+//
+// Apply checks first and changes then: after an error the state is what it was. FAILED_PRECONDITION
+// says which rule the record breaks; in a file that is damage, from a caller it is a fenced peer.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/ledger/ledger_record.h"
+
+namespace dws {
+
+// The rule of both sides for a stream that shows up: OK when it is `current` itself or has a higher
+// incarnation. FAILED_PRECONDITION: a lower incarnation (an old trainer that woke up), or a second
+// id in one incarnation (two trainers claim it).
+Status CheckStream(const std::optional<StreamId>& current, const StreamId& stream);
+
+// Copyable. Threads: one at a time.
+class SenderLedgerState {
+ public:
+  using Record = SenderRecord;
+  static constexpr LedgerKind kKind = LedgerKind::kSender;
+
+  struct Published {
+    WeightVersion version;
+    std::optional<WeightVersion> base;
+    Digest state_token;
+    friend bool operator==(const Published&, const Published&) = default;
+  };
+
+  // StreamOpened: a stream that CheckStream accepts, with a higher epoch when it is the current
+  // one. VersionPublished: of the current stream, above last_version(), its base below it.
+  Status Apply(const SenderRecord& record);
+
+  const std::optional<StreamId>& stream() const { return stream_; }
+  RankEpoch rank_epoch() const { return rank_epoch_; }
+  std::optional<WeightVersion> last_version() const { return last_version_; }
+  // The newest limits::kRetainedVersionsMax of the current stream, ascending.
+  const std::deque<Published>& published() const { return published_; }
+
+  // The shortest list of records that gives this state: what compaction writes.
+  std::vector<SenderRecord> Records() const;
+
+  friend bool operator==(const SenderLedgerState&, const SenderLedgerState&) = default;
+
+ private:
+  Status ApplyOne(const StreamOpened& record);
+  Status ApplyOne(const VersionPublished& record);
+
+  std::optional<StreamId> stream_;
+  RankEpoch rank_epoch_;
+  std::optional<WeightVersion> last_version_;
+  std::deque<Published> published_;
+};
+
+// Copyable. Threads: one at a time.
+class ReceiverLedgerState {
+ public:
+  using Record = ReceiverRecord;
+  static constexpr LedgerKind kKind = LedgerKind::kReceiver;
+
+  struct Committed {
+    StreamId stream;
+    WeightVersion version;
+    friend bool operator==(const Committed&, const Committed&) = default;
+  };
+
+  // StreamAccepted: a stream that CheckStream accepts.
+  // CommitIntent: of the accepted stream, its target not below what is committed of that stream. It
+  //   replaces an open intent: recovery rolls forward, possibly to a newer target.
+  // VersionCommitted, CommitAbandoned: exactly the open intent.
+  Status Apply(const ReceiverRecord& record);
+
+  // The highest incarnation ever accepted, and its id.
+  const std::optional<StreamId>& stream() const { return stream_; }
+  // What the engine's memory held when it was last known whole; of an earlier stream possibly.
+  const std::optional<Committed>& committed() const { return committed_; }
+  // Set: memory may hold a mixture of versions. Recompute its digests before the engine may
+  // generate.
+  const std::optional<CommitIntent>& open_intent() const { return open_intent_; }
+
+  std::vector<ReceiverRecord> Records() const;
+
+  friend bool operator==(const ReceiverLedgerState&, const ReceiverLedgerState&) = default;
+
+ private:
+  Status ApplyOne(const StreamAccepted& record);
+  Status ApplyOne(const CommitIntent& record);
+  Status ApplyOne(const VersionCommitted& record);
+  Status ApplyOne(const CommitAbandoned& record);
+  Status CheckOpen(const StreamId& stream, WeightVersion target, std::string_view what) const;
+
+  std::optional<StreamId> stream_;
+  std::optional<Committed> committed_;
+  std::optional<CommitIntent> open_intent_;
+};
+
+}  // namespace dws

@@ -1,0 +1,77 @@
+// Where one slice lies in somebody's memory: the strided mapping between slice order and addresses.
+// Used by the receiver for every attached view, and by the sender to read resident shards.
+//
+// Bounds are checked once, in Create; element numbers are the caller's promise (CHECK).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/memory/staged_writes.h"
+#include "common/model/tensor_spec.h"
+
+namespace dws {
+
+// A slice that is read. Copyable; does not own the memory.
+// Threads: safe from any, as far as the memory itself is.
+class ConstSegmentMap {
+ public:
+  // The slice's first element is at `region[offset_bytes]`. INVALID_ARGUMENT: the runs reach beyond
+  // the region, overlap each other (run_count > 1 with stride_elements < run_elements), or
+  // element_bytes is not 1, 2, 4 or 8.
+  static Result<ConstSegmentMap> Create(ByteSpan region, uint64_t offset_bytes,
+                                        const StridedRuns& runs, uint32_t element_bytes);
+
+  ConstSegmentMap() = default;
+
+  uint64_t element_count() const { return runs_.run_elements * runs_.run_count; }
+  uint32_t element_bytes() const { return element_bytes_; }
+  // Distance of element `element` (in slice order) from the first one.
+  uint64_t OffsetBytes(uint64_t element) const;
+  const std::byte* Address(uint64_t element) const { return base_ + OffsetBytes(element); }
+
+  // Copies elements [first, first + out.size() / element_bytes) to `out`, in slice order. `out`
+  // holds whole elements.
+  void Gather(uint64_t first, MutableByteSpan out) const;
+
+ private:
+  friend class SegmentMap;
+
+  const std::byte* base_ = nullptr;
+  StridedRuns runs_;
+  uint32_t element_bytes_ = 1;
+};
+
+// A slice that is read and written.
+class SegmentMap {
+ public:
+  // As ConstSegmentMap::Create.
+  static Result<SegmentMap> Create(MutableByteSpan region, uint64_t offset_bytes,
+                                   const StridedRuns& runs, uint32_t element_bytes);
+
+  SegmentMap() = default;
+
+  uint64_t element_count() const { return source_.element_count(); }
+  uint32_t element_bytes() const { return source_.element_bytes(); }
+  std::byte* Address(uint64_t element) const { return base_ + source_.OffsetBytes(element); }
+  void Gather(uint64_t first, MutableByteSpan out) const { source_.Gather(first, out); }
+
+  // Writes consecutive elements from `first` on, now. `bytes` holds whole elements in slice order.
+  void Write(uint64_t first, ByteSpan bytes) const;
+
+  // Stages a block for a later Scatter. The block begins at element `first`; `new_block` holds its
+  // new bytes in slice order, of which the elements at `positions` (ascending, relative to `first`)
+  // are staged.
+  void StageElements(uint64_t first, std::span<const uint16_t> positions, ByteSpan new_block,
+                     StagedWrites& staged) const;
+  // The same for all elements of the block.
+  void StageAll(uint64_t first, ByteSpan new_block, StagedWrites& staged) const;
+
+ private:
+  std::byte* base_ = nullptr;
+  ConstSegmentMap source_;
+};
+
+}  // namespace dws

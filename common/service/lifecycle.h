@@ -1,0 +1,67 @@
+// Whether a daemon is ready, and if not why, in words. What /readyz, grpc.health.v1 and the status
+// RPC show.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/strong_type.h"
+
+namespace dws {
+
+// Starts not ready, with the reason "starting". Stopping is final.
+// Threads: safe from any.
+class Lifecycle {
+ public:
+  struct State {
+    bool ready = false;
+    bool stopping = false;
+    std::string reason;  // empty when ready
+
+    friend bool operator==(const State&, const State&) = default;
+  };
+  using Listener = std::function<void(const State&)>;
+  using ListenerId = StrongType<struct ListenerIdTag, uint64_t>;
+
+  Lifecycle();
+
+  void SetReady();
+  // `reason` for the operator: what is missing, and of whom ("waiting for engine rank 1 of 2 to
+  // attach").
+  void SetNotReady(std::string reason);
+  void SetStopping();
+
+  State state() const;
+
+  // Calls `listener` with the present state before returning, then after changes, one call at a
+  // time, never under a lock. Quick changes may be seen as one; the last one is always seen. A
+  // listener must not wait for another thread's change.
+  ListenerId AddListener(Listener listener);
+  // No call is running or follows when this returns (unless a listener calls it, for itself).
+  void RemoveListener(ListenerId id);
+
+ private:
+  struct Entry {
+    ListenerId id;
+    Listener listener;
+    uint64_t seen = 0;  // the change it was last told
+  };
+
+  void Change(State state);
+  void Deliver() REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  CondVar delivered_;
+  State state_ GUARDED_BY(mutex_);
+  uint64_t change_ GUARDED_BY(mutex_) = 1;
+  uint64_t last_id_ GUARDED_BY(mutex_) = 0;
+  std::vector<Entry> entries_ GUARDED_BY(mutex_);
+  bool delivering_ GUARDED_BY(mutex_) = false;
+  std::thread::id deliverer_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

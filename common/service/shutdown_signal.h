@@ -1,0 +1,37 @@
+// Waiting for the signal to stop, as a value and not in a signal handler.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace dws {
+
+// Lifecycle: Install first thing in main, before any thread: threads inherit the blocked signals.
+// Signals stay blocked afterwards. Threads: Trigger from any, Wait from one.
+class ShutdownSignal {
+ public:
+  // Blocks SIGTERM and SIGINT for this thread and those it starts, and ignores SIGPIPE.
+  static Result<ShutdownSignal> Install();
+
+  // Returns the signal's number, 0 after Trigger. Each signal is returned once.
+  int Wait();
+  // nullopt after `timeout`.
+  std::optional<int> WaitFor(std::chrono::milliseconds timeout);
+
+  // Ends a Wait from inside the process: something failed for good.
+  void Trigger();
+
+ private:
+  ShutdownSignal(UniqueFd signals, UniqueFd trigger)
+      : signals_(std::move(signals)), trigger_(std::move(trigger)) {}
+  std::optional<int> Poll(int timeout_ms);
+
+  UniqueFd signals_;
+  UniqueFd trigger_;
+};
+
+}  // namespace dws
