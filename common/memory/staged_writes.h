@@ -21,8 +21,8 @@ namespace dws {
 class StagedWrites {
  public:
   StagedWrites() = default;
-  StagedWrites(StagedWrites&&) = default;
-  StagedWrites& operator=(StagedWrites&&) = default;
+  StagedWrites(StagedWrites&& other) noexcept;
+  StagedWrites& operator=(StagedWrites&& other) noexcept;
 
   // Element i of `values` (packed, offsets.size() * element_bytes bytes) goes to base + offsets[i].
   // Copies both. element_bytes is 1, 2, 4 or 8.

@@ -1,0 +1,177 @@
+#include "common/base/file_system.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "common/base/unique_fd.h"
+
+namespace dws {
+namespace {
+
+constexpr mode_t kFileMode = 0640;
+constexpr mode_t kFolderMode = 0750;
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Result<UniqueFd> OpenPath(const std::string& path, int flags, std::string_view what) {
+  int fd;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, kFileMode);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return ErrnoError(errno, fmt::format("cannot {} {}", what, path));
+  return UniqueFd(fd);
+}
+
+Status WriteAll(const UniqueFd& fd, ByteSpan bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd.get(), bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoError(errno, fmt::format("cannot write {} bytes to {}", bytes.size(), path));
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+  return OkStatus();
+}
+
+Status SyncFd(const UniqueFd& fd, const std::string& path) {
+  if (::fsync(fd.get()) != 0) return ErrnoError(errno, fmt::format("cannot sync {}", path));
+  return OkStatus();
+}
+
+// A created or renamed name is durable only when its folder is.
+Status SyncFolder(const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(const UniqueFd fd,
+                       OpenPath(folder, O_RDONLY | O_DIRECTORY, "open the folder"));
+  return SyncFd(fd, folder);
+}
+
+class PosixAppendFile final : public AppendFile {
+ public:
+  PosixAppendFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  Status Append(ByteSpan bytes) override { return WriteAll(fd_, bytes, path_); }
+  Status Sync() override { return SyncFd(fd_, path_); }
+
+ private:
+  const UniqueFd fd_;
+  const std::string path_;
+};
+
+class PosixFileLock final : public FileLock {
+ public:
+  explicit PosixFileLock(UniqueFd fd) : fd_(std::move(fd)) {}
+
+ private:
+  const UniqueFd fd_;  // flock(2) lasts as long as its open file description
+};
+
+Status MakeOneFolder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), kFolderMode) == 0) return SyncFolder(FolderOf(folder));
+  const int mkdir_errno = errno;
+  struct stat found = {};
+  if (mkdir_errno == EEXIST && ::stat(folder.c_str(), &found) == 0) {
+    if (S_ISDIR(found.st_mode)) return OkStatus();
+    return FailedPreconditionError("expected a folder at {}, found something else", folder);
+  }
+  return ErrnoError(mkdir_errno, fmt::format("cannot make the folder {}", folder));
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> PosixFileSystem::ReadFile(const std::string& path,
+                                                         uint64_t size_bytes_max) {
+  DWS_ASSIGN_OR_RETURN(const UniqueFd fd, OpenPath(path, O_RDONLY, "open"));
+  std::vector<std::byte> bytes;
+  // Reads to the end instead of trusting fstat: the file may grow, and special files have no size.
+  constexpr size_t kStepBytes = 64 << 10;
+  while (true) {
+    const size_t used = bytes.size();
+    bytes.resize(used + kStepBytes);
+    const ssize_t count = ::read(fd.get(), bytes.data() + used, kStepBytes);
+    const int read_errno = errno;
+    bytes.resize(used + (count > 0 ? static_cast<size_t>(count) : 0));
+    if (count < 0 && read_errno == EINTR) continue;
+    if (count < 0) return ErrnoError(read_errno, fmt::format("cannot read {}", path));
+    if (count == 0) return bytes;
+    if (bytes.size() > size_bytes_max) {
+      return ResourceExhaustedError("{} is larger than the {} bytes allowed", path, size_bytes_max);
+    }
+  }
+}
+
+Result<std::unique_ptr<AppendFile>> PosixFileSystem::OpenForAppend(const std::string& path) {
+  const bool existed = ::access(path.c_str(), F_OK) == 0;
+  DWS_ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(path, O_WRONLY | O_APPEND | O_CREAT, "open"));
+  if (!existed) DWS_RETURN_IF_ERROR(SyncFolder(FolderOf(path)));
+  return std::make_unique<PosixAppendFile>(std::move(fd), path);
+}
+
+Status PosixFileSystem::ReplaceFile(const std::string& path, ByteSpan bytes) {
+  const std::string temporary = path + ".tmp";
+  Status written = [&]() -> Status {
+    DWS_ASSIGN_OR_RETURN(const UniqueFd fd,
+                         OpenPath(temporary, O_WRONLY | O_CREAT | O_TRUNC, "create"));
+    DWS_RETURN_IF_ERROR(WriteAll(fd, bytes, temporary));
+    return SyncFd(fd, temporary);
+  }();
+  if (written.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    written = ErrnoError(errno, fmt::format("cannot rename {} to {}", temporary, path));
+  }
+  if (!written.ok()) {
+    ::unlink(temporary.c_str());
+    return written;
+  }
+  return SyncFolder(FolderOf(path));
+}
+
+Result<std::vector<std::string>> PosixFileSystem::List(const std::string& folder) {
+  DIR* const handle = ::opendir(folder.c_str());
+  if (handle == nullptr) return ErrnoError(errno, fmt::format("cannot list {}", folder));
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(handle)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
+  }
+  const int list_errno = errno;
+  ::closedir(handle);
+  if (list_errno != 0) return ErrnoError(list_errno, fmt::format("cannot list {}", folder));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Status PosixFileSystem::MakeFolders(const std::string& folder) {
+  for (size_t slash = folder.find('/', 1); slash != std::string::npos;
+       slash = folder.find('/', slash + 1)) {
+    DWS_RETURN_IF_ERROR(MakeOneFolder(folder.substr(0, slash)));
+  }
+  return MakeOneFolder(folder);
+}
+
+Status PosixFileSystem::Remove(const std::string& path) {
+  if (::unlink(path.c_str()) != 0) return ErrnoError(errno, fmt::format("cannot remove {}", path));
+  return OkStatus();
+}
+
+Result<std::unique_ptr<FileLock>> PosixFileSystem::Lock(const std::string& path) {
+  DWS_ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(path, O_RDWR | O_CREAT, "open the lock"));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return UnavailableError("{} is locked by another process", path);
+    return ErrnoError(errno, fmt::format("cannot lock {}", path));
+  }
+  return std::make_unique<PosixFileLock>(std::move(fd));
+}
+
+}  // namespace dws

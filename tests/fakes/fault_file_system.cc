@@ -1,0 +1,140 @@
+#include "tests/fakes/fault_file_system.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dws {
+
+class FaultAppendFile final : public AppendFile {
+ public:
+  FaultAppendFile(FaultFileSystem& owner, std::shared_ptr<FaultFileSystem::File> file)
+      : owner_(owner), file_(std::move(file)) {}
+
+  Status Append(ByteSpan bytes) override {
+    MutexLock lock(owner_.mutex_);
+    const std::optional<Status> error = owner_.NextOperation();
+    const ByteSpan written = error.has_value() ? bytes.first(bytes.size() / 2) : bytes;
+    file_->seen.insert(file_->seen.end(), written.begin(), written.end());
+    return error.value_or(OkStatus());
+  }
+
+  Status Sync() override {
+    MutexLock lock(owner_.mutex_);
+    if (const std::optional<Status> error = owner_.NextOperation()) return *error;
+    file_->durable = file_->seen;
+    return OkStatus();
+  }
+
+ private:
+  FaultFileSystem& owner_;
+  const std::shared_ptr<FaultFileSystem::File> file_;
+};
+
+class FaultFileLock final : public FileLock {
+ public:
+  FaultFileLock(FaultFileSystem& owner, std::string path)
+      : owner_(owner), path_(std::move(path)) {}
+  ~FaultFileLock() override {
+    MutexLock lock(owner_.mutex_);
+    owner_.locked_[path_] = false;
+  }
+
+ private:
+  FaultFileSystem& owner_;
+  const std::string path_;
+};
+
+void FaultFileSystem::FailOperation(int n, Status error) {
+  MutexLock lock(mutex_);
+  fail_at_ = operations_ + n;
+  error_ = std::move(error);
+}
+
+int FaultFileSystem::operation_count() const {
+  MutexLock lock(mutex_);
+  return operations_;
+}
+
+std::optional<Status> FaultFileSystem::NextOperation() {
+  ++operations_;
+  if (operations_ != fail_at_) return std::nullopt;
+  return error_;
+}
+
+void FaultFileSystem::LosePower(uint64_t kept_bytes) {
+  MutexLock lock(mutex_);
+  for (auto& [path, file] : files_) {
+    const uint64_t durable = file->durable.size();
+    const uint64_t left = std::min<uint64_t>(file->seen.size(), durable + kept_bytes);
+    // What is durable is a prefix of what is seen: files only grow or are replaced.
+    file->seen.resize(std::max(durable, left));
+    file->durable = file->seen;
+  }
+  locked_.clear();
+}
+
+std::vector<std::byte> FaultFileSystem::Content(const std::string& path) const {
+  MutexLock lock(mutex_);
+  const auto found = files_.find(path);
+  return found == files_.end() ? std::vector<std::byte>() : found->second->seen;
+}
+
+void FaultFileSystem::SetContent(const std::string& path, std::vector<std::byte> content) {
+  MutexLock lock(mutex_);
+  files_[path] = std::make_shared<File>(File{.seen = content, .durable = content});
+}
+
+Result<std::vector<std::byte>> FaultFileSystem::ReadFile(const std::string& path,
+                                                         uint64_t size_bytes_max) {
+  MutexLock lock(mutex_);
+  const auto found = files_.find(path);
+  if (found == files_.end()) return NotFoundError("no file {}", path);
+  if (found->second->seen.size() > size_bytes_max) {
+    return ResourceExhaustedError("{} is larger than the {} bytes allowed", path, size_bytes_max);
+  }
+  return found->second->seen;
+}
+
+Result<std::unique_ptr<AppendFile>> FaultFileSystem::OpenForAppend(const std::string& path) {
+  MutexLock lock(mutex_);
+  std::shared_ptr<File>& file = files_[path];
+  if (file == nullptr) file = std::make_shared<File>();
+  return std::make_unique<FaultAppendFile>(*this, file);
+}
+
+Status FaultFileSystem::ReplaceFile(const std::string& path, ByteSpan bytes) {
+  MutexLock lock(mutex_);
+  if (const std::optional<Status> error = NextOperation()) return *error;
+  std::vector<std::byte> content(bytes.begin(), bytes.end());
+  files_[path] = std::make_shared<File>(File{.seen = content, .durable = content});
+  return OkStatus();
+}
+
+Result<std::vector<std::string>> FaultFileSystem::List(const std::string& folder) {
+  MutexLock lock(mutex_);
+  std::vector<std::string> names;
+  for (const auto& [path, file] : files_) {
+    const size_t slash = path.rfind('/');
+    if (slash != std::string::npos && path.substr(0, slash) == folder) {
+      names.push_back(path.substr(slash + 1));
+    }
+  }
+  return names;
+}
+
+Status FaultFileSystem::MakeFolders(const std::string&) { return OkStatus(); }
+
+Status FaultFileSystem::Remove(const std::string& path) {
+  MutexLock lock(mutex_);
+  if (files_.erase(path) == 0) return NotFoundError("no file {}", path);
+  return OkStatus();
+}
+
+Result<std::unique_ptr<FileLock>> FaultFileSystem::Lock(const std::string& path) {
+  MutexLock lock(mutex_);
+  if (locked_[path]) return UnavailableError("{} is locked by another process", path);
+  locked_[path] = true;
+  return std::make_unique<FaultFileLock>(*this, path);
+}
+
+}  // namespace dws

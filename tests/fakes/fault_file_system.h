@@ -1,0 +1,63 @@
+// A file system in memory that fails when told to and loses what was not synced.
+//
+// It keeps, for each file, what the process sees and what a power cut would leave. Folders are implied.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/file_system.h"
+#include "common/base/mutex.h"
+
+namespace dws {
+
+// Threads: safe from any. Files and locks it gave out must not outlive it.
+class FaultFileSystem final : public FileSystem {
+ public:
+  // The n-th write, sync or replace from now on (1 = the next) fails with `error`; a failing append leaves
+  // half of its bytes, a failing sync leaves nothing durable, a failing replace the old content.
+  void FailOperation(int n, Status error);
+  // How many such operations there were.
+  int operation_count() const;
+
+  // Power cut: every file becomes what was synced, plus the first `kept_bytes` of what was not. Open files
+  // and locks of before must not be used any more.
+  void LosePower(uint64_t kept_bytes = 0);
+
+  // Direct access, to damage files and to look at them.
+  std::vector<std::byte> Content(const std::string& path) const;
+  void SetContent(const std::string& path, std::vector<std::byte> content);
+
+  Result<std::vector<std::byte>> ReadFile(const std::string& path,
+                                          uint64_t size_bytes_max) override;
+  Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) override;
+  Status ReplaceFile(const std::string& path, ByteSpan bytes) override;
+  Result<std::vector<std::string>> List(const std::string& folder) override;
+  Status MakeFolders(const std::string& folder) override;
+  Status Remove(const std::string& path) override;
+  Result<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
+
+ private:
+  friend class FaultAppendFile;
+  friend class FaultFileLock;
+
+  struct File {
+    std::vector<std::byte> seen;
+    std::vector<std::byte> durable;
+  };
+
+  // Counts an operation; the error it must fail with, if any.
+  std::optional<Status> NextOperation() REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<File>> files_ GUARDED_BY(mutex_);
+  std::map<std::string, bool> locked_ GUARDED_BY(mutex_);
+  int operations_ GUARDED_BY(mutex_) = 0;
+  int fail_at_ GUARDED_BY(mutex_) = 0;
+  Status error_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws
