@@ -1,0 +1,60 @@
+"""DWS: keeps rollout engines bit-identical to a trainer by shipping only the weights that changed.
+
+Two classes, one for each side: Trainer (talks to dws-sender) and Engine (talks to dws-receiver).
+Weights are numpy arrays or torch tensors; torch is used if the program imports it, and never
+needed.
+"""
+
+from dws.dtypes import DType
+from dws.engine import Engine, EngineStats
+from dws.errors import (
+    DaemonUnavailableError,
+    DeadlineError,
+    DTypeError,
+    DwsError,
+    EnginePaused,
+    InvalidArgumentError,
+    LayoutError,
+    RegistrationLostError,
+    StateError,
+    VersionError,
+    VersionLostError,
+)
+from dws.layout import Cut, TensorSpec, even_cuts
+from dws.lease import Grant, LeaseStats
+from dws.mapping import Fused, Slice
+from dws.ring import VersionWriter
+from dws.stream import Stream
+from dws.torch_module import bind, named_tensors
+from dws.trainer import PublishStats, Trainer, WaitResult
+
+__all__ = [
+    "Cut",
+    "DType",
+    "DTypeError",
+    "DaemonUnavailableError",
+    "DeadlineError",
+    "DwsError",
+    "Engine",
+    "EnginePaused",
+    "EngineStats",
+    "Fused",
+    "Grant",
+    "InvalidArgumentError",
+    "LayoutError",
+    "LeaseStats",
+    "PublishStats",
+    "RegistrationLostError",
+    "Slice",
+    "StateError",
+    "Stream",
+    "TensorSpec",
+    "Trainer",
+    "VersionError",
+    "VersionLostError",
+    "VersionWriter",
+    "WaitResult",
+    "bind",
+    "even_cuts",
+    "named_tensors",
+]

@@ -1,0 +1,119 @@
+"""Tensors of numpy and torch as raw bits, and the copy from memory order to slice order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Iterator
+
+import numpy as np
+
+from dws.dtypes import DType, loaded_torch
+from dws.errors import DTypeError, LayoutError
+from dws.layout import Shard, TensorSpec
+
+
+def is_torch(tensor: Any) -> bool:
+    """Whether `tensor` is a torch one."""
+    torch = loaded_torch()
+    return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def spec_of(name: str, tensor: Any) -> TensorSpec:
+    """The uncut spec of a numpy array or torch tensor.
+
+    Raises:
+      DTypeError: neither of these, or its element type is unknown.
+    """
+    if not is_torch(tensor) and not isinstance(tensor, np.ndarray):
+        raise DTypeError(f"tensor '{name}' is a {type(tensor).__name__}, expected numpy or torch")
+    try:
+        return TensorSpec(name, DType.of(tensor.dtype), tuple(tensor.shape))
+    except DTypeError as error:
+        raise DTypeError(f"tensor '{name}': {error}") from None
+
+
+def require_contiguous(name: str, tensor: Any) -> None:
+    """Raises LayoutError if the elements of `tensor` are not row-major without gaps."""
+    if is_torch(tensor):
+        contiguous, remedy, strides = tensor.is_contiguous(), ".contiguous()", tensor.stride()
+    else:
+        contiguous, remedy = tensor.flags.c_contiguous, "numpy.ascontiguousarray()"
+        strides = tuple(stride // max(tensor.itemsize, 1) for stride in tensor.strides)
+    if not contiguous:
+        raise LayoutError(
+            f"tensor '{name}' {list(tensor.shape)} is not contiguous (strides {list(strides)}): "
+            f"pass a contiguous one, see {remedy}"
+        )
+
+
+def raw_bits(name: str, tensor: Any, dtype: DType) -> np.ndarray[Any, Any]:
+    """`tensor` as an array of unsigned integers of the same shape, without a copy for host memory.
+
+    Args:
+      dtype: what the layout declares. A numpy array of raw bits passes for BF16 and the F8 types.
+
+    Raises:
+      DTypeError: the tensor has another element type.
+      LayoutError: it is not contiguous.
+    """
+    require_contiguous(name, tensor)
+    if is_torch(tensor):
+        if DType.of(tensor.dtype) is not dtype:
+            raise DTypeError(
+                f"tensor '{name}' is {tensor.dtype}, declared as {dtype.name}: convert it first"
+            )
+        return _torch_bits(tensor.detach().cpu(), dtype)
+    if not isinstance(tensor, np.ndarray):
+        raise DTypeError(f"tensor '{name}' is a {type(tensor).__name__}, expected numpy or torch")
+    if tensor.dtype != dtype.numpy:
+        raise DTypeError(
+            f"tensor '{name}' is {tensor.dtype}, declared as {dtype.name} (numpy {dtype.numpy}): "
+            "convert it first"
+        )
+    return tensor.view(dtype.raw)
+
+
+def _torch_bits(tensor: Any, dtype: DType) -> np.ndarray[Any, Any]:
+    torch = loaded_torch()
+    assert torch is not None
+    signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    bits: np.ndarray[Any, Any] = tensor.view(signed).numpy()
+    return bits.view(dtype.raw)
+
+
+def slice_rows(bits: np.ndarray[Any, Any], shard: Shard) -> Iterator[np.ndarray[Any, Any]]:
+    """For each slice of the shard a 2-D view of `bits`: its rows, flattened, are the slice order.
+
+    Args:
+      bits: the shard's elements, C-contiguous, of the shard's shape.
+    """
+    spec = shard.tensor
+    outer = math.prod(shard.shape[: spec.cut_dim]) if shard.shape else 1
+    table = bits.reshape(outer, -1) if bits.size else bits.reshape(0, 0)
+    inner = math.prod(shard.shape[spec.cut_dim + 1 :]) if shard.shape else 1
+    origin = shard.range[0]
+    for index in range(shard.first_slice, shard.first_slice + shard.slice_count):
+        begin, end = spec.slice_range(index)
+        yield table[:, (begin - origin) * inner : (end - origin) * inner]
+
+
+def copy_elements(target: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], first: int) -> None:
+    """Copies `target.size` elements of the slice order of `rows`, from number `first` on.
+
+    Args:
+      target: 1-D.
+      rows: 2-D, as slice_rows yields it.
+    """
+    width = rows.shape[1]
+    done = 0
+    row, column = divmod(first, width)
+    while done < target.size:
+        left = target.size - done
+        if column == 0 and left >= width:
+            count = left // width
+            target[done : done + count * width].reshape(count, width)[:] = rows[row : row + count]
+            done, row = done + count * width, row + count
+        else:
+            count = min(left, width - column)
+            target[done : done + count] = rows[row, column : column + count]
+            done, row, column = done + count, row + 1, 0

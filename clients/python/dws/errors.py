@@ -1,0 +1,55 @@
+"""What the package raises. Every message says what was expected, what was found and what to do."""
+
+from __future__ import annotations
+
+
+class DwsError(Exception):
+    """Root of all errors of this package."""
+
+
+class InvalidArgumentError(DwsError, ValueError):
+    """The call cannot succeed as made: change the arguments, not the timing."""
+
+
+class DTypeError(InvalidArgumentError, TypeError):
+    """An element type DWS does not know, or not the one that was declared."""
+
+
+class LayoutError(InvalidArgumentError):
+    """Names, shapes, cuts, slices or strides do not fit each other or the trainer's layout."""
+
+
+class VersionError(InvalidArgumentError):
+    """A version is not above the one before, or a tensor was put twice in it."""
+
+
+class StateError(DwsError, RuntimeError):
+    """The call does not fit the object's state: not registered, a version open, closed."""
+
+
+class DaemonUnavailableError(DwsError, ConnectionError):
+    """No daemon answers on the socket. The message says which one and how to start it."""
+
+
+class RegistrationLostError(DaemonUnavailableError):
+    """The daemon restarted or gave the registration to somebody else: register or attach again."""
+
+
+class VersionLostError(DwsError):
+    """The version will not be committed: it was lost with its sender. Publish a newer one."""
+
+
+class DeadlineError(DwsError, TimeoutError):
+    """The wait ended before what it waited for."""
+
+
+class EnginePaused(DeadlineError):
+    """The engine may not generate now.
+
+    Attributes:
+      reason: why, in words: "paused to commit", "never released", "lease lost while paused", ...
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the engine is paused: {reason}")
+        self.reason = reason

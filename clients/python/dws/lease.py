@@ -1,0 +1,154 @@
+"""The execution lease as the engine's threads see it: a gate that is open or shut, and who is
+inside.
+
+Pure bookkeeping, no daemon: dws.Engine turns it with what arrives on the lease stream.
+
+States: shut (from the start; `reason` says why) and open (a Grant is held). `shut` closes the gate
+for newcomers at once and then waits for those inside, so a commit falls between forward passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from typing import Callable, Optional
+
+from dws.errors import EnginePaused, StateError
+from dws.stream import Stream
+
+
+@dataclasses.dataclass(frozen=True)
+class Grant:
+    """The right to generate, and with exactly which weights.
+
+    Attributes:
+      version: the weight version in the engine's memory.
+      stream: the trainer incarnation it belongs to.
+      state_token: 32 hex digits over all weights of that version.
+    """
+
+    version: int
+    stream: Stream
+    state_token: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LeaseStats:
+    """Counted since the first grant.
+
+    Attributes:
+      grants: times the gate was opened.
+      granted_seconds, paused_seconds: how long it was open, or somebody was inside, and how long
+      not.
+      last_pause_seconds, longest_pause_seconds: from the last one out to the gate open again.
+    """
+
+    grants: int
+    granted_seconds: float
+    paused_seconds: float
+    last_pause_seconds: float
+    longest_pause_seconds: float
+
+
+class ExecutionLease:
+    """Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._grant: Optional[Grant] = None
+        self._reason = "never released: the first version has not been committed yet"
+        self._inside = 0
+        self._nested = threading.local()
+        self._grants = 0
+        self._first_open = 0.0
+        self._paused_since: Optional[float] = None
+        self._paused = self._last_pause = self._longest_pause = 0.0
+
+    @property
+    def grant(self) -> Optional[Grant]:
+        """What is held now, None while shut."""
+        with self._changed:
+            return self._grant
+
+    def enter(self, timeout: Optional[float]) -> Grant:
+        """Goes inside once the gate is open; every enter needs its leave, from the same thread.
+
+        A thread that is inside already goes in again at once, with the grant it has.
+
+        Raises:
+          EnginePaused: shut for `timeout` seconds (None = for ever).
+        """
+        depth = getattr(self._nested, "depth", 0)
+        if depth:
+            self._nested.depth = depth + 1
+            held: Grant = self._nested.grant
+            return held
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._grant is not None, timeout):
+                raise EnginePaused(self._reason)
+            assert self._grant is not None
+            self._inside += 1
+            self._nested.depth, self._nested.grant = 1, self._grant
+            return self._grant
+
+    def leave(self) -> None:
+        """Undoes one enter of this thread."""
+        self._nested.depth -= 1
+        if self._nested.depth:
+            return
+        with self._changed:
+            self._inside -= 1
+            if self._inside == 0 and self._grant is None:
+                self._start_pause()
+            self._changed.notify_all()
+
+    def shut(self, reason: str) -> None:
+        """Lets nobody in any more; those inside finish."""
+        with self._changed:
+            if self._grant is not None and self._inside == 0:
+                self._start_pause()
+            self._grant = None
+            self._reason = reason
+
+    def wait_empty(self, timeout: float) -> bool:
+        """Whether nobody is inside, after at most `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._inside == 0, timeout)
+
+    def open(self, grant: Grant) -> None:
+        """Lets everybody in with `grant`.
+
+        Raises:
+          StateError: somebody is inside: who resumes did not pause first.
+        """
+        with self._changed:
+            if self._inside:
+                raise StateError(f"resumed at version {grant.version} while forward passes run")
+            now = self._clock()
+            if self._paused_since is not None:
+                self._last_pause = now - self._paused_since
+                self._longest_pause = max(self._longest_pause, self._last_pause)
+                self._paused += self._last_pause
+                self._paused_since = None
+            if self._grants == 0:
+                self._first_open = now
+            self._grants += 1
+            self._grant = grant
+            self._changed.notify_all()
+
+    def stats(self) -> LeaseStats:
+        with self._changed:
+            now = self._clock()
+            running_pause = now - self._paused_since if self._paused_since is not None else 0.0
+            total = now - self._first_open if self._grants else 0.0
+            paused = self._paused + running_pause
+            return LeaseStats(
+                self._grants, total - paused, paused, self._last_pause, self._longest_pause
+            )
+
+    def _start_pause(self) -> None:
+        # Before the first grant there is nothing to pause from.
+        if self._grants and self._paused_since is None:
+            self._paused_since = self._clock()

@@ -1,0 +1,90 @@
+"""The lease stream to the receiver: its messages, turned into calls, one at a time and in order."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any, Callable, Iterator, Optional
+
+import grpc
+
+from dws._proto import engine_pb2
+from dws.errors import StateError
+from dws.lease import Grant
+from dws.stream import Stream, digest_hex
+
+PostCommitHook = Callable[[int], None]
+# Takes "is the pause still wanted?"; returns whether execution has stopped and the device is idle.
+PauseCall = Callable[[Callable[[], bool]], bool]
+ResumeCall = Callable[[Grant], None]
+
+_ERROR_CHARACTERS_MAX = 1000
+
+
+class LeaseStream:
+    """One lease, from LeaseOpen until the stream breaks. `serve` on one thread, `cancel` from
+    any."""
+
+    def __init__(self, stub: Any, engine_rank: int, generation: int) -> None:
+        self._generation = generation
+        self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._send(open=engine_pb2.LeaseOpen(engine_rank=engine_rank, generation=generation))
+        # No deadline: the lease lives as long as both sides; either one's death breaks the stream.
+        self._call = stub.Lease(self._requests())
+
+    def serve(
+        self, pause: PauseCall, resume: ResumeCall, post_commit: Optional[PostCommitHook]
+    ) -> str:
+        """Runs until the stream ends; returns why, in words."""
+        try:
+            for message in self._call:
+                kind = message.WhichOneof("message")
+                if kind == "pause":
+                    if not pause(self._call.is_active):
+                        return "it broke while forward passes were ending"
+                    self._send(
+                        paused=engine_pb2.Paused(
+                            pause_id=message.pause.pause_id, generation=self._generation
+                        )
+                    )
+                elif kind == "post_commit":
+                    self._send(post_commit_done=_run_hook(message.post_commit, post_commit))
+                elif kind == "resume":
+                    resume(_grant(message.resume))
+            return "it ended the lease"
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        except StateError as error:
+            return f"it broke the protocol: {error}"
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Ends the stream; serve() returns soon after."""
+        self._call.cancel()
+        self._outgoing.put(None)
+
+    def _send(self, **message: Any) -> None:
+        self._outgoing.put(engine_pb2.LeaseUp(**message))
+
+    def _requests(self) -> Iterator[Any]:
+        while (message := self._outgoing.get()) is not None:
+            yield message
+
+
+def _run_hook(message: Any, hook: Optional[PostCommitHook]) -> Any:
+    done = engine_pb2.PostCommitDone(pause_id=message.pause_id)
+    if hook is not None:
+        # Whatever the engine's hook raises is for the receiver to know: it keeps the engine paused.
+        try:
+            hook(message.version)
+        except Exception as error:  # pylint: disable=broad-except
+            done.error = f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS_MAX]
+    return done
+
+
+def _grant(message: Any) -> Grant:
+    return Grant(
+        version=message.version,
+        stream=Stream.from_proto(message.stream),
+        state_token=digest_hex(message.state_token),
+    )

@@ -1,0 +1,159 @@
+"""How an engine's parameters are made of the trainer's canonical tensors.
+
+    mapping = {
+        "layers.0.qkv.weight": dws.Fused(["layers.0.q.weight", "layers.0.k.weight",
+        "layers.0.v.weight"]),
+        "layers.0.down.weight": dws.Slice("layers.0.down.weight", dim=1, begin=0, end=512),
+        "rotary_table": None,                     # the engine's own
+    }
+
+A parameter that is not named maps to the canonical tensor of its own name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Iterator, Mapping, Optional, Sequence, Union
+
+from dws._proto import engine_pb2
+from dws.dtypes import DType
+from dws.errors import LayoutError
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """The range [begin, end) of one dimension of a canonical tensor, in canonical elements.
+
+    It must be a union of slices that the trainer declared with cuts=; anything else is refused.
+    """
+
+    tensor: str
+    dim: int
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.dim < 0 or not 0 <= self.begin < self.end:
+            raise LayoutError(
+                f"slice of '{self.tensor}': dim {self.dim}, [{self.begin}, {self.end}); expected a "
+                "dimension counted from the front and 0 <= begin < end"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """Several canonical tensors, or slices of them, one after the other along a dimension.
+
+    Attributes:
+      parts: canonical names or Slices, in the order they lie in the parameter.
+      dim: the parameter's dimension they are joined on.
+      sizes: extents of the parts on it. May be left out when all are Slices on `dim`, or all equal.
+    """
+
+    parts: Sequence[Union[str, Slice]]
+    dim: int = 0
+    sizes: Optional[Sequence[int]] = None
+
+    def extents(self, name: str, total: int) -> list[int]:
+        """The parts' extents, which must add up to `total`; LayoutError naming `name` otherwise."""
+        if not self.parts:
+            raise LayoutError(f"parameter '{name}': Fused has no parts")
+        if self.sizes is not None:
+            extents = [int(size) for size in self.sizes]
+        elif all(isinstance(part, Slice) and part.dim == self.dim for part in self.parts):
+            extents = [part.end - part.begin for part in self.parts if isinstance(part, Slice)]
+        else:
+            extents = [total // len(self.parts)] * len(self.parts)
+        if len(extents) != len(self.parts) or sum(extents) != total or min(extents) < 1:
+            raise LayoutError(
+                f"parameter '{name}' has {total} elements on dim {self.dim}, its {len(self.parts)} "
+                f"parts have {extents}: give sizes= that add up"
+            )
+        return extents
+
+
+Source = Union[str, Slice, Fused, None]
+Mapped = Mapping[str, Source]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A parameter in a region: row-major, at `offset_bytes`."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    region: int
+    offset_bytes: int
+
+
+def source_of(name: str, mapping: Optional[Mapped]) -> Source:
+    """What parameter `name` is made of: by default the canonical tensor of its name."""
+    return mapping[name] if mapping and name in mapping else name
+
+
+def check_mapping(mapping: Optional[Mapped], names: Sequence[str]) -> None:
+    """Raises LayoutError if the mapping names parameters that do not exist."""
+    unknown = sorted(set(mapping or {}) - set(names))
+    if unknown:
+        raise LayoutError(f"mapping= names parameters the engine does not have: {unknown}")
+
+
+def parameter_views(placed: Placed, source: Source) -> Iterator[Any]:
+    """The ParameterView messages of one parameter.
+
+    Raises:
+      LayoutError: the source does not fit the parameter's shape.
+    """
+    if source is None:
+        return
+    if not isinstance(source, Fused):
+        yield _view(placed, source, placed.shape, 0, placed.name)
+        return
+    if not 0 <= source.dim < len(placed.shape):
+        raise LayoutError(
+            f"parameter '{placed.name}' {list(placed.shape)} has no dimension {source.dim} "
+            "to fuse on"
+        )
+    begin = 0
+    stride = math.prod(placed.shape[source.dim + 1 :])
+    extents = source.extents(placed.name, placed.shape[source.dim])
+    for part, extent in zip(source.parts, extents):
+        shape = (*placed.shape[: source.dim], extent, *placed.shape[source.dim + 1 :])
+        label = f"{placed.name}[dim {source.dim}, {begin}:{begin + extent}]"
+        yield _view(placed, part, shape, begin * stride, label)
+        begin += extent
+
+
+def _view(
+    placed: Placed,
+    source: Union[str, Slice],
+    shape: tuple[int, ...],
+    first_element: int,
+    label: str,
+) -> Any:
+    view = engine_pb2.ParameterView(
+        engine_name=label,
+        tensor=source.tensor if isinstance(source, Slice) else source,
+        dtype=placed.dtype.value,
+        whole=not isinstance(source, Slice),
+        shape=shape,
+        strides=row_major_strides(placed.shape),
+        region=placed.region,
+        offset_bytes=placed.offset_bytes + first_element * placed.dtype.itemsize,
+    )
+    if isinstance(source, Slice):
+        if source.dim >= len(shape) or shape[source.dim] != source.end - source.begin:
+            raise LayoutError(
+                f"parameter '{label}' {list(shape)} cannot hold [{source.begin}, {source.end}) of "
+                f"dim {source.dim} of '{source.tensor}': its extent must be "
+                f"{source.end - source.begin}"
+            )
+        view.dim, view.begin, view.end = source.dim, source.begin, source.end
+    return view
+
+
+def row_major_strides(shape: Sequence[int]) -> list[int]:
+    """Element strides of a contiguous array of `shape`."""
+    return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]

@@ -1,0 +1,58 @@
+"""Streams: one incarnation of a trainer each."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from typing import Any, Optional
+
+from dws._proto import delta_pb2
+from dws.errors import InvalidArgumentError
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Stream:
+    """The identity of one incarnation of a trainer; versions count inside it.
+
+    Rank 0 makes it and passes it to the other ranks (it is two plain integers: any means will do).
+    Receivers refuse a stream whose incarnation is below one they have seen.
+
+    Attributes:
+      incarnation: grows with every restart of the trainer.
+      id: 128 random bits.
+    """
+
+    incarnation: int
+    id: int
+
+    @classmethod
+    def new(cls, incarnation: Optional[int] = None) -> "Stream":
+        """A stream with a random id.
+
+        Args:
+          incarnation: the restart counter of the job, if it has one; by default the wall clock in
+            milliseconds, which grows as long as nobody sets the clock back.
+        """
+        if incarnation is None:
+            incarnation = time.time_ns() // 1_000_000
+        if not 0 < incarnation < 1 << 64:
+            raise InvalidArgumentError(f"incarnation {incarnation} is not a positive 64-bit number")
+        return cls(incarnation, secrets.randbits(128))
+
+    @classmethod
+    def from_proto(cls, message: Any) -> "Stream":
+        return cls(message.incarnation, (message.id_hi << 64) | message.id_lo)
+
+    def to_proto(self) -> Any:
+        return delta_pb2.StreamId(
+            incarnation=self.incarnation, id_hi=self.id >> 64, id_lo=self.id & ((1 << 64) - 1)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}:{self.id:032x}"
+
+
+def digest_hex(message: Any) -> str:
+    """A dws.v1.Digest as 32 hex digits, as the daemons print it."""
+    return f"{message.lane0:016x}{message.lane1:016x}"

@@ -1,0 +1,271 @@
+"""dws.Engine and its lease against a stand-in for the receiver."""
+
+import tempfile
+import threading
+import time
+import unittest
+from typing import Any, Callable
+
+import numpy as np
+import torch
+
+import dws
+from dws._proto import engine_pb2
+from dws.lease import ExecutionLease
+from tests.clients.python.fake_daemons import FakeReceiver, pause, resume
+
+GRANT = dws.Grant(1, dws.Stream(1, 2), "00")
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never: {what}")
+        time.sleep(0.005)
+
+
+class ExecutionLeaseTest(unittest.TestCase):
+    def test_starts_shut_and_says_why(self) -> None:
+        with self.assertRaisesRegex(dws.EnginePaused, "never released"):
+            ExecutionLease().enter(timeout=0)
+
+    def test_shutting_waits_for_those_inside(self) -> None:
+        lease = ExecutionLease()
+        lease.open(GRANT)
+        lease.enter(0)
+        lease.shut("commit")
+        self.assertFalse(lease.wait_empty(0))
+        with self.assertRaises(dws.StateError):
+            lease.open(GRANT)
+        lease.leave()
+        self.assertTrue(lease.wait_empty(0))
+        with self.assertRaisesRegex(dws.EnginePaused, "commit"):
+            lease.enter(0)
+
+    def test_a_thread_inside_may_go_in_again_while_shutting(self) -> None:
+        lease = ExecutionLease()
+        lease.open(GRANT)
+        lease.enter(0)
+        lease.shut("commit")
+        self.assertIs(lease.enter(0), GRANT)
+        lease.leave()
+        self.assertFalse(lease.wait_empty(0))
+        lease.leave()
+        self.assertTrue(lease.wait_empty(0))
+
+    def test_pauses_count_from_the_last_one_out(self) -> None:
+        now = [100.0]
+        lease = ExecutionLease(lambda: now[0])
+        lease.open(GRANT)
+        lease.enter(0)
+        now[0] = 110
+        lease.shut("commit")
+        now[0] = 112
+        lease.leave()
+        now[0] = 115
+        lease.open(GRANT)
+        now[0] = 120
+        lease.shut("commit")
+        now[0] = 121
+        stats = lease.stats()
+        self.assertEqual((stats.grants, stats.paused_seconds, stats.granted_seconds), (2, 4, 17))
+        self.assertEqual((stats.last_pause_seconds, stats.longest_pause_seconds), (3, 3))
+
+
+class EngineTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.receiver = FakeReceiver(folder.name)
+        self.addCleanup(lambda: self.receiver.stop())
+
+    def engine(self) -> dws.Engine:
+        engine = dws.Engine(self.receiver.socket)
+        self.addCleanup(engine.close)
+        return engine
+
+    def attached(self, target: Any, **options: Any) -> tuple[dws.Engine, Any, Any]:
+        engine = self.engine()
+        engine.attach(target, **options)
+        down, up = self.receiver.leases.get(timeout=20)
+        self.assertEqual(up.get(timeout=20).open.generation, 1)
+        return engine, down, up
+
+    def test_a_modules_parameters_become_views_that_the_receiver_writes(self) -> None:
+        module = torch.nn.Linear(4, 3).to(torch.bfloat16)
+        before = module.weight.detach().clone()
+        engine, down, _ = self.attached(module)
+        self.assertTrue(torch.equal(module.weight, before))
+        self.assertTrue(module.weight.requires_grad)
+        view = {v.engine_name: v for v in self.receiver.attached.views}["weight"]
+        self.assertEqual((list(view.shape), list(view.strides)), ([3, 4], [4, 1]))
+        self.assertTrue(view.whole)
+        memory = np.frombuffer(self.receiver.writable_region(), np.uint16)
+        memory[view.offset_bytes // 2 + 5] = 0x4000
+        down.put(resume(1))
+        with engine.running(20) as grant:
+            self.assertEqual(module.weight[1, 1].item(), 2.0)
+        self.assertEqual((grant.version, grant.state_token), (1, f"{0xAB:016x}{0xCD:016x}"))
+
+    def test_tied_parameters_are_attached_once_and_stay_tied(self) -> None:
+        class Tied(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.embed = torch.nn.Embedding(5, 4)
+                self.head = torch.nn.Linear(4, 5, bias=False)
+                self.head.weight = self.embed.weight
+                self.register_buffer("scale", torch.ones(2))
+                self.register_buffer("table", torch.ones(9), persistent=False)
+
+        module = Tied()
+        self.attached(module)
+        names = sorted(view.tensor for view in self.receiver.attached.views)
+        self.assertEqual(names, ["embed.weight", "scale"])
+        np.frombuffer(self.receiver.writable_region(), np.float32)[:] = 3
+        self.assertEqual(module.head.weight.sum().item(), 60)
+        self.assertEqual(module.scale.sum().item(), 6)
+
+    def test_fused_and_sliced_parameters_are_described_by_strides(self) -> None:
+        arrays = {
+            "qkv": np.zeros((8, 6), np.float32),
+            "down": np.zeros((5, 2), np.float32),
+            "up": np.zeros((3, 10), np.float32),
+            "own": np.zeros(3, np.float32),
+        }
+        self.attached(
+            arrays,
+            mapping={
+                "qkv": dws.Fused(["q", "k", dws.Slice("v", 0, 2, 4)], sizes=[4, 2, 2]),
+                "down": dws.Slice("down", dim=1, begin=4, end=6),
+                "up": dws.Fused([dws.Slice("g", 1, 0, 5), dws.Slice("u", 1, 5, 10)], dim=1),
+                "own": None,
+            },
+            excluded=["unused"],
+        )
+        views = {view.tensor: view for view in self.receiver.attached.views}
+        self.assertEqual(sorted(views), ["down", "g", "k", "q", "u", "v"])
+        offset = views["q"].offset_bytes
+        self.assertEqual([views[n].offset_bytes - offset for n in "qkv"], [0, 96, 144])
+        self.assertEqual((list(views["k"].shape), views["k"].whole), ([2, 6], True))
+        self.assertEqual((views["v"].whole, views["v"].begin, views["v"].end), (False, 2, 4))
+        self.assertEqual((views["down"].dim, views["down"].begin, views["down"].end), (1, 4, 6))
+        self.assertEqual((list(views["u"].shape), list(views["u"].strides)), ([3, 5], [10, 1]))
+        self.assertEqual(views["u"].offset_bytes - views["g"].offset_bytes, 20)
+        self.assertEqual(list(self.receiver.attached.excluded), ["unused"])
+
+    def test_bad_mappings_are_refused_by_name(self) -> None:
+        array = {"a": np.zeros((4, 2), np.float32)}
+        for mapping, message in (
+            ({"b": "x"}, "does not have: \\['b'\\]"),
+            ({"a": dws.Fused(["x", "y", "z"])}, "'a' has 4 .*sizes="),
+            ({"a": dws.Slice("x", 0, 0, 3)}, "its extent must be 3"),
+            ({"a": dws.Fused(["x", "y"], dim=2)}, "no dimension 2"),
+            ({"a": None}, "nothing to attach"),
+        ):
+            with self.assertRaisesRegex(dws.LayoutError, message):
+                self.engine().attach(array, mapping=mapping)
+        with self.assertRaisesRegex(dws.LayoutError, "'a'.*not contiguous"):
+            self.engine().attach({"a": torch.zeros(4, 2).t()})
+        with self.assertRaises(dws.LayoutError):
+            dws.Slice("x", 0, 3, 3)
+
+    def test_a_refused_attach_leaves_the_module_alone(self) -> None:
+        self.receiver.refuse = "rows [3, 7) are no union of the slices at {4, 8}"
+        module = torch.nn.Linear(4, 3)
+        pointer = module.weight.data_ptr()
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "union of the slices at {4, 8}"):
+            self.engine().attach(module)
+        self.assertEqual(module.weight.data_ptr(), pointer)
+
+    def test_an_absent_receiver_is_named_with_the_command_to_start_it(self) -> None:
+        engine = dws.Engine(self.folder + "/none.sock")
+        with self.assertRaisesRegex(
+            dws.DaemonUnavailableError, "none.sock.*Start it: dws-receiver --socket"
+        ):
+            engine.attach({"a": np.zeros(4, np.float32)})
+
+    def test_a_pause_waits_for_running_blocks_and_the_hook_runs_before_the_resume(self) -> None:
+        hooks = []
+        engine, down, up = self.attached({"a": np.zeros(4, np.float32)}, post_commit=hooks.append)
+        with self.assertRaisesRegex(dws.EnginePaused, "attached"):
+            engine.wait_ready(0)
+        down.put(resume(1))
+        with engine.running(20):
+            down.put(pause(5))
+            eventually(lambda: engine.grant is None, "the gate shuts")
+            self.assertTrue(up.empty())
+        self.assertEqual(up.get(timeout=20).paused.pause_id, 5)
+        with self.assertRaisesRegex(dws.EnginePaused, "commits a version"):
+            engine.wait_ready(0.01)
+        down.put(engine_pb2.LeaseDown(post_commit=engine_pb2.PostCommit(pause_id=5, version=2)))
+        self.assertEqual(up.get(timeout=20).post_commit_done.error, "")
+        down.put(resume(2, pause_id=5))
+        self.assertEqual(engine.wait_ready(20).version, 2)
+        self.assertEqual(hooks, [2])
+        self.assertEqual(engine.stats().lease.grants, 2)
+
+    def test_a_hook_that_raises_is_reported(self) -> None:
+        def hook(version: int) -> None:
+            raise ValueError(f"cannot rebuild for {version}")
+
+        _, down, up = self.attached({"a": np.zeros(4, np.float32)}, post_commit=hook)
+        down.put(engine_pb2.LeaseDown(post_commit=engine_pb2.PostCommit(pause_id=1, version=2)))
+        done = up.get(timeout=20).post_commit_done
+        self.assertEqual(done.error, "ValueError: cannot rebuild for 2")
+
+    def restart_receiver(self) -> None:
+        self.receiver.stop()
+        self.receiver = FakeReceiver(self.folder)
+
+    def test_lost_while_generating_it_goes_on_and_attaching_again_pauses(self) -> None:
+        engine, down, _ = self.attached({"a": np.zeros(4, np.float32)})
+        down.put(resume(1))
+        engine.wait_ready(20)
+        self.receiver.stop()
+        eventually(lambda: not engine.stats().connected, "the loss is seen")
+        self.assertEqual(engine.wait_ready(0).version, 1)
+        self.receiver = FakeReceiver(self.folder)
+        entered = threading.Event()
+        with engine.running(0):
+            eventually(lambda: self.receiver.attached is not None, "attached again")
+            # No descriptor goes out while a forward pass runs.
+            self.assertEqual(self.receiver.handles.received, [])
+            entered.set()
+        down, up = self.receiver.leases.get(timeout=20)
+        with self.assertRaises(dws.EnginePaused):
+            engine.wait_ready(0)
+        down.put(resume(4))
+        self.assertEqual(engine.wait_ready(20).version, 4)
+        eventually(lambda: engine.stats().reattachments == 1, "counted")
+
+    def test_lost_while_paused_it_stays_paused_until_released(self) -> None:
+        engine, down, up = self.attached({"a": np.zeros(4, np.float32)})
+        down.put(resume(1))
+        engine.wait_ready(20)
+        down.put(pause(9))
+        up.get(timeout=20)
+        self.receiver.stop()
+        eventually(lambda: not engine.stats().connected, "the loss is seen")
+        with self.assertRaisesRegex(dws.EnginePaused, "lost"):
+            engine.wait_ready(0.05)
+        self.receiver = FakeReceiver(self.folder)
+        down, _ = self.receiver.leases.get(timeout=20)
+        with self.assertRaises(dws.EnginePaused):
+            engine.wait_ready(0.05)
+        down.put(resume(2))
+        self.assertEqual(engine.wait_ready(20).version, 2)
+
+    def test_a_closed_engine_is_paused_for_good(self) -> None:
+        engine, down, _ = self.attached({"a": np.zeros(4, np.float32)})
+        down.put(resume(1))
+        engine.wait_ready(20)
+        engine.close()
+        with self.assertRaisesRegex(dws.EnginePaused, "closed"):
+            engine.wait_ready(0)
+        engine.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

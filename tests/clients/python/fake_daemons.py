@@ -1,0 +1,229 @@
+"""Stand-ins for the daemons, in process: gRPC on a unix socket, and the handle socket beside it.
+
+They do what the .proto files say as simply as possible and let a test decide the rest.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import queue
+import secrets
+import socket
+import struct
+import threading
+from concurrent import futures
+from typing import Any, Optional
+
+import grpc
+import numpy as np
+
+from dws._proto import delta_pb2, engine_pb2, engine_pb2_grpc, trainer_pb2, trainer_pb2_grpc
+
+
+class HandleSocket:
+    """Accepts registrations: checks the token, keeps the descriptors mapped."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.tokens: set[bytes] = set()
+        self.received: list[list[int]] = []
+        self.connections: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(path)
+        self._listener.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def token(self) -> bytes:
+        token = secrets.token_bytes(16)
+        self.tokens.add(token)
+        return token
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            descriptors: list[int] = []
+            while True:
+                payload, got, _, _ = socket.recv_fds(connection, 64, 253)
+                descriptors += got
+                if len(descriptors) >= struct.unpack("<I", payload[16:])[0]:
+                    break
+            if payload[:16] in self.tokens:
+                self.tokens.remove(payload[:16])
+                self.received.append(descriptors)
+                self.connections.append(connection)
+                connection.send(b"ok")
+            else:
+                connection.send(b"error: unknown token")
+                connection.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self.connections:
+            connection.close()
+
+
+class _FakeDaemon:
+    def __init__(self, folder: str, name: str) -> None:
+        self.socket = os.path.join(folder, name)
+        self.handles = HandleSocket(self.socket + ".handles")
+        self._server = grpc.server(futures.ThreadPoolExecutor(16))
+        self._add(self._server)
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        self._server.start()
+
+    def _add(self, server: Any) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """As if killed: sockets gone, every connection cut."""
+        if os.path.exists(self.handles.path):
+            os.unlink(self.handles.path)
+            self._server.stop(None).wait()
+            self.handles.close()
+
+
+class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
+    """Keeps what was put, by rank slice: flat arrays of raw elements in slice order."""
+
+    def __init__(self, folder: str) -> None:
+        self.register: Any = None
+        self.slices: dict[int, np.ndarray[Any, Any]] = {}
+        self.puts: list[Any] = []
+        self.aborted: list[int] = []
+        self.published: list[int] = []
+        self.fail_puts = False
+        self.wait_code: Optional[grpc.StatusCode] = None
+        super().__init__(folder, "sender.sock")
+
+    def _add(self, server: Any) -> None:
+        trainer_pb2_grpc.add_TrainerServiceServicer_to_server(self, server)
+
+    def region(self) -> bytes:
+        """The resident region's bytes, read through the descriptor that came last."""
+        return _map_read_only(self.handles.received[-1][0])
+
+    def Register(self, request: Any, context: Any) -> Any:
+        self.register = request
+        return trainer_pb2.RegisterReply(
+            token=self.handles.token(), handle_socket=self.handles.path, session=7
+        )
+
+    def Begin(self, request: Any, context: Any) -> Any:
+        return trainer_pb2.BeginReply()
+
+    def Put(self, request: Any, context: Any) -> Any:
+        if self.fail_puts:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this test refuses puts")
+        ring = self.register.ring
+        memory = np.frombuffer(self.region(), np.uint8)
+        memory = memory[request.bucket * ring.bucket_bytes :][: ring.bucket_bytes]
+        self.puts.append(request)
+        elements = slice_elements(self.register.layout)
+        for piece in request.pieces:
+            count, itemsize = elements[piece.rank_slice]
+            target = self.slices.setdefault(piece.rank_slice, np.zeros(count * itemsize, np.uint8))
+            begin = piece.first_block * 65536 * itemsize
+            end = min(begin + piece.block_count * 65536 * itemsize, target.size)
+            target[begin:end] = memory[piece.offset_bytes :][: end - begin]
+        return trainer_pb2.PutReply()
+
+    def Abort(self, request: Any, context: Any) -> Any:
+        self.aborted.append(request.version)
+        return trainer_pb2.AbortReply()
+
+    def Publish(self, request: Any, context: Any) -> Any:
+        self.published.append(request.version)
+        return trainer_pb2.PublishReply(changed_elements=3, total_elements=10, capture_seconds=0.5)
+
+    def Wait(self, request: Any, context: Any) -> Any:
+        if self.wait_code is not None:
+            context.abort(self.wait_code, "as the test wants")
+        return trainer_pb2.WaitReply(committed=["a"], wire_bytes=request.policy)
+
+
+class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
+    """One lease at a time; a test sends LeaseDown messages and reads LeaseUp ones."""
+
+    def __init__(self, folder: str) -> None:
+        self.attached: Any = None
+        self.generation = 0
+        self.refuse: Optional[str] = None
+        self.leases: queue.Queue[tuple[queue.Queue[Any], queue.Queue[Any]]] = queue.Queue()
+        super().__init__(folder, "receiver.sock")
+
+    def _add(self, server: Any) -> None:
+        engine_pb2_grpc.add_EngineServiceServicer_to_server(self, server)
+
+    def Attach(self, request: Any, context: Any) -> Any:
+        if self.refuse is not None:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refuse)
+        self.attached = request
+        self.generation += 1
+        return engine_pb2.AttachReply(
+            token=self.handles.token(),
+            handle_socket=self.handles.path,
+            generation=self.generation,
+        )
+
+    def Lease(self, up: Any, context: Any) -> Any:
+        down: queue.Queue[Any] = queue.Queue()
+        ups: queue.Queue[Any] = queue.Queue()
+
+        def read() -> None:
+            try:
+                for message in up:
+                    ups.put(message)
+            except grpc.RpcError:
+                pass
+
+        threading.Thread(target=read, daemon=True).start()
+        context.add_callback(lambda: down.put(None))
+        self.leases.put((down, ups))
+        while (message := down.get()) is not None:
+            yield message
+
+    def writable_region(self) -> mmap.mmap:
+        descriptor = self.handles.received[-1][0]
+        return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+
+
+def resume(version: int, pause_id: int = 0) -> Any:
+    """A LeaseDown that releases the engine."""
+    return engine_pb2.LeaseDown(
+        resume=engine_pb2.Resume(
+            pause_id=pause_id,
+            version=version,
+            stream=delta_pb2.StreamId(incarnation=1, id_lo=2),
+            state_token=delta_pb2.Digest(lane0=0xAB, lane1=0xCD),
+        )
+    )
+
+
+def pause(pause_id: int) -> Any:
+    return engine_pb2.LeaseDown(pause=engine_pb2.Pause(pause_id=pause_id))
+
+
+def slice_elements(layout: Any) -> list[tuple[int, int]]:
+    """(elements, bytes of one) for each rank slice of a RankLayout message."""
+    sizes = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2, 8: 2, 9: 2, 10: 2}
+    found = []
+    for shard in layout.shards:
+        spec = shard.tensor
+        whole = spec.shape[spec.cut_dim] if spec.shape else 1
+        bounds = [0, *spec.cuts, whole]
+        others = int(np.prod(spec.shape, dtype=np.int64)) // max(whole, 1)
+        for index in range(shard.first_slice, shard.first_slice + shard.slice_count):
+            elements = (bounds[index + 1] - bounds[index]) * others
+            itemsize = sizes.get(spec.dtype, 8 if spec.dtype > 13 else 4)
+            found.append((elements, itemsize))
+    return found
+
+
+def _map_read_only(descriptor: int) -> bytes:
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
+        return mapped[:]

@@ -1,0 +1,96 @@
+"""Shared regions: seals, read-only descriptors, views; and passing descriptors."""
+
+import fcntl
+import mmap
+import os
+import tempfile
+import unittest
+
+import numpy as np
+import torch
+
+import dws
+from dws.dtypes import DType
+from dws.handles import HandleConnection
+from dws.memory import SharedRegion
+from tests.clients.python.fake_daemons import HandleSocket
+
+
+class SharedRegionTest(unittest.TestCase):
+    def test_the_size_is_sealed(self) -> None:
+        region = SharedRegion("test", 4096)
+        seals = fcntl.fcntl(region.descriptor(), fcntl.F_GET_SEALS)
+        self.assertEqual(seals & 6, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        for size in (0, 8192):
+            with self.assertRaises(OSError):
+                os.ftruncate(region.descriptor(), size)
+
+    def test_the_read_only_descriptor_cannot_be_mapped_for_writing(self) -> None:
+        region = SharedRegion("test", 4096)
+        view = region.view("numpy", DType.F32, (4,), 0)
+        view[:] = 7
+        descriptor = region.read_only_descriptor()
+        try:
+            with self.assertRaises(PermissionError):
+                mmap.mmap(descriptor, 4096, mmap.MAP_SHARED)
+            with mmap.mmap(descriptor, 4096, prot=mmap.PROT_READ) as mapped:
+                np.testing.assert_array_equal(np.frombuffer(mapped[:16], np.float32), [7] * 4)
+        finally:
+            os.close(descriptor)
+
+    def test_torch_and_numpy_views_share_the_bytes(self) -> None:
+        region = SharedRegion("test", 4096)
+        as_torch = region.view("torch", DType.BF16, (2, 3), 64)
+        as_numpy = region.view("numpy", DType.BF16, (2, 3), 64)
+        as_torch[1, 2] = -2.0
+        self.assertEqual(as_numpy[1, 2], 0xC000)
+        self.assertEqual(region.view("torch", DType.BF16, (0, 3), 64).shape, (0, 3))
+
+    def test_a_view_outlives_the_closed_region(self) -> None:
+        region = SharedRegion("test", 4096)
+        view = region.view("torch", DType.F32, (4,), 0)
+        region.close()
+        del region
+        view.fill_(1)
+        self.assertEqual(view.sum().item(), 4)
+
+    def test_views_outside_and_empty_regions_are_refused(self) -> None:
+        region = SharedRegion("test", 16)
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "outside"):
+            region.view("numpy", DType.F32, (5,), 0)
+        with self.assertRaises(dws.InvalidArgumentError):
+            SharedRegion("test", 0)
+
+
+class HandleConnectionTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.daemon = HandleSocket(os.path.join(folder.name, "h"))
+        self.addCleanup(self.daemon.close)
+
+    def test_more_descriptors_than_fit_a_message_arrive_in_order(self) -> None:
+        regions = [SharedRegion("test", 64 * (i + 1)) for i in range(450)]
+        connection = HandleConnection(
+            self.daemon.path, self.daemon.token(), [r.descriptor() for r in regions], 10
+        )
+        sizes = [os.fstat(fd).st_size for fd in self.daemon.received[0]]
+        self.assertEqual(sizes, [region.size_bytes for region in regions])
+        self.assertFalse(connection.hung_up())
+        self.daemon.connections[0].close()
+        self.assertTrue(connection.hung_up())
+        connection.close()
+        for descriptor in self.daemon.received[0]:
+            os.close(descriptor)
+
+    def test_a_refusal_carries_the_daemons_words(self) -> None:
+        with self.assertRaisesRegex(dws.DwsError, "refused.*unknown token"):
+            HandleConnection(self.daemon.path, bytes(16), [0], 10)
+
+    def test_nobody_listening_says_which_socket(self) -> None:
+        with self.assertRaisesRegex(dws.DaemonUnavailableError, "/nowhere/h"):
+            HandleConnection("/nowhere/h", bytes(16), [0], 10)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,205 @@
+"""dws.Trainer against a stand-in for the sender."""
+
+import os
+import tempfile
+import unittest
+from typing import Any
+
+import grpc
+import numpy as np
+import torch
+
+import dws
+from tests.clients.python.fake_daemons import FakeSender
+
+
+class _WithSender(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.sender = FakeSender(folder.name)
+        self.addCleanup(self.sender.stop)
+
+    def trainer(self, **options: Any) -> dws.Trainer:
+        trainer = dws.Trainer(self.sender.socket, job_id="job", **options)
+        self.addCleanup(trainer.close)
+        return trainer
+
+
+class TrainerTest(_WithSender):
+    def test_resident_views_are_the_memory_the_sender_reads(self) -> None:
+        trainer = self.trainer()
+        views = trainer.register({"b": np.arange(4, dtype=np.float32), "a": np.ones(3, np.uint8)})
+        views["b"][2] = 9
+        offset = self.sender.register.resident.shards[1].offset_bytes
+        seen = np.frombuffer(self.sender.region(), np.float32, 4, offset)
+        np.testing.assert_array_equal(seen, [0, 1, 9, 3])
+        self.assertEqual([s.tensor.name for s in self.sender.register.layout.shards], ["a", "b"])
+
+    def test_a_module_can_live_in_the_region(self) -> None:
+        module = torch.nn.Linear(3, 2).to(torch.bfloat16)
+        before = module.weight.detach().clone()
+        dws.bind(module, self.trainer().register(module))
+        self.assertTrue(torch.equal(module.weight, before))
+        with torch.no_grad():
+            module.weight.fill_(1)
+        offset = self.sender.register.resident.shards[1].offset_bytes
+        seen = np.frombuffer(self.sender.region(), np.uint16, 6, offset)
+        np.testing.assert_array_equal(seen, [0x3F80] * 6)
+
+    def test_a_rank_registers_only_its_part(self) -> None:
+        full = torch.arange(12.0).reshape(2, 6)
+        trainer = self.trainer(rank=1, world_size=3, stream=dws.Stream.new(5))
+        views = trainer.register(
+            {"t": full}, shards={"t": (1, 1)}, cuts={"t": dws.Cut.even(6, 3, dim=1)}
+        )
+        torch.testing.assert_close(views["t"], full[:, 2:4])
+        self.assertEqual(list(self.sender.register.layout.shards[0].tensor.cuts), [2, 4])
+
+    def test_publish_measures_the_stall_and_versions_increase(self) -> None:
+        trainer = self.trainer()
+        trainer.register({"a": np.zeros(4, np.float32)})
+        stats = trainer.publish(3)
+        self.assertEqual((stats.changed_elements, stats.total_elements), (3, 10))
+        self.assertGreater(stats.stall_seconds, 0)
+        with self.assertRaisesRegex(dws.VersionError, "version 3 is not above 3.*use 4 or more"):
+            trainer.publish(3)
+
+    def test_wait_translates_policies_and_codes(self) -> None:
+        trainer = self.trainer()
+        trainer.register({"a": np.zeros(4, np.float32)})
+        for policy, number in (("all", 1), (2, 2), ("any", 3)):
+            self.assertEqual(trainer.wait(1, policy).wire_bytes, number)
+        for policy in ("most", 0):
+            with self.assertRaisesRegex(dws.InvalidArgumentError, "'all', 'any' or a number"):
+                trainer.wait(1, policy)
+        self.sender.wait_code = grpc.StatusCode.ABORTED
+        with self.assertRaises(dws.VersionLostError):
+            trainer.wait(1)
+        self.sender.wait_code = grpc.StatusCode.DEADLINE_EXCEEDED
+        with self.assertRaises(dws.DeadlineError):
+            trainer.wait(1)
+
+    def test_an_absent_sender_is_named_with_the_command_to_start_it(self) -> None:
+        trainer = dws.Trainer(os.path.join(self.folder, "none.sock"), job_id="job")
+        with self.assertRaisesRegex(
+            dws.DaemonUnavailableError, "none.sock.*no such socket.*Start it: dws-sender --socket"
+        ):
+            trainer.register({"a": np.zeros(4, np.float32)})
+
+    def test_a_restarted_sender_asks_for_reconnect(self) -> None:
+        trainer = self.trainer()
+        views = trainer.register({"a": np.zeros(4, np.float32)})
+        self.sender.stop()
+        with self.assertRaisesRegex(dws.RegistrationLostError, "call reconnect"):
+            trainer.publish(1)
+        self.sender = FakeSender(self.folder)
+        self.addCleanup(self.sender.stop)
+        trainer.reconnect(timeout=20)
+        views["a"][0] = 5
+        self.assertEqual(np.frombuffer(self.sender.region(), np.float32)[0], 5)
+        trainer.publish(1)
+
+    def test_misuse_is_refused_with_a_remedy(self) -> None:
+        trainer = self.trainer()
+        with self.assertRaisesRegex(dws.StateError, "register"):
+            trainer.publish(1)
+        with self.assertRaisesRegex(dws.LayoutError, "cuts= names tensors that are not declared"):
+            trainer.register({"a": np.zeros(4, np.float32)}, cuts={"b": [1]})
+        with self.assertRaisesRegex(dws.LayoutError, "'a'.*not contiguous"):
+            trainer.register({"a": np.zeros((4, 4), np.float32).T})
+        trainer.register({"a": np.zeros(4, np.float32)})
+        with self.assertRaisesRegex(dws.StateError, "is registered"):
+            trainer.register({"a": np.zeros(4, np.float32)})
+        with self.assertRaisesRegex(dws.StateError, "register_ring"):
+            with trainer.version(1):
+                pass
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "rank 1 needs stream="):
+            dws.Trainer("s", "job", rank=1, world_size=2)
+
+
+class RingTest(_WithSender):
+    def ring(self, tensors: Any, bucket_bytes: int = 1 << 18, **options: Any) -> dws.Trainer:
+        trainer = self.trainer()
+        trainer.register_ring(tensors, bucket_bytes, bucket_count=2, **options)
+        return trainer
+
+    def test_tensors_larger_than_a_bucket_arrive_whole_and_in_slice_order(self) -> None:
+        random = np.random.default_rng(3)
+        tensors = {
+            "wide": random.integers(0, 2**32, (300, 1001), np.uint32),
+            "small": random.integers(0, 2**16, 11, np.uint16),
+            "empty": np.zeros((0, 4), np.float32),
+            "cut": random.integers(0, 2**16, (200, 900), np.uint16),
+        }
+        trainer = self.ring(tensors, cuts={"cut": dws.Cut((100, 450), dim=1)})
+        with trainer.version(1) as writer:
+            for name, tensor in tensors.items():
+                writer.put(name, tensor)
+        self.assertEqual(writer.stats.version, 1)
+        cut = tensors["cut"]
+        wanted = [cut[:, :100], cut[:, 100:450], cut[:, 450:], None, tensors["small"]]
+        for number, array in enumerate([*wanted, tensors["wide"]]):
+            if array is not None:
+                self.assertEqual(self.sender.slices[number].tobytes(), array.tobytes(), number)
+        self.assertGreater(len(self.sender.puts), 4)
+        self.assertTrue(all(put.bucket < 2 for put in self.sender.puts))
+
+    def test_many_small_tensors_share_a_bucket(self) -> None:
+        tensors = {f"t{i:03}": torch.full((5,), float(i)) for i in range(100)}
+        trainer = self.ring(tensors)
+        with trainer.version(1) as writer:
+            for name, tensor in tensors.items():
+                writer.put(name, tensor)
+        self.assertEqual(len(self.sender.puts), 1)
+        self.assertEqual(self.sender.slices[42].view(np.float32)[0], 42)
+
+    def test_a_block_that_raises_gives_the_version_up_and_the_number_stays_free(self) -> None:
+        trainer = self.ring({"a": np.zeros(4, np.float32)})
+        with self.assertRaisesRegex(RuntimeError, "out of memory"):
+            with trainer.version(1) as writer:
+                writer.put("a", np.ones(4, np.float32))
+                raise RuntimeError("out of memory")
+        self.assertEqual(self.sender.aborted, [1])
+        with self.assertRaisesRegex(dws.StateError, "closed"):
+            writer.put("a", np.ones(4, np.float32))
+        with trainer.version(1) as writer:
+            writer.put("a", np.ones(4, np.float32))
+        self.assertEqual(self.sender.published, [1])
+
+    def test_a_refused_put_gives_the_version_up(self) -> None:
+        trainer = self.ring({"a": np.zeros(200_000, np.float32)})
+        self.sender.fail_puts = True
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "this test refuses puts"):
+            with trainer.version(1) as writer:
+                writer.put("a", np.zeros(200_000, np.float32))
+        self.assertEqual((self.sender.aborted, self.sender.published), ([1], []))
+
+    def test_bad_puts_are_refused(self) -> None:
+        trainer = self.ring({"a": np.zeros((2, 2), np.float32)})
+        with trainer.version(1) as writer:
+            with self.assertRaisesRegex(dws.LayoutError, "shape \\[4\\], expected \\[2, 2\\]"):
+                writer.put("a", np.zeros(4, np.float32))
+            with self.assertRaisesRegex(dws.LayoutError, "'b' is not part"):
+                writer.put("b", np.zeros(4, np.float32))
+            with self.assertRaisesRegex(dws.DTypeError, "declared as F32"):
+                writer.put("a", np.zeros((2, 2), np.float64))
+            writer.put("a", np.zeros((2, 2), np.float32))
+            with self.assertRaisesRegex(dws.VersionError, "'a' was already put in version 1"):
+                writer.put("a", np.zeros((2, 2), np.float32))
+            with self.assertRaisesRegex(dws.StateError, "still open"):
+                with trainer.version(2):
+                    pass
+        with self.assertRaisesRegex(dws.StateError, "with trainer.version"):
+            trainer.publish(2)
+
+    def test_buckets_too_small_or_too_many_are_refused(self) -> None:
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "at least 262144"):
+            self.ring({"a": np.zeros(4, np.float32)}, bucket_bytes=65536)
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "expected 1 to 64"):
+            self.trainer().register_ring({"a": np.zeros(4, np.float32)}, bucket_count=65)
+
+
+if __name__ == "__main__":
+    unittest.main()
