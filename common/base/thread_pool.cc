@@ -70,7 +70,8 @@ void ThreadPool::ThreadMain() {
     mutex_.Unlock();
     Work(loop, worker);
     mutex_.Lock();
-    // All indexes are claimed: a thread that came back for this loop would get no work and no number.
+    // All indexes are claimed: a thread that came back for this loop would get no work and no
+    // number.
     Unlink(loop);
     if (--loop.running == 0) loop_finished_.NotifyAll();
   }

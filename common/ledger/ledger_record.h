@@ -21,10 +21,12 @@ enum class LedgerKind : uint32_t { kSender = 1, kReceiver = 2 };
 std::string_view ToString(LedgerKind kind);
 
 // Sender: this rank serves `stream`. A higher epoch in the same stream says that the snapshot was
-// lost and versions up to now can no longer be served.
+// lost and versions up to now can no longer be served; numbers go on from last_version.
 struct StreamOpened {
   StreamId stream;
   RankEpoch rank_epoch;
+  // Only compaction sets it: the last version published in an earlier epoch.
+  std::optional<WeightVersion> last_version = std::nullopt;
   friend bool operator==(const StreamOpened&, const StreamOpened&) = default;
 };
 
@@ -60,7 +62,7 @@ struct VersionCommitted {
 };
 
 // Receiver: the open intent was given up before a byte was written (the pause failed, the
-// generation had changed).
+// generation had changed). Only the process that wrote the intent can know this.
 struct CommitAbandoned {
   StreamId stream;
   WeightVersion target;

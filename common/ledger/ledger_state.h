@@ -71,7 +71,9 @@ class ReceiverLedgerState {
   // StreamAccepted: a stream that CheckStream accepts.
   // CommitIntent: of the accepted stream, its target not below what is committed of that stream. It
   //   replaces an open intent: recovery rolls forward, possibly to a newer target.
-  // VersionCommitted, CommitAbandoned: exactly the open intent.
+  // VersionCommitted: exactly the open intent.
+  // CommitAbandoned: exactly the open intent, which did not replace another: memory that an earlier
+  //   one may have torn is not whole because a later one wrote nothing.
   Status Apply(const ReceiverRecord& record);
 
   // The highest incarnation ever accepted, and its id.
@@ -96,6 +98,7 @@ class ReceiverLedgerState {
   std::optional<StreamId> stream_;
   std::optional<Committed> committed_;
   std::optional<CommitIntent> open_intent_;
+  bool intent_replaced_another_ = false;
 };
 
 }  // namespace dws

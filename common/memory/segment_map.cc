@@ -41,8 +41,9 @@ Status CheckRuns(uint64_t region_bytes, uint64_t offset_bytes, const StridedRuns
   return OkStatus();
 }
 
-// Calls piece(offset_bytes, first_byte, size_bytes) for the contiguous pieces of elements [first, first +
-// count): `offset_bytes` from the segment's start, `first_byte` in slice order from `first`.
+// Calls piece(offset_bytes, first_byte, size_bytes) for the contiguous pieces of elements [first,
+// first + count): `offset_bytes` from the segment's start, `first_byte` in slice order from
+// `first`.
 template <typename Piece>
 void ForEachPiece(const StridedRuns& runs, uint64_t element_bytes, uint64_t first, uint64_t count,
                   Piece piece) {
@@ -60,8 +61,8 @@ void ForEachPiece(const StridedRuns& runs, uint64_t element_bytes, uint64_t firs
   }
 }
 
-// One block's scattered elements on their way to StagedWrites. Offsets are counted from the first element
-// and start anew where 32 bits do not reach.
+// One block's scattered elements on their way to StagedWrites. Offsets are counted from the first
+// element and start anew where 32 bits do not reach.
 class BlockStager {
  public:
   BlockStager(std::byte* base, uint32_t element_bytes, size_t elements_max, StagedWrites& staged)
@@ -149,8 +150,8 @@ void SegmentMap::StageElements(uint64_t first, std::span<const uint16_t> positio
   DWS_CHECK(first + positions.back() < element_count());
   DWS_CHECK((positions.back() + uint64_t{1}) * width <= new_block.size());
 
-  // The run of the position at hand: positions ascend, so it is found by moving on, without a division
-  // for each.
+  // The run of the position at hand: positions ascend, so it is found by moving on, without a
+  // division for each.
   const uint64_t first_element = first + positions.front();
   uint64_t run_begin = first_element / runs.run_elements * runs.run_elements;
   uint64_t run_offset = first_element / runs.run_elements * runs.stride_elements;

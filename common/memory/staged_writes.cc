@@ -13,7 +13,8 @@ namespace {
 // A block's offsets and values (64 Ki elements of at most 4 + 8 bytes) fit one chunk.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
-// The targets are scattered over gigabytes: without prefetching, every write waits for its cache line.
+// The targets are scattered over gigabytes: without prefetching, every write waits for its cache
+// line.
 constexpr size_t kPrefetchDistance = 24;
 
 template <typename T>

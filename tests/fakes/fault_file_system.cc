@@ -32,8 +32,7 @@ class FaultAppendFile final : public AppendFile {
 
 class FaultFileLock final : public FileLock {
  public:
-  FaultFileLock(FaultFileSystem& owner, std::string path)
-      : owner_(owner), path_(std::move(path)) {}
+  FaultFileLock(FaultFileSystem& owner, std::string path) : owner_(owner), path_(std::move(path)) {}
   ~FaultFileLock() override {
     MutexLock lock(owner_.mutex_);
     owner_.locked_[path_] = false;

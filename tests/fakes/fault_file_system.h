@@ -1,6 +1,7 @@
 // A file system in memory that fails when told to and loses what was not synced.
 //
-// It keeps, for each file, what the process sees and what a power cut would leave. Folders are implied.
+// It keeps, for each file, what the process sees and what a power cut would leave. Folders are
+// implied.
 #pragma once
 
 #include <map>
@@ -17,14 +18,15 @@ namespace dws {
 // Threads: safe from any. Files and locks it gave out must not outlive it.
 class FaultFileSystem final : public FileSystem {
  public:
-  // The n-th write, sync or replace from now on (1 = the next) fails with `error`; a failing append leaves
-  // half of its bytes, a failing sync leaves nothing durable, a failing replace the old content.
+  // The n-th write, sync or replace from now on (1 = the next) fails with `error`; a failing append
+  // leaves half of its bytes, a failing sync leaves nothing durable, a failing replace the old
+  // content.
   void FailOperation(int n, Status error);
   // How many such operations there were.
   int operation_count() const;
 
-  // Power cut: every file becomes what was synced, plus the first `kept_bytes` of what was not. Open files
-  // and locks of before must not be used any more.
+  // Power cut: every file becomes what was synced, plus the first `kept_bytes` of what was not.
+  // Open files and locks of before must not be used any more.
   void LosePower(uint64_t kept_bytes = 0);
 
   // Direct access, to damage files and to look at them.

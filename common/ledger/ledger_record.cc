@@ -1,0 +1,151 @@
+#include "common/ledger/ledger_record.h"
+
+#include <array>
+#include <initializer_list>
+
+namespace dws {
+namespace {
+
+enum RecordType : uint32_t {
+  kStreamOpened = 1,
+  kVersionPublished = 2,
+  kStreamAccepted = 16,
+  kCommitIntent = 17,
+  kVersionCommitted = 18,
+  kCommitAbandoned = 19,
+};
+
+RawRecord Pack(RecordType type, std::initializer_list<uint64_t> words) {
+  RawRecord raw{.type = type, .payload = std::vector<std::byte>(words.size() * 8)};
+  std::byte* at = raw.payload.data();
+  for (const uint64_t word : words) {
+    StoreLe(at, word);
+    at += 8;
+  }
+  return raw;
+}
+
+template <size_t kWords>
+Result<std::array<uint64_t, kWords>> Unpack(std::string_view name, ByteSpan payload) {
+  if (payload.size() != kWords * 8) {
+    return DataLossError("{}: expected a payload of {} bytes, found {}", name, kWords * 8,
+                         payload.size());
+  }
+  std::array<uint64_t, kWords> words;
+  for (size_t i = 0; i < kWords; ++i) words[i] = LoadLe<uint64_t>(payload.data() + i * 8);
+  return words;
+}
+
+uint64_t OrZero(const std::optional<WeightVersion>& version) {
+  return version.has_value() ? version->value() : 0;
+}
+
+std::optional<WeightVersion> NoneIfZero(uint64_t version) {
+  if (version == 0) return std::nullopt;
+  return WeightVersion(version);
+}
+
+Result<WeightVersion> VersionNumber(std::string_view name, uint64_t version) {
+  if (version == 0) return DataLossError("{}: expected a version, found 0", name);
+  return WeightVersion(version);
+}
+
+Status UnknownType(uint32_t type, LedgerKind kind) {
+  return FailedPreconditionError(
+      "record type {} is unknown in the ledger of a {}: a newer DWS wrote it; start that version",
+      type, ToString(kind));
+}
+
+struct Encoder {
+  RawRecord operator()(const StreamOpened& r) const {
+    return Pack(kStreamOpened, {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo,
+                                r.rank_epoch.value(), OrZero(r.last_version)});
+  }
+  RawRecord operator()(const VersionPublished& r) const {
+    return Pack(kVersionPublished,
+                {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo, r.version.value(),
+                 OrZero(r.base), r.state_token.lane0, r.state_token.lane1});
+  }
+  RawRecord operator()(const StreamAccepted& r) const {
+    return Pack(kStreamAccepted, {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo});
+  }
+  RawRecord operator()(const CommitIntent& r) const {
+    return Pack(kCommitIntent, {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo,
+                                OrZero(r.base), r.target.value(), r.generation.value()});
+  }
+  RawRecord operator()(const VersionCommitted& r) const {
+    return Pack(kVersionCommitted,
+                {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo, r.version.value()});
+  }
+  RawRecord operator()(const CommitAbandoned& r) const {
+    return Pack(kCommitAbandoned,
+                {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo, r.target.value()});
+  }
+};
+
+}  // namespace
+
+std::string_view ToString(LedgerKind kind) {
+  switch (kind) {
+    case LedgerKind::kSender:
+      return "sender";
+    case LedgerKind::kReceiver:
+      return "receiver";
+  }
+  return "unknown";
+}
+
+RawRecord EncodeRecord(const SenderRecord& record) { return std::visit(Encoder(), record); }
+RawRecord EncodeRecord(const ReceiverRecord& record) { return std::visit(Encoder(), record); }
+
+Result<SenderRecord> DecodeSenderRecord(uint32_t type, ByteSpan payload) {
+  switch (type) {
+    case kStreamOpened: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<5>("StreamOpened", payload));
+      return StreamOpened{.stream = {w[0], w[1], w[2]},
+                          .rank_epoch = RankEpoch(w[3]),
+                          .last_version = NoneIfZero(w[4])};
+    }
+    case kVersionPublished: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<7>("VersionPublished", payload));
+      DWS_ASSIGN_OR_RETURN(const WeightVersion version, VersionNumber("VersionPublished", w[3]));
+      return VersionPublished{.stream = {w[0], w[1], w[2]},
+                              .version = version,
+                              .base = NoneIfZero(w[4]),
+                              .state_token = {.lane0 = w[5], .lane1 = w[6]}};
+    }
+    default:
+      return UnknownType(type, LedgerKind::kSender);
+  }
+}
+
+Result<ReceiverRecord> DecodeReceiverRecord(uint32_t type, ByteSpan payload) {
+  switch (type) {
+    case kStreamAccepted: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<3>("StreamAccepted", payload));
+      return StreamAccepted{.stream = {w[0], w[1], w[2]}};
+    }
+    case kCommitIntent: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<6>("CommitIntent", payload));
+      DWS_ASSIGN_OR_RETURN(const WeightVersion target, VersionNumber("CommitIntent", w[4]));
+      return CommitIntent{.stream = {w[0], w[1], w[2]},
+                          .base = NoneIfZero(w[3]),
+                          .target = target,
+                          .generation = Generation(w[5])};
+    }
+    case kVersionCommitted: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<4>("VersionCommitted", payload));
+      DWS_ASSIGN_OR_RETURN(const WeightVersion version, VersionNumber("VersionCommitted", w[3]));
+      return VersionCommitted{.stream = {w[0], w[1], w[2]}, .version = version};
+    }
+    case kCommitAbandoned: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<4>("CommitAbandoned", payload));
+      DWS_ASSIGN_OR_RETURN(const WeightVersion target, VersionNumber("CommitAbandoned", w[3]));
+      return CommitAbandoned{.stream = {w[0], w[1], w[2]}, .target = target};
+    }
+    default:
+      return UnknownType(type, LedgerKind::kReceiver);
+  }
+}
+
+}  // namespace dws

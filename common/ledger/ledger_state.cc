@@ -1,0 +1,171 @@
+#include "common/ledger/ledger_state.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+Status CheckCurrent(const std::optional<StreamId>& current, const StreamId& stream,
+                    std::string_view what) {
+  if (current.has_value() && *current == stream) return OkStatus();
+  return FailedPreconditionError("{}: expected stream {}, found {}", what,
+                                 current.has_value() ? ToString(*current) : "none",
+                                 ToString(stream));
+}
+
+}  // namespace
+
+Status CheckStream(const std::optional<StreamId>& current, const StreamId& stream) {
+  if (!current.has_value() || *current == stream || stream.incarnation > current->incarnation) {
+    return OkStatus();
+  }
+  if (stream.incarnation < current->incarnation) {
+    return FailedPreconditionError(
+        "stream {} is refused: incarnation {} was seen already (stream {}); an old trainer is "
+        "still "
+        "running, or a new one needs a higher incarnation",
+        ToString(stream), current->incarnation, ToString(*current));
+  }
+  return FailedPreconditionError(
+      "stream {} is refused: stream {} has the same incarnation; two trainers claim it, restart "
+      "one "
+      "with a higher incarnation",
+      ToString(stream), ToString(*current));
+}
+
+Status SenderLedgerState::Apply(const SenderRecord& record) {
+  return std::visit([this](const auto& one) { return ApplyOne(one); }, record);
+}
+
+Status SenderLedgerState::ApplyOne(const StreamOpened& record) {
+  DWS_RETURN_IF_ERROR(CheckStream(stream_, record.stream));
+  const bool same = stream_ == record.stream;
+  if (same && record.rank_epoch <= rank_epoch_) {
+    return FailedPreconditionError("stream {}: expected a rank epoch above {}, found {}",
+                                   ToString(record.stream), rank_epoch_.value(),
+                                   record.rank_epoch.value());
+  }
+  stream_ = record.stream;
+  rank_epoch_ = record.rank_epoch;
+  // nullopt compares below every version.
+  last_version_ = same ? std::max(last_version_, record.last_version) : record.last_version;
+  published_.clear();
+  return OkStatus();
+}
+
+Status SenderLedgerState::ApplyOne(const VersionPublished& record) {
+  DWS_RETURN_IF_ERROR(CheckCurrent(stream_, record.stream, "a published version"));
+  if (last_version_.has_value() && record.version <= *last_version_) {
+    return FailedPreconditionError("expected a version above {}, found {}: versions only increase",
+                                   last_version_->value(), record.version.value());
+  }
+  if (record.base.has_value() && *record.base >= record.version) {
+    return FailedPreconditionError("version {} has the base {}, which is not below it",
+                                   record.version.value(), record.base->value());
+  }
+  last_version_ = record.version;
+  published_.push_back(
+      {.version = record.version, .base = record.base, .state_token = record.state_token});
+  if (published_.size() > limits::kRetainedVersionsMax) published_.pop_front();
+  return OkStatus();
+}
+
+std::vector<SenderRecord> SenderLedgerState::Records() const {
+  std::vector<SenderRecord> records;
+  if (!stream_.has_value()) return records;
+  records.push_back(
+      StreamOpened{.stream = *stream_,
+                   .rank_epoch = rank_epoch_,
+                   .last_version = published_.empty() ? last_version_ : std::nullopt});
+  for (const Published& published : published_) {
+    records.push_back(VersionPublished{.stream = *stream_,
+                                       .version = published.version,
+                                       .base = published.base,
+                                       .state_token = published.state_token});
+  }
+  return records;
+}
+
+Status ReceiverLedgerState::Apply(const ReceiverRecord& record) {
+  return std::visit([this](const auto& one) { return ApplyOne(one); }, record);
+}
+
+Status ReceiverLedgerState::ApplyOne(const StreamAccepted& record) {
+  DWS_RETURN_IF_ERROR(CheckStream(stream_, record.stream));
+  stream_ = record.stream;
+  return OkStatus();
+}
+
+Status ReceiverLedgerState::ApplyOne(const CommitIntent& record) {
+  DWS_RETURN_IF_ERROR(CheckCurrent(stream_, record.stream, "a commit intent"));
+  if (committed_.has_value() && committed_->stream == record.stream &&
+      record.target < committed_->version) {
+    return FailedPreconditionError("commit intent for version {}, but version {} is committed",
+                                   record.target.value(), committed_->version.value());
+  }
+  intent_replaced_another_ = open_intent_.has_value();
+  open_intent_ = record;
+  return OkStatus();
+}
+
+Status ReceiverLedgerState::CheckOpen(const StreamId& stream, WeightVersion target,
+                                      std::string_view what) const {
+  if (open_intent_.has_value() && open_intent_->stream == stream &&
+      open_intent_->target == target) {
+    return OkStatus();
+  }
+  const std::string open = open_intent_.has_value() ? fmt::format("for version {} of stream {}",
+                                                                  open_intent_->target.value(),
+                                                                  ToString(open_intent_->stream))
+                                                    : "none";
+  return FailedPreconditionError("{} version {} of stream {}: the open commit intent is {}", what,
+                                 target.value(), ToString(stream), open);
+}
+
+Status ReceiverLedgerState::ApplyOne(const VersionCommitted& record) {
+  DWS_RETURN_IF_ERROR(CheckOpen(record.stream, record.version, "committed"));
+  committed_ = Committed{.stream = record.stream, .version = record.version};
+  open_intent_.reset();
+  intent_replaced_another_ = false;
+  return OkStatus();
+}
+
+Status ReceiverLedgerState::ApplyOne(const CommitAbandoned& record) {
+  DWS_RETURN_IF_ERROR(CheckOpen(record.stream, record.target, "abandoned"));
+  if (intent_replaced_another_) {
+    return FailedPreconditionError(
+        "the intent for version {} cannot be abandoned: an earlier commit may have torn the "
+        "memory; "
+        "commit a complete version",
+        record.target.value());
+  }
+  open_intent_.reset();
+  return OkStatus();
+}
+
+std::vector<ReceiverRecord> ReceiverLedgerState::Records() const {
+  // Streams were accepted in this order: the committed one, the intent's, the newest.
+  std::vector<ReceiverRecord> records;
+  if (committed_.has_value()) {
+    records.push_back(StreamAccepted{.stream = committed_->stream});
+    records.push_back(CommitIntent{.stream = committed_->stream,
+                                   .base = std::nullopt,
+                                   .target = committed_->version,
+                                   .generation = Generation()});
+    records.push_back(
+        VersionCommitted{.stream = committed_->stream, .version = committed_->version});
+  }
+  if (open_intent_.has_value()) {
+    records.push_back(StreamAccepted{.stream = open_intent_->stream});
+    // Twice: the second replaces the first.
+    if (intent_replaced_another_) records.push_back(*open_intent_);
+    records.push_back(*open_intent_);
+  }
+  if (stream_.has_value()) records.push_back(StreamAccepted{.stream = *stream_});
+  return records;
+}
+
+}  // namespace dws
