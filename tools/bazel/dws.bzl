@@ -14,6 +14,8 @@ WARNINGS = [
     "-Wmissing-declarations",
     "-Wextra-semi",
     "-Wvla",
+    # Designated initialisers leave the other fields at their defaults on purpose.
+    "-Wno-missing-field-initializers",
     # False alarms of gcc 12 on std::string operator+ (gcc bug 105651).
     "-Wno-restrict",
 ]
