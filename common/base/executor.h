@@ -1,0 +1,40 @@
+// Runs posted tasks on its own threads, in order of posting; one thread makes it a serial executor. Used where
+// a gRPC reaction must not block.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "common/base/mutex.h"
+
+namespace dws {
+
+// Lifecycle: the destructor refuses new tasks, drops those not started and joins. Threads: safe from any.
+class Executor {
+ public:
+  Executor(size_t thread_count, size_t queue_max);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // False when the queue is full or the executor is ending; the task is then dropped.
+  [[nodiscard]] bool Post(std::function<void()> task);
+
+  // Refuses new tasks, drops those not started, waits for those that run. Again: nothing.
+  void Stop();
+
+ private:
+  void Run();
+
+  const size_t queue_max_;
+  Mutex mutex_;
+  CondVar posted_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace dws

@@ -1,0 +1,12 @@
+// The version of the wire protocol. Another major is refused by name; minors interoperate: unknown fields and
+// messages are ignored.
+#pragma once
+
+#include <cstdint>
+
+namespace dws {
+
+inline constexpr uint32_t kProtocolMajor = 1;
+inline constexpr uint32_t kProtocolMinor = 0;
+
+}  // namespace dws

@@ -1,0 +1,147 @@
+#include "common/sync_state/announcer_state.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+constexpr size_t kCommitTimesMax = 64;
+}  // namespace
+
+void AnnouncerState::StartStream(const StreamId& stream) {
+  if (stream_ == stream) return;
+  stream_ = stream;
+  for (auto& [id, receiver] : receivers_) {
+    receiver.staged.reset();
+    receiver.committed.reset();
+    receiver.last_commit = {};
+    receiver.commit_times.clear();
+  }
+}
+
+Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& receiver_id,
+                                                            ConnectionId connection) {
+  if (!receivers_.contains(receiver_id) && receivers_.size() >= limits::kReceiversMax) {
+    // An absent receiver makes room: what it had committed it will say again.
+    const auto absent = std::find_if(receivers_.begin(), receivers_.end(), [](const auto& entry) {
+      return !entry.second.connection.has_value();
+    });
+    if (absent == receivers_.end()) {
+      return ResourceExhaustedError("receiver '{}' refused: {} receivers are connected, the maximum",
+                                    receiver_id, receivers_.size());
+    }
+    receivers_.erase(absent);
+  }
+  Receiver& receiver = receivers_[receiver_id];
+  const std::optional<ConnectionId> fenced = receiver.connection;
+  if (fenced.has_value()) connections_.erase(*fenced);
+  receiver.connection = connection;
+  receiver.last_announced = Nonce(0);
+  connections_[connection] = {.receiver_id = receiver_id, .nonce = 0};
+  return fenced;
+}
+
+void AnnouncerState::Disconnect(ConnectionId connection) {
+  const auto found = connections_.find(connection);
+  if (found == connections_.end()) return;
+  receivers_.at(found->second.receiver_id).connection.reset();
+  connections_.erase(found);
+}
+
+Nonce AnnouncerState::NextNonce(ConnectionId connection, bool announcement) {
+  const auto found = connections_.find(connection);
+  if (found == connections_.end()) return Nonce(0);  // fenced; nobody will answer
+  const Nonce nonce(++found->second.nonce);
+  if (announcement) receivers_.at(found->second.receiver_id).last_announced = nonce;
+  return nonce;
+}
+
+AnnouncerState::Receiver* AnnouncerState::Find(ConnectionId connection, const StreamId& stream) {
+  const auto found = connections_.find(connection);
+  if (found == connections_.end() || stream_ != stream) return nullptr;
+  return &receivers_.at(found->second.receiver_id);
+}
+
+void AnnouncerState::Commit(Receiver& receiver, WeightVersion version, TimePoint now) {
+  if (receiver.committed.has_value() && *receiver.committed >= version) return;
+  receiver.committed = version;
+  receiver.commit_times.emplace_back(version, now);
+  if (receiver.commit_times.size() > kCommitTimesMax) {
+    receiver.commit_times.erase(receiver.commit_times.begin());
+  }
+}
+
+void AnnouncerState::OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version,
+                            TimePoint now) {
+  if (Receiver* receiver = Find(connection, stream)) Commit(*receiver, version, now);
+}
+
+bool AnnouncerState::OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
+                              WeightVersion version) {
+  Receiver* receiver = Find(connection, stream);
+  if (receiver == nullptr || receiver->last_announced != nonce) return false;
+  receiver->staged = version;
+  return true;
+}
+
+bool AnnouncerState::OnCommitted(ConnectionId connection, const StreamId& stream,
+                                 const CommitReport& report, TimePoint now) {
+  Receiver* receiver = Find(connection, stream);
+  if (receiver == nullptr) return false;
+  Commit(*receiver, report.version, now);
+  receiver->last_commit = report;
+  receiver->last_error.clear();
+  return true;
+}
+
+bool AnnouncerState::OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
+                            std::string_view error) {
+  Receiver* receiver = Find(connection, stream);
+  if (receiver == nullptr || receiver->last_announced != nonce) return false;
+  receiver->last_error = std::string(error.substr(0, limits::kErrorBytesMax));
+  return true;
+}
+
+std::optional<std::vector<std::string>> AnnouncerState::Met(WeightVersion version,
+                                                            const WaitCondition& condition) const {
+  std::vector<std::string> committed;
+  size_t present = 0;
+  for (const auto& [id, receiver] : receivers_) {
+    if (!receiver.connection.has_value()) continue;
+    ++present;
+    if (receiver.committed.has_value() && *receiver.committed >= version) committed.push_back(id);
+  }
+  bool met = false;
+  switch (condition.policy) {
+    case WaitCondition::Policy::kAll:
+      met = present > 0 && committed.size() == present;
+      break;
+    case WaitCondition::Policy::kQuorum:
+      met = committed.size() >= condition.quorum;
+      break;
+    case WaitCondition::Policy::kAny:
+      met = !committed.empty();
+      break;
+  }
+  if (!met) return std::nullopt;
+  return committed;
+}
+
+std::optional<TimePoint> AnnouncerState::CommitTime(const std::vector<std::string>& receivers,
+                                                    WeightVersion version) const {
+  std::optional<TimePoint> last;
+  for (const std::string& id : receivers) {
+    const auto found = receivers_.find(id);
+    if (found == receivers_.end()) continue;
+    for (const auto& [committed, time] : found->second.commit_times) {
+      if (committed < version) continue;
+      last = last.has_value() ? std::max(*last, time) : time;
+      break;
+    }
+  }
+  return last;
+}
+
+}  // namespace dws

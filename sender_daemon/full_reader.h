@@ -1,0 +1,57 @@
+// Full tensors at exactly one version, read from a snapshot that moves on: a few blocks at a time are copied
+// between captures, and the retained steps of newer versions are taken back from the copy. The trainer waits at
+// most for one such copy.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/delta/block.h"
+#include "common/model/delta_manifest.h"
+#include "common/model/layout.h"
+#include "sender_daemon/delta_log.h"
+#include "sender_daemon/snapshot.h"
+
+namespace dws {
+
+// One frame of absolute blocks, ready to send.
+struct FullFrame {
+  RankSlice slice;
+  FrameEntry entry;  // offset unused
+  std::vector<std::byte> bytes;
+};
+
+// Lifecycle: one for each FetchFull; shares snapshot and log. Threads: one at a time.
+class FullReader {
+ public:
+  // `slices` ascending, in range.
+  FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log, WeightVersion version,
+             std::vector<RankSlice> slices);
+
+  // The next frames, about as much as one read of the snapshot covers; empty at the end. ABORTED: the version
+  // can no longer be reached from the snapshot; take a newer one. DEADLINE_EXCEEDED: try again.
+  Result<std::vector<FullFrame>> Next(Duration timeout);
+
+ private:
+  struct Piece {
+    RankSlice slice;
+    uint32_t first_block = 0;
+    uint32_t block_count = 0;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Piece> TakePieces();
+  Status Undo(Piece& piece, const std::vector<RetainedVersionPtr>& chain) const;
+
+  const std::shared_ptr<Snapshot> snapshot_;
+  const std::shared_ptr<DeltaLog> log_;
+  const WeightVersion version_;
+  const std::vector<RankSlice> slices_;
+  size_t next_slice_ = 0;    // index in slices_
+  uint32_t next_block_ = 0;  // of that slice
+};
+
+}  // namespace dws

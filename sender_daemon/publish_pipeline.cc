@@ -1,0 +1,158 @@
+#include "sender_daemon/publish_pipeline.h"
+
+#include <chrono>
+#include <span>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "common/delta/object.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+constexpr std::chrono::milliseconds kRetryDelay{500};
+
+// The slices that a version changed, with their blocks.
+std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedVersion& captured) {
+  std::vector<SliceBlocks> slices;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    const std::span<const EncodedBlock> blocks(captured.blocks.data() + slice.first_block, slice.blocks);
+    bool touched = false;
+    for (const EncodedBlock& block : blocks) touched |= block.mode != BlockMode::kEmpty;
+    if (!touched) continue;
+    slices.push_back({.slice = RankSlice(s),
+                      .before = captured.before[s],
+                      .after = captured.after[s],
+                      .blocks = blocks});
+  }
+  return slices;
+}
+
+}  // namespace
+
+RetainedVersionPtr Seal(SealJob job) {
+  CapturedVersion& captured = job.captured;
+  const RankLayout& layout = job.state->layout();
+  auto sealed = std::make_shared<RetainedVersion>();
+  sealed->version = captured.version;
+  sealed->base = captured.base;
+  sealed->nnz = captured.nnz;
+  sealed->capture_seconds = job.capture_seconds;
+  sealed->accepted_at = job.accepted_at;
+  sealed->manifest = {.stream = job.state->stream,
+                      .trainer_rank = job.state->trainer_rank,
+                      .version = captured.version,
+                      .base_version = captured.base.value_or(WeightVersion(0)),
+                      .layout_signature = layout.signature(),
+                      .state_token = StateToken(captured.after)};
+  if (captured.base.has_value()) {
+    sealed->object = BuildObject(sealed->manifest, TouchedSlices(layout, captured));
+    auto header = ParseObjectHeader(sealed->object);
+    auto manifest = ParseObjectManifest(sealed->object, layout);
+    DWS_CHECK(header.ok() && manifest.ok());  // we built it a moment ago
+    sealed->header = *header;
+    sealed->manifest = *std::move(manifest);
+  }
+  sealed->after = std::move(captured.after);
+  return sealed;
+}
+
+PublishPipeline::PublishPipeline(Outputs outputs)
+    : outputs_(std::move(outputs)), thread_([this] { Run(); }) {}
+
+PublishPipeline::~PublishPipeline() { Stop(); }
+
+Status PublishPipeline::Reserve(Duration timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (!stopping_ && jobs_.size() >= limits::kSealBacklogMax) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) {
+      return ResourceExhaustedError("{} captured versions wait to be recorded: {}", jobs_.size(),
+                                    trouble_.ok() ? "sealing is slow" : Message(trouble_));
+    }
+    changed_.WaitFor(mutex_, left);
+  }
+  if (stopping_) return UnavailableError("the sender is shutting down");
+  return OkStatus();
+}
+
+void PublishPipeline::Submit(SealJob job) {
+  MutexLock lock(mutex_);
+  jobs_.push_back(std::move(job));
+  changed_.NotifyAll();
+}
+
+Status PublishPipeline::Drain(Duration timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (!stopping_ && (busy_ || !jobs_.empty())) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) {
+      return DeadlineExceededError("captured versions still wait to be recorded: {}",
+                                   trouble_.ok() ? "sealing is slow" : Message(trouble_));
+    }
+    changed_.WaitFor(mutex_, left);
+  }
+  return OkStatus();
+}
+
+void PublishPipeline::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void PublishPipeline::Run() {
+  while (true) {
+    SealJob job;
+    {
+      MutexLock lock(mutex_);
+      busy_ = false;
+      changed_.NotifyAll();
+      while (!stopping_ && jobs_.empty()) changed_.Wait(mutex_);
+      if (stopping_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+      busy_ = true;
+      changed_.NotifyAll();
+    }
+    if (!Process(std::move(job))) return;
+  }
+}
+
+// False when stopped before the version was recorded.
+bool PublishPipeline::Process(SealJob job) {
+  const RankStatePtr state = job.state;
+  const RetainedVersionPtr sealed = Seal(std::move(job));
+  while (true) {
+    const Status recorded = outputs_.record(*state, *sealed);
+    {
+      MutexLock lock(mutex_);
+      const bool changed = trouble_.ok() != recorded.ok();
+      trouble_ = recorded;
+      if (!recorded.ok() && stopping_) return false;
+      if (changed && !recorded.ok()) {
+        LogError("publish_not_recorded version={} reason='{}'", sealed->version.value(), Message(recorded));
+      }
+    }
+    outputs_.on_trouble(recorded);
+    if (recorded.ok()) break;
+    MutexLock lock(mutex_);
+    changed_.WaitFor(mutex_, kRetryDelay);
+  }
+  state->log->Append(sealed);
+  LogInfo("published version={} nnz={} wire_bytes={} full_bytes={} capture_ms={:.1f}",
+          sealed->version.value(), sealed->nnz, sealed->object.size(), state->layout().size_bytes(),
+          sealed->capture_seconds * 1e3);
+  outputs_.announce(state);
+  return true;
+}
+
+}  // namespace dws

@@ -1,0 +1,213 @@
+#include "sender_daemon/receiver_hub.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+// How often deadlines and cancellations of waits are looked at.
+constexpr std::chrono::milliseconds kTick{50};
+}  // namespace
+
+ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id)
+    : clock_(clock), job_id_(std::move(job_id)), ticker_([this] { Run(); }) {}
+
+ReceiverHub::~ReceiverHub() { Stop(); }
+
+void ReceiverHub::Stop() {
+  std::vector<Wait> waits;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    waits.swap(waits_);
+    changed_.NotifyAll();
+  }
+  for (Wait& wait : waits) wait.done(UnavailableError("the sender is shutting down"));
+  for (const auto& connection : Connections()) {
+    connection->Close(UnavailableError("the sender is shutting down"));
+  }
+  if (ticker_.joinable()) ticker_.join();
+}
+
+Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::string& receiver_id,
+                                          std::shared_ptr<SyncConnection> connection) {
+  if (job_id != job_id_) {
+    return InvalidArgumentError("receiver '{}' belongs to job '{}', this sender to job '{}'", receiver_id,
+                                job_id, job_id_);
+  }
+  if (receiver_id.empty() || receiver_id.size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("a receiver id has {} bytes, expected 1 to {}", receiver_id.size(),
+                                limits::kIdBytesMax);
+  }
+  std::shared_ptr<SyncConnection> fenced;
+  ConnectionId id;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return UnavailableError("the sender is shutting down");
+    id = ConnectionId(++last_connection_);
+    DWS_ASSIGN_OR_RETURN(const auto old, state_.Connect(receiver_id, id));
+    if (old.has_value()) {
+      if (const auto found = connections_.find(*old); found != connections_.end()) {
+        fenced = found->second;
+        connections_.erase(found);
+      }
+    }
+    connections_[id] = std::move(connection);
+  }
+  if (fenced != nullptr) {
+    LogWarning("receiver_fenced id={} reason='another connection took its place'", receiver_id);
+    fenced->Close(AbortedError("receiver '{}' connected again: this connection is fenced", receiver_id));
+  }
+  return id;
+}
+
+void ReceiverHub::Disconnect(ConnectionId connection) {
+  {
+    MutexLock lock(mutex_);
+    state_.Disconnect(connection);
+    connections_.erase(connection);
+  }
+  FinishWaits();
+}
+
+Nonce ReceiverHub::NextNonce(ConnectionId connection, bool announcement) {
+  MutexLock lock(mutex_);
+  return state_.NextNonce(connection, announcement);
+}
+
+void ReceiverHub::OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version) {
+  {
+    MutexLock lock(mutex_);
+    state_.OnHave(connection, stream, version, clock_.Now());
+  }
+  FinishWaits();
+}
+
+void ReceiverHub::OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
+                           WeightVersion version) {
+  MutexLock lock(mutex_);
+  state_.OnStaged(connection, nonce, stream, version);
+}
+
+void ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
+                              const CommitReport& report) {
+  {
+    MutexLock lock(mutex_);
+    state_.OnCommitted(connection, stream, report, clock_.Now());
+  }
+  FinishWaits();
+}
+
+void ReceiverHub::OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
+                         const std::string& error) {
+  MutexLock lock(mutex_);
+  state_.OnNack(connection, nonce, stream, error);
+}
+
+void ReceiverHub::Welcome(RankStatePtr state) {
+  {
+    MutexLock lock(mutex_);
+    state_.StartStream(state->stream);
+    rank_ = std::move(state);
+  }
+  for (const auto& connection : Connections()) connection->WelcomeDue();
+}
+
+void ReceiverHub::Announce() {
+  for (const auto& connection : Connections()) connection->AnnounceDue();
+}
+
+RankStatePtr ReceiverHub::Current() const {
+  MutexLock lock(mutex_);
+  return rank_;
+}
+
+void ReceiverHub::AddWait(Wait wait) {
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      waits_.push_back(std::move(wait));
+      wait.done = nullptr;
+    }
+  }
+  if (wait.done != nullptr) return wait.done(UnavailableError("the sender is shutting down"));
+  FinishWaits();
+}
+
+std::map<std::string, AnnouncerState::Receiver> ReceiverHub::Receivers() const {
+  MutexLock lock(mutex_);
+  return state_.receivers();
+}
+
+std::vector<std::shared_ptr<SyncConnection>> ReceiverHub::Connections() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<SyncConnection>> connections;
+  for (const auto& [id, connection] : connections_) connections.push_back(connection);
+  return connections;
+}
+
+std::string ReceiverHub::Unmet(WeightVersion version) const {
+  std::string text;
+  for (const auto& [id, receiver] : state_.receivers()) {
+    if (!receiver.connection.has_value()) continue;
+    if (receiver.committed.has_value() && *receiver.committed >= version) continue;
+    text += fmt::format("{}'{}' is at version {}{}", text.empty() ? "" : ", ", id,
+                        receiver.committed.has_value() ? receiver.committed->value() : 0,
+                        receiver.last_error.empty() ? "" : fmt::format(" ({})", receiver.last_error));
+  }
+  return text.empty() ? "no receiver is connected" : text;
+}
+
+ReceiverHub::Finished ReceiverHub::TakeFinished() {
+  Finished finished;
+  const TimePoint now = clock_.Now();
+  for (auto wait = waits_.begin(); wait != waits_.end();) {
+    std::optional<Result<WaitOutcome>> result;
+    if (auto committed = state_.Met(wait->version, wait->condition); committed.has_value()) {
+      const auto met_at = state_.CommitTime(*committed, wait->version);
+      result = WaitOutcome{.committed = std::move(*committed), .met_at = met_at};
+    } else if (wait->cancelled()) {
+      result = CancelledError("the trainer gave up waiting for version {}", wait->version.value());
+    } else if (now >= wait->deadline) {
+      result = DeadlineExceededError("version {} was not committed in time: {}", wait->version.value(),
+                                     Unmet(wait->version));
+    }
+    if (!result.has_value()) {
+      ++wait;
+      continue;
+    }
+    finished.emplace_back(std::move(*wait), std::move(*result));
+    wait = waits_.erase(wait);
+  }
+  return finished;
+}
+
+void ReceiverHub::FinishWaits() {
+  Finished finished;
+  {
+    MutexLock lock(mutex_);
+    if (waits_.empty()) return;
+    finished = TakeFinished();
+  }
+  for (auto& [wait, result] : finished) wait.done(std::move(result));
+}
+
+void ReceiverHub::Run() {
+  TimePoint keepalive = clock_.Now() + limits::kKeepaliveInterval;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (!stopping_) changed_.WaitFor(mutex_, kTick);
+      if (stopping_) return;
+    }
+    FinishWaits();
+    if (clock_.Now() < keepalive) continue;
+    keepalive = clock_.Now() + limits::kKeepaliveInterval;
+    for (const auto& connection : Connections()) connection->KeepaliveDue();
+  }
+}
+
+}  // namespace dws

@@ -1,0 +1,81 @@
+#include "sender_daemon/registration.h"
+
+#include <utility>
+
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "proto/trainer.pb.h"
+
+namespace dws {
+namespace {
+
+Status CheckRegionBytes(uint64_t bytes) {
+  if (bytes == 0 || bytes > limits::kRegionBytesMax) {
+    return InvalidArgumentError("a region has {} bytes, expected 1 to {}", bytes, limits::kRegionBytesMax);
+  }
+  return OkStatus();
+}
+
+Status ParseResident(const v1::ResidentHandover& handover, Registration& registration) {
+  if (handover.region_bytes_size() < 1 ||
+      static_cast<size_t>(handover.region_bytes_size()) > limits::kRegionsMax) {
+    return InvalidArgumentError("{} regions, expected 1 to {}", handover.region_bytes_size(),
+                                limits::kRegionsMax);
+  }
+  for (const uint64_t bytes : handover.region_bytes()) {
+    DWS_RETURN_IF_ERROR(CheckRegionBytes(bytes));
+    registration.region_bytes.push_back(bytes);
+  }
+  for (const v1::ResidentShard& shard : handover.shards()) {
+    registration.places.push_back({.region = shard.region(), .offset_bytes = shard.offset_bytes()});
+  }
+  return OkStatus();
+}
+
+Status ParseRing(const v1::RingHandover& handover, Registration& registration) {
+  // Any single block fits a bucket, so any tensor can be handed over in pieces.
+  constexpr uint64_t kBucketBytesMin = uint64_t{limits::kBlockElements} * sizeof(uint64_t);
+  if (handover.bucket_count() < 1 || handover.bucket_count() > limits::kBucketsMax) {
+    return InvalidArgumentError("{} buckets, expected 1 to {}", handover.bucket_count(),
+                                limits::kBucketsMax);
+  }
+  if (handover.bucket_bytes() < kBucketBytesMin ||
+      handover.bucket_bytes() > limits::kRegionBytesMax / handover.bucket_count()) {
+    return InvalidArgumentError("a bucket has {} bytes, expected at least {} and at most {}",
+                                handover.bucket_bytes(), kBucketBytesMin,
+                                limits::kRegionBytesMax / handover.bucket_count());
+  }
+  registration.ring =
+      Registration::Ring{.bucket_bytes = handover.bucket_bytes(), .bucket_count = handover.bucket_count()};
+  registration.region_bytes.push_back(handover.bucket_bytes() * handover.bucket_count());
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<Registration> ParseRegistration(const v1::RegisterRequest& request) {
+  Registration registration{.job_id = request.job_id(),
+                            .client = request.client().substr(0, limits::kIdBytesMax),
+                            .trainer_rank = TrainerRank(request.trainer_rank()),
+                            .world_size = request.world_size()};
+  if (request.world_size() < 1 || request.world_size() > limits::kWorldSizeMax ||
+      request.trainer_rank() >= request.world_size()) {
+    return InvalidArgumentError("trainer rank {} of world size {}: expected a rank below a size of 1 to {}",
+                                request.trainer_rank(), request.world_size(), limits::kWorldSizeMax);
+  }
+  DWS_ASSIGN_OR_RETURN(registration.stream, FromProto(request.stream()));
+  DWS_ASSIGN_OR_RETURN(registration.layout, FromProto(request.layout()));
+  switch (request.handover_case()) {
+    case v1::RegisterRequest::kResident:
+      DWS_RETURN_IF_ERROR(ParseResident(request.resident(), registration));
+      break;
+    case v1::RegisterRequest::kRing:
+      DWS_RETURN_IF_ERROR(ParseRing(request.ring(), registration));
+      break;
+    case v1::RegisterRequest::HANDOVER_NOT_SET:
+      return InvalidArgumentError("no handover is given, expected resident or ring");
+  }
+  return registration;
+}
+
+}  // namespace dws

@@ -1,0 +1,37 @@
+// One published version as the sender retains it: its sealed delta object with the parsed manifest, and the
+// digests of every slice. Immutable; whoever reads it holds a shared_ptr, which is its lease.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/delta/block.h"
+#include "common/delta/object.h"
+#include "common/model/delta_manifest.h"
+
+namespace dws {
+
+struct RetainedVersion {
+  WeightVersion version;
+  std::optional<WeightVersion> base;  // absent: no delta leads here, full tensors only
+  std::vector<std::byte> object;      // empty without a base
+  ObjectHeader header;
+  DeltaManifest manifest;             // of the object; identity only without a base
+  std::vector<Digest> after;          // by rank slice
+  uint64_t nnz = 0;
+  double capture_seconds = 0;
+  TimePoint accepted_at;              // when the trainer's Publish arrived
+
+  // The encoded blocks [first_block, first_block + blocks.size()) of one slice into `blocks`; kEmpty where this
+  // version changed nothing. The views look into `object`. DATA_LOSS: our own memory is damaged.
+  Status FindBlocks(RankSlice slice, uint32_t first_block, std::vector<EncodedBlockView>& blocks) const;
+};
+
+using RetainedVersionPtr = std::shared_ptr<const RetainedVersion>;
+
+}  // namespace dws

@@ -1,0 +1,82 @@
+// The sender, wired: owns every part, starts them in order, stops them in reverse.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/service/admin_service.h"
+#include "common/service/grpc_server.h"
+#include "common/service/handle_socket.h"
+#include "common/service/http_endpoint.h"
+#include "common/service/lifecycle.h"
+#include "sender_daemon/publish_pipeline.h"
+#include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/sync_service.h"
+#include "sender_daemon/trainer_service.h"
+#include "sender_daemon/trainer_session.h"
+
+namespace dws {
+
+struct SenderOptions {
+  std::string job_id = "default";
+  uint32_t trainer_rank = 0;
+  std::string socket;      // gRPC for the trainer and the operator; its handle socket is <socket>.handles
+  std::string listen = "127.0.0.1:0";  // gRPC for receivers and the operator
+  std::string http = "127.0.0.1:0";
+  std::string state_folder;
+  std::string ports_file;  // empty: none
+  uint64_t retain_bytes = uint64_t{1} << 30;
+  size_t retain_versions = 64;
+  size_t threads = 1;      // for captures
+  bool insecure = false;
+};
+
+// Lifecycle: Start, then Stop (or the destructor). Threads: one.
+class SenderApp {
+ public:
+  static Result<std::unique_ptr<SenderApp>> Start(SenderOptions options);
+  ~SenderApp();
+  void Stop();
+
+ private:
+  explicit SenderApp(SenderOptions options);
+  Status StartParts();
+  Status StartServers();
+  void FillStatus(v1::StatusReply& reply) const;
+  void UpdateReadiness();
+
+  const SenderOptions options_;
+  const RealClock clock_;
+  const TimePoint started_at_;
+  PosixFileSystem files_;
+  Lifecycle lifecycle_;
+  Mutex readiness_mutex_;
+  bool registered_ GUARDED_BY(readiness_mutex_) = false;
+  Status trouble_ GUARDED_BY(readiness_mutex_);
+  bool stopped_ = false;
+
+  std::unique_ptr<SharedSenderLedger> ledger_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<ReceiverHub> hub_;
+  std::unique_ptr<PublishPipeline> pipeline_;
+  std::unique_ptr<HandleSocket> handles_;
+  std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial
+  std::unique_ptr<Executor> serve_executor_;
+  std::unique_ptr<TrainerSession> session_;
+  std::unique_ptr<TrainerServiceImpl> trainer_service_;
+  std::unique_ptr<SyncServiceImpl> sync_service_;
+  std::unique_ptr<AdminServiceImpl> local_admin_;
+  std::unique_ptr<AdminServiceImpl> remote_admin_;
+  std::unique_ptr<GrpcServer> local_server_;
+  std::unique_ptr<GrpcServer> remote_server_;
+  std::unique_ptr<HttpEndpoint> http_;
+};
+
+}  // namespace dws

@@ -1,0 +1,54 @@
+// What the next diff is against: every slice of the rank in slice order, one contiguous buffer, with the
+// digest of each slice. Written by captures, read by full transfers; SnapshotGate keeps them apart.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/model/digest.h"
+#include "common/model/layout.h"
+#include "common/model/weight_version.h"
+#include "sender_daemon/snapshot_gate.h"
+
+namespace dws {
+
+// Lifecycle: made once for a layout; has no version until the first capture ends. Threads: bytes, digests and
+// version are touched only between the gate's Begin and End of the right kind.
+class Snapshot {
+ public:
+  // RESOURCE_EXHAUSTED: the memory is not to be had.
+  static Result<std::unique_ptr<Snapshot>> Create(RankLayout layout);
+  ~Snapshot();
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
+
+  const RankLayout& layout() const { return layout_; }
+  SnapshotGate& gate() { return gate_; }
+  size_t size_bytes() const { return size_bytes_; }
+
+  // The bytes of one slice, or of one of its blocks, in slice order.
+  MutableByteSpan SliceBytes(RankSlice slice);
+  MutableByteSpan BlockBytes(RankSlice slice, uint32_t block);
+
+  // The newest version whose capture ended.
+  std::optional<WeightVersion> version() const { return version_; }
+  const std::vector<Digest>& digests() const { return digests_; }
+  void SetVersion(WeightVersion version, std::vector<Digest> digests);
+
+ private:
+  Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes, std::vector<size_t> offsets);
+
+  const RankLayout layout_;
+  std::byte* const bytes_;  // mmap
+  const size_t size_bytes_;
+  const std::vector<size_t> offsets_;  // of each rank slice, cache-line aligned
+  SnapshotGate gate_;
+  std::optional<WeightVersion> version_;
+  std::vector<Digest> digests_;
+};
+
+}  // namespace dws

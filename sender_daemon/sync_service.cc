@@ -1,0 +1,197 @@
+#include "sender_daemon/sync_service.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc_status.h"
+#include "sender_daemon/full_reader.h"
+#include "sender_daemon/sync_stream.h"
+
+namespace dws {
+namespace {
+
+Status Busy() { return ResourceExhaustedError("the sender serves too many transfers; try again"); }
+
+// The current state, if it is of the stream that the receiver means.
+Result<RankStatePtr> StateOf(const ReceiverHub& hub, const v1::StreamId& message) {
+  DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message));
+  const RankStatePtr state = hub.Current();
+  if (state == nullptr) return AbortedError("no trainer has registered with this sender yet");
+  if (state->stream != stream) {
+    return AbortedError("stream {} is over, this sender serves {}", ToString(stream),
+                        ToString(state->stream));
+  }
+  return state;
+}
+
+// Sends one object, or a range of it, in chunks. Owns itself until OnDone.
+class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
+ public:
+  void Send(ObjectPtr object, uint64_t offset, uint64_t length) {
+    object_ = std::move(object);
+    offset_ = offset;
+    end_ = offset + length;
+    Next();
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
+    Next();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Next() {
+    if (offset_ == end_) return Finish(grpc::Status::OK);
+    const uint64_t size = std::min(limits::kFetchChunkBytesMax, end_ - offset_);
+    chunk_.set_object_bytes(object_->size());
+    chunk_.set_offset(offset_);
+    chunk_.set_data(object_->data() + offset_, size);
+    offset_ += size;
+    StartWrite(&chunk_);
+  }
+
+  ObjectPtr object_;  // the lease
+  uint64_t offset_ = 0;
+  uint64_t end_ = 0;
+  v1::FetchChunk chunk_;
+};
+
+// Sends full tensors frame by frame; frames are made on the executor. Owns itself until OnDone.
+class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
+ public:
+  explicit FullStream(Executor& executor) : executor_(executor) {}
+
+  void Send(std::unique_ptr<FullReader> reader) {
+    reader_ = std::move(reader);
+    Refill();
+  }
+  void Refill() {
+    auto frames = reader_->Next(limits::kRpcDeadline);
+    if (!frames.ok()) return Finish(ToGrpc(frames.status()));
+    if (frames->empty()) return Finish(grpc::Status::OK);
+    for (FullFrame& frame : *frames) frames_.push_back(std::move(frame));
+    WriteFront();
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
+    if (!frames_.empty()) return WriteFront();
+    if (!executor_.Post([this] { Refill(); })) Finish(ToGrpc(Busy()));
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void WriteFront() {
+    const FullFrame& frame = frames_.front();
+    message_.set_rank_slice(frame.slice.value());
+    *message_.mutable_entry() = ToProto(frame.entry);
+    message_.set_data(frame.bytes.data(), frame.bytes.size());
+    frames_.pop_front();
+    StartWrite(&message_);
+  }
+
+  Executor& executor_;
+  std::unique_ptr<FullReader> reader_;
+  std::deque<FullFrame> frames_;
+  v1::FullFrame message_;
+};
+
+Result<std::vector<RankSlice>> ParseSlices(const v1::FetchFullRequest& request, const RankLayout& layout) {
+  std::vector<RankSlice> slices;
+  for (const uint32_t slice : request.rank_slices()) {
+    if (slice >= layout.slice_count() || (!slices.empty() && slices.back().value() >= slice)) {
+      return InvalidArgumentError("rank slice {} is out of order or not among the {} of the layout", slice,
+                                  layout.slice_count());
+    }
+    slices.push_back(RankSlice(slice));
+  }
+  return slices;
+}
+
+struct FetchRange {
+  ObjectPtr object;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& request) {
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
+  DWS_ASSIGN_OR_RETURN(ObjectPtr object, state->log->Object(WeightVersion(request.base_version()),
+                                                            WeightVersion(request.version())));
+  const uint64_t size = object->size();
+  if (request.offset() > size || request.length() > size - request.offset()) {
+    return InvalidArgumentError("bytes {} + {} are outside the object of {} bytes", request.offset(),
+                                request.length(), size);
+  }
+  const uint64_t length = request.length() == 0 ? size - request.offset() : request.length();
+  return FetchRange{.object = std::move(object), .offset = request.offset(), .length = length};
+}
+
+Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& request) {
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
+  DWS_ASSIGN_OR_RETURN(auto slices, ParseSlices(request, state->layout()));
+  const WeightVersion version(request.version());
+  if (state->log->Find(version) == nullptr) {
+    return AbortedError("version {} is not retained (any more); take a newer one", version.value());
+  }
+  return std::make_unique<FullReader>(state->snapshot, state->log, version, std::move(slices));
+}
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* SyncServiceImpl::Sync(grpc::CallbackServerContext*) {
+  return SyncStream::Start(hub_);
+}
+
+grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext* context,
+                                                    const v1::DescribeRequest* request,
+                                                    v1::DescribeReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto state = StateOf(hub_, request->stream());
+  if (!state.ok()) {
+    reactor->Finish(ToGrpc(state.status()));
+    return reactor;
+  }
+  const RetainedVersionPtr version = (*state)->log->Find(WeightVersion(request->version()));
+  if (version == nullptr) {
+    reactor->Finish(ToGrpc(
+        AbortedError("version {} is not retained (any more); take a newer one", request->version())));
+    return reactor;
+  }
+  for (const Digest& digest : version->after) *reply->add_slices() = ToProto(digest);
+  *reply->mutable_state_token() = ToProto(StateToken(version->after));
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackServerContext*,
+                                                                 const v1::FetchRequest* request) {
+  auto* stream = new FetchStream;
+  // Composing a squash takes a while.
+  if (!executor_.Post([this, stream, request] {
+        auto range = OpenRange(hub_, *request);
+        if (!range.ok()) return stream->Finish(ToGrpc(range.status()));
+        stream->Send(std::move(range->object), range->offset, range->length);
+      })) {
+    stream->Finish(ToGrpc(Busy()));
+  }
+  return stream;
+}
+
+grpc::ServerWriteReactor<v1::FullFrame>* SyncServiceImpl::FetchFull(grpc::CallbackServerContext*,
+                                                                    const v1::FetchFullRequest* request) {
+  auto* stream = new FullStream(executor_);
+  if (!executor_.Post([this, stream, request] {
+        auto reader = OpenFull(hub_, *request);
+        if (!reader.ok()) return stream->Finish(ToGrpc(reader.status()));
+        stream->Send(*std::move(reader));
+      })) {
+    stream->Finish(ToGrpc(Busy()));
+  }
+  return stream;
+}
+
+}  // namespace dws

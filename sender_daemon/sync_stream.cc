@@ -1,0 +1,221 @@
+#include "sender_daemon/sync_stream.h"
+
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc_status.h"
+#include "common/service/protocol_version.h"
+
+namespace dws {
+namespace {
+
+void FillWelcome(const RankState& state, v1::Welcome& welcome) {
+  *welcome.mutable_stream() = ToProto(state.stream);
+  welcome.set_trainer_rank(state.trainer_rank.value());
+  welcome.set_world_size(state.world_size);
+  welcome.set_rank_epoch(state.rank_epoch.value());
+  *welcome.mutable_layout() = ToProto(state.layout());
+  *welcome.mutable_layout_signature() = ToProto(state.layout().signature());
+  welcome.set_protocol_major(kProtocolMajor);
+  welcome.set_protocol_minor(kProtocolMinor);
+}
+
+void FillAnnounce(const RankState& state, v1::Announce& announce) {
+  *announce.mutable_stream() = ToProto(state.stream);
+  announce.set_rank_epoch(state.rank_epoch.value());
+  for (const RetainedVersionPtr& version : state.log->All()) {
+    announce.add_versions(version->version.value());
+    announce.set_object_bytes(version->object.size());
+    *announce.mutable_state_token() = ToProto(StateToken(version->after));
+  }
+}
+
+}  // namespace
+
+SyncStream* SyncStream::Start(ReceiverHub& hub) {
+  std::shared_ptr<SyncStream> stream(new SyncStream(hub));
+  stream->self_ = stream;
+  stream->StartRead(&stream->up_);
+  return stream.get();
+}
+
+void SyncStream::WelcomeDue() {
+  {
+    MutexLock lock(mutex_);
+    welcome_due_ = announce_due_ = true;
+  }
+  Pump();
+}
+
+void SyncStream::AnnounceDue() {
+  {
+    MutexLock lock(mutex_);
+    announce_due_ = true;
+  }
+  Pump();
+}
+
+void SyncStream::KeepaliveDue() {
+  {
+    MutexLock lock(mutex_);
+    keepalive_due_ = true;
+  }
+  Pump();
+}
+
+void SyncStream::Close(const Status& reason) {
+  {
+    MutexLock lock(mutex_);
+    if (!close_reason_.has_value()) close_reason_ = reason;
+  }
+  Pump();
+}
+
+void SyncStream::Pump() {
+  const RankStatePtr state = hub_.Current();
+  enum class Next { kNothing, kWelcome, kAnnounce, kKeepalive, kFinish } next = Next::kNothing;
+  Status reason;
+  ConnectionId connection;
+  {
+    MutexLock lock(mutex_);
+    if (writing_ || finished_) return;
+    if (close_reason_.has_value()) {
+      next = Next::kFinish;
+      reason = *close_reason_;
+      finished_ = true;
+    } else if (!connection_.has_value()) {
+      return;  // nothing is sent before Hello
+    } else if (state != nullptr && welcome_due_) {
+      next = Next::kWelcome;
+      welcome_due_ = false;
+    } else if (state != nullptr && announce_due_) {
+      next = Next::kAnnounce;
+      announce_due_ = false;
+    } else if (keepalive_due_) {
+      next = Next::kKeepalive;
+    } else {
+      return;
+    }
+    keepalive_due_ = false;  // every message shows that we live
+    writing_ = next != Next::kFinish;
+    if (writing_) connection = *connection_;
+  }
+  down_.Clear();
+  switch (next) {
+    case Next::kNothing:
+      return;
+    case Next::kFinish:
+      return Finish(ToGrpc(reason));
+    case Next::kWelcome:
+      FillWelcome(*state, *down_.mutable_welcome());
+      break;
+    case Next::kAnnounce:
+      FillAnnounce(*state, *down_.mutable_announce());
+      break;
+    case Next::kKeepalive:
+      down_.mutable_keepalive();
+      break;
+  }
+  down_.set_nonce(hub_.NextNonce(connection, next == Next::kAnnounce).value());
+  StartWrite(&down_);
+}
+
+void SyncStream::OnWriteDone(bool ok) {
+  {
+    MutexLock lock(mutex_);
+    writing_ = false;
+    if (!ok && !close_reason_.has_value()) close_reason_ = UnavailableError("the receiver hung up");
+  }
+  Pump();
+}
+
+void SyncStream::OnReadDone(bool ok) {
+  if (!ok) return Close(OkStatus());  // half-closed or broken: nothing more can be acknowledged
+  if (const Status status = HandleUp(up_); !status.ok()) {
+    LogWarning("sync_stream_refused reason='{}'", Message(status));
+    return Close(status);
+  }
+  StartRead(&up_);
+}
+
+Status SyncStream::HandleUp(const v1::SyncUp& message) {
+  ConnectionId connection;
+  {
+    MutexLock lock(mutex_);
+    if (connection_.has_value() == message.has_hello()) {
+      return InvalidArgumentError("the first message of a Sync stream is Hello, and only the first");
+    }
+    if (connection_.has_value()) connection = *connection_;
+  }
+  switch (message.message_case()) {
+    case v1::SyncUp::kHello:
+      return HandleHello(message.hello());
+    case v1::SyncUp::kAck: {
+      const v1::Ack& ack = message.ack();
+      DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(ack.stream()));
+      const WeightVersion version(ack.version());
+      if (ack.stage() == v1::Ack::COMMITTED) {
+        hub_.OnCommitted(connection, stream,
+                         {.version = version,
+                          .pause_seconds = ack.pause_seconds(),
+                          .fetched_bytes = ack.fetched_bytes()});
+      } else if (ack.stage() == v1::Ack::STAGED) {
+        hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);
+      } else {
+        return InvalidArgumentError("an Ack of version {} has stage {}, expected STAGED or COMMITTED",
+                                    version.value(), static_cast<int>(ack.stage()));
+      }
+      return OkStatus();
+    }
+    case v1::SyncUp::kNack: {
+      const v1::Nack& nack = message.nack();
+      DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(nack.stream()));
+      const std::string error = nack.message().substr(0, limits::kErrorBytesMax);
+      LogWarning("nack version={} last_good={} code={} slices={} reason='{}'", nack.version(),
+                 nack.last_good_version(), nack.code(), nack.rank_slices_size(), error);
+      hub_.OnNack(connection, Nonce(nack.nonce()), stream, error);
+      return OkStatus();
+    }
+    case v1::SyncUp::MESSAGE_NOT_SET:
+      break;  // of a newer minor version: ignored
+  }
+  return OkStatus();
+}
+
+Status SyncStream::HandleHello(const v1::Hello& hello) {
+  if (hello.protocol_major() != kProtocolMajor) {
+    return UnimplementedError("receiver '{}' speaks protocol {}.{}, this sender {}.{}: upgrade the older one",
+                              hello.receiver_id(), hello.protocol_major(), hello.protocol_minor(),
+                              kProtocolMajor, kProtocolMinor);
+  }
+  DWS_ASSIGN_OR_RETURN(const ConnectionId id,
+                       hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
+  LogInfo("receiver_connected id={} have_version={}", hello.receiver_id(), hello.have_version());
+  {
+    MutexLock lock(mutex_);
+    connection_ = id;
+  }
+  if (hello.have_version() != 0) {
+    DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(hello.stream()));
+    hub_.OnHave(id, stream, WeightVersion(hello.have_version()));
+  }
+  WelcomeDue();
+  return OkStatus();
+}
+
+void SyncStream::OnCancel() { Close(CancelledError("the receiver hung up")); }
+
+void SyncStream::OnDone() {
+  std::optional<ConnectionId> connection;
+  {
+    MutexLock lock(mutex_);
+    finished_ = true;
+    connection = connection_;
+  }
+  if (connection.has_value()) hub_.Disconnect(*connection);
+  self_.reset();  // may be the last reference: nothing after this line
+}
+
+}  // namespace dws

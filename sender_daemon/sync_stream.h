@@ -1,0 +1,52 @@
+// The sender's end of one Sync stream: reads acknowledgements into the hub, writes what is due, one write in
+// flight.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "common/base/mutex.h"
+#include "proto/sync.grpc.pb.h"
+#include "sender_daemon/receiver_hub.h"
+
+namespace dws {
+
+// Lifecycle: owns itself until OnDone; the hub shares it. Threads: gRPC's and the hub's.
+class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>,
+                         public SyncConnection {
+ public:
+  static SyncStream* Start(ReceiverHub& hub);
+
+  void WelcomeDue() override;
+  void AnnounceDue() override;
+  void KeepaliveDue() override;
+  void Close(const Status& reason) override;
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  explicit SyncStream(ReceiverHub& hub) : hub_(hub) {}
+  Status HandleUp(const v1::SyncUp& message);
+  Status HandleHello(const v1::Hello& hello);
+  // Starts the next write, or finishes, if neither is under way. Called without the lock.
+  void Pump();
+
+  ReceiverHub& hub_;
+  std::shared_ptr<SyncStream> self_;  // until OnDone
+  v1::SyncUp up_;
+  v1::SyncDown down_;
+
+  Mutex mutex_;
+  std::optional<ConnectionId> connection_ GUARDED_BY(mutex_);
+  bool welcome_due_ GUARDED_BY(mutex_) = false;
+  bool announce_due_ GUARDED_BY(mutex_) = false;
+  bool keepalive_due_ GUARDED_BY(mutex_) = false;
+  bool writing_ GUARDED_BY(mutex_) = false;
+  bool finished_ GUARDED_BY(mutex_) = false;
+  std::optional<Status> close_reason_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

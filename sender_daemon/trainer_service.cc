@@ -1,0 +1,115 @@
+#include "sender_daemon/trainer_service.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/service/grpc_status.h"
+
+namespace dws {
+namespace {
+
+constexpr double kWaitSecondsMax = 24 * 3600;
+
+Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {
+  switch (request.policy()) {
+    case v1::WAIT_POLICY_ALL:
+      return WaitCondition{.policy = WaitCondition::Policy::kAll};
+    case v1::WAIT_POLICY_QUORUM:
+      if (request.quorum() == 0) return InvalidArgumentError("a quorum of 0 receivers is always met");
+      return WaitCondition{.policy = WaitCondition::Policy::kQuorum, .quorum = request.quorum()};
+    case v1::WAIT_POLICY_ANY:
+      return WaitCondition{.policy = WaitCondition::Policy::kAny};
+    default:  // an open enum on the wire
+      return InvalidArgumentError("wait policy {} is unknown, expected all, quorum or any",
+                                  static_cast<int>(request.policy()));
+  }
+}
+
+}  // namespace
+
+template <typename Call>
+grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* context, Call call) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (!executor_.Post([reactor, call = std::move(call)] { reactor->Finish(ToGrpc(call())); })) {
+    reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Register(grpc::CallbackServerContext* context,
+                                                       const v1::RegisterRequest* request,
+                                                       v1::RegisterReply* reply) {
+  return Post(context, [this, request, reply]() -> Status {
+    DWS_ASSIGN_OR_RETURN(*reply, session_.Register(*request));
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Begin(grpc::CallbackServerContext* context,
+                                                    const v1::BeginRequest* request, v1::BeginReply*) {
+  return Post(context, [this, request] { return session_.Begin(*request); });
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Put(grpc::CallbackServerContext* context,
+                                                  const v1::PutRequest* request, v1::PutReply*) {
+  return Post(context, [this, request] { return session_.Put(*request); });
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Abort(grpc::CallbackServerContext* context,
+                                                    const v1::AbortRequest* request, v1::AbortReply*) {
+  return Post(context, [this, request] { return session_.Abort(*request); });
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Publish(grpc::CallbackServerContext* context,
+                                                      const v1::PublishRequest* request,
+                                                      v1::PublishReply* reply) {
+  return Post(context, [this, request, reply]() -> Status {
+    DWS_ASSIGN_OR_RETURN(*reply, session_.Publish(*request));
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Wait(grpc::CallbackServerContext* context,
+                                                   const v1::WaitRequest* request, v1::WaitReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto condition = ParseCondition(*request);
+  const double seconds = request->timeout_seconds();
+  if (!condition.ok() || !std::isfinite(seconds) || seconds < 0) {
+    reactor->Finish(ToGrpc(condition.ok()
+                               ? InvalidArgumentError("a timeout of {} s is not a time to wait", seconds)
+                               : condition.status()));
+    return reactor;
+  }
+  const auto timeout = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(std::min(seconds, kWaitSecondsMax)));
+  auto wait = [this, context, reactor, reply, request, timeout, condition = *condition] {
+    if (const Status known = session_.CheckWait(*request); !known.ok()) return reactor->Finish(ToGrpc(known));
+    const WeightVersion version(request->version());
+    hub_.AddWait({.version = version,
+                  .condition = condition,
+                  .deadline = clock_.Now() + timeout,
+                  .cancelled = [context] { return context->IsCancelled(); },
+                  .done = [this, reactor, reply, version](Result<WaitOutcome> outcome) {
+                    if (!outcome.ok()) return reactor->Finish(ToGrpc(outcome.status()));
+                    for (const std::string& id : outcome->committed) reply->add_committed(id);
+                    const RankStatePtr state = hub_.Current();
+                    const RetainedVersionPtr retained =
+                        state == nullptr ? nullptr : state->log->Find(version);
+                    if (retained != nullptr) {
+                      reply->set_wire_bytes(retained->object.size());
+                      if (outcome->met_at.has_value()) {
+                        reply->set_publish_to_commit_seconds(
+                            ToSeconds(*outcome->met_at - retained->accepted_at));
+                      }
+                    }
+                    reactor->Finish(grpc::Status::OK);
+                  }});
+  };
+  if (!executor_.Post(std::move(wait))) {
+    reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
+  }
+  return reactor;
+}
+
+}  // namespace dws

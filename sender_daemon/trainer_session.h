@@ -1,0 +1,110 @@
+// The trainer's side of the sender: one registration at a time, and the versions it hands over.
+//
+// A registration goes through three steps: Register checks it and gives out a token; the handle socket brings
+// the memory; Activate makes it the one that counts, which fences the one before. What survives a registration
+// (snapshot and log) is the RankState: kept when stream and layout are the same, made anew otherwise.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/ledger/version_ledger.h"
+#include "common/service/handle_socket.h"
+#include "proto/trainer.pb.h"
+#include "sender_daemon/capture.h"
+#include "sender_daemon/publish_pipeline.h"
+#include "sender_daemon/rank_state.h"
+#include "sender_daemon/registration.h"
+
+namespace dws {
+
+// A ledger that two threads use: registrations open streams, the pipeline records versions.
+class SharedSenderLedger {
+ public:
+  explicit SharedSenderLedger(std::unique_ptr<SenderLedger> ledger) : ledger_(std::move(ledger)) {}
+  Status Append(const SenderRecord& record) {
+    MutexLock lock(mutex_);
+    return ledger_->Append(record);
+  }
+  SenderLedgerState state() const {
+    MutexLock lock(mutex_);
+    return ledger_->state();
+  }
+
+ private:
+  mutable Mutex mutex_;
+  const std::unique_ptr<SenderLedger> ledger_ GUARDED_BY(mutex_);
+};
+
+// Lifecycle: Stop first, then destroy. Threads: Register ... OnHangup run on `executor` (one thread), where the
+// service posts them; trainer_present from any.
+class TrainerSession {
+ public:
+  struct Options {
+    std::string job_id;
+    TrainerRank trainer_rank;
+    DeltaLogLimits log_limits;
+  };
+  struct Parts {  // not owned
+    const Clock* clock = nullptr;
+    Executor* executor = nullptr;
+    ThreadPool* pool = nullptr;
+    HandleSocket* handles = nullptr;
+    SharedSenderLedger* ledger = nullptr;
+    PublishPipeline* pipeline = nullptr;
+    std::function<void(RankStatePtr)> on_state;       // a registration is live
+    std::function<void(const std::string&)> on_gone;  // the trainer hung up
+  };
+  TrainerSession(Options options, Parts parts);
+
+  // The errors of all calls: INVALID_ARGUMENT fix the request; FAILED_PRECONDITION this trainer must stop (fenced,
+  // an old stream, a version that does not increase); RESOURCE_EXHAUSTED try later.
+  Result<v1::RegisterReply> Register(const v1::RegisterRequest& request);
+  Status Begin(const v1::BeginRequest& request);
+  Status Put(const v1::PutRequest& request);
+  Status Abort(const v1::AbortRequest& request);
+  Result<v1::PublishReply> Publish(const v1::PublishRequest& request);
+  // Whether Wait makes sense. ABORTED: this sender does not know the version and will not.
+  Status CheckWait(const v1::WaitRequest& request);
+
+  bool trainer_present() const { return present_.load(); }
+
+ private:
+  struct Live {
+    uint64_t session = 0;
+    Registration registration;
+    HandleRegistrationId handle;
+    std::unique_ptr<ResidentSource> resident;
+    HostRegion ring;
+    std::unique_ptr<Capture> open_version;  // ring handover, between Begin and Publish or Abort
+  };
+
+  Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
+                  std::vector<HostRegion> regions);
+  // What the handle socket calls, on its thread.
+  Status OnDescriptors(uint64_t session, const Registration& registration, HandleRegistrationId handle,
+                       std::vector<UniqueFd> descriptors);
+  void OnHangup(uint64_t session);
+  Result<RankStatePtr> OpenState(const Registration& registration);
+  Result<Live*> Find(uint64_t session);
+  Status CheckVersion(WeightVersion version) const;
+  std::optional<WeightVersion> LastVersion() const;
+
+  const Options options_;
+  const Parts parts_;
+  uint64_t last_session_ = 0;
+  std::optional<Live> live_;
+  RankStatePtr state_;
+  std::atomic<bool> present_{false};
+};
+
+}  // namespace dws
