@@ -1,0 +1,171 @@
+#include "tools/dwsctl/status_text.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <sstream>
+#include <string>
+
+#include "tools/dwsctl/text_table.h"
+
+namespace dws::dwsctl {
+namespace {
+
+v1::StatusReply SenderReply() {
+  v1::StatusReply reply;
+  reply.set_daemon("dws-sender");
+  reply.set_build_version("0.1.0");
+  reply.set_job_id("run-7");
+  reply.set_ready(true);
+  reply.set_uptime_seconds(192);
+  v1::SenderStatus& sender = *reply.mutable_sender();
+  sender.mutable_stream()->set_incarnation(3);
+  sender.mutable_stream()->set_id_hi(0x1234);
+  sender.set_world_size(2);
+  sender.set_newest_version(12);
+  sender.set_snapshot_bytes(53 << 20);
+  v1::VersionStatus& version = *sender.add_versions();
+  version.set_version(12);
+  version.set_base_version(11);
+  version.set_nnz(830);
+  version.set_elements(100'000);
+  version.set_wire_bytes(900);
+  version.set_full_bytes(200'000);
+  version.set_capture_seconds(0.0124);
+  return reply;
+}
+
+size_t WidestLine(const std::string& text) {
+  std::istringstream lines(text);
+  size_t widest = 0;
+  for (std::string line; std::getline(lines, line);) widest = std::max(widest, line.size());
+  return widest;
+}
+
+}  // namespace
+
+TEST_CASE("a sender's status names its stream, its versions and its receivers", "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  v1::ReceiverPeer& receiver = *reply.mutable_sender()->add_receivers();
+  receiver.set_receiver_id("rollout-0");
+  receiver.set_present(true);
+  receiver.set_committed_version(11);
+  receiver.set_staged_version(12);
+  receiver.set_fetched_bytes(1024);
+  receiver.set_pause_seconds(0.0021);
+  receiver.set_last_error("verify: digest of tensor 'w' differs");
+
+  CHECK(FormatStatus(reply) ==
+        "dws-sender 0.1.0, job run-7, up 3 min 12 s\n"
+        "  state     ready\n"
+        "  stream    3:00000000000012340000000000000000\n"
+        "  rank      0 of 2, epoch 0\n"
+        "  trainer   absent\n"
+        "  newest    12\n"
+        "  memory    snapshot 53.0 MiB, retained deltas 0 B\n"
+        "\n"
+        "  version  base  density   wire  full size  capture\n"
+        "       12    11   0.83 %  900 B  195.3 KiB  12.4 ms\n"
+        "\n"
+        "  receiver   state    commit  staged  fetched   pause\n"
+        "  rollout-0  present      11      12  1.0 KiB  2.1 ms\n"
+        "    rollout-0: verify: digest of tensor 'w' differs\n");
+}
+
+TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl]") {
+  v1::StatusReply reply;
+  reply.set_daemon("dws-receiver");
+  reply.set_build_version("0.1.0");
+  reply.set_reason("waiting for engine rank 0 of 1 to attach");
+  v1::ReceiverStatus& receiver = *reply.mutable_receiver();
+  receiver.set_receiver_id("rollout-0");
+  receiver.set_committed_version(4);
+  receiver.set_target_version(5);
+  receiver.set_stage("fetching");
+  receiver.set_commits(4);
+  receiver.set_last_pause_seconds(0.0021);
+  v1::SenderPeer& sender = *receiver.add_senders();
+  sender.set_address("127.0.0.1:7700");
+  sender.set_connected(true);
+  sender.set_newest_version(5);
+  v1::EngineRankStatus& rank = *receiver.add_engine_ranks();
+  rank.set_attached(true);
+  rank.set_generating(true);
+  rank.set_generation(1);
+  rank.set_client("dws-python 0.1");
+
+  CHECK(FormatStatus(reply) ==
+        "dws-receiver 0.1.0, job none, up 0 us\n"
+        "  state     not ready: waiting for engine rank 0 of 1 to attach\n"
+        "  receiver  rollout-0\n"
+        "  stream    none yet\n"
+        "  committed 4\n"
+        "  target    5, fetching\n"
+        "  commits   4, repairs 0\n"
+        "  pause     2.1 ms (last)\n"
+        "\n"
+        "  sender          state      rank  newest\n"
+        "  127.0.0.1:7700  connected     0       5\n"
+        "\n"
+        "  engine rank  state     engine      generation  client\n"
+        "            0  attached  generating           1  dws-python 0.1\n");
+}
+
+TEST_CASE("of many retained versions the newest are shown and the others counted", "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  for (uint64_t version = 13; version <= 40; ++version) {
+    reply.mutable_sender()->add_versions()->set_version(version);
+  }
+  const std::string text = FormatStatus(reply);
+  CHECK(text.find("\n       40  ") != std::string::npos);
+  CHECK(text.find("\n       31  ") != std::string::npos);
+  CHECK(text.find("\n       30  ") == std::string::npos);
+  CHECK(text.find("and 19 older") != std::string::npos);
+}
+
+TEST_CASE("a version without a base is shown as served in full", "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  reply.mutable_sender()->mutable_versions(0)->set_base_version(0);
+  CHECK(FormatStatus(reply).find("       12  full   0.83 %") != std::string::npos);
+}
+
+TEST_CASE("the longest values still fit 80 columns and stay on their line", "[dwsctl]") {
+  const uint64_t huge = std::numeric_limits<uint64_t>::max() / 4;
+  const std::string name(256, 'n');
+  v1::StatusReply sender = SenderReply();
+  sender.set_job_id(name);
+  sender.set_ready(false);
+  sender.set_reason(name + "\nsecond line");
+  sender.mutable_sender()->mutable_versions(0)->set_wire_bytes(huge);
+  sender.mutable_sender()->mutable_versions(0)->set_full_bytes(huge);
+  v1::ReceiverPeer& peer = *sender.mutable_sender()->add_receivers();
+  peer.set_receiver_id(name);
+  peer.set_present(true);
+  peer.set_committed_version(1'000'000);
+  peer.set_staged_version(1'000'000);
+  peer.set_fetched_bytes(huge);
+  peer.set_pause_seconds(86'400);
+  peer.set_last_error(std::string(4096, 'e'));
+  CHECK(WidestLine(FormatStatus(sender)) <= kTextColumns);
+  CHECK(FormatStatus(sender).find("\nsecond") == std::string::npos);
+
+  v1::StatusReply receiver;
+  receiver.mutable_receiver()->set_receiver_id(name);
+  v1::SenderPeer& address = *receiver.mutable_receiver()->add_senders();
+  address.set_address(name);
+  address.set_newest_version(1'000'000'000);
+  address.set_last_error(name);
+  v1::EngineRankStatus& rank = *receiver.mutable_receiver()->add_engine_ranks();
+  rank.set_engine_rank(4095);
+  rank.set_generation(1'000'000);
+  rank.set_client(name);
+  CHECK(WidestLine(FormatStatus(receiver)) <= kTextColumns);
+}
+
+TEST_CASE("a daemon of an unknown kind is shown as far as it is known", "[dwsctl]") {
+  v1::StatusReply reply;
+  reply.set_daemon("dws-other");
+  reply.set_ready(true);
+  CHECK(FormatStatus(reply) == "dws-other , job none, up 0 us\n  state     ready\n");
+}
+
+}  // namespace dws::dwsctl
