@@ -4,8 +4,8 @@
 //
 // The wire, little-endian:
 //   1. The client connects and sends the descriptors in order, up to limits::kDescriptorsPerMessage
-//      with each message (SCM_RIGHTS). The payload of every message is the 16-byte token and u32 the
-//      total number of descriptors of the registration.
+//      with each message (SCM_RIGHTS). The payload of every message is the 16-byte token and u32
+//      the total number of descriptors of the registration.
 //   2. After the last one the daemon answers one message: "ok", or "error: <text>". It may answer
 //      an error earlier; what the client sends after that is discarded.
 //   3. The connection stays open, silent, for the life of the registration. A client that sends

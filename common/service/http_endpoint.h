@@ -39,7 +39,8 @@ class HttpEndpoint {
     bool insecure = false;  // allows addresses others can reach
   };
 
-  // INVALID_ARGUMENT or FAILED_PRECONDITION: see listen_address.h. UNAVAILABLE: cannot bind.
+  // IPv4 only, as Debian builds the library. INVALID_ARGUMENT or FAILED_PRECONDITION: see
+  // listen_address.h. UNAVAILABLE: cannot bind.
   static Result<std::unique_ptr<HttpEndpoint>> Listen(const Options& options,
                                                       std::vector<HttpPage> pages);
 

@@ -1,0 +1,96 @@
+#include "common/service/http_endpoint.h"
+
+#include <CivetServer.h>
+
+#include <utility>
+
+#include "common/service/listen_address.h"
+
+namespace dws {
+namespace {
+
+// Pages are small and quick; more threads would only hold connections of scrapers.
+constexpr const char* kThreads = "2";
+constexpr const char* kRequestTimeoutMs = "5000";
+
+class PageHandler final : public CivetHandler {
+ public:
+  explicit PageHandler(HttpPage page) : page_(std::move(page)) {}
+
+  const std::string& path() const { return page_.path; }
+
+  using CivetHandler::handleGet;
+  bool handleGet(CivetServer*, mg_connection* connection) override {
+    const HttpReply reply = page_.render();
+    const std::string head = fmt::format(
+        "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n"
+        "Connection: close\r\n\r\n",
+        reply.code, mg_get_response_code_text(connection, reply.code), reply.content_type,
+        reply.body.size());
+    mg_write(connection, head.data(), head.size());
+    mg_write(connection, reply.body.data(), reply.body.size());
+    return true;
+  }
+
+ private:
+  const HttpPage page_;
+};
+
+}  // namespace
+
+std::vector<HttpPage> HealthPages(const Lifecycle& lifecycle) {
+  return {
+      {.path = "/healthz", .render = [] { return HttpReply{.body = "ok\n"}; }},
+      {.path = "/readyz",
+       .render =
+           [&lifecycle] {
+             const Lifecycle::State state = lifecycle.state();
+             if (state.ready) return HttpReply{.body = "ready\n"};
+             return HttpReply{.code = 503, .body = state.reason + "\n"};
+           }},
+  };
+}
+
+class HttpEndpoint::Impl {
+ public:
+  Impl(const std::string& address, std::vector<HttpPage> pages)
+      : server_(std::vector<std::string>{"listening_ports", address, "num_threads", kThreads,
+                                         "request_timeout_ms", kRequestTimeoutMs}) {
+    handlers_.reserve(pages.size());
+    for (HttpPage& page : pages) {
+      handlers_.push_back(std::make_unique<PageHandler>(std::move(page)));
+      server_.addHandler(handlers_.back()->path(), *handlers_.back());
+    }
+  }
+  // The server's threads end before what they use.
+  ~Impl() { server_.close(); }
+
+  uint16_t port() { return static_cast<uint16_t>(server_.getListeningPorts().front()); }
+
+ private:
+  std::vector<std::unique_ptr<PageHandler>> handlers_;
+  CivetServer server_;
+};
+
+Result<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Listen(const Options& options,
+                                                           std::vector<HttpPage> pages) {
+  DWS_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options.address));
+  DWS_RETURN_IF_ERROR(CheckExposure(address, "--http", options.insecure));
+  if (address.host.find(':') != std::string::npos) {
+    return InvalidArgumentError("expected an IPv4 address for HTTP, found {}", options.address);
+  }
+  // The library reports failure to start by an exception: it must not leave this file.
+  try {
+    return std::unique_ptr<HttpEndpoint>(
+        new HttpEndpoint(std::make_unique<Impl>(address.ToString(), std::move(pages))));
+  } catch (const CivetException& exception) {
+    return UnavailableError("cannot listen for HTTP on {} (is it in use?): {}", options.address,
+                            exception.what());
+  }
+}
+
+HttpEndpoint::HttpEndpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpEndpoint::~HttpEndpoint() = default;
+uint16_t HttpEndpoint::port() const { return impl_->port(); }
+
+}  // namespace dws

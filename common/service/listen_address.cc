@@ -1,0 +1,53 @@
+#include "common/service/listen_address.h"
+
+#include <arpa/inet.h>
+
+#include <charconv>
+
+namespace dws {
+
+Result<ListenAddress> ParseListenAddress(std::string_view text) {
+  const auto refuse = [text] {
+    return InvalidArgumentError(
+        "expected an address to listen on, as 127.0.0.1:7700, [::1]:0 or 0.0.0.0:80, found \"{}\"",
+        text);
+  };
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return refuse();
+  std::string_view host = text.substr(0, colon);
+  const std::string_view port = text.substr(colon + 1);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+
+  ListenAddress address{.host = std::string(host), .port = 0};
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
+  if (error != std::errc() || end != port.data() + port.size()) return refuse();
+
+  in_addr v4 = {};
+  in6_addr v6 = {};
+  const bool valid =
+      bracketed ? ::inet_pton(AF_INET6, address.host.c_str(), &v6) == 1
+                : host == "localhost" || ::inet_pton(AF_INET, address.host.c_str(), &v4) == 1;
+  if (!valid) return refuse();
+  return address;
+}
+
+bool ListenAddress::IsLoopback() const {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+std::string ListenAddress::ToString() const {
+  const bool v6 = host.find(':') != std::string::npos;
+  return v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+Status CheckExposure(const ListenAddress& address, std::string_view flag, bool insecure) {
+  if (insecure || address.IsLoopback()) return OkStatus();
+  return FailedPreconditionError(
+      "{} {} can be reached by others, and this version has no mutual TLS yet: listen on "
+      "127.0.0.1, or "
+      "give --insecure if the network is trusted",
+      flag, address.ToString());
+}
+
+}  // namespace dws
