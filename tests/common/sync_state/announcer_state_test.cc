@@ -1,0 +1,376 @@
+#include "common/sync_state/announcer_state.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+using Policy = WaitCondition::Policy;
+using Names = std::vector<std::string>;
+
+constexpr StreamId kStream{.incarnation = 1, .id_hi = 0, .id_lo = 11};
+constexpr StreamId kOtherStream{.incarnation = 2, .id_hi = 0, .id_lo = 22};
+constexpr WaitCondition kAll{.policy = Policy::kAll};
+constexpr WaitCondition kAny{.policy = Policy::kAny};
+
+WaitCondition Quorum(uint32_t quorum) { return {.policy = Policy::kQuorum, .quorum = quorum}; }
+WeightVersion Version(uint64_t version) { return WeightVersion(version); }
+TimePoint At(int seconds) { return TimePoint(std::chrono::seconds(seconds)); }
+
+// A sender with a stream, and short ways to say what receivers do.
+struct Sender {
+  Sender() { state.StartStream(kStream); }
+
+  ConnectionId Connect(const std::string& receiver) {
+    const ConnectionId connection(++last_connection);
+    REQUIRE(state.Connect(receiver, connection).ok());
+    return connection;
+  }
+  Nonce Announce(ConnectionId connection) { return state.NextNonce(connection, true); }
+  bool Commit(ConnectionId connection, uint64_t version, int at_seconds = 0) {
+    return state.OnCommitted(connection, kStream, {.version = Version(version)}, At(at_seconds));
+  }
+  const AnnouncerState::Receiver& receiver(const std::string& id) const {
+    return state.receivers().at(id);
+  }
+
+  AnnouncerState state;
+  uint64_t last_connection = 0;
+};
+
+}  // namespace
+
+TEST_CASE("every message down a connection has a fresh nonce, from 1", "[protocol]") {
+  Sender sender;
+  const ConnectionId first = sender.Connect("a");
+  const ConnectionId second = sender.Connect("b");
+  CHECK(sender.state.NextNonce(first, true) == Nonce(1));
+  CHECK(sender.state.NextNonce(first, false) == Nonce(2));
+  CHECK(sender.state.NextNonce(second, true) == Nonce(1));
+  CHECK(sender.state.NextNonce(first, true) == Nonce(3));
+}
+
+TEST_CASE("STAGED counts when it answers the last announcement", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  const Nonce nonce = sender.Announce(connection);
+  CHECK(sender.state.OnStaged(connection, nonce, kStream, Version(3)));
+  CHECK(sender.receiver("a").staged == Version(3));
+}
+
+TEST_CASE("STAGED with the nonce of an older announcement is ignored", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  const Nonce old = sender.Announce(connection);
+  sender.Announce(connection);
+  CHECK_FALSE(sender.state.OnStaged(connection, old, kStream, Version(3)));
+  CHECK_FALSE(sender.receiver("a").staged.has_value());
+}
+
+TEST_CASE("a message that is no announcement leaves the last announcement's nonce", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  const Nonce announced = sender.Announce(connection);
+  const Nonce other = sender.state.NextNonce(connection, false);
+  CHECK_FALSE(sender.state.OnStaged(connection, other, kStream, Version(3)));
+  CHECK(sender.state.OnStaged(connection, announced, kStream, Version(3)));
+}
+
+TEST_CASE("a NACK counts when it answers the last announcement", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  CHECK(sender.state.OnNack(connection, sender.Announce(connection), kStream, "digest differs"));
+  CHECK(sender.receiver("a").last_error == "digest differs");
+}
+
+TEST_CASE("a NACK with another nonce is ignored", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  const Nonce old = sender.Announce(connection);
+  sender.Announce(connection);
+  CHECK_FALSE(sender.state.OnNack(connection, old, kStream, "digest differs"));
+  CHECK(sender.receiver("a").last_error.empty());
+}
+
+TEST_CASE("a receiver that NACKs keeps the versions it had", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  sender.Commit(connection, 4);
+  REQUIRE(sender.state.OnNack(connection, sender.Announce(connection), kStream, "bad"));
+  CHECK(sender.receiver("a").committed == Version(4));
+  CHECK(sender.state.Met(Version(4), kAll) == Names{"a"});
+  CHECK_FALSE(sender.state.Met(Version(5), kAll).has_value());
+}
+
+TEST_CASE("a NACK's message is kept up to its limit", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  const std::string error(limits::kErrorBytesMax + 1, 'e');
+  REQUIRE(sender.state.OnNack(connection, sender.Announce(connection), kStream, error));
+  CHECK(sender.receiver("a").last_error.size() == limits::kErrorBytesMax);
+}
+
+TEST_CASE("a commit clears the error of an earlier NACK", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  REQUIRE(sender.state.OnNack(connection, sender.Announce(connection), kStream, "bad"));
+  sender.Commit(connection, 1);
+  CHECK(sender.receiver("a").last_error.empty());
+}
+
+TEST_CASE("COMMITTED needs no nonce and is counted on every connection", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  CHECK(sender.Commit(connection, 2));  // nothing was announced on this connection
+  CHECK(sender.receiver("a").committed == Version(2));
+}
+
+TEST_CASE("COMMITTED is cumulative: a late older report lowers nothing", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  CHECK(sender.Commit(connection, 5));
+  CHECK(sender.Commit(connection, 3));  // counted, that is, not an error
+  CHECK(sender.receiver("a").committed == Version(5));
+  CHECK(sender.state.Met(Version(5), kAll) == Names{"a"});
+  CHECK(sender.state.Met(Version(2), kAll) == Names{"a"});
+}
+
+TEST_CASE("the report of the last commit is kept", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  const CommitReport report{.version = Version(2), .pause_seconds = 0.5, .fetched_bytes = 99};
+  REQUIRE(sender.state.OnCommitted(connection, kStream, report, At(0)));
+  CHECK(sender.receiver("a").last_commit.version == Version(2));
+  CHECK(sender.receiver("a").last_commit.pause_seconds == 0.5);
+  CHECK(sender.receiver("a").last_commit.fetched_bytes == 99);
+}
+
+TEST_CASE("a new connection clears the nonce and keeps the versions", "[protocol]") {
+  Sender sender;
+  const ConnectionId old = sender.Connect("a");
+  const Nonce nonce = sender.Announce(old);
+  REQUIRE(sender.state.OnStaged(old, nonce, kStream, Version(3)));
+  sender.Commit(old, 2);
+  sender.state.Disconnect(old);
+
+  const ConnectionId fresh = sender.Connect("a");
+  CHECK(sender.receiver("a").committed == Version(2));
+  CHECK(sender.receiver("a").staged == Version(3));
+  CHECK_FALSE(sender.state.OnStaged(fresh, nonce, kStream, Version(4)));
+  CHECK(sender.Announce(fresh) == Nonce(1));
+}
+
+TEST_CASE("a second connection of a receiver fences the first", "[protocol]") {
+  Sender sender;
+  const ConnectionId old = sender.Connect("a");
+  const auto fenced = sender.state.Connect("a", ConnectionId(77));
+  REQUIRE(fenced.ok());
+  CHECK(*fenced == old);
+  CHECK(sender.receiver("a").connection == ConnectionId(77));
+}
+
+TEST_CASE("a first connection fences nobody", "[protocol]") {
+  Sender sender;
+  const auto fenced = sender.state.Connect("a", ConnectionId(1));
+  REQUIRE(fenced.ok());
+  CHECK_FALSE(fenced->has_value());
+}
+
+TEST_CASE("nothing a fenced connection says counts", "[protocol]") {
+  Sender sender;
+  const ConnectionId old = sender.Connect("a");
+  const Nonce nonce = sender.Announce(old);
+  sender.Connect("a");
+  CHECK_FALSE(sender.state.OnStaged(old, nonce, kStream, Version(1)));
+  CHECK_FALSE(sender.Commit(old, 1));
+  CHECK_FALSE(sender.state.OnNack(old, nonce, kStream, "bad"));
+  sender.state.OnHave(old, kStream, Version(1), At(0));
+  CHECK_FALSE(sender.receiver("a").committed.has_value());
+  CHECK(sender.state.NextNonce(old, true) == Nonce(0));
+}
+
+TEST_CASE("a fenced connection that hangs up late does not disconnect its receiver", "[protocol]") {
+  Sender sender;
+  const ConnectionId old = sender.Connect("a");
+  const ConnectionId fresh = sender.Connect("a");
+  sender.state.Disconnect(old);
+  CHECK(sender.receiver("a").connection == fresh);
+}
+
+TEST_CASE("a receiver that disconnects is known but absent", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  sender.state.Disconnect(connection);
+  sender.state.Disconnect(connection);  // again: nothing
+  REQUIRE(sender.state.receivers().contains("a"));
+  CHECK_FALSE(sender.receiver("a").connection.has_value());
+}
+
+TEST_CASE("what a receiver says it has counts as committed", "[protocol]") {
+  Sender sender;
+  sender.state.OnHave(sender.Connect("a"), kStream, Version(6), At(0));
+  CHECK(sender.receiver("a").committed == Version(6));
+  CHECK(sender.state.Met(Version(6), kAll) == Names{"a"});
+}
+
+TEST_CASE("what a receiver has of another stream does not count", "[protocol]") {
+  Sender sender;
+  sender.state.OnHave(sender.Connect("a"), kOtherStream, Version(6), At(0));
+  CHECK_FALSE(sender.receiver("a").committed.has_value());
+}
+
+TEST_CASE("reports of another stream are ignored", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  const Nonce nonce = sender.Announce(connection);
+  CHECK_FALSE(sender.state.OnStaged(connection, nonce, kOtherStream, Version(1)));
+  CHECK_FALSE(
+      sender.state.OnCommitted(connection, kOtherStream, {.version = Version(1)}, At(0)));
+  CHECK_FALSE(sender.state.OnNack(connection, nonce, kOtherStream, "bad"));
+}
+
+TEST_CASE("before a stream starts no report counts", "[protocol]") {
+  AnnouncerState state;
+  REQUIRE(state.Connect("a", ConnectionId(1)).ok());
+  CHECK_FALSE(state.OnCommitted(ConnectionId(1), kStream, {.version = Version(1)}, At(0)));
+  CHECK_FALSE(state.stream().has_value());
+}
+
+TEST_CASE("a new stream forgets versions and keeps connections", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  REQUIRE(sender.state.OnStaged(connection, sender.Announce(connection), kStream, Version(9)));
+  sender.Commit(connection, 9);
+  sender.state.StartStream(kOtherStream);
+  CHECK(sender.receiver("a").connection == connection);
+  CHECK_FALSE(sender.receiver("a").committed.has_value());
+  CHECK_FALSE(sender.receiver("a").staged.has_value());
+  CHECK_FALSE(sender.state.Met(Version(1), kAny).has_value());
+  CHECK_FALSE(sender.state.CommitTime({"a"}, Version(9)).has_value());
+}
+
+TEST_CASE("starting the same stream again changes nothing", "[protocol]") {
+  Sender sender;
+  sender.Commit(sender.Connect("a"), 9);
+  sender.state.StartStream(kStream);
+  CHECK(sender.receiver("a").committed == Version(9));
+}
+
+TEST_CASE("policy all waits for every receiver that is present", "[protocol]") {
+  Sender sender;
+  const ConnectionId first = sender.Connect("a");
+  const ConnectionId second = sender.Connect("b");
+  sender.Commit(first, 1);
+  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  sender.Commit(second, 2);  // above counts
+  CHECK(sender.state.Met(Version(1), kAll) == Names{"a", "b"});
+}
+
+TEST_CASE("policy all does not wait for a receiver that went away", "[protocol]") {
+  Sender sender;
+  sender.Commit(sender.Connect("a"), 1);
+  const ConnectionId second = sender.Connect("b");
+  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  sender.state.Disconnect(second);
+  CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
+}
+
+TEST_CASE("policy all is not met while no receiver is present", "[protocol]") {
+  Sender sender;
+  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  const ConnectionId connection = sender.Connect("a");
+  sender.Commit(connection, 1);
+  sender.state.Disconnect(connection);
+  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+}
+
+TEST_CASE("policy quorum is met by so many present receivers", "[protocol]") {
+  Sender sender;
+  const ConnectionId first = sender.Connect("a");
+  const ConnectionId second = sender.Connect("b");
+  sender.Connect("c");
+  sender.Commit(first, 1);
+  CHECK(sender.state.Met(Version(1), Quorum(1)) == Names{"a"});
+  CHECK_FALSE(sender.state.Met(Version(1), Quorum(2)).has_value());
+  sender.Commit(second, 1);
+  CHECK(sender.state.Met(Version(1), Quorum(2)) == Names{"a", "b"});
+  sender.state.Disconnect(second);
+  CHECK_FALSE(sender.state.Met(Version(1), Quorum(2)).has_value());
+}
+
+TEST_CASE("policy any is met by one", "[protocol]") {
+  Sender sender;
+  sender.Connect("a");
+  CHECK_FALSE(sender.state.Met(Version(1), kAny).has_value());
+  sender.Commit(sender.Connect("b"), 1);
+  CHECK(sender.state.Met(Version(1), kAny) == Names{"b"});
+}
+
+TEST_CASE("the commit time of a version is when the last receiver reached it", "[protocol]") {
+  Sender sender;
+  const ConnectionId first = sender.Connect("a");
+  const ConnectionId second = sender.Connect("b");
+  sender.Commit(first, 1, 10);
+  sender.Commit(second, 1, 15);
+  sender.Commit(first, 3, 20);
+  sender.Commit(second, 2, 25);
+  CHECK(sender.state.CommitTime({"a"}, Version(1)) == At(10));
+  CHECK(sender.state.CommitTime({"a", "b"}, Version(1)) == At(15));
+  CHECK(sender.state.CommitTime({"a", "b"}, Version(2)) == At(25));  // a reached 2 with 3, at 20
+  CHECK(sender.state.CommitTime({"a"}, Version(2)) == At(20));
+}
+
+TEST_CASE("a repeated report does not move the commit time", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  sender.Commit(connection, 1, 10);
+  sender.Commit(connection, 1, 99);
+  CHECK(sender.state.CommitTime({"a"}, Version(1)) == At(10));
+}
+
+TEST_CASE("there is no commit time before a commit, nor of a stranger", "[protocol]") {
+  Sender sender;
+  sender.Connect("a");
+  CHECK_FALSE(sender.state.CommitTime({"a"}, Version(1)).has_value());
+  CHECK_FALSE(sender.state.CommitTime({"nobody"}, Version(1)).has_value());
+}
+
+TEST_CASE("the commit times kept of a receiver are bounded", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  for (uint64_t version = 1; version <= 1000; ++version) {
+    sender.Commit(connection, version, static_cast<int>(version));
+  }
+  CHECK(sender.receiver("a").commit_times.size() < 100);
+  CHECK(sender.state.CommitTime({"a"}, Version(1000)) == At(1000));
+}
+
+TEST_CASE("past the maximum a connected receiver is never pushed out", "[protocol]") {
+  Sender sender;
+  for (size_t i = 0; i < limits::kReceiversMax; ++i) sender.Connect("r" + std::to_string(i));
+  const auto refused = sender.state.Connect("one more", ConnectionId(1'000'000));
+  REQUIRE_FALSE(refused.ok());
+  CHECK(absl::IsResourceExhausted(refused.status()));
+  CHECK(std::string(Message(refused.status())).find("'one more'") != std::string::npos);
+  CHECK_FALSE(sender.state.receivers().contains("one more"));
+  // Those that are known are not refused.
+  CHECK(sender.state.Connect("r0", ConnectionId(1'000'001)).ok());
+}
+
+TEST_CASE("past the maximum an absent receiver makes room", "[protocol]") {
+  Sender sender;
+  for (size_t i = 0; i < limits::kReceiversMax; ++i) {
+    const ConnectionId connection = sender.Connect("r" + std::to_string(i));
+    if (i == 7) sender.state.Disconnect(connection);
+  }
+  CHECK(sender.state.Connect("one more", ConnectionId(1'000'000)).ok());
+  CHECK_FALSE(sender.state.receivers().contains("r7"));
+  CHECK(sender.state.receivers().size() == limits::kReceiversMax);
+}
+
+}  // namespace dws
