@@ -1,0 +1,20 @@
+// Waiting for something that another thread or process will do, without a fixed sleep.
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+namespace dws {
+
+// True as soon as `condition()` is; false when it still is not after `timeout`.
+template <typename Condition>
+bool Eventually(Condition condition, std::chrono::seconds timeout = std::chrono::seconds(20)) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace dws
