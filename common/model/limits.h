@@ -48,6 +48,12 @@ inline constexpr size_t kComposedCacheMax = 8;  // squashed objects kept for oth
 // Receiver.
 inline constexpr size_t kSendersMax = 4096;
 inline constexpr uint64_t kStagingBytesDefault = uint64_t{256} << 20;
+inline constexpr uint32_t kEngineWorldSizeMax = 1024;
+inline constexpr size_t kPendingAttachesMax = 64;
+inline constexpr size_t kSyncQueueMax = 256;   // acknowledgements that wait to be written to one sender
+inline constexpr size_t kLeaseQueueMax = 16;   // commands that wait to be written to one engine rank
+inline constexpr int kFetchAttemptsMax = 5;    // in a row without progress
+inline constexpr uint64_t kFetchBytesPerSecondMin = uint64_t{1} << 20;  // stretches a transfer's deadline
 
 // Ledger.
 inline constexpr uint64_t kLedgerRecordBytesMax = uint64_t{1} << 20;
@@ -61,6 +67,8 @@ inline constexpr std::chrono::seconds kRpcDeadline{30};
 inline constexpr std::chrono::seconds kPauseDeadline{60};
 inline constexpr std::chrono::seconds kHandleTimeout{10};
 inline constexpr std::chrono::seconds kShutdownGrace{5};
+inline constexpr std::chrono::seconds kAttachDeadlineMax{600};
+inline constexpr std::chrono::milliseconds kTick{50};  // timers of connections and deadlines
 inline constexpr std::chrono::milliseconds kReconnectDelayMin{50};
 inline constexpr std::chrono::milliseconds kReconnectDelayMax{2000};
 

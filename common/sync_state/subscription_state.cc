@@ -1,0 +1,192 @@
+#include "common/sync_state/subscription_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/model/limits.h"
+
+namespace dws {
+
+SubscriptionState::SubscriptionState(uint32_t sender_count, std::optional<StreamId> accepted)
+    : stream_(accepted), senders_(sender_count) {}
+
+void SubscriptionState::OnConnect(SenderIndex sender) {
+  Sender& entry = senders_.at(sender.value());
+  entry = {};
+  entry.connected = true;
+}
+
+void SubscriptionState::OnDisconnect(SenderIndex sender) { senders_.at(sender.value()) = {}; }
+
+void SubscriptionState::Refuse(SenderIndex sender, const Status& reason) {
+  Sender& entry = senders_.at(sender.value());
+  entry.trainer_rank.reset();
+  entry.offers.clear();
+  entry.refusal = std::string(Message(reason));
+}
+
+Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& welcome) const {
+  if (stream_.has_value() && welcome.stream.incarnation < stream_->incarnation) {
+    return FailedPreconditionError(
+        "stream {} is older than {}, which this receiver follows: an old trainer woke up; stop it",
+        ToString(welcome.stream), ToString(*stream_));
+  }
+  if (stream_.has_value() && welcome.stream.incarnation == stream_->incarnation &&
+      welcome.stream != *stream_) {
+    return FailedPreconditionError(
+        "stream {} has the incarnation of {}, which this receiver follows: two trainers claim the job; stop "
+        "one, or start it with a higher incarnation",
+        ToString(welcome.stream), ToString(*stream_));
+  }
+  if (welcome.world_size == 0 || welcome.trainer_rank.value() >= welcome.world_size) {
+    return InvalidArgumentError("trainer rank {} of world size {}, expected a rank below it",
+                                welcome.trainer_rank.value(), welcome.world_size);
+  }
+  if (welcome.world_size > senders_.size()) {
+    return InvalidArgumentError("the trainer has {} ranks but this receiver was given {} senders: name all of "
+                                "them with --sender",
+                                welcome.world_size, senders_.size());
+  }
+  if (stream_ != welcome.stream || ranks_.empty()) return OkStatus();
+  if (welcome.world_size != ranks_.size()) {
+    return InvalidArgumentError("trainer rank {} has world size {}, the others of stream {} have {}",
+                                welcome.trainer_rank.value(), welcome.world_size, ToString(*stream_),
+                                ranks_.size());
+  }
+  const std::optional<Rank>& known = ranks_[welcome.trainer_rank.value()];
+  if (!known.has_value()) return OkStatus();
+  if (welcome.rank_epoch < known->rank_epoch) {
+    return FailedPreconditionError("trainer rank {} with epoch {}, epoch {} was heard already: an old sender",
+                                   welcome.trainer_rank.value(), welcome.rank_epoch.value(),
+                                   known->rank_epoch.value());
+  }
+  const Sender& holder = senders_[known->sender.value()];
+  if (known->sender != sender && holder.connected && holder.trainer_rank == welcome.trainer_rank &&
+      welcome.rank_epoch == known->rank_epoch) {
+    return FailedPreconditionError("trainer rank {} is served by two senders; stop one of them",
+                                   welcome.trainer_rank.value());
+  }
+  if (*known->layout != *welcome.layout) {
+    return FailedPreconditionError(
+        "the layout of trainer rank {} changed inside stream {} (signature {}, was {}): a trainer with "
+        "another layout needs a higher incarnation",
+        welcome.trainer_rank.value(), ToString(*stream_), ToString(welcome.layout->signature()),
+        ToString(known->layout->signature()));
+  }
+  return OkStatus();
+}
+
+Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
+  DWS_CHECK(welcome.layout != nullptr);
+  if (const Status status = CheckWelcome(sender, welcome); !status.ok()) {
+    Refuse(sender, status);
+    return status;
+  }
+  if (stream_ != welcome.stream) {
+    stream_ = welcome.stream;
+    ranks_.clear();
+    for (Sender& other : senders_) {
+      other.trainer_rank.reset();
+      other.offers.clear();
+    }
+  }
+  if (ranks_.empty()) ranks_.resize(welcome.world_size);
+  Sender& entry = senders_.at(sender.value());
+  // One rank for each sender: what it held before is free again, and a former holder is fenced.
+  for (Sender& other : senders_) {
+    if (&other != &entry && other.trainer_rank == welcome.trainer_rank) {
+      other.trainer_rank.reset();
+      other.offers.clear();
+      other.refusal = "another sender took over its trainer rank";
+    }
+  }
+  entry.trainer_rank = welcome.trainer_rank;
+  entry.offers.clear();
+  entry.refusal.clear();
+  ranks_[welcome.trainer_rank.value()] = Rank{
+      .sender = sender, .rank_epoch = welcome.rank_epoch, .layout = std::move(welcome.layout)};
+  return OkStatus();
+}
+
+Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement) {
+  Sender& entry = senders_.at(sender.value());
+  if (!entry.trainer_rank.has_value() || stream_ != announcement.stream) {
+    return FailedPreconditionError("an announcement of stream {} from a sender that is not welcome in it",
+                                   ToString(announcement.stream));
+  }
+  const Rank& rank = *ranks_[entry.trainer_rank->value()];
+  if (announcement.rank_epoch != rank.rank_epoch) {
+    return FailedPreconditionError("an announcement of rank epoch {}, the welcome had {}",
+                                   announcement.rank_epoch.value(), rank.rank_epoch.value());
+  }
+  if (announcement.versions.size() > limits::kRetainedVersionsMax) {
+    return InvalidArgumentError("an announcement lists {} versions, at most {} are supported",
+                                announcement.versions.size(), limits::kRetainedVersionsMax);
+  }
+  WeightVersion last;
+  for (const WeightVersion version : announcement.versions) {
+    if (version <= last) {
+      return InvalidArgumentError("an announcement lists version {} after {}, expected them ascending from 1",
+                                  version.value(), last.value());
+    }
+    last = version;
+  }
+  entry.nonce = nonce;
+  entry.offers = std::move(announcement.versions);
+  return OkStatus();
+}
+
+std::optional<std::vector<std::shared_ptr<const RankLayout>>> SubscriptionState::Layouts() const {
+  if (ranks_.empty()) return std::nullopt;
+  std::vector<std::shared_ptr<const RankLayout>> layouts;
+  for (const std::optional<Rank>& rank : ranks_) {
+    if (!rank.has_value()) return std::nullopt;
+    layouts.push_back(rank->layout);
+  }
+  return layouts;
+}
+
+std::vector<TrainerRank> SubscriptionState::MissingRanks() const {
+  std::vector<TrainerRank> missing;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (!ranks_[rank].has_value()) missing.emplace_back(rank);
+  }
+  return missing;
+}
+
+std::optional<std::vector<SenderIndex>> SubscriptionState::SendersByRank() const {
+  if (ranks_.empty()) return std::nullopt;
+  std::vector<SenderIndex> senders;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (!ranks_[rank].has_value()) return std::nullopt;
+    const Sender& sender = senders_[ranks_[rank]->sender.value()];
+    if (!sender.connected || sender.trainer_rank != TrainerRank(rank)) return std::nullopt;
+    senders.push_back(ranks_[rank]->sender);
+  }
+  return senders;
+}
+
+std::optional<SyncTarget> SubscriptionState::TargetAt(WeightVersion version) const {
+  const auto senders = SendersByRank();
+  if (!senders.has_value()) return std::nullopt;
+  SyncTarget target{.stream = *stream_, .version = version, .ranks = {}};
+  for (const SenderIndex index : *senders) {
+    const Sender& sender = senders_[index.value()];
+    if (!std::binary_search(sender.offers.begin(), sender.offers.end(), version)) return std::nullopt;
+    target.ranks.push_back({.sender = index, .nonce = sender.nonce});
+  }
+  return target;
+}
+
+std::optional<SyncTarget> SubscriptionState::Target() const {
+  const auto senders = SendersByRank();
+  if (!senders.has_value()) return std::nullopt;
+  const std::vector<WeightVersion>& offers = senders_[senders->front().value()].offers;
+  for (auto version = offers.rbegin(); version != offers.rend(); ++version) {
+    if (auto target = TargetAt(*version); target.has_value()) return target;
+  }
+  return std::nullopt;
+}
+
+}  // namespace dws

@@ -1,0 +1,35 @@
+// "Something changed, look again": wakes the threads that decide. Carries no data; whoever wakes reads the state.
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+
+namespace dws {
+
+// Threads: safe from any; any number may wait.
+class ChangeSignal {
+ public:
+  void Notify() {
+    {
+      MutexLock lock(mutex_);
+      ++changes_;
+    }
+    changed_.NotifyAll();
+  }
+
+  // Returns the number of changes so far, as soon as it is above `seen` or `timeout` has passed.
+  uint64_t WaitBeyond(uint64_t seen, Duration timeout) {
+    MutexLock lock(mutex_);
+    if (changes_ <= seen) changed_.WaitFor(mutex_, timeout);
+    return changes_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  uint64_t changes_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace dws

@@ -1,0 +1,37 @@
+// The seam between the commit pipeline and whoever holds the execution of an engine. lease_control.h is the real one,
+// through the lease streams of all engine ranks; tests drive a fake.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/model/digest.h"
+#include "common/model/stream_id.h"
+#include "common/model/weight_version.h"
+
+namespace dws {
+
+// A version an engine may generate with.
+struct EngineVersion {
+  StreamId stream;
+  WeightVersion version;
+  Digest state_token;  // over the state tokens of all trainer ranks
+};
+
+// Threads: one at a time.
+class EngineControl {
+ public:
+  virtual ~EngineControl() = default;
+
+  // When OK, no rank executes and all devices have drained. Ranks that are paused already stay so. UNAVAILABLE: a
+  // rank is gone. DEADLINE_EXCEEDED: a rank did not answer in time. After an error ranks may or may not be paused.
+  virtual Status Pause(Duration timeout) = 0;
+
+  // All ranks with a hook rebuild their derived tensors. FAILED_PRECONDITION: a hook failed, with its words.
+  // UNAVAILABLE, DEADLINE_EXCEEDED: as above. Only while paused.
+  virtual Status PostCommit(WeightVersion version, Duration timeout) = 0;
+
+  // Lets all ranks that are here execute with `version`.
+  virtual void Resume(const EngineVersion& version) = 0;
+};
+
+}  // namespace dws

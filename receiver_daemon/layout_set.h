@@ -1,0 +1,56 @@
+// What all trainer ranks own, together: every canonical tensor once, and for each of its slices the rank and the
+// rank slice that carry it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/layout.h"
+#include "common/model/weight_version.h"
+
+namespace dws {
+
+// A slice of a canonical tensor, as its trainer rank numbers it.
+struct OwnedSlice {
+  TrainerRank rank;
+  RankSlice slice;
+
+  friend auto operator<=>(const OwnedSlice&, const OwnedSlice&) = default;
+};
+
+// Immutable once made. Threads: safe to read from any.
+class LayoutSet {
+ public:
+  struct Tensor {
+    TensorSpec spec;
+    std::vector<OwnedSlice> owners;  // by slice of the tensor
+  };
+
+  // `ranks` by trainer rank, at least one. FAILED_PRECONDITION: two ranks declare a tensor differently or own
+  // the same slice, or a slice is owned by nobody. The message names the tensor.
+  static Result<std::shared_ptr<const LayoutSet>> Create(
+      std::vector<std::shared_ptr<const RankLayout>> ranks);
+
+  uint32_t world_size() const { return static_cast<uint32_t>(ranks_.size()); }
+  const RankLayout& rank(TrainerRank rank) const { return *ranks_[rank.value()]; }
+  const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
+  const Tensor* Find(std::string_view name) const;
+
+  // Whether the ranks are the same and own the same.
+  bool SameAs(const LayoutSet& other) const;
+
+ private:
+  LayoutSet() = default;
+
+  std::vector<std::shared_ptr<const RankLayout>> ranks_;
+  std::map<std::string, Tensor, std::less<>> tensors_;
+};
+
+using LayoutSetPtr = std::shared_ptr<const LayoutSet>;
+
+}  // namespace dws

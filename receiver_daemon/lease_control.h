@@ -1,0 +1,27 @@
+// EngineControl over the leases of all ranks of one engine.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "receiver_daemon/engine_control.h"
+#include "receiver_daemon/engine_lease.h"
+
+namespace dws {
+
+class LeaseControl final : public EngineControl {
+ public:
+  LeaseControl(std::vector<std::shared_ptr<EngineLease>> leases, const Clock& clock)
+      : leases_(std::move(leases)), clock_(clock) {}
+
+  Status Pause(Duration timeout) override;
+  Status PostCommit(WeightVersion version, Duration timeout) override;
+  void Resume(const EngineVersion& version) override;
+
+ private:
+  const std::vector<std::shared_ptr<EngineLease>> leases_;
+  const Clock& clock_;
+};
+
+}  // namespace dws

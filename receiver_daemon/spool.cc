@@ -1,0 +1,72 @@
+#include "receiver_daemon/spool.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace dws {
+
+Status Spool::Append(ByteSpan bytes) {
+  if (bytes.size() > options_.size_bytes_max - size_bytes_) {
+    return DataLossError("a sender sent more than the {} bytes it announced", options_.size_bytes_max);
+  }
+  if (!on_disk() && size_bytes_ + bytes.size() > options_.memory_bytes_max) {
+    DWS_RETURN_IF_ERROR(OpenFile());
+    DWS_RETURN_IF_ERROR(WriteFile(memory_, 0));
+    memory_ = {};
+  }
+  if (on_disk()) {
+    DWS_RETURN_IF_ERROR(WriteFile(bytes, size_bytes_));
+  } else {
+    memory_.insert(memory_.end(), bytes.begin(), bytes.end());
+  }
+  size_bytes_ += bytes.size();
+  return OkStatus();
+}
+
+Status Spool::OpenFile() {
+  file_.reset(::open(options_.folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file_.valid()) return OkStatus();
+  // Not every file system knows O_TMPFILE.
+  std::string path = options_.folder + "/spool-XXXXXX";
+  file_.reset(::mkostemp(path.data(), O_CLOEXEC));
+  if (!file_.valid()) {
+    return ErrnoError(errno, fmt::format("creating a spool file in {}", options_.folder));
+  }
+  ::unlink(path.c_str());
+  return OkStatus();
+}
+
+Status Spool::WriteFile(ByteSpan bytes, uint64_t offset) const {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoError(errno, fmt::format("writing a spool file in {}", options_.folder));
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+  return OkStatus();
+}
+
+Result<ByteSpan> Spool::Read(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer) const {
+  if (offset > size_bytes_ || size > size_bytes_ - offset) {
+    return DataLossError("bytes [{}, +{}) are outside a transfer of {} bytes", offset, size, size_bytes_);
+  }
+  if (!on_disk()) return ByteSpan(memory_).subspan(offset, size);
+  buffer.resize(size);
+  uint64_t done = 0;
+  while (done < size) {
+    const ssize_t got =
+        ::pread(file_.get(), buffer.data() + done, size - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoError(errno, fmt::format("reading a spool file in {}", options_.folder));
+    if (got == 0) return DataLossError("a spool file in {} ends early", options_.folder);
+    done += static_cast<uint64_t>(got);
+  }
+  return ByteSpan(buffer);
+}
+
+}  // namespace dws
