@@ -1,0 +1,51 @@
+#include "common/delta/decoder.h"
+
+#include "common/base/check.h"
+#include "common/delta/absolute.h"
+#include "common/delta/dense_ulp.h"
+#include "common/delta/split_rice.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+Status DecodeEmpty(const EncodedBlockView& block) {
+  if (block.nnz == 0 && block.parameters == 0 && block.payload.empty()) return OkStatus();
+  return DataLossError("empty: {} changes, parameters {:x}, {} bytes, expected none", block.nnz,
+                       block.parameters, block.payload.size());
+}
+
+}  // namespace
+
+Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& block,
+                   DecodedBlock& decoded) {
+  DWS_CHECK(element_count <= limits::kBlockElements);
+  decoded.kind = DecodedBlock::Kind::kNothing;
+  decoded.positions.clear();
+  decoded.values.clear();
+  decoded.dense.clear();
+  if (block.mode == BlockMode::kEmpty) return DecodeEmpty(block);
+  if (ToString(block.mode) != "unknown" && (block.nnz == 0 || block.nnz > element_count)) {
+    return DataLossError("{}: {} changes in {} elements", ToString(block.mode), block.nnz, element_count);
+  }
+  switch (block.mode) {
+    case BlockMode::kEmpty:
+      break;
+    case BlockMode::kRaw:
+      return ReadRaw(dtype, element_count, block, decoded);
+    case BlockMode::kSplitRice:
+      return ReadSplitRice(dtype, element_count, block, decoded);
+    case BlockMode::kDenseUlp:
+      return ReadDenseUlp(dtype, element_count, block, decoded);
+    case BlockMode::kDenseRaw:
+      return ReadDenseRaw(dtype, element_count, block, decoded);
+    case BlockMode::kDenseZstd:
+      return ReadDenseZstd(dtype, element_count, block, decoded);
+    case BlockMode::kClassSplit:
+      return UnimplementedError("block mode 3 (class-split) is reserved and not known to this build");
+  }
+  return UnimplementedError("block mode {} is not known to this build; it knows 0 to 6",
+                            static_cast<uint32_t>(block.mode));
+}
+
+}  // namespace dws

@@ -1,0 +1,51 @@
+#include "common/delta/encoder.h"
+
+#include "common/base/check.h"
+#include "common/delta/absolute.h"
+#include "common/delta/dense_ulp.h"
+#include "common/delta/split_rice.h"
+#include "common/model/limits.h"
+
+namespace dws {
+
+EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count) {
+  DWS_CHECK(element_count <= limits::kBlockElements && changes.size() <= element_count);
+  if (changes.size() == 0) return {};
+  const SplitRicePlan split_rice = PlanSplitRice(dtype, changes);
+  // Among equals the mode with the smaller number wins, so dense ulp has to be strictly smaller.
+  if (split_rice.PayloadBytes() > DenseUlpBytesMin(element_count)) {
+    const DenseUlpPlan dense = PlanDenseUlp(dtype, changes, element_count);
+    if (dense.PayloadBytes() < split_rice.PayloadBytes()) {
+      return WriteDenseUlp(dense, static_cast<uint32_t>(changes.size()));
+    }
+  }
+  return WriteSplitRice(dtype, changes, split_rice);
+}
+
+EncodedBlock EncodeFullBlock(DType dtype, ByteSpan block, bool zstd) {
+  if (zstd) {
+    EncodedBlock compressed = WriteDenseZstd(dtype, block);
+    if (compressed.payload.size() < block.size()) return compressed;
+  }
+  return WriteDenseRaw(dtype, block);
+}
+
+EncodedBlock EncodeBlock(DType dtype, const BlockChanges& changes, ByteSpan after,
+                         const EncodeOptions& options) {
+  DWS_CHECK(options.relative || options.absolute);
+  DWS_CHECK(after.size() % ElementBytes(dtype) == 0);
+  if (!options.relative) return EncodeFullBlock(dtype, after, options.zstd);
+  const uint32_t element_count = static_cast<uint32_t>(after.size() / ElementBytes(dtype));
+  EncodedBlock best = EncodeSteps(dtype, changes, element_count);
+  if (!options.absolute || best.mode == BlockMode::kEmpty) return best;
+
+  if (RawBytes(dtype, changes.size()) <= best.payload.size()) best = WriteRaw(dtype, changes, after);
+  if (after.size() < best.payload.size()) best = WriteDenseRaw(dtype, after);
+  if (options.zstd) {
+    EncodedBlock compressed = WriteDenseZstd(dtype, after);
+    if (compressed.payload.size() < best.payload.size()) best = std::move(compressed);
+  }
+  return best;
+}
+
+}  // namespace dws

@@ -1,0 +1,33 @@
+// Chooses the mode of a block by exact cost and encodes it. Pure: the same input and options give the same
+// bytes on every machine.
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/bytes.h"
+#include "common/delta/block.h"
+#include "common/model/tensor_spec.h"
+
+namespace dws {
+
+struct EncodeOptions {
+  // Absolute modes (raw, dense raw, dense zstd) need nothing of the receiver but do not compose. A sender's
+  // retained deltas are relative only; full tensors are absolute only.
+  bool relative = true;
+  bool absolute = false;
+  bool zstd = false;  // try dense zstd where absolute modes are allowed: smaller and slower
+};
+
+// Encodes `changes` of a block whose new state is `after` (element count and absolute values come from it).
+// With no changes and relative modes allowed: kEmpty. With absolute modes only: dense, whatever the changes.
+// At least one family must be allowed.
+EncodedBlock EncodeBlock(DType dtype, const BlockChanges& changes, ByteSpan after,
+                         const EncodeOptions& options);
+
+// A full tensor's block: dense raw, or dense zstd where that is smaller and allowed.
+EncodedBlock EncodeFullBlock(DType dtype, ByteSpan block, bool zstd);
+
+// Relative encoding of steps alone, for squashed deltas: no old or new weights needed.
+EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count);
+
+}  // namespace dws

@@ -1,0 +1,35 @@
+// Frames: consecutive encoded blocks of one slice under one checksum, with an index in front so that any
+// block can be found and decoded alone (FORMAT.md, "Frame").
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/delta/block.h"
+#include "common/model/delta_manifest.h"
+
+namespace dws {
+
+inline constexpr size_t kFrameHeaderBytes = 24;
+inline constexpr uint32_t kFrameBlocksMax = 65'536;
+
+// The bytes of one frame. `blocks` is not empty; the result stays below limits::kFrameBytesMax when the
+// caller groups blocks with FrameSize.
+std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks);
+uint64_t FrameSize(std::span<const EncodedBlock> blocks);
+
+// How many of the leading `blocks` go into the next frame: as many as fit limits::kFrameBytesMax, at least
+// one, at most kFrameBlocksMax, at most up to the first run of empty blocks worth leaving out, never ending
+// in empty blocks.
+size_t BlocksOfNextFrame(std::span<const EncodedBlock> blocks);
+
+uint64_t FrameChecksum(ByteSpan frame);
+
+// Checks size and checksum against `entry` and reads the index. The views point into `frame`.
+// DATA_LOSS names what is damaged.
+Result<std::vector<EncodedBlockView>> ParseFrame(ByteSpan frame, const FrameEntry& entry);
+
+}  // namespace dws

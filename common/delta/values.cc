@@ -1,0 +1,133 @@
+#include "common/delta/values.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+namespace dws {
+namespace {
+
+// What the values look like to the choice of a coding.
+struct Spread {
+  uint64_t max = 0;
+  uint32_t median_width = 0;  // bit width of the (upper) median
+};
+
+Spread Measure(std::span<const uint64_t> values) {
+  std::array<uint32_t, 65> widths{};
+  Spread spread;
+  for (const uint64_t value : values) {
+    ++widths[static_cast<size_t>(std::bit_width(value))];
+    spread.max = std::max(spread.max, value);
+  }
+  size_t below = widths[0];
+  while (below <= values.size() / 2) below += widths[++spread.median_width];
+  return spread;
+}
+
+// Bits of an escape when the largest value is `max`; 0 when no quotient reaches the limit.
+uint32_t EscapeWidth(uint64_t max, uint32_t width) {
+  const uint64_t quotient = max >> width;
+  if (quotient < ValueCoding::kQuotientMax) return 0;
+  return std::max(1, static_cast<int>(std::bit_width(quotient - ValueCoding::kQuotientMax)));
+}
+
+ValueCoding RiceCoding(std::span<const uint64_t> values, uint64_t max, uint32_t width) {
+  uint64_t quotients = 0;
+  uint64_t escapes = 0;
+  for (const uint64_t value : values) {
+    const uint64_t quotient = std::min<uint64_t>(value >> width, ValueCoding::kQuotientMax);
+    quotients += quotient;
+    escapes += quotient / ValueCoding::kQuotientMax;
+  }
+  const uint32_t escape_width = EscapeWidth(max, width);
+  return {.width = width,
+          .fixed = false,
+          .escape_width = escape_width,
+          .bits = values.size() * (width + 1) + quotients + escapes * escape_width};
+}
+
+}  // namespace
+
+uint32_t PackValueCoding(const ValueCoding& coding) {
+  return coding.width | (coding.fixed ? 1u << 7 : 0u) | coding.escape_width << 8;
+}
+
+std::optional<ValueCoding> UnpackValueCoding(uint32_t parameters, uint32_t element_bits) {
+  const ValueCoding coding{.width = parameters & 0x7F,
+                           .fixed = (parameters >> 7 & 1) != 0,
+                           .escape_width = parameters >> 8};
+  if (coding.width > element_bits) return std::nullopt;
+  if (coding.fixed && coding.escape_width != 0) return std::nullopt;
+  if (!coding.fixed && coding.width == element_bits) return std::nullopt;
+  if (coding.width + coding.escape_width > element_bits) return std::nullopt;
+  return coding;
+}
+
+ValueCoding ChooseValueCoding(std::span<const uint64_t> values) {
+  const Spread spread = Measure(values);
+  const uint32_t full_width = static_cast<uint32_t>(std::bit_width(spread.max));
+  ValueCoding best{.width = full_width, .fixed = true, .bits = values.size() * full_width};
+  // Rice codes are at their best with about half of the values below 2^width.
+  const uint32_t first = spread.median_width > 3 ? spread.median_width - 3 : 0;
+  const uint32_t end = std::min(spread.median_width + 2, full_width);
+  for (uint32_t width = first; width < end; ++width) {
+    const ValueCoding rice = RiceCoding(values, spread.max, width);
+    if (rice.bits < best.bits) best = rice;
+  }
+  return best;
+}
+
+void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding, BitWriter& writer) {
+  if (coding.width == 0) return;
+  const uint64_t mask = LowBits(coding.width);
+  for (const uint64_t value : values) writer.PutWide(value & mask, coding.width);
+}
+
+void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& coding, BitWriter& writer) {
+  if (coding.fixed) return;
+  for (const uint64_t value : values) {
+    writer.PutUnary(std::min<uint64_t>(value >> coding.width, ValueCoding::kQuotientMax));
+  }
+  if (coding.escape_width == 0) return;
+  for (const uint64_t value : values) {
+    const uint64_t quotient = value >> coding.width;
+    if (quotient < ValueCoding::kQuotientMax) continue;
+    writer.PutWide(quotient - ValueCoding::kQuotientMax, coding.escape_width);
+  }
+}
+
+std::optional<uint64_t> ReadValues(ByteSpan payload, ValuePlanes planes, const ValueCoding& coding,
+                                   std::span<uint64_t> scratch, std::span<uint64_t> values) {
+  const uint32_t count = static_cast<uint32_t>(values.size());
+  ReadPlane(payload, planes.remainders, coding.width, count, values.data());
+  if (coding.fixed) return planes.quotients;
+  const std::optional<uint64_t> quotients_end =
+      SelectOnes(payload, planes.quotients, count, scratch.data());
+  if (!quotients_end.has_value()) return std::nullopt;
+
+  uint64_t end = *quotients_end;
+  uint64_t escapes_seen = 0;  // all of them or-ed: the widest tells whether the plane is as narrow as it can be
+  uint64_t next = 0;          // bits of the quotient plane before this quotient
+  const uint64_t quotient_limit = ~uint64_t{0} >> coding.width;  // more would not fit 64 bits
+  for (uint32_t i = 0; i < count; ++i) {
+    uint64_t quotient = scratch[i] - next;
+    next = scratch[i] + 1;
+    if (quotient >= ValueCoding::kQuotientMax) {
+      if (quotient > ValueCoding::kQuotientMax || coding.escape_width == 0) return std::nullopt;
+      if (end + coding.escape_width > payload.size() * 8) return std::nullopt;
+      const uint64_t excess = LoadBits(payload, end, coding.escape_width);
+      end += coding.escape_width;
+      escapes_seen |= excess;
+      quotient += excess;
+    }
+    if (quotient > quotient_limit) return std::nullopt;
+    values[i] |= quotient << coding.width;
+  }
+  const uint32_t width_needed =
+      end == *quotients_end ? 0 : std::max(1, static_cast<int>(std::bit_width(escapes_seen)));
+  if (width_needed != coding.escape_width) return std::nullopt;
+  return end;
+}
+
+}  // namespace dws
