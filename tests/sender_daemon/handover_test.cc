@@ -1,0 +1,100 @@
+#include "sender_daemon/handover.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/sender_daemon/weights.h"
+
+namespace dws {
+namespace {
+
+// A region whose byte i is i, more or less.
+HostRegion PatternRegion(size_t size) {
+  auto created = CreateHostRegion("dws-test", size);
+  DWS_CHECK(created.ok());
+  const MutableByteSpan bytes = created->region.mutable_bytes();
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251);
+  return std::move(created->region);
+}
+
+std::vector<HostRegion> OneRegion(size_t size) {
+  std::vector<HostRegion> regions;
+  regions.push_back(PatternRegion(size));
+  return regions;
+}
+
+TEST_CASE("a resident shard cut by columns is read in slice order", "[handover]") {
+  // The rank owns columns 2..6 of 8, as slices [2, 3) and [3, 6); its shard is a 5 x 4 array at byte 6.
+  const RankLayout layout = MakeLayout({{.tensor = {.name = "w",
+                                                    .dtype = DType::kU16,
+                                                    .shape = {5, 8},
+                                                    .cut_dim = 1,
+                                                    .cuts = {2, 3, 6}},
+                                         .first_slice = 1,
+                                         .slice_count = 2}});
+  const HostRegion expected = PatternRegion(64);
+  const auto source =
+      ResidentSource::Create(layout, OneRegion(64), std::vector<ShardPlace>{{.offset_bytes = 6}});
+  REQUIRE(source.ok());
+  const auto element = [&](size_t row, size_t column) {
+    return LoadLe<uint16_t>(expected.bytes().data() + 6 + (row * 4 + column) * 2);
+  };
+  std::vector<std::byte> first(10);
+  (*source)->Read({.slice = RankSlice(0), .block = 0}, first);
+  std::vector<std::byte> second(30);
+  (*source)->Read({.slice = RankSlice(1), .block = 0}, second);
+  for (size_t row = 0; row < 5; ++row) {
+    CHECK(LoadLe<uint16_t>(&first[row * 2]) == element(row, 0));
+    for (size_t column = 0; column < 3; ++column) {
+      CHECK(LoadLe<uint16_t>(&second[(row * 3 + column) * 2]) == element(row, column + 1));
+    }
+  }
+}
+
+TEST_CASE("a shard that reaches beyond its region is refused by name", "[handover]") {
+  const RankLayout layout =
+      MakeLayout({{.tensor = {.name = "w", .dtype = DType::kU16, .shape = {5, 8}}}});
+  for (const ShardPlace place : {ShardPlace{.offset_bytes = 6}, ShardPlace{.region = 1}}) {
+    const auto source = ResidentSource::Create(layout, OneRegion(84), std::vector<ShardPlace>{place});
+    CHECK(source.status().code() == absl::StatusCode::kInvalidArgument);
+    CHECK(std::string(Message(source.status())).find("'w'") != std::string::npos);
+  }
+  CHECK(ResidentSource::Create(layout, OneRegion(80), std::vector<ShardPlace>{{}}).ok());
+  CHECK_FALSE(ResidentSource::Create(layout, OneRegion(80), {}).ok());
+}
+
+TEST_CASE("pieces in a bucket are read where they lie", "[handover]") {
+  const RankLayout layout = SmallLayout();  // slice 2 is 70,001 F32: a full block and one of 4,465
+  const HostRegion bucket = PatternRegion(600'000);
+  const auto source = BucketSource::Create(
+      layout, bucket.bytes(),
+      {{.slice = RankSlice(2), .first_block = 0, .block_count = 2, .offset_bytes = 100},
+       {.slice = RankSlice(0), .first_block = 1, .block_count = 1, .offset_bytes = 400'000}});
+  REQUIRE(source.ok());
+  CHECK(source->Blocks().size() == 3);
+  std::vector<std::byte> tail(4'465 * 4);
+  source->Read({.slice = RankSlice(2), .block = 1}, tail);
+  CHECK(std::memcmp(tail.data(), bucket.bytes().data() + 100 + 65'536 * 4, tail.size()) == 0);
+  std::vector<std::byte> other((100'100 - 65'536) * 2);
+  source->Read({.slice = RankSlice(0), .block = 1}, other);
+  CHECK(std::memcmp(other.data(), bucket.bytes().data() + 400'000, other.size()) == 0);
+}
+
+TEST_CASE("pieces outside their slice or bucket, or twice, are refused", "[handover]") {
+  const RankLayout layout = SmallLayout();
+  const HostRegion bucket = PatternRegion(300'000);
+  const auto refused = [&](std::vector<BucketPiece> pieces) {
+    return BucketSource::Create(layout, bucket.bytes(), std::move(pieces)).status().code() ==
+           absl::StatusCode::kInvalidArgument;
+  };
+  CHECK(refused({{.slice = RankSlice(3), .block_count = 1}}));
+  CHECK(refused({{.slice = RankSlice(2), .first_block = 1, .block_count = 2}}));
+  CHECK(refused({{.slice = RankSlice(2), .first_block = 3, .block_count = 0xFFFFFFFE}}));
+  CHECK(refused({{.slice = RankSlice(2), .block_count = 1, .offset_bytes = 300'000 - 262'143}}));
+  CHECK(refused({{.slice = RankSlice(2), .block_count = 1, .offset_bytes = ~uint64_t{0}}}));
+  CHECK(refused({{.slice = RankSlice(2), .block_count = 2}, {.slice = RankSlice(2), .first_block = 1,
+                                                             .block_count = 1}}));
+  CHECK_FALSE(refused({{.slice = RankSlice(2), .block_count = 1, .offset_bytes = 300'000 - 262'144}}));
+}
+
+}  // namespace
+}  // namespace dws

@@ -1,0 +1,114 @@
+// Weights for sender tests: bytes of every rank slice in slice order, a source that reads them, and versions
+// published from them the way the daemon does it.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/thread_pool.h"
+#include "common/model/layout.h"
+#include "common/model/limits.h"
+#include "sender_daemon/capture.h"
+#include "sender_daemon/publish_pipeline.h"
+#include "sender_daemon/rank_state.h"
+
+namespace dws {
+
+using Weights = std::vector<std::vector<std::byte>>;  // by rank slice
+
+class WeightsSource final : public WeightSource {
+ public:
+  WeightsSource(const RankLayout& layout, const Weights& weights) : layout_(layout), weights_(weights) {}
+  void Read(BlockRef ref, MutableByteSpan block) const override {
+    const size_t offset = size_t{ref.block} * limits::kBlockElements *
+                          ElementBytes(layout_.slice(ref.slice).dtype);
+    std::memcpy(block.data(), weights_[ref.slice.value()].data() + offset, block.size());
+  }
+
+ private:
+  const RankLayout& layout_;
+  const Weights& weights_;
+};
+
+inline RankLayout MakeLayout(std::vector<Shard> shards) {
+  auto layout = RankLayout::Create(std::move(shards));
+  DWS_CHECK(layout.ok());
+  return *std::move(layout);
+}
+
+// Two tensors, three slices, blocks with odd tails.
+inline RankLayout SmallLayout() {
+  return MakeLayout(
+      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {300, 1001}, .cuts = {100}}, .slice_count = 2},
+       {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}}});
+}
+
+inline Weights RandomWeights(const RankLayout& layout, std::mt19937_64& random) {
+  Weights weights;
+  for (const RankLayout::SliceEntry& slice : layout.slices()) {
+    std::vector<std::byte> bytes(slice.size_bytes());
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    weights.push_back(std::move(bytes));
+  }
+  return weights;
+}
+
+// Flips low bits of about `density` of all bytes.
+inline void Perturb(Weights& weights, double density, std::mt19937_64& random) {
+  for (auto& slice : weights) {
+    const auto count = static_cast<size_t>(static_cast<double>(slice.size()) * density) + 1;
+    for (size_t i = 0; i < count && !slice.empty(); ++i) {
+      slice[random() % slice.size()] ^= static_cast<std::byte>(1U << (random() % 8));
+    }
+  }
+}
+
+inline RankStatePtr MakeState(const RankLayout& layout, DeltaLogLimits limits) {
+  auto snapshot = Snapshot::Create(layout);
+  DWS_CHECK(snapshot.ok());
+  return std::make_shared<const RankState>(
+      RankState{.stream = {.incarnation = 1, .id_hi = 2, .id_lo = 3},
+                .rank_epoch = RankEpoch(1),
+                .snapshot = *std::move(snapshot),
+                .log = std::make_shared<DeltaLog>(layout, limits)});
+}
+
+// Captures `weights` as `version`.
+inline CapturedVersion CaptureAll(const RankState& state, ThreadPool& pool, uint64_t version,
+                                  const Weights& weights) {
+  Capture capture(*state.snapshot, pool, WeightVersion(version));
+  DWS_CHECK(capture.Blocks(AllBlocks(state.layout()), WeightsSource(state.layout(), weights)).ok());
+  auto captured = capture.Finish();
+  DWS_CHECK(captured.ok());
+  return *std::move(captured);
+}
+
+inline RetainedVersionPtr PublishAll(const RankStatePtr& state, ThreadPool& pool, uint64_t version,
+                                     const Weights& weights) {
+  RetainedVersionPtr sealed =
+      Seal({.state = state, .captured = CaptureAll(*state, pool, version, weights)});
+  state->log->Append(sealed);
+  return sealed;
+}
+
+inline Weights SnapshotWeights(const RankState& state) {
+  Weights weights;
+  for (uint32_t s = 0; s < state.layout().slice_count(); ++s) {
+    const ByteSpan bytes = state.snapshot->SliceBytes(RankSlice(s));
+    weights.emplace_back(bytes.begin(), bytes.end());
+  }
+  return weights;
+}
+
+inline std::vector<Digest> DigestsOf(const RankLayout& layout, const Weights& weights) {
+  std::vector<Digest> digests;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    digests.push_back(DigestBytes(weights[s], layout.slice(RankSlice(s)).first_word));
+  }
+  return digests;
+}
+
+}  // namespace dws
