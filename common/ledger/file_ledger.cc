@@ -1,5 +1,6 @@
 #include "common/ledger/file_ledger.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -83,6 +84,32 @@ std::optional<ParsedRecord> ParseRecord(ByteSpan file, uint64_t offset) {
   return ParsedRecord{.type = LoadLe<uint32_t>(head + 4), .payload = payload};
 }
 
+Status Damaged(const std::string& path, uint64_t offset, std::string_view why) {
+  return DataLossError(
+      "{}: the record at offset {} is damaged, {}; nothing was changed. Restore the file from a "
+      "copy, or move it away to begin an empty ledger (weights are then compared and repaired in "
+      "full; old trainers are no longer recognised)",
+      path, offset, why);
+}
+
+// OK when what follows `offset`, where no sound record is, can be the rest of one torn append:
+// every append is synced before the next begins.
+Status CheckTornTail(ByteSpan file, uint64_t offset, const std::string& path) {
+  const ByteSpan tail = file.subspan(offset);
+  const bool zeros =
+      std::all_of(tail.begin(), tail.end(), [](std::byte byte) { return byte == std::byte{0}; });
+  if (zeros) return OkStatus();
+  if (tail.size() > kRecordHeadBytes + limits::kLedgerRecordBytesMax) {
+    return Damaged(path, offset,
+                   fmt::format("and {} bytes follow, more than one record", tail.size()));
+  }
+  for (uint64_t behind = offset + 1; behind < file.size(); ++behind) {
+    if (!ParseRecord(file, behind).has_value()) continue;
+    return Damaged(path, offset, fmt::format("a sound one follows at offset {}", behind));
+  }
+  return OkStatus();
+}
+
 // Hands all sound records to `replay`; returns where the torn tail begins, the file's size if there
 // is none.
 Result<uint64_t> ReplayRecords(ByteSpan file, const std::string& path,
@@ -90,20 +117,14 @@ Result<uint64_t> ReplayRecords(ByteSpan file, const std::string& path,
   uint64_t offset = kFileHeadBytes;
   while (offset < file.size()) {
     const std::optional<ParsedRecord> record = ParseRecord(file, offset);
-    if (!record.has_value()) break;
+    if (!record.has_value()) {
+      DWS_RETURN_IF_ERROR(CheckTornTail(file, offset, path));
+      return offset;
+    }
     if (Status status = replay(record->type, record->payload, offset); !status.ok()) {
       return Annotate(status, fmt::format("{}: record at offset {}", path, offset));
     }
     offset += kRecordHeadBytes + record->payload.size();
-  }
-  // Every append is synced before the next begins, so only the last one can be torn.
-  for (uint64_t behind = offset + 1; behind < file.size(); ++behind) {
-    if (!ParseRecord(file, behind).has_value()) continue;
-    return DataLossError(
-        "{}: the record at offset {} is damaged, a sound one follows at offset {}; nothing was "
-        "changed. Restore the file from a copy, or move it away to begin an empty ledger (weights "
-        "are then compared and repaired in full; old trainers are no longer recognised)",
-        path, offset, behind);
   }
   return offset;
 }

@@ -21,7 +21,7 @@ class FaultAppendFile final : public AppendFile {
   Status Sync() override {
     MutexLock lock(owner_.mutex_);
     if (const std::optional<Status> error = owner_.NextOperation()) return *error;
-    file_->durable = file_->seen;
+    file_->durable_bytes = file_->seen.size();
     return OkStatus();
   }
 
@@ -63,11 +63,8 @@ std::optional<Status> FaultFileSystem::NextOperation() {
 void FaultFileSystem::LosePower(uint64_t kept_bytes) {
   MutexLock lock(mutex_);
   for (auto& [path, file] : files_) {
-    const uint64_t durable = file->durable.size();
-    const uint64_t left = std::min<uint64_t>(file->seen.size(), durable + kept_bytes);
-    // What is durable is a prefix of what is seen: files only grow or are replaced.
-    file->seen.resize(std::max(durable, left));
-    file->durable = file->seen;
+    file->seen.resize(std::min<uint64_t>(file->seen.size(), file->durable_bytes + kept_bytes));
+    file->durable_bytes = file->seen.size();
   }
   locked_.clear();
 }
@@ -80,7 +77,7 @@ std::vector<std::byte> FaultFileSystem::Content(const std::string& path) const {
 
 void FaultFileSystem::SetContent(const std::string& path, std::vector<std::byte> content) {
   MutexLock lock(mutex_);
-  files_[path] = std::make_shared<File>(File{.seen = content, .durable = content});
+  files_[path] = std::make_shared<File>(File{.seen = content, .durable_bytes = content.size()});
 }
 
 Result<std::vector<std::byte>> FaultFileSystem::ReadFile(const std::string& path,
@@ -105,7 +102,7 @@ Status FaultFileSystem::ReplaceFile(const std::string& path, ByteSpan bytes) {
   MutexLock lock(mutex_);
   if (const std::optional<Status> error = NextOperation()) return *error;
   std::vector<std::byte> content(bytes.begin(), bytes.end());
-  files_[path] = std::make_shared<File>(File{.seen = content, .durable = content});
+  files_[path] = std::make_shared<File>(File{.seen = content, .durable_bytes = content.size()});
   return OkStatus();
 }
 

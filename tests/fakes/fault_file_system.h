@@ -48,7 +48,7 @@ class FaultFileSystem final : public FileSystem {
 
   struct File {
     std::vector<std::byte> seen;
-    std::vector<std::byte> durable;
+    size_t durable_bytes = 0;  // a prefix: files only grow or are replaced
   };
 
   // Counts an operation; the error it must fail with, if any.

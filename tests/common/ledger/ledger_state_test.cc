@@ -1,0 +1,163 @@
+#include "common/ledger/ledger_state.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <string>
+
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+constexpr StreamId kOld = {.incarnation = 1, .id_hi = 1, .id_lo = 1};
+constexpr StreamId kNew = {.incarnation = 2, .id_hi = 1, .id_lo = 1};
+constexpr StreamId kTwin = {.incarnation = 2, .id_hi = 1, .id_lo = 2};
+
+SenderRecord Open(const StreamId& stream, uint64_t epoch) {
+  return StreamOpened{.stream = stream, .rank_epoch = RankEpoch(epoch)};
+}
+SenderRecord Publish(const StreamId& stream, uint64_t version, uint64_t base = 0) {
+  return VersionPublished{.stream = stream,
+                          .version = WeightVersion(version),
+                          .base = base == 0 ? std::nullopt : std::optional<WeightVersion>(base),
+                          .state_token = {.lane0 = version, .lane1 = 1}};
+}
+ReceiverRecord Accept(const StreamId& stream) { return StreamAccepted{.stream = stream}; }
+ReceiverRecord Intent(const StreamId& stream, uint64_t target) {
+  return CommitIntent{.stream = stream,
+                      .base = std::nullopt,
+                      .target = WeightVersion(target),
+                      .generation = Generation(1)};
+}
+ReceiverRecord Commit(const StreamId& stream, uint64_t version) {
+  return VersionCommitted{.stream = stream, .version = WeightVersion(version)};
+}
+ReceiverRecord Abandon(const StreamId& stream, uint64_t target) {
+  return CommitAbandoned{.stream = stream, .target = WeightVersion(target)};
+}
+
+template <typename State>
+void CheckRefused(State& state, const typename State::Record& record) {
+  const State before = state;
+  CHECK(absl::IsFailedPrecondition(state.Apply(record)));
+  CHECK(state == before);
+}
+
+template <typename State>
+State Replay(const std::vector<typename State::Record>& records) {
+  State state;
+  for (const auto& record : records) REQUIRE(state.Apply(record).ok());
+  return state;
+}
+
+TEST_CASE("an old trainer, and a second one in the same incarnation, are refused", "[ledger]") {
+  SenderLedgerState sender;
+  REQUIRE(sender.Apply(Open(kNew, 1)).ok());
+  CheckRefused(sender, Open(kOld, 5));
+  CheckRefused(sender, Open(kTwin, 5));
+
+  ReceiverLedgerState receiver;
+  REQUIRE(receiver.Apply(Accept(kNew)).ok());
+  REQUIRE(receiver.Apply(Accept(kNew)).ok());
+  CheckRefused(receiver, Accept(kOld));
+  CheckRefused(receiver, Accept(kTwin));
+  CHECK(receiver.stream() == kNew);
+}
+
+TEST_CASE("a sender's versions only increase, and go on after it lost its snapshot", "[ledger]") {
+  SenderLedgerState state;
+  CheckRefused(state, Publish(kOld, 1));
+  REQUIRE(state.Apply(Open(kOld, 1)).ok());
+  REQUIRE(state.Apply(Publish(kOld, 1)).ok());
+  REQUIRE(state.Apply(Publish(kOld, 3, 1)).ok());
+  CheckRefused(state, Publish(kOld, 3));
+  CheckRefused(state, Publish(kOld, 2));
+  CheckRefused(state, Publish(kOld, 5, 5));
+  CheckRefused(state, Publish(kNew, 4));
+  CHECK(state.published().size() == 2);
+
+  CheckRefused(state, Open(kOld, 1));
+  REQUIRE(state.Apply(Open(kOld, 2)).ok());
+  CHECK(state.published().empty());
+  CHECK(state.last_version() == WeightVersion(3));
+  CheckRefused(state, Publish(kOld, 3));
+
+  REQUIRE(state.Apply(Open(kNew, 1)).ok());
+  CHECK_FALSE(state.last_version().has_value());
+  REQUIRE(state.Apply(Publish(kNew, 1)).ok());
+}
+
+TEST_CASE("a sender remembers a bounded number of versions", "[ledger]") {
+  SenderLedgerState state;
+  REQUIRE(state.Apply(Open(kOld, 1)).ok());
+  const uint64_t count = limits::kRetainedVersionsMax + 10;
+  for (uint64_t v = 1; v <= count; ++v) REQUIRE(state.Apply(Publish(kOld, v)).ok());
+  CHECK(state.published().size() == limits::kRetainedVersionsMax);
+  CHECK(state.published().back().version == WeightVersion(count));
+  CHECK(Replay<SenderLedgerState>(state.Records()) == state);
+}
+
+TEST_CASE("a commit needs its intent, and versions do not go back", "[ledger]") {
+  ReceiverLedgerState state;
+  CheckRefused(state, Intent(kOld, 1));
+  REQUIRE(state.Apply(Accept(kOld)).ok());
+  CheckRefused(state, Commit(kOld, 1));
+  CheckRefused(state, Intent(kNew, 1));
+  REQUIRE(state.Apply(Intent(kOld, 4)).ok());
+  CheckRefused(state, Commit(kOld, 5));
+  CHECK_FALSE(state.committed().has_value());
+  REQUIRE(state.Apply(Commit(kOld, 4)).ok());
+  CHECK_FALSE(state.open_intent().has_value());
+  CHECK(state.committed()->version == WeightVersion(4));
+
+  CheckRefused(state, Intent(kOld, 3));
+  REQUIRE(state.Apply(Intent(kOld, 4)).ok());  // a repair of the same version
+  REQUIRE(state.Apply(Commit(kOld, 4)).ok());
+  REQUIRE(state.Apply(Accept(kNew)).ok());
+  REQUIRE(state.Apply(Intent(kNew, 1)).ok());  // another stream counts from 1 again
+}
+
+TEST_CASE("an intent may be abandoned unless an earlier one may have torn the memory", "[ledger]") {
+  ReceiverLedgerState state;
+  REQUIRE(state.Apply(Accept(kOld)).ok());
+  CheckRefused(state, Abandon(kOld, 1));
+  REQUIRE(state.Apply(Intent(kOld, 1)).ok());
+  CheckRefused(state, Abandon(kOld, 2));
+  REQUIRE(state.Apply(Abandon(kOld, 1)).ok());
+  CHECK_FALSE(state.open_intent().has_value());
+
+  REQUIRE(state.Apply(Intent(kOld, 1)).ok());
+  REQUIRE(state.Apply(Intent(kOld, 2)).ok());
+  CheckRefused(state, Abandon(kOld, 2));
+  REQUIRE(state.Apply(Commit(kOld, 2)).ok());
+  REQUIRE(state.Apply(Intent(kOld, 3)).ok());
+  REQUIRE(state.Apply(Abandon(kOld, 3)).ok());
+}
+
+TEST_CASE("any reachable state survives compaction exactly", "[ledger]") {
+  const uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    SenderLedgerState sender;
+    ReceiverLedgerState receiver;
+    for (int step = 0; step < 30; ++step) {
+      // What the rules refuse changes nothing.
+      const StreamId stream = {.incarnation = 1 + random() % 3, .id_hi = random() % 2, .id_lo = 0};
+      const uint64_t number = 1 + random() % 8;
+      const SenderRecord sent = random() % 3 == 0
+                                    ? Open(stream, number)
+                                    : Publish(sender.stream().value_or(stream), number);
+      static_cast<void>(sender.Apply(sent));
+      const StreamId current = receiver.stream().value_or(stream);
+      const ReceiverRecord records[] = {Accept(stream), Intent(current, number),
+                                        Commit(current, number), Abandon(current, number)};
+      static_cast<void>(receiver.Apply(records[random() % 4]));
+      REQUIRE(Replay<SenderLedgerState>(sender.Records()) == sender);
+      REQUIRE(Replay<ReceiverLedgerState>(receiver.Records()) == receiver);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dws
