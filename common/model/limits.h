@@ -56,7 +56,7 @@ inline constexpr int kFetchAttemptsMax = 5;    // in a row without progress
 inline constexpr uint64_t kFetchBytesPerSecondMin = uint64_t{1} << 20;  // stretches a transfer's deadline
 
 // Ledger.
-inline constexpr uint64_t kLedgerRecordBytesMax = uint64_t{1} << 20;
+inline constexpr uint64_t kLedgerRecordBytesMax = 4096;
 inline constexpr uint64_t kLedgerBytesMax = uint64_t{64} << 20;
 inline constexpr uint64_t kLedgerCompactBytes = uint64_t{1} << 20;
 
