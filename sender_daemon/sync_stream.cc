@@ -74,13 +74,14 @@ void SyncStream::Close(const Status& reason) {
 }
 
 void SyncStream::Pump() {
-  const RankStatePtr state = hub_.Current();
+  RankStatePtr state;
   enum class Next { kNothing, kWelcome, kAnnounce, kKeepalive, kFinish } next = Next::kNothing;
   Status reason;
   ConnectionId connection;
   {
     MutexLock lock(mutex_);
     if (writing_ || finished_) return;
+    state = hub_.Current();  // under the lock: never older than what set a flag
     if (close_reason_.has_value()) {
       next = Next::kFinish;
       reason = *close_reason_;
