@@ -252,7 +252,7 @@ class Engine:
         except DeadlineError as error:
             raise DeadlineError(
                 f"{error}: the receiver on {self._socket} has not heard the trainer's layout; is "
-                "its dws-sender up, with a registered trainer, and named in the receiver's --sender?"
+                "its dws-sender up, with a registered trainer, and named in its --sender flags?"
             ) from error
         # From here the receiver may write: it owns an engine that it has not released.
         self._lease.shut("attached, the receiver checks the weights and brings them up to date")

@@ -8,9 +8,10 @@ from typing import Any, Callable, Iterator, Optional
 import grpc
 
 from dws._proto import engine_pb2
+from dws.digest import digest_hex
 from dws.errors import StateError
 from dws.lease import Grant
-from dws.stream import Stream, digest_hex
+from dws.stream import Stream
 
 PostCommitHook = Callable[[int], None]
 # Takes "is the pause still wanted?"; returns whether execution has stopped and the device is idle.
@@ -86,5 +87,5 @@ def _grant(message: Any) -> Grant:
     return Grant(
         version=message.version,
         stream=Stream.from_proto(message.stream),
-        state_token=digest_hex(message.state_token),
+        state_token=digest_hex((message.state_token.lane0, message.state_token.lane1)),
     )

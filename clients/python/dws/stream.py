@@ -51,8 +51,3 @@ class Stream:
 
     def __str__(self) -> str:
         return f"{self.incarnation}:{self.id:032x}"
-
-
-def digest_hex(message: Any) -> str:
-    """A dws.v1.Digest as 32 hex digits, as the daemons print it."""
-    return f"{message.lane0:016x}{message.lane1:016x}"

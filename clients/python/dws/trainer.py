@@ -81,7 +81,7 @@ class WaitResult:
 
 
 class Trainer:
-    """One trainer rank's connection to its dws-sender. One thread at a time.
+    """One trainer rank's connection to its dws-sender. One thread at a time; `wait` from any.
 
     Lifecycle: make, register once, publish any number of versions, close (or `with`). When the
     sender has restarted, calls raise DaemonUnavailableError; `reconnect` goes on with the same
@@ -120,7 +120,7 @@ class Trainer:
         self.stream = stream or Stream.new()
         self.last_version = 0
         self._daemon = DaemonConnection(
-            socket, f"dws-sender --socket {socket} --job-id {job_id} --rank {rank}"
+            socket, f"dws-sender --socket {socket} --job-id {job_id} --trainer-rank {rank}"
         )
         self._stub = trainer_pb2_grpc.TrainerServiceStub(self._daemon.channel)
         self._layout: Optional[RankLayout] = None
@@ -230,6 +230,17 @@ class Trainer:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(0.05)
+
+    @property
+    def layout(self) -> RankLayout:
+        """What is registered.
+
+        Raises:
+          StateError: nothing yet.
+        """
+        self._require_registered()
+        assert self._layout is not None
+        return self._layout
 
     @property
     def connected(self) -> bool:

@@ -1,0 +1,104 @@
+"""The additive digest, for those who want to check DWS by their own means.
+
+Specified in common/delta/FORMAT.md ("Digest"). 128 bits in two lanes; every slice of a tensor has
+one; a rank's *state token* is a hash over the digests of its slices, and an engine's
+`Grant.state_token` one over the state tokens of all trainer ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+
+from dws.arrays import raw_bits, slice_rows
+from dws.errors import LayoutError
+from dws.layout import RankLayout
+
+Digest = tuple[int, int]
+
+_M = np.uint64(0xD6E8FEB86659FD93)
+_SHIFT = np.uint64(32)
+# Multiplier of the word, multiplier of its number, constant; for each lane.
+_LANES = (
+    (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x243F6A8885A308D3),
+    (0xD6E8FEB86659FD93, 0xA0761D6478BD642E, 0x13198A2E03707344),
+)
+_MASK = (1 << 64) - 1
+_CHUNK_WORDS = 1 << 15  # stays in a core's cache
+
+
+def digest_bytes(data: Any, first_word: int = 0) -> Digest:
+    """The digest of consecutive bytes.
+
+    Args:
+      data: bytes, or a C-contiguous array; a tail shorter than 8 bytes is padded with zeros.
+      first_word: the number of its first 8-byte word in the tensor.
+    """
+    flat = np.frombuffer(data, np.uint8)
+    whole = flat.size // 8
+    lanes = [0, 0]
+    pieces = [(flat[: whole * 8].view(np.uint64), first_word)]
+    if flat.size % 8:
+        tail = np.zeros(8, np.uint8)
+        tail[: flat.size % 8] = flat[whole * 8 :]
+        pieces.append((tail.view(np.uint64), first_word + whole))
+    for words, number in pieces:
+        for begin in range(0, words.size, _CHUNK_WORDS):
+            chunk = words[begin : begin + _CHUNK_WORDS]
+            for lane, constants in enumerate(_LANES):
+                lanes[lane] += _mix_sum(chunk, number + begin, *constants)
+    return lanes[0] & _MASK, lanes[1] & _MASK
+
+
+def _mix_sum(words: Any, first: int, word_factor: int, number_factor: int, constant: int) -> int:
+    x = np.arange(words.size, dtype=np.uint64)
+    x *= np.uint64(number_factor)
+    x += np.uint64((first * number_factor + constant) & _MASK)
+    scratch = words * np.uint64(word_factor)
+    x += scratch
+    for factor in (_M, _M, None):
+        np.right_shift(x, _SHIFT, out=scratch)
+        x ^= scratch
+        if factor is not None:
+            x *= factor
+    return int(x.sum(dtype=np.uint64))
+
+
+def combine(digests: Sequence[Digest]) -> Digest:
+    """A hash over digests in order: slices to a rank's state token, ranks' tokens to an
+    engine's."""
+    return digest_bytes(np.array(digests, np.uint64).reshape(-1).tobytes())
+
+
+def rank_state_token(layout: RankLayout, tensors: Mapping[str, Any]) -> Digest:
+    """The state token a rank of this layout has when its weights are `tensors`.
+
+    Args:
+      tensors: name -> the rank's part, numpy or torch, contiguous.
+
+    Raises:
+      LayoutError: a tensor is missing or has another shape than its shard.
+    """
+    digests = []
+    for shard in layout.shards:
+        spec = shard.tensor
+        if spec.name not in tensors:
+            raise LayoutError(f"the state token needs tensor '{spec.name}'")
+        bits = raw_bits(spec.name, tensors[spec.name], spec.dtype)
+        if bits.shape != shard.shape:
+            raise LayoutError(f"'{spec.name}' is {list(bits.shape)}, expected {list(shard.shape)}")
+        # Words are numbered over the whole tensor; a slice's last word is its own.
+        elements = [
+            spec.elements // max(spec.shape[spec.cut_dim], 1) * (end - begin) if spec.shape else 1
+            for begin, end in map(spec.slice_range, range(spec.slice_count))
+        ]
+        words = [-(-count * spec.dtype.itemsize // 8) for count in elements]
+        for index, rows in enumerate(slice_rows(bits, shard), shard.first_slice):
+            digests.append(digest_bytes(np.ascontiguousarray(rows), sum(words[:index])))
+    return combine(digests)
+
+
+def digest_hex(digest: Digest) -> str:
+    """32 hex digits, as the daemons print it and `Grant.state_token` has it."""
+    return f"{digest[0]:016x}{digest[1]:016x}"

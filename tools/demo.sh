@@ -1,0 +1,12 @@
+#!/bin/bash
+# Installs what is missing, builds the daemons and runs the demo: tools/demo.sh [--help | OPTION...]
+#
+# A trainer and rollout engines learn together, their weights travel through the daemons only. Ends with
+# a verdict; the exit status is 0 only when every claim holds. --help lists the options.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tools/install.sh
+tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/demo
+binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
+exec "$binaries/tools/demo/demo" "$@"

@@ -1,0 +1,223 @@
+"""The demo: a disaggregated RL loop whose weights travel through DWS only.
+
+One trainer (this process), a dws-sender for each trainer rank, and for each rollout engine a
+process and its dws-receiver. The trainer learns to sort digits by policy gradient; the engines
+sample with weights that DWS patches while they run; rollouts come back over pipes. Prints a row for
+each version and a verdict; the exit status is 0 only when every claim holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import multiprocessing
+import sys
+import time
+from typing import Any, Optional, Sequence
+
+import torch
+
+from tests.integration.cluster import Cluster, Daemon
+from tools.demo import task
+from tools.demo.inbox import Inbox, as_batch
+from tools.demo.learner import LEARNING_RATE, Learner
+from tools.demo.policy import PolicyConfig
+from tools.demo.publisher import Published, Publisher
+from tools.demo.rollout_engine import EngineOptions, run_engine
+from tools.demo.verdict import Findings, judge
+
+JOB = "demo"
+PROMPTS = 8
+GROUP_SIZE = 8
+ROLLOUTS_PER_STEP = 2
+# Rollouts may be sampled with the weights of this many versions before the newest.
+LAG_MAX = 1
+ROLLOUT_SECONDS = 60.0
+CHECKS = 4
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tools/demo.sh", description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=80, help="policy-gradient steps (80)")
+    parser.add_argument("--warm-up", type=int, default=80, help="supervised steps before (80)")
+    parser.add_argument("--engines", type=int, default=2, help="rollout engines (2)")
+    parser.add_argument("--ranks", type=int, default=1, help="trainer ranks, each owns rows (1)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="leave the daemons up")
+    parser.add_argument(
+        "--flip-bit",
+        action="store_true",
+        help="flip one bit in one engine's weights behind DWS's back: the demo must fail",
+    )
+    options = parser.parse_args(arguments)
+    for name, least in (("steps", 4), ("warm_up", 1), ("engines", 1), ("ranks", 1)):
+        if getattr(options, name) < least:
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}")
+    return options
+
+
+class Table:
+    """Prints a row for each version."""
+
+    def __init__(self, weights_bytes: int) -> None:
+        self._weights_bytes = weights_bytes
+        print(
+            f"{'version':>7} {'density':>8} {'wire':>10} {'reduction':>9} {'bits/change':>11} "
+            f"{'stall':>9} {'commit':>9} {'pause':>9} {'reward':>7}"
+        )
+
+    def row(self, published: Published, committed: Any, reward: float) -> None:
+        wire = committed.wire_bytes or self._weights_bytes
+        # The first version goes out as full tensors: there is nothing it changes.
+        per_change = committed.wire_bytes * 8 / max(published.changed, 1)
+        bits = f"{per_change:11.2f}" if committed.wire_bytes else f"{'-':>11}"
+        print(
+            f"{published.version:7} {published.changed / published.elements:8.2%} "
+            f"{wire / 1e3:7.0f} kB {self._weights_bytes / wire:8.1f}x {bits} "
+            f"{published.stall_seconds * 1e3:6.1f} ms {committed.commit_seconds * 1e3:6.0f} ms "
+            f"{committed.pause_seconds * 1e3:6.1f} ms {reward:7.3f}",
+            flush=True,
+        )
+
+
+class Demo:
+    """One run, step by step; `finish` also after a failure."""
+
+    def __init__(self, options: argparse.Namespace, cluster: Cluster) -> None:
+        self.options = options
+        self.cluster = cluster
+        self.engines: list[Any] = []
+        self.pipes: list[Any] = []
+        config = PolicyConfig(vocabulary=task.VOCABULARY, context=task.CONTEXT)
+        self.config = config
+        torch.set_num_threads(2)  # the engines wait meanwhile
+        self.learner = Learner(config, options.seed)
+        weights = self.learner.weights()
+        self.weights_bytes = sum(
+            weight.numel() * weight.element_size() for weight in weights.values()
+        )
+        senders = [cluster.start_sender(rank).socket for rank in range(options.ranks)]
+        self.publisher = Publisher(senders, JOB, weights)
+        for index in range(options.engines):
+            self._start_engine(index, cluster.start_receiver(f"engine-{index}"))
+        self.inbox = Inbox(self.pipes, self.publisher.tokens)
+
+    def _start_engine(self, index: int, receiver: Daemon) -> None:
+        flip = self.options.flip_bit and index == 0
+        options = EngineOptions(
+            name=receiver.name,
+            socket=receiver.socket,
+            config=self.config,
+            seed=self.options.seed * 1000 + index,
+            prompts=PROMPTS,
+            group_size=GROUP_SIZE,
+            check_every=max(1, self.options.steps // CHECKS),
+            flip_at=self.options.steps // 2 if flip else None,
+        )
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=run_engine, args=(options, theirs), name=receiver.name)
+        process.start()
+        theirs.close()
+        self.engines.append(process)
+        self.pipes.append(ours)
+
+    def warm_up(self) -> None:
+        print(
+            f"policy of {self.learner.parameter_count / 1e6:.1f} M parameters; "
+            f"{self.options.warm_up} supervised steps, then {self.options.steps} of policy "
+            f"gradient at learning rate {LEARNING_RATE:g}"
+        )
+        started = time.monotonic()
+
+        def report(step: int, loss: float) -> None:
+            seconds = time.monotonic() - started
+            print(f"  warm-up step {step}: loss {loss:.3f} after {seconds:.0f} s", flush=True)
+
+        self.learner.warm_up(self.options.warm_up, report)
+        torch.set_num_threads(1)
+
+    def train(self) -> Findings:
+        """Publishes the warmed-up weights as version 1 and a version after each step."""
+        table = Table(self.weights_bytes)
+        last = self.options.steps + 1
+        published = self.publisher.publish(1, self.learner.weights())
+        with concurrent.futures.ThreadPoolExecutor(1) as background:
+            committed = background.submit(self.publisher.wait, 1)
+            for version in range(2, last + 1):
+                # The first step needs rollouts of version 1, every other may run one version
+                # behind.
+                oldest = max(1, version - 1 - LAG_MAX)
+                rollouts = self.inbox.take(ROLLOUTS_PER_STEP, oldest, ROLLOUT_SECONDS)
+                self.learner.improve(*as_batch(rollouts), GROUP_SIZE)
+                before = (published, committed.result())
+                published = self.publisher.publish(version, self.learner.weights())
+                committed = background.submit(self.publisher.wait, version)
+                table.row(*before, self.inbox.reward(version - 1))
+            final = committed.result()
+        for pipe in self.pipes:
+            pipe.send(last)
+        self.inbox.wait_finished(len(self.engines), ROLLOUT_SECONDS)
+        table.row(published, final, self.inbox.reward(last))
+        return Findings(
+            engines=len(self.engines),
+            last_version=last,
+            rewards=[self.inbox.reward(version) for version in range(1, last + 1)],
+            hashes=self.publisher.hashes,
+            checks=self.inbox.checks,
+            finished=self.inbox.finished,
+            receiver_versions=self.publisher.receiver_versions(),
+            accepted=self.inbox.accepted,
+            rejected=self.inbox.rejected,
+        )
+
+    def finish(self) -> None:
+        """Ends the engine processes, politely where they still listen."""
+        for pipe, process in zip(self.pipes, self.engines):
+            try:
+                pipe.send(None)
+            except OSError:
+                pass
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self.publisher.close()
+
+
+def run(options: argparse.Namespace, cluster: Cluster) -> bool:
+    """Whether every claim holds."""
+    demo: Optional[Demo] = None
+    try:
+        demo = Demo(options, cluster)
+        demo.warm_up()
+        findings = demo.train()
+    except Exception:
+        print(cluster.logs(), file=sys.stderr)
+        raise
+    finally:
+        if demo is not None:
+            demo.finish()
+    outcomes = judge(findings)
+    for outcome in outcomes:
+        print(f"{'ok  ' if outcome.holds else 'FAIL'} {outcome.text}")
+    return all(outcome.holds for outcome in outcomes)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    started = time.monotonic()
+    with Cluster(JOB, keep=options.keep) as cluster:
+        success = run(options, cluster)
+        if options.keep:
+            for daemon in cluster.daemons:
+                assert daemon.process is not None
+                print(f"kept {daemon.name}: pid {daemon.process.pid}, socket {daemon.socket}")
+            print(f"look at them with: dwsctl status --socket SOCKET; logs in {cluster.folder}")
+    seconds = time.monotonic() - started
+    print(f"{'SUCCESS' if success else 'FAILURE'}: the demo took {seconds:.0f} s")
+    return 0 if success else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""Hands the learner's cast to DWS, through one trainer rank or several that own rows of every
+tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Sequence
+
+import grpc
+import torch
+
+import dws
+from dws._proto import admin_pb2, admin_pb2_grpc
+from dws.digest import combine, digest_hex, rank_state_token
+from tools.demo.weights_hash import weights_sha256
+
+WAIT_SECONDS = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """What publishing one version took.
+
+    Attributes:
+      changed, elements: over all ranks.
+      stall_seconds: the training loop stood still for DWS.
+    """
+
+    version: int
+    changed: int
+    elements: int
+    stall_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Committed:
+    """What became of a version.
+
+    Attributes:
+      wire_bytes: of the delta objects of all ranks; 0 for the first version (sent as full tensors).
+      commit_seconds: publish call to the commit of the last receiver.
+      pause_seconds: the longest pause any engine had for its last commit.
+    """
+
+    wire_bytes: int
+    commit_seconds: float
+    pause_seconds: float
+
+
+class Publisher:
+    """`publish` on the training thread, `wait` on any other.
+
+    Attributes:
+      tokens: version -> state token, computed here from the cast, not asked from DWS.
+      hashes: version -> SHA-256 of the cast.
+    """
+
+    def __init__(
+        self, sockets: Sequence[str], job_id: str, weights: dict[str, torch.Tensor]
+    ) -> None:
+        """Registers `weights` with one sender a rank, cut into equal row shards."""
+        ranks = len(sockets)
+        stream = dws.Stream.new()
+        cuts = {name: dws.Cut.even(len(weight), ranks) for name, weight in weights.items()}
+        self._trainers = []
+        self._views = []
+        self._admin = []
+        for rank, socket in enumerate(sockets):
+            trainer = dws.Trainer(socket, job_id, rank, ranks, stream)
+            shards = {name: (rank, 1) for name in weights}
+            self._views.append(trainer.register(weights, shards=shards, cuts=cuts))
+            self._trainers.append(trainer)
+            channel = grpc.insecure_channel(f"unix:{socket}")
+            self._admin.append(admin_pb2_grpc.AdminServiceStub(channel))
+        self.tokens: dict[int, str] = {}
+        self.hashes: dict[int, str] = {}
+
+    def publish(self, version: int, weights: dict[str, torch.Tensor]) -> Published:
+        """Copies the cast into the resident memory of the ranks and publishes it."""
+        self.hashes[version] = weights_sha256(weights.items())
+        ranks = [self._part(rank, weights) for rank in range(len(self._trainers))]
+        tokens = [rank_state_token(t.layout, part) for t, part in zip(self._trainers, ranks)]
+        self.tokens[version] = digest_hex(combine(tokens))
+        for views, part in zip(self._views, ranks):
+            for name, view in views.items():
+                view.copy_(part[name])
+        stats = [trainer.publish(version) for trainer in self._trainers]
+        return Published(
+            version,
+            sum(s.changed_elements for s in stats),
+            sum(s.total_elements for s in stats),
+            sum(s.stall_seconds for s in stats),
+        )
+
+    def wait(self, version: int) -> Committed:
+        """Returns when every receiver has committed the version or a newer one.
+
+        Raises:
+          dws.DeadlineError: not within WAIT_SECONDS.
+        """
+        results = [trainer.wait(version, "all", WAIT_SECONDS) for trainer in self._trainers]
+        status = self._admin[0].Status(admin_pb2.StatusRequest(), timeout=10)
+        return Committed(
+            sum(result.wire_bytes for result in results),
+            max(result.publish_to_commit_seconds for result in results),
+            max((peer.pause_seconds for peer in status.sender.receivers), default=0.0),
+        )
+
+    def receiver_versions(self) -> dict[str, int]:
+        """receiver id -> the version all senders know it has committed."""
+        found: dict[str, int] = {}
+        for admin in self._admin:
+            status = admin.Status(admin_pb2.StatusRequest(), timeout=10)
+            for peer in status.sender.receivers:
+                known = found.get(peer.receiver_id, peer.committed_version)
+                found[peer.receiver_id] = min(known, peer.committed_version)
+        return found
+
+    def close(self) -> None:
+        for trainer in self._trainers:
+            trainer.close()
+
+    def _part(self, rank: int, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        layout = self._trainers[rank].layout
+        return {name: weights[name][slice(*layout.shard(name).range)] for name in weights}

@@ -1,0 +1,116 @@
+"""Whether the demo showed what it claims. Pure: findings in, sentences out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Mapping, Sequence
+
+from tools.demo.rollout_engine import Check, Finished
+
+REWARD_GAIN_MIN = 0.1
+GENERATING_SHARE_MIN = 0.95
+WINDOW = 10
+CHECKED_VERSIONS_MIN = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """Attributes:
+    rewards: mean reward by version, in order; NaN where no rollout was sampled.
+    hashes: version -> SHA-256 of the trainer's own cast.
+    receiver_versions: what the senders say each receiver has committed.
+    """
+
+    engines: int
+    last_version: int
+    rewards: Sequence[float]
+    hashes: Mapping[int, str]
+    checks: Sequence[Check]
+    finished: Sequence[Finished]
+    receiver_versions: Mapping[str, int]
+    accepted: int
+    rejected: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One claim, whether it holds, and the figures."""
+
+    holds: bool
+    text: str
+
+
+def judge(findings: Findings) -> list[Outcome]:
+    """All claims; the demo succeeds when all hold."""
+    return [
+        _weights_equal(findings),
+        _reward_rises(findings),
+        _generating(findings),
+        _receivers(findings),
+        _rollouts(findings),
+    ]
+
+
+def mean_reward(rewards: Sequence[float]) -> float:
+    """Mean of those there are."""
+    known = [reward for reward in rewards if not math.isnan(reward)]
+    return sum(known) / len(known) if known else float("nan")
+
+
+def _weights_equal(findings: Findings) -> Outcome:
+    versions: dict[str, set[int]] = {}
+    for check in findings.checks:
+        if findings.hashes.get(check.version) != check.sha256:
+            return Outcome(
+                False,
+                f"SHA-256 of {check.engine}'s weights at version {check.version} is "
+                f"{check.sha256[:16]}…, the trainer's own cast has "
+                f"{findings.hashes.get(check.version, 'none')[:16]}…",
+            )
+        versions.setdefault(check.engine, set()).add(check.version)
+    enough = len(versions) == findings.engines and all(
+        findings.last_version in seen and len(seen) >= CHECKED_VERSIONS_MIN
+        for seen in versions.values()
+    )
+    seen_text = ", ".join(f"{name} at {sorted(seen)}" for name, seen in sorted(versions.items()))
+    return Outcome(enough, f"SHA-256 of all weights equals the trainer's own cast: {seen_text}")
+
+
+def _reward_rises(findings: Findings) -> Outcome:
+    window = min(WINDOW, len(findings.rewards) // 2)
+    first = mean_reward(findings.rewards[:window])
+    last = mean_reward(findings.rewards[-window:])
+    gain = last - first
+    return Outcome(
+        gain >= REWARD_GAIN_MIN,
+        f"mean reward of the last {window} versions {last:.3f}, of the first {window} {first:.3f}: "
+        f"{gain:+.3f}, at least {REWARD_GAIN_MIN:+.3f} expected",
+    )
+
+
+def _generating(findings: Findings) -> Outcome:
+    shares = {end.engine: end.generating_share for end in findings.finished}
+    text = ", ".join(f"{name} {share:.1%}" for name, share in sorted(shares.items()))
+    return Outcome(
+        len(shares) == findings.engines and min(shares.values()) >= GENERATING_SHARE_MIN,
+        f"time spent generating: {text}; at least {GENERATING_SHARE_MIN:.0%} expected",
+    )
+
+
+def _receivers(findings: Findings) -> Outcome:
+    versions = findings.receiver_versions
+    text = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return Outcome(
+        len(versions) == findings.engines
+        and all(version == findings.last_version for version in versions.values()),
+        f"every receiver on the last version {findings.last_version}: {text}",
+    )
+
+
+def _rollouts(findings: Findings) -> Outcome:
+    return Outcome(
+        findings.rejected == 0 and findings.accepted > 0,
+        f"{findings.accepted} rollouts named a published pair of version and digest, "
+        f"{findings.rejected} did not and were rejected",
+    )
