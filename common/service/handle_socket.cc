@@ -39,8 +39,7 @@ struct Peer {
 enum class Stage {
   kReceiving,    // 1
   kEstablished,  // 3
-  kRefused,  // the error was answered; what comes is discarded until the client hangs up. Closing
-             // at once could destroy the answer before it is read
+  kRefused,      // answered with an error; see Refuse
 };
 
 struct Connection {
@@ -98,7 +97,7 @@ class HandleSocket::Impl {
   void Wake();
 
   void Accept();
-  bool Admit(Connection& connection);
+  Status Admit(Connection& connection) const;
   void Read(Connection& connection);
   Status Take(Connection& connection, DescriptorMessage message);
   void Refuse(Connection& connection, const Status& why);
@@ -199,40 +198,40 @@ void HandleSocket::Impl::Accept() {
     }
     return;
   }
-  if (!Admit(connection)) return;
+  // Refused ones linger beside the others, up to as many again.
+  if (connections_.size() >= 2 * options_.connections_max) return;
+  const Status admitted = Admit(connection);
   const int fd = connection.fd.get();
   epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return;
   connection.deadline = clock_.Now() + options_.finish_timeout;
+  if (!admitted.ok()) Refuse(connection, admitted);
   connections_.emplace(fd, std::move(connection));
 }
 
-// False: it is answered, and closed by the caller.
-bool HandleSocket::Impl::Admit(Connection& connection) {
-  if (connections_.size() >= options_.connections_max) {
-    LogWarning("handle socket {}: refused a client, {} are connected", options_.path,
-               connections_.size());
-    Answer(connection, fmt::format("error: {} clients are connected already, the limit is {}",
-                                   connections_.size(), options_.connections_max));
-    return false;
-  }
+Status HandleSocket::Impl::Admit(Connection& connection) const {
   ucred credentials = {};
   socklen_t size = sizeof(credentials);
   if (::getsockopt(connection.fd.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-    return false;
+    return ErrnoError(errno, "cannot tell who connected");
   }
   connection.peer = {.uid = credentials.uid, .pid = credentials.pid};
+  const auto in_use =
+      std::count_if(connections_.begin(), connections_.end(),
+                    [](const auto& entry) { return entry.second.stage != Stage::kRefused; });
+  if (static_cast<size_t>(in_use) >= options_.connections_max) {
+    return ResourceExhaustedError("{} clients are connected already, the limit is {}", in_use,
+                                  options_.connections_max);
+  }
   const auto& allowed = options_.allowed_uids;
   if (credentials.uid == 0 || credentials.uid == ::geteuid() ||
       std::find(allowed.begin(), allowed.end(), credentials.uid) != allowed.end()) {
-    return true;
+    return OkStatus();
   }
-  LogWarning("handle socket {}: refused uid={} pid={}", options_.path, credentials.uid,
-             credentials.pid);
-  Answer(connection, fmt::format("error: uid {} may not use this daemon: run as uid {}, or allow "
-                                 "the uid in the daemon's configuration",
-                                 credentials.uid, ::geteuid()));
-  return false;
+  return FailedPreconditionError(
+      "uid {} may not use this daemon: run as uid {}, or allow the uid in the daemon's "
+      "configuration",
+      credentials.uid, ::geteuid());
 }
 
 void HandleSocket::Impl::Read(Connection& connection) {
@@ -292,6 +291,8 @@ Status HandleSocket::Impl::Take(Connection& connection, DescriptorMessage messag
   return OkStatus();
 }
 
+// Answers, ends the registration, and leaves the connection open for a while to discard what the
+// client still sends: closing with unread messages would make the client lose the answer.
 void HandleSocket::Impl::Refuse(Connection& connection, const Status& why) {
   if (connection.stage == Stage::kRefused) return;
   LogWarning("handle socket {}: refused uid={} pid={}: {}", options_.path, connection.peer.uid,

@@ -1,9 +1,15 @@
 #include "common/service/http_endpoint.h"
 
 #include <CivetServer.h>
+#include <arpa/inet.h>
+#include <sys/socket.h>
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
+#include "common/base/mutex.h"
+#include "common/base/unique_fd.h"
 #include "common/service/listen_address.h"
 
 namespace dws {
@@ -53,24 +59,60 @@ std::vector<HttpPage> HealthPages(const Lifecycle& lifecycle) {
 
 class HttpEndpoint::Impl {
  public:
-  Impl(const std::string& address, std::vector<HttpPage> pages)
-      : server_(std::vector<std::string>{"listening_ports", address, "num_threads", kThreads,
-                                         "request_timeout_ms", kRequestTimeoutMs}) {
+  Impl(const ListenAddress& address, std::vector<HttpPage> pages)
+      : host_(address.host == "localhost" ? "127.0.0.1" : address.host),
+        server_(std::vector<std::string>{"listening_ports", address.ToString(), "num_threads",
+                                         kThreads, "request_timeout_ms", kRequestTimeoutMs}) {
     handlers_.reserve(pages.size());
     for (HttpPage& page : pages) {
       handlers_.push_back(std::make_unique<PageHandler>(std::move(page)));
       server_.addHandler(handlers_.back()->path(), *handlers_.back());
     }
+    port_ = static_cast<uint16_t>(server_.getListeningPorts().front());
   }
-  // The server's threads end before what they use.
-  ~Impl() { server_.close(); }
+  ~Impl();
 
-  uint16_t port() { return static_cast<uint16_t>(server_.getListeningPorts().front()); }
+  uint16_t port() const { return port_; }
 
  private:
+  void Touch() const;
+
+  const std::string host_;
+  uint16_t port_ = 0;
   std::vector<std::unique_ptr<PageHandler>> handlers_;
   CivetServer server_;
 };
+
+// The server's thread looks only every two seconds whether it should end, unless somebody connects:
+// so connect until it has ended.
+HttpEndpoint::Impl::~Impl() {
+  Mutex mutex;
+  CondVar ended;
+  bool closed = false;
+  std::thread closing([&] {
+    server_.close();
+    MutexLock lock(mutex);
+    closed = true;
+    ended.NotifyAll();
+  });
+  while (true) {
+    Touch();
+    MutexLock lock(mutex);
+    if (closed) break;
+    ended.WaitFor(mutex, std::chrono::milliseconds(10));
+  }
+  closing.join();
+}
+
+void HttpEndpoint::Impl::Touch() const {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port_);
+  ::inet_pton(AF_INET, host_.c_str(), &address.sin_addr);
+  static_cast<void>(
+      ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)));
+}
 
 Result<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Listen(const Options& options,
                                                            std::vector<HttpPage> pages) {
@@ -82,7 +124,7 @@ Result<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Listen(const Options& option
   // The library reports failure to start by an exception: it must not leave this file.
   try {
     return std::unique_ptr<HttpEndpoint>(
-        new HttpEndpoint(std::make_unique<Impl>(address.ToString(), std::move(pages))));
+        new HttpEndpoint(std::make_unique<Impl>(address, std::move(pages))));
   } catch (const CivetException& exception) {
     return UnavailableError("cannot listen for HTTP on {} (is it in use?): {}", options.address,
                             exception.what());

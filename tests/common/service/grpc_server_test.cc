@@ -1,0 +1,243 @@
+#include "common/service/grpc_server.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "proto/admin.grpc.pb.h"
+#include "tests/fakes/eventually.h"
+#include "tests/fakes/temp_folder.h"
+
+namespace dws {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr const char* kAdmin = "dws.v1.AdminService";
+
+// Answers at once, or holds a call until it is cancelled.
+class TestAdmin final : public v1::AdminService::CallbackService {
+ public:
+  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext*, const v1::StatusRequest*,
+                                   v1::StatusReply* reply) override {
+    ++calls;
+    reply->set_daemon("test");
+    auto* const reactor = new Reactor(*this);
+    if (!hold) reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  std::atomic<int> calls{0};
+  std::atomic<int> open{0};
+  std::atomic<bool> hold{false};
+
+ private:
+  class Reactor final : public grpc::ServerUnaryReactor {
+   public:
+    explicit Reactor(TestAdmin& owner) : owner_(owner) { ++owner_.open; }
+    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+    void OnDone() override {
+      --owner_.open;
+      delete this;
+    }
+
+   private:
+    TestAdmin& owner_;
+  };
+};
+
+grpc::Status Call(const std::string& target, milliseconds timeout = seconds(20)) {
+  const auto channel = grpc::CreateChannel(target, grpc::InsecureChannelCredentials());
+  const auto stub = v1::AdminService::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  v1::StatusReply reply;
+  return stub->Status(&context, v1::StatusRequest(), &reply);
+}
+
+// One request and one reply on a method whose generated code Debian does not ship, as bytes.
+grpc::Status RawCall(const std::string& target, const std::string& method,
+                     const std::string& request, std::string& reply) {
+  grpc::GenericStub stub(grpc::CreateChannel(target, grpc::InsecureChannelCredentials()));
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(20));
+  const auto call = stub.PrepareCall(&context, method, &queue);
+  const auto done = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  call->StartCall(nullptr);
+  done();
+  grpc::Slice slice(request);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  done();
+  grpc::ByteBuffer buffer;
+  call->Read(&buffer, nullptr);
+  if (done() && buffer.DumpToSingleSlice(&slice).ok()) {
+    reply.assign(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  done();
+  return status;
+}
+
+enum Health { kServing = 1, kNotServing = 2, kUnknown = 3 };
+
+// HealthCheckRequest{service = 1} -> HealthCheckResponse{status = 1}.
+Health CheckHealth(const std::string& target, const std::string& service) {
+  std::string reply;
+  const grpc::Status status =
+      RawCall(target, "/grpc.health.v1.Health/Check",
+              std::string("\x0a") + static_cast<char>(service.size()) + service, reply);
+  if (status.error_code() == grpc::StatusCode::NOT_FOUND) return kUnknown;
+  REQUIRE(status.ok());
+  REQUIRE(reply.size() == 2);
+  return static_cast<Health>(reply[1]);
+}
+
+GrpcServer::Options OptionsFor(TestAdmin& admin, Lifecycle& lifecycle) {
+  return {.unix_socket = "",
+          .listen = "",
+          .insecure = false,
+          .services = {{.name = kAdmin, .service = &admin}},
+          .lifecycle = &lifecycle};
+}
+
+TEST_CASE("a server answers on its socket file and on the port it was given", "[grpc]") {
+  TempFolder folder;
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  GrpcServer::Options options = OptionsFor(admin, lifecycle);
+  options.unix_socket = folder.File("sock");
+  options.listen = "127.0.0.1:0";
+  auto server = GrpcServer::Start(options);
+  REQUIRE(server.ok());
+  REQUIRE((*server)->port().value_or(0) != 0);
+  CHECK(Call(fmt::format("127.0.0.1:{}", *(*server)->port())).ok());
+  CHECK(Call("unix:" + folder.File("sock")).ok());
+  CHECK(admin.calls == 2);
+  struct stat found = {};
+  REQUIRE(::stat(folder.File("sock").c_str(), &found) == 0);
+  CHECK((found.st_mode & 0777) == 0660);
+}
+
+TEST_CASE("one service may be served by two servers, on a socket and on a port", "[grpc]") {
+  TempFolder folder;
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  GrpcServer::Options local = OptionsFor(admin, lifecycle);
+  local.unix_socket = folder.File("sock");
+  GrpcServer::Options remote = OptionsFor(admin, lifecycle);
+  remote.listen = "127.0.0.1:0";
+  auto first = GrpcServer::Start(local);
+  auto second = GrpcServer::Start(remote);
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  CHECK_FALSE((*first)->port().has_value());
+  CHECK(Call("unix:" + folder.File("sock")).ok());
+  CHECK(Call(fmt::format("127.0.0.1:{}", *(*second)->port())).ok());
+}
+
+TEST_CASE("health is SERVING exactly while the daemon is ready", "[grpc]") {
+  TempFolder folder;
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  GrpcServer::Options options = OptionsFor(admin, lifecycle);
+  options.unix_socket = folder.File("sock");
+  auto server = GrpcServer::Start(options);
+  REQUIRE(server.ok());
+  const std::string target = "unix:" + folder.File("sock");
+  for (const std::string service : {"", kAdmin}) {
+    lifecycle.SetNotReady("starting again");
+    CHECK(CheckHealth(target, service) == kNotServing);
+    lifecycle.SetReady();
+    CHECK(CheckHealth(target, service) == kServing);
+  }
+  CHECK(CheckHealth(target, "dws.v1.Unknown") == kUnknown);
+}
+
+TEST_CASE("server reflection lists the services", "[grpc]") {
+  TempFolder folder;
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  GrpcServer::Options options = OptionsFor(admin, lifecycle);
+  options.unix_socket = folder.File("sock");
+  auto server = GrpcServer::Start(options);
+  REQUIRE(server.ok());
+  // ServerReflectionRequest{list_services = 7}.
+  std::string reply;
+  REQUIRE(RawCall("unix:" + folder.File("sock"),
+                  "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a\x01*",
+                  reply)
+              .ok());
+  CHECK_THAT(reply, Catch::Contains(kAdmin) && Catch::Contains("grpc.health.v1.Health"));
+}
+
+TEST_CASE("an address others can reach is refused without --insecure", "[grpc]") {
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  GrpcServer::Options options = OptionsFor(admin, lifecycle);
+  CHECK(absl::IsInvalidArgument(GrpcServer::Start(options).status()));
+  options.listen = "0.0.0.0:0";
+  const Status refused = GrpcServer::Start(options).status();
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK_THAT(std::string(Message(refused)), Catch::Contains("--insecure"));
+  options.insecure = true;
+  CHECK(GrpcServer::Start(options).ok());
+}
+
+TEST_CASE("two servers cannot share a port or a socket file", "[grpc]") {
+  TempFolder folder;
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  GrpcServer::Options options = OptionsFor(admin, lifecycle);
+  options.unix_socket = folder.File("sock");
+  options.listen = "127.0.0.1:0";
+  auto server = GrpcServer::Start(options);
+  REQUIRE(server.ok());
+
+  GrpcServer::Options same_port = OptionsFor(admin, lifecycle);
+  same_port.listen = fmt::format("127.0.0.1:{}", *(*server)->port());
+  CHECK(absl::IsUnavailable(GrpcServer::Start(same_port).status()));
+  GrpcServer::Options same_socket = OptionsFor(admin, lifecycle);
+  same_socket.unix_socket = folder.File("sock");
+  CHECK(absl::IsFailedPrecondition(GrpcServer::Start(same_socket).status()));
+  CHECK(Call("unix:" + folder.File("sock")).ok());
+}
+
+TEST_CASE("shutdown is bounded: calls that do not end are cancelled", "[grpc]") {
+  TempFolder folder;
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  admin.hold = true;
+  GrpcServer::Options options = OptionsFor(admin, lifecycle);
+  options.unix_socket = folder.File("sock");
+  auto server = GrpcServer::Start(options);
+  REQUIRE(server.ok());
+  std::thread calling([&] { CHECK_FALSE(Call("unix:" + folder.File("sock"), seconds(300)).ok()); });
+  REQUIRE(Eventually([&] { return admin.open == 1; }));
+  const auto begin = std::chrono::steady_clock::now();
+  (*server)->Shutdown(milliseconds(50));
+  CHECK(std::chrono::steady_clock::now() - begin < seconds(20));
+  calling.join();
+  CHECK(admin.open == 0);
+  (*server)->Shutdown();
+  CHECK_FALSE(Call("unix:" + folder.File("sock"), milliseconds(200)).ok());
+  // A listener left behind would call into a server that is gone.
+  server->reset();
+  lifecycle.SetReady();
+}
+
+}  // namespace
+}  // namespace dws
