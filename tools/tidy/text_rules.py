@@ -1,0 +1,89 @@
+"""What stands in files: names, comments on top, and words that do not belong."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Iterator
+
+from tools.tidy.source_tree import SourceFile, SourceTree, Violation
+
+# These say what a type is made of and not what it is for.
+_EMPTY_NAME = re.compile(
+    r"\b(?:class|struct|enum class|enum|using)\s+(?:\[\[\w+\]\]\s*)?"
+    r"(\w*(?:Manager|Utils?|Helper|Handler|Info|Data))\s*(?:final\b|[{=]|:(?!:)|$)", re.M)
+_EMPTY_NAME_PYTHON = re.compile(
+    r"^\s*class\s+(\w*(?:Manager|Utils?|Helper|Handler|Info|Data))\b", re.M)
+
+# A call that has one home: (pattern, why not, homes).
+_BANNED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (r"\bsleep_(?:for|until)\b|\busleep\b", "wait for the event, with a deadline",
+     ("tests/fakes/eventually.h",)),
+    (r"\bthrow\b", "errors are Status values", ()),
+    (r"\busing namespace\b", "name what is used", ()),
+    (r"\babsl::(?:Mutex|CondVar)\b", "use common/base/mutex.h: ThreadSanitizer sees it", ()),
+    (r"\bstd::(?:recursive_)?mutex\b", "use common/base/mutex.h: it is annotated",
+     ("common/base/mutex.h",)),
+    (r"\bassert\s*\(", "use DWS_CHECK: it stays in release builds", ()),
+)
+
+# Written in two halves so that this file may be searched as well.
+_FOREIGN_WORDS = tuple(re.compile(pattern, re.I) for pattern in (
+    "/wo" r"rk/",
+    "/tmp/b" r"z-|/tmp/sk" r"el",
+    r"\biss" r"ues? #?\d",
+    r"\bthis sess" r"ion of\b",
+    # Package registries: nothing here is downloaded but by the system's package manager.
+    r"\bpy" r"pi\.org|pythonhost" r"ed\.org|\banacon" r"da\.org",
+    r"\bdeb\.deb" r"ian\.org|\barchive\.ubu" r"ntu\.com",
+    r"\bnpm" r"js\.|\bcrat" r"es\.io|\bmav" r"en\.org|\bproxy\.gol" r"ang\.",
+    r"\bdock" r"er\.io|\bghc" r"r\.io|\bqu" r"ay\.io|\bnvc" r"r\.io|\bhugging" r"face\.co",
+))
+
+
+def check_names(file: SourceFile) -> Iterator[Violation]:
+    pattern, text = (_EMPTY_NAME, file.code) if file.is_cpp else (_EMPTY_NAME_PYTHON, file.text)
+    for match in pattern.finditer(text):
+        line = text.count("\n", 0, match.start(1)) + 1
+        yield Violation("names", file.path, line,
+                        f"{match[1]}: name it for what it is, not Manager, Util, Helper, Handler, "
+                        "Info or Data")
+
+
+def check_calls(file: SourceFile) -> Iterator[Violation]:
+    for pattern, why, homes in _BANNED:
+        if file.path.startswith(homes):
+            continue
+        for match in re.finditer(pattern, file.code):
+            line = file.code.count("\n", 0, match.start()) + 1
+            yield Violation("calls", file.path, line, f"{match[0].strip()}: {why}")
+
+
+def check_top(file: SourceFile) -> Iterator[Violation]:
+    """A contract on top of each header, each .proto and each Python module."""
+    if file.suffix in (".h", ".proto"):
+        if not file.text.startswith("// "):
+            yield Violation("file-comment", file.path, 1, "starts with a comment: what this is, who uses it")
+        if file.suffix == ".h" and "\n#pragma once\n" not in file.text:
+            yield Violation("file-comment", file.path, 1, "has no #pragma once")
+    elif file.suffix == ".py" and file.text and ast.get_docstring(ast.parse(file.text)) is None:
+        yield Violation("file-comment", file.path, 1, "starts with a docstring: what this is")
+
+
+def check_words(file: SourceFile) -> Iterator[Violation]:
+    for line, text in enumerate(file.lines, 1):
+        for pattern in _FOREIGN_WORDS:
+            if match := pattern.search(text):
+                yield Violation("foreign-words", file.path, line,
+                                f"'{match[0]}' is not of this project")
+
+
+def check(tree: SourceTree) -> Iterator[Violation]:
+    for file in tree.files:
+        yield from check_words(file)
+    for file in tree.ending(".h", ".proto", ".py"):
+        yield from check_top(file)
+    for file in tree.cpp():
+        yield from check_calls(file)
+    for file in tree.ending(".h", ".cc", ".cu", ".py"):
+        yield from check_names(file)

@@ -1,0 +1,44 @@
+"""Checks the source tree against the style's rules: /usr/bin/python3 -m tools.tidy.tidy
+
+Run from the top of the tree; prints a line a violation. tools/tidy:tidy_test does the same in
+`bazel test`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tools.tidy import exceptions, format_rules, include_rules, size_rules, text_rules, tree_rules
+from tools.tidy.source_tree import SourceTree, Violation, read_tree
+
+
+def find_violations(tree: SourceTree) -> list[Violation]:
+    """Of all rules but the format's."""
+    found = [
+        *include_rules.check(tree),
+        *size_rules.check(tree, exceptions.LONG_FILES),
+        *text_rules.check(tree),
+        *tree_rules.check(tree, exceptions.PUBLIC_PACKAGES),
+    ]
+    used = {(violation.rule, violation.path) for violation in found} & exceptions.KNOWN
+    stale = [Violation("stale-exception", path, 1, f"breaks {rule} no more: remove it from exceptions.py")
+             for rule, path in sorted(exceptions.KNOWN - used)]
+    return [violation for violation in found if (violation.rule, violation.path) not in used] + stale
+
+
+def main() -> int:
+    tree = read_tree(Path.cwd())
+    violations = find_violations(tree)
+    if format_rules.available():
+        violations += format_rules.check(tree)
+    else:
+        print("clang-format is not installed: the format is not checked")
+    for violation in violations:
+        print(violation)
+    print(f"{len(tree.files)} files, {len(violations)} violations")
+    return 1 if violations or not tree.files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""The source tree keeps the style's rules, and each rule sees what it is for."""
+
+import os
+import unittest
+from pathlib import Path
+
+from tools.tidy import exceptions, format_rules, include_rules, size_rules, text_rules, tree_rules
+from tools.tidy.source_tree import SourceFile, SourceTree, read_tree
+from tools.tidy.tidy import find_violations
+
+FILES_MIN = 300  # a scan that finds fewer looked at the wrong place
+
+
+def source_root() -> Path:
+    """The real top of the tree: the runfiles hold links to it, and only what the target names."""
+    return Path(os.path.realpath("WORKSPACE")).parent
+
+
+def rules(violations) -> list[str]:
+    return [violation.rule for violation in violations]
+
+
+class TreeTest(unittest.TestCase):
+    """The tree itself."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.tree = read_tree(source_root())
+
+    def expect_none(self, violations) -> None:
+        found = [str(violation) for violation in violations]
+        if found:
+            self.fail(f"{len(found)} violations:\n" + "\n".join(found))
+
+    def test_it_was_scanned(self) -> None:
+        self.assertGreater(len(self.tree.files), FILES_MIN)
+        self.assertGreater(len(list(self.tree.cpp())), FILES_MIN // 2)
+
+    def test_it_keeps_the_rules(self) -> None:
+        self.expect_none(find_violations(self.tree))
+
+    @unittest.skipUnless(format_rules.available(), "clang-format is not installed")
+    def test_it_is_formatted(self) -> None:
+        self.expect_none(format_rules.check(self.tree))
+
+
+class IncludeTest(unittest.TestCase):
+    def check(self, path: str, line: str) -> list[str]:
+        return rules(include_rules.check_file(SourceFile(path, line + "\n")))
+
+    def test_downward_and_inside_a_component_is_allowed(self) -> None:
+        self.assertEqual(self.check("common/delta/a.h", '#include "common/base/status.h"'), [])
+        self.assertEqual(self.check("common/delta/a.h", '#include "common/delta/b.h"'), [])
+        self.assertEqual(self.check("tests/common/a.cc", '#include "sender_daemon/app.h"'), [])
+
+    def test_upward_is_not(self) -> None:
+        self.assertEqual(self.check("common/base/a.h", '#include "common/model/b.h"'), ["layers"])
+        self.assertEqual(self.check("common/service/a.h", '#include "sender_daemon/b.h"'), ["layers"])
+        self.assertEqual(self.check("tools/dwsctl/a.h", '#include "tests/fakes/b.h"'), ["layers"])
+
+    def test_siblings_and_the_other_daemon_are_not(self) -> None:
+        self.assertEqual(self.check("common/memory/a.h", '#include "common/ledger/b.h"'), ["layers"])
+        self.assertEqual(self.check("sender_daemon/a.h", '#include "receiver_daemon/b.h"'), ["layers"])
+
+    def test_a_new_folder_needs_a_layer(self) -> None:
+        self.assertEqual(self.check("common/new/a.h", '#include "common/base/b.h"'), ["layers"])
+
+    def test_messages_stay_behind_proto_convert(self) -> None:
+        self.assertEqual(self.check("common/ledger/a.cc", '#include "proto/delta.pb.h"'), ["layers"])
+        self.assertEqual(self.check("common/delta/manifest.cc", '#include "proto/delta.pb.h"'), [])
+        self.assertEqual(self.check("common/proto_convert/a.h", '#include "proto/sync.grpc.pb.h"'),
+                         ["vendor-home"])
+
+    def test_vendor_headers_have_homes(self) -> None:
+        for path, header in (("common/memory/a.cc", "cuda_runtime.h"), ("sender_daemon/a.cc", "zstd.h"),
+                             ("common/ledger/a.cc", "grpcpp/grpcpp.h"),
+                             ("common/base/status_log.cc", "spdlog/spdlog.h"),
+                             ("common/model/a.h", "absl/status/status.h")):
+            self.assertEqual(self.check(path, f"#include <{header}>"), ["vendor-home"], header)
+        self.assertEqual(self.check("common/delta/checksum.cc", "#include <xxhash.h>"), [])
+        self.assertEqual(self.check("common/base/a.cc", "#include <vector>"), [])
+
+
+class SizeTest(unittest.TestCase):
+    def test_files(self) -> None:
+        def check(path: str, lines: int, listed: dict) -> list:
+            return rules(size_rules.check_file_size(SourceFile(path, "\n" * lines), listed))
+
+        self.assertEqual(check("a.h", 200, {}), [])
+        self.assertEqual(check("a.h", 201, {}), ["file-size"])
+        self.assertEqual(check("a.cc", 300, {}), [])
+        self.assertEqual(check("a.cc", 301, {}), ["file-size"])
+        self.assertEqual(check("a.cc", 320, {"a.cc": 320}), [])
+        self.assertEqual(check("a.cc", 321, {"a.cc": 320}), ["file-size"])
+        self.assertEqual(check("a.cc", 501, {"a.cc": 600}), ["file-size"])
+
+    def test_an_exception_that_is_not_needed_is_a_violation(self) -> None:
+        tree = SourceTree(Path("."), [SourceFile("a.cc", "\n")], [])
+        self.assertEqual(rules(size_rules.check(tree, {"a.cc": 400})), ["stale-exception"])
+
+    def lengths(self, code: str) -> list:
+        return [count for _, count, _ in size_rules.cpp_functions(SourceFile("a.cc", code).code)]
+
+    def test_functions_are_found_in_namespaces_and_types(self) -> None:
+        code = ("namespace a {\nclass B final : public C {\n public:\n  B() : x_(1) {}\n"
+                "  int F() const {\n    if (x_) {\n    }\n  }\n  struct D { int y = 0; };\n};\n"
+                "Result<int> G(\n    int a) {\n  auto f = [] {\n  };\n}\n}\n")
+        self.assertEqual(self.lengths(code), [1, 4, 5])
+
+    def test_braces_in_text_comments_and_macros_do_not_count(self) -> None:
+        code = ('void F() {\n  // {\n  G("{", \'{\', 200\'000, 1\'0);\n}\n'
+                '#define M(x) \\\n  void x() {\nvoid H() {\n}\n')
+        self.assertEqual(self.lengths(code), [4, 2])
+
+    def test_initialisers_are_no_functions(self) -> None:
+        self.assertEqual(self.lengths("constexpr int kA[] = {\n1,\n};\nenum class E { kA };\n"), [])
+
+    def test_long_functions(self) -> None:
+        long = SourceFile("a.cc", "void F() {\n" + "\n" * 69 + "}\n")
+        fits = SourceFile("a.cc", "void F() {\n" + "\n" * 68 + "}\n")
+        self.assertEqual(rules(size_rules.check_functions(long)), ["function-size"])
+        self.assertEqual(rules(size_rules.check_functions(fits)), [])
+        python = SourceFile("a.py", "def f():\n" + "    x = 1\n" * 70)
+        self.assertEqual(rules(size_rules.check_functions(python)), ["function-size"])
+
+
+class TextTest(unittest.TestCase):
+    def test_names(self) -> None:
+        for code in ("class StreamManager {\n", "struct FooInfo;\nstruct FooInfo {\n",
+                     "class ByteUtils final : B {\n", "using RowData = int;\n"):
+            self.assertEqual(rules(text_rules.check_names(SourceFile("a.h", code))), ["names"], code)
+        for code in ("class Informer {\n", "class Page : public CivetHandler {\n", "// class FooInfo {\n"):
+            self.assertEqual(rules(text_rules.check_names(SourceFile("a.h", code))), [], code)
+        self.assertEqual(
+            rules(text_rules.check_names(SourceFile("a.py", "class TestHelper:\n    pass\n"))), ["names"])
+
+    def test_calls(self) -> None:
+        for code in ("std::this_thread::sleep_for(x);", "throw 1;", "absl::Mutex m;", "std::mutex m;"):
+            self.assertEqual(rules(text_rules.check_calls(SourceFile("a.cc", code))), ["calls"], code)
+        self.assertEqual(rules(text_rules.check_calls(SourceFile("a.cc", 'f("throw"); // throw'))), [])
+        self.assertEqual(rules(text_rules.check_calls(SourceFile("common/base/mutex.h", "std::mutex m;"))), [])
+
+    def test_tops(self) -> None:
+        good = "// What it is.\n#pragma once\n"
+        self.assertEqual(rules(text_rules.check_top(SourceFile("a.h", good))), [])
+        self.assertEqual(rules(text_rules.check_top(SourceFile("a.h", "#pragma once\n"))),
+                         ["file-comment", "file-comment"])
+        self.assertEqual(rules(text_rules.check_top(SourceFile("a.h", "// What it is.\n"))), ["file-comment"])
+        self.assertEqual(rules(text_rules.check_top(SourceFile("a.py", "x = 1\n"))), ["file-comment"])
+
+    def test_words(self) -> None:
+        for text in ("see /wo" + "rk/main", "fixes iss" + "ue 12", "from py" + "pi.org"):
+            self.assertEqual(rules(text_rules.check_words(SourceFile("a.md", text))), ["foreign-words"])
+        self.assertEqual(rules(text_rules.check_words(SourceFile("a.md", "the framework/library"))), [])
+
+
+class TreeRulesTest(unittest.TestCase):
+    def tree(self, files: dict, folders: list) -> SourceTree:
+        return SourceTree(Path("."), [SourceFile(path, text) for path, text in files.items()], folders)
+
+    def test_readme_and_folders_agree(self) -> None:
+        table = "| `common` | a |\n| `common/base/` | b |\n"
+        folders = ["common", "common/base", "common/base/deep"]
+        self.assertEqual(rules(tree_rules.check_readme(self.tree({"README.md": table}, folders))), [])
+        missing = self.tree({"README.md": table}, folders + ["common/new"])
+        self.assertEqual(rules(tree_rules.check_readme(missing)), ["readme"])
+        gone = self.tree({"README.md": table}, ["common"])
+        self.assertEqual(rules(tree_rules.check_readme(gone)), ["readme"])
+
+    def test_tests_mirror_the_tree(self) -> None:
+        tree = self.tree({}, ["common", "tests", "tests/common", "tests/fakes"])
+        self.assertEqual(tree_rules.folders_to_describe(tree), {"common", "tests", "tests/fakes"})
+
+    def test_public_targets_are_listed(self) -> None:
+        build = {"a/BUILD.bazel": 'visibility = ["//visibility:' + 'public"],\n'}
+        self.assertEqual(rules(tree_rules.check_visibility(self.tree(build, []), frozenset())), ["visibility"])
+        self.assertEqual(rules(tree_rules.check_visibility(self.tree(build, []), frozenset({"a"}))), [])
+        self.assertEqual(rules(tree_rules.check_visibility(self.tree({}, []), frozenset({"a"}))),
+                         ["stale-exception"])
+
+    def test_a_test_that_no_target_names_is_seen(self) -> None:
+        files = {"tests/a/BUILD.bazel": '"x_test"', "tests/a/x_test.cc": "", "tests/a/y_test.cc": ""}
+        found = list(tree_rules.check_tests_run(self.tree(files, [])))
+        self.assertEqual([violation.path for violation in found], ["tests/a/y_test.cc"])
+
+
+if __name__ == "__main__":
+    unittest.main()
