@@ -137,5 +137,42 @@ TEST_CASE("records that cannot follow each other are refused with the offset", "
              Catch::Contains("offset 72") && Catch::Contains("intent is none"));
 }
 
+// The golden files were written by version 1 of the format and are never written again.
+TEST_CASE("ledgers of format version 1 are written and read byte for byte", "[ledger]") {
+  PosixFileSystem disk;
+  const auto golden = [&disk](const std::string& name) {
+    return disk.ReadFile("tests/golden/ledger/" + name, 10'000).value();
+  };
+  FaultFileSystem fs;
+  {
+    auto sender = OpenSenderLedger(fs, "/state");
+    REQUIRE((*sender)->Append(StreamOpened{.stream = kStream, .rank_epoch = RankEpoch(1)}).ok());
+    REQUIRE((*sender)->Append(Publish(1)).ok());
+    REQUIRE((*sender)->Append(Publish(3)).ok());
+    REQUIRE((*sender)->Append(StreamOpened{.stream = kStream, .rank_epoch = RankEpoch(2)}).ok());
+    auto receiver = OpenReceiverLedger(fs, "/state");
+    REQUIRE((*receiver)->Append(StreamAccepted{.stream = kStream}).ok());
+    REQUIRE((*receiver)->Append(Intent(1)).ok());
+    REQUIRE((*receiver)->Append(Commit(1)).ok());
+    REQUIRE((*receiver)->Append(Intent(3)).ok());
+    REQUIRE(
+        (*receiver)->Append(CommitAbandoned{.stream = kStream, .target = WeightVersion(3)}).ok());
+  }
+  CHECK(fs.Content("/state/sender.ledger") == golden("sender_v1.ledger"));
+  CHECK(fs.Content("/state/receiver.ledger") == golden("receiver_v1.ledger"));
+
+  FaultFileSystem copy;
+  copy.SetContent("/state/sender.ledger", golden("sender_v1.ledger"));
+  copy.SetContent("/state/receiver.ledger", golden("receiver_v1.ledger"));
+  const auto sender = OpenSenderLedger(copy, "/state");
+  REQUIRE(sender.ok());
+  CHECK((*sender)->state().rank_epoch() == RankEpoch(2));
+  CHECK((*sender)->state().last_version() == WeightVersion(3));
+  const auto receiver = OpenReceiverLedger(copy, "/state");
+  REQUIRE(receiver.ok());
+  CHECK((*receiver)->state().committed()->version == WeightVersion(1));
+  CHECK_FALSE((*receiver)->state().open_intent().has_value());
+}
+
 }  // namespace
 }  // namespace dws

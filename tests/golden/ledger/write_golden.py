@@ -1,0 +1,69 @@
+#!/usr/bin/python3
+"""Wrote the golden ledgers of this folder, from common/ledger/LEDGER.md alone.
+
+A second implementation of the format: the C++ one must agree with it byte for byte. Run in this folder
+only to add files for a new format version; files that exist are never changed.
+"""
+
+import struct
+
+MASK = (1 << 64) - 1
+
+
+def finish(x: int) -> int:
+    for _ in range(2):
+        x ^= x >> 32
+        x = x * 0xD6E8FEB86659FD93 & MASK
+    return x ^ x >> 32
+
+
+def mix(index: int, word: int) -> tuple[int, int]:
+    """What one word adds to the digest (common/model/digest.h)."""
+    return (
+        finish((0x9E3779B97F4A7C15 * word + 0xC2B2AE3D27D4EB4F * index + 0x243F6A8885A308D3) & MASK),
+        finish((0xD6E8FEB86659FD93 * word + 0xA0761D6478BD642E * index + 0x13198A2E03707344) & MASK),
+    )
+
+
+def record(offset: int, record_type: int, words: list[int]) -> bytes:
+    head = struct.pack("<II", 8 * len(words), record_type)
+    lane0 = sum(mix(offset + i, word)[0] for i, word in enumerate(words)) & MASK
+    lane1 = sum(mix(offset + i, word)[1] for i, word in enumerate(words)) & MASK
+    check = mix(offset, struct.unpack("<Q", head)[0])[0]
+    return head + struct.pack("<QQQ", check, lane0, lane1) + struct.pack(f"<{len(words)}Q", *words)
+
+
+def ledger(kind: int, records: list[tuple[int, list[int]]]) -> bytes:
+    out = b"DWSLEDGR" + struct.pack("<II", 1, kind)
+    for record_type, words in records:
+        out += record(len(out), record_type, words)
+    return out
+
+
+STREAM = [4, 1, 2]
+FILES = {
+    "sender_v1.ledger": ledger(
+        1,
+        [
+            (1, STREAM + [1, 0]),
+            (2, STREAM + [1, 0, 1, 0]),
+            (2, STREAM + [3, 0, 3, 0]),
+            (1, STREAM + [2, 0]),
+        ],
+    ),
+    "receiver_v1.ledger": ledger(
+        2,
+        [
+            (16, STREAM),
+            (17, STREAM + [0, 1, 3]),
+            (18, STREAM + [1]),
+            (17, STREAM + [0, 3, 3]),
+            (19, STREAM + [3]),
+        ],
+    ),
+}
+
+if __name__ == "__main__":
+    for name, content in FILES.items():
+        with open(name, "xb") as file:
+            file.write(content)
