@@ -53,8 +53,9 @@ class PublishStats:
     """What one publish did.
 
     Attributes:
-      changed_elements, total_elements: of this rank against the version before.
-      capture_seconds: of the daemon's pass over the weights (of all puts together, for a ring).
+      changed_elements, total_elements: of this rank against the version before; the first
+        version of a stream changes nothing, receivers take it whole.
+      capture_seconds: of the daemon's pass over resident weights; a ring's puts are not in it.
       stall_seconds: what the caller lost, measured here: the calls of the version, start to return.
     """
 

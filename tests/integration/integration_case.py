@@ -1,0 +1,96 @@
+"""What the integration tests share: a cluster, clients that are closed, weights that are
+compared."""
+
+from __future__ import annotations
+
+import time
+import unittest
+from typing import Any, Callable, Mapping, Optional
+
+import numpy as np
+
+import dws
+from dws.arrays import raw_bits
+from dws.digest import combine, digest_hex, rank_state_token
+from tests.integration.cluster import Cluster, Daemon
+
+WAIT_SECONDS = 60.0
+
+
+class IntegrationCase(unittest.TestCase):
+    """Each test has a cluster of its own; `start` gives it one sender a rank and one receiver."""
+
+    def setUp(self) -> None:
+        self.cluster = Cluster("test")
+        self.addCleanup(self.cluster.stop)
+        self.addCleanup(self._show_logs)
+
+    def _show_logs(self) -> None:
+        # Python 3.11 has no public word for "this test has failed".
+        outcome = self._outcome  # type: ignore[attr-defined]
+        if not outcome.success:
+            print(f"=== {self.id()}\n{self.cluster.logs(40)}", flush=True)
+
+    def start(self, ranks: int = 1, receivers: int = 1) -> None:
+        for rank in range(ranks):
+            self.cluster.start_sender(rank)
+        for index in range(receivers):
+            self.cluster.start_receiver(f"receiver-{index}")
+
+    def trainer(
+        self, rank: int = 0, world_size: int = 1, stream: Optional[dws.Stream] = None
+    ) -> dws.Trainer:
+        socket = self.cluster.senders[rank].socket
+        trainer = dws.Trainer(socket, "test", rank, world_size, stream)
+        self.addCleanup(trainer.close)
+        return trainer
+
+    def engine(
+        self, receiver: Optional[Daemon] = None, rank: int = 0, world_size: int = 1
+    ) -> dws.Engine:
+        receiver = receiver or self.cluster.receivers[0]
+        engine = dws.Engine(receiver.socket, rank, world_size)
+        self.addCleanup(engine.close)
+        return engine
+
+    def await_version(self, engine: dws.Engine, version: int) -> dws.Grant:
+        """Returns once the engine has been released with exactly this version."""
+        eventually(
+            lambda: engine.grant is not None and engine.grant.version == version,
+            lambda: f"version {version}; the engine has {engine.grant}, {engine.stats()}",
+        )
+        return engine.wait_ready(WAIT_SECONDS)
+
+    def assert_same_weights(
+        self, engine: dws.Engine, live: Mapping[str, Any], wanted: Mapping[str, Any]
+    ) -> None:
+        """The engine's live tensors have the bits of `wanted`, looked at between commits."""
+        with engine.running(WAIT_SECONDS) as grant:
+            for name, tensor in wanted.items():
+                if not np.array_equal(bits(name, live[name]), bits(name, tensor)):
+                    self.fail(f"'{name}' differs at version {grant.version}")
+
+    def assert_token(self, grant: dws.Grant, trainers: Any, parts: Any) -> None:
+        """The grant's state token is the one computed here from the weights each rank owns."""
+        tokens = [rank_state_token(t.layout, part) for t, part in zip(trainers, parts)]
+        self.assertEqual(grant.state_token, digest_hex(combine(tokens)))
+
+
+def bits(name: str, tensor: Any) -> Any:
+    """The raw bits of a numpy or torch tensor."""
+    return raw_bits(name, tensor, dws.DType.of(tensor.dtype))
+
+
+def change(array: Any, random: np.random.Generator, share: float) -> None:
+    """Changes about `share` of a numpy array's elements by flipping low bits."""
+    flat = array.reshape(-1).view(f"u{array.itemsize}")
+    flat[random.random(flat.size) < share] ^= np.asarray(3, flat.dtype)
+
+
+def eventually(condition: Callable[[], bool], what: Callable[[], str]) -> None:
+    """Raises AssertionError if the condition does not come true within WAIT_SECONDS."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {WAIT_SECONDS} s: {what()}")
+        time.sleep(0.01)

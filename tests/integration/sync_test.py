@@ -1,0 +1,299 @@
+"""Weights go from trainers to engines, bit for bit, in every way they can be handed over and
+mapped."""
+
+import unittest
+from typing import Any
+
+import numpy as np
+import torch
+
+import dws
+from tests.integration.integration_case import IntegrationCase, change
+
+
+def tiny_module(seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Embedding(50, 64), torch.nn.Linear(64, 300), torch.nn.LayerNorm(300)
+    ).to(torch.bfloat16)
+
+
+class ResidentTest(IntegrationCase):
+    def test_arrays_of_every_type_follow_the_trainer_bit_for_bit(self) -> None:
+        self.start()
+        random = np.random.default_rng(7)
+        weights = {
+            "f32": random.standard_normal((300, 257), np.float32),
+            "f64": random.standard_normal(1000),
+            "f16": random.standard_normal(70_000).astype(np.float16),
+            "u8": random.integers(0, 255, (65_537,), np.uint8),
+            "i64": random.integers(-9, 9, (3, 4, 5)),
+            "scalar": np.array(1.5, np.float32),
+            "empty": np.zeros((0, 4), np.float32),
+        }
+        trainer = self.trainer()
+        source = trainer.register(weights)
+        engine = self.engine()
+        live = engine.attach({name: np.zeros_like(array) for name, array in weights.items()})
+        for version, share in ((1, 0.0), (2, 0.01), (3, 0.5), (5, 0.0), (6, 1.0)):
+            for array in source.values():
+                change(array, random, share)
+            trainer.publish(version)
+            result = trainer.wait(version)
+            self.assertEqual(result.committed, ("receiver-0",))
+            grant = self.await_version(engine, version)
+            self.assert_same_weights(engine, live, source)
+            self.assert_token(grant, [trainer], [source])
+            self.assertEqual(grant.stream, trainer.stream)
+
+    def test_a_bf16_module_is_patched_in_place(self) -> None:
+        self.start()
+        ours, theirs = tiny_module(1), tiny_module(2)
+        trainer = self.trainer()
+        dws.bind(ours, trainer.register(ours))
+        engine = self.engine()
+        engine.attach(theirs)
+        pointers = [p.data_ptr() for p in theirs.parameters()]
+        tokens = torch.arange(50)
+        for version in (1, 2, 3):
+            with torch.no_grad():
+                ours[1].weight.view(-1)[version::100] += 0.125
+            trainer.publish(version)
+            trainer.wait(version)
+            self.await_version(engine, version)
+            with engine.running(), torch.no_grad():
+                self.assertTrue(torch.equal(ours(tokens), theirs(tokens)))
+        self.assertEqual(pointers, [p.data_ptr() for p in theirs.parameters()])
+
+    def test_a_publish_takes_little_wire_for_few_changes(self) -> None:
+        self.start()
+        trainer = self.trainer()
+        source = trainer.register({"w": np.zeros((1000, 1000), np.uint16)})
+        engine = self.engine()
+        engine.attach({"w": np.zeros((1000, 1000), np.uint16)})
+        trainer.publish(1)
+        trainer.wait(1)
+        source["w"][::100, ::10] += 1
+        stats = trainer.publish(2)
+        self.assertEqual((stats.changed_elements, stats.total_elements), (1000, 1_000_000))
+        result = trainer.wait(2)
+        self.assertLess(result.wire_bytes, 4000)
+        self.assertGreater(result.publish_to_commit_seconds, 0)
+
+
+class RingTest(IntegrationCase):
+    def test_tensors_put_one_by_one_arrive_and_those_left_out_stay(self) -> None:
+        self.start()
+        random = np.random.default_rng(9)
+        weights = {
+            "big": random.integers(0, 2**16, (900, 1000), np.uint16),
+            "cut": random.integers(0, 2**16, (300, 700), np.uint16),
+            "small": random.standard_normal(10).astype(np.float32),
+        }
+        trainer = self.trainer()
+        trainer.register_ring(weights, 1 << 18, 2, cuts={"cut": dws.Cut((100, 450), dim=1)})
+        engine = self.engine()
+        live = engine.attach({name: np.zeros_like(array) for name, array in weights.items()})
+        with trainer.version(1) as writer:
+            for name, array in weights.items():
+                writer.put(name, array)
+        trainer.wait(1)
+        self.await_version(engine, 1)
+        self.assert_same_weights(engine, live, weights)
+        change(weights["cut"], random, 0.02)
+        with trainer.version(2) as writer:
+            writer.put("cut", weights["cut"])
+        self.assertGreater(writer.stats.changed_elements, 0)
+        trainer.wait(2)
+        grant = self.await_version(engine, 2)
+        self.assert_same_weights(engine, live, weights)
+        self.assert_token(grant, [trainer], [weights])
+
+    def test_a_version_given_up_halfway_leaves_no_trace(self) -> None:
+        self.start()
+        weights = {name: np.ones((300, 300), np.float32) for name in "ab"}
+        trainer = self.trainer()
+        trainer.register_ring(weights, 1 << 18, 2)
+        engine = self.engine()
+        live = engine.attach({name: np.zeros_like(array) for name, array in weights.items()})
+        with trainer.version(1) as writer:
+            for name, array in weights.items():
+                writer.put(name, array)
+        trainer.wait(1)
+        with self.assertRaisesRegex(RuntimeError, "the step failed"):
+            with trainer.version(2) as writer:
+                writer.put("a", weights["a"] * 5)
+                raise RuntimeError("the step failed")
+        weights["b"][7] = 2
+        with trainer.version(2) as writer:
+            writer.put("b", weights["b"])
+        trainer.wait(2)
+        self.await_version(engine, 2)
+        self.assert_same_weights(engine, live, weights)
+
+
+class RanksTest(IntegrationCase):
+    def test_two_trainer_ranks_own_rows_of_the_same_tensors(self) -> None:
+        self.start(ranks=2)
+        ours, theirs = tiny_module(1), tiny_module(2)
+        weights = dws.named_tensors(ours)
+        cuts = {name: dws.Cut.even(len(weight), 2) for name, weight in weights.items()}
+        stream = dws.Stream.new()
+        trainers = [self.trainer(rank, 2, stream) for rank in range(2)]
+        views = [
+            trainer.register(ours, shards={name: (rank, 1) for name in weights}, cuts=cuts)
+            for rank, trainer in enumerate(trainers)
+        ]
+        engine = self.engine()
+        engine.attach(theirs)
+        for version in (1, 2, 3):
+            for rank, trainer in enumerate(trainers):
+                for view in views[rank].values():
+                    view.view(-1)[version :: 3 + rank] += 0.25
+                trainer.publish(version)
+            for trainer in trainers:
+                trainer.wait(version)
+            grant = self.await_version(engine, version)
+            whole = {name: torch.cat([part[name] for part in views]) for name in weights}
+            self.assert_same_weights(engine, dws.named_tensors(theirs), whole)
+            self.assert_token(grant, trainers, views)
+
+    def test_an_engine_waits_for_the_slower_rank(self) -> None:
+        self.start(ranks=2)
+        stream = dws.Stream.new()
+        trainers = [self.trainer(rank, 2, stream) for rank in range(2)]
+        views = [
+            trainer.register([dws.TensorSpec(f"t{rank}", "F32", (10,))])
+            for rank, trainer in enumerate(trainers)
+        ]
+        engine = self.engine()
+        live = engine.attach({f"t{rank}": np.zeros(10, np.float32) for rank in range(2)})
+        for version in (1, 2):
+            for trainer in trainers:
+                trainer.publish(version)
+        self.await_version(engine, 2)
+        views[0]["t0"][:] = 3
+        trainers[0].publish(3)
+        with self.assertRaises(dws.DeadlineError):
+            trainers[0].wait(3, timeout=0.5)
+        self.assertEqual(engine.wait_ready(0).version, 2)
+        trainers[1].publish(3)
+        trainers[0].wait(3)
+        self.await_version(engine, 3)
+        self.assertEqual(live["t0"][0], 3)
+
+
+class MappingTest(IntegrationCase):
+    def published(self) -> tuple[dws.Trainer, Any]:
+        self.start()
+        random = np.random.default_rng(3)
+        weights = {
+            name: random.standard_normal(shape, np.float32)
+            for name, shape in {"q": (8, 16), "k": (4, 16), "v": (4, 16), "down": (16, 8)}.items()
+        }
+        trainer = self.trainer()
+        source = trainer.register(
+            weights,
+            cuts={
+                "q": dws.Cut.even(8, 2),
+                "k": dws.Cut.even(4, 2),
+                "v": dws.Cut.even(4, 2),
+                "down": dws.Cut.even(8, 2, dim=1),
+            },
+        )
+        trainer.publish(1)
+        return trainer, source
+
+    def test_a_fused_projection_is_filled_from_its_parts(self) -> None:
+        trainer, source = self.published()
+        engine = self.engine()
+        live = engine.attach(
+            {"qkv": np.zeros((16, 16), np.float32), "down": np.zeros((16, 8), np.float32)},
+            mapping={"qkv": dws.Fused(["q", "k", "v"], sizes=[8, 4, 4])},
+        )
+        for version in (2, 3):
+            for array in source.values():
+                array[version] += 1
+            trainer.publish(version)
+            trainer.wait(version)
+            self.await_version(engine, version)
+            fused = np.concatenate([source[name] for name in "qkv"])
+            self.assert_same_weights(engine, live, {"qkv": fused, "down": source["down"]})
+
+    def test_two_tensor_parallel_ranks_hold_slices_and_commit_together(self) -> None:
+        trainer, source = self.published()
+        engines = [self.engine(rank=rank, world_size=2) for rank in range(2)]
+        lives = []
+        for rank, engine in enumerate(engines):
+            parts = [dws.Slice("q", 0, 4 * rank, 4 * rank + 4)]
+            parts += [dws.Slice(name, 0, 2 * rank, 2 * rank + 2) for name in "kv"]
+            lives.append(
+                engine.attach(
+                    {"qkv": np.zeros((8, 16), np.float32), "down": np.zeros((16, 4), np.float32)},
+                    mapping={
+                        "qkv": dws.Fused(parts),
+                        "down": dws.Slice("down", 1, 4 * rank, 4 * rank + 4),
+                    },
+                )
+            )
+        for version in (2, 3):
+            for array in source.values():
+                array[:, version] -= 0.5
+            trainer.publish(version)
+            trainer.wait(version)
+            for rank, (engine, live) in enumerate(zip(engines, lives)):
+                self.await_version(engine, version)
+                wanted = [source["q"][4 * rank : 4 * rank + 4]]
+                wanted += [source[name][2 * rank : 2 * rank + 2] for name in "kv"]
+                down = np.ascontiguousarray(source["down"][:, 4 * rank : 4 * rank + 4])
+                self.assert_same_weights(
+                    engine, live, {"qkv": np.concatenate(wanted), "down": down}
+                )
+
+    def test_a_slice_that_is_no_union_is_refused_naming_the_grid(self) -> None:
+        _, source = self.published()
+        engine = self.engine()
+        with self.assertRaisesRegex(dws.InvalidArgumentError, r"\[2, 6\).*'q'.*cut on dim 0 at"):
+            engine.attach(
+                {"q": np.zeros((4, 16), np.float32)},
+                mapping={"q": dws.Slice("q", 0, 2, 6)},
+                excluded=["k", "v", "down"],
+            )
+
+    def test_what_is_neither_mapped_nor_excluded_is_named(self) -> None:
+        self.published()
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "'down'.*excluded"):
+            self.engine().attach({"q": np.zeros((8, 16), np.float32)}, excluded=["k", "v"])
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "'nothing'"):
+            self.engine().attach({"nothing": np.zeros((8, 16), np.float32)})
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "expected \\[8, 16\\]"):
+            self.engine().attach({"q": np.zeros((8, 15), np.float32)}, excluded=["k", "v", "down"])
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "F64"):
+            self.engine().attach({"q": np.zeros((8, 16))}, excluded=["k", "v", "down"])
+
+    def test_derived_tensors_are_rebuilt_before_the_engine_resumes(self) -> None:
+        trainer, source = self.published()
+        engine = self.engine()
+        norm = np.zeros(1)
+        live: dict[str, Any] = {}
+
+        def rebuild(version: int) -> None:
+            norm[0] = np.abs(live["q"]).sum() if live else -1
+
+        live.update(
+            engine.attach(
+                {"q": np.zeros((8, 16), np.float32)},
+                excluded=["k", "v", "down"],
+                post_commit=rebuild,
+            )
+        )
+        self.await_version(engine, 1)
+        source["q"][0] = 9
+        trainer.publish(2)
+        trainer.wait(2)
+        self.await_version(engine, 2)
+        self.assertEqual(norm[0], np.abs(source["q"]).sum())
+
+
+if __name__ == "__main__":
+    unittest.main()
