@@ -1,0 +1,218 @@
+#include "receiver_daemon/receiver_app.h"
+
+#include <chrono>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/log.h"
+#include "common/base/thread_pool.h"
+#include "common/ledger/file_version_ledger.h"
+#include "common/service/admin_service.h"
+#include "common/service/grpc_server.h"
+#include "common/service/handle_socket.h"
+#include "common/service/http_endpoint.h"
+#include "common/service/lifecycle.h"
+#include "common/service/ports_file.h"
+#include "receiver_daemon/attach_desk.h"
+#include "receiver_daemon/engine_registry.h"
+#include "receiver_daemon/engine_service.h"
+#include "receiver_daemon/receiver_status.h"
+#include "receiver_daemon/subscription.h"
+#include "receiver_daemon/sync_links.h"
+#include "receiver_daemon/worker.h"
+
+namespace dws {
+namespace {
+
+constexpr uint64_t kStagingBytesMin = uint64_t{1} << 20;
+
+Status CheckOptions(const ReceiverOptions& options) {
+  if (options.job_id.empty() || options.job_id.size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("--job-id has {} bytes, expected 1 to {}", options.job_id.size(),
+                                limits::kIdBytesMax);
+  }
+  if (options.receiver_id.empty() || options.receiver_id.size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("--receiver-id has {} bytes, expected 1 to {}", options.receiver_id.size(),
+                                limits::kIdBytesMax);
+  }
+  if (options.senders.empty() || options.senders.size() > limits::kSendersMax) {
+    return InvalidArgumentError("--sender was given {} times, expected one for each trainer rank, at most {}",
+                                options.senders.size(), limits::kSendersMax);
+  }
+  if (options.staging_bytes < kStagingBytesMin) {
+    return InvalidArgumentError("--staging-bytes is {}, expected at least {}", options.staging_bytes,
+                                kStagingBytesMin);
+  }
+  return OkStatus();
+}
+
+// Above those of any earlier process with this state folder, as long as the wall clock is.
+Generation FirstGeneration() {
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  return Generation(static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(since_epoch).count()));
+}
+
+}  // namespace
+
+// Members are in the order of construction; what calls into another is destroyed before it.
+class ReceiverApp::Impl {
+ public:
+  explicit Impl(const ReceiverOptions& options)
+      : options_(options),
+        started_(clock_.Now()),
+        pool_(options.threads),
+        registry_(FirstGeneration(), changed_) {}
+  ~Impl() { Stop(); }
+
+  Status Start();
+  void Stop();
+  uint16_t admin_port() const { return tcp_server_->port().value_or(0); }
+  uint16_t http_port() const { return http_->port(); }
+
+ private:
+  Status StartEngineSide();
+  Status StartServers();
+  void Fill(v1::StatusReply& reply) const;
+
+  const ReceiverOptions options_;
+  RealClock clock_;
+  const TimePoint started_;
+  PosixFileSystem file_system_;
+  ThreadPool pool_;
+  Lifecycle lifecycle_;
+  ChangeSignal changed_;
+  EngineRegistry registry_;
+  std::unique_ptr<ReceiverLedger> ledger_;
+  std::unique_ptr<Subscription> subscription_;
+  std::unique_ptr<SyncLinks> links_;
+  std::unique_ptr<HandleSocket> handles_;
+  std::unique_ptr<AttachDesk> desk_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<EngineServiceImpl> engine_service_;
+  std::unique_ptr<AdminServiceImpl> unix_admin_;
+  std::unique_ptr<AdminServiceImpl> tcp_admin_;
+  std::unique_ptr<GrpcServer> unix_server_;
+  std::unique_ptr<GrpcServer> tcp_server_;
+  std::unique_ptr<HttpEndpoint> http_;
+};
+
+Status ReceiverApp::Impl::Start() {
+  DWS_RETURN_IF_ERROR(CheckOptions(options_));
+  DWS_ASSIGN_OR_RETURN(ledger_, OpenReceiverLedger(file_system_, options_.state_dir));
+  subscription_ =
+      std::make_unique<Subscription>(options_.senders, ledger_->state().stream(), changed_);
+  links_ = std::make_unique<SyncLinks>(
+      SyncLinks::Options{.addresses = options_.senders,
+                         .job_id = options_.job_id,
+                         .receiver_id = options_.receiver_id},
+      *subscription_, clock_);
+  DWS_RETURN_IF_ERROR(StartEngineSide());
+  DWS_RETURN_IF_ERROR(StartServers());
+  worker_->Start();
+  links_->Start();
+  if (!options_.ports_file.empty()) {
+    DWS_RETURN_IF_ERROR(WritePortsFile(file_system_, options_.ports_file,
+                                       {{"admin", admin_port()}, {"http", http_port()}}));
+  }
+  LogInfo("serving socket={} admin_port={} http_port={} senders={}", options_.socket, admin_port(),
+          http_port(), options_.senders.size());
+  return OkStatus();
+}
+
+Status ReceiverApp::Impl::StartEngineSide() {
+  DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles"}));
+  desk_ = std::make_unique<AttachDesk>(*subscription_, registry_, *handles_, clock_, changed_);
+  worker_ = std::make_unique<Worker>(
+      Worker::Parts{.subscription = *subscription_,
+                    .registry = registry_,
+                    .senders = *links_,
+                    .ledger = *ledger_,
+                    .pool = pool_,
+                    .clock = clock_,
+                    .changed = changed_,
+                    .on_readiness =
+                        [this](bool ready, const std::string& reason) {
+                          LogInfo("readiness ready={} reason='{}'", ready, reason);
+                          if (ready) {
+                            lifecycle_.SetReady();
+                          } else {
+                            lifecycle_.SetNotReady(reason);
+                          }
+                        }},
+      Worker::Options{.prepare = {.spool_folder = options_.state_dir,
+                                  .staging_bytes_max = options_.staging_bytes},
+                      .pause_timeout = limits::kPauseDeadline});
+  engine_service_ =
+      std::make_unique<EngineServiceImpl>(*desk_, registry_, handles_->path(), clock_);
+  return OkStatus();
+}
+
+Status ReceiverApp::Impl::StartServers() {
+  const auto fill = [this](v1::StatusReply& reply) { Fill(reply); };
+  unix_admin_ = std::make_unique<AdminServiceImpl>(fill);
+  tcp_admin_ = std::make_unique<AdminServiceImpl>(fill);
+  // Engines hand memory over, so they are on this machine: their service is on the unix socket only.
+  DWS_ASSIGN_OR_RETURN(
+      unix_server_,
+      GrpcServer::Start({.unix_socket = options_.socket,
+                         .listen = "",
+                         .insecure = false,
+                         .services = {{.name = "dws.v1.EngineService", .service = engine_service_.get()},
+                                      {.name = "dws.v1.AdminService", .service = unix_admin_.get()}},
+                         .lifecycle = &lifecycle_}));
+  DWS_ASSIGN_OR_RETURN(
+      tcp_server_,
+      GrpcServer::Start({.unix_socket = "",
+                         .listen = options_.listen,
+                         .insecure = options_.insecure,
+                         .services = {{.name = "dws.v1.AdminService", .service = tcp_admin_.get()}},
+                         .lifecycle = &lifecycle_}));
+  DWS_ASSIGN_OR_RETURN(http_, HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
+                                                   HealthPages(lifecycle_)));
+  return OkStatus();
+}
+
+void ReceiverApp::Impl::Fill(v1::StatusReply& reply) const {
+  const Lifecycle::State state = lifecycle_.state();
+  reply.set_daemon("dws-receiver");
+  reply.set_job_id(options_.job_id);
+  reply.set_ready(state.ready);
+  reply.set_reason(state.reason);
+  reply.set_uptime_seconds(ToSeconds(clock_.Now() - started_));
+  FillReceiverStatus(options_.receiver_id, worker_->status(), *subscription_, registry_,
+                     *reply.mutable_receiver());
+}
+
+void ReceiverApp::Impl::Stop() {
+  lifecycle_.SetStopping();
+  // 1. no new engines  2. the worker ends what it does; only a pause can keep it, which losing the leases ends
+  // 3. leases and memory  4. senders hear the last acknowledgements until here  5. servers
+  if (desk_ != nullptr) desk_->Stop();
+  if (links_ != nullptr) links_->CancelFetches();
+  const bool ended = worker_ == nullptr || worker_->RequestStop(limits::kShutdownGrace);
+  const Status reason = UnavailableError("the receiver is shutting down");
+  if (!ended) registry_.EndAll(reason);
+  if (worker_ != nullptr) worker_->Join();
+  registry_.EndAll(reason);
+  if (links_ != nullptr) links_->Stop();
+  http_.reset();
+  if (tcp_server_ != nullptr) tcp_server_->Shutdown();
+  if (unix_server_ != nullptr) unix_server_->Shutdown();
+}
+
+ReceiverApp::ReceiverApp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ReceiverApp::~ReceiverApp() = default;
+
+Result<std::unique_ptr<ReceiverApp>> ReceiverApp::Start(const ReceiverOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  DWS_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<ReceiverApp>(new ReceiverApp(std::move(impl)));
+}
+
+uint16_t ReceiverApp::admin_port() const { return impl_->admin_port(); }
+uint16_t ReceiverApp::http_port() const { return impl_->http_port(); }
+void ReceiverApp::Stop() { impl_->Stop(); }
+
+}  // namespace dws

@@ -1,0 +1,65 @@
+// The connection to one sender: a channel, its Sync stream with reconnection and keepalive, its blocking calls.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "proto/sync.grpc.pb.h"
+#include "receiver_daemon/active_calls.h"
+#include "receiver_daemon/fetch.h"
+#include "receiver_daemon/subscription.h"
+#include "receiver_daemon/sync_call.h"
+
+namespace dws {
+
+// Lifecycle: connects with its first Tick; Stop waits for the stream's end. Threads: safe from any.
+class SyncLink {
+ public:
+  struct Identity {
+    std::string job_id;
+    std::string receiver_id;
+  };
+
+  SyncLink(SenderIndex index, const std::string& address, Identity identity, Subscription& subscription,
+           const Clock& clock);
+
+  // Connects when it is time, and drops a stream that has been silent for limits::kKeepaliveTimeout.
+  void Tick();
+  void Send(v1::SyncUp message);
+  void Stop();
+
+  Fetcher fetcher() { return Fetcher(*stub_, calls_); }
+  ActiveCalls& calls() { return calls_; }
+
+ private:
+  Status OnMessage(const v1::SyncDown& message);
+  void OnDone(const Status& reason);
+  v1::SyncUp Hello(const std::optional<VersionAt>& live) const;
+  // Says what was committed between Hello and now, when an acknowledgement may have been lost.
+  void CatchUp();
+
+  const SenderIndex index_;
+  const std::string address_;
+  const Identity identity_;
+  Subscription& subscription_;
+  const Clock& clock_;
+  const std::unique_ptr<v1::SyncService::Stub> stub_;
+  ActiveCalls calls_;
+
+  Mutex mutex_;
+  CondVar done_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  bool starting_ GUARDED_BY(mutex_) = false;  // a call is about to be in call_
+  std::shared_ptr<SyncCall> call_ GUARDED_BY(mutex_);
+  bool done_early_ GUARDED_BY(mutex_) = false;  // it ended before it was in call_
+  bool heard_ GUARDED_BY(mutex_) = false;     // something arrived on this call
+  std::optional<VersionAt> hello_live_ GUARDED_BY(mutex_);  // what Hello said
+  TimePoint last_heard_ GUARDED_BY(mutex_);
+  TimePoint next_attempt_ GUARDED_BY(mutex_);
+  Duration delay_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws
