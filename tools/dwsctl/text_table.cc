@@ -48,7 +48,7 @@ std::string FormatSeconds(double seconds) {
   if (seconds < 0.9995e-3) return fmt::format("{:.0f} us", seconds * 1e6);
   if (seconds < 0.99995) return fmt::format("{:.1f} ms", seconds * 1e3);
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
-  const auto whole = static_cast<uint64_t>(std::min(seconds, 1e15) + 0.5);
+  const auto whole = static_cast<uint64_t>(std::llround(std::min(seconds, 1e15)));
   if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
   if (whole < 86400) return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
   return fmt::format("{} d {} h", whole / 86400, whole / 3600 % 24);
