@@ -1,0 +1,143 @@
+#include "tests/common/delta/objects.h"
+
+#include "common/base/check.h"
+#include "common/delta/checksum.h"
+#include "common/delta/decoder.h"
+#include "common/delta/diff.h"
+#include "common/delta/frame.h"
+#include "common/delta/manifest.h"
+#include "common/model/limits.h"
+
+namespace dws::samples {
+namespace {
+
+struct BlockRange {
+  uint32_t elements = 0;
+  size_t begin_bytes = 0;
+  size_t size_bytes = 0;
+};
+
+BlockRange RangeOf(const RankLayout::SliceEntry& slice, uint32_t block) {
+  const size_t element_bytes = ElementBytes(slice.dtype);
+  const uint32_t elements = BlockElements(slice.elements, block);
+  return {.elements = elements,
+          .begin_bytes = size_t{block} * limits::kBlockElements * element_bytes,
+          .size_bytes = elements * element_bytes};
+}
+
+Status ApplyFrame(ByteSpan object, const ObjectHeader& header, const FrameEntry& entry,
+                  const RankLayout::SliceEntry& slice, Bytes& bytes, uint64_t& nnz) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlockView> blocks,
+                       ParseFrame(FrameBytes(object, header, entry), entry));
+  DecodedBlock decoded;
+  for (uint32_t b = 0; b < blocks.size(); ++b) {
+    const BlockRange range = RangeOf(slice, entry.first_block + b);
+    DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, range.elements, blocks[b], decoded));
+    ApplyBlock(slice.dtype, decoded, MutableByteSpan(bytes).subspan(range.begin_bytes, range.size_bytes));
+    nnz += blocks[b].nnz;
+  }
+  return OkStatus();
+}
+
+Status CompareDigest(std::string_view what, const Digest& found, const Digest& expected) {
+  if (found == expected) return OkStatus();
+  return DataLossError("digest {} is {}, expected {}", what, ToString(found), ToString(expected));
+}
+
+}  // namespace
+
+State RandomState(const RankLayout& layout, uint64_t seed) {
+  State state;
+  for (const RankLayout::SliceEntry& slice : layout.slices()) {
+    Random random(seed + state.size());
+    state.push_back(RandomBytes(random, slice.size_bytes()));
+  }
+  return state;
+}
+
+Encoding EncodeState(const RankLayout& layout, const State& before, const State& after,
+                     const EncodeOptions& options) {
+  Encoding encoding;
+  BlockChanges changes;
+  for (size_t s = 0; s < layout.slices().size(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slices()[s];
+    std::vector<EncodedBlock>& blocks = encoding.blocks.emplace_back();
+    encoding.before.push_back(DigestBytes(before[s], slice.first_word));
+    encoding.after.push_back(encoding.before.back());
+    for (uint32_t b = 0; b < slice.blocks; ++b) {
+      const BlockRange range = RangeOf(slice, b);
+      const ByteSpan block = ByteSpan(after[s]).subspan(range.begin_bytes, range.size_bytes);
+      encoding.after.back() +=
+          DiffBlock(slice.dtype, ByteSpan(before[s]).subspan(range.begin_bytes, range.size_bytes), block,
+                    slice.first_word + range.begin_bytes / 8, changes);
+      blocks.push_back(EncodeBlock(slice.dtype, changes, block, options));
+    }
+  }
+  return encoding;
+}
+
+DeltaManifest Identity(const RankLayout& layout, const Encoding& encoding, uint64_t base) {
+  DeltaManifest manifest;
+  manifest.stream = {.incarnation = 7, .id_hi = 0x0123456789ABCDEF, .id_lo = 0xFEDCBA9876543210};
+  manifest.trainer_rank = TrainerRank(3);
+  manifest.version = WeightVersion(base + 1);
+  manifest.base_version = WeightVersion(base);
+  manifest.layout_signature = layout.signature();
+  manifest.state_token = StateToken(encoding.after);
+  return manifest;
+}
+
+Bytes SealObject(const RankLayout& layout, const Encoding& encoding, uint64_t base) {
+  std::vector<SliceBlocks> slices;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    slices.push_back({.slice = RankSlice(s),
+                      .before = encoding.before[s],
+                      .after = encoding.after[s],
+                      .blocks = encoding.blocks[s]});
+  }
+  return BuildObject(Identity(layout, encoding, base), slices);
+}
+
+Status ApplyObject(ByteSpan object, const RankLayout& layout, bool compare_base, State& state) {
+  DWS_ASSIGN_OR_RETURN(const ObjectHeader header, ParseObjectHeader(object));
+  DWS_ASSIGN_OR_RETURN(const DeltaManifest manifest, ParseObjectManifest(object, layout));
+  if (object.size() != header.total_bytes()) {
+    return DataLossError("object: {} bytes, expected {}", object.size(), header.total_bytes());
+  }
+  for (const SliceDelta& delta : manifest.slices) {
+    const RankLayout::SliceEntry& slice = layout.slice(delta.slice);
+    Bytes& bytes = state[delta.slice.value()];
+    if (compare_base) {
+      DWS_RETURN_IF_ERROR(CompareDigest("before", DigestBytes(bytes, slice.first_word), delta.before));
+    }
+    uint64_t nnz = 0;
+    for (const FrameEntry& entry : delta.frames) {
+      DWS_RETURN_IF_ERROR(ApplyFrame(object, header, entry, slice, bytes, nnz));
+    }
+    if (nnz != delta.nnz) return DataLossError("{} changes, expected {}", nnz, delta.nnz);
+    DWS_RETURN_IF_ERROR(CompareDigest("after", DigestBytes(bytes, slice.first_word), delta.after));
+  }
+  return OkStatus();
+}
+
+Bytes Assemble(const DeltaManifest& manifest, ByteSpan frames, uint32_t format_version) {
+  const Bytes stored = SerializeManifest(manifest);
+  constexpr uint8_t kMagic[] = {0x89, 'D', 'W', 'S', '\r', '\n', 0x1A, '\n'};
+  Bytes object(kObjectHeaderBytes);
+  std::memcpy(object.data(), kMagic, sizeof(kMagic));
+  StoreLe(object.data() + 8, format_version);
+  StoreLe(object.data() + 16, uint64_t{stored.size()});
+  StoreLe(object.data() + 24, uint64_t{stored.size()});
+  StoreLe(object.data() + 32, Checksum(stored));
+  StoreLe(object.data() + 40, uint64_t{frames.size()});
+  FixHeaderChecksum(object);
+  object.insert(object.end(), stored.begin(), stored.end());
+  object.insert(object.end(), frames.begin(), frames.end());
+  return object;
+}
+
+void FixHeaderChecksum(Bytes& object) {
+  StoreLe(object.data() + 56, Checksum(ByteSpan(object).first(56)));
+}
+
+}  // namespace dws::samples

@@ -1,0 +1,45 @@
+// Whole objects for tests: states of all slices of a layout, the object between two of them, and applying one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/delta/encoder.h"
+#include "common/delta/object.h"
+#include "common/model/layout.h"
+#include "tests/common/delta/samples.h"
+
+namespace dws::samples {
+
+// Canonical bytes of every slice of a rank.
+using State = std::vector<Bytes>;
+
+// Slice i has the bytes of Random(seed + i).
+State RandomState(const RankLayout& layout, uint64_t seed);
+
+// The encoded blocks of every slice, and its digests.
+struct Encoding {
+  std::vector<std::vector<EncodedBlock>> blocks;
+  std::vector<Digest> before;
+  std::vector<Digest> after;
+};
+Encoding EncodeState(const RankLayout& layout, const State& before, const State& after,
+                     const EncodeOptions& options);
+
+// Version `base` + 1 over `base`, made for `layout`; state token of the digests after.
+DeltaManifest Identity(const RankLayout& layout, const Encoding& encoding, uint64_t base);
+
+Bytes SealObject(const RankLayout& layout, const Encoding& encoding, uint64_t base);
+
+// Checks everything that can be checked and brings `state` to the object's version. Digests before are
+// compared when `compare_base`. DATA_LOSS also when a digest differs.
+Status ApplyObject(ByteSpan object, const RankLayout& layout, bool compare_base, State& state);
+
+// An object of these parts with sound checksums, whatever the parts hold.
+Bytes Assemble(const DeltaManifest& manifest, ByteSpan frames, uint32_t format_version);
+
+// Puts the right checksum into the header at the front of `object`.
+void FixHeaderChecksum(Bytes& object);
+
+}  // namespace dws::samples

@@ -1,0 +1,55 @@
+// Writes the golden files: make_golden tests/golden/delta_v1. Only for new cases: files of a format version never
+// change, and golden_test fails when one does.
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/golden/golden_cases.h"
+
+namespace dws::golden {
+namespace {
+
+nlohmann::json Describe(const GoldenCase& golden) {
+  nlohmann::json shards = nlohmann::json::array();
+  for (const Shard& shard : golden.layout.shards()) {
+    shards.push_back({{"name", shard.tensor.name},
+                      {"dtype", ToString(shard.tensor.dtype)},
+                      {"shape", shard.tensor.shape},
+                      {"cut_dim", shard.tensor.cut_dim},
+                      {"cuts", shard.tensor.cuts},
+                      {"first_slice", shard.first_slice},
+                      {"slice_count", shard.slice_count}});
+  }
+  nlohmann::json after = nlohmann::json::array();
+  for (const samples::Bytes& bytes : golden.after) {
+    after.push_back(fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size())));
+  }
+  return {{"file", golden.name + ".dws"}, {"layout", shards},
+          {"seed", golden.seed},          {"compare_base", golden.compare_base},
+          {"outcome", golden.outcome},    {"after_xxh3", after}};
+}
+
+int Main(const std::string& directory) {
+  nlohmann::json index = nlohmann::json::array();
+  for (const GoldenCase& golden : MakeGoldenCases()) {
+    index.push_back(Describe(golden));
+    std::ofstream file(directory + "/" + golden.name + ".dws", std::ios::binary);
+    file.write(reinterpret_cast<const char*>(golden.object.data()),
+               static_cast<std::streamsize>(golden.object.size()));
+  }
+  std::ofstream(directory + "/cases.json") << index.dump(1) << "\n";
+  fmt::print("{} golden files in {}\n", index.size(), directory);
+  return 0;
+}
+
+}  // namespace
+}  // namespace dws::golden
+
+int main(int argc, char** argv) {
+  if (argc == 2) return dws::golden::Main(argv[1]);
+  fmt::print(stderr, "usage: make_golden DIRECTORY\n");
+  return 2;
+}

@@ -1,0 +1,442 @@
+"""A second decoder of delta objects, written from common/delta/FORMAT.md and from nothing else.
+
+Slow and simple on purpose: bits are characters, planes are read one number at a time. It decides with
+the C++ decoder whether the format page says all there is to say.
+"""
+
+import struct
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+import xxhash
+import zstandard
+
+BLOCK_ELEMENTS = 65536
+MAGIC = b"\x89DWS\r\n\x1a\n"
+MASK64 = (1 << 64) - 1
+
+# name: (number, bytes, is float)
+DTYPES = {
+    "BOOL": (1, 1, False), "U8": (2, 1, False), "I8": (3, 1, False), "F8_E4M3": (4, 1, True),
+    "F8_E5M2": (5, 1, True), "F8_E8M0": (6, 1, False), "U16": (7, 2, False), "I16": (8, 2, False),
+    "F16": (9, 2, True), "BF16": (10, 2, True), "U32": (11, 4, False), "I32": (12, 4, False),
+    "F32": (13, 4, True), "U64": (14, 8, False), "I64": (15, 8, False), "F64": (16, 8, True),
+}
+
+
+class FormatError(Exception):
+    """An object is refused; `code` is the status code that FORMAT.md names."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+def must(condition: bool, message: str) -> None:
+    if not condition:
+        raise FormatError("DATA_LOSS", message)
+
+
+# --- Elements, slices and blocks -------------------------------------------------------------------
+
+
+class Slice(NamedTuple):
+    dtype: str
+    elements: int
+    first_word: int
+
+    @property
+    def element_bytes(self) -> int:
+        return DTYPES[self.dtype][1]
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.elements // BLOCK_ELEMENTS)
+
+    def block_elements(self, block: int) -> int:
+        return min(BLOCK_ELEMENTS, self.elements - block * BLOCK_ELEMENTS)
+
+
+def rank_slices(layout: List[Dict[str, Any]]) -> List[Slice]:
+    """The slices of a layout (shards as cases.json has them) in the order of their numbers."""
+    slices = []
+    for shard in layout:
+        shape, cuts, dim = shard["shape"], shard["cuts"], shard["cut_dim"]
+        whole = shape[dim] if shape else 1
+        bounds = [0] + cuts + [whole]
+        first_word = 0
+        for number in range(len(bounds) - 1):
+            elements = 1
+            for i, extent in enumerate(shape):
+                elements *= bounds[number + 1] - bounds[number] if i == dim else extent
+            if shard["first_slice"] <= number < shard["first_slice"] + shard["slice_count"]:
+                slices.append(Slice(shard["dtype"], elements, first_word))
+            for block in range(-(-elements // BLOCK_ELEMENTS)):
+                count = min(BLOCK_ELEMENTS, elements - block * BLOCK_ELEMENTS)
+                first_word += -(-count * DTYPES[shard["dtype"]][1] // 8)
+    return slices
+
+
+# --- Ordinals and digest ---------------------------------------------------------------------------
+
+
+def ordinal(bits: int, dtype: str) -> int:
+    _, size, is_float = DTYPES[dtype]
+    w = size * 8
+    if is_float and bits >> (w - 1):
+        return bits ^ ((1 << (w - 1)) - 1)
+    return bits
+
+
+def fin(x: int) -> int:
+    m = 0xD6E8FEB86659FD93
+    x ^= x >> 32
+    x = x * m & MASK64
+    x ^= x >> 32
+    x = x * m & MASK64
+    return x ^ (x >> 32)
+
+
+def digest_words(words: List[int], first: int) -> Tuple[int, int]:
+    lane0 = lane1 = 0
+    for i, w in enumerate(words, first):
+        lane0 += fin((0x9E3779B97F4A7C15 * w + 0xC2B2AE3D27D4EB4F * i + 0x243F6A8885A308D3) & MASK64)
+        lane1 += fin((0xD6E8FEB86659FD93 * w + 0xA0761D6478BD642E * i + 0x13198A2E03707344) & MASK64)
+    return lane0 & MASK64, lane1 & MASK64
+
+
+def words_of(data: bytes) -> List[int]:
+    data += b"\0" * (-len(data) % 8)
+    return list(struct.unpack(f"<{len(data) // 8}Q", data))
+
+
+def slice_digest(part: Slice, data: bytes) -> Tuple[int, int]:
+    """The digest of a slice, block by block: each is padded by itself."""
+    total, word = [0, 0], part.first_word
+    step = BLOCK_ELEMENTS * part.element_bytes
+    for at in range(0, len(data), step):
+        words = words_of(data[at : at + step])
+        lanes = digest_words(words, word)
+        total = [(total[0] + lanes[0]) & MASK64, (total[1] + lanes[1]) & MASK64]
+        word += len(words)
+    return total[0], total[1]
+
+
+def layout_signature(layout: List[Dict[str, Any]]) -> Tuple[int, int]:
+    text = b""
+    for shard in layout:
+        name = shard["name"].encode()
+        numbers = [DTYPES[shard["dtype"]][0], len(shard["shape"]), *shard["shape"], shard["cut_dim"]]
+        numbers += [len(shard["cuts"]), *shard["cuts"], shard["first_slice"], shard["slice_count"]]
+        text += struct.pack("<Q", len(name)) + name + struct.pack(f"<{len(numbers)}Q", *numbers)
+    return digest_words(words_of(text), 0)
+
+
+def state_token(digests: List[Tuple[int, int]]) -> Tuple[int, int]:
+    return digest_words([lane for pair in digests for lane in pair], 0)
+
+
+# --- Object and manifest ---------------------------------------------------------------------------
+
+
+def protobuf(data: bytes) -> Dict[int, List[Any]]:
+    """The fields of a message: varints and fixed64 as numbers, messages as bytes."""
+    fields: Dict[int, List[Any]] = {}
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            must(at < len(data), "manifest: cut off")
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        tag = varint()
+        kind = tag & 7
+        must(kind in (0, 1, 2), f"manifest: wire type {kind}")
+        if kind == 0:
+            value: Any = varint()
+        else:
+            size = 8 if kind == 1 else varint()
+            must(at + size <= len(data), "manifest: cut off")
+            value = data[at : at + size]
+            at += size
+            if kind == 1:
+                value = struct.unpack("<Q", value)[0]
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
+
+
+def number(fields: Dict[int, List[Any]], field: int) -> int:
+    return fields.get(field, [0])[-1]
+
+
+def digest_field(fields: Dict[int, List[Any]], field: int) -> Tuple[int, int]:
+    lanes = protobuf(fields.get(field, [b""])[-1])
+    return number(lanes, 1), number(lanes, 2)
+
+
+def checksum(data: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(data)
+
+
+def unzstd(data: bytes, size: int) -> bytes:
+    try:
+        out = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+    except zstandard.ZstdError as error:
+        raise FormatError("DATA_LOSS", f"zstd: {error}") from error
+    must(len(out) == size, f"zstd: {len(out)} bytes, expected {size}")
+    return out
+
+
+def read_header(data: bytes) -> Tuple[bytes, bytes]:
+    """The manifest before compression, and the bytes of all frames."""
+    must(len(data) >= 64, "header cut off")
+    must(data[:8] == MAGIC, "magic")
+    must(checksum(data[:56]) == struct.unpack("<Q", data[56:64])[0], "header checksum")
+    version, flags, stored, raw, manifest_sum, frames, reserved = struct.unpack("<IIQQQQQ", data[8:56])
+    if version != 1:
+        raise FormatError("UNIMPLEMENTED", f"format version {version}")
+    must(flags in (0, 1) and reserved == 0, "flags or reserved bytes")
+    must(stored < raw if flags else stored == raw, "manifest sizes")
+    must(raw <= 1 << 28 and frames <= 1 << 42, "sizes above the limits")
+    must(len(data) == 64 + stored + frames, "size of the object")
+    manifest = data[64 : 64 + stored]
+    must(checksum(manifest) == manifest_sum, "manifest checksum")
+    return (unzstd(manifest, raw) if flags else manifest), data[64 + stored :]
+
+
+def decode_object(data: bytes, layout: List[Dict[str, Any]], base: List[bytes],
+                  compare_base: bool = True) -> List[bytes]:
+    """The state of all slices after `data`, an object over `base`. Raises FormatError."""
+    slices = rank_slices(layout)
+    manifest_bytes, frames = read_header(data)
+    blocks = sum(part.blocks for part in slices)
+    must(len(manifest_bytes) <= 160 + 80 * len(slices) + 56 * blocks, "size of the manifest")
+    manifest = protobuf(manifest_bytes)
+    if digest_field(manifest, 5) != layout_signature(layout):
+        raise FormatError("FAILED_PRECONDITION", "another layout")
+    must(number(manifest, 3) >= 1 and number(manifest, 3) > number(manifest, 4), "versions")
+
+    state = list(base)
+    next_slice = next_offset = 0
+    for message in manifest.get(6, []):
+        delta = protobuf(message)
+        index = number(delta, 1)
+        must(next_slice <= index < len(slices), f"slice {index}")
+        next_slice = index + 1
+        part = slices[index]
+        must(number(delta, 2) <= part.elements and 5 in delta, f"slice {index}: changes or frames")
+        if compare_base:
+            must(slice_digest(part, state[index]) == digest_field(delta, 3), f"slice {index}: base")
+        nnz = next_block = 0
+        for entry in map(protobuf, delta[5]):
+            first, count, offset, size, frame_sum = (number(entry, f) for f in range(1, 6))
+            must(next_block <= first and 1 <= count <= 65536 and first + count <= part.blocks,
+                 f"slice {index}: blocks of a frame")
+            must(24 <= size <= 1 << 20 and offset == next_offset, f"slice {index}: bytes of a frame")
+            must(offset + size <= len(frames), f"slice {index}: a frame outside the object")
+            next_block, next_offset = first + count, offset + size
+            frame = frames[offset : offset + size]
+            must(checksum(frame) == frame_sum, f"slice {index}: frame checksum")
+            for i, block in enumerate(read_frame(frame, count)):
+                state[index] = apply_block(part, first + i, block, state[index])
+                nnz += block.nnz
+        must(nnz == number(delta, 2), f"slice {index}: nnz")
+        must(slice_digest(part, state[index]) == digest_field(delta, 4), f"slice {index}: digest after")
+    must(next_offset == len(frames), "bytes that belong to no frame")
+    if manifest.get(6) is None or len(manifest[6]) == len(slices):
+        digests = [slice_digest(part, data) for part, data in zip(slices, state)]
+        must(digest_field(manifest, 7) == state_token(digests), "state token")
+    return state
+
+
+# --- Frame -----------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    mode: int
+    nnz: int
+    parameters: int
+    payload: bytes
+
+
+class Bits:
+    """A sequence of bits, read from the front."""
+
+    def __init__(self, data: bytes) -> None:
+        self.bits = "".join(format(byte, "08b")[::-1] for byte in data)
+        self.at = 0
+
+    def take(self, width: int) -> int:
+        must(self.at + width <= len(self.bits), "a plane is cut off")
+        text = self.bits[self.at : self.at + width]
+        self.at += width
+        return int(text[::-1], 2) if text else 0
+
+    def plane(self, count: int, width: int) -> List[int]:
+        return [self.take(width) for _ in range(count)]
+
+    def unary(self) -> int:
+        one = self.bits.find("1", self.at)
+        must(one >= 0, "a plane is cut off")
+        zeros = one - self.at
+        self.at = one + 1
+        return zeros
+
+    def finish(self) -> None:
+        rest = self.bits[self.at :]
+        must(len(rest) < 8 and "1" not in rest, "padding")
+
+
+def read_frame(frame: bytes, count: int) -> List[Block]:
+    blocks, payload_bytes, size_base, nnz_base = struct.unpack("<IIII", frame[:16])
+    parameter_base, mode_base, *widths, zero = struct.unpack("<HBBBBBB", frame[16:24])
+    must(blocks == count and zero == 0, "frame header")
+    at, columns = 24, []
+    for base, width, limit in zip((size_base, nnz_base, parameter_base, mode_base), widths, (20, 17, 16, 8)):
+        must(width <= limit, "width of a column")
+        size = -(-count * width // 8)
+        must(at + size <= len(frame), "column cut off")
+        bits = Bits(frame[at : at + size])
+        column = bits.plane(count, width)
+        bits.finish()
+        must(min(column) == 0 and max(column).bit_length() == width, "column not packed tightly")
+        must(base + max(column) < 1 << limit, "value of a column")
+        columns.append([base + value for value in column])
+        at += size
+    begin = -(-at // 8) * 8
+    must(begin + payload_bytes == len(frame) and not any(frame[at:begin]), "size or padding of a frame")
+    must(sum(columns[0]) == payload_bytes, "sizes of payloads")
+    result = []
+    for size, nnz, parameters, mode in zip(*columns):
+        result.append(Block(mode, nnz, parameters, frame[begin : begin + size]))
+        begin += size
+    return result
+
+
+# --- Block modes -----------------------------------------------------------------------------------
+
+
+def read_gaps(bits: Bits, remainders: List[int], k: int, limit: int) -> List[int]:
+    positions, last = [], -1
+    for remainder in remainders:
+        last += 1 + (bits.unary() << k) + remainder
+        positions.append(last)
+    must(not positions or last < limit, "position outside")
+    return positions
+
+
+def value_coding(parameters: int, w: int) -> Tuple[int, bool, int]:
+    width, fixed, escape = parameters & 0x7F, bool(parameters >> 7 & 1), parameters >> 8
+    if fixed:
+        must(width <= w and escape == 0, "value coding")
+    else:
+        must(width < w and width + escape <= w, "value coding")
+    return width, fixed, escape
+
+
+def read_quotients(bits: Bits, values: List[int], width: int, escape_width: int) -> List[int]:
+    quotients = [bits.unary() for _ in values]
+    escapes = []
+    for i, quotient in enumerate(quotients):
+        must(quotient <= 16, "quotient above 16")
+        if quotient == 16:
+            must(escape_width > 0, "escape without width")
+            escapes.append(bits.take(escape_width))
+            quotients[i] += escapes[-1]
+    needed = max(1, max(escapes).bit_length()) if escapes else 0
+    must(escape_width == needed, "escape width")
+    return [value + (quotient << width) for value, quotient in zip(values, quotients)]
+
+
+def split_rice(block: Block, elements: int, w: int) -> Dict[int, int]:
+    must(block.parameters < 32, "parameters")
+    k = block.parameters & 15
+    bits = Bits(block.payload)
+    remainders = bits.plane(block.nnz, k)
+    signs = bits.plane(block.nnz, 1)
+    positions = read_gaps(bits, remainders, k, elements)
+    steps = [-1 if sign else 1 for sign in signs]
+    if block.parameters & 16:
+        count = bits.take(16) + 1
+        k2 = bits.take(4)
+        width, fixed, escape = value_coding(bits.take(15), w)
+        must(count <= block.nnz, "exceptions")
+        gap_remainders = bits.plane(count, k2)
+        values = bits.plane(count, width)
+        exceptions = read_gaps(bits, gap_remainders, k2, block.nnz)
+        if not fixed:
+            values = read_quotients(bits, values, width, escape)
+        for index, value in zip(exceptions, values):
+            steps[index] *= value + 2
+            must(-(1 << (w - 1)) <= steps[index] < 1 << (w - 1), "magnitude")
+    bits.finish()
+    return dict(zip(positions, steps))
+
+
+def dense_ulp(block: Block, elements: int, w: int) -> Dict[int, int]:
+    width, fixed, escape = value_coding(block.parameters, w)
+    bits = Bits(block.payload)
+    values = bits.plane(elements, width)
+    if not fixed:
+        values = read_quotients(bits, values, width, escape)
+    bits.finish()
+    must(all(value < 1 << w for value in values), "step too large")
+    steps = {i: value >> 1 if value % 2 == 0 else -(value >> 1) - 1 for i, value in enumerate(values) if value}
+    must(len(steps) == block.nnz, "nnz")
+    return steps
+
+
+def dense_values(block: Block, elements: int, size: int) -> bytes:
+    must(block.nnz == elements and block.parameters == 0, "nnz or parameters")
+    if block.mode == 5:
+        must(len(block.payload) == elements * size, "payload size")
+        return block.payload
+    planes = unzstd(block.payload, elements * size)
+    return bytes(planes[j * elements + i] for i in range(elements) for j in range(size))
+
+
+def raw_values(block: Block, elements: int, size: int) -> Dict[int, int]:
+    must(block.parameters == 0 and len(block.payload) == block.nnz * (2 + size), "payload size")
+    positions = struct.unpack_from(f"<{block.nnz}H", block.payload)
+    must(all(a < b for a, b in zip(positions, positions[1:])) and positions[-1] < elements, "positions")
+    at = block.nnz * 2
+    return {p: int.from_bytes(block.payload[at + i * size : at + (i + 1) * size], "little")
+            for i, p in enumerate(positions)}
+
+
+def apply_block(part: Slice, index: int, block: Block, state: bytes) -> bytes:
+    """The bytes of the slice with one block brought to the new version."""
+    size, elements = part.element_bytes, part.block_elements(index)
+    w = size * 8
+    if block.mode == 3 or block.mode > 6:
+        raise FormatError("UNIMPLEMENTED", f"mode {block.mode}")
+    if block.mode == 0:
+        must(block.nnz == 0 and block.parameters == 0 and not block.payload, "empty block")
+        return state
+    must(1 <= block.nnz <= elements, "nnz")
+    begin = index * BLOCK_ELEMENTS * size
+    if block.mode in (5, 6):
+        return state[:begin] + dense_values(block, elements, size) + state[begin + elements * size :]
+    result = bytearray(state)
+
+    def put(position: int, bits: int) -> None:
+        at = begin + position * size
+        result[at : at + size] = bits.to_bytes(size, "little")
+
+    if block.mode == 1:
+        for position, value in raw_values(block, elements, size).items():
+            put(position, value)
+        return bytes(result)
+    steps = (split_rice if block.mode == 2 else dense_ulp)(block, elements, w)
+    for position, step in steps.items():
+        at = begin + position * size
+        old = int.from_bytes(state[at : at + size], "little")
+        put(position, ordinal((ordinal(old, part.dtype) + step) % (1 << w), part.dtype))
+    return bytes(result)
