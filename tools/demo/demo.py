@@ -145,8 +145,7 @@ class Demo:
         with concurrent.futures.ThreadPoolExecutor(1) as background:
             committed = background.submit(self.publisher.wait, 1)
             for version in range(2, last + 1):
-                # The first step needs rollouts of version 1, every other may run one version
-                # behind.
+                # Rollouts may be sampled with the version before the newest, to wait for nobody.
                 oldest = max(1, version - 1 - LAG_MAX)
                 rollouts = self.inbox.take(ROLLOUTS_PER_STEP, oldest, ROLLOUT_SECONDS)
                 self.learner.improve(*as_batch(rollouts), GROUP_SIZE)

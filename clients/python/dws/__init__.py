@@ -1,8 +1,7 @@
 """DWS: keeps rollout engines bit-identical to a trainer by shipping only the weights that changed.
 
 Two classes, one for each side: Trainer (talks to dws-sender) and Engine (talks to dws-receiver).
-Weights are numpy arrays or torch tensors; torch is used if the program imports it, and never
-needed.
+Weights are numpy arrays or torch tensors; torch is used if the program imports it, never needed.
 """
 
 from dws.dtypes import DType
@@ -23,10 +22,11 @@ from dws.errors import (
 from dws.layout import Cut, TensorSpec, even_cuts
 from dws.lease import Grant, LeaseStats
 from dws.mapping import Fused, Slice
+from dws.results import PublishStats, WaitResult
 from dws.ring import VersionWriter
 from dws.stream import Stream
 from dws.torch_module import bind, named_tensors
-from dws.trainer import PublishStats, Trainer, WaitResult
+from dws.trainer import Trainer
 
 __all__ = [
     "Cut",

@@ -121,8 +121,7 @@ _TORCH_NAMES = {
     DType.I64: "int64",
     DType.F64: "float64",
 }
-# numpy's names are the same where numpy has the type; ml_dtypes adds the others under torch's
-# names.
+# numpy has the same names where it has the type; ml_dtypes adds the others, named as torch does.
 _BY_TORCH_NAME = {name: dtype for dtype, name in _TORCH_NAMES.items()}
 
 _RAW_IN_NUMPY = {

@@ -13,26 +13,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import threading
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
-from dws._proto import engine_pb2, engine_pb2_grpc
-from dws.arrays import is_torch, raw_bits, spec_of
+from dws._proto import engine_pb2_grpc
+from dws.attachment import Attachment
 from dws.errors import (
     DeadlineError,
     DwsError,
     InvalidArgumentError,
-    LayoutError,
     StateError,
 )
 from dws.handles import HandleConnection
 from dws.lease import ExecutionLease, Grant, LeaseStats
 from dws.lease_stream import LeaseStream, PostCommitHook
-from dws.mapping import Mapped, Placed, check_mapping, parameter_views, source_of
-from dws.memory import SharedRegion, ViewKind, aligned
+from dws.mapping import Mapped
 from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection
-from dws.torch_module import bind, is_module, named_tensors
 
 ATTACH_TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS_MIN = 0.05
@@ -62,8 +58,8 @@ class Engine:
     Lifecycle: make, attach once, run; close (or `with`). The engine starts paused. If the receiver
     goes away while it may generate, it goes on with the version it has; if it goes away while the
     engine is paused, the engine stays paused. Either way a background thread attaches again, under
-    a new
-    generation: forward passes stop, the receiver checks the live weights and releases the engine.
+    a new generation: forward passes stop, the receiver checks the live weights and releases the
+    engine.
 
     Threads: `running` from any; everything else from one.
     """
@@ -84,8 +80,7 @@ class Engine:
         self.world_size = world_size
         self._socket = socket
         self._lease = ExecutionLease()
-        self._region: Optional[SharedRegion] = None
-        self._request: Any = None
+        self._attachment: Optional[Attachment] = None
         self._drain: Optional[Callable[[], None]] = None
         self._post_commit: Optional[PostCommitHook] = None
         self._closing = threading.Event()
@@ -113,12 +108,10 @@ class Engine:
             included, once, under the first of their names), or name -> numpy array or torch tensor.
             Values are copied in.
           mapping: engine name -> what it is made of (see dws.mapping); by default the canonical
-          tensor
-            of the same name. None as a value leaves a tensor alone: it is the engine's own.
+            tensor of the same name. None leaves a tensor alone: it is the engine's own.
           excluded: canonical tensors this engine knowingly does not hold.
           post_commit: called with the version after each commit, before the engine resumes, to
-          rebuild
-            derived tensors; must be idempotent. Runs on a background thread.
+            rebuild derived tensors; must be idempotent. Runs on a background thread.
           drain: called when forward passes have ended, returns when the device is idle
             (torch.cuda.synchronize); not needed on CPUs.
           timeout: seconds; the receiver answers once it has heard the trainer's layout.
@@ -130,47 +123,26 @@ class Engine:
         Raises:
           LayoutError, DTypeError: a tensor that cannot be mapped, by name.
           InvalidArgumentError: the receiver refused: unknown tensor, wrong shape, a slice that is
-          no
-            union of the trainer's slices (the message names the grid), tensors neither mapped nor
-            excluded.
+            no union of the trainer's slices (the message names the grid), tensors neither mapped
+            nor excluded.
           DaemonUnavailableError: no receiver; the message says how to start it.
           DeadlineError: the receiver has not heard a trainer in time.
           StateError: attached before.
         """
-        if self._request is not None:
+        if self._attachment is not None:
             raise StateError("this Engine is attached: make another one to attach other tensors")
-        tensors = _tensors_of(target)
-        check_mapping(mapping, list(tensors))
-        chosen = {n: t for n, t in tensors.items() if source_of(n, mapping) is not None}
-        if not chosen:
-            raise LayoutError("nothing to attach: the target has no mapped tensors")
-        placed, size_bytes = _place(chosen)
-        self._region = SharedRegion("dws-engine", size_bytes)
-        views = {}
-        for item in placed:
-            kind: ViewKind = "torch" if is_torch(chosen[item.name]) else "numpy"
-            views[item.name] = self._region.view(kind, item.dtype, item.shape, item.offset_bytes)
-            bits = raw_bits(item.name, chosen[item.name], item.dtype)
-            self._region.raw(item.dtype, bits.size, item.offset_bytes)[:] = bits.reshape(-1)
-        request = engine_pb2.AttachRequest(
-            engine_rank=self.engine_rank,
-            engine_world_size=self.world_size,
-            region_bytes=[size_bytes],
-            excluded=excluded,
-            has_post_commit_hook=post_commit is not None,
-            client=f"dws-python, pid {os.getpid()}",
-        )
-        for item in placed:
-            request.views.extend(parameter_views(item, source_of(item.name, mapping)))
+        attachment = Attachment(target, mapping)
+        attachment.request.engine_rank = self.engine_rank
+        attachment.request.engine_world_size = self.world_size
+        attachment.request.excluded.extend(excluded)
+        attachment.request.has_post_commit_hook = post_commit is not None
         self._drain, self._post_commit = drain, post_commit
-        self._attach(request, timeout)
-        # Only a target that is attached is changed.
-        if is_module(target):
-            bind(target, views)
-        self._request = request
+        self._attach(attachment, timeout)
+        attachment.bind()
+        self._attachment = attachment
         self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
         self._thread.start()
-        return views
+        return attachment.views
 
     @contextlib.contextmanager
     def running(self, timeout: Optional[float] = None) -> Iterator[Grant]:
@@ -243,12 +215,12 @@ class Engine:
             self._socket, f"dws-receiver --socket {self._socket} --job-id JOB --sender HOST:PORT"
         )
 
-    def _attach(self, request: Any, timeout: float) -> None:
+    def _attach(self, attachment: Attachment, timeout: float) -> None:
         """Registers and opens the lease stream. The engine must not run when descriptors go out."""
         stub = engine_pb2_grpc.EngineServiceStub(self._daemon.channel)
         what = f"attaching engine rank {self.engine_rank}"
         try:
-            reply = self._daemon.call(stub.Attach, request, what, timeout)
+            reply = self._daemon.call(stub.Attach, attachment.request, what, timeout)
         except DeadlineError as error:
             raise DeadlineError(
                 f"{error}: the receiver on {self._socket} has not heard the trainer's layout; is "
@@ -261,9 +233,9 @@ class Engine:
                 raise StateError("closed")
         if self._drain is not None:
             self._drain()
-        assert self._region is not None
+        descriptors = [attachment.region.descriptor()]
         handles = HandleConnection(
-            reply.handle_socket, reply.token, [self._region.descriptor()], RPC_TIMEOUT_SECONDS
+            reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS
         )
         with self._guard:
             self._handles = handles
@@ -292,7 +264,8 @@ class Engine:
                 with self._guard:
                     self._daemon.close()
                     self._daemon = self._connect()
-                self._attach(self._request, ATTACH_TIMEOUT_SECONDS)
+                assert self._attachment is not None
+                self._attach(self._attachment, ATTACH_TIMEOUT_SECONDS)
                 with self._guard:
                     self._reattachments += 1
                 return
@@ -320,21 +293,3 @@ class Engine:
         if self._handles is not None:
             self._handles.close()
             self._handles = None
-
-
-def _tensors_of(target: Any) -> dict[str, Any]:
-    if is_module(target):
-        return named_tensors(target)
-    if isinstance(target, Mapping):
-        return dict(target)
-    raise LayoutError(f"attach() got a {type(target).__name__}, expected a torch module or a dict")
-
-
-def _place(tensors: Mapping[str, Any]) -> tuple[list[Placed], int]:
-    """Each tensor's place in one region, and the region's size in bytes."""
-    placed, end = [], 0
-    for name, tensor in tensors.items():
-        spec = spec_of(name, tensor)
-        placed.append(Placed(name, spec.dtype, spec.shape, 0, end))
-        end = aligned(end + spec.size_bytes)
-    return placed, max(end, 1)

@@ -2,8 +2,7 @@
 
 Wire: SOCK_SEQPACKET; every message is the token (16 bytes) and the total number of descriptors (u32
 little endian), with up to DESCRIPTORS_PER_MESSAGE of them attached; after the last one the daemon
-answers
-"ok" or "error: <text>". The connection stays open for the life of the registration.
+answers "ok" or "error: <text>". The connection stays open for the life of the registration.
 """
 
 from __future__ import annotations

@@ -21,8 +21,7 @@ CUTS_MAX = 4095
 
 
 def even_cuts(extent: int, parts: int) -> tuple[int, ...]:
-    """Interior boundaries that cut `extent` into `parts` equal pieces, the first ones larger by
-    one.
+    """Interior boundaries that cut `extent` into `parts` pieces, the first ones larger by one.
 
     Raises:
       LayoutError: there are fewer elements than parts.
@@ -106,7 +105,7 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
-        return self.elements * self.dtype.itemsize
+        return int(self.elements * self.dtype.itemsize)
 
     @property
     def slice_count(self) -> int:
@@ -171,7 +170,7 @@ class Shard:
 
     @property
     def size_bytes(self) -> int:
-        return math.prod(self.shape) * self.tensor.dtype.itemsize
+        return int(math.prod(self.shape) * self.tensor.dtype.itemsize)
 
 
 # For each name the rank's [first, last) slices.
@@ -226,7 +225,7 @@ class RankLayout:
 
     @property
     def itemsize_max(self) -> int:
-        return max(shard.tensor.dtype.itemsize for shard in self.shards)
+        return max(int(shard.tensor.dtype.itemsize) for shard in self.shards)
 
     def to_proto(self) -> Any:
         return delta_pb2.RankLayout(

@@ -1,5 +1,4 @@
-"""The execution lease as the engine's threads see it: a gate that is open or shut, and who is
-inside.
+"""The execution lease as the engine's threads see it: a gate, open or shut, and who is inside.
 
 Pure bookkeeping, no daemon: dws.Engine turns it with what arrives on the lease stream.
 
@@ -39,8 +38,7 @@ class LeaseStats:
 
     Attributes:
       grants: times the gate was opened.
-      granted_seconds, paused_seconds: how long it was open, or somebody was inside, and how long
-      not.
+      granted_seconds, paused_seconds: how long it was open or somebody was inside, or neither.
       last_pause_seconds, longest_pause_seconds: from the last one out to the gate open again.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
-from typing import Any, Callable
+from typing import Any, Protocol
 
 from dws._proto import trainer_pb2
 from dws.arrays import copy_elements, raw_bits, slice_rows
@@ -15,9 +15,15 @@ from dws.memory import ALIGNMENT_BYTES, SharedRegion, aligned
 BUCKETS_MAX = 64
 _PIECES_MAX = 4096  # of one Put: keeps its message small
 
-# Starts Put and returns the pending call; waits for one, raising what it failed with.
-StartPut = Callable[[Any], Any]
-AwaitPut = Callable[[Any], None]
+
+class Puts(Protocol):
+    """The calls a writer makes."""
+
+    def start_put(self, version: int, bucket: int, pieces: list[Any]) -> Any:
+        """Starts a Put of one bucket; what it returns goes to await_put."""
+
+    def await_put(self, pending: Any) -> None:
+        """Returns when the bucket may be overwritten; raises what the Put failed with."""
 
 
 class BucketRing:
@@ -58,16 +64,14 @@ class VersionWriter:
         version: int,
         layout: RankLayout,
         ring: BucketRing,
-        start_put: StartPut,
-        await_put: AwaitPut,
+        puts: Puts,
     ) -> None:
         self.version = version
         self.stall_seconds = 0.0
         self.stats: Any = None
         self._layout = layout
         self._ring = ring
-        self._start_put = start_put
-        self._await_put = await_put
+        self._puts = puts
         self._put_names: set[str] = set()
         self._open = True
         self._bucket = -1
@@ -80,15 +84,13 @@ class VersionWriter:
         Args:
           name: of the registration.
           tensor: numpy or torch (a device tensor is copied to the host), contiguous, of the shape
-          of
-            the rank's part of the tensor.
+            of the rank's part of the tensor.
 
         Raises:
           VersionError: the tensor was put before in this version.
           DTypeError, LayoutError: it is not what was declared.
           StateError: the version is closed.
-          DwsError: the daemon refused an earlier put. The version is then given up at the block's
-          end.
+          DwsError: the daemon refused an earlier put; the block's end gives the version up.
         """
         started = time.monotonic()
         if not self._open:
@@ -141,13 +143,13 @@ class VersionWriter:
         ring = self._ring
         if not ring.free:
             bucket, call = ring.in_flight.popleft()
-            self._await_put(call)
+            self._puts.await_put(call)
             ring.free.append(bucket)
         self._bucket = ring.free.pop(0)
         self._used_bytes = 0
 
     def _send_bucket(self) -> None:
-        call = self._start_put((self._bucket, self._pieces))
+        call = self._puts.start_put(self.version, self._bucket, self._pieces)
         self._ring.in_flight.append((self._bucket, call))
         self._bucket, self._pieces = -1, []
 
@@ -163,7 +165,7 @@ class VersionWriter:
             self._send_bucket()
         while self._ring.in_flight:
             _, call = self._ring.in_flight.popleft()
-            self._await_put(call)
+            self._puts.await_put(call)
         self._ring.reset()
         self.stall_seconds += time.monotonic() - started
 
