@@ -1,0 +1,109 @@
+// Rank layouts number the slices of their shards, and their signatures tell any two apart.
+#include "common/model/layout.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+Shard MakeShard(std::string name, std::vector<uint64_t> shape, std::vector<uint64_t> cuts, uint32_t first_slice,
+                uint32_t slice_count) {
+  Shard shard;
+  shard.tensor.name = std::move(name);
+  shard.tensor.shape = std::move(shape);
+  shard.tensor.cuts = std::move(cuts);
+  shard.first_slice = first_slice;
+  shard.slice_count = slice_count;
+  return shard;
+}
+
+std::vector<Shard> Shards() {
+  return {MakeShard("a", {100'000}, {}, 0, 1), MakeShard("b", {9, 3}, {2, 4, 7}, 1, 3),
+          MakeShard("c", {0, 4}, {}, 0, 1)};
+}
+
+void RequireRefused(std::vector<Shard> shards, std::string_view word) {
+  const Status status = RankLayout::Create(std::move(shards)).status();
+  INFO(ToString(status));
+  REQUIRE(status.code() == absl::StatusCode::kInvalidArgument);
+  REQUIRE(Message(status).find(word) != std::string_view::npos);
+}
+
+}  // namespace
+
+TEST_CASE("rank slices are numbered through all shards", "[model]") {
+  const Result<RankLayout> layout = RankLayout::Create(Shards());
+  REQUIRE(layout.ok());
+  REQUIRE(layout->slice_count() == 5);
+  REQUIRE(layout->Find("a", 0) == RankSlice(0));
+  REQUIRE(layout->Find("b", 1) == RankSlice(1));
+  REQUIRE(layout->Find("b", 3) == RankSlice(3));
+  REQUIRE(layout->Find("c", 0) == RankSlice(4));
+  REQUIRE_FALSE(layout->Find("b", 0).has_value());  // another rank's
+  REQUIRE_FALSE(layout->Find("b", 4).has_value());
+  REQUIRE_FALSE(layout->Find("bb", 1).has_value());
+  REQUIRE(layout->slice(RankSlice(2)).slice == 2);
+  REQUIRE(layout->slice(RankSlice(2)).elements == 9);
+  REQUIRE(layout->slice(RankSlice(2)).first_word == 2 + 2);  // slices 0 and 1 of 6 elements of 2 bytes
+  REQUIRE(layout->slice(RankSlice(1)).first_block == 2);
+  REQUIRE(layout->slice(RankSlice(4)).blocks == 0);
+  REQUIRE(layout->tensor(RankSlice(3)).name == "b");
+  REQUIRE(layout->element_count() == 100'000 + 21);
+  REQUIRE(layout->size_bytes() == 2 * (100'000 + 21));
+  REQUIRE(layout->block_count() == 5);
+}
+
+TEST_CASE("the words of a slice follow those of the slices before it in its tensor", "[model]") {
+  const Result<RankLayout> layout = RankLayout::Create(Shards());
+  REQUIRE(layout.ok());
+  for (const RankLayout::SliceEntry& entry : layout->slices()) {
+    REQUIRE(entry.first_word == layout->shards()[entry.shard].tensor.SliceFirstWord(entry.slice));
+  }
+}
+
+TEST_CASE("layouts that differ anywhere have different signatures", "[model]") {
+  std::vector<std::vector<Shard>> variants(11, Shards());
+  variants[1][0].tensor.name = "A";
+  variants[2][0].tensor.dtype = DType::kF16;
+  variants[3][0].tensor.shape = {100'000, 1};
+  variants[4][0].tensor.shape = {100'001};
+  variants[5][1].tensor.cuts = {2, 4, 6};
+  variants[6][1].first_slice = 0;
+  variants[7][1].slice_count = 2;
+  variants[8].pop_back();
+  variants[9][0].tensor.shape = {10, 10'000};
+  variants[10][2].tensor.shape = {4, 0};
+  std::set<std::pair<uint64_t, uint64_t>> signatures;
+  for (const std::vector<Shard>& variant : variants) {
+    const Result<RankLayout> layout = RankLayout::Create(variant);
+    REQUIRE(layout.ok());
+    signatures.emplace(layout->signature().lane0, layout->signature().lane1);
+  }
+  REQUIRE(signatures.size() == variants.size());
+  REQUIRE(RankLayout::Create(Shards())->signature() == RankLayout::Create(Shards())->signature());
+}
+
+TEST_CASE("layouts that make no sense are refused, naming the tensor", "[model]") {
+  RequireRefused({}, "no tensors");
+  RequireRefused({MakeShard("b", {1}, {}, 0, 1), MakeShard("a", {1}, {}, 0, 1)}, "'a' follows 'b'");
+  RequireRefused({MakeShard("a", {1}, {}, 0, 1), MakeShard("a", {1}, {}, 0, 1)}, "'a' follows 'a'");
+  RequireRefused({MakeShard("a", {9}, {3}, 0, 0)}, "'a': slices 0 + 0");
+  RequireRefused({MakeShard("a", {9}, {3}, 2, 1)}, "'a': slices 2 + 1");
+  RequireRefused({MakeShard("a", {9}, {3}, 1, 2)}, "'a': slices 1 + 2");
+  RequireRefused({MakeShard("a", {9}, {3}, 1, 0xFFFFFFFF)}, "'a': slices");
+  RequireRefused({MakeShard("a", {9}, {9}, 0, 1)}, "cut 9");
+}
+
+TEST_CASE("state tokens depend on every digest and on their order", "[model]") {
+  const Digest a{.lane0 = 1, .lane1 = 2};
+  const Digest b{.lane0 = 2, .lane1 = 1};
+  REQUIRE_FALSE(StateToken({a, b}) == StateToken({b, a}));
+  REQUIRE_FALSE(StateToken({a}) == StateToken({a, a}));
+  REQUIRE_FALSE(StateToken({a, b}) == StateToken({a, a}));
+  REQUIRE(StateToken({a, b}) == StateToken({a, b}));
+}
+
+}  // namespace dws
