@@ -86,12 +86,12 @@ class RingTest(IntegrationCase):
         self.start()
         random = np.random.default_rng(9)
         weights = {
-            "big": random.integers(0, 2**16, (900, 1000), np.uint16),
-            "cut": random.integers(0, 2**16, (300, 700), np.uint16),
+            "big": random.integers(0, 2**16, (1900, 1000), np.uint16),
+            "cut": random.integers(0, 2**16, (900, 700), np.uint16),
             "small": random.standard_normal(10).astype(np.float32),
         }
         trainer = self.trainer()
-        trainer.register_ring(weights, 1 << 18, 2, cuts={"cut": dws.Cut((100, 450), dim=1)})
+        trainer.register_ring(weights, 1 << 19, 2, cuts={"cut": dws.Cut((100, 450), dim=1)})
         engine = self.engine()
         live = engine.attach({name: np.zeros_like(array) for name, array in weights.items()})
         with trainer.version(1) as writer:
@@ -113,7 +113,7 @@ class RingTest(IntegrationCase):
         self.start()
         weights = {name: np.ones((300, 300), np.float32) for name in "ab"}
         trainer = self.trainer()
-        trainer.register_ring(weights, 1 << 18, 2)
+        trainer.register_ring(weights, 1 << 19, 2)
         engine = self.engine()
         live = engine.attach({name: np.zeros_like(array) for name, array in weights.items()})
         with trainer.version(1) as writer:

@@ -84,5 +84,5 @@ def ring_handover(
     """
     specs, _ = declared(tensors, cuts)
     layout = RankLayout(specs, shards)
-    ring = BucketRing(layout, bucket_bytes, bucket_count)
+    ring = BucketRing(bucket_bytes, bucket_count)
     return Handover(layout, ring.region, ring=ring)

@@ -223,10 +223,6 @@ class RankLayout:
     def size_bytes(self) -> int:
         return sum(shard.size_bytes for shard in self.shards)
 
-    @property
-    def itemsize_max(self) -> int:
-        return max(int(shard.tensor.dtype.itemsize) for shard in self.shards)
-
     def to_proto(self) -> Any:
         return delta_pb2.RankLayout(
             shards=[

@@ -13,6 +13,8 @@ from dws.layout import BLOCK_ELEMENTS, RankLayout
 from dws.memory import ALIGNMENT_BYTES, SharedRegion, aligned
 
 BUCKETS_MAX = 64
+# The widest block there is: any piece of any tensor fits an empty bucket.
+BUCKET_BYTES_MIN = BLOCK_ELEMENTS * 8
 _PIECES_MAX = 4096  # of one Put: keeps its message small
 
 
@@ -29,13 +31,12 @@ class Puts(Protocol):
 class BucketRing:
     """The ring's memory and which of its buckets are free. One thread at a time."""
 
-    def __init__(self, layout: RankLayout, bucket_bytes: int, bucket_count: int) -> None:
+    def __init__(self, bucket_bytes: int, bucket_count: int) -> None:
         """Raises InvalidArgumentError if a bucket cannot hold a block, or there are too many."""
-        least = BLOCK_ELEMENTS * layout.itemsize_max
-        if bucket_bytes < least or bucket_bytes % ALIGNMENT_BYTES:
+        if bucket_bytes < BUCKET_BYTES_MIN or bucket_bytes % ALIGNMENT_BYTES:
             raise InvalidArgumentError(
                 f"bucket_bytes {bucket_bytes}: expected a multiple of {ALIGNMENT_BYTES}, at least "
-                f"{least} (one block of {BLOCK_ELEMENTS} elements of the widest type)"
+                f"{BUCKET_BYTES_MIN} (one block of {BLOCK_ELEMENTS} elements of 8 bytes)"
             )
         if not 1 <= bucket_count <= BUCKETS_MAX:
             raise InvalidArgumentError(f"bucket_count {bucket_count}: expected 1 to {BUCKETS_MAX}")

@@ -120,7 +120,7 @@ class TrainerTest(_WithSender):
 
 
 class RingTest(_WithSender):
-    def ring(self, tensors: Any, bucket_bytes: int = 1 << 18, **options: Any) -> dws.Trainer:
+    def ring(self, tensors: Any, bucket_bytes: int = 1 << 19, **options: Any) -> dws.Trainer:
         trainer = self.trainer()
         trainer.register_ring(tensors, bucket_bytes, bucket_count=2, **options)
         return trainer
@@ -128,10 +128,10 @@ class RingTest(_WithSender):
     def test_tensors_larger_than_a_bucket_arrive_whole_and_in_slice_order(self) -> None:
         random = np.random.default_rng(3)
         tensors = {
-            "wide": random.integers(0, 2**32, (300, 1001), np.uint32),
+            "wide": random.integers(0, 2**32, (700, 1001), np.uint32),
             "small": random.integers(0, 2**16, 11, np.uint16),
             "empty": np.zeros((0, 4), np.float32),
-            "cut": random.integers(0, 2**16, (200, 900), np.uint16),
+            "cut": random.integers(0, 2**16, (600, 900), np.uint16),
         }
         trainer = self.ring(tensors, cuts={"cut": dws.Cut((100, 450), dim=1)})
         with trainer.version(1) as writer:
@@ -169,11 +169,11 @@ class RingTest(_WithSender):
         self.assertEqual(self.sender.published, [1])
 
     def test_a_refused_put_gives_the_version_up(self) -> None:
-        trainer = self.ring({"a": np.zeros(200_000, np.float32)})
+        trainer = self.ring({"a": np.zeros(400_000, np.float32)})
         self.sender.fail_puts = True
         with self.assertRaisesRegex(dws.InvalidArgumentError, "this test refuses puts"):
             with trainer.version(1) as writer:
-                writer.put("a", np.zeros(200_000, np.float32))
+                writer.put("a", np.zeros(400_000, np.float32))
         self.assertEqual((self.sender.aborted, self.sender.published), ([1], []))
 
     def test_bad_puts_are_refused(self) -> None:
@@ -195,7 +195,7 @@ class RingTest(_WithSender):
             trainer.publish(2)
 
     def test_buckets_too_small_or_too_many_are_refused(self) -> None:
-        with self.assertRaisesRegex(dws.InvalidArgumentError, "at least 262144"):
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "at least 524288"):
             self.ring({"a": np.zeros(4, np.float32)}, bucket_bytes=65536)
         with self.assertRaisesRegex(dws.InvalidArgumentError, "expected 1 to 64"):
             self.trainer().register_ring({"a": np.zeros(4, np.float32)}, bucket_count=65)
