@@ -1,0 +1,203 @@
+#include "common/sync_state/subscription_state.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+constexpr StreamId kStream{.incarnation = 5, .id_hi = 0, .id_lo = 11};
+constexpr StreamId kTwin{.incarnation = 5, .id_hi = 0, .id_lo = 12};
+constexpr StreamId kOld{.incarnation = 4, .id_hi = 0, .id_lo = 13};
+constexpr StreamId kNew{.incarnation = 6, .id_hi = 0, .id_lo = 14};
+constexpr SenderIndex kFirst{0};
+constexpr SenderIndex kSecond{1};
+
+std::shared_ptr<const RankLayout> Layout(const std::string& tensor, uint64_t elements = 8) {
+  auto layout = RankLayout::Create({{.tensor = {.name = tensor, .shape = {elements}, .cuts = {}}}});
+  REQUIRE(layout.ok());
+  return std::make_shared<const RankLayout>(*std::move(layout));
+}
+
+SenderWelcome Welcome(const StreamId& stream, uint32_t rank, uint32_t world_size, uint64_t epoch = 1,
+                      std::shared_ptr<const RankLayout> layout = nullptr) {
+  return {.stream = stream,
+          .trainer_rank = TrainerRank(rank),
+          .world_size = world_size,
+          .rank_epoch = RankEpoch(epoch),
+          .layout = layout != nullptr ? std::move(layout) : Layout("rank" + std::to_string(rank))};
+}
+
+SenderAnnouncement Offers(const StreamId& stream, std::vector<uint64_t> versions, uint64_t epoch = 1) {
+  SenderAnnouncement announcement{.stream = stream, .rank_epoch = RankEpoch(epoch), .versions = {}};
+  for (const uint64_t version : versions) announcement.versions.emplace_back(version);
+  return announcement;
+}
+
+// Two senders, both welcomed as ranks 0 and 1 of kStream.
+SubscriptionState TwoRanks() {
+  SubscriptionState state(2, std::nullopt);
+  state.OnConnect(kFirst);
+  state.OnConnect(kSecond);
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2)).ok());
+  return state;
+}
+
+uint64_t TargetVersion(const SubscriptionState& state) {
+  const auto target = state.Target();
+  return target.has_value() ? target->version.value() : 0;
+}
+
+}  // namespace
+
+TEST_CASE("the target is the newest version that all ranks offer", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  CHECK_FALSE(state.Target().has_value());
+  REQUIRE(state.OnAnnounce(kFirst, 7, Offers(kStream, {1, 2, 3})).ok());
+  CHECK_FALSE(state.Target().has_value());
+  REQUIRE(state.OnAnnounce(kSecond, 9, Offers(kStream, {1, 2})).ok());
+
+  const auto target = state.Target();
+  REQUIRE(target.has_value());
+  CHECK(target->stream == kStream);
+  CHECK(target->version == WeightVersion(2));
+  REQUIRE(target->ranks.size() == 2);
+  CHECK(target->ranks[0].sender == kFirst);
+  CHECK(target->ranks[0].nonce == 7);
+  CHECK(target->ranks[1].nonce == 9);
+}
+
+TEST_CASE("a version some rank never published is skipped", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {3, 5})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {3, 4})).ok());
+  CHECK(TargetVersion(state) == 3);
+  CHECK_FALSE(state.TargetAt(WeightVersion(4)).has_value());
+}
+
+TEST_CASE("a newer announcement replaces the older one", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1, 2})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1, 2})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 2, Offers(kStream, {3})).ok());
+  CHECK_FALSE(state.Target().has_value());
+  REQUIRE(state.OnAnnounce(kFirst, 2, Offers(kStream, {2, 3})).ok());
+  CHECK(TargetVersion(state) == 3);
+}
+
+TEST_CASE("a sender's place in the list does not say its rank", "[protocol]") {
+  SubscriptionState state(2, std::nullopt);
+  state.OnConnect(kFirst);
+  state.OnConnect(kSecond);
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 1, 2)).ok());
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 0, 2)).ok());
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 2, Offers(kStream, {1})).ok());
+  const auto target = state.Target();
+  REQUIRE(target.has_value());
+  CHECK(target->ranks[0].sender == kSecond);
+  CHECK(target->ranks[1].sender == kFirst);
+}
+
+TEST_CASE("an old incarnation and a second id are refused", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1})).ok());
+
+  const Status old = state.OnWelcome(kSecond, Welcome(kOld, 1, 2));
+  CHECK(absl::IsFailedPrecondition(old));
+  CHECK(Message(old).find("old trainer") != std::string_view::npos);
+  CHECK(state.stream() == kStream);
+  CHECK_FALSE(state.Target().has_value());
+  CHECK_FALSE(state.senders()[1].refusal.empty());
+
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kSecond, Welcome(kTwin, 1, 2))));
+  CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kSecond, 2, Offers(kTwin, {1}))));
+}
+
+TEST_CASE("what the ledger had accepted still counts after a restart", "[protocol]") {
+  SubscriptionState state(1, kStream);
+  state.OnConnect(kFirst);
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kOld, 0, 1))));
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kTwin, 0, 1))));
+  CHECK(state.OnWelcome(kFirst, Welcome(kStream, 0, 1)).ok());
+}
+
+TEST_CASE("a higher incarnation replaces everything, rank by rank", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {9})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {9})).ok());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kNew, 0, 2, 1, Layout("another"))).ok());
+  CHECK(state.stream() == kNew);
+  CHECK_FALSE(state.Target().has_value());
+  CHECK_FALSE(state.Layouts().has_value());
+  CHECK(state.MissingRanks() == std::vector<TrainerRank>{TrainerRank(1)});
+  // The other rank still talks of the old stream.
+  CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kSecond, 2, Offers(kStream, {10}))));
+
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kNew, 1, 2)).ok());
+  REQUIRE(state.OnAnnounce(kFirst, 2, Offers(kNew, {1})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 3, Offers(kNew, {1})).ok());
+  CHECK(TargetVersion(state) == 1);
+}
+
+TEST_CASE("a layout may not change inside a stream", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  const Status changed = state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2, Layout("rank0", 16)));
+  CHECK(absl::IsFailedPrecondition(changed));
+  CHECK(Message(changed).find("higher incarnation") != std::string_view::npos);
+}
+
+TEST_CASE("two senders that claim one rank are told apart by the rank epoch", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kSecond, Welcome(kStream, 0, 2, 1))));
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 0, 2, 2)).ok());
+  CHECK(state.senders()[1].trainer_rank == TrainerRank(0));
+  CHECK_FALSE(state.senders()[0].trainer_rank.has_value());
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 1))));
+}
+
+TEST_CASE("a disconnected sender offers nothing, its layout stays known", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1})).ok());
+  state.OnDisconnect(kSecond);
+  CHECK_FALSE(state.Target().has_value());
+  CHECK(state.Layouts().has_value());
+
+  state.OnConnect(kSecond);
+  CHECK_FALSE(state.Target().has_value());
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2)).ok());
+  CHECK_FALSE(state.Target().has_value());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1})).ok());
+  CHECK(TargetVersion(state) == 1);
+}
+
+TEST_CASE("an announcement of another rank epoch than the welcome's is ignored", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kFirst, 1, Offers(kStream, {1}, 2))));
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2)).ok());
+  CHECK(state.OnAnnounce(kFirst, 2, Offers(kStream, {1}, 2)).ok());
+}
+
+TEST_CASE("ranks and versions that make no sense are refused", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 2, 2))));
+  CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 0, 0))));
+  CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 0, 1))));
+  const Status three = state.OnWelcome(kFirst, Welcome(kNew, 0, 3));
+  CHECK(absl::IsInvalidArgument(three));
+  CHECK(Message(three).find("--sender") != std::string_view::npos);
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
+  CHECK(absl::IsInvalidArgument(state.OnAnnounce(kFirst, 1, Offers(kStream, {2, 2}))));
+  CHECK(absl::IsInvalidArgument(state.OnAnnounce(kFirst, 1, Offers(kStream, {0}))));
+  CHECK(absl::IsInvalidArgument(
+      state.OnAnnounce(kFirst, 1, Offers(kStream, std::vector<uint64_t>(limits::kRetainedVersionsMax + 1, 1)))));
+}
+
+}  // namespace dws

@@ -1,0 +1,140 @@
+#include "receiver_daemon/engine_lease.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "receiver_daemon/lease_control.h"
+
+namespace dws {
+namespace {
+
+constexpr auto kShort = std::chrono::milliseconds(20);
+constexpr auto kLong = std::chrono::seconds(20);
+
+EngineVersion Version(uint64_t version) {
+  return {.stream = {.incarnation = 1, .id_hi = 1, .id_lo = 1},
+          .version = WeightVersion(version),
+          .state_token = {}};
+}
+
+// A lease whose engine answers as the test says.
+struct Rank {
+  explicit Rank(uint32_t engine_rank = 0, bool has_hook = false)
+      : lease(std::make_shared<EngineLease>(engine_rank, Generation(5), has_hook)) {}
+
+  void Open() {
+    REQUIRE(lease
+                ->Open({.send =
+                            [this](const LeaseCommand& command) {
+                              commands.push_back(command);
+                              if (answers) Answer(command);
+                            },
+                        .end = [this](const Status&) { ended = true; }})
+                .ok());
+  }
+  void Answer(const LeaseCommand& command) {
+    if (const auto* pause = std::get_if<PauseCommand>(&command)) {
+      lease->OnPaused(pause->pause_id, Generation(5));
+    }
+    if (const auto* hook = std::get_if<PostCommitCommand>(&command)) {
+      lease->OnPostCommitDone(hook->pause_id, hook_error);
+    }
+  }
+
+  std::shared_ptr<EngineLease> lease;
+  std::vector<LeaseCommand> commands;
+  bool answers = true;
+  bool ended = false;
+  std::string hook_error;
+};
+
+}  // namespace
+
+TEST_CASE("an engine starts paused and needs no pause before its first release", "[lease]") {
+  const RealClock clock;
+  Rank rank;
+  CHECK(rank.lease->state() == EngineLease::State::kUnopened);
+  rank.Open();
+  LeaseControl control({rank.lease}, clock);
+  REQUIRE(control.Pause(kShort).ok());
+  CHECK(rank.commands.empty());
+  control.Resume(Version(3));
+  REQUIRE(rank.commands.size() == 1);
+  CHECK(std::get<ResumeCommand>(rank.commands[0]).pause_id == 0);
+  CHECK(rank.lease->state() == EngineLease::State::kRunning);
+
+  REQUIRE(control.Pause(kLong).ok());
+  CHECK(std::get<PauseCommand>(rank.commands[1]).pause_id == 1);
+  control.Resume(Version(4));
+  CHECK(std::get<ResumeCommand>(rank.commands[2]).pause_id == 1);
+}
+
+TEST_CASE("a pause that is not answered in time fails, and its late answer changes nothing", "[lease]") {
+  const RealClock clock;
+  Rank quick(0);
+  Rank slow(1);
+  quick.Open();
+  slow.Open();
+  slow.answers = false;
+  LeaseControl control({quick.lease, slow.lease}, clock);
+  control.Resume(Version(1));
+  const Status status = control.Pause(kShort);
+  CHECK(absl::IsDeadlineExceeded(status));
+  CHECK(Message(status).find("rank 1") != std::string_view::npos);
+  CHECK(quick.lease->state() == EngineLease::State::kPaused);
+
+  control.Resume(Version(1));
+  slow.lease->OnPaused(1, Generation(5));
+  CHECK(slow.lease->state() == EngineLease::State::kRunning);
+  slow.answers = true;
+  CHECK(control.Pause(kLong).ok());
+}
+
+TEST_CASE("an engine that vanishes ends the waiting at once", "[lease]") {
+  const RealClock clock;
+  Rank rank;
+  rank.Open();
+  rank.lease->Resume(Version(1));
+  rank.answers = false;
+  std::thread death([&rank] { rank.lease->End(UnavailableError("it hung up")); });
+  LeaseControl control({rank.lease}, clock);
+  const Status status = control.Pause(kLong);
+  death.join();
+  CHECK(absl::IsUnavailable(status));
+  CHECK(Message(status).find("it hung up") != std::string_view::npos);
+  CHECK(rank.ended);
+  CHECK_FALSE(rank.lease->Open({}).ok());
+}
+
+TEST_CASE("an answer with another generation ends the lease", "[lease]") {
+  Rank rank;
+  rank.Open();
+  rank.lease->Resume(Version(1));
+  rank.answers = false;
+  rank.lease->RequestPause();
+  rank.lease->OnPaused(1, Generation(4));
+  CHECK(rank.lease->state() == EngineLease::State::kEnded);
+  CHECK(rank.ended);
+}
+
+TEST_CASE("hooks run where there are some, and their words come back", "[lease]") {
+  const RealClock clock;
+  Rank plain(0);
+  Rank hooked(1, true);
+  plain.Open();
+  hooked.Open();
+  LeaseControl control({plain.lease, hooked.lease}, clock);
+  REQUIRE(control.PostCommit(WeightVersion(2), kLong).ok());
+  CHECK(plain.commands.empty());
+  CHECK(std::get<PostCommitCommand>(hooked.commands[0]).version == WeightVersion(2));
+
+  hooked.hook_error = "ValueError: no scale";
+  const Status status = control.PostCommit(WeightVersion(2), kLong);
+  CHECK(absl::IsFailedPrecondition(status));
+  CHECK(Message(status).find("ValueError: no scale") != std::string_view::npos);
+}
+
+}  // namespace dws

@@ -1,0 +1,204 @@
+#include "receiver_daemon/engine_mapping.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace dws {
+namespace {
+
+std::shared_ptr<const RankLayout> MakeRank(std::vector<Shard> shards) {
+  auto layout = RankLayout::Create(std::move(shards));
+  REQUIRE(layout.ok());
+  return std::make_shared<const RankLayout>(*std::move(layout));
+}
+
+TensorSpec Spec(std::string name, std::vector<uint64_t> shape, uint32_t cut_dim = 0,
+                std::vector<uint64_t> cuts = {}) {
+  return {.name = std::move(name),
+          .dtype = DType::kBF16,
+          .shape = std::move(shape),
+          .cut_dim = cut_dim,
+          .cuts = std::move(cuts)};
+}
+
+LayoutSetPtr MakeSet(std::vector<std::shared_ptr<const RankLayout>> ranks) {
+  auto set = LayoutSet::Create(std::move(ranks));
+  REQUIRE(set.ok());
+  return *std::move(set);
+}
+
+// One rank: q and k [4, 6], down [4, 6] cut on dim 1 at {2, 4}.
+LayoutSetPtr Layouts() {
+  return MakeSet({MakeRank({{.tensor = Spec("down", {4, 6}, 1, {2, 4}), .slice_count = 3},
+                            {.tensor = Spec("k", {4, 6})},
+                            {.tensor = Spec("q", {4, 6})}})});
+}
+
+EngineView Whole(std::string tensor, std::vector<uint64_t> shape, uint64_t offset_bytes,
+                 std::vector<uint64_t> strides = {}) {
+  if (strides.empty()) strides = RowMajorStrides(shape);
+  return {.engine_name = "engine." + tensor,
+          .tensor = std::move(tensor),
+          .shape = std::move(shape),
+          .strides = std::move(strides),
+          .offset_bytes = offset_bytes};
+}
+
+EngineView Columns(uint64_t begin, uint64_t end, uint64_t offset_bytes) {
+  EngineView view = Whole("down", {4, end - begin}, offset_bytes);
+  view.whole = false;
+  view.dim = 1;
+  view.range = {.begin = begin, .end = end};
+  return view;
+}
+
+Result<EngineMapping> Map(const std::vector<EngineView>& views, uint64_t region_bytes = 1024,
+                          std::vector<std::string> excluded = {}) {
+  const std::vector<uint64_t> regions = {region_bytes};
+  return MapEngine(*Layouts(), views, regions, std::move(excluded));
+}
+
+void CheckRefused(const Result<EngineMapping>& mapping, const std::string& words) {
+  REQUIRE(absl::IsInvalidArgument(mapping.status()));
+  INFO(Message(mapping.status()));
+  CHECK(Message(mapping.status()).find(words) != std::string_view::npos);
+}
+
+}  // namespace
+
+TEST_CASE("a whole tensor that is cut by columns becomes strided slices", "[mapping]") {
+  const auto mapping = Map({Whole("down", {4, 6}, 8)});
+  REQUIRE(mapping.ok());
+  REQUIRE(mapping->slices.size() == 3);
+  for (uint32_t s = 0; s < 3; ++s) {
+    CHECK(mapping->slices[s].slice.slice == RankSlice(s));
+    CHECK(mapping->slices[s].offset_bytes == 8 + s * 2 * 2);
+    CHECK(mapping->slices[s].runs.run_elements == 2);
+    CHECK(mapping->slices[s].runs.run_count == 4);
+    CHECK(mapping->slices[s].runs.stride_elements == 6);
+  }
+}
+
+TEST_CASE("a column-parallel engine holds a union of slices, packed", "[mapping]") {
+  const auto mapping = Map({Columns(2, 6, 0)});
+  REQUIRE(mapping.ok());
+  REQUIRE(mapping->slices.size() == 2);
+  CHECK(mapping->slices[0].slice.slice == RankSlice(1));
+  CHECK(mapping->slices[0].offset_bytes == 0);
+  CHECK(mapping->slices[1].offset_bytes == 4);
+  CHECK(mapping->slices[1].runs.stride_elements == 4);
+  CHECK(mapping->ranges[0].first_slice == 1);
+  CHECK(mapping->ranges[0].slice_count == 2);
+}
+
+TEST_CASE("a fused projection is two views on one parameter, by rows or by columns", "[mapping]") {
+  CHECK(Map({Whole("q", {4, 6}, 0), Whole("k", {4, 6}, 48)}).ok());
+  // [4, 12]: q in the left half of each row, k in the right.
+  CHECK(Map({Whole("q", {4, 6}, 0, {12, 1}), Whole("k", {4, 6}, 12, {12, 1})}).ok());
+}
+
+TEST_CASE("a range that is no union of slices is refused, naming the grid", "[mapping]") {
+  CheckRefused(Map({Columns(1, 4, 0)}), "BF16 [4, 6] cut on dim 1 at {2, 4}");
+  CheckRefused(Map({Columns(2, 5, 0)}), "no union of the slices");
+  EngineView rows = Whole("down", {2, 6}, 0);
+  rows.whole = false;
+  rows.range = {.begin = 0, .end = 2};
+  CheckRefused(Map({rows}), "no union of the slices");
+  CheckRefused(Map({Columns(4, 8, 0)}), "[4, 8) of dim 1");
+}
+
+TEST_CASE("unknown names, other types and other shapes are refused by name", "[mapping]") {
+  CheckRefused(Map({Whole("qq", {4, 6}, 0)}), "tensor 'qq'");
+  EngineView cast = Whole("q", {4, 6}, 0);
+  cast.dtype = DType::kF16;
+  CheckRefused(Map({cast}), "bit-exact");
+  CheckRefused(Map({Whole("q", {6, 4}, 0)}), "has shape [6, 4], expected [4, 6]");
+  CheckRefused(Map({}, 1024, {"nothing"}), "excluded tensor 'nothing'");
+}
+
+TEST_CASE("strides of two levels are refused by name", "[mapping]") {
+  // A [2, 2, 2] tensor inside a larger one, apart in two dimensions.
+  const auto set = MakeSet({MakeRank({{.tensor = Spec("cube", {2, 2, 2})}})});
+  const std::vector<uint64_t> regions = {1024};
+  const std::vector<EngineView> views = {Whole("cube", {2, 2, 2}, 0, {100, 10, 1})};
+  CheckRefused(MapEngine(*set, views, regions, {}), "engine.cube");
+}
+
+TEST_CASE("no view reaches beyond its region, whatever its strides", "[mapping]") {
+  CHECK(Map({Whole("q", {4, 6}, 0)}, 48).ok());
+  CheckRefused(Map({Whole("q", {4, 6}, 2)}, 48), "reaches beyond its region 0 of 48 bytes");
+  CheckRefused(Map({Whole("q", {4, 6}, 0, {uint64_t{1} << 63, 1})}), "reaches beyond");
+  CheckRefused(Map({Whole("q", {4, 6}, ~uint64_t{1})}), "reaches beyond");
+  CheckRefused(Map({Whole("q", {4, 6}, 1)}), "multiple of its element's 2");
+  EngineView elsewhere = Whole("q", {4, 6}, 0);
+  elsewhere.region = 1;
+  CheckRefused(Map({elsewhere}), "region 1");
+}
+
+TEST_CASE("views that share bytes are refused, those that interleave are not", "[mapping]") {
+  CheckRefused(Map({Whole("q", {4, 6}, 0), Whole("k", {4, 6}, 46)}), "overlap");
+  CheckRefused(Map({Whole("q", {4, 6}, 0), Whole("k", {4, 6}, 0)}), "overlap");
+  // Rows of 6 every 12 and every 11: they meet somewhere.
+  CheckRefused(Map({Whole("q", {4, 6}, 0, {12, 1}), Whole("k", {4, 6}, 12, {11, 1})}), "overlap");
+  // One that lies between the runs of another.
+  const auto set = MakeSet({MakeRank({{.tensor = Spec("bias", {6})}, {.tensor = Spec("q", {4, 6})}})});
+  const std::vector<uint64_t> regions = {1024};
+  const std::vector<EngineView> between = {Whole("q", {4, 6}, 0, {12, 1}), Whole("bias", {6}, 12)};
+  CHECK(MapEngine(*set, between, regions, {}).ok());
+}
+
+TEST_CASE("every slice is attached by some rank, or its tensor excluded", "[mapping]") {
+  const LayoutSetPtr set = Layouts();
+  const auto left = Map({Columns(0, 2, 0), Whole("q", {4, 6}, 100)}, 1024, {"k"});
+  const auto right = Map({Columns(2, 6, 0), Whole("q", {4, 6}, 100)});
+  REQUIRE(left.ok());
+  REQUIRE(right.ok());
+  const std::vector<const EngineMapping*> both = {&*left, &*right};
+  CHECK(CheckCoverage(*set, both).ok());
+
+  const std::vector<const EngineMapping*> one = {&*left};
+  const Status missing = CheckCoverage(*set, one);
+  CHECK(absl::IsInvalidArgument(missing));
+  CHECK(Message(missing).find("'down'") != std::string_view::npos);
+  CHECK(Message(missing).find("slice 1") != std::string_view::npos);
+}
+
+TEST_CASE("ranges of one tensor are equal or apart", "[mapping]") {
+  const LayoutSetPtr set = Layouts();
+  const auto first = Map({Columns(0, 4, 0), Whole("k", {4, 6}, 100), Whole("q", {4, 6}, 200)});
+  const auto second = Map({Columns(2, 6, 0)});
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  const std::vector<const EngineMapping*> both = {&*first, &*second};
+  const Status overlap = CheckCoverage(*set, both);
+  CHECK(absl::IsInvalidArgument(overlap));
+  CHECK(Message(overlap).find("replica") != std::string_view::npos);
+}
+
+TEST_CASE("trainer ranks that own rows of one tensor make one tensor", "[layout]") {
+  const TensorSpec spec = Spec("w", {8, 2}, 0, {4});
+  const auto set = MakeSet({MakeRank({{.tensor = spec, .first_slice = 0}}),
+                            MakeRank({{.tensor = spec, .first_slice = 1}})});
+  const LayoutSet::Tensor* tensor = set->Find("w");
+  REQUIRE(tensor != nullptr);
+  REQUIRE(tensor->owners.size() == 2);
+  CHECK(tensor->owners[1].rank == TrainerRank(1));
+  CHECK(tensor->owners[1].slice == RankSlice(0));
+}
+
+TEST_CASE("trainer ranks that do not fit each other are refused", "[layout]") {
+  const TensorSpec spec = Spec("w", {8, 2}, 0, {4});
+  CHECK(absl::IsFailedPrecondition(
+      LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 1}})}).status()));
+  CHECK(absl::IsFailedPrecondition(LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 0}}),
+                                                      MakeRank({{.tensor = spec, .first_slice = 0}})})
+                                       .status()));
+  CHECK(absl::IsFailedPrecondition(
+      LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 0}}),
+                         MakeRank({{.tensor = Spec("w", {8, 3}, 0, {4}), .first_slice = 1}})})
+          .status()));
+}
+
+}  // namespace dws

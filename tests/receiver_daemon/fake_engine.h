@@ -1,0 +1,140 @@
+// An engine in this process: memory for a whole layout, optionally twice (replicas) and with a column-cut tensor laid
+// out as the engine likes, and a control that records what it was told.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "receiver_daemon/attached_memory.h"
+#include "receiver_daemon/engine_control.h"
+#include "receiver_daemon/engine_weights.h"
+#include "receiver_daemon/live_state.h"
+#include "tests/receiver_daemon/fake_trainer.h"
+
+namespace dws {
+
+// Views of all tensors, whole and row-major, one after the other from `offset_bytes`; sets `end_bytes` behind them.
+inline std::vector<EngineView> WholeViews(const LayoutSet& layouts, uint64_t offset_bytes,
+                                          uint64_t& end_bytes) {
+  std::vector<EngineView> views;
+  end_bytes = offset_bytes;
+  for (const auto& [name, tensor] : layouts.tensors()) {
+    views.push_back({.engine_name = "engine." + name,
+                     .tensor = name,
+                     .dtype = tensor.spec.dtype,
+                     .shape = tensor.spec.shape,
+                     .strides = RowMajorStrides(tensor.spec.shape),
+                     .offset_bytes = end_bytes});
+    end_bytes += (tensor.spec.SizeBytes() + 63) / 64 * 64;
+  }
+  return views;
+}
+
+class FakeEngine {
+ public:
+  // `copies` of every tensor.
+  explicit FakeEngine(LayoutSetPtr layouts, int copies = 1, uint64_t generation = 1) {
+    std::vector<EngineView> views;
+    uint64_t bytes = 0;
+    for (int copy = 0; copy < copies; ++copy) {
+      for (EngineView& view : WholeViews(*layouts, bytes, bytes)) views.push_back(std::move(view));
+    }
+    const std::vector<uint64_t> region_bytes = {bytes};
+    auto mapping = MapEngine(*layouts, views, region_bytes, {});
+    DWS_CHECK(mapping.ok());
+    auto created = CreateHostRegion("fake-engine", bytes);
+    DWS_CHECK(created.ok());
+    auto memory = std::make_shared<AttachedMemory>();
+    memory->generation = Generation(generation);
+    memory->mapping = *std::move(mapping);
+    memory->regions.push_back(std::move(created->region));
+    memory_ = memory;
+    auto made = EngineWeights::Create(std::move(layouts), {memory_});
+    DWS_CHECK(made.ok());
+    weights = *std::move(made);
+  }
+
+  // The slice's bytes in copy `copy`, in slice order.
+  SliceBytes Read(uint32_t rank, uint32_t slice, size_t copy = 0) const {
+    const SegmentMap& place = weights->Places(TrainerRank(rank), RankSlice(slice))[copy];
+    SliceBytes bytes(place.element_count() * place.element_bytes());
+    place.Gather(0, bytes);
+    return bytes;
+  }
+  void Write(uint32_t rank, uint32_t slice, const SliceBytes& bytes, size_t copy = 0) const {
+    weights->Places(TrainerRank(rank), RankSlice(slice))[copy].Write(0, bytes);
+  }
+  // All copies become the trainer's `version`.
+  void Load(const FakeTrainer& trainer, uint64_t version) const {
+    for (uint32_t r = 0; r < trainer.ranks().size(); ++r) {
+      for (uint32_t s = 0; s < trainer.ranks()[r]->slice_count(); ++s) {
+        const size_t copies = weights->Places(TrainerRank(r), RankSlice(s)).size();
+        for (size_t c = 0; c < copies; ++c) Write(r, s, trainer.At(version, r)[s], c);
+      }
+    }
+  }
+  bool Equals(const FakeTrainer& trainer, uint64_t version) const {
+    for (uint32_t r = 0; r < trainer.ranks().size(); ++r) {
+      for (uint32_t s = 0; s < trainer.ranks()[r]->slice_count(); ++s) {
+        const size_t copies = weights->Places(TrainerRank(r), RankSlice(s)).size();
+        for (size_t c = 0; c < copies; ++c) {
+          if (Read(r, s, c) != trainer.At(version, r)[s]) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  EngineWeightsPtr weights;
+
+ private:
+  AttachedMemoryPtr memory_;
+};
+
+// Says yes to everything unless told otherwise; remembers "pause", "post_commit 2", "resume 2".
+class FakeControl final : public EngineControl {
+ public:
+  Status Pause(Duration) override {
+    log.push_back("pause");
+    return fail_pause;
+  }
+  Status PostCommit(WeightVersion version, Duration) override {
+    log.push_back(fmt::format("post_commit {}", version.value()));
+    return fail_post_commit;
+  }
+  void Resume(const EngineVersion& version) override {
+    log.push_back(fmt::format("resume {}", version.version.value()));
+    resumed = version;
+  }
+
+  std::vector<std::string> log;
+  Status fail_pause;
+  Status fail_post_commit;
+  EngineVersion resumed;
+};
+
+// The live state of an engine that was just read, or that holds `version`.
+inline LiveState ReadLive(const EngineWeights& weights, ThreadPool& pool) {
+  LiveState live;
+  for (uint32_t r = 0; r < weights.layouts().world_size(); ++r) {
+    live.ranks.push_back(
+        {.slices = weights.ComputeStates(TrainerRank(r), pool), .published = {}, .state_token = {}});
+  }
+  return live;
+}
+
+inline LiveState LiveAt(const FakeTrainer& trainer, const EngineWeights& weights, uint64_t version,
+                        ThreadPool& pool) {
+  LiveState live = ReadLive(weights, pool);
+  for (uint32_t r = 0; r < live.ranks.size(); ++r) {
+    live.ranks[r].published = trainer.Digests(version, r);
+    live.ranks[r].state_token = StateToken(live.ranks[r].published);
+  }
+  live.at = VersionAt{.stream = trainer.stream(), .version = WeightVersion(version)};
+  return live;
+}
+
+}  // namespace dws

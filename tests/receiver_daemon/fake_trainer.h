@@ -1,0 +1,217 @@
+// A trainer with its senders behind the SenderGroup seam, in memory: publishes versions of random weights, serves
+// deltas and full tensors, remembers what it is told, and fails or lies on request.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/mutex.h"
+#include "common/delta/diff.h"
+#include "common/delta/encoder.h"
+#include "common/delta/frame.h"
+#include "common/delta/object.h"
+#include "common/model/limits.h"
+#include "receiver_daemon/layout_set.h"
+#include "receiver_daemon/sender_group.h"
+
+namespace dws {
+
+using SliceBytes = std::vector<std::byte>;
+using RankBytes = std::vector<SliceBytes>;  // by rank slice, in slice order
+
+inline std::shared_ptr<const RankLayout> MakeRankLayout(std::vector<Shard> shards) {
+  auto layout = RankLayout::Create(std::move(shards));
+  DWS_CHECK(layout.ok());
+  return std::make_shared<const RankLayout>(*std::move(layout));
+}
+
+// Threads: the SenderGroup side from any; the rest from the test's, while nobody calls.
+class FakeTrainer final : public SenderGroup {
+ public:
+  explicit FakeTrainer(std::vector<std::shared_ptr<const RankLayout>> ranks, uint64_t incarnation = 1)
+      : ranks_(std::move(ranks)), stream_{.incarnation = incarnation, .id_hi = 7, .id_lo = 8} {
+    auto set = LayoutSet::Create(ranks_);
+    DWS_CHECK(set.ok());
+    layouts_ = *std::move(set);
+    for (const auto& rank : ranks_) {
+      RankBytes bytes;
+      for (const auto& slice : rank->slices()) {
+        SliceBytes content(slice.size_bytes());
+        for (std::byte& byte : content) byte = static_cast<std::byte>(random_());
+        bytes.push_back(std::move(content));
+      }
+      current_.push_back(std::move(bytes));
+    }
+  }
+
+  const LayoutSetPtr& layouts() const { return layouts_; }
+  const StreamId& stream() const { return stream_; }
+  const std::vector<std::shared_ptr<const RankLayout>>& ranks() const { return ranks_; }
+  std::vector<RankBytes>& current() { return current_; }
+  const RankBytes& At(uint64_t version, uint32_t rank) const { return published_.at(version)[rank]; }
+  uint64_t newest() const { return published_.empty() ? 0 : published_.rbegin()->first; }
+
+  // Steps of one unit in the last place on about `density` of the elements, then a new version.
+  uint64_t Publish(double density = 0.01) {
+    for (RankBytes& rank : current_) {
+      for (SliceBytes& slice : rank) {
+        const auto count = static_cast<size_t>(static_cast<double>(slice.size()) / 2 * density) + 1;
+        for (size_t i = 0; i < count && !slice.empty(); ++i) {
+          slice[random_() % slice.size()] ^= std::byte{1};
+        }
+      }
+    }
+    published_[newest() + 1] = current_;
+    return newest();
+  }
+
+  SyncTarget Target(uint64_t version) const {
+    SyncTarget target{.stream = stream_, .version = WeightVersion(version), .ranks = {}};
+    for (uint32_t r = 0; r < ranks_.size(); ++r) {
+      target.ranks.push_back({.sender = SenderIndex(r), .nonce = 100 + version});
+    }
+    return target;
+  }
+
+  std::vector<Digest> Digests(uint64_t version, uint32_t rank) const {
+    std::vector<Digest> digests;
+    for (uint32_t s = 0; s < ranks_[rank]->slice_count(); ++s) {
+      digests.push_back(
+          DigestBytes(At(version, rank)[s], ranks_[rank]->slice(RankSlice(s)).first_word));
+    }
+    return digests;
+  }
+
+  std::vector<std::byte> Object(uint32_t rank, uint64_t base, uint64_t version) const {
+    const RankLayout& layout = *ranks_[rank];
+    const std::vector<Digest> before = Digests(base, rank);
+    const std::vector<Digest> after = Digests(version, rank);
+    std::vector<std::vector<EncodedBlock>> blocks(layout.slice_count());
+    std::vector<SliceBlocks> slices;
+    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+      const auto& slice = layout.slice(RankSlice(s));
+      for (uint32_t b = 0; b < slice.blocks; ++b) {
+        BlockChanges changes;
+        const ByteSpan now = Block(slice, At(version, rank)[s], b);
+        DiffBlock(slice.dtype, Block(slice, At(base, rank)[s], b), now, 0, changes);
+        blocks[s].push_back(EncodeBlock(slice.dtype, changes, now, {}));
+      }
+      if (before[s] == after[s]) continue;
+      slices.push_back(
+          {.slice = RankSlice(s), .before = before[s], .after = after[s], .blocks = blocks[s]});
+    }
+    return BuildObject({.stream = stream_,
+                        .trainer_rank = TrainerRank(rank),
+                        .version = WeightVersion(version),
+                        .base_version = WeightVersion(base),
+                        .layout_signature = layout.signature(),
+                        .slices = {},
+                        .state_token = StateToken(after)},
+                       slices);
+  }
+
+  // What the receiver did, in order: "object 1->2", "full 2 {0,1}", "staged 2", "committed 2", "rejected 2".
+  std::vector<std::string> Log() const {
+    MutexLock lock(mutex_);
+    return log_;
+  }
+  void ClearLog() {
+    MutexLock lock(mutex_);
+    log_.clear();
+  }
+  std::vector<Rejection> rejections;  // read while nobody calls
+
+  // Knobs: what the next fetches come to.
+  Status fail_objects;
+  Status fail_full;
+  std::function<void(std::vector<std::byte>&)> damage_object = [](auto&) {};
+  std::function<void(std::vector<std::byte>&)> damage_full_frame = [](auto&) {};
+
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
+                            Spool::Options options) override {
+    Note(fmt::format("object {}->{}", base.value(), target.version.value()));
+    DWS_RETURN_IF_ERROR(fail_objects);
+    if (!published_.contains(base.value())) return AbortedError("version {} is gone", base.value());
+    std::vector<std::byte> object = Object(rank.value(), base.value(), target.version.value());
+    damage_object(object);
+    Spool spool(std::move(options));
+    DWS_RETURN_IF_ERROR(spool.Append(object));
+    return spool;
+  }
+
+  Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {
+    Note(fmt::format("describe {}", target.version.value()));
+    Description description{.slices = Digests(target.version.value(), rank.value()), .state_token = {}};
+    description.state_token = StateToken(description.slices);
+    return description;
+  }
+
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const RankLayout& layout,
+                                std::span<const RankSlice> slices, Spool::Options options) override {
+    std::string numbers;
+    FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
+    DWS_RETURN_IF_ERROR(fail_full);
+    for (const RankSlice slice : slices) {
+      numbers += (numbers.empty() ? "" : ",") + std::to_string(slice.value());
+      const auto& entry = layout.slice(slice);
+      for (uint32_t b = 0; b < entry.blocks; ++b) {
+        const std::vector<EncodedBlock> blocks = {EncodeFullBlock(
+            entry.dtype, Block(entry, At(target.version.value(), rank.value())[slice.value()], b), false)};
+        std::vector<std::byte> frame = BuildFrame(blocks);
+        damage_full_frame(frame);
+        full.frames.push_back({.slice = slice,
+                               .entry = {.first_block = b,
+                                         .block_count = 1,
+                                         .offset = 0,
+                                         .size_bytes = frame.size(),
+                                         .checksum = FrameChecksum(BuildFrame(blocks))},
+                               .spool_offset = full.spool.size_bytes()});
+        DWS_RETURN_IF_ERROR(full.spool.Append(frame));
+      }
+    }
+    Note(fmt::format("full {} {{{}}}", target.version.value(), numbers));
+    return full;
+  }
+
+  void Staged(const SyncTarget& target, TrainerRank) override {
+    Note(fmt::format("staged {}", target.version.value()));
+  }
+  void Committed(const SyncTarget& target, TrainerRank, const CommittedReport&) override {
+    Note(fmt::format("committed {}", target.version.value()));
+  }
+  void Rejected(const SyncTarget& target, TrainerRank, const Rejection& rejection) override {
+    Note(fmt::format("rejected {}", target.version.value()));
+    MutexLock lock(mutex_);
+    rejections.push_back(rejection);
+  }
+
+ private:
+  static ByteSpan Block(const RankLayout::SliceEntry& slice, const SliceBytes& bytes, uint32_t block) {
+    const uint64_t element_bytes = ElementBytes(slice.dtype);
+    return ByteSpan(bytes).subspan(uint64_t{block} * limits::kBlockElements * element_bytes,
+                                   BlockElements(slice.elements, block) * element_bytes);
+  }
+  void Note(std::string what) {
+    MutexLock lock(mutex_);
+    log_.push_back(std::move(what));
+  }
+
+  const std::vector<std::shared_ptr<const RankLayout>> ranks_;
+  const StreamId stream_;
+  LayoutSetPtr layouts_;
+  std::mt19937_64 random_{20240501};
+  std::vector<RankBytes> current_;
+  std::map<uint64_t, std::vector<RankBytes>> published_;
+  mutable Mutex mutex_;
+  std::vector<std::string> log_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

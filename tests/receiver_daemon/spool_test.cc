@@ -1,0 +1,58 @@
+#include "receiver_daemon/spool.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <vector>
+
+#include "tests/fakes/temp_folder.h"
+
+namespace dws {
+namespace {
+
+std::vector<std::byte> Bytes(size_t count, int first) {
+  std::vector<std::byte> bytes(count);
+  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(first + static_cast<int>(i));
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a spool gives back what was appended, in memory or on disk", "[spool]") {
+  const TempFolder folder;
+  const uint64_t memory_bytes_max = GENERATE(0, 100, 1000);
+  Spool spool({.folder = folder.path(), .memory_bytes_max = memory_bytes_max, .size_bytes_max = 1000});
+  for (int i = 0; i < 10; ++i) REQUIRE(spool.Append(Bytes(50, i)).ok());
+  CHECK(spool.on_disk() == (memory_bytes_max < 500));
+  CHECK(spool.size_bytes() == 500);
+  // Without a name: nothing is left behind by a crash.
+  CHECK(std::filesystem::is_empty(folder.path()));
+
+  std::vector<std::byte> buffer;
+  const auto middle = spool.Read(140, 20, buffer);
+  REQUIRE(middle.ok());
+  std::vector<std::byte> expected = Bytes(10, 2 + 40);
+  const std::vector<std::byte> next = Bytes(10, 3);
+  expected.insert(expected.end(), next.begin(), next.end());
+  CHECK(std::vector<std::byte>(middle->begin(), middle->end()) == expected);
+}
+
+TEST_CASE("nothing outside a spool is read, nothing beyond its size appended", "[spool]") {
+  const TempFolder folder;
+  Spool spool({.folder = folder.path(), .memory_bytes_max = 10, .size_bytes_max = 64});
+  REQUIRE(spool.Append(Bytes(64, 0)).ok());
+  CHECK(absl::IsDataLoss(spool.Append(Bytes(1, 0))));
+  std::vector<std::byte> buffer;
+  CHECK(spool.Read(64, 0, buffer).ok());
+  CHECK(absl::IsDataLoss(spool.Read(60, 5, buffer).status()));
+  CHECK(absl::IsDataLoss(spool.Read(65, 0, buffer).status()));
+  CHECK(absl::IsDataLoss(spool.Read(1, ~uint64_t{0}, buffer).status()));
+}
+
+TEST_CASE("a spool that cannot have its file says where", "[spool]") {
+  Spool spool({.folder = "/nonexistent/folder", .memory_bytes_max = 0, .size_bytes_max = 64});
+  const Status status = spool.Append(Bytes(1, 0));
+  CHECK_FALSE(status.ok());
+  CHECK(Message(status).find("/nonexistent/folder") != std::string_view::npos);
+}
+
+}  // namespace dws

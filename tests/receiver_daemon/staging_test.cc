@@ -1,0 +1,211 @@
+#include "receiver_daemon/staging.h"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "tests/receiver_daemon/fake_engine.h"
+#include "tests/receiver_daemon/fake_trainer.h"
+
+namespace dws {
+namespace {
+
+constexpr uint64_t kPlenty = uint64_t{1} << 30;
+
+// Several blocks, an odd tail, columns of two trainer ranks, an FP32 tensor, a scalar.
+std::vector<std::shared_ptr<const RankLayout>> Ranks() {
+  const TensorSpec columns{
+      .name = "columns", .dtype = DType::kBF16, .shape = {300, 501}, .cut_dim = 1, .cuts = {100, 350}};
+  return {MakeRankLayout({{.tensor = {.name = "big", .dtype = DType::kBF16, .shape = {150'001}, .cuts = {}}},
+                          {.tensor = columns, .first_slice = 0, .slice_count = 2}}),
+          MakeRankLayout({{.tensor = columns, .first_slice = 2},
+                          {.tensor = {.name = "norm", .dtype = DType::kF32, .shape = {777}, .cuts = {}}},
+                          {.tensor = {.name = "scale", .dtype = DType::kF32, .shape = {}, .cuts = {}}}})};
+}
+
+struct Delta {
+  DeltaManifest manifest;
+  std::vector<SpooledFrame> frames;
+  Spool spool;
+};
+
+Delta MakeDelta(const FakeTrainer& trainer, uint32_t rank, uint64_t base, uint64_t version) {
+  const std::vector<std::byte> object = trainer.Object(rank, base, version);
+  const auto header = ParseObjectHeader(object);
+  REQUIRE(header.ok());
+  auto manifest = ParseObjectManifest(object, *trainer.ranks()[rank]);
+  REQUIRE(manifest.ok());
+  Delta delta{.manifest = *std::move(manifest),
+              .frames = {},
+              .spool = Spool({.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty})};
+  REQUIRE(delta.spool.Append(object).ok());
+  for (const SliceDelta& slice : delta.manifest.slices) {
+    for (const FrameEntry& entry : slice.frames) {
+      delta.frames.push_back({.slice = slice.slice,
+                              .entry = entry,
+                              .spool_offset = header->total_bytes() - header->frames_bytes + entry.offset});
+    }
+  }
+  return delta;
+}
+
+StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& delta, const LiveState& live,
+                  ThreadPool& pool, uint64_t staging_bytes_max = kPlenty) {
+  return StageDelta(*engine.weights, TrainerRank(rank), delta.manifest, delta.frames, delta.spool,
+                    live.ranks[rank].slices, staging_bytes_max, pool);
+}
+
+}  // namespace
+
+TEST_CASE("staging writes nothing, scattering makes exactly the next version", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(GENERATE(0.0, 0.01, 0.9));
+  const FakeEngine engine(trainer.layouts(), GENERATE(1, 2));
+  engine.Load(trainer, 1);
+  ThreadPool pool(GENERATE(0, 3));
+  const LiveState live = ReadLive(*engine.weights, pool);
+
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const Delta delta = MakeDelta(trainer, rank, 1, 2);
+    const StagedDelta staged = Stage(engine, rank, delta, live, pool);
+    CHECK(staged.rejected.empty());
+    CHECK_FALSE(staged.in_place);
+    if (rank == 0) CHECK(engine.Equals(trainer, 1));
+    staged.writes.Scatter();
+    staged.writes.Scatter();  // a commit may be repeated
+  }
+  CHECK(engine.Equals(trainer, 2));
+}
+
+TEST_CASE("what passes the staging cap is verified all the same and applied in place", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(0.2);
+  const FakeEngine engine(trainer.layouts());
+  engine.Load(trainer, 1);
+  ThreadPool pool(1);
+  const LiveState live = ReadLive(*engine.weights, pool);
+
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const Delta delta = MakeDelta(trainer, rank, 1, 2);
+    const StagedDelta staged = Stage(engine, rank, delta, live, pool, 16);
+    CHECK(staged.rejected.empty());
+    CHECK(staged.in_place);
+    CHECK(staged.writes.run_count() == 0);
+    REQUIRE(ApplyFramesInPlace(*engine.weights, TrainerRank(rank), delta.frames, delta.spool, pool).ok());
+  }
+  CHECK(engine.Equals(trainer, 2));
+}
+
+TEST_CASE("a slice whose base differs is rejected, the others are staged", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(0.05);
+  const FakeEngine engine(trainer.layouts());
+  engine.Load(trainer, 1);
+  SliceBytes drifted = engine.Read(0, 1);
+  drifted[77] ^= std::byte{4};
+  engine.Write(0, 1, drifted);
+  ThreadPool pool(1);
+
+  const StagedDelta staged =
+      Stage(engine, 0, MakeDelta(trainer, 0, 1, 2), ReadLive(*engine.weights, pool), pool);
+  REQUIRE(staged.rejected.size() == 1);
+  CHECK(staged.rejected[0].slice == RankSlice(1));
+  CHECK(absl::IsFailedPrecondition(staged.rejected[0].reason));
+  staged.writes.Scatter();
+  CHECK(engine.Read(0, 0) == trainer.At(2, 0)[0]);
+  CHECK(engine.Read(0, 1) == drifted);
+}
+
+TEST_CASE("a bit that flipped in a changed word since digests were read is seen before anything is written",
+          "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(0.9);
+  const FakeEngine engine(trainer.layouts(), 2);
+  engine.Load(trainer, 1);
+  ThreadPool pool(0);
+  const LiveState live = ReadLive(*engine.weights, pool);
+  SliceBytes drifted = engine.Read(0, 0, 1);
+  size_t changed = 0;
+  while (trainer.At(1, 0)[0][changed] == trainer.At(2, 0)[0][changed]) ++changed;
+  drifted[changed] ^= std::byte{64};
+  engine.Write(0, 0, drifted, 1);
+
+  const StagedDelta staged = Stage(engine, 0, MakeDelta(trainer, 0, 1, 2), live, pool);
+  REQUIRE(staged.rejected.size() == 1);
+  CHECK(staged.rejected[0].slice == RankSlice(0));
+  CHECK(absl::IsDataLoss(staged.rejected[0].reason));
+}
+
+TEST_CASE("copies that differ from each other are no base", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  const FakeEngine engine(trainer.layouts(), 2);
+  engine.Load(trainer, 1);
+  SliceBytes drifted = engine.Read(1, 1);
+  drifted[0] ^= std::byte{1};
+  engine.Write(1, 1, drifted, 1);
+  ThreadPool pool(2);
+  const std::vector<SliceState> states = engine.weights->ComputeStates(TrainerRank(1), pool);
+  CHECK(states[0].kind == SliceState::Kind::kHeld);
+  CHECK(states[1].kind == SliceState::Kind::kDiffers);
+  CHECK_FALSE(states[1].Matches(trainer.Digests(1, 1)[1]));
+}
+
+TEST_CASE("a damaged frame costs its slice only", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(0.05);
+  const FakeEngine engine(trainer.layouts());
+  engine.Load(trainer, 1);
+  ThreadPool pool(1);
+  const LiveState live = ReadLive(*engine.weights, pool);
+  Delta delta = MakeDelta(trainer, 0, 1, 2);
+  delta.frames[0].entry.checksum ^= 1;
+  const StagedDelta staged = Stage(engine, 0, delta, live, pool);
+  REQUIRE(staged.rejected.size() == 1);
+  CHECK(staged.rejected[0].slice == delta.frames[0].slice);
+  CHECK(absl::IsDataLoss(staged.rejected[0].reason));
+  CHECK(staged.writes.run_count() > 0);
+}
+
+TEST_CASE("full tensors are verified from the spool before they are written", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  const FakeEngine engine(trainer.layouts(), 2);
+  ThreadPool pool(1);
+  const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(2)};
+  const RankLayout& layout = *trainer.ranks()[0];
+  const std::vector<Digest> expected = trainer.Digests(1, 0);
+  auto full = trainer.FetchFull(trainer.Target(1), TrainerRank(0), layout, slices,
+                                {.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty});
+  REQUIRE(full.ok());
+  REQUIRE(VerifyFull(layout, slices, full->frames, full->spool, expected, pool).ok());
+
+  SECTION("another version's digest") {
+    std::vector<Digest> other = expected;
+    other[2].lane1 ^= 1;
+    const Status status = VerifyFull(layout, slices, full->frames, full->spool, other, pool);
+    CHECK(absl::IsDataLoss(status));
+    CHECK(Message(status).find("'columns' slice 1") != std::string_view::npos);
+  }
+  SECTION("a block is missing") {
+    full->frames.erase(full->frames.begin() + 1);
+    CHECK(absl::IsDataLoss(VerifyFull(layout, slices, full->frames, full->spool, expected, pool)));
+  }
+  SECTION("a slice too many") {
+    const std::vector<RankSlice> one = {RankSlice(0)};
+    CHECK(absl::IsDataLoss(VerifyFull(layout, one, full->frames, full->spool, expected, pool)));
+  }
+  SECTION("written in place, to every copy") {
+    REQUIRE(ApplyFramesInPlace(*engine.weights, TrainerRank(0), full->frames, full->spool, pool).ok());
+    for (size_t copy = 0; copy < 2; ++copy) {
+      CHECK(engine.Read(0, 0, copy) == trainer.At(1, 0)[0]);
+      CHECK(engine.Read(0, 2, copy) == trainer.At(1, 0)[2]);
+    }
+  }
+}
+
+}  // namespace dws
