@@ -1,0 +1,97 @@
+"""Runs README's section "By hand" as it stands: its daemons, its trainer and its engine.
+
+Only places are changed: the folder, the ports (to free ones) and where the built programs are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+DEADLINE_SECONDS = 120.0
+_BLOCK = re.compile(r"^```(?:sh|python) (\S+)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks() -> dict[str, str]:
+    """The code blocks of README that have a name, by it."""
+    return dict(_BLOCK.findall(Path("README.md").read_text()))
+
+
+class ReadmeTest(unittest.TestCase):
+    def setUp(self) -> None:
+        # A short path: socket files hang below it.
+        folder = tempfile.TemporaryDirectory(prefix="dws-readme-", dir="/tmp")
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def place(self, text: str) -> str:
+        return text.replace("/tmp/dws", str(self.folder)).replace("bazel-bin/", "")
+
+    def start(self, name: str, command: list[str]) -> subprocess.Popen:
+        log = open(self.folder / f"{name}.log", "w")  # closed with the process
+        self.addCleanup(log.close)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def start_daemon(self, command: list[str]) -> dict[str, int]:
+        """Its ports, once it has bound them."""
+        name = command[0].rpartition("/")[2]
+        ports = self.folder / f"{name}.ports"
+        process = self.start(name, [*command, f"--ports-file={ports}"])
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not ports.exists():
+            self.assertIsNone(process.poll(), self.log(name))
+            self.assertLess(time.monotonic(), deadline, self.log(name))
+            time.sleep(0.01)
+        return json.loads(ports.read_text())
+
+    def start_daemons(self, script: str) -> None:
+        script = self.place(script).replace("\\\n", " ")
+        commands = [shlex.split(line.rstrip(" &")) for line in script.splitlines()]
+        sender, receiver = [command for command in commands if "_daemon/" in command[0]]
+        sender = [re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:0", word) for word in sender]
+        ports = self.start_daemon(sender)
+        receiver = [f"--sender=127.0.0.1:{ports['sync']}" if word.startswith("--sender=")
+                    else re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:0", word) for word in receiver]
+        self.start_daemon(receiver)
+
+    def start_python(self, name: str, script: str) -> subprocess.Popen:
+        path = self.folder / name
+        path.write_text(self.place(script))
+        return self.start(name, [sys.executable, str(path)])
+
+    def test_the_example_runs_and_both_sides_print_the_same_sums(self) -> None:
+        example = blocks()
+        self.start_daemons(example["daemons"])
+        trainer = self.start_python("trainer.py", example["trainer.py"])
+        engine = self.start_python("engine.py", example["engine.py"])
+        for name, process in (("trainer.py", trainer), ("engine.py", engine)):
+            try:
+                status = process.wait(DEADLINE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.fail(f"{name} did not end:\n{self.log(name)}\n{self.log('dws-sender')}\n"
+                          f"{self.log('dws-receiver')}")
+            self.assertEqual(status, 0, self.log(name))
+
+        sums = re.compile(r"^version (\d+): .*sum (\S+)$", re.M)
+        published = dict(sums.findall(self.log("trainer.py")))
+        committed = dict(sums.findall(self.log("engine.py")))
+        self.assertEqual(sorted(published), ["1", "2", "3", "4", "5"])
+        self.assertEqual(committed["5"], published["5"])
+        self.assertLessEqual(committed.items(), published.items())
+
+
+if __name__ == "__main__":
+    unittest.main()
