@@ -15,6 +15,7 @@ PUBLIC_PACKAGES: frozenset[str] = frozenset({
     "common/model",
     "common/proto_convert",
     "proto",
+    "receiver_daemon",
     "sender_daemon",
     "tests",
     "tools/bazel",
