@@ -5,7 +5,8 @@
 namespace dws {
 namespace {
 
-// The same bytes with byte j of element i at j * elements + i: like bytes side by side compress better.
+// The same bytes with byte j of element i at j * elements + i: like bytes side by side compress
+// better.
 std::vector<std::byte> ToBytePlanes(ByteSpan bytes, uint32_t element_bytes) {
   std::vector<std::byte> planes(bytes.size());
   const size_t elements = bytes.size() / element_bytes;
@@ -31,8 +32,8 @@ Status CheckParametersZero(const EncodedBlockView& block) {
 
 Status CheckAllElements(uint32_t element_count, const EncodedBlockView& block) {
   if (block.nnz == element_count) return CheckParametersZero(block);
-  return DataLossError("{}: a count of {}, expected all {} elements", ToString(block.mode), block.nnz,
-                       element_count);
+  return DataLossError("{}: a count of {}, expected all {} elements", ToString(block.mode),
+                       block.nnz, element_count);
 }
 
 }  // namespace
@@ -69,11 +70,12 @@ EncodedBlock WriteDenseZstd(DType dtype, ByteSpan after) {
           .payload = Compress(ToBytePlanes(after, ElementBytes(dtype)))};
 }
 
-Status ReadRaw(DType dtype, uint32_t element_count, const EncodedBlockView& block, DecodedBlock& decoded) {
+Status ReadRaw(DType dtype, uint32_t element_count, const EncodedBlockView& block,
+               DecodedBlock& decoded) {
   DWS_RETURN_IF_ERROR(CheckParametersZero(block));
   if (block.payload.size() != RawBytes(dtype, block.nnz)) {
-    return DataLossError("raw: {} bytes for {} changes, expected {}", block.payload.size(), block.nnz,
-                         RawBytes(dtype, block.nnz));
+    return DataLossError("raw: {} bytes for {} changes, expected {}", block.payload.size(),
+                         block.nnz, RawBytes(dtype, block.nnz));
   }
   const uint32_t element_bytes = ElementBytes(dtype);
   decoded.kind = DecodedBlock::Kind::kValues;
@@ -83,7 +85,8 @@ Status ReadRaw(DType dtype, uint32_t element_count, const EncodedBlockView& bloc
   int32_t last = -1;
   for (const uint16_t position : decoded.positions) {
     if (position <= last || position >= element_count) {
-      return DataLossError("raw: position {} after {} in {} elements", position, last, element_count);
+      return DataLossError("raw: position {} after {} in {} elements", position, last,
+                           element_count);
     }
     last = position;
   }

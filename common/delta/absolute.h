@@ -1,4 +1,5 @@
-// The absolute modes: new values as they are, for receivers that need no base (FORMAT.md, modes 1, 5 and 6).
+// The absolute modes: new values as they are, for receivers that need no base (FORMAT.md, modes 1,
+// 5 and 6).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ EncodedBlock WriteDenseRaw(DType dtype, ByteSpan after);
 EncodedBlock WriteDenseZstd(DType dtype, ByteSpan after);
 
 // DATA_LOSS: the payload is damaged. `block.nnz` is 1 to `element_count`.
-Status ReadRaw(DType dtype, uint32_t element_count, const EncodedBlockView& block, DecodedBlock& decoded);
+Status ReadRaw(DType dtype, uint32_t element_count, const EncodedBlockView& block,
+               DecodedBlock& decoded);
 Status ReadDenseRaw(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                     DecodedBlock& decoded);
 Status ReadDenseZstd(DType dtype, uint32_t element_count, const EncodedBlockView& block,

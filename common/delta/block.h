@@ -1,7 +1,8 @@
-// The values the codec works on: the changes of one block, and one encoded block. Plain data, no behaviour.
+// The values the codec works on: the changes of one block, and one encoded block. Plain data, no
+// behaviour.
 //
-// A block is at most limits::kBlockElements consecutive elements of one slice in slice order; positions are
-// element numbers inside the block. FORMAT.md specifies the modes byte by byte.
+// A block is at most limits::kBlockElements consecutive elements of one slice in slice order;
+// positions are element numbers inside the block. FORMAT.md specifies the modes byte by byte.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +26,12 @@ enum class BlockMode : uint8_t {
 
 // True for the modes that carry steps and so need exactly their base.
 constexpr bool IsRelative(BlockMode mode) {
-  return mode == BlockMode::kSplitRice || mode == BlockMode::kClassSplit || mode == BlockMode::kDenseUlp;
+  return mode == BlockMode::kSplitRice || mode == BlockMode::kClassSplit ||
+         mode == BlockMode::kDenseUlp;
 }
 
-// The changes of one block as steps: differences of ordinals, new minus old, modulo 2^(8 * element bytes).
-// Parallel arrays, positions strictly ascending, no step is zero.
+// The changes of one block as steps: differences of ordinals, new minus old, modulo 2^(8 * element
+// bytes). Parallel arrays, positions strictly ascending, no step is zero.
 struct BlockChanges {
   std::vector<uint16_t> positions;
   std::vector<uint64_t> steps;
@@ -44,8 +46,8 @@ struct BlockChanges {
 // One encoded block: what the block index and the payload section of a frame hold of it.
 struct EncodedBlock {
   BlockMode mode = BlockMode::kEmpty;
-  uint32_t nnz = 0;          // changed elements; element count of the block for absolute dense modes
-  uint16_t parameters = 0;   // of the mode, FORMAT.md
+  uint32_t nnz = 0;         // changed elements; element count of the block for absolute dense modes
+  uint16_t parameters = 0;  // of the mode, FORMAT.md
   std::vector<std::byte> payload;
 };
 
@@ -67,7 +69,7 @@ struct DecodedBlock {
   };
   Kind kind = Kind::kNothing;
   std::vector<uint16_t> positions;
-  std::vector<uint64_t> values;   // steps or values
+  std::vector<uint64_t> values;  // steps or values
   std::vector<std::byte> dense;
   std::vector<uint64_t> scratch;  // the decoder's own; no meaning outside
 };

@@ -24,15 +24,16 @@ Status Decompress(ByteSpan compressed, MutableByteSpan out) {
   // Exactly one frame: ZSTD_decompress alone would accept skippable frames and several of them.
   const size_t frame_bytes = ZSTD_findFrameCompressedSize(compressed.data(), compressed.size());
   if (ZSTD_isError(frame_bytes) != 0 || frame_bytes != compressed.size()) {
-    return DataLossError("compressed bytes: expected one zstd frame of {} bytes", compressed.size());
+    return DataLossError("compressed bytes: expected one zstd frame of {} bytes",
+                         compressed.size());
   }
-  const size_t size =
-      ZSTD_decompress(out.data(), out.size(), compressed.data(), compressed.size());
+  const size_t size = ZSTD_decompress(out.data(), out.size(), compressed.data(), compressed.size());
   if (ZSTD_isError(size) != 0) {
     return DataLossError("compressed bytes: zstd says '{}'", ZSTD_getErrorName(size));
   }
   if (size != out.size()) {
-    return DataLossError("compressed bytes: {} bytes after decompression, expected {}", size, out.size());
+    return DataLossError("compressed bytes: {} bytes after decompression, expected {}", size,
+                         out.size());
   }
   return OkStatus();
 }

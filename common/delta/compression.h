@@ -1,4 +1,5 @@
-// zstd for manifests and dense blocks. One zstd frame each, whose uncompressed size the reader already knows.
+// zstd for manifests and dense blocks. One zstd frame each, whose uncompressed size the reader
+// already knows.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +10,12 @@
 
 namespace dws {
 
-// The bytes of one zstd frame (level 3). The same input gives the same bytes under one version of zstd.
+// The bytes of one zstd frame (level 3). The same input gives the same bytes under one version of
+// zstd.
 std::vector<std::byte> Compress(ByteSpan bytes);
 
-// Fills `out` exactly. DATA_LOSS: damaged, or of another size. Allocates no more than zstd's window, which is
-// at most the size of `out`.
+// Fills `out` exactly. DATA_LOSS: damaged, or of another size. Allocates no more than zstd's
+// window, which is at most the size of `out`.
 Status Decompress(ByteSpan compressed, MutableByteSpan out);
 
 }  // namespace dws

@@ -26,7 +26,8 @@ Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& 
   decoded.dense.clear();
   if (block.mode == BlockMode::kEmpty) return DecodeEmpty(block);
   if (ToString(block.mode) != "unknown" && (block.nnz == 0 || block.nnz > element_count)) {
-    return DataLossError("{}: {} changes in {} elements", ToString(block.mode), block.nnz, element_count);
+    return DataLossError("{}: {} changes in {} elements", ToString(block.mode), block.nnz,
+                         element_count);
   }
   switch (block.mode) {
     case BlockMode::kEmpty:
@@ -42,7 +43,8 @@ Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& 
     case BlockMode::kDenseZstd:
       return ReadDenseZstd(dtype, element_count, block, decoded);
     case BlockMode::kClassSplit:
-      return UnimplementedError("block mode 3 (class-split) is reserved and not known to this build");
+      return UnimplementedError(
+          "block mode 3 (class-split) is reserved and not known to this build");
   }
   return UnimplementedError("block mode {} is not known to this build; it knows 0 to 6",
                             static_cast<uint32_t>(block.mode));

@@ -1,5 +1,5 @@
-// Decodes one block, validating everything. Arbitrary bytes give kDataLoss, never a wrong answer, a crash or
-// an allocation that the block's element count does not bound.
+// Decodes one block, validating everything. Arbitrary bytes give kDataLoss, never a wrong answer, a
+// crash or an allocation that the block's element count does not bound.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace dws {
 
-// DATA_LOSS: the payload is damaged (says what is wrong). UNIMPLEMENTED: a mode this version does not know,
-// by name or number.
+// DATA_LOSS: the payload is damaged (says what is wrong). UNIMPLEMENTED: a mode this version does
+// not know, by name or number.
 Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                    DecodedBlock& decoded);
 

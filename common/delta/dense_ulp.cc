@@ -48,8 +48,8 @@ Status ReadDenseUlp(DType dtype, uint32_t element_count, const EncodedBlockView&
   }
   const ValuePlanes planes{.remainders = 0, .quotients = coding->RemainderBits(element_count)};
   if (planes.quotients > block.payload.size() * 8) {
-    return DataLossError("dense-ulp: remainders of {} elements are cut off at {} bytes", element_count,
-                         block.payload.size());
+    return DataLossError("dense-ulp: remainders of {} elements are cut off at {} bytes",
+                         element_count, block.payload.size());
   }
   decoded.kind = DecodedBlock::Kind::kSteps;
   decoded.positions.resize(element_count);
@@ -58,8 +58,8 @@ Status ReadDenseUlp(DType dtype, uint32_t element_count, const EncodedBlockView&
   const std::optional<uint64_t> end =
       ReadValues(block.payload, planes, *coding, decoded.scratch, decoded.values);
   if (!end.has_value() || !EndsCleanly(block.payload, *end)) {
-    return DataLossError("dense-ulp: the planes of {} elements do not fill {} bytes exactly", element_count,
-                         block.payload.size());
+    return DataLossError("dense-ulp: the planes of {} elements do not fill {} bytes exactly",
+                         element_count, block.payload.size());
   }
   // Keep the changed elements only. Values move towards the front, behind the reading.
   const uint64_t mask = LowBits(element_bits);
@@ -73,8 +73,8 @@ Status ReadDenseUlp(DType dtype, uint32_t element_count, const EncodedBlockView&
     changed += value != 0 ? 1 : 0;
   }
   if ((widest & ~mask) != 0 || changed != block.nnz) {
-    return DataLossError("dense-ulp: {} changed elements of at most {} bits, expected {} of {}", changed,
-                         std::bit_width(widest), block.nnz, element_bits);
+    return DataLossError("dense-ulp: {} changed elements of at most {} bits, expected {} of {}",
+                         changed, std::bit_width(widest), block.nnz, element_bits);
   }
   decoded.positions.resize(changed);
   decoded.values.resize(changed);

@@ -1,5 +1,5 @@
-// Dense ulp: a step for every element of a block, zigzag-coded in planes (FORMAT.md, "Mode 4: dense ulp"). For
-// tensors that change nearly everywhere.
+// Dense ulp: a step for every element of a block, zigzag-coded in planes (FORMAT.md, "Mode 4: dense
+// ulp"). For tensors that change nearly everywhere.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ EncodedBlock WriteDenseUlp(const DenseUlpPlan& plan, uint32_t nnz);
 // No plan for `element_count` elements is smaller.
 constexpr uint64_t DenseUlpBytesMin(uint32_t element_count) { return CeilDiv(element_count, 8); }
 
-// Fills positions and steps of the elements whose step is not zero. DATA_LOSS says which plane is damaged.
+// Fills positions and steps of the elements whose step is not zero. DATA_LOSS says which plane is
+// damaged.
 Status ReadDenseUlp(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                     DecodedBlock& decoded);
 

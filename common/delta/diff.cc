@@ -14,14 +14,16 @@ constexpr uint32_t kChunkWords = 256;
 constexpr uint32_t kGroupWords = 8;  // one cache line is compared at once
 
 // Numbers of the words that differ, ascending. `changed` has room for `count`.
-uint32_t ChangedWords(const std::byte* before, const std::byte* after, uint32_t count, uint16_t* changed) {
+uint32_t ChangedWords(const std::byte* before, const std::byte* after, uint32_t count,
+                      uint16_t* changed) {
   uint32_t found = 0;
   uint32_t i = 0;
   for (; i + kGroupWords <= count; i += kGroupWords) {
     uint64_t difference[kGroupWords];
     uint64_t any = 0;
     for (uint32_t j = 0; j < kGroupWords; ++j) {
-      difference[j] = LoadLe<uint64_t>(before + (i + j) * 8) ^ LoadLe<uint64_t>(after + (i + j) * 8);
+      difference[j] =
+          LoadLe<uint64_t>(before + (i + j) * 8) ^ LoadLe<uint64_t>(after + (i + j) * 8);
       any |= difference[j];
     }
     if (any == 0) continue;
@@ -44,8 +46,8 @@ struct Chunk {
   uint64_t steps[kChunkWords * Element::kLanes];
   uint32_t size = 0;
 
-  // The changed elements of one word, whose first is element number `first`. Without a branch: which of a
-  // word's elements changed is not predictable.
+  // The changed elements of one word, whose first is element number `first`. Without a branch:
+  // which of a word's elements changed is not predictable.
   void Add(uint64_t before, uint64_t after, uint32_t first) {
     using Bits = typename Element::Bits;
     for (uint32_t lane = 0; lane < Element::kLanes; ++lane) {
@@ -137,7 +139,8 @@ void ApplyBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block)
       return WithElement(dtype,
                          [&](auto element) { AddSteps<decltype(element)>(decoded, 1, block); });
     case DecodedBlock::Kind::kValues:
-      return WithElement(dtype, [&](auto element) { StoreValues<decltype(element)>(decoded, block); });
+      return WithElement(dtype,
+                         [&](auto element) { StoreValues<decltype(element)>(decoded, block); });
     case DecodedBlock::Kind::kDense:
       DWS_CHECK(decoded.dense.size() == block.size());
       std::copy(decoded.dense.begin(), decoded.dense.end(), block.begin());

@@ -1,4 +1,5 @@
-// Compares two states of one block, and applies changes to one: the pure leaves of capture and of staging.
+// Compares two states of one block, and applies changes to one: the pure leaves of capture and of
+// staging.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +11,23 @@
 
 namespace dws {
 
-// Fills `changes` with the steps from `before` to `after` (equal sizes, whole elements of `dtype`, at most
-// limits::kBlockElements) and returns the difference of their digests, after minus before, counting words
-// from `first_word`. Works from the changed words alone.
+// Fills `changes` with the steps from `before` to `after` (equal sizes, whole elements of `dtype`,
+// at most limits::kBlockElements) and returns the difference of their digests, after minus before,
+// counting words from `first_word`. Works from the changed words alone.
 Digest DiffBlock(DType dtype, ByteSpan before, ByteSpan after, uint64_t first_word,
                  BlockChanges& changes);
 
-// Brings `block` from the base to the new state, in place. Steps need exactly the base the block was
-// encoded against; values and dense bytes need nothing. Positions are in range (the decoder's promise).
+// Brings `block` from the base to the new state, in place. Steps need exactly the base the block
+// was encoded against; values and dense bytes need nothing. Positions are in range (the decoder's
+// promise).
 void ApplyBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block);
 
-// Takes steps back: the inverse of ApplyBlock for Kind::kSteps (and kNothing). Other kinds are our bug.
+// Takes steps back: the inverse of ApplyBlock for Kind::kSteps (and kNothing). Other kinds are our
+// bug.
 void UndoBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block);
 
-// The changes of `first` followed by those of `second`, as one: positions united, steps added modulo 2^w,
-// steps that cancel left out. Exact: steps of consecutive versions compose.
+// The changes of `first` followed by those of `second`, as one: positions united, steps added
+// modulo 2^w, steps that cancel left out. Exact: steps of consecutive versions compose.
 BlockChanges ComposeSteps(DType dtype, const BlockChanges& first, const BlockChanges& second);
 
 }  // namespace dws

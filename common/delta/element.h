@@ -1,5 +1,6 @@
-// From a dtype known at run time to code compiled for its element: the width's unsigned integer and the
-// mapping to ordinals. Used by the leaves of the codec; the seam where instruction-set variants join.
+// From a dtype known at run time to code compiled for its element: the width's unsigned integer and
+// the mapping to ordinals. Used by the leaves of the codec; the seam where instruction-set variants
+// join.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,8 @@ EncodedBlock EncodeBlock(DType dtype, const BlockChanges& changes, ByteSpan afte
   EncodedBlock best = EncodeSteps(dtype, changes, element_count);
   if (!options.absolute || best.mode == BlockMode::kEmpty) return best;
 
-  if (RawBytes(dtype, changes.size()) <= best.payload.size()) best = WriteRaw(dtype, changes, after);
+  if (RawBytes(dtype, changes.size()) <= best.payload.size())
+    best = WriteRaw(dtype, changes, after);
   if (after.size() < best.payload.size()) best = WriteDenseRaw(dtype, after);
   if (options.zstd) {
     EncodedBlock compressed = WriteDenseZstd(dtype, after);

@@ -1,5 +1,5 @@
-// Chooses the mode of a block by exact cost and encodes it. Pure: the same input and options give the same
-// bytes on every machine.
+// Chooses the mode of a block by exact cost and encodes it. Pure: the same input and options give
+// the same bytes on every machine.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 namespace dws {
 
 struct EncodeOptions {
-  // Absolute modes (raw, dense raw, dense zstd) need nothing of the receiver but do not compose. A sender's
-  // retained deltas are relative only; full tensors are absolute only.
+  // Absolute modes (raw, dense raw, dense zstd) need nothing of the receiver but do not compose. A
+  // sender's retained deltas are relative only; full tensors are absolute only.
   bool relative = true;
   bool absolute = false;
   bool zstd = false;  // try dense zstd where absolute modes are allowed: smaller and slower
 };
 
-// Encodes `changes` of a block whose new state is `after` (element count and absolute values come from it).
-// With no changes and relative modes allowed: kEmpty. With absolute modes only: dense, whatever the changes.
-// At least one family must be allowed.
+// Encodes `changes` of a block whose new state is `after` (element count and absolute values come
+// from it). With no changes and relative modes allowed: kEmpty. With absolute modes only: dense,
+// whatever the changes. At least one family must be allowed.
 EncodedBlock EncodeBlock(DType dtype, const BlockChanges& changes, ByteSpan after,
                          const EncodeOptions& options);
 

@@ -28,7 +28,9 @@ Row RowOf(const EncodedBlock& block) {
           static_cast<uint32_t>(block.mode)};
 }
 
-uint64_t AlignPayload(uint64_t bytes) { return CeilDiv(bytes, kPayloadAlignment) * kPayloadAlignment; }
+uint64_t AlignPayload(uint64_t bytes) {
+  return CeilDiv(bytes, kPayloadAlignment) * kPayloadAlignment;
+}
 
 // What a frame's size follows from: the range of each column.
 struct FrameShape {
@@ -82,9 +84,10 @@ void StoreHeader(const FrameHeader& header, std::byte* to) {
 }
 
 FrameHeader LoadHeader(const std::byte* from) {
-  FrameHeader header{.block_count = LoadLe<uint32_t>(from), .payload_bytes = LoadLe<uint32_t>(from + 4)};
-  header.base = {LoadLe<uint32_t>(from + 8), LoadLe<uint32_t>(from + 12), LoadLe<uint16_t>(from + 16),
-                 LoadLe<uint8_t>(from + 18)};
+  FrameHeader header{.block_count = LoadLe<uint32_t>(from),
+                     .payload_bytes = LoadLe<uint32_t>(from + 4)};
+  header.base = {LoadLe<uint32_t>(from + 8), LoadLe<uint32_t>(from + 12),
+                 LoadLe<uint16_t>(from + 16), LoadLe<uint8_t>(from + 18)};
   for (size_t c = 0; c < kColumns; ++c) header.width[c] = LoadLe<uint8_t>(from + 19 + c);
   return header;
 }
@@ -115,8 +118,10 @@ Status CheckHeader(const FrameHeader& header, ByteSpan frame, const FrameEntry& 
   return OkStatus();
 }
 
-// One column of the index as it was before packing. Checks that it is packed as tightly as it can be.
-Status ReadColumn(const FrameHeader& header, size_t column, ByteSpan packed, std::vector<uint32_t>& values) {
+// One column of the index as it was before packing. Checks that it is packed as tightly as it can
+// be.
+Status ReadColumn(const FrameHeader& header, size_t column, ByteSpan packed,
+                  std::vector<uint32_t>& values) {
   const uint32_t width = header.width[column];
   values.resize(header.block_count);
   ReadPlane(packed, 0, width, header.block_count, values.data());
@@ -125,8 +130,8 @@ Status ReadColumn(const FrameHeader& header, size_t column, ByteSpan packed, std
   }
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   if (*low != 0 || static_cast<uint32_t>(std::bit_width(*high)) != width) {
-    return DataLossError("frame: {} from {} to {} are not packed to {} bits", kColumnNames[column], *low,
-                         *high, width);
+    return DataLossError("frame: {} from {} to {} are not packed to {} bits", kColumnNames[column],
+                         *low, *high, width);
   }
   if (uint64_t{header.base[column]} + *high > LowBits(kWidthMax[column])) {
     return DataLossError("frame: {} up to {}, at most {} bits are possible", kColumnNames[column],
@@ -152,12 +157,14 @@ std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks) {
   std::byte* at = frame.data() + kFrameHeaderBytes;
   for (size_t c = 0; c < kColumns; ++c) {
     BitWriter writer(at);
-    for (const EncodedBlock& block : blocks) writer.Put(RowOf(block)[c] - shape.low[c], header.width[c]);
+    for (const EncodedBlock& block : blocks)
+      writer.Put(RowOf(block)[c] - shape.low[c], header.width[c]);
     at += shape.ColumnBytes(c);
     DWS_CHECK(writer.end() == at);
   }
   at = frame.data() + shape.SizeBytes() - shape.payload_bytes;
-  for (const EncodedBlock& block : blocks) at = std::copy(block.payload.begin(), block.payload.end(), at);
+  for (const EncodedBlock& block : blocks)
+    at = std::copy(block.payload.begin(), block.payload.end(), at);
   frame.resize(shape.SizeBytes());
   return frame;
 }
@@ -196,7 +203,8 @@ Result<std::vector<EncodedBlockView>> ParseFrame(ByteSpan frame, const FrameEntr
   size_t column_begin = kFrameHeaderBytes;
   for (size_t c = 0; c < kColumns; ++c) {
     const size_t column_bytes = CeilDiv(uint64_t{header.block_count} * header.width[c], 8);
-    DWS_RETURN_IF_ERROR(ReadColumn(header, c, frame.subspan(column_begin, column_bytes), columns[c]));
+    DWS_RETURN_IF_ERROR(
+        ReadColumn(header, c, frame.subspan(column_begin, column_bytes), columns[c]));
     column_begin += column_bytes;
   }
   ByteSpan payloads = frame.last(header.payload_bytes);
@@ -204,8 +212,8 @@ Result<std::vector<EncodedBlockView>> ParseFrame(ByteSpan frame, const FrameEntr
   for (size_t i = 0; i < blocks.size(); ++i) {
     const uint32_t size_bytes = columns[kSize][i];
     if (size_bytes > payloads.size()) {
-      return DataLossError("frame: the payload of block {} has {} bytes, {} are left", i, size_bytes,
-                           payloads.size());
+      return DataLossError("frame: the payload of block {} has {} bytes, {} are left", i,
+                           size_bytes, payloads.size());
     }
     blocks[i] = {.mode = static_cast<BlockMode>(columns[kMode][i]),
                  .nnz = columns[kNnz][i],

@@ -1,5 +1,5 @@
-// Frames: consecutive encoded blocks of one slice under one checksum, with an index in front so that any
-// block can be found and decoded alone (FORMAT.md, "Frame").
+// Frames: consecutive encoded blocks of one slice under one checksum, with an index in front so
+// that any block can be found and decoded alone (FORMAT.md, "Frame").
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace dws {
 inline constexpr size_t kFrameHeaderBytes = 24;
 inline constexpr uint32_t kFrameBlocksMax = 65'536;
 
-// The bytes of one frame. `blocks` is not empty; the result stays below limits::kFrameBytesMax when the
-// caller groups blocks with FrameSize.
+// The bytes of one frame. `blocks` is not empty; the result stays below limits::kFrameBytesMax when
+// the caller groups blocks with FrameSize.
 std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks);
 uint64_t FrameSize(std::span<const EncodedBlock> blocks);
 
-// How many of the leading `blocks` go into the next frame: as many as fit limits::kFrameBytesMax, at least
-// one, at most kFrameBlocksMax, at most up to the first run of empty blocks worth leaving out, never ending
-// in empty blocks.
+// How many of the leading `blocks` go into the next frame: as many as fit limits::kFrameBytesMax,
+// at least one, at most kFrameBlocksMax, at most up to the first run of empty blocks worth leaving
+// out, never ending in empty blocks.
 size_t BlocksOfNextFrame(std::span<const EncodedBlock> blocks);
 
 uint64_t FrameChecksum(ByteSpan frame);

@@ -10,8 +10,8 @@
 namespace dws {
 namespace {
 
-// An upper bound of the bytes of one SliceDelta without frames, of one FrameEntry, and of the rest: tags,
-// lengths and numbers at their longest.
+// An upper bound of the bytes of one SliceDelta without frames, of one FrameEntry, and of the rest:
+// tags, lengths and numbers at their longest.
 constexpr uint64_t kSliceBytesMax = 80;
 constexpr uint64_t kFrameEntryBytesMax = 56;
 constexpr uint64_t kIdentityBytesMax = 160;
@@ -21,7 +21,9 @@ void Store(const Digest& digest, v1::Digest& message) {
   message.set_lane1(digest.lane1);
 }
 
-Digest Load(const v1::Digest& message) { return {.lane0 = message.lane0(), .lane1 = message.lane1()}; }
+Digest Load(const v1::Digest& message) {
+  return {.lane0 = message.lane0(), .lane1 = message.lane1()};
+}
 
 void Store(const SliceDelta& slice, v1::SliceDelta& message) {
   message.set_rank_slice(slice.slice.value());
@@ -54,17 +56,19 @@ SliceDelta Load(const v1::SliceDelta& message) {
   return slice;
 }
 
-// Checks one frame, and moves past it: the next block of the slice, the next byte of the frames section.
+// Checks one frame, and moves past it: the next block of the slice, the next byte of the frames
+// section.
 Status CheckFrame(const FrameEntry& entry, uint32_t slice_blocks, uint32_t& next_block,
                   uint64_t& next_offset) {
-  if (entry.block_count == 0 || entry.block_count > kFrameBlocksMax || entry.first_block < next_block ||
-      entry.first_block > slice_blocks || entry.block_count > slice_blocks - entry.first_block) {
-    return DataLossError("a frame has blocks {} + {}, expected them between {} and {}", entry.first_block,
-                         entry.block_count, next_block, slice_blocks);
+  if (entry.block_count == 0 || entry.block_count > kFrameBlocksMax ||
+      entry.first_block < next_block || entry.first_block > slice_blocks ||
+      entry.block_count > slice_blocks - entry.first_block) {
+    return DataLossError("a frame has blocks {} + {}, expected them between {} and {}",
+                         entry.first_block, entry.block_count, next_block, slice_blocks);
   }
   if (entry.size_bytes < kFrameHeaderBytes || entry.size_bytes > limits::kFrameBytesMax) {
-    return DataLossError("a frame has {} bytes, {} to {} are possible", entry.size_bytes, kFrameHeaderBytes,
-                         limits::kFrameBytesMax);
+    return DataLossError("a frame has {} bytes, {} to {} are possible", entry.size_bytes,
+                         kFrameHeaderBytes, limits::kFrameBytesMax);
   }
   if (entry.offset != next_offset) {
     return DataLossError("a frame begins at byte {}, expected {}", entry.offset, next_offset);
@@ -74,7 +78,8 @@ Status CheckFrame(const FrameEntry& entry, uint32_t slice_blocks, uint32_t& next
   return OkStatus();
 }
 
-Status CheckSlice(const SliceDelta& slice, const RankLayout::SliceEntry& layout, uint64_t& next_offset) {
+Status CheckSlice(const SliceDelta& slice, const RankLayout::SliceEntry& layout,
+                  uint64_t& next_offset) {
   if (slice.nnz > layout.elements || slice.frames.empty()) {
     return DataLossError("{} changes in {} elements, {} frames", slice.nnz, layout.elements,
                          slice.frames.size());
@@ -130,10 +135,12 @@ uint64_t ManifestBytesMax(const RankLayout& layout) {
   return std::min(bytes, limits::kManifestBytesMax);
 }
 
-Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout, uint64_t frames_bytes) {
+Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout,
+                     uint64_t frames_bytes) {
   if (manifest.layout_signature != layout.signature()) {
     return FailedPreconditionError("manifest: made for layout {}, expected {}",
-                                   ToString(manifest.layout_signature), ToString(layout.signature()));
+                                   ToString(manifest.layout_signature),
+                                   ToString(layout.signature()));
   }
   if (manifest.version.value() == 0 || manifest.base_version >= manifest.version) {
     return DataLossError("manifest: version {} over base {}, expected a version above its base",
@@ -143,8 +150,8 @@ Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout, ui
   uint32_t next_slice = 0;
   for (const SliceDelta& slice : manifest.slices) {
     if (slice.slice.value() < next_slice || slice.slice.value() >= layout.slice_count()) {
-      return DataLossError("manifest: slice {}, expected one from {} to below {}", slice.slice.value(),
-                           next_slice, layout.slice_count());
+      return DataLossError("manifest: slice {}, expected one from {} to below {}",
+                           slice.slice.value(), next_slice, layout.slice_count());
     }
     next_slice = slice.slice.value() + 1;
     if (Status status = CheckSlice(slice, layout.slice(slice.slice), next_offset); !status.ok()) {
@@ -153,7 +160,8 @@ Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout, ui
     }
   }
   if (next_offset != frames_bytes) {
-    return DataLossError("manifest: its frames have {} bytes, the object has {}", next_offset, frames_bytes);
+    return DataLossError("manifest: its frames have {} bytes, the object has {}", next_offset,
+                         frames_bytes);
   }
   return OkStatus();
 }

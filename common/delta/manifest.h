@@ -1,5 +1,5 @@
-// The manifest of a delta object to bytes and back: dws.v1.DeltaManifest of proto/delta.proto. The one place
-// of the codec that knows protobuf.
+// The manifest of a delta object to bytes and back: dws.v1.DeltaManifest of proto/delta.proto. The
+// one place of the codec that knows protobuf.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace dws {
 
-// Fields in ascending order, repeated ones in the order of the manifest: the same manifest, the same bytes.
+// Fields in ascending order, repeated ones in the order of the manifest: the same manifest, the
+// same bytes.
 std::vector<std::byte> SerializeManifest(const DeltaManifest& manifest);
 
 // DATA_LOSS: no manifest. Says nothing about whether its contents make sense: CheckManifest does.
@@ -21,8 +22,10 @@ Result<DeltaManifest> DeserializeManifest(ByteSpan bytes);
 // No manifest of an object of this layout has more bytes.
 uint64_t ManifestBytesMax(const RankLayout& layout);
 
-// Whether the manifest fits `layout` and its frames fill a section of `frames_bytes`, one after the other.
-// DATA_LOSS: it does not, the message names the slice; FAILED_PRECONDITION: made for another layout.
-Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout, uint64_t frames_bytes);
+// Whether the manifest fits `layout` and its frames fill a section of `frames_bytes`, one after the
+// other. DATA_LOSS: it does not, the message names the slice; FAILED_PRECONDITION: made for another
+// layout.
+Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout,
+                     uint64_t frames_bytes);
 
 }  // namespace dws

@@ -70,7 +70,9 @@ Result<std::vector<std::byte>> RawManifest(ByteSpan stored, const ObjectHeader& 
 
 }  // namespace
 
-uint64_t ObjectHeader::total_bytes() const { return kObjectHeaderBytes + manifest_bytes + frames_bytes; }
+uint64_t ObjectHeader::total_bytes() const {
+  return kObjectHeaderBytes + manifest_bytes + frames_bytes;
+}
 
 std::vector<std::byte> BuildObject(DeltaManifest identity, std::span<const SliceBlocks> slices) {
   std::vector<std::byte> frames;
@@ -106,17 +108,21 @@ Result<ObjectHeader> ParseObjectHeader(ByteSpan bytes) {
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
     return DataLossError("object: it does not begin with the eight bytes of a delta object");
   }
-  // Every format version keeps magic, version and checksum where they are, so damage to the version is damage.
+  // Every format version keeps magic, version and checksum where they are, so damage to the version
+  // is damage.
   const uint64_t expected = LoadLe<uint64_t>(bytes.data() + kHeaderChecksumAt);
   if (const uint64_t found = Checksum(bytes.first(kHeaderChecksumAt)); found != expected) {
     return DataLossError("object header: checksum {:016x}, expected {:016x}", found, expected);
   }
-  if (const uint32_t version = LoadLe<uint32_t>(bytes.data() + kVersionAt); version != kFormatVersion) {
-    return UnimplementedError("object: format version {}, this build knows {}", version, kFormatVersion);
+  if (const uint32_t version = LoadLe<uint32_t>(bytes.data() + kVersionAt);
+      version != kFormatVersion) {
+    return UnimplementedError("object: format version {}, this build knows {}", version,
+                              kFormatVersion);
   }
   const uint32_t flags = LoadLe<uint32_t>(bytes.data() + kFlagsAt);
   if (flags > kManifestCompressedFlag || LoadLe<uint64_t>(bytes.data() + kReservedAt) != 0) {
-    return DataLossError("object header: flags {:x} or reserved bytes are not as version 1 has them", flags);
+    return DataLossError(
+        "object header: flags {:x} or reserved bytes are not as version 1 has them", flags);
   }
   const ObjectHeader header{
       .manifest_bytes = LoadLe<uint64_t>(bytes.data() + kManifestBytesAt),
@@ -143,7 +149,8 @@ Result<DeltaManifest> ParseObjectManifest(ByteSpan head, const RankLayout& layou
   }
   const ByteSpan stored = head.subspan(kObjectHeaderBytes, header.manifest_bytes);
   if (const uint64_t checksum = Checksum(stored); checksum != header.manifest_checksum) {
-    return DataLossError("manifest: checksum {:016x}, expected {:016x}", checksum, header.manifest_checksum);
+    return DataLossError("manifest: checksum {:016x}, expected {:016x}", checksum,
+                         header.manifest_checksum);
   }
   if (header.manifest_raw_bytes > ManifestBytesMax(layout)) {
     return DataLossError("manifest: {} bytes, at most {} are possible for this layout",

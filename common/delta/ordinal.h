@@ -1,6 +1,6 @@
-// Ordinals: the bijection from an element's bits to integers in numeric order (FORMAT.md, "Ordinals").
-// Steps are differences of ordinals modulo 2^w. For floats ord(x) = x xor ((x >> (w-1)) & (2^(w-1) - 1)) with
-// an arithmetic shift; for integers ord(x) = x. It is its own inverse.
+// Ordinals: the bijection from an element's bits to integers in numeric order (FORMAT.md,
+// "Ordinals"). Steps are differences of ordinals modulo 2^w. For floats ord(x) = x xor ((x >>
+// (w-1)) & (2^(w-1) - 1)) with an arithmetic shift; for integers ord(x) = x. It is its own inverse.
 #pragma once
 
 #include <cstdint>

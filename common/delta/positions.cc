@@ -21,8 +21,8 @@ uint64_t GapBits(std::span<const uint16_t> positions, uint32_t k) {
 }  // namespace
 
 GapCoding ChooseGapCoding(std::span<const uint16_t> positions) {
-  // From k to k + 1 a gap g saves ceil((g >> k) / 2) - 1 bits, which never grows with k: the cost is convex in
-  // k, so walking downhill from the estimate ends at the minimum.
+  // From k to k + 1 a gap g saves ceil((g >> k) / 2) - 1 bits, which never grows with k: the cost
+  // is convex in k, so walking downhill from the estimate ends at the minimum.
   constexpr uint32_t kMax = (1u << GapCoding::kParameterBits) - 1;
   const uint64_t mean = positions.back() / positions.size();
   uint32_t k = mean == 0 ? 0 : static_cast<uint32_t>(std::bit_width(mean)) - 1;
@@ -54,7 +54,8 @@ void WriteGapRemainders(std::span<const uint16_t> positions, uint32_t k, BitWrit
 void WriteGapQuotients(std::span<const uint16_t> positions, uint32_t k, BitWriter& writer) {
   writer.PutUnary(positions[0] >> k);
   for (size_t i = 1; i < positions.size(); ++i) {
-    writer.PutUnary(static_cast<uint32_t>(static_cast<uint16_t>(positions[i] - positions[i - 1] - 1)) >> k);
+    writer.PutUnary(
+        static_cast<uint32_t>(static_cast<uint16_t>(positions[i] - positions[i - 1] - 1)) >> k);
   }
 }
 
@@ -64,8 +65,8 @@ std::optional<uint64_t> ReadGaps(ByteSpan payload, GapPlanes planes, uint32_t k,
   const std::optional<uint64_t> end = SelectOnes(payload, planes.quotients, count, scratch.data());
   if (!end.has_value()) return std::nullopt;
   ReadPlane(payload, planes.remainders, k, count, positions.data());
-  // Before one number i lie i ones and the zeros of all quotients so far, so no quotient needs the one
-  // before it; only the remainders are summed up.
+  // Before one number i lie i ones and the zeros of all quotients so far, so no quotient needs the
+  // one before it; only the remainders are summed up.
   uint64_t position = 0;
   uint64_t remainders = 0;
   for (uint32_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
-// Ascending positions as gaps in two planes (FORMAT.md, "Gaps"): remainders of k bits, and quotients in unary.
-// Codes the changed elements of a block, and the exceptions among them.
+// Ascending positions as gaps in two planes (FORMAT.md, "Gaps"): remainders of k bits, and
+// quotients in unary. Codes the changed elements of a block, and the exceptions among them.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,9 @@ struct GapPlanes {
   uint64_t quotients = 0;
 };
 
-// Reads as many positions as `positions` has room for; `scratch` is as large. The remainder plane lies inside
-// `payload`. Returns the end of the quotient plane; nullopt when that plane is cut off or a position is not
-// below `limit`.
+// Reads as many positions as `positions` has room for; `scratch` is as large. The remainder plane
+// lies inside `payload`. Returns the end of the quotient plane; nullopt when that plane is cut off
+// or a position is not below `limit`.
 std::optional<uint64_t> ReadGaps(ByteSpan payload, GapPlanes planes, uint32_t k, uint32_t limit,
                                  std::span<uint64_t> scratch, std::span<uint16_t> positions);
 

@@ -21,7 +21,8 @@ bool IsException(int64_t step) { return static_cast<uint64_t>(step) + 1 > 2; }
 
 void CollectExceptions(const BlockChanges& changes, uint32_t element_bits, SplitRicePlan& plan) {
   size_t count = 0;
-  for (const uint64_t step : changes.steps) count += IsException(SignedStep(step, element_bits)) ? 1 : 0;
+  for (const uint64_t step : changes.steps)
+    count += IsException(SignedStep(step, element_bits)) ? 1 : 0;
   if (count == 0) return;
   // Written without a branch, so one element more than there are is touched.
   plan.exceptions.resize(count + 1);
@@ -48,7 +49,8 @@ void WriteSigns(const std::vector<uint64_t>& steps, uint32_t element_bits, BitWr
 }
 
 // Steps of +1 and -1 from the sign plane at bit `begin`.
-void ReadSigns(ByteSpan payload, uint64_t begin, uint32_t element_bits, std::vector<uint64_t>& steps) {
+void ReadSigns(ByteSpan payload, uint64_t begin, uint32_t element_bits,
+               std::vector<uint64_t>& steps) {
   constexpr size_t kGroup = 32;
   const uint64_t mask = LowBits(element_bits);
   for (size_t i = 0; i < steps.size(); i += kGroup) {
@@ -58,12 +60,14 @@ void ReadSigns(ByteSpan payload, uint64_t begin, uint32_t element_bits, std::vec
   }
 }
 
-// Puts the steps of the exceptions, coded from bit `begin` on, in their places. Returns the payload's end.
+// Puts the steps of the exceptions, coded from bit `begin` on, in their places. Returns the
+// payload's end.
 Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t element_bits,
                                 DecodedBlock& decoded) {
   const uint64_t payload_bits = payload.size() * 8;
   if (begin + kExceptionHeaderBits > payload_bits) {
-    return DataLossError("split-rice: the header of the exceptions is cut off at {} bytes", payload.size());
+    return DataLossError("split-rice: the header of the exceptions is cut off at {} bytes",
+                         payload.size());
   }
   const uint64_t header = LoadBits(payload, begin, kExceptionHeaderBits);
   const uint32_t count = static_cast<uint32_t>(header & LowBits(kCountBits)) + 1;
@@ -71,27 +75,29 @@ Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t eleme
   const std::optional<ValueCoding> coding = UnpackValueCoding(
       static_cast<uint32_t>(header >> (kCountBits + GapCoding::kParameterBits)), element_bits);
   if (count > decoded.positions.size() || !coding.has_value()) {
-    return DataLossError("split-rice: the header of the exceptions has {} of {} changes and parameters {:x}",
-                         count, decoded.positions.size(), header >> kCountBits);
+    return DataLossError(
+        "split-rice: the header of the exceptions has {} of {} changes and parameters {:x}", count,
+        decoded.positions.size(), header >> kCountBits);
   }
-  const GapPlanes gaps{
-      .remainders = begin + kExceptionHeaderBits,
-      .quotients = begin + kExceptionHeaderBits + uint64_t{count} * k + coding->RemainderBits(count)};
+  const GapPlanes gaps{.remainders = begin + kExceptionHeaderBits,
+                       .quotients = begin + kExceptionHeaderBits + uint64_t{count} * k +
+                                    coding->RemainderBits(count)};
   if (gaps.quotients > payload_bits) {
-    return DataLossError("split-rice: the remainders of {} exceptions are cut off at {} bytes", count,
-                         payload.size());
+    return DataLossError("split-rice: the remainders of {} exceptions are cut off at {} bytes",
+                         count, payload.size());
   }
 
   std::vector<uint16_t> exceptions(count);
   decoded.scratch.resize(2 * size_t{count});
   const std::span<uint64_t> scratch(decoded.scratch.data(), count);
   const std::span<uint64_t> magnitudes(decoded.scratch.data() + count, count);
-  const std::optional<uint64_t> gaps_end =
-      ReadGaps(payload, gaps, k, static_cast<uint32_t>(decoded.positions.size()), scratch, exceptions);
+  const std::optional<uint64_t> gaps_end = ReadGaps(
+      payload, gaps, k, static_cast<uint32_t>(decoded.positions.size()), scratch, exceptions);
   if (!gaps_end.has_value()) {
     return DataLossError("split-rice: the positions of {} exceptions are damaged", count);
   }
-  const ValuePlanes values{.remainders = gaps.remainders + uint64_t{count} * k, .quotients = *gaps_end};
+  const ValuePlanes values{.remainders = gaps.remainders + uint64_t{count} * k,
+                           .quotients = *gaps_end};
   const std::optional<uint64_t> end = ReadValues(payload, values, *coding, scratch, magnitudes);
   if (!end.has_value()) {
     return DataLossError("split-rice: the magnitudes of {} exceptions are damaged", count);
@@ -103,8 +109,9 @@ Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t eleme
     uint64_t& step = decoded.values[exceptions[i]];
     const uint64_t negative = step == 1 ? 0 : 1;
     if (magnitudes[i] > magnitude_max - 3 + negative) {
-      return DataLossError("split-rice: an exception has a magnitude of {} above 2, too large for {} bits",
-                           magnitudes[i], element_bits);
+      return DataLossError(
+          "split-rice: an exception has a magnitude of {} above 2, too large for {} bits",
+          magnitudes[i], element_bits);
     }
     const uint64_t magnitude = magnitudes[i] + 2;
     step = ((magnitude ^ (0 - negative)) + negative) & mask;
@@ -162,8 +169,8 @@ Status ReadSplitRice(DType dtype, uint32_t element_count, const EncodedBlockView
   const uint64_t signs_begin = uint64_t{block.nnz} * k;
   const uint64_t quotients_begin = signs_begin + block.nnz;
   if (quotients_begin > block.payload.size() * 8) {
-    return DataLossError("split-rice: remainders and signs of {} changes are cut off at {} bytes", block.nnz,
-                         block.payload.size());
+    return DataLossError("split-rice: remainders and signs of {} changes are cut off at {} bytes",
+                         block.nnz, block.payload.size());
   }
   decoded.kind = DecodedBlock::Kind::kSteps;
   decoded.positions.resize(block.nnz);
@@ -172,7 +179,8 @@ Status ReadSplitRice(DType dtype, uint32_t element_count, const EncodedBlockView
       ReadGaps(block.payload, {.remainders = 0, .quotients = quotients_begin}, k, element_count,
                decoded.values, decoded.positions);
   if (!gaps_end.has_value()) {
-    return DataLossError("split-rice: {} positions in {} elements are damaged", block.nnz, element_count);
+    return DataLossError("split-rice: {} positions in {} elements are damaged", block.nnz,
+                         element_count);
   }
   ReadSigns(block.payload, signs_begin, element_bits, decoded.values);
   uint64_t end = *gaps_end;
@@ -180,8 +188,8 @@ Status ReadSplitRice(DType dtype, uint32_t element_count, const EncodedBlockView
     DWS_ASSIGN_OR_RETURN(end, ReadExceptions(block.payload, end, element_bits, decoded));
   }
   if (!EndsCleanly(block.payload, end)) {
-    return DataLossError("split-rice: planes end at bit {} of {} bytes, or the padding is not zero", end,
-                         block.payload.size());
+    return DataLossError("split-rice: planes end at bit {} of {} bytes, or the padding is not zero",
+                         end, block.payload.size());
   }
   return OkStatus();
 }

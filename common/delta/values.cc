@@ -78,13 +78,15 @@ ValueCoding ChooseValueCoding(std::span<const uint64_t> values) {
   return best;
 }
 
-void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding, BitWriter& writer) {
+void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding,
+                          BitWriter& writer) {
   if (coding.width == 0) return;
   const uint64_t mask = LowBits(coding.width);
   for (const uint64_t value : values) writer.PutWide(value & mask, coding.width);
 }
 
-void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& coding, BitWriter& writer) {
+void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& coding,
+                         BitWriter& writer) {
   if (coding.fixed) return;
   for (const uint64_t value : values) {
     writer.PutUnary(std::min<uint64_t>(value >> coding.width, ValueCoding::kQuotientMax));
@@ -107,8 +109,9 @@ std::optional<uint64_t> ReadValues(ByteSpan payload, ValuePlanes planes, const V
   if (!quotients_end.has_value()) return std::nullopt;
 
   uint64_t end = *quotients_end;
-  uint64_t escapes_seen = 0;  // all of them or-ed: the widest tells whether the plane is as narrow as it can be
-  uint64_t next = 0;          // bits of the quotient plane before this quotient
+  uint64_t escapes_seen =
+      0;  // all of them or-ed: the widest tells whether the plane is as narrow as it can be
+  uint64_t next = 0;  // bits of the quotient plane before this quotient
   const uint64_t quotient_limit = ~uint64_t{0} >> coding.width;  // more would not fit 64 bits
   for (uint32_t i = 0; i < count; ++i) {
     uint64_t quotient = scratch[i] - next;

@@ -1,6 +1,6 @@
-// Small unsigned numbers in planes (FORMAT.md, "Values"): remainders of fixed width, quotients in unary up to
-// a limit, and what is above the limit in a plane of its own. Codes magnitudes of exceptions and the steps of
-// dense blocks.
+// Small unsigned numbers in planes (FORMAT.md, "Values"): remainders of fixed width, quotients in
+// unary up to a limit, and what is above the limit in a plane of its own. Codes magnitudes of
+// exceptions and the steps of dense blocks.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,11 @@ std::optional<ValueCoding> UnpackValueCoding(uint32_t parameters, uint32_t eleme
 // The coding of least cost among those FORMAT.md names. `values` is not empty.
 ValueCoding ChooseValueCoding(std::span<const uint64_t> values);
 
-void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding, BitWriter& writer);
+void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding,
+                          BitWriter& writer);
 // Quotients, then escapes.
-void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& coding, BitWriter& writer);
+void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& coding,
+                         BitWriter& writer);
 
 // Where the planes begin, in bits of the payload; escapes follow the quotients.
 struct ValuePlanes {
@@ -43,8 +45,9 @@ struct ValuePlanes {
   uint64_t quotients = 0;
 };
 
-// Reads as many values as `values` has room for; `scratch` is as large. The remainder plane lies inside
-// `payload`. Returns the end of the last plane; nullopt when one is cut off or not canonical.
+// Reads as many values as `values` has room for; `scratch` is as large. The remainder plane lies
+// inside `payload`. Returns the end of the last plane; nullopt when one is cut off or not
+// canonical.
 std::optional<uint64_t> ReadValues(ByteSpan payload, ValuePlanes planes, const ValueCoding& coding,
                                    std::span<uint64_t> scratch, std::span<uint64_t> values);
 

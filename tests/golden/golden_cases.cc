@@ -42,17 +42,20 @@ State NudgeAll(const RankLayout& layout, const State& before, double density, ui
   Random random(42);
   State after;
   for (size_t s = 0; s < before.size(); ++s) {
-    after.push_back(samples::Nudge(random, layout.slices()[s].dtype, before[s], density, step_bits));
+    after.push_back(
+        samples::Nudge(random, layout.slices()[s].dtype, before[s], density, step_bits));
   }
   return after;
 }
 
-// Moves an F32 element as an optimiser moves master weights: a bell of about 150 units, rarely much further.
+// Moves an F32 element as an optimiser moves master weights: a bell of about 150 units, rarely much
+// further.
 void AddWideStep(Bytes& bytes, size_t element) {
   Random random(1000 + element);
   const uint64_t bits = random.Next();
   uint32_t step = static_cast<uint32_t>((bits & 0xFF) + (bits >> 8 & 0xFF) + (bits >> 16 & 0xFF) +
-                                        (bits >> 24 & 0xFF)) - 510;
+                                        (bits >> 24 & 0xFF)) -
+                  510;
   if (element % 97 == 0) step = static_cast<uint32_t>(bits >> 42);
   std::byte* at = bytes.data() + element * 4;
   const uint32_t ordinal = ToOrdinal(LoadLe<uint32_t>(at), Mapping::kFloat);
@@ -67,7 +70,8 @@ GoldenCase Sound(std::string name, const RankLayout& layout, uint64_t seed, cons
           .seed = seed,
           .compare_base = options.relative,
           .outcome = "OK",
-          .object = samples::SealObject(layout, samples::EncodeState(layout, before, after, options), 4),
+          .object =
+              samples::SealObject(layout, samples::EncodeState(layout, before, after, options), 4),
           .after = after};
 }
 
@@ -91,8 +95,9 @@ void AddSparse(std::vector<GoldenCase>& cases) {
             [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
   cases.push_back(SoundNudged("every_dtype", LayoutOf(every_dtype), 4, 0.1, 20, kRelative));
 
-  const RankLayout tiny = LayoutOf({Tensor("empty", DType::kF32, {0, 3}), Tensor("one", DType::kF8E4M3, {1}),
-                                    Tensor("scalar", DType::kF64, {}), Tensor("three", DType::kF16, {3})});
+  const RankLayout tiny =
+      LayoutOf({Tensor("empty", DType::kF32, {0, 3}), Tensor("one", DType::kF8E4M3, {1}),
+                Tensor("scalar", DType::kF64, {}), Tensor("three", DType::kF16, {3})});
   cases.push_back(SoundNudged("tiny_tensors", tiny, 5, 1.0, 9, kRelative));
 
   TensorSpec columns = Tensor("columns", DType::kF32, {33, 50});
@@ -100,8 +105,9 @@ void AddSparse(std::vector<GoldenCase>& cases) {
   columns.cuts = {16, 17, 40};
   TensorSpec rows = Tensor("rows", DType::kU8, {30, 11});
   rows.cuts = {10, 20};
-  const Result<RankLayout> sliced = RankLayout::Create(
-      {{.tensor = columns, .first_slice = 1, .slice_count = 3}, {.tensor = rows, .first_slice = 2}});
+  const Result<RankLayout> sliced =
+      RankLayout::Create({{.tensor = columns, .first_slice = 1, .slice_count = 3},
+                          {.tensor = rows, .first_slice = 2}});
   DWS_CHECK(sliced.ok());
   State after = NudgeAll(*sliced, samples::RandomState(*sliced, 6), 0.05, 5);
   after[1] = samples::RandomState(*sliced, 6)[1];  // an untouched slice in the middle
@@ -120,7 +126,8 @@ void AddDense(std::vector<GoldenCase>& cases) {
   State after = samples::RandomState(f32, 10);
   for (size_t i = 0; i < 1999; ++i) AddWideStep(after[0], i);
   cases.push_back(Sound("f32_nearly_everywhere", f32, 10, after, kRelative));
-  cases.push_back(Sound("random_bits_to_random_bits", f32, 11, samples::RandomState(f32, 99), kRelative));
+  cases.push_back(
+      Sound("random_bits_to_random_bits", f32, 11, samples::RandomState(f32, 99), kRelative));
 
   const RankLayout mixed =
       LayoutOf({Tensor("a_far", DType::kF32, {2000}), Tensor("b_near", DType::kBF16, {2000})});
@@ -138,7 +145,8 @@ void AddDense(std::vector<GoldenCase>& cases) {
   cases.push_back(Sound("full_tensors_zstd", mixed, 16, compressible, kFullZstd));
 }
 
-// What is damaged below: one small tensor, one frame of one block with exceptions, an uncompressed manifest.
+// What is damaged below: one small tensor, one frame of one block with exceptions, an uncompressed
+// manifest.
 struct Victim {
   RankLayout layout = LayoutOf({Tensor("w", DType::kBF16, {1000})});
   uint64_t seed = 20;
@@ -181,7 +189,9 @@ struct Victim {
 void AddDamaged(std::vector<GoldenCase>& cases) {
   const Victim victim;
   const Bytes sound = victim.Object();
-  const auto cut = [&](size_t size) { return Bytes(sound.begin(), sound.begin() + static_cast<ptrdiff_t>(size)); };
+  const auto cut = [&](size_t size) {
+    return Bytes(sound.begin(), sound.begin() + static_cast<ptrdiff_t>(size));
+  };
   const auto flip = [&](size_t at) {
     Bytes object = sound;
     object[at] ^= std::byte{0x10};
@@ -217,11 +227,13 @@ void AddMalformed(std::vector<GoldenCase>& cases) {
             [](EncodedBlock& block) { block.mode = static_cast<BlockMode>(9); });
   add_block("payload_padding_not_zero", "DATA_LOSS",
             [](EncodedBlock& block) { block.payload.back() |= std::byte{0x80}; });
-  add_block("payload_one_byte_short", "DATA_LOSS", [](EncodedBlock& block) { block.payload.pop_back(); });
+  add_block("payload_one_byte_short", "DATA_LOSS",
+            [](EncodedBlock& block) { block.payload.pop_back(); });
   add_block("payload_one_byte_long", "DATA_LOSS",
             [](EncodedBlock& block) { block.payload.push_back(std::byte{0}); });
   add_block("count_one_too_large", "DATA_LOSS", [](EncodedBlock& block) { ++block.nnz; });
-  add_block("parameters_reserved_bit", "DATA_LOSS", [](EncodedBlock& block) { block.parameters |= 0x20; });
+  add_block("parameters_reserved_bit", "DATA_LOSS",
+            [](EncodedBlock& block) { block.parameters |= 0x20; });
 
   const auto add_manifest = [&](std::string name, std::string outcome, auto damage) {
     Victim victim;
@@ -247,7 +259,8 @@ void AddMalformed(std::vector<GoldenCase>& cases) {
   Victim short_tensor;  // positions of 1000 elements, read with a layout of 900
   short_tensor.layout = LayoutOf({Tensor("w", DType::kBF16, {900})});
   short_tensor.Refresh();
-  cases.push_back(short_tensor.Damaged("position_outside_the_block", "DATA_LOSS", short_tensor.Object()));
+  cases.push_back(
+      short_tensor.Damaged("position_outside_the_block", "DATA_LOSS", short_tensor.Object()));
 }
 
 }  // namespace

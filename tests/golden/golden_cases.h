@@ -11,11 +11,11 @@
 namespace dws::golden {
 
 struct GoldenCase {
-  std::string name;     // damaged ones are named for their damage
+  std::string name;  // damaged ones are named for their damage
   RankLayout layout;
-  uint64_t seed = 0;    // the base is RandomState(layout, seed)
+  uint64_t seed = 0;         // the base is RandomState(layout, seed)
   bool compare_base = true;  // false: an object of full tensors, whose digests before mean nothing
-  std::string outcome;  // "OK", "DATA_LOSS", ...
+  std::string outcome;       // "OK", "DATA_LOSS", ...
   samples::Bytes object;
   samples::State after;  // when OK
 };

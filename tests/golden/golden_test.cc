@@ -1,4 +1,5 @@
-// The golden files of every format version still mean what they meant, and are still what the encoder writes.
+// The golden files of every format version still mean what they meant, and are still what the
+// encoder writes.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>

@@ -1,12 +1,12 @@
-// Writes the golden files: make_golden tests/golden/delta_v1. Only for new cases: files of a format version never
-// change, and golden_test fails when one does.
+// Writes the golden files: make_golden tests/golden/delta_v1. Only for new cases: files of a format
+// version never change, and golden_test fails when one does.
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/delta/checksum.h"
 #include "tests/golden/golden_cases.h"
 
 namespace dws::golden {
@@ -25,7 +25,7 @@ nlohmann::json Describe(const GoldenCase& golden) {
   }
   nlohmann::json after = nlohmann::json::array();
   for (const samples::Bytes& bytes : golden.after) {
-    after.push_back(fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size())));
+    after.push_back(fmt::format("{:016x}", Checksum(bytes)));
   }
   return {{"file", golden.name + ".dws"}, {"layout", shards},
           {"seed", golden.seed},          {"compare_base", golden.compare_base},

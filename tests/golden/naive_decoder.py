@@ -182,7 +182,7 @@ def digest_field(fields: Dict[int, List[Any]], field: int) -> Tuple[int, int]:
 
 
 def checksum(data: bytes) -> int:
-    return xxhash.xxh3_64_intdigest(data)
+    return int(xxhash.xxh3_64_intdigest(data))
 
 
 def unzstd(data: bytes, size: int) -> bytes:

@@ -1,5 +1,5 @@
-// Measures the codec on one core: capture (diff + encode + digest), stage and apply (frame check + decode +
-// apply), and the bytes of whole objects against the entropy of the changes.
+// Measures the codec on one core: capture (diff + encode + digest), stage and apply (frame check +
+// decode + apply), and the bytes of whole objects against the entropy of the changes.
 //
 //   codec_bench [--mi-elements 64] [--repeat 3] [--trace DIR] [--csv FILE]
 #include <CLI/CLI.hpp>
@@ -45,7 +45,8 @@ struct Encoded {
 
 ByteSpan BlockOf(DType dtype, ByteSpan tensor, uint32_t block) {
   const size_t block_bytes = size_t{limits::kBlockElements} * ElementBytes(dtype);
-  return tensor.subspan(block * block_bytes, std::min(block_bytes, tensor.size() - block * block_bytes));
+  return tensor.subspan(block * block_bytes,
+                        std::min(block_bytes, tensor.size() - block * block_bytes));
 }
 
 Encoded EncodeAll(const std::vector<Workload>& tensors) {
@@ -59,7 +60,8 @@ Encoded EncodeAll(const std::vector<Workload>& tensors) {
     const uint64_t block_words = uint64_t{limits::kBlockElements} * ElementBytes(dtype) / 8;
     for (uint32_t b = 0; b < block_count; ++b) {
       const ByteSpan after = BlockOf(dtype, tensor.after, b);
-      difference += DiffBlock(dtype, BlockOf(dtype, tensor.before, b), after, b * block_words, changes);
+      difference +=
+          DiffBlock(dtype, BlockOf(dtype, tensor.before, b), after, b * block_words, changes);
       blocks[b] = EncodeBlock(dtype, changes, after, {});
     }
   }
@@ -87,7 +89,8 @@ std::vector<std::byte> SealObject(const RankLayout& layout, const std::vector<Wo
 }
 
 // Brings `state` from the base to the new version; the benchmark's own objects are sound.
-void ApplyObject(ByteSpan object, const RankLayout& layout, std::vector<std::vector<std::byte>>& state) {
+void ApplyObject(ByteSpan object, const RankLayout& layout,
+                 std::vector<std::vector<std::byte>>& state) {
   const Result<ObjectHeader> header = ParseObjectHeader(object);
   const Result<DeltaManifest> manifest = ParseObjectManifest(object, layout);
   DWS_CHECK(header.ok() && manifest.ok());
@@ -104,8 +107,9 @@ void ApplyObject(ByteSpan object, const RankLayout& layout, std::vector<std::vec
         const uint32_t number = frame.first_block + b;
         const uint32_t elements = BlockElements(entry.elements, number);
         DWS_CHECK(DecodeBlock(entry.dtype, elements, (*blocks)[b], decoded).ok());
-        ApplyBlock(entry.dtype, decoded,
-                   tensor.subspan(number * block_bytes, uint64_t{elements} * ElementBytes(entry.dtype)));
+        ApplyBlock(
+            entry.dtype, decoded,
+            tensor.subspan(number * block_bytes, uint64_t{elements} * ElementBytes(entry.dtype)));
       }
     }
   }
@@ -132,7 +136,8 @@ Measurement Measure(std::string name, const std::vector<Workload>& tensors, int 
     for (const EncodedBlock& block : encoded.blocks[t]) changed += block.nnz;
     result.changed += changed;
     const double elements = static_cast<double>(tensors[t].spec.ElementCount());
-    result.entropy_bits += static_cast<double>(changed) * EntropyBits(static_cast<double>(changed) / elements);
+    result.entropy_bits +=
+        static_cast<double>(changed) * EntropyBits(static_cast<double>(changed) / elements);
   }
   const std::vector<std::byte> object = SealObject(*layout, tensors, encoded);
   result.object_bytes = object.size();
@@ -159,7 +164,8 @@ Result<std::vector<Measurement>> MeasureTrace(const std::string& directory, int 
       if (after.size() != before.size() || !(after[t].spec == before[t].spec)) {
         return DataLossError("{}: other tensors than the file before it", files[f]);
       }
-      tensors.push_back({.spec = after[t].spec, .before = before[t].bytes, .after = after[t].bytes});
+      tensors.push_back(
+          {.spec = after[t].spec, .before = before[t].bytes, .after = after[t].bytes});
     }
     results.push_back(Measure(fmt::format("trace {}", f), tensors, repeat));
     before = std::move(after);
@@ -170,7 +176,9 @@ Result<std::vector<Measurement>> MeasureTrace(const std::string& directory, int 
 void Print(const std::vector<Measurement>& results, const std::string& csv_path) {
   fmt::print("{:<18}{:>9}{:>10}{:>12}{:>13}{:>12}{:>9}{:>12}{:>12}\n", "workload", "MiB", "density",
              "changed", "object MiB", "bits/change", "entropy", "encode GB/s", "decode GB/s");
-  std::string csv = "workload,model_bytes,density,changed,object_bytes,bits_per_change,entropy,encode_gbs,decode_gbs\n";
+  std::string csv =
+      "workload,model_bytes,density,changed,object_bytes,bits_per_change,entropy,encode_gbs,decode_"
+      "gbs\n";
   for (const Measurement& m : results) {
     const double changed = static_cast<double>(std::max<uint64_t>(m.changed, 1));
     const double model_gb = static_cast<double>(m.model_bytes) * 1e-9;
@@ -196,18 +204,20 @@ int Main(int argc, char** argv) {
   CLI::App app("Measures the delta codec on one core.");
   app.add_option("--mi-elements", mi_elements, "BF16 elements of the synthetic tensor, in Mi")
       ->check(CLI::Range(1, 4096));
-  app.add_option("--repeat", repeat, "runs of each, the fastest counts")->check(CLI::Range(1, 1000));
+  app.add_option("--repeat", repeat, "runs of each, the fastest counts")
+      ->check(CLI::Range(1, 1000));
   app.add_option("--trace", trace, "folder of safetensors files, consecutive versions by name");
   app.add_option("--csv", csv_path, "file to write the table to");
   CLI11_PARSE(app, argc, argv);
 
   std::vector<Measurement> results;
-  for (const double density : {0.002, 0.01, 0.02, 0.05}) {
+  for (const double density : {0.001, 0.002, 0.01, 0.02, 0.05}) {
     Versions versions = MakeBf16(mi_elements << 20, density);
     std::vector<Workload> tensors;
-    tensors.push_back({.spec = {.name = "weight", .dtype = DType::kBF16, .shape = {mi_elements << 20}},
-                       .before = std::move(versions.before),
-                       .after = std::move(versions.after)});
+    tensors.push_back(
+        {.spec = {.name = "weight", .dtype = DType::kBF16, .shape = {mi_elements << 20}},
+         .before = std::move(versions.before),
+         .after = std::move(versions.after)});
     results.push_back(Measure(fmt::format("bernoulli {}%", density * 100), tensors, repeat));
   }
   if (!trace.empty()) {

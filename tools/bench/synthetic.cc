@@ -38,12 +38,14 @@ Versions MakeBf16(uint64_t elements, double density) {
                                              (bits >> 32 & 0xFFFF) + (bits >> 48)) -
                         0x20000;
     const float weight = static_cast<float>(sum) * 1e-6F;
-    StoreLe(versions.before.data() + i * 2, static_cast<uint16_t>(std::bit_cast<uint32_t>(weight) >> 16));
+    StoreLe(versions.before.data() + i * 2,
+            static_cast<uint16_t>(std::bit_cast<uint32_t>(weight) >> 16));
   }
   versions.after = versions.before;
   const double log_keep = std::log1p(-density);
   for (double at = 0;; at += 1) {
-    at += std::floor(std::log(random.Unit()) / log_keep);  // gaps of a Bernoulli process are geometric
+    at += std::floor(std::log(random.Unit()) /
+                     log_keep);  // gaps of a Bernoulli process are geometric
     if (at >= static_cast<double>(elements)) return versions;
     std::byte* element = versions.after.data() + static_cast<uint64_t>(at) * 2;
     const uint16_t step = (random.Next() & 1) != 0 ? 1 : 0xFFFF;

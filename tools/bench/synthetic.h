@@ -1,5 +1,5 @@
-// Two consecutive versions of a tensor as the codec's bars assume them: changed positions are independent of each
-// other (Bernoulli), every step is one unit in the last place up or down.
+// Two consecutive versions of a tensor as the codec's bars assume them: changed positions are
+// independent of each other (Bernoulli), every step is one unit in the last place up or down.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ struct Versions {
   std::vector<std::byte> after;
 };
 
-// `elements` BF16 weights of about normal distribution, the second version with chance `density` of a change.
-// The same arguments give the same bytes.
+// `elements` BF16 weights of about normal distribution, the second version with chance `density` of
+// a change. The same arguments give the same bytes.
 Versions MakeBf16(uint64_t elements, double density);
 
 // Bits for each changed element that no code for such changes goes below: H(p)/p + 1.

@@ -48,8 +48,10 @@ Result<std::vector<TraceTensor>> ReadTrace(const std::string& path) {
     if (name == "__metadata__") continue;
     const std::optional<DType> dtype = DTypeNamed(tensor.value("dtype", ""));
     const auto offsets = tensor.value("data_offsets", std::vector<uint64_t>());
-    if (!dtype.has_value() || offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data.size()) {
-      return DataLossError("{}: tensor '{}' has an unknown dtype or lies outside the file", path, name);
+    if (!dtype.has_value() || offsets.size() != 2 || offsets[0] > offsets[1] ||
+        offsets[1] > data.size()) {
+      return DataLossError("{}: tensor '{}' has an unknown dtype or lies outside the file", path,
+                           name);
     }
     const ByteSpan bytes = data.subspan(offsets[0], offsets[1] - offsets[0]);
     TraceTensor& read = tensors.emplace_back();
@@ -58,8 +60,8 @@ Result<std::vector<TraceTensor>> ReadTrace(const std::string& path) {
     read.spec.shape = tensor.value("shape", std::vector<uint64_t>());
     read.bytes.assign(bytes.begin(), bytes.end());
     if (read.spec.SizeBytes() != bytes.size()) {
-      return DataLossError("{}: tensor '{}' has {} bytes, its shape has {}", path, name, bytes.size(),
-                           read.spec.SizeBytes());
+      return DataLossError("{}: tensor '{}' has {} bytes, its shape has {}", path, name,
+                           bytes.size(), read.spec.SizeBytes());
     }
   }
   return tensors;

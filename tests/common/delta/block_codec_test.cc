@@ -1,5 +1,5 @@
-// Laws of the block codec: every state of every dtype comes back exactly, the encoding is a function of its
-// input, is no larger than it must be, and damage is an error.
+// Laws of the block codec: every state of every dtype comes back exactly, the encoding is a
+// function of its input, is no larger than it must be, and damage is an error.
 #include <catch2/catch.hpp>
 
 #include "common/delta/decoder.h"
@@ -20,7 +20,8 @@ constexpr EncodeOptions kOptions[] = {{.relative = true, .absolute = false, .zst
                                       {.relative = true, .absolute = true, .zstd = true}};
 
 // Encodes, checks what must hold of every encoding, and returns its size.
-size_t RoundTrip(DType dtype, const Bytes& before, const Bytes& after, const EncodeOptions& options) {
+size_t RoundTrip(DType dtype, const Bytes& before, const Bytes& after,
+                 const EncodeOptions& options) {
   BlockChanges changes;
   DiffBlock(dtype, before, after, 0, changes);
   const EncodedBlock block = EncodeBlock(dtype, changes, after, options);
@@ -52,7 +53,8 @@ TEST_CASE("every dtype at every density comes back exactly", "[delta]") {
     for (const uint32_t elements : {1u, 2u, 7u, 64u, 1001u, 65'535u, 65'536u}) {
       const Bytes before = samples::RandomBytes(random, size_t{elements} * ElementBytes(dtype));
       for (const double density : {0.0, 0.0005, 0.01, 0.1, 0.5, 1.0}) {
-        const Bytes after = samples::Nudge(random, dtype, before, density, 1 + static_cast<uint32_t>(random.Below(12)));
+        const Bytes after = samples::Nudge(random, dtype, before, density,
+                                           1 + static_cast<uint32_t>(random.Below(12)));
         INFO(ToString(dtype) << " x " << elements << " at " << density);
         for (const EncodeOptions& options : kOptions) {
           if (options.zstd && elements > 1001) continue;
@@ -69,7 +71,8 @@ TEST_CASE("hostile states of every dtype come back exactly", "[delta]") {
     for (const uint32_t elements : {1u, 2u, 5u, 1001u, 65'536u}) {
       for (const samples::Hostile& pair : samples::HostilePairs(random, dtype, elements)) {
         INFO(ToString(dtype) << " x " << elements << ": " << pair.name);
-        for (const EncodeOptions& options : kOptions) RoundTrip(dtype, pair.before, pair.after, options);
+        for (const EncodeOptions& options : kOptions)
+          RoundTrip(dtype, pair.before, pair.after, options);
       }
     }
   }

@@ -1,5 +1,5 @@
-// Arbitrary bytes give an error or changes inside the block, never anything else; sizes are bounded by the
-// block before anything is allocated; modes this build does not know are refused by name.
+// Arbitrary bytes give an error or changes inside the block, never anything else; sizes are bounded
+// by the block before anything is allocated; modes this build does not know are refused by name.
 #include "common/delta/decoder.h"
 
 #include <catch2/catch.hpp>
@@ -83,7 +83,8 @@ TEST_CASE("every truncation of every payload is an error", "[delta]") {
   }
 }
 
-TEST_CASE("damaged payloads, counts and parameters are errors or decode inside the block", "[delta]") {
+TEST_CASE("damaged payloads, counts and parameters are errors or decode inside the block",
+          "[delta]") {
   Random random(samples::TestSeed());
   DecodedBlock decoded;
   size_t refused = 0;
@@ -91,12 +92,14 @@ TEST_CASE("damaged payloads, counts and parameters are errors or decode inside t
     for (int i = 0; i < 400; ++i) {
       EncodedBlock block = sample.block;
       for (uint64_t flips = 1 + random.Below(3); flips > 0; --flips) {
-        block.payload[random.Below(block.payload.size())] ^= std::byte{static_cast<uint8_t>(1 << random.Below(8))};
+        block.payload[random.Below(block.payload.size())] ^=
+            std::byte{static_cast<uint8_t>(1 << random.Below(8))};
       }
       if (random.Chance(0.3)) block.nnz = static_cast<uint32_t>(random.Below(70'000));
       if (random.Chance(0.3)) block.parameters = static_cast<uint16_t>(random.Next());
       if (random.Chance(0.3)) block.payload.resize(random.Below(block.payload.size() + 9));
-      const uint32_t elements = random.Chance(0.3) ? 1 + static_cast<uint32_t>(random.Below(4000)) : 3000;
+      const uint32_t elements =
+          random.Chance(0.3) ? 1 + static_cast<uint32_t>(random.Below(4000)) : 3000;
       const Status status = DecodeBlock(sample.dtype, elements, samples::View(block), decoded);
       if (status.ok()) {
         CheckApplies(sample.dtype, elements, decoded);
@@ -116,10 +119,11 @@ TEST_CASE("random bytes of every mode are errors or decode inside the block", "[
     const DType dtype = samples::kAllDTypes[random.Below(std::size(samples::kAllDTypes))];
     const uint32_t elements = 1 + static_cast<uint32_t>(random.Below(200));
     const Bytes payload = samples::RandomBytes(random, random.Below(120));
-    const EncodedBlockView view{.mode = static_cast<BlockMode>(random.Below(7)),
-                                .nnz = static_cast<uint32_t>(random.Below(elements + 2)),
-                                .parameters = static_cast<uint16_t>(random.Next() & (random.Chance(0.5) ? 0x1F : 0xFFFF)),
-                                .payload = payload};
+    const EncodedBlockView view{
+        .mode = static_cast<BlockMode>(random.Below(7)),
+        .nnz = static_cast<uint32_t>(random.Below(elements + 2)),
+        .parameters = static_cast<uint16_t>(random.Next() & (random.Chance(0.5) ? 0x1F : 0xFFFF)),
+        .payload = payload};
     const Status status = DecodeBlock(dtype, elements, view, decoded);
     if (status.ok()) CheckApplies(dtype, elements, decoded);
   }
@@ -138,7 +142,8 @@ TEST_CASE("unknown modes are refused by name or number", "[delta]") {
   }
 }
 
-TEST_CASE("a decoded block holds no more than the block's elements, whatever the count says", "[delta]") {
+TEST_CASE("a decoded block holds no more than the block's elements, whatever the count says",
+          "[delta]") {
   const Bytes payload(1 << 20);
   for (const BlockMode mode : {BlockMode::kRaw, BlockMode::kSplitRice, BlockMode::kDenseUlp,
                                BlockMode::kDenseRaw, BlockMode::kDenseZstd}) {

@@ -1,5 +1,5 @@
-// Laws of comparing and applying: digests follow from changed words alone, undoing is the inverse of applying,
-// and steps of consecutive versions compose.
+// Laws of comparing and applying: digests follow from changed words alone, undoing is the inverse
+// of applying, and steps of consecutive versions compose.
 #include "common/delta/diff.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// Frames: what is built comes back block by block, its size is known beforehand, grouping keeps the limits, and
-// every damage is named.
+// Frames: what is built comes back block by block, its size is known beforehand, grouping keeps the
+// limits, and every damage is named.
 #include "common/delta/frame.h"
 
 #include <catch2/catch.hpp>
@@ -32,7 +32,8 @@ FrameEntry EntryOf(const Bytes& frame, size_t blocks) {
 void RequireSame(const std::vector<EncodedBlock>& blocks) {
   const Bytes frame = BuildFrame(blocks);
   REQUIRE(frame.size() == FrameSize(blocks));
-  const Result<std::vector<EncodedBlockView>> views = ParseFrame(frame, EntryOf(frame, blocks.size()));
+  const Result<std::vector<EncodedBlockView>> views =
+      ParseFrame(frame, EntryOf(frame, blocks.size()));
   INFO(ToString(views.status()));
   REQUIRE(views.ok());
   REQUIRE(views->size() == blocks.size());
@@ -64,7 +65,8 @@ TEST_CASE("the blocks of a frame come back as they were", "[delta]") {
     std::vector<EncodedBlock> blocks;
     for (uint64_t i = 0; i < 1 + random.Below(70); ++i) {
       const uint64_t mode = random.Below(7);
-      blocks.push_back(Block(random, static_cast<BlockMode>(mode), random.Below(mode == 5 ? 9000 : 700)));
+      blocks.push_back(
+          Block(random, static_cast<BlockMode>(mode), random.Below(mode == 5 ? 9000 : 700)));
     }
     RequireSame(blocks);
   }
@@ -84,7 +86,8 @@ TEST_CASE("the index of like blocks costs two bytes a block or less", "[delta]")
   REQUIRE(FrameSize(blocks) - payload_bytes <= 2000);
 }
 
-TEST_CASE("frames take blocks up to the limit of bytes and stop at long unchanged runs", "[delta]") {
+TEST_CASE("frames take blocks up to the limit of bytes and stop at long unchanged runs",
+          "[delta]") {
   Random random(samples::TestSeed());
   const std::vector<EncodedBlock> full(20, Block(random, BlockMode::kDenseRaw, 131'072));
   REQUIRE(BlocksOfNextFrame(full) == 7);
@@ -101,7 +104,8 @@ TEST_CASE("frames take blocks up to the limit of bytes and stop at long unchange
   blocks.pop_back();
   REQUIRE(BlocksOfNextFrame(blocks) == 1);  // unchanged blocks at the end are left out
   REQUIRE(BlocksOfNextFrame(std::span(blocks).subspan(1)) == 1);
-  const std::vector<EncodedBlock> many(kFrameBlocksMax + 1, Block(random, BlockMode::kSplitRice, 3));
+  const std::vector<EncodedBlock> many(kFrameBlocksMax + 1,
+                                       Block(random, BlockMode::kSplitRice, 3));
   REQUIRE(BlocksOfNextFrame(many) == kFrameBlocksMax);
 }
 
@@ -112,7 +116,8 @@ TEST_CASE("every truncation and every flipped bit of a frame is an error", "[del
   const Bytes frame = BuildFrame(blocks);
   const FrameEntry entry = EntryOf(frame, blocks.size());
   for (size_t size = 0; size < frame.size(); ++size) {
-    REQUIRE(ParseFrame(ByteSpan(frame).first(size), entry).status().code() == absl::StatusCode::kDataLoss);
+    REQUIRE(ParseFrame(ByteSpan(frame).first(size), entry).status().code() ==
+            absl::StatusCode::kDataLoss);
   }
   for (size_t bit = 0; bit < frame.size() * 8; ++bit) {
     Bytes damaged = frame;
@@ -121,7 +126,8 @@ TEST_CASE("every truncation and every flipped bit of a frame is an error", "[del
   }
 }
 
-TEST_CASE("a frame whose checksum fits but whose index does not is an error that says what", "[delta]") {
+TEST_CASE("a frame whose checksum fits but whose index does not is an error that says what",
+          "[delta]") {
   Random random(samples::TestSeed());
   std::vector<EncodedBlock> blocks;
   for (size_t i = 0; i < 5; ++i) blocks.push_back(Block(random, BlockMode::kSplitRice, 20 + i));
@@ -131,7 +137,9 @@ TEST_CASE("a frame whose checksum fits but whose index does not is an error that
     frame[at] = std::byte{value};
     return frame;
   };
-  const auto parse = [&](const Bytes& frame) { return ParseFrame(frame, EntryOf(frame, blocks.size())); };
+  const auto parse = [&](const Bytes& frame) {
+    return ParseFrame(frame, EntryOf(frame, blocks.size()));
+  };
   RequireDamaged(parse(damage(0, 6)), "6 blocks");
   RequireDamaged(parse(damage(4, 1)), "its header gives");
   RequireDamaged(parse(damage(8, 19)), "after the last payload");
@@ -142,7 +150,8 @@ TEST_CASE("a frame whose checksum fits but whose index does not is an error that
   RequireDamaged(ParseFrame(sound, EntryOf(sound, 4)), "the manifest has 4");
 }
 
-TEST_CASE("frames with random damage under sound checksums are errors or stay inside the frame", "[delta]") {
+TEST_CASE("frames with random damage under sound checksums are errors or stay inside the frame",
+          "[delta]") {
   Random random(samples::TestSeed());
   for (int round = 0; round < 20'000; ++round) {
     std::vector<EncodedBlock> blocks;
@@ -151,9 +160,11 @@ TEST_CASE("frames with random damage under sound checksums are errors or stay in
     }
     Bytes frame = BuildFrame(blocks);
     for (uint64_t i = 0; i < 1 + random.Below(3); ++i) {
-      frame[random.Below(std::min<size_t>(frame.size(), 40))] = static_cast<std::byte>(random.Next());
+      frame[random.Below(std::min<size_t>(frame.size(), 40))] =
+          static_cast<std::byte>(random.Next());
     }
-    const Result<std::vector<EncodedBlockView>> views = ParseFrame(frame, EntryOf(frame, blocks.size()));
+    const Result<std::vector<EncodedBlockView>> views =
+        ParseFrame(frame, EntryOf(frame, blocks.size()));
     if (!views.ok()) continue;
     size_t payload_bytes = 0;
     for (const EncodedBlockView& view : *views) {

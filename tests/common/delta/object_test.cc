@@ -1,5 +1,6 @@
-// Whole objects: a delta brings a receiver from its base to exactly the new state; every truncation and every
-// flipped byte is an error; manifests that do not fit their layout are refused, naming what does not.
+// Whole objects: a delta brings a receiver from its base to exactly the new state; every truncation
+// and every flipped byte is an error; manifests that do not fit their layout are refused, naming
+// what does not.
 #include "common/delta/object.h"
 
 #include <catch2/catch.hpp>
@@ -27,8 +28,8 @@ RankLayout MixedLayout() {
   masters.name = "masters";
   masters.dtype = DType::kF32;
   masters.shape = {200'000};
-  const Result<RankLayout> layout =
-      RankLayout::Create({{.tensor = columns, .first_slice = 0, .slice_count = 2}, {.tensor = masters}});
+  const Result<RankLayout> layout = RankLayout::Create(
+      {{.tensor = columns, .first_slice = 0, .slice_count = 2}, {.tensor = masters}});
   REQUIRE(layout.ok());
   return *layout;
 }
@@ -50,8 +51,8 @@ State NudgeAll(Random& random, const RankLayout& layout, const State& before, do
   return after;
 }
 
-void RequireApplies(const Bytes& object, const RankLayout& layout, const State& before, const State& after,
-                    bool compare_base) {
+void RequireApplies(const Bytes& object, const RankLayout& layout, const State& before,
+                    const State& after, bool compare_base) {
   State state = before;
   const Status status = samples::ApplyObject(object, layout, compare_base, state);
   INFO(ToString(status));
@@ -72,8 +73,8 @@ TEST_CASE("an object brings every slice from its base to the new version", "[del
     const Bytes object = samples::SealObject(layout, delta, 4);
     REQUIRE(object == samples::SealObject(layout, delta, 4));
     RequireApplies(object, layout, before, after, true);
-    const samples::Encoding full =
-        samples::EncodeState(layout, before, after, {.relative = false, .absolute = true, .zstd = true});
+    const samples::Encoding full = samples::EncodeState(
+        layout, before, after, {.relative = false, .absolute = true, .zstd = true});
     const State zeros = {Bytes(before[0].size()), Bytes(before[1].size()), Bytes(before[2].size())};
     RequireApplies(samples::SealObject(layout, full, 4), layout, zeros, after, false);
   }
@@ -111,7 +112,8 @@ TEST_CASE("header and manifest can be read before the frames have arrived", "[de
   REQUIRE(header.ok());
   REQUIRE(header->total_bytes() == object.size());
   const size_t head_bytes = kObjectHeaderBytes + header->manifest_bytes;
-  const Result<DeltaManifest> manifest = ParseObjectManifest(ByteSpan(object).first(head_bytes), layout);
+  const Result<DeltaManifest> manifest =
+      ParseObjectManifest(ByteSpan(object).first(head_bytes), layout);
   REQUIRE(manifest.ok());
   const FrameEntry& entry = manifest->slices[0].frames[0];
   for (size_t size = 0; size < object.size(); ++size) {
@@ -165,7 +167,8 @@ TEST_CASE("sizes in a header are bounded before anything is read or allocated", 
   REQUIRE(with(16, ~uint64_t{0}, 0) == absl::StatusCode::kDataLoss);
   REQUIRE(with(48, 1, 0) == absl::StatusCode::kDataLoss);
   REQUIRE(with(40, 0, 2) == absl::StatusCode::kDataLoss);
-  // A small compressed manifest that claims more than its layout makes possible is not decompressed.
+  // A small compressed manifest that claims more than its layout makes possible is not
+  // decompressed.
   Bytes bomb = samples::Assemble({}, {}, 1);
   StoreLe(bomb.data() + 24, limits::kManifestBytesMax);
   StoreLe(bomb.data() + 12, uint32_t{1});
@@ -204,7 +207,8 @@ TEST_CASE("a manifest that does not fit its layout is refused", "[delta]") {
   };
   using M = DeltaManifest;
   constexpr absl::StatusCode kDataLoss = absl::StatusCode::kDataLoss;
-  REQUIRE(refused([](M& m) { ++m.layout_signature.lane1; }) == absl::StatusCode::kFailedPrecondition);
+  REQUIRE(refused([](M& m) { ++m.layout_signature.lane1; }) ==
+          absl::StatusCode::kFailedPrecondition);
   REQUIRE(refused([](M& m) { m.version = WeightVersion(0); }) == kDataLoss);
   REQUIRE(refused([](M& m) { m.base_version = WeightVersion(2); }) == kDataLoss);
   REQUIRE(refused([](M& m) { std::swap(m.slices[0].slice, m.slices[1].slice); }) == kDataLoss);
@@ -219,7 +223,8 @@ TEST_CASE("a manifest that does not fit its layout is refused", "[delta]") {
   REQUIRE(refused([](M& m) { m.slices[1].frames[1].block_count = 0xFFFFFFFF; }) == kDataLoss);
   REQUIRE(refused([](M& m) { m.slices[1].frames[1].offset = 199; }) == kDataLoss);
   REQUIRE(refused([](M& m) { m.slices[1].frames[1].size_bytes = 23; }) == kDataLoss);
-  REQUIRE(refused([](M& m) { m.slices[1].frames[1].size_bytes = limits::kFrameBytesMax + 1; }) == kDataLoss);
+  REQUIRE(refused([](M& m) { m.slices[1].frames[1].size_bytes = limits::kFrameBytesMax + 1; }) ==
+          kDataLoss);
 }
 
 TEST_CASE("the manifest of a layout with every block in a frame of its own stays below its maximum",
@@ -269,7 +274,8 @@ TEST_CASE("a squashed object equals the objects it was made of, one after the ot
   squashed.before = {DigestBytes(v1[0], 0)};
   squashed.after = {squashed.before[0] + change};
   State at_once = v1;
-  REQUIRE(samples::ApplyObject(samples::SealObject(layout, squashed, 4), layout, true, at_once).ok());
+  REQUIRE(
+      samples::ApplyObject(samples::SealObject(layout, squashed, 4), layout, true, at_once).ok());
   REQUIRE(at_once == stepwise);
   REQUIRE(at_once == v3);
 }

@@ -33,7 +33,8 @@ Status ApplyFrame(ByteSpan object, const ObjectHeader& header, const FrameEntry&
   for (uint32_t b = 0; b < blocks.size(); ++b) {
     const BlockRange range = RangeOf(slice, entry.first_block + b);
     DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, range.elements, blocks[b], decoded));
-    ApplyBlock(slice.dtype, decoded, MutableByteSpan(bytes).subspan(range.begin_bytes, range.size_bytes));
+    ApplyBlock(slice.dtype, decoded,
+               MutableByteSpan(bytes).subspan(range.begin_bytes, range.size_bytes));
     nnz += blocks[b].nnz;
   }
   return OkStatus();
@@ -68,8 +69,8 @@ Encoding EncodeState(const RankLayout& layout, const State& before, const State&
       const BlockRange range = RangeOf(slice, b);
       const ByteSpan block = ByteSpan(after[s]).subspan(range.begin_bytes, range.size_bytes);
       encoding.after.back() +=
-          DiffBlock(slice.dtype, ByteSpan(before[s]).subspan(range.begin_bytes, range.size_bytes), block,
-                    slice.first_word + range.begin_bytes / 8, changes);
+          DiffBlock(slice.dtype, ByteSpan(before[s]).subspan(range.begin_bytes, range.size_bytes),
+                    block, slice.first_word + range.begin_bytes / 8, changes);
       blocks.push_back(EncodeBlock(slice.dtype, changes, block, options));
     }
   }
@@ -108,7 +109,8 @@ Status ApplyObject(ByteSpan object, const RankLayout& layout, bool compare_base,
     const RankLayout::SliceEntry& slice = layout.slice(delta.slice);
     Bytes& bytes = state[delta.slice.value()];
     if (compare_base) {
-      DWS_RETURN_IF_ERROR(CompareDigest("before", DigestBytes(bytes, slice.first_word), delta.before));
+      DWS_RETURN_IF_ERROR(
+          CompareDigest("before", DigestBytes(bytes, slice.first_word), delta.before));
     }
     uint64_t nnz = 0;
     for (const FrameEntry& entry : delta.frames) {

@@ -1,4 +1,5 @@
-// Whole objects for tests: states of all slices of a layout, the object between two of them, and applying one.
+// Whole objects for tests: states of all slices of a layout, the object between two of them, and
+// applying one.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ DeltaManifest Identity(const RankLayout& layout, const Encoding& encoding, uint6
 
 Bytes SealObject(const RankLayout& layout, const Encoding& encoding, uint64_t base);
 
-// Checks everything that can be checked and brings `state` to the object's version. Digests before are
-// compared when `compare_base`. DATA_LOSS also when a digest differs.
+// Checks everything that can be checked and brings `state` to the object's version. Digests before
+// are compared when `compare_base`. DATA_LOSS also when a digest differs.
 Status ApplyObject(ByteSpan object, const RankLayout& layout, bool compare_base, State& state);
 
 // An object of these parts with sound checksums, whatever the parts hold.

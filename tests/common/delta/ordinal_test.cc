@@ -1,5 +1,5 @@
-// Ordinals are a bijection and their own inverse, checked for every value of 8 and 16 bits, and follow the order
-// of the numbers.
+// Ordinals are a bijection and their own inverse, checked for every value of 8 and 16 bits, and
+// follow the order of the numbers.
 #include "common/delta/ordinal.h"
 
 #include <bit>

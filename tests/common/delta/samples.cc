@@ -63,7 +63,8 @@ Bytes Nudge(Random& random, DType dtype, const Bytes& before, double density, ui
       if (!random.Chance(density)) continue;
       uint64_t step = random.Chance(0.9) ? 1 : 1 + (random.Next() & LowBits(step_bits));
       if (random.Chance(0.5)) step = 0 - step;
-      StoreLe(after.data() + at, E::FromStep(LoadLe<Bits>(after.data() + at), static_cast<Bits>(step)));
+      StoreLe(after.data() + at,
+              E::FromStep(LoadLe<Bits>(after.data() + at), static_cast<Bits>(step)));
     }
   });
   return after;
@@ -77,7 +78,8 @@ std::vector<Hostile> HostilePairs(Random& random, DType dtype, uint32_t element_
   const Bytes noise = RandomBytes(random, zeros.size());
   const Bytes other_noise = RandomBytes(random, zeros.size());
   Bytes one_outlier = zeros;
-  for (size_t i = 0; i < element_count; i += 3) Store(one_outlier, ElementBytes(dtype), i, 2 + i % 2);
+  for (size_t i = 0; i < element_count; i += 3)
+    Store(one_outlier, ElementBytes(dtype), i, 2 + i % 2);
   Store(one_outlier, ElementBytes(dtype), element_count - 1, ones >> 1);
   Bytes last_only = noise;
   last_only.back() ^= std::byte{1};
@@ -97,7 +99,10 @@ std::vector<Hostile> HostilePairs(Random& random, DType dtype, uint32_t element_
 }
 
 EncodedBlockView View(const EncodedBlock& block) {
-  return {.mode = block.mode, .nnz = block.nnz, .parameters = block.parameters, .payload = block.payload};
+  return {.mode = block.mode,
+          .nnz = block.nnz,
+          .parameters = block.parameters,
+          .payload = block.payload};
 }
 
 }  // namespace dws::samples

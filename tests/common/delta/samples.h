@@ -1,5 +1,5 @@
-// What codec tests encode: random and hostile states of blocks of every dtype. Deterministic in the seed, which
-// tests print.
+// What codec tests encode: random and hostile states of blocks of every dtype. Deterministic in the
+// seed, which tests print.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace dws::samples {
 
 using Bytes = std::vector<std::byte>;
 
-inline constexpr DType kAllDTypes[] = {
-    DType::kBool, DType::kU8,   DType::kI8,  DType::kF8E4M3, DType::kF8E5M2, DType::kF8E8M0,
-    DType::kU16,  DType::kI16,  DType::kF16, DType::kBF16,   DType::kU32,    DType::kI32,
-    DType::kF32,  DType::kU64,  DType::kI64, DType::kF64};
+inline constexpr DType kAllDTypes[] = {DType::kBool,   DType::kU8,     DType::kI8,  DType::kF8E4M3,
+                                       DType::kF8E5M2, DType::kF8E8M0, DType::kU16, DType::kI16,
+                                       DType::kF16,    DType::kBF16,   DType::kU32, DType::kI32,
+                                       DType::kF32,    DType::kU64,    DType::kI64, DType::kF64};
 
 // SplitMix64. Not a standard engine: distributions of the library differ from machine to machine.
 class Random {
@@ -36,12 +36,13 @@ uint64_t TestSeed();
 
 Bytes RandomBytes(Random& random, size_t size);
 
-// `before` with each element changed with chance `density`: nine of ten by a step of +-1, the others by up to
+// `before` with each element changed with chance `density`: nine of ten by a step of +-1, the
+// others by up to
 // +-2^`step_bits`.
 Bytes Nudge(Random& random, DType dtype, const Bytes& before, double density, uint32_t step_bits);
 
-// Pairs of states that break codecs: zeros of both signs, NaN payloads, alternating signs, all ones, extremes,
-// random bits.
+// Pairs of states that break codecs: zeros of both signs, NaN payloads, alternating signs, all
+// ones, extremes, random bits.
 struct Hostile {
   std::string name;
   Bytes before;

@@ -1,4 +1,5 @@
-// Laws of the additive digest: known answers, sums over slices, and no single wrong word goes unseen.
+// Laws of the additive digest: known answers, sums over slices, and no single wrong word goes
+// unseen.
 #include "common/model/digest.h"
 
 #include <catch2/catch.hpp>
@@ -60,7 +61,8 @@ TEST_CASE("digests of blocks sum to slices and slices to the tensor", "[digest]"
     const ByteSpan slice = SliceBytes(spec, state, s);
     from_slices += DigestBytes(slice, word);
     for (size_t begin = 0; begin < slice.size(); begin += limits::kBlockElements) {
-      const ByteSpan block = slice.subspan(begin, std::min<size_t>(slice.size() - begin, limits::kBlockElements));
+      const ByteSpan block =
+          slice.subspan(begin, std::min<size_t>(slice.size() - begin, limits::kBlockElements));
       for (size_t at = 0; at < block.size(); at += 8) {
         uint64_t value = 0;
         std::memcpy(&value, block.data() + at, std::min<size_t>(8, block.size() - at));
@@ -100,7 +102,8 @@ TEST_CASE("no two words with their numbers mix to the same pair of lanes", "[dig
   }
 }
 
-TEST_CASE("swapped blocks, zeroed pages, shifts and pairs of sign flips change the digest", "[digest]") {
+TEST_CASE("swapped blocks, zeroed pages, shifts and pairs of sign flips change the digest",
+          "[digest]") {
   Random random(samples::TestSeed());
   const Bytes state = samples::RandomBytes(random, 1 << 16);
   const Digest sound = DigestBytes(state, 0);
@@ -109,7 +112,8 @@ TEST_CASE("swapped blocks, zeroed pages, shifts and pairs of sign flips change t
     damage(wrong);
     return wrong != state && !(DigestBytes(wrong, 0) == sound);
   };
-  REQUIRE(differs([](Bytes& b) { std::swap_ranges(b.begin(), b.begin() + 4096, b.begin() + 8192); }));
+  REQUIRE(
+      differs([](Bytes& b) { std::swap_ranges(b.begin(), b.begin() + 4096, b.begin() + 8192); }));
   REQUIRE(differs([](Bytes& b) { std::fill(b.begin() + 4096, b.begin() + 8192, std::byte{0}); }));
   REQUIRE(differs([](Bytes& b) { std::rotate(b.begin(), b.begin() + 8, b.end()); }));
   REQUIRE(differs([](Bytes& b) { std::copy(b.begin(), b.begin() + 4096, b.begin() + 4096); }));

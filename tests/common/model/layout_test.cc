@@ -9,8 +9,8 @@
 namespace dws {
 namespace {
 
-Shard MakeShard(std::string name, std::vector<uint64_t> shape, std::vector<uint64_t> cuts, uint32_t first_slice,
-                uint32_t slice_count) {
+Shard MakeShard(std::string name, std::vector<uint64_t> shape, std::vector<uint64_t> cuts,
+                uint32_t first_slice, uint32_t slice_count) {
   Shard shard;
   shard.tensor.name = std::move(name);
   shard.tensor.shape = std::move(shape);
@@ -47,7 +47,8 @@ TEST_CASE("rank slices are numbered through all shards", "[model]") {
   REQUIRE_FALSE(layout->Find("bb", 1).has_value());
   REQUIRE(layout->slice(RankSlice(2)).slice == 2);
   REQUIRE(layout->slice(RankSlice(2)).elements == 9);
-  REQUIRE(layout->slice(RankSlice(2)).first_word == 2 + 2);  // slices 0 and 1 of 6 elements of 2 bytes
+  REQUIRE(layout->slice(RankSlice(2)).first_word ==
+          2 + 2);  // slices 0 and 1 of 6 elements of 2 bytes
   REQUIRE(layout->slice(RankSlice(1)).first_block == 2);
   REQUIRE(layout->slice(RankSlice(4)).blocks == 0);
   REQUIRE(layout->tensor(RankSlice(3)).name == "b");

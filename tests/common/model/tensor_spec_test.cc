@@ -9,7 +9,8 @@
 namespace dws {
 namespace {
 
-TensorSpec Spec(std::vector<uint64_t> shape, uint32_t cut_dim = 0, std::vector<uint64_t> cuts = {}) {
+TensorSpec Spec(std::vector<uint64_t> shape, uint32_t cut_dim = 0,
+                std::vector<uint64_t> cuts = {}) {
   TensorSpec spec;
   spec.name = "w";
   spec.dtype = DType::kBF16;
@@ -114,7 +115,8 @@ TEST_CASE("strided views reduce to runs where one stride is enough", "[model]") 
 }
 
 TEST_CASE("specs print as messages show them", "[model]") {
-  REQUIRE(ToString(Spec({4096, 512}, 0, {1024, 2048})) == "BF16 [4096, 512] cut on dim 0 at {1024, 2048}");
+  REQUIRE(ToString(Spec({4096, 512}, 0, {1024, 2048})) ==
+          "BF16 [4096, 512] cut on dim 0 at {1024, 2048}");
   REQUIRE(ToString(Spec({})) == "BF16 [] uncut");
 }
 
