@@ -18,8 +18,9 @@ class ActiveCalls {
   class Call {
    public:
     Call(ActiveCalls& calls, Duration timeout) : calls_(calls) {
-      context_.set_deadline(std::chrono::system_clock::now() +
-                            std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout));
+      context_.set_deadline(
+          std::chrono::system_clock::now() +
+          std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout));
       calls_.Add(&context_);
     }
     ~Call() { calls_.Remove(&context_); }

@@ -12,8 +12,9 @@ namespace {
 Status CheckSizes(const AttachWish& wish) {
   if (wish.engine_world_size == 0 || wish.engine_world_size > limits::kEngineWorldSizeMax ||
       wish.engine_rank >= wish.engine_world_size) {
-    return InvalidArgumentError("engine rank {} of world size {}, expected a rank below it and at most {} ranks",
-                                wish.engine_rank, wish.engine_world_size, limits::kEngineWorldSizeMax);
+    return InvalidArgumentError(
+        "engine rank {} of world size {}, expected a rank below it and at most {} ranks",
+        wish.engine_rank, wish.engine_world_size, limits::kEngineWorldSizeMax);
   }
   if (wish.region_bytes.empty() || wish.region_bytes.size() > limits::kRegionsMax) {
     return InvalidArgumentError("{} memory regions, expected 1 to {}", wish.region_bytes.size(),
@@ -36,20 +37,26 @@ Status CheckSizes(const AttachWish& wish) {
 
 AttachDesk::AttachDesk(Subscription& subscription, EngineRegistry& registry, HandleSocket& handles,
                        const Clock& clock, ChangeSignal& changed)
-    : subscription_(subscription), registry_(registry), handles_(handles), clock_(clock), changed_(changed) {
+    : subscription_(subscription),
+      registry_(registry),
+      handles_(handles),
+      clock_(clock),
+      changed_(changed) {
   thread_ = std::thread([this] { Run(); });
 }
 
 AttachDesk::~AttachDesk() { Stop(); }
 
-void AttachDesk::Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled, Done done) {
+void AttachDesk::Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled,
+                        Done done) {
   Status refused = CheckSizes(wish);
   if (refused.ok()) {
     MutexLock lock(mutex_);
     if (stopping_) {
       refused = UnavailableError("the receiver is shutting down");
     } else if (pending_.size() >= limits::kPendingAttachesMax) {
-      refused = ResourceExhaustedError("{} engine ranks wait to attach already, the maximum", pending_.size());
+      refused = ResourceExhaustedError("{} engine ranks wait to attach already, the maximum",
+                                       pending_.size());
     } else {
       pending_.push_back({.wish = std::move(wish),
                           .since = clock_.Now(),
@@ -74,7 +81,8 @@ void AttachDesk::Stop() {
     MutexLock lock(mutex_);
     left.swap(pending_);
   }
-  for (const Pending& pending : left) pending.done(UnavailableError("the receiver is shutting down"));
+  for (const Pending& pending : left)
+    pending.done(UnavailableError("the receiver is shutting down"));
 }
 
 void AttachDesk::Run() {
@@ -101,7 +109,8 @@ void AttachDesk::Run() {
       for (Pending& pending : waiting) pending_.push_back(std::move(pending));
     }
     // With somebody waiting, deadlines are looked at too.
-    seen = changed_.WaitBeyond(seen, idle ? Duration(limits::kReconnectDelayMax) : Duration(limits::kTick));
+    seen = changed_.WaitBeyond(
+        seen, idle ? Duration(limits::kReconnectDelayMax) : Duration(limits::kTick));
   }
 }
 
@@ -117,7 +126,8 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
     return Result<AttachGrant>(layouts.status());
   }
   const AttachWish& wish = pending.wish;
-  Result<EngineMapping> mapping = MapEngine(**layouts, wish.views, wish.region_bytes, wish.excluded);
+  Result<EngineMapping> mapping =
+      MapEngine(**layouts, wish.views, wish.region_bytes, wish.excluded);
   if (!mapping.ok()) return Result<AttachGrant>(mapping.status());
   Result<AttachGrant> grant = Grant({.engine_rank = wish.engine_rank,
                                      .engine_world_size = wish.engine_world_size,
@@ -141,9 +151,10 @@ Result<AttachGrant> AttachDesk::Grant(AttachPlan plan) {
        .peer_uid = std::nullopt,
        // The engine ends its forward passes before it hands memory over.
        .timeout = limits::kPauseDeadline,
-       .on_descriptors = [&registry, generation](std::vector<UniqueFd> fds) {
-         return registry.OnDescriptors(generation, std::move(fds));
-       },
+       .on_descriptors =
+           [&registry, generation](std::vector<UniqueFd> fds) {
+             return registry.OnDescriptors(generation, std::move(fds));
+           },
        .on_hangup = [&registry, generation](const Status& why) { registry.End(generation, why); }});
   if (!expected.ok()) {
     registry_.End(generation, expected.status());

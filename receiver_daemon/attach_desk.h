@@ -1,5 +1,5 @@
-// Attach requests that wait: for the trainer's layout, and for the rank to be free. Checks them when something changes
-// and answers each once.
+// Attach requests that wait: for the trainer's layout, and for the rank to be free. Checks them
+// when something changes and answers each once.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ struct AttachGrant {
   Generation generation;
 };
 
-// Lifecycle: one thread from construction to Stop, which answers everybody who waits. Threads: safe from any.
+// Lifecycle: one thread from construction to Stop, which answers everybody who waits. Threads: safe
+// from any.
 class AttachDesk {
  public:
   using Done = std::function<void(Result<AttachGrant>)>;
@@ -43,9 +44,10 @@ class AttachDesk {
              const Clock& clock, ChangeSignal& changed);
   ~AttachDesk();
 
-  // `done` is called once, from any thread, without locks. INVALID_ARGUMENT: the wish does not fit (MapEngine,
-  // CheckCoverage). DEADLINE_EXCEEDED: the layout was not heard in time; names the senders. ALREADY_EXISTS: the
-  // rank stayed taken for limits::kHandleTimeout. RESOURCE_EXHAUSTED: too many wait. UNAVAILABLE: the daemon ends.
+  // `done` is called once, from any thread, without locks. INVALID_ARGUMENT: the wish does not fit
+  // (MapEngine, CheckCoverage). DEADLINE_EXCEEDED: the layout was not heard in time; names the
+  // senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout. RESOURCE_EXHAUSTED:
+  // too many wait. UNAVAILABLE: the daemon ends.
   void Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled, Done done);
 
   void Stop();

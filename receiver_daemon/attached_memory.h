@@ -1,5 +1,6 @@
-// What one engine rank handed over: its mapped regions and how they are made of canonical slices. Shared: whoever
-// works on the memory holds it, so that a rank that vanishes is unmapped only after that work has stopped.
+// What one engine rank handed over: its mapped regions and how they are made of canonical slices.
+// Shared: whoever works on the memory holds it, so that a rank that vanishes is unmapped only after
+// that work has stopped.
 #pragma once
 
 #include <cstdint>

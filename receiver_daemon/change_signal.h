@@ -1,4 +1,5 @@
-// "Something changed, look again": wakes the threads that decide. Carries no data; whoever wakes reads the state.
+// "Something changed, look again": wakes the threads that decide. Carries no data; whoever wakes
+// reads the state.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,14 @@
 // 1. everything is verified and staged: tell the senders
 // 2. intent, durably
 // 3. pause; prove that the engine is still the one that was staged for
-// 4. scatter what is staged; apply in place what was too large, and full tensors; read back what was not staged
+// 4. scatter what is staged; apply in place what was too large, and full tensors; read back what
+// was not staged
 // 5. derived tensors
 // 6. resume
 // 7. record; then acknowledge
-// A crash between 2 and 7 leaves an open intent: the next attach reads all digests before the engine runs. The record
-// comes after the resume because it says nothing that attaching would not find out, and a disk is slow.
+// A crash between 2 and 7 leaves an open intent: the next attach reads all digests before the
+// engine runs. The record comes after the resume because it says nothing that attaching would not
+// find out, and a disk is slow.
 #include "receiver_daemon/commit_pipeline.h"
 
 #include <algorithm>
@@ -20,7 +22,8 @@
 namespace dws {
 namespace {
 
-EngineVersion VersionOf(const StreamId& stream, WeightVersion version, std::vector<Digest> rank_tokens) {
+EngineVersion VersionOf(const StreamId& stream, WeightVersion version,
+                        std::vector<Digest> rank_tokens) {
   return {.stream = stream, .version = version, .state_token = EngineToken(rank_tokens)};
 }
 
@@ -56,11 +59,13 @@ LiveState Reached(const EngineWeights& weights, const Prepared& prepared) {
 
 }  // namespace
 
-Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live, const Prepared& prepared) {
+Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
+                                        const Prepared& prepared) {
   const SyncTarget& target = prepared.target;
   const EngineVersion version = VersionOf(prepared);
   LiveState reached = Reached(engine.weights, prepared);
-  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) senders_.Staged(target, TrainerRank(r));  // 1
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r)
+    senders_.Staged(target, TrainerRank(r));  // 1
   DWS_FAILPOINT("receiver.commit.after_staged");
   DWS_RETURN_IF_ERROR(Intend(engine.weights, live, target));  // 2
   DWS_KILLPOINT("receiver.commit.after_intent");
@@ -69,7 +74,8 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live, c
   const TimePoint pause_begin = clock_.Now();
   Status paused = engine.control.Pause(pause_timeout_);  // 3
   if (paused.ok() && !engine.is_current()) {
-    paused = UnavailableError("the engine was attached anew while version {} was staged", target.version.value());
+    paused = UnavailableError("the engine was attached anew while version {} was staged",
+                              target.version.value());
   }
   if (!paused.ok()) {
     Abandon(engine, live, target);
@@ -78,11 +84,11 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live, c
   DWS_KILLPOINT("receiver.commit.after_pause");
 
   live.Forget();  // from here on memory is a mixture, until all is written
-  DWS_RETURN_IF_ERROR(Write(engine.weights, prepared));         // 4
+  DWS_RETURN_IF_ERROR(Write(engine.weights, prepared));  // 4
   DWS_RETURN_IF_ERROR(CheckWritten(engine.weights, prepared));
   DWS_KILLPOINT("receiver.commit.after_scatter");
   DWS_RETURN_IF_ERROR(engine.control.PostCommit(target.version, pause_timeout_));  // 5
-  engine.control.Resume(version);  // 6
+  engine.control.Resume(version);                                                  // 6
   const Duration pause = was_running ? clock_.Now() - pause_begin : Duration::zero();
   live = std::move(reached);
   DWS_KILLPOINT("receiver.commit.after_resume");
@@ -100,7 +106,8 @@ void CommitPipeline::Acknowledge(const Prepared& prepared, Duration pause, Durat
   }
 }
 
-Status CommitPipeline::Intend(const EngineWeights& weights, const LiveState& live, const SyncTarget& target) {
+Status CommitPipeline::Intend(const EngineWeights& weights, const LiveState& live,
+                              const SyncTarget& target) {
   std::optional<WeightVersion> base;
   if (live.at.has_value() && live.at->stream == target.stream) base = live.at->version;
   return Annotate(ledger_.Append(CommitIntent{.stream = target.stream,
@@ -110,11 +117,13 @@ Status CommitPipeline::Intend(const EngineWeights& weights, const LiveState& liv
                   "recording the intent");
 }
 
-void CommitPipeline::Abandon(const Engine& engine, const LiveState& live, const SyncTarget& target) {
+void CommitPipeline::Abandon(const Engine& engine, const LiveState& live,
+                             const SyncTarget& target) {
   const Status status =
       ledger_.Append(CommitAbandoned{.stream = target.stream, .target = target.version});
   if (!status.ok()) LogError("ledger_append_failed record=abandoned reason='{}'", Message(status));
-  // The memory is what it was. Ranks that had paused go on; one whose answer is late reads this after it.
+  // The memory is what it was. Ranks that had paused go on; one whose answer is late reads this
+  // after it.
   if (live.at.has_value()) engine.control.Resume(VersionOf(live));
 }
 
@@ -151,9 +160,10 @@ Status CommitPipeline::CheckWritten(const EngineWeights& weights, const Prepared
       for (size_t i = 0; i < states.size(); ++i) {
         const Digest& expected = rank.published[(*slices)[i].value()];
         if (states[i].Matches(expected)) continue;
-        return DataLossError("tensor '{}' of trainer rank {} has digest {} after it was written, expected {}",
-                             weights.layouts().rank(TrainerRank(r)).tensor((*slices)[i]).name, r,
-                             ToString(states[i].digest), ToString(expected));
+        return DataLossError(
+            "tensor '{}' of trainer rank {} has digest {} after it was written, expected {}",
+            weights.layouts().rank(TrainerRank(r)).tensor((*slices)[i]).name, r,
+            ToString(states[i].digest), ToString(expected));
       }
     }
   }
@@ -163,7 +173,8 @@ Status CommitPipeline::CheckWritten(const EngineWeights& weights, const Prepared
 void CommitPipeline::Record(const SyncTarget& target) {
   const Status status =
       ledger_.Append(VersionCommitted{.stream = target.stream, .version = target.version});
-  // Memory and engine are at the target all the same; an open intent costs a reading of digests at most.
+  // Memory and engine are at the target all the same; an open intent costs a reading of digests at
+  // most.
   if (!status.ok()) LogError("ledger_append_failed record=committed reason='{}'", Message(status));
 }
 

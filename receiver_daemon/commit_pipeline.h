@@ -1,4 +1,5 @@
-// The commit: the only place that writes to live weights. protocol.md §4 in order; the steps are numbered in the .cc.
+// The commit: the only place that writes to live weights. protocol.md §4 in order; the steps are
+// numbered in the .cc.
 #pragma once
 
 #include <functional>
@@ -19,23 +20,29 @@ class CommitPipeline {
  public:
   CommitPipeline(SenderGroup& senders, ReceiverLedger& ledger, ThreadPool& pool, const Clock& clock,
                  Duration pause_timeout)
-      : senders_(senders), ledger_(ledger), pool_(pool), clock_(clock), pause_timeout_(pause_timeout) {}
+      : senders_(senders),
+        ledger_(ledger),
+        pool_(pool),
+        clock_(clock),
+        pause_timeout_(pause_timeout) {}
 
   struct Engine {
     EngineControl& control;
     const EngineWeights& weights;
-    // Whether `weights` is still what is attached: asked when the engine has paused, before the first write.
+    // Whether `weights` is still what is attached: asked when the engine has paused, before the
+    // first write.
     std::function<bool()> is_current;
   };
 
-  // Brings the engine to `prepared` and lets it run. OK: `live` is at the target; returns for how long the engine
-  // was paused by this (zero when it was paused before); Acknowledge is next. After an error either nothing was written, the engine runs
-  // on with what it had, and `live` is unchanged; or `live` is forgotten, the engine stays paused and its memory has
-  // to be read and repaired before it runs again.
+  // Brings the engine to `prepared` and lets it run. OK: `live` is at the target; returns for how
+  // long the engine was paused by this (zero when it was paused before); Acknowledge is next. After
+  // an error either nothing was written, the engine runs on with what it had, and `live` is
+  // unchanged; or `live` is forgotten, the engine stays paused and its memory has to be read and
+  // repaired before it runs again.
   Result<Duration> Commit(const Engine& engine, LiveState& live, const Prepared& prepared);
 
-  // Tells the senders what Commit came to. Apart from it, so that the caller can publish `live` before: a connection
-  // made in between then says so itself.
+  // Tells the senders what Commit came to. Apart from it, so that the caller can publish `live`
+  // before: a connection made in between then says so itself.
   void Acknowledge(const Prepared& prepared, Duration pause, Duration stage_time);
 
  private:

@@ -1,5 +1,6 @@
-// The seam between the commit pipeline and whoever holds the execution of an engine. lease_control.h is the real one,
-// through the lease streams of all engine ranks; tests drive a fake.
+// The seam between the commit pipeline and whoever holds the execution of an engine.
+// lease_control.h is the real one, through the lease streams of all engine ranks; tests drive a
+// fake.
 #pragma once
 
 #include "common/base/clock.h"
@@ -22,12 +23,13 @@ class EngineControl {
  public:
   virtual ~EngineControl() = default;
 
-  // When OK, no rank executes and all devices have drained. Ranks that are paused already stay so. UNAVAILABLE: a
-  // rank is gone. DEADLINE_EXCEEDED: a rank did not answer in time. After an error ranks may or may not be paused.
+  // When OK, no rank executes and all devices have drained. Ranks that are paused already stay so.
+  // UNAVAILABLE: a rank is gone. DEADLINE_EXCEEDED: a rank did not answer in time. After an error
+  // ranks may or may not be paused.
   virtual Status Pause(Duration timeout) = 0;
 
-  // All ranks with a hook rebuild their derived tensors. FAILED_PRECONDITION: a hook failed, with its words.
-  // UNAVAILABLE, DEADLINE_EXCEEDED: as above. Only while paused.
+  // All ranks with a hook rebuild their derived tensors. FAILED_PRECONDITION: a hook failed, with
+  // its words. UNAVAILABLE, DEADLINE_EXCEEDED: as above. Only while paused.
   virtual Status PostCommit(WeightVersion version, Duration timeout) = 0;
 
   // Lets all ranks that are here execute with `version`.

@@ -15,8 +15,9 @@ Status EngineLease::Open(Stream stream) {
   MutexLock lock(mutex_);
   if (state_ == State::kEnded) return end_reason_;
   if (state_ != State::kUnopened) {
-    return FailedPreconditionError("the lease of engine rank {}, generation {}, is open already; attach again",
-                                   engine_rank_, generation_.value());
+    return FailedPreconditionError(
+        "the lease of engine rank {}, generation {}, is open already; attach again", engine_rank_,
+        generation_.value());
   }
   state_ = State::kPaused;
   stream_ = std::move(stream);
@@ -34,8 +35,8 @@ void EngineLease::OnPaused(uint64_t pause_id, Generation generation) {
       return;
     }
   }
-  End(FailedPreconditionError("engine rank {} answered a pause with generation {}, expected {}", engine_rank_,
-                              generation.value(), generation_.value()));
+  End(FailedPreconditionError("engine rank {} answered a pause with generation {}, expected {}",
+                              engine_rank_, generation.value(), generation_.value()));
 }
 
 void EngineLease::OnPostCommitDone(uint64_t pause_id, std::string error) {
@@ -51,7 +52,8 @@ void EngineLease::End(const Status& reason) {
     MutexLock lock(mutex_);
     if (state_ == State::kEnded) return;
     state_ = State::kEnded;
-    end_reason_ = reason.ok() ? UnavailableError("engine rank {} gave its lease up", engine_rank_) : reason;
+    end_reason_ =
+        reason.ok() ? UnavailableError("engine rank {} gave its lease up", engine_rank_) : reason;
     stream = std::exchange(stream_, {});
     changed_.NotifyAll();
   }
@@ -107,7 +109,8 @@ void EngineLease::RequestPostCommit(WeightVersion version) {
 
 Status EngineLease::AwaitPostCommit(TimePoint deadline, const Clock& clock) {
   DWS_RETURN_IF_ERROR(Await(deadline, clock, "rebuild its derived tensors",
-                            [this]() NO_THREAD_SAFETY_ANALYSIS { return hook_result_.has_value(); }));
+                            [this]()
+                                NO_THREAD_SAFETY_ANALYSIS { return hook_result_.has_value(); }));
   MutexLock lock(mutex_);
   if (!hook_result_.has_value() || hook_result_->empty()) return OkStatus();
   return FailedPreconditionError("the post-commit hook of engine rank {} failed: {}", engine_rank_,

@@ -1,8 +1,8 @@
-// The execution lease of one engine rank: its state, and waiting for its answers. The gRPC stream (lease_service.h)
-// is a shell around it.
+// The execution lease of one engine rank: its state, and waiting for its answers. The gRPC stream
+// (lease_service.h) is a shell around it.
 //
-// Starts paused (engines attach paused); executes only between a Resume and the answer to a Pause. Ends once, for
-// good: a rank that comes back attaches again and gets a new lease.
+// Starts paused (engines attach paused); executes only between a Resume and the answer to a Pause.
+// Ends once, for good: a rank that comes back attaches again and gets a new lease.
 #pragma once
 
 #include <cstdint>

@@ -20,8 +20,8 @@ Result<SliceSpan> FindSlices(const EngineView& view, const TensorSpec& spec) {
   if (view.dim >= spec.shape.size() || view.range.begin >= view.range.end ||
       view.range.end > spec.shape[view.dim]) {
     return InvalidArgumentError("view '{}' is [{}, {}) of dim {} of tensor '{}', which is {}",
-                                view.engine_name, view.range.begin, view.range.end, view.dim, spec.name,
-                                ToString(spec));
+                                view.engine_name, view.range.begin, view.range.end, view.dim,
+                                spec.name, ToString(spec));
   }
   if (view.range.begin == 0 && view.range.end == spec.shape[view.dim]) {
     return SliceSpan{.first = 0, .count = spec.SliceCount()};
@@ -44,7 +44,8 @@ Result<SliceSpan> FindSlices(const EngineView& view, const TensorSpec& spec) {
   }
   if (begins && ends) return found;
   return InvalidArgumentError(
-      "view '{}' is [{}, {}) of dim {} of tensor '{}', which is no union of the slices the trainer declared: {}. "
+      "view '{}' is [{}, {}) of dim {} of tensor '{}', which is no union of the slices the trainer "
+      "declared: {}. "
       "Declare cuts at {} and {} on dim {} on the trainer's side, or attach a union of its slices",
       view.engine_name, view.range.begin, view.range.end, view.dim, spec.name, ToString(spec),
       view.range.begin, view.range.end, view.dim);
@@ -52,15 +53,17 @@ Result<SliceSpan> FindSlices(const EngineView& view, const TensorSpec& spec) {
 
 Status CheckShape(const EngineView& view, const TensorSpec& spec) {
   if (view.dtype != spec.dtype) {
-    return InvalidArgumentError("view '{}' is {}, tensor '{}' is {}: only bit-exact copies can be attached",
-                                view.engine_name, ToString(view.dtype), spec.name, ToString(spec));
+    return InvalidArgumentError(
+        "view '{}' is {}, tensor '{}' is {}: only bit-exact copies can be attached",
+        view.engine_name, ToString(view.dtype), spec.name, ToString(spec));
   }
   std::vector<uint64_t> expected = spec.shape;
   if (!view.whole) expected[view.dim] = view.range.end - view.range.begin;
   if (view.shape != expected) {
-    return InvalidArgumentError("view '{}' has shape [{}], expected [{}] for its range of tensor '{}', {}",
-                                view.engine_name, fmt::join(view.shape, ", "), fmt::join(expected, ", "),
-                                spec.name, ToString(spec));
+    return InvalidArgumentError(
+        "view '{}' has shape [{}], expected [{}] for its range of tensor '{}', {}",
+        view.engine_name, fmt::join(view.shape, ", "), fmt::join(expected, ", "), spec.name,
+        ToString(spec));
   }
   if (view.strides.size() != view.shape.size()) {
     return InvalidArgumentError("view '{}' has {} strides for {} dimensions", view.engine_name,
@@ -75,8 +78,9 @@ Status CheckBounds(const EngineView& view, std::span<const uint64_t> region_byte
                                 view.region, region_bytes.size());
   }
   if (view.offset_bytes % ElementBytes(view.dtype) != 0) {
-    return InvalidArgumentError("view '{}' is at byte {} of region {}, expected a multiple of its element's {}",
-                                view.engine_name, view.offset_bytes, view.region, ElementBytes(view.dtype));
+    return InvalidArgumentError(
+        "view '{}' is at byte {} of region {}, expected a multiple of its element's {}",
+        view.engine_name, view.offset_bytes, view.region, ElementBytes(view.dtype));
   }
   if (std::find(view.shape.begin(), view.shape.end(), 0) != view.shape.end()) return OkStatus();
   uint64_t last = 0;  // the last element's distance from the first, in elements
@@ -93,14 +97,14 @@ Status CheckBounds(const EngineView& view, std::span<const uint64_t> region_byte
   if (overflow || end > region_bytes[view.region]) {
     return InvalidArgumentError(
         "view '{}' ({} [{}], strides [{}], at byte {}) reaches beyond its region {} of {} bytes",
-        view.engine_name, ToString(view.dtype), fmt::join(view.shape, ", "), fmt::join(view.strides, ", "),
-        view.offset_bytes, view.region, region_bytes[view.region]);
+        view.engine_name, ToString(view.dtype), fmt::join(view.shape, ", "),
+        fmt::join(view.strides, ", "), view.offset_bytes, view.region, region_bytes[view.region]);
   }
   return OkStatus();
 }
 
-Status MapView(const LayoutSet::Tensor& tensor, const EngineView& view, SliceSpan span, uint32_t index,
-               EngineMapping& mapping) {
+Status MapView(const LayoutSet::Tensor& tensor, const EngineView& view, SliceSpan span,
+               uint32_t index, EngineMapping& mapping) {
   const TensorSpec& spec = tensor.spec;
   const uint64_t view_begin = spec.Slice(span.first).begin;
   const uint64_t element_bytes = ElementBytes(spec.dtype);
@@ -115,7 +119,8 @@ Status MapView(const LayoutSet::Tensor& tensor, const EngineView& view, SliceSpa
     }
     const Result<StridedRuns> runs = CoalesceRuns(shape, view.strides);
     if (!runs.ok()) {
-      return Annotate(runs.status(), fmt::format("view '{}' of tensor '{}'", view.engine_name, spec.name));
+      return Annotate(runs.status(),
+                      fmt::format("view '{}' of tensor '{}'", view.engine_name, spec.name));
     }
     mapping.slices.push_back({.slice = tensor.owners[s],
                               .view = index,
@@ -139,7 +144,8 @@ struct Extent {
 
 Extent ExtentOf(const MappedSlice& slice) {
   const uint64_t run_bytes = slice.runs.run_elements * slice.element_bytes;
-  const uint64_t stride = slice.runs.run_count > 1 ? slice.runs.stride_elements * slice.element_bytes : 0;
+  const uint64_t stride =
+      slice.runs.run_count > 1 ? slice.runs.stride_elements * slice.element_bytes : 0;
   return {.region = slice.region,
           .begin = slice.offset_bytes,
           .end = slice.offset_bytes + stride * (slice.runs.run_count - 1) + run_bytes,
@@ -148,7 +154,8 @@ Extent ExtentOf(const MappedSlice& slice) {
           .view = slice.view};
 }
 
-// For extents that overlap, a.begin <= b.begin: their runs do not, because they repeat with one stride.
+// For extents that overlap, a.begin <= b.begin: their runs do not, because they repeat with one
+// stride.
 bool Interleave(const Extent& a, const Extent& b) {
   const uint64_t stride = std::max(a.stride_bytes, b.stride_bytes);
   if (stride == 0 || a.stride_bytes == 0) return false;
@@ -175,10 +182,11 @@ Status CheckDisjoint(const EngineMapping& mapping) {
     for (const Extent& other : active) {
       if (Interleave(other, extent)) continue;
       return InvalidArgumentError(
-          "views '{}' and '{}' overlap in region {} (bytes [{}, {}) and [{}, {})): each byte of an engine is "
+          "views '{}' and '{}' overlap in region {} (bytes [{}, {}) and [{}, {})): each byte of an "
+          "engine is "
           "attached once",
-          mapping.view_names[other.view], mapping.view_names[extent.view], extent.region, other.begin,
-          other.end, extent.begin, extent.end);
+          mapping.view_names[other.view], mapping.view_names[extent.view], extent.region,
+          other.begin, other.end, extent.begin, extent.end);
     }
     active.push_back(extent);
   }
@@ -189,15 +197,17 @@ Result<EngineMapping> MapEngine(const LayoutSet& layouts, std::span<const Engine
                                 std::span<const uint64_t> region_bytes,
                                 std::vector<std::string> excluded) {
   if (views.size() > limits::kViewsMax) {
-    return InvalidArgumentError("{} views, at most {} are supported", views.size(), limits::kViewsMax);
+    return InvalidArgumentError("{} views, at most {} are supported", views.size(),
+                                limits::kViewsMax);
   }
   EngineMapping mapping;
   for (uint32_t i = 0; i < views.size(); ++i) {
     const EngineView& view = views[i];
     const LayoutSet::Tensor* tensor = layouts.Find(view.tensor);
     if (tensor == nullptr) {
-      return InvalidArgumentError("view '{}' names tensor '{}', which the trainer's layout does not have",
-                                  view.engine_name, view.tensor);
+      return InvalidArgumentError(
+          "view '{}' names tensor '{}', which the trainer's layout does not have", view.engine_name,
+          view.tensor);
     }
     DWS_ASSIGN_OR_RETURN(const SliceSpan span, FindSlices(view, tensor->spec));
     DWS_RETURN_IF_ERROR(CheckShape(view, tensor->spec));
@@ -223,7 +233,8 @@ Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* co
     bool excluded = false;
   };
   std::map<std::string_view, Held> held;
-  for (const auto& [name, tensor] : layouts.tensors()) held[name].by_slice.resize(tensor.spec.SliceCount());
+  for (const auto& [name, tensor] : layouts.tensors())
+    held[name].by_slice.resize(tensor.spec.SliceCount());
   for (const EngineMapping* mapping : engine_ranks) {
     for (const std::string& name : mapping->excluded) held.at(name).excluded = true;
     for (const MappedRange& range : mapping->ranges) {
@@ -232,12 +243,15 @@ Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* co
         const MappedRange* other = tensor.by_slice[s];
         if (other == nullptr) {
           tensor.by_slice[s] = &range;
-        } else if (other->first_slice != range.first_slice || other->slice_count != range.slice_count) {
+        } else if (other->first_slice != range.first_slice ||
+                   other->slice_count != range.slice_count) {
           return InvalidArgumentError(
-              "view '{}' overlaps another view of tensor '{}' ({}): slices {} + {} and {} + {}; a replica must "
+              "view '{}' overlaps another view of tensor '{}' ({}): slices {} + {} and {} + {}; a "
+              "replica must "
               "have the same range",
-              mapping->view_names[range.view], range.tensor, ToString(layouts.Find(range.tensor)->spec),
-              range.first_slice, range.slice_count, other->first_slice, other->slice_count);
+              mapping->view_names[range.view], range.tensor,
+              ToString(layouts.Find(range.tensor)->spec), range.first_slice, range.slice_count,
+              other->first_slice, other->slice_count);
         }
       }
     }
@@ -247,8 +261,9 @@ Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* co
     const auto missing = std::find(tensor.by_slice.begin(), tensor.by_slice.end(), nullptr);
     if (missing == tensor.by_slice.end()) continue;
     return InvalidArgumentError(
-        "tensor '{}' ({}): slice {} is attached by no engine rank; map it, or name the tensor in excluded", name,
-        ToString(layouts.Find(name)->spec), missing - tensor.by_slice.begin());
+        "tensor '{}' ({}): slice {} is attached by no engine rank; map it, or name the tensor in "
+        "excluded",
+        name, ToString(layouts.Find(name)->spec), missing - tensor.by_slice.begin());
   }
   return OkStatus();
 }

@@ -1,5 +1,5 @@
-// How the views an engine rank attaches are made of canonical slices: the pure check behind Attach. Knows sizes of
-// regions, no memory.
+// How the views an engine rank attaches are made of canonical slices: the pure check behind Attach.
+// Knows sizes of regions, no memory.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct EngineView {
   std::string tensor;
   DType dtype = DType::kBF16;
   bool whole = true;
-  uint32_t dim = 0;         // when not whole: [begin, end) of this dimension
+  uint32_t dim = 0;  // when not whole: [begin, end) of this dimension
   SliceRange range = {};
   std::vector<uint64_t> shape;
   std::vector<uint64_t> strides;  // elements
@@ -52,19 +52,19 @@ struct EngineMapping {
   std::vector<std::string> excluded;
 };
 
-// INVALID_ARGUMENT, naming view, tensor and the layout's grid: an unknown name, another dtype or shape, a range that
-// is no union of declared slices, strides of two levels, bytes outside the region, two views that write to the
-// same bytes.
+// INVALID_ARGUMENT, naming view, tensor and the layout's grid: an unknown name, another dtype or
+// shape, a range that is no union of declared slices, strides of two levels, bytes outside the
+// region, two views that write to the same bytes.
 Result<EngineMapping> MapEngine(const LayoutSet& layouts, std::span<const EngineView> views,
                                 std::span<const uint64_t> region_bytes,
                                 std::vector<std::string> excluded);
 
-// INVALID_ARGUMENT unless the mappings of all engine ranks together hold every slice or exclude its tensor, and
-// ranges of one tensor are equal (replicas) or apart.
+// INVALID_ARGUMENT unless the mappings of all engine ranks together hold every slice or exclude its
+// tensor, and ranges of one tensor are equal (replicas) or apart.
 Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* const> engine_ranks);
 
-// INVALID_ARGUMENT, naming two views: their bytes overlap, or interleave with different strides, which is not
-// supported. (A part of MapEngine, apart for its tests.)
+// INVALID_ARGUMENT, naming two views: their bytes overlap, or interleave with different strides,
+// which is not supported. (A part of MapEngine, apart for its tests.)
 Status CheckDisjoint(const EngineMapping& mapping);
 
 }  // namespace dws

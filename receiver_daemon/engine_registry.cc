@@ -12,22 +12,24 @@ Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
   std::vector<const EngineMapping*> mappings = {&plan.mapping};
   for (const auto& [rank, other] : ranks_) {
     if (other.plan.engine_world_size != plan.engine_world_size) {
-      return InvalidArgumentError("engine rank {} says the engine has {} ranks, rank {} ({}) says {}",
-                                  plan.engine_rank, plan.engine_world_size, rank, other.plan.client,
-                                  other.plan.engine_world_size);
+      return InvalidArgumentError(
+          "engine rank {} says the engine has {} ranks, rank {} ({}) says {}", plan.engine_rank,
+          plan.engine_world_size, rank, other.plan.client, other.plan.engine_world_size);
     }
     if (!other.plan.layouts->SameAs(*plan.layouts)) continue;  // it is about to be ended
     mappings.push_back(&other.plan.mapping);
   }
-  if (mappings.size() < plan.engine_world_size) return OkStatus();  // the last rank is told what is missing
+  if (mappings.size() < plan.engine_world_size)
+    return OkStatus();  // the last rank is told what is missing
   return CheckCoverage(*plan.layouts, mappings);
 }
 
 Result<Generation> EngineRegistry::Reserve(AttachPlan plan) {
   MutexLock lock(mutex_);
   if (const auto found = ranks_.find(plan.engine_rank); found != ranks_.end()) {
-    return AlreadyExistsError("engine rank {} is attached by {}: end that engine first, or give this one another rank",
-                              plan.engine_rank, found->second.plan.client);
+    return AlreadyExistsError(
+        "engine rank {} is attached by {}: end that engine first, or give this one another rank",
+        plan.engine_rank, found->second.plan.client);
   }
   DWS_RETURN_IF_ERROR(CheckOthers(plan));
   const Generation generation = next_generation_;
@@ -68,11 +70,12 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
     region_bytes = found->plan.region_bytes;
   }
   if (descriptors.size() != region_bytes.size()) {
-    return InvalidArgumentError("{} descriptors, expected one for each of {} regions", descriptors.size(),
-                                region_bytes.size());
+    return InvalidArgumentError("{} descriptors, expected one for each of {} regions",
+                                descriptors.size(), region_bytes.size());
   }
   for (size_t i = 0; i < descriptors.size(); ++i) {
-    Result<HostRegion> region = HostRegion::Map(std::move(descriptors[i]), region_bytes[i], Access::kReadWrite);
+    Result<HostRegion> region =
+        HostRegion::Map(std::move(descriptors[i]), region_bytes[i], Access::kReadWrite);
     if (!region.ok()) return Annotate(region.status(), fmt::format("region {}", i));
     memory->regions.push_back(*std::move(region));
   }
@@ -82,9 +85,9 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
     if (found == nullptr) return NotFoundError("this registration has ended; attach again");
     Registration& registration = ranks_.at(found->plan.engine_rank);
     registration.memory = memory;
-    LogInfo("engine_attached rank={} of={} generation={} client='{}' slices={}", memory->engine_rank,
-            registration.plan.engine_world_size, generation.value(), registration.plan.client,
-            memory->mapping.slices.size());
+    LogInfo("engine_attached rank={} of={} generation={} client='{}' slices={}",
+            memory->engine_rank, registration.plan.engine_world_size, generation.value(),
+            registration.plan.client, memory->mapping.slices.size());
   }
   changed_.Notify();
   return OkStatus();
@@ -95,11 +98,13 @@ Result<std::shared_ptr<EngineLease>> EngineRegistry::FindLease(uint32_t engine_r
   MutexLock lock(mutex_);
   const auto found = ranks_.find(engine_rank);
   if (found == ranks_.end() || found->second.lease->generation() != generation) {
-    return FailedPreconditionError("engine rank {} has no registration of generation {}; attach again",
-                                   engine_rank, generation.value());
+    return FailedPreconditionError(
+        "engine rank {} has no registration of generation {}; attach again", engine_rank,
+        generation.value());
   }
   if (found->second.memory == nullptr) {
-    return FailedPreconditionError("engine rank {} has not handed its memory over yet", engine_rank);
+    return FailedPreconditionError("engine rank {} has not handed its memory over yet",
+                                   engine_rank);
   }
   return found->second.lease;
 }
@@ -114,8 +119,8 @@ void EngineRegistry::End(Generation generation, const Status& reason) {
     ended = std::move(ranks_.at(rank));
     ranks_.erase(rank);
   }
-  LogInfo("engine_detached rank={} generation={} reason='{}'", ended.plan.engine_rank, generation.value(),
-          Message(reason));
+  LogInfo("engine_detached rank={} generation={} reason='{}'", ended.plan.engine_rank,
+          generation.value(), Message(reason));
   ended.lease->End(reason);
   if (ended.disconnect) ended.disconnect();
   changed_.Notify();
@@ -125,14 +130,16 @@ void EngineRegistry::EndAll(const Status& reason) {
   std::vector<Generation> generations;
   {
     MutexLock lock(mutex_);
-    for (const auto& [rank, registration] : ranks_) generations.push_back(registration.lease->generation());
+    for (const auto& [rank, registration] : ranks_)
+      generations.push_back(registration.lease->generation());
   }
   for (const Generation generation : generations) End(generation, reason);
 }
 
 std::optional<AttachedEngine> EngineRegistry::Engine() const {
   MutexLock lock(mutex_);
-  if (ranks_.empty() || ranks_.size() != ranks_.begin()->second.plan.engine_world_size) return std::nullopt;
+  if (ranks_.empty() || ranks_.size() != ranks_.begin()->second.plan.engine_world_size)
+    return std::nullopt;
   AttachedEngine engine{.layouts = ranks_.begin()->second.plan.layouts,
                         .generation = Generation(0),
                         .memory = {},
@@ -174,11 +181,12 @@ std::vector<EngineRegistry::RankState> EngineRegistry::Ranks() const {
   std::vector<RankState> states;
   for (const auto& [rank, registration] : ranks_) {
     const EngineLease::State lease = registration.lease->state();
-    states.push_back({.engine_rank = rank,
-                      .attached = registration.memory != nullptr && lease != EngineLease::State::kUnopened,
-                      .lease = lease,
-                      .generation = registration.lease->generation(),
-                      .client = registration.plan.client});
+    states.push_back(
+        {.engine_rank = rank,
+         .attached = registration.memory != nullptr && lease != EngineLease::State::kUnopened,
+         .lease = lease,
+         .generation = registration.lease->generation(),
+         .client = registration.plan.client});
   }
   return states;
 }

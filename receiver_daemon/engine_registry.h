@@ -1,7 +1,8 @@
-// The engine ranks: who is expected, attached, leased, gone. One registration for each rank, named by its generation.
+// The engine ranks: who is expected, attached, leased, gone. One registration for each rank, named
+// by its generation.
 //
-//   Reserve  (Attach was checked)  ->  OnDescriptors (memory mapped)  ->  lease opened  ->  End (hang-up, lease broken,
-//   layout changed, shutdown)
+//   Reserve  (Attach was checked)  ->  OnDescriptors (memory mapped)  ->  lease opened  ->  End
+//   (hang-up, lease broken, layout changed, shutdown)
 #pragma once
 
 #include <cstdint>
@@ -56,19 +57,22 @@ class EngineRegistry {
   EngineRegistry(Generation first_generation, ChangeSignal& changed)
       : next_generation_(first_generation), changed_(changed) {}
 
-  // ALREADY_EXISTS: the rank is registered (worth waiting for: it may be about to go). INVALID_ARGUMENT: another
-  // world size than the other ranks, or together they do not cover the layout.
+  // ALREADY_EXISTS: the rank is registered (worth waiting for: it may be about to go).
+  // INVALID_ARGUMENT: another world size than the other ranks, or together they do not cover the
+  // layout.
   Result<Generation> Reserve(AttachPlan plan);
   // How to close the registration's connection; called once, when it ends from this side.
   void SetDisconnect(Generation generation, std::function<void()> disconnect);
-  // Maps the regions. NOT_FOUND: the registration has ended. INVALID_ARGUMENT: HostRegion::Map refuses them.
+  // Maps the regions. NOT_FOUND: the registration has ended. INVALID_ARGUMENT: HostRegion::Map
+  // refuses them.
   Status OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors);
   // FAILED_PRECONDITION: no such registration (attach again), or memory not handed over yet.
   Result<std::shared_ptr<EngineLease>> FindLease(uint32_t engine_rank, Generation generation) const;
   // Tells that a lease opened or was answered, for whoever waits for a complete engine.
   void OnLeaseOpened() { changed_.Notify(); }
 
-  // Ends a registration: lease, connection; the memory is unmapped when the last user lets go. Unknown: nothing.
+  // Ends a registration: lease, connection; the memory is unmapped when the last user lets go.
+  // Unknown: nothing.
   void End(Generation generation, const Status& reason);
   void EndAll(const Status& reason);
 

@@ -23,7 +23,8 @@ Result<EngineView> ParseView(const v1::ParameterView& message) {
   }
   if (message.shape_size() > static_cast<int>(limits::kTensorRankMax)) {
     return InvalidArgumentError("view '{}' has {} dimensions, at most {} are supported",
-                                message.engine_name(), message.shape_size(), limits::kTensorRankMax);
+                                message.engine_name(), message.shape_size(),
+                                limits::kTensorRankMax);
   }
   return EngineView{.engine_name = message.engine_name(),
                     .tensor = message.tensor(),
@@ -57,8 +58,8 @@ Result<AttachWish> ParseWish(const v1::AttachRequest& message) {
 }
 
 TimePoint DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
-  const auto left = std::chrono::duration_cast<Duration>(
-      std::min<std::chrono::system_clock::duration>(
+  const auto left =
+      std::chrono::duration_cast<Duration>(std::min<std::chrono::system_clock::duration>(
           context.deadline() - std::chrono::system_clock::now(), limits::kAttachDeadlineMax));
   return clock.Now() + std::max<Duration>(left - kAnswerMargin, Duration::zero());
 }
@@ -74,16 +75,16 @@ grpc::ServerUnaryReactor* EngineServiceImpl::Attach(grpc::CallbackServerContext*
     reactor->Finish(ToGrpc(wish.status()));
     return reactor;
   }
-  desk_.Submit(*std::move(wish), DeadlineOf(*context, clock_),
-               [context] { return context->IsCancelled(); },
-               [this, reactor, reply](Result<AttachGrant> grant) {
-                 if (grant.ok()) {
-                   reply->set_token(std::string(AsText(grant->token)));
-                   reply->set_handle_socket(handle_socket_);
-                   reply->set_generation(grant->generation.value());
-                 }
-                 reactor->Finish(ToGrpc(grant.status()));
-               });
+  desk_.Submit(
+      *std::move(wish), DeadlineOf(*context, clock_), [context] { return context->IsCancelled(); },
+      [this, reactor, reply](Result<AttachGrant> grant) {
+        if (grant.ok()) {
+          reply->set_token(std::string(AsText(grant->token)));
+          reply->set_handle_socket(handle_socket_);
+          reply->set_generation(grant->generation.value());
+        }
+        reactor->Finish(ToGrpc(grant.status()));
+      });
   return reactor;
 }
 

@@ -1,4 +1,5 @@
-// What engines talk to: Attach and the lease stream. Thin shells: the desk decides, the lease holds the state.
+// What engines talk to: Attach and the lease stream. Thin shells: the desk decides, the lease holds
+// the state.
 #pragma once
 
 #include <string>
@@ -16,9 +17,11 @@ class EngineServiceImpl final : public v1::EngineService::CallbackService {
                     const Clock& clock)
       : desk_(desk), registry_(registry), handle_socket_(std::move(handle_socket)), clock_(clock) {}
 
-  grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context, const v1::AttachRequest* request,
+  grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context,
+                                   const v1::AttachRequest* request,
                                    v1::AttachReply* reply) override;
-  grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseDown>* Lease(grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseDown>* Lease(
+      grpc::CallbackServerContext* context) override;
 
  private:
   AttachDesk& desk_;

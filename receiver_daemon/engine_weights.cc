@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kBlocksPerStep = 32;
 
 struct DigestStep {
-  uint32_t item = 0;   // index in `slices`
+  uint32_t item = 0;  // index in `slices`
   uint32_t place = 0;
   uint32_t first_block = 0;
 };
@@ -20,11 +20,12 @@ struct DigestStep {
 }  // namespace
 
 uint64_t BlockFirstWord(const RankLayout::SliceEntry& slice, uint32_t block) {
-  return slice.first_word + uint64_t{block} * limits::kBlockElements * ElementBytes(slice.dtype) / 8;
+  return slice.first_word +
+         uint64_t{block} * limits::kBlockElements * ElementBytes(slice.dtype) / 8;
 }
 
-Result<std::shared_ptr<const EngineWeights>> EngineWeights::Create(LayoutSetPtr layouts,
-                                                                   std::vector<AttachedMemoryPtr> ranks) {
+Result<std::shared_ptr<const EngineWeights>> EngineWeights::Create(
+    LayoutSetPtr layouts, std::vector<AttachedMemoryPtr> ranks) {
   std::vector<const EngineMapping*> mappings;
   for (const AttachedMemoryPtr& rank : ranks) mappings.push_back(&rank->mapping);
   DWS_RETURN_IF_ERROR(CheckCoverage(*layouts, mappings));
@@ -66,7 +67,8 @@ std::span<const SegmentMap> EngineWeights::Places(TrainerRank rank, RankSlice sl
   return std::span(places.places).subspan(first, places.first[slice.value() + 1] - first);
 }
 
-std::vector<SliceState> EngineWeights::ComputeStates(TrainerRank rank, std::span<const RankSlice> slices,
+std::vector<SliceState> EngineWeights::ComputeStates(TrainerRank rank,
+                                                     std::span<const RankSlice> slices,
                                                      ThreadPool& pool) const {
   const RankLayout& layout = layouts_->rank(rank);
   std::vector<DigestStep> steps;

@@ -1,5 +1,5 @@
-// The live weights of a whole engine: for every canonical slice the places it lies in, over all engine ranks, and
-// digests computed from them.
+// The live weights of a whole engine: for every canonical slice the places it lies in, over all
+// engine ranks, and digests computed from them.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct SliceState {
   }
 };
 
-// Lifecycle: made when all engine ranks are attached; keeps their memory mapped. Immutable; the bytes it points to
-// are not. Threads: safe from any.
+// Lifecycle: made when all engine ranks are attached; keeps their memory mapped. Immutable; the
+// bytes it points to are not. Threads: safe from any.
 class EngineWeights {
  public:
   // INVALID_ARGUMENT: the ranks together do not fit the layout (see CheckCoverage).
@@ -46,8 +46,8 @@ class EngineWeights {
   // Every place that holds the slice; none when it is excluded.
   std::span<const SegmentMap> Places(TrainerRank rank, RankSlice slice) const;
 
-  // Reads the memory of `slices` of one trainer rank; parallel to `slices`. Meaningful only if nobody writes there
-  // meanwhile.
+  // Reads the memory of `slices` of one trainer rank; parallel to `slices`. Meaningful only if
+  // nobody writes there meanwhile.
   std::vector<SliceState> ComputeStates(TrainerRank rank, std::span<const RankSlice> slices,
                                         ThreadPool& pool) const;
   // Of all slices of one trainer rank.

@@ -13,8 +13,8 @@ namespace dws {
 namespace {
 
 bool IsBroken(const Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
-         absl::IsUnknown(status) || absl::IsInternal(status);
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status) || absl::IsUnknown(status) || absl::IsInternal(status);
 }
 
 // Counts attempts that got nowhere, and waits before the next one.
@@ -46,8 +46,8 @@ Duration TransferTimeout(uint64_t bytes) {
 }
 
 // Takes chunks until the stream ends; the reason to drop the stream, if there is one.
-Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options, std::optional<Spool>& spool,
-                 uint64_t& object_bytes) {
+Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options,
+                 std::optional<Spool>& spool, uint64_t& object_bytes) {
   if (!spool.has_value()) {
     if (chunk.object_bytes() == 0 || chunk.object_bytes() > limits::kObjectBytesMax) {
       return DataLossError("a sender offers an object of {} bytes, at most {} are supported",
@@ -69,13 +69,13 @@ Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options, std
 
 // Where a transfer of full tensors stands.
 struct FullProgress {
-  size_t slice = 0;      // index in the slices asked for
-  uint32_t block = 0;    // next of that slice
-  size_t frames = 0;     // of whole slices
+  size_t slice = 0;    // index in the slices asked for
+  uint32_t block = 0;  // next of that slice
+  size_t frames = 0;   // of whole slices
 };
 
-Status TakeFrame(const v1::FullFrame& message, const RankLayout& layout, std::span<const RankSlice> slices,
-                 FullProgress& progress, FetchedFull& full) {
+Status TakeFrame(const v1::FullFrame& message, const RankLayout& layout,
+                 std::span<const RankSlice> slices, FullProgress& progress, FetchedFull& full) {
   const FrameEntry entry = FromProto(message.entry());
   if (progress.slice >= slices.size() || message.rank_slice() != slices[progress.slice].value() ||
       entry.first_block != progress.block || entry.block_count == 0 ||
@@ -87,9 +87,8 @@ Status TakeFrame(const v1::FullFrame& message, const RankLayout& layout, std::sp
     return DataLossError("a full frame of {} bytes says it has {}, at most {} are supported",
                          message.data().size(), entry.size_bytes, limits::kFrameBytesMax);
   }
-  full.frames.push_back({.slice = slices[progress.slice],
-                         .entry = entry,
-                         .spool_offset = full.spool.size_bytes()});
+  full.frames.push_back(
+      {.slice = slices[progress.slice], .entry = entry, .spool_offset = full.spool.size_bytes()});
   DWS_RETURN_IF_ERROR(full.spool.Append(AsBytes(message.data())));
   progress.block += entry.block_count;
   if (progress.block == layout.slice(slices[progress.slice]).blocks) {
@@ -118,13 +117,15 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
     const auto reader = stub_.Fetch(call.context(), request);
     v1::FetchChunk chunk;
     Status local;
-    while (local.ok() && reader->Read(&chunk)) local = TakeChunk(chunk, options, spool, object_bytes);
+    while (local.ok() && reader->Read(&chunk))
+      local = TakeChunk(chunk, options, spool, object_bytes);
     if (!local.ok()) call.context()->TryCancel();
     Status status = FromGrpc(reader->Finish());
     if (!local.ok()) return local;
     const uint64_t have = spool.has_value() ? spool->size_bytes() : 0;
     if (status.ok() && spool.has_value() && have == object_bytes) return *std::move(spool);
-    if (status.ok()) status = UnavailableError("a transfer ended after {} of {} bytes", have, object_bytes);
+    if (status.ok())
+      status = UnavailableError("a transfer ended after {} of {} bytes", have, object_bytes);
     DWS_RETURN_IF_ERROR(attempts.Next(status, have > had));
   }
 }
@@ -142,8 +143,9 @@ Result<Description> Fetcher::Describe(const StreamId& stream, WeightVersion vers
   return description;
 }
 
-Result<FetchedFull> Fetcher::Full(const StreamId& stream, WeightVersion version, const RankLayout& layout,
-                                  std::span<const RankSlice> slices, Spool::Options options) {
+Result<FetchedFull> Fetcher::Full(const StreamId& stream, WeightVersion version,
+                                  const RankLayout& layout, std::span<const RankSlice> slices,
+                                  Spool::Options options) {
   FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
   FullProgress progress;
   Attempts attempts(calls_);
@@ -164,13 +166,15 @@ Result<FetchedFull> Fetcher::Full(const StreamId& stream, WeightVersion version,
     const auto reader = stub_.FetchFull(call.context(), request);
     v1::FullFrame frame;
     Status local;
-    while (local.ok() && reader->Read(&frame)) local = TakeFrame(frame, layout, slices, progress, full);
+    while (local.ok() && reader->Read(&frame))
+      local = TakeFrame(frame, layout, slices, progress, full);
     if (!local.ok()) call.context()->TryCancel();
     Status status = FromGrpc(reader->Finish());
     if (!local.ok()) return local;
     if (status.ok() && progress.slice == slices.size()) return full;
     if (status.ok()) {
-      status = UnavailableError("full tensors ended after {} of {} slices", progress.slice, slices.size());
+      status = UnavailableError("full tensors ended after {} of {} slices", progress.slice,
+                                slices.size());
     }
     DWS_RETURN_IF_ERROR(attempts.Next(status, progress.slice > had));
   }

@@ -1,4 +1,5 @@
-// The three questions a receiver asks one sender: blocking calls, each with a deadline, resumed when they break.
+// The three questions a receiver asks one sender: blocking calls, each with a deadline, resumed
+// when they break.
 #pragma once
 
 #include <span>

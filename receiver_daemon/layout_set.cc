@@ -16,17 +16,20 @@ Result<std::shared_ptr<const LayoutSet>> LayoutSet::Create(
     const RankLayout& layout = *ranks[r];
     for (uint32_t s = 0; s < layout.slice_count(); ++s) {
       const TensorSpec& spec = layout.tensor(RankSlice(s));
-      const auto [tensor, is_new] = set->tensors_.try_emplace(spec.name, Tensor{.spec = spec, .owners = {}});
+      const auto [tensor, is_new] =
+          set->tensors_.try_emplace(spec.name, Tensor{.spec = spec, .owners = {}});
       auto& slots = owners[spec.name];
       if (is_new) slots.resize(spec.SliceCount());
       if (tensor->second.spec != spec) {
-        return FailedPreconditionError("trainer ranks declare tensor '{}' differently: {} and {} (rank {})",
-                                       spec.name, ToString(tensor->second.spec), ToString(spec), r);
+        return FailedPreconditionError(
+            "trainer ranks declare tensor '{}' differently: {} and {} (rank {})", spec.name,
+            ToString(tensor->second.spec), ToString(spec), r);
       }
       std::optional<OwnedSlice>& slot = slots[layout.slice(RankSlice(s)).slice];
       if (slot.has_value()) {
-        return FailedPreconditionError("tensor '{}': slice {} is owned by trainer ranks {} and {}", spec.name,
-                                       layout.slice(RankSlice(s)).slice, slot->rank.value(), r);
+        return FailedPreconditionError("tensor '{}': slice {} is owned by trainer ranks {} and {}",
+                                       spec.name, layout.slice(RankSlice(s)).slice,
+                                       slot->rank.value(), r);
       }
       slot = OwnedSlice{.rank = TrainerRank(r), .slice = RankSlice(s)};
     }
@@ -35,8 +38,8 @@ Result<std::shared_ptr<const LayoutSet>> LayoutSet::Create(
     const auto& slots = owners[name];
     for (uint32_t s = 0; s < slots.size(); ++s) {
       if (!slots[s].has_value()) {
-        return FailedPreconditionError("tensor '{}', {}: slice {} is owned by no trainer rank", name,
-                                       ToString(tensor.spec), s);
+        return FailedPreconditionError("tensor '{}', {}: slice {} is owned by no trainer rank",
+                                       name, ToString(tensor.spec), s);
       }
       tensor.owners.push_back(*slots[s]);
     }

@@ -1,5 +1,5 @@
-// What all trainer ranks own, together: every canonical tensor once, and for each of its slices the rank and the
-// rank slice that carry it.
+// What all trainer ranks own, together: every canonical tensor once, and for each of its slices the
+// rank and the rank slice that carry it.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class LayoutSet {
     std::vector<OwnedSlice> owners;  // by slice of the tensor
   };
 
-  // `ranks` by trainer rank, at least one. FAILED_PRECONDITION: two ranks declare a tensor differently or own
-  // the same slice, or a slice is owned by nobody. The message names the tensor.
+  // `ranks` by trainer rank, at least one. FAILED_PRECONDITION: two ranks declare a tensor
+  // differently or own the same slice, or a slice is owned by nobody. The message names the tensor.
   static Result<std::shared_ptr<const LayoutSet>> Create(
       std::vector<std::shared_ptr<const RankLayout>> ranks);
 

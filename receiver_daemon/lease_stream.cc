@@ -56,7 +56,8 @@ void LeaseStream::OnReadDone(bool ok) {
 Status LeaseStream::HandleUp(const v1::LeaseUp& message) {
   const std::shared_ptr<EngineLease> held = lease();
   if ((held != nullptr) == message.has_open()) {
-    return InvalidArgumentError("the first message of a lease stream is LeaseOpen, and only the first");
+    return InvalidArgumentError(
+        "the first message of a lease stream is LeaseOpen, and only the first");
   }
   switch (message.message_case()) {
     case v1::LeaseUp::kOpen:
@@ -78,8 +79,9 @@ Status LeaseStream::HandleOpen(const v1::LeaseOpen& open) {
   DWS_ASSIGN_OR_RETURN(const std::shared_ptr<EngineLease> lease,
                        registry_.FindLease(open.engine_rank(), Generation(open.generation())));
   std::shared_ptr<LeaseStream> self = self_;
-  DWS_RETURN_IF_ERROR(lease->Open({.send = [self](const LeaseCommand& command) { self->Send(command); },
-                                   .end = [self](const Status& reason) { self->Close(reason); }}));
+  DWS_RETURN_IF_ERROR(
+      lease->Open({.send = [self](const LeaseCommand& command) { self->Send(command); },
+                   .end = [self](const Status& reason) { self->Close(reason); }}));
   {
     MutexLock lock(mutex_);
     lease_ = lease;

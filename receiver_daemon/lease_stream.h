@@ -1,4 +1,5 @@
-// The receiver's end of one lease stream: turns messages into calls of its EngineLease and commands into messages.
+// The receiver's end of one lease stream: turns messages into calls of its EngineLease and commands
+// into messages.
 #pragma once
 
 #include <deque>
@@ -12,8 +13,8 @@
 
 namespace dws {
 
-// Lifecycle: owns itself until OnDone; its lease shares it. Its end ends the registration: an engine rank without a
-// lease has to attach again. Threads: gRPC's and the worker's.
+// Lifecycle: owns itself until OnDone; its lease shares it. Its end ends the registration: an
+// engine rank without a lease has to attach again. Threads: gRPC's and the worker's.
 class LeaseStream final : public grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseDown> {
  public:
   static LeaseStream* Start(EngineRegistry& registry);

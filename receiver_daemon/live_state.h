@@ -25,6 +25,8 @@ struct LiveState {
 };
 
 // What an engine reports with its rollouts: one hash over the state tokens of all trainer ranks.
-inline Digest EngineToken(const std::vector<Digest>& rank_tokens) { return StateToken(rank_tokens); }
+inline Digest EngineToken(const std::vector<Digest>& rank_tokens) {
+  return StateToken(rank_tokens);
+}
 
 }  // namespace dws

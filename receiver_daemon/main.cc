@@ -41,28 +41,33 @@ int main(int argc, char** argv) {
   CLI::App app("dws-receiver: keeps the weights of a rollout engine equal to the trainer's");
   app.set_version_flag("--version", std::string(dws::kBuildVersion));
   app.add_option("--job-id", options.job_id, "The job; the senders' must be the same")->required();
-  app.add_option("--receiver-id", options.receiver_id, "Stable name of this receiver, unique in the job")
+  app.add_option("--receiver-id", options.receiver_id,
+                 "Stable name of this receiver, unique in the job")
       ->required();
-  app.add_option("--sender", options.senders, "host:port of a sender; once for each trainer rank")->required();
-  app.add_option("--socket", options.socket, "Unix socket for engines; <socket>.handles is beside it")
+  app.add_option("--sender", options.senders, "host:port of a sender; once for each trainer rank")
+      ->required();
+  app.add_option("--socket", options.socket,
+                 "Unix socket for engines; <socket>.handles is beside it")
       ->capture_default_str();
   app.add_option("--listen", options.listen, "Address for operators (status, health, reflection)")
       ->capture_default_str();
   app.add_option("--http", options.http, "Address of /healthz and /readyz")->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "Folder of the ledger and of spooled transfers")
       ->capture_default_str();
-  app.add_option("--staging-bytes", options.staging_bytes, "Memory for staged writes and for transfers, each")
+  app.add_option("--staging-bytes", options.staging_bytes,
+                 "Memory for staged writes and for transfers, each")
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
       ->capture_default_str();
   app.add_option("--ports-file", options.ports_file, "Where to write the bound ports, as JSON");
-  app.add_flag("--insecure", options.insecure, "Allow addresses that others can reach, without TLS");
+  app.add_flag("--insecure", options.insecure,
+               "Allow addresses that others can reach, without TLS");
   app.add_option("--log-level", level, "debug, info, warning or error")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, dws::LogLevel>{
-          {"debug", dws::LogLevel::kDebug},
-          {"info", dws::LogLevel::kInfo},
-          {"warning", dws::LogLevel::kWarning},
-          {"error", dws::LogLevel::kError}}));
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, dws::LogLevel>{{"debug", dws::LogLevel::kDebug},
+                                               {"info", dws::LogLevel::kInfo},
+                                               {"warning", dws::LogLevel::kWarning},
+                                               {"error", dws::LogLevel::kError}}));
   CLI11_PARSE(app, argc, argv);
   dws::InitLog("dws-receiver", level);
   return dws::Run(options);

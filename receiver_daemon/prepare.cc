@@ -14,8 +14,9 @@ namespace {
 
 // Whether full tensors may still get us there: the delta is not to be had, or is no good.
 bool CanRepair(const Status& status) {
-  return absl::IsAborted(status) || absl::IsDataLoss(status) || absl::IsFailedPrecondition(status) ||
-         absl::IsUnimplemented(status) || absl::IsNotFound(status) || absl::IsInvalidArgument(status);
+  return absl::IsAborted(status) || absl::IsDataLoss(status) ||
+         absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status) ||
+         absl::IsNotFound(status) || absl::IsInvalidArgument(status);
 }
 
 struct ParsedObject {
@@ -51,7 +52,8 @@ Status CheckManifest(const DeltaManifest& manifest, const SyncTarget& target, Tr
     return OkStatus();
   }
   return DataLossError(
-      "a delta object is stream {} rank {} version {} from {}, expected stream {} rank {} version {} from {}",
+      "a delta object is stream {} rank {} version {} from {}, expected stream {} rank {} version "
+      "{} from {}",
       ToString(manifest.stream), manifest.trainer_rank.value(), manifest.version.value(),
       manifest.base_version.value(), ToString(target.stream), rank.value(), target.version.value(),
       base.value());
@@ -103,8 +105,8 @@ Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
     Result<PreparedRank> delta = FromDelta(job);
     if (delta.ok() || !CanRepair(delta.status())) return delta;
     if (absl::IsAborted(delta.status())) {
-      LogInfo("no_delta version={} rank={} reason='{}'", job.target.version.value(), job.rank.value(),
-              Message(delta.status()));
+      LogInfo("no_delta version={} rank={} reason='{}'", job.target.version.value(),
+              job.rank.value(), Message(delta.status()));
     } else {
       Reject(job, delta.status(), {});
     }
@@ -159,9 +161,11 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job) {
 Result<PreparedRank> Preparer::FromDescription(const Job& job) {
   DWS_ASSIGN_OR_RETURN(Description described, senders_.Describe(job.target, job.rank));
   const std::vector<SliceState>& live = job.state().slices;
-  if (described.slices.size() != live.size() || StateToken(described.slices) != described.state_token) {
-    return DataLossError("a description of {} slices does not fit its token or the layout's {} slices",
-                         described.slices.size(), live.size());
+  if (described.slices.size() != live.size() ||
+      StateToken(described.slices) != described.state_token) {
+    return DataLossError(
+        "a description of {} slices does not fit its token or the layout's {} slices",
+        described.slices.size(), live.size());
   }
   std::vector<RankSlice> differ;
   for (uint32_t s = 0; s < live.size(); ++s) {
@@ -175,15 +179,16 @@ Result<PreparedRank> Preparer::FromDescription(const Job& job) {
 }
 
 Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared) {
-  DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank, job.layout(), slices,
-                                                            SpoolOptions(job)));
+  DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank, job.layout(),
+                                                            slices, SpoolOptions(job)));
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");
   prepared.fetched_bytes += full.spool.size_bytes();
   const Status verified =
       VerifyFull(job.layout(), slices, full.frames, full.spool, prepared.published, pool_);
   if (!verified.ok()) {
     Reject(job, verified, slices);
-    // Not DATA_LOSS: full tensors were the last resort, so there is nothing to fall back to but time.
+    // Not DATA_LOSS: full tensors were the last resort, so there is nothing to fall back to but
+    // time.
     return UnavailableError("full tensors do not verify: {}", Message(verified));
   }
   prepared.full = std::move(full);
@@ -200,8 +205,9 @@ Result<std::optional<Prepared>> Preparer::PrepareAdoption(const LiveState& live,
     const std::vector<SliceState>& slices = live.ranks[r].slices;
     if (described.slices.size() != slices.size() ||
         StateToken(described.slices) != described.state_token) {
-      return DataLossError("a description of {} slices does not fit its token or the layout's {} slices",
-                           described.slices.size(), slices.size());
+      return DataLossError(
+          "a description of {} slices does not fit its token or the layout's {} slices",
+          described.slices.size(), slices.size());
     }
     for (uint32_t s = 0; s < slices.size(); ++s) {
       if (!slices[s].Matches(described.slices[s])) return std::optional<Prepared>();

@@ -1,5 +1,5 @@
-// Fetch, verify and stage: everything between the choice of a target and the pause. Runs while the engine generates
-// and writes nothing to it.
+// Fetch, verify and stage: everything between the choice of a target and the pause. Runs while the
+// engine generates and writes nothing to it.
 #pragma once
 
 #include <cstdint>
@@ -50,19 +50,21 @@ class Preparer {
  public:
   struct Options {
     std::string spool_folder;
-    uint64_t staging_bytes_max = 0;  // of staged writes, and of spooled bytes in memory; of all ranks together
+    uint64_t staging_bytes_max =
+        0;  // of staged writes, and of spooled bytes in memory; of all ranks together
   };
 
   Preparer(SenderGroup& senders, ThreadPool& pool, Options options)
       : senders_(senders), pool_(pool), options_(std::move(options)) {}
 
-  // What brings memory in state `live` (known) to `target`: a delta where it is to be had and proves its base, full
-  // tensors for the rest. Rejects to the senders what does not fit. Errors as SenderGroup's; then nothing is left.
-  Result<Prepared> Prepare(const EngineWeights& weights, const LiveState& live, const SyncTarget& target);
+  // What brings memory in state `live` (known) to `target`: a delta where it is to be had and
+  // proves its base, full tensors for the rest. Rejects to the senders what does not fit. Errors as
+  // SenderGroup's; then nothing is left.
+  Result<Prepared> Prepare(const EngineWeights& weights, const LiveState& live,
+                           const SyncTarget& target);
 
   // As Prepare, when memory is already exactly `target`; else nullopt. Transfers digests only.
-  Result<std::optional<Prepared>> PrepareAdoption(const LiveState& live,
-                                                  const SyncTarget& target);
+  Result<std::optional<Prepared>> PrepareAdoption(const LiveState& live, const SyncTarget& target);
 
  private:
   struct Job {

@@ -33,16 +33,17 @@ Status CheckOptions(const ReceiverOptions& options) {
                                 limits::kIdBytesMax);
   }
   if (options.receiver_id.empty() || options.receiver_id.size() > limits::kIdBytesMax) {
-    return InvalidArgumentError("--receiver-id has {} bytes, expected 1 to {}", options.receiver_id.size(),
-                                limits::kIdBytesMax);
+    return InvalidArgumentError("--receiver-id has {} bytes, expected 1 to {}",
+                                options.receiver_id.size(), limits::kIdBytesMax);
   }
   if (options.senders.empty() || options.senders.size() > limits::kSendersMax) {
-    return InvalidArgumentError("--sender was given {} times, expected one for each trainer rank, at most {}",
-                                options.senders.size(), limits::kSendersMax);
+    return InvalidArgumentError(
+        "--sender was given {} times, expected one for each trainer rank, at most {}",
+        options.senders.size(), limits::kSendersMax);
   }
   if (options.staging_bytes < kStagingBytesMin) {
-    return InvalidArgumentError("--staging-bytes is {}, expected at least {}", options.staging_bytes,
-                                kStagingBytesMin);
+    return InvalidArgumentError("--staging-bytes is {}, expected at least {}",
+                                options.staging_bytes, kStagingBytesMin);
   }
   return OkStatus();
 }
@@ -103,11 +104,10 @@ Status ReceiverApp::Impl::Start() {
   DWS_ASSIGN_OR_RETURN(ledger_, OpenReceiverLedger(file_system_, options_.state_dir));
   subscription_ =
       std::make_unique<Subscription>(options_.senders, ledger_->state().stream(), changed_);
-  links_ = std::make_unique<SyncLinks>(
-      SyncLinks::Options{.addresses = options_.senders,
-                         .job_id = options_.job_id,
-                         .receiver_id = options_.receiver_id},
-      *subscription_, clock_);
+  links_ = std::make_unique<SyncLinks>(SyncLinks::Options{.addresses = options_.senders,
+                                                          .job_id = options_.job_id,
+                                                          .receiver_id = options_.receiver_id},
+                                       *subscription_, clock_);
   DWS_RETURN_IF_ERROR(StartEngineSide());
   DWS_RETURN_IF_ERROR(StartServers());
   worker_->Start();
@@ -153,15 +153,17 @@ Status ReceiverApp::Impl::StartServers() {
   const auto fill = [this](v1::StatusReply& reply) { Fill(reply); };
   unix_admin_ = std::make_unique<AdminServiceImpl>(fill);
   tcp_admin_ = std::make_unique<AdminServiceImpl>(fill);
-  // Engines hand memory over, so they are on this machine: their service is on the unix socket only.
+  // Engines hand memory over, so they are on this machine: their service is on the unix socket
+  // only.
   DWS_ASSIGN_OR_RETURN(
       unix_server_,
-      GrpcServer::Start({.unix_socket = options_.socket,
-                         .listen = "",
-                         .insecure = false,
-                         .services = {{.name = "dws.v1.EngineService", .service = engine_service_.get()},
-                                      {.name = "dws.v1.AdminService", .service = unix_admin_.get()}},
-                         .lifecycle = &lifecycle_}));
+      GrpcServer::Start(
+          {.unix_socket = options_.socket,
+           .listen = "",
+           .insecure = false,
+           .services = {{.name = "dws.v1.EngineService", .service = engine_service_.get()},
+                        {.name = "dws.v1.AdminService", .service = unix_admin_.get()}},
+           .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
       tcp_server_,
       GrpcServer::Start({.unix_socket = "",
@@ -169,8 +171,9 @@ Status ReceiverApp::Impl::StartServers() {
                          .insecure = options_.insecure,
                          .services = {{.name = "dws.v1.AdminService", .service = tcp_admin_.get()}},
                          .lifecycle = &lifecycle_}));
-  DWS_ASSIGN_OR_RETURN(http_, HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
-                                                   HealthPages(lifecycle_)));
+  DWS_ASSIGN_OR_RETURN(
+      http_, HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
+                                  HealthPages(lifecycle_)));
   return OkStatus();
 }
 
@@ -187,7 +190,8 @@ void ReceiverApp::Impl::Fill(v1::StatusReply& reply) const {
 
 void ReceiverApp::Impl::Stop() {
   lifecycle_.SetStopping();
-  // 1. no new engines  2. the worker ends what it does; only a pause can keep it, which losing the leases ends
+  // 1. no new engines  2. the worker ends what it does; only a pause can keep it, which losing the
+  // leases ends
   // 3. leases and memory  4. senders hear the last acknowledgements until here  5. servers
   if (desk_ != nullptr) desk_->Stop();
   if (links_ != nullptr) links_->CancelFetches();

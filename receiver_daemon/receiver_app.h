@@ -1,4 +1,5 @@
-// dws-receiver as an object: makes the parts, wires them, takes them down in order. No flags, no signals.
+// dws-receiver as an object: makes the parts, wires them, takes them down in order. No flags, no
+// signals.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,10 @@ struct ReceiverOptions {
   std::string listen = "127.0.0.1:0";             // operators
   std::string http = "127.0.0.1:0";
   std::string state_dir = "/var/lib/dws/receiver";
-  std::string ports_file;                         // empty: none
-  bool insecure = false;                          // listen beyond loopback
+  std::string ports_file;  // empty: none
+  bool insecure = false;   // listen beyond loopback
   uint64_t staging_bytes = limits::kStagingBytesDefault;
-  size_t threads = 1;                             // besides the worker
+  size_t threads = 1;  // besides the worker
 };
 
 // Lifecycle: serves from Start until Stop or the destructor. Threads: one.

@@ -11,7 +11,8 @@ namespace dws {
 
 Status Spool::Append(ByteSpan bytes) {
   if (bytes.size() > options_.size_bytes_max - size_bytes_) {
-    return DataLossError("a sender sent more than the {} bytes it announced", options_.size_bytes_max);
+    return DataLossError("a sender sent more than the {} bytes it announced",
+                         options_.size_bytes_max);
   }
   if (!on_disk() && size_bytes_ + bytes.size() > options_.memory_bytes_max) {
     DWS_RETURN_IF_ERROR(OpenFile());
@@ -42,9 +43,11 @@ Status Spool::OpenFile() {
 
 Status Spool::WriteFile(ByteSpan bytes, uint64_t offset) const {
   while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    const ssize_t written =
+        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return ErrnoError(errno, fmt::format("writing a spool file in {}", options_.folder));
+    if (written < 0)
+      return ErrnoError(errno, fmt::format("writing a spool file in {}", options_.folder));
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
   }
@@ -53,7 +56,8 @@ Status Spool::WriteFile(ByteSpan bytes, uint64_t offset) const {
 
 Result<ByteSpan> Spool::Read(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer) const {
   if (offset > size_bytes_ || size > size_bytes_ - offset) {
-    return DataLossError("bytes [{}, +{}) are outside a transfer of {} bytes", offset, size, size_bytes_);
+    return DataLossError("bytes [{}, +{}) are outside a transfer of {} bytes", offset, size,
+                         size_bytes_);
   }
   if (!on_disk()) return ByteSpan(memory_).subspan(offset, size);
   buffer.resize(size);
@@ -62,7 +66,8 @@ Result<ByteSpan> Spool::Read(uint64_t offset, uint64_t size, std::vector<std::by
     const ssize_t got =
         ::pread(file_.get(), buffer.data() + done, size - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return ErrnoError(errno, fmt::format("reading a spool file in {}", options_.folder));
+    if (got < 0)
+      return ErrnoError(errno, fmt::format("reading a spool file in {}", options_.folder));
     if (got == 0) return DataLossError("a spool file in {} ends early", options_.folder);
     done += static_cast<uint64_t>(got);
   }

@@ -1,5 +1,5 @@
-// Bytes on their way from a sender to the engine, kept whole until they are used: in memory up to a cap, past it in
-// a file without a name, which vanishes with the process.
+// Bytes on their way from a sender to the engine, kept whole until they are used: in memory up to a
+// cap, past it in a file without a name, which vanishes with the process.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace dws {
 
-// Lifecycle: filled by Append, then read. Moved, never copied. Threads: Append by one; Read by many at a time, after
-// the last Append.
+// Lifecycle: filled by Append, then read. Moved, never copied. Threads: Append by one; Read by many
+// at a time, after the last Append.
 class Spool {
  public:
   struct Options {
@@ -26,11 +26,12 @@ class Spool {
   Spool(Spool&&) = default;
   Spool& operator=(Spool&&) = default;
 
-  // DATA_LOSS: more than size_bytes_max. RESOURCE_EXHAUSTED: the disk is full. UNAVAILABLE: other trouble with it.
+  // DATA_LOSS: more than size_bytes_max. RESOURCE_EXHAUSTED: the disk is full. UNAVAILABLE: other
+  // trouble with it.
   Status Append(ByteSpan bytes);
 
-  // `size` bytes from `offset`: a view of memory, or of `buffer`, to which they are read. DATA_LOSS: not inside the
-  // spool, or the disk lost them.
+  // `size` bytes from `offset`: a view of memory, or of `buffer`, to which they are read.
+  // DATA_LOSS: not inside the spool, or the disk lost them.
   Result<ByteSpan> Read(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer) const;
 
   uint64_t size_bytes() const { return size_bytes_; }

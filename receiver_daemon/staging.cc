@@ -1,5 +1,6 @@
-// A frame's blocks are handled one after the other by one worker: gather the old bytes, apply, compare. Gathering the
-// old bytes anew for each place, instead of once for all copies, is what proves that each copy ends as predicted.
+// A frame's blocks are handled one after the other by one worker: gather the old bytes, apply,
+// compare. Gathering the old bytes anew for each place, instead of once for all copies, is what
+// proves that each copy ends as predicted.
 #include "receiver_daemon/staging.h"
 
 #include <algorithm>
@@ -25,8 +26,9 @@ struct Scratch {
 };
 
 // Calls visit(block number, decoded) for each block of a frame.
-Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame, const Spool& spool,
-                    Scratch& scratch, const std::function<Status(uint32_t, const DecodedBlock&)>& visit) {
+Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
+                    const Spool& spool, Scratch& scratch,
+                    const std::function<Status(uint32_t, const DecodedBlock&)>& visit) {
   DWS_ASSIGN_OR_RETURN(const ByteSpan bytes,
                        spool.Read(frame.spool_offset, frame.entry.size_bytes, scratch.frame));
   DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlockView> blocks, ParseFrame(bytes, frame.entry));
@@ -35,8 +37,8 @@ Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& fra
     if (block >= slice.blocks) {
       return DataLossError("a frame holds block {} of a slice of {} blocks", block, slice.blocks);
     }
-    DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, BlockElements(slice.elements, block), blocks[i],
-                                    scratch.decoded));
+    DWS_RETURN_IF_ERROR(
+        DecodeBlock(slice.dtype, BlockElements(slice.elements, block), blocks[i], scratch.decoded));
     DWS_RETURN_IF_ERROR(visit(block, scratch.decoded));
   }
   return OkStatus();
@@ -64,16 +66,17 @@ FrameResult StageFrame(const RankLayout::SliceEntry& slice, std::span<const Segm
   FrameResult result;
   result.differences.resize(places.size());
   uint64_t counted = 0;
-  result.status = ForEachBlock(
-      slice, frame, spool, scratch, [&](uint32_t block, const DecodedBlock& decoded) {
+  result.status =
+      ForEachBlock(slice, frame, spool, scratch, [&](uint32_t block, const DecodedBlock& decoded) {
         if (decoded.kind == DecodedBlock::Kind::kNothing) return OkStatus();
         for (size_t p = 0; p < places.size(); ++p) {
           Predict(slice, places[p], block, decoded, scratch);
           result.differences[p] += DiffBlock(slice.dtype, scratch.before, scratch.after,
                                              BlockFirstWord(slice, block), scratch.changes);
-          if (staged_bytes.load(std::memory_order_relaxed) > staging_bytes_max) continue;  // dry run
-          places[p].StageElements(uint64_t{block} * limits::kBlockElements, scratch.changes.positions,
-                                  scratch.after, result.writes);
+          if (staged_bytes.load(std::memory_order_relaxed) > staging_bytes_max)
+            continue;  // dry run
+          places[p].StageElements(uint64_t{block} * limits::kBlockElements,
+                                  scratch.changes.positions, scratch.after, result.writes);
         }
         const uint64_t size = result.writes.size_bytes();
         staged_bytes.fetch_add(size - counted, std::memory_order_relaxed);
@@ -89,10 +92,10 @@ Status CheckSlice(const TensorSpec& tensor, uint32_t slice_number, const SliceDe
                   std::span<const size_t> frame_numbers, size_t place_count) {
   const std::string name = fmt::format("tensor '{}' slice {}", tensor.name, slice_number);
   if (!live.Matches(delta.before)) {
-    return FailedPreconditionError("{}: the engine has digest {}, the delta needs {}", name,
-                                   live.kind == SliceState::Kind::kDiffers ? "(copies differ)"
-                                                                           : ToString(live.digest),
-                                   ToString(delta.before));
+    return FailedPreconditionError(
+        "{}: the engine has digest {}, the delta needs {}", name,
+        live.kind == SliceState::Kind::kDiffers ? "(copies differ)" : ToString(live.digest),
+        ToString(delta.before));
   }
   for (size_t p = 0; p < place_count; ++p) {
     Digest predicted = live.digest;
@@ -110,9 +113,10 @@ Status CheckSlice(const TensorSpec& tensor, uint32_t slice_number, const SliceDe
 
 }  // namespace
 
-StagedDelta StageDelta(const EngineWeights& weights, TrainerRank rank, const DeltaManifest& manifest,
-                       std::span<const SpooledFrame> frames, const Spool& spool,
-                       std::span<const SliceState> live, uint64_t staging_bytes_max, ThreadPool& pool) {
+StagedDelta StageDelta(const EngineWeights& weights, TrainerRank rank,
+                       const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
+                       const Spool& spool, std::span<const SliceState> live,
+                       uint64_t staging_bytes_max, ThreadPool& pool) {
   const RankLayout& layout = weights.layouts().rank(rank);
   std::atomic<uint64_t> staged_bytes{0};
   std::vector<FrameResult> results(frames.size());
@@ -130,7 +134,8 @@ StagedDelta StageDelta(const EngineWeights& weights, TrainerRank rank, const Del
   size_t next = 0;
   for (const SliceDelta& delta : manifest.slices) {
     std::vector<size_t> numbers;
-    for (; next < frames.size() && frames[next].slice == delta.slice; ++next) numbers.push_back(next);
+    for (; next < frames.size() && frames[next].slice == delta.slice; ++next)
+      numbers.push_back(next);
     const auto places = weights.Places(rank, delta.slice);
     if (places.empty()) continue;
     Status status = CheckSlice(layout.tensor(delta.slice), layout.slice(delta.slice).slice, delta,
@@ -153,20 +158,21 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
   std::vector<Scratch> scratch(pool.worker_count());
   pool.ParallelFor(frames.size(), [&](size_t index, size_t worker) {
     const RankLayout::SliceEntry& slice = layout.slice(frames[index].slice);
-    statuses[index] =
-        ForEachBlock(slice, frames[index], spool, scratch[worker],
-                     [&](uint32_t block, const DecodedBlock& decoded) -> Status {
-                       if (decoded.kind != DecodedBlock::Kind::kDense) {
-                         return DataLossError("block {} of a full tensor is not a full block", block);
-                       }
-                       digests[index] += DigestBytes(decoded.dense, BlockFirstWord(slice, block));
-                       return OkStatus();
-                     });
+    statuses[index] = ForEachBlock(
+        slice, frames[index], spool, scratch[worker],
+        [&](uint32_t block, const DecodedBlock& decoded) -> Status {
+          if (decoded.kind != DecodedBlock::Kind::kDense) {
+            return DataLossError("block {} of a full tensor is not a full block", block);
+          }
+          digests[index] += DigestBytes(decoded.dense, BlockFirstWord(slice, block));
+          return OkStatus();
+        });
   });
   size_t next = 0;
   for (const RankSlice slice : slices) {
     const RankLayout::SliceEntry& entry = layout.slice(slice);
-    const std::string name = fmt::format("full tensor '{}' slice {}", layout.tensor(slice).name, entry.slice);
+    const std::string name =
+        fmt::format("full tensor '{}' slice {}", layout.tensor(slice).name, entry.slice);
     Digest digest;
     uint32_t blocks = 0;
     for (; next < frames.size() && frames[next].slice == slice; ++next) {
@@ -186,12 +192,14 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
                            ToString(expected[slice.value()]));
     }
   }
-  if (next != frames.size()) return DataLossError("{} frames were not asked for", frames.size() - next);
+  if (next != frames.size())
+    return DataLossError("{} frames were not asked for", frames.size() - next);
   return OkStatus();
 }
 
 Status ApplyFramesInPlace(const EngineWeights& weights, TrainerRank rank,
-                          std::span<const SpooledFrame> frames, const Spool& spool, ThreadPool& pool) {
+                          std::span<const SpooledFrame> frames, const Spool& spool,
+                          ThreadPool& pool) {
   const RankLayout& layout = weights.layouts().rank(rank);
   std::vector<Status> statuses(frames.size());
   std::vector<Scratch> scratch(pool.worker_count());

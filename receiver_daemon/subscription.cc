@@ -42,7 +42,8 @@ Status Subscription::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
   return status;
 }
 
-Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement) {
+Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
+                                SenderAnnouncement announcement) {
   Status status;
   {
     MutexLock lock(mutex_);
@@ -82,7 +83,8 @@ Result<LayoutSetPtr> Subscription::Layouts() const {
   MutexLock lock(mutex_);
   auto ranks = state_.Layouts();
   if (!ranks.has_value()) {
-    return UnavailableError("the trainer's layout is not known: nothing heard from sender {}", Unheard());
+    return UnavailableError("the trainer's layout is not known: nothing heard from sender {}",
+                            Unheard());
   }
   if (*ranks != set_from_) {
     set_ = LayoutSet::Create(*ranks);
@@ -96,7 +98,8 @@ std::string Subscription::MissingTarget() const {
   if (!state_.Layouts().has_value()) return fmt::format("nothing heard from sender {}", Unheard());
   for (size_t i = 0; i < addresses_.size(); ++i) {
     const SubscriptionState::Sender& sender = state_.senders()[i];
-    if (!sender.connected) return fmt::format("sender {} is not connected: {}", addresses_[i], last_errors_[i]);
+    if (!sender.connected)
+      return fmt::format("sender {} is not connected: {}", addresses_[i], last_errors_[i]);
     if (sender.trainer_rank.has_value() && sender.offers.empty()) {
       return fmt::format("sender {} has published no version yet", addresses_[i]);
     }

@@ -1,4 +1,5 @@
-// SubscriptionState for the threads of the daemon: the sync streams feed it, the worker and Attach read it.
+// SubscriptionState for the threads of the daemon: the sync streams feed it, the worker and Attach
+// read it.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ class Subscription {
   };
 
   // One sender for each address. `accepted`: from the ledger.
-  Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted, ChangeSignal& changed);
+  Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted,
+               ChangeSignal& changed);
 
   void OnConnect(SenderIndex sender);
   void OnDisconnect(SenderIndex sender, const Status& reason);
@@ -45,8 +47,8 @@ class Subscription {
   std::optional<StreamId> stream() const;
   std::optional<SyncTarget> Target() const;
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
-  // UNAVAILABLE: not all trainer ranks were heard; names the senders that are not. FAILED_PRECONDITION: the ranks'
-  // layouts do not fit each other.
+  // UNAVAILABLE: not all trainer ranks were heard; names the senders that are not.
+  // FAILED_PRECONDITION: the ranks' layouts do not fit each other.
   Result<LayoutSetPtr> Layouts() const;
   // Why there is no target, in words.
   std::string MissingTarget() const;

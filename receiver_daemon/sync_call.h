@@ -1,4 +1,5 @@
-// The receiver's end of one Sync stream: hands messages on, writes what is queued, one write in flight.
+// The receiver's end of one Sync stream: hands messages on, writes what is queued, one write in
+// flight.
 #pragma once
 
 #include <deque>
@@ -11,11 +12,13 @@
 
 namespace dws {
 
-// Lifecycle: owns itself until gRPC is done with it; whoever started it shares it. Threads: safe from any.
+// Lifecycle: owns itself until gRPC is done with it; whoever started it shares it. Threads: safe
+// from any.
 class SyncCall final : public grpc::ClientBidiReactor<v1::SyncUp, v1::SyncDown> {
  public:
   struct Callbacks {
-    // On gRPC's threads, one at a time, never after on_done. Must not block. An error ends the call.
+    // On gRPC's threads, one at a time, never after on_done. Must not block. An error ends the
+    // call.
     std::function<Status(const v1::SyncDown&)> on_message;
     std::function<void(const Status&)> on_done;
   };

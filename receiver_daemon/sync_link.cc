@@ -29,22 +29,23 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 
 Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id) {
   if (message.protocol_major() != kProtocolMajor) {
-    return UnimplementedError("the sender speaks protocol {}.{}, this receiver {}.{}: upgrade the older one",
-                              message.protocol_major(), message.protocol_minor(), kProtocolMajor,
-                              kProtocolMinor);
+    return UnimplementedError(
+        "the sender speaks protocol {}.{}, this receiver {}.{}: upgrade the older one",
+        message.protocol_major(), message.protocol_minor(), kProtocolMajor, kProtocolMinor);
   }
   if (message.job_id() != job_id && !message.job_id().empty()) {
     return FailedPreconditionError("the sender serves job '{}', this receiver belongs to '{}'",
                                    message.job_id(), job_id);
   }
   if (message.world_size() > limits::kWorldSizeMax) {
-    return InvalidArgumentError("the trainer has {} ranks, at most {} are supported", message.world_size(),
-                                limits::kWorldSizeMax);
+    return InvalidArgumentError("the trainer has {} ranks, at most {} are supported",
+                                message.world_size(), limits::kWorldSizeMax);
   }
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message.stream()));
   DWS_ASSIGN_OR_RETURN(RankLayout layout, FromProto(message.layout()));
   if (layout.signature() != FromProto(message.layout_signature())) {
-    return DataLossError("a layout has signature {}, its sender says {}", ToString(layout.signature()),
+    return DataLossError("a layout has signature {}, its sender says {}",
+                         ToString(layout.signature()),
                          ToString(FromProto(message.layout_signature())));
   }
   return SenderWelcome{.stream = stream,
@@ -124,14 +125,15 @@ void SyncLink::Tick() {
     }
   }
   if (silent != nullptr) {
-    silent->Cancel(UnavailableError("sender {} was silent for {} s", address_, limits::kKeepaliveTimeout.count()));
+    silent->Cancel(UnavailableError("sender {} was silent for {} s", address_,
+                                    limits::kKeepaliveTimeout.count()));
     calls_.CancelPresent();
     return;
   }
-  std::shared_ptr<SyncCall> call =
-      SyncCall::Start(*stub_, Hello(live),
-                      {.on_message = [this](const v1::SyncDown& message) { return OnMessage(message); },
-                       .on_done = [this](const Status& reason) { OnDone(reason); }});
+  std::shared_ptr<SyncCall> call = SyncCall::Start(
+      *stub_, Hello(live),
+      {.on_message = [this](const v1::SyncDown& message) { return OnMessage(message); },
+       .on_done = [this](const Status& reason) { OnDone(reason); }});
   bool stopping = false;
   {
     MutexLock lock(mutex_);
@@ -158,10 +160,12 @@ Status SyncLink::OnMessage(const v1::SyncDown& message) {
   }
   switch (message.message_case()) {
     case v1::SyncDown::kWelcome: {
-      DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message.welcome(), identity_.job_id));
+      DWS_ASSIGN_OR_RETURN(SenderWelcome welcome,
+                           ParseWelcome(message.welcome(), identity_.job_id));
       // A refusal keeps the connection: the sender's next trainer may be the right one.
       const Status status = subscription_.OnWelcome(index_, std::move(welcome));
-      if (!status.ok()) LogWarning("sender_refused address={} reason='{}'", address_, Message(status));
+      if (!status.ok())
+        LogWarning("sender_refused address={} reason='{}'", address_, Message(status));
       CatchUp();
       return OkStatus();
     }
@@ -169,7 +173,8 @@ Status SyncLink::OnMessage(const v1::SyncDown& message) {
       DWS_ASSIGN_OR_RETURN(SenderAnnouncement announcement, ParseAnnounce(message.announce()));
       const Status status =
           subscription_.OnAnnounce(index_, message.nonce(), std::move(announcement));
-      if (!status.ok()) LogDebug("announcement_ignored address={} reason='{}'", address_, Message(status));
+      if (!status.ok())
+        LogDebug("announcement_ignored address={} reason='{}'", address_, Message(status));
       return OkStatus();
     }
     case v1::SyncDown::kKeepalive:

@@ -1,4 +1,5 @@
-// The connection to one sender: a channel, its Sync stream with reconnection and keepalive, its blocking calls.
+// The connection to one sender: a channel, its Sync stream with reconnection and keepalive, its
+// blocking calls.
 #pragma once
 
 #include <memory>
@@ -23,10 +24,11 @@ class SyncLink {
     std::string receiver_id;
   };
 
-  SyncLink(SenderIndex index, const std::string& address, Identity identity, Subscription& subscription,
-           const Clock& clock);
+  SyncLink(SenderIndex index, const std::string& address, Identity identity,
+           Subscription& subscription, const Clock& clock);
 
-  // Connects when it is time, and drops a stream that has been silent for limits::kKeepaliveTimeout.
+  // Connects when it is time, and drops a stream that has been silent for
+  // limits::kKeepaliveTimeout.
   void Tick();
   void Send(v1::SyncUp message);
   void Stop();
@@ -54,8 +56,8 @@ class SyncLink {
   bool stopping_ GUARDED_BY(mutex_) = false;
   bool starting_ GUARDED_BY(mutex_) = false;  // a call is about to be in call_
   std::shared_ptr<SyncCall> call_ GUARDED_BY(mutex_);
-  bool done_early_ GUARDED_BY(mutex_) = false;  // it ended before it was in call_
-  bool heard_ GUARDED_BY(mutex_) = false;     // something arrived on this call
+  bool done_early_ GUARDED_BY(mutex_) = false;              // it ended before it was in call_
+  bool heard_ GUARDED_BY(mutex_) = false;                   // something arrived on this call
   std::optional<VersionAt> hello_live_ GUARDED_BY(mutex_);  // what Hello said
   TimePoint last_heard_ GUARDED_BY(mutex_);
   TimePoint next_attempt_ GUARDED_BY(mutex_);

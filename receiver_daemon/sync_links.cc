@@ -12,8 +12,8 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
   for (uint32_t i = 0; i < options.addresses.size(); ++i) {
     links_.push_back(std::make_unique<SyncLink>(
         SenderIndex(i), options.addresses[i],
-        SyncLink::Identity{.job_id = options.job_id, .receiver_id = options.receiver_id}, subscription,
-        clock));
+        SyncLink::Identity{.job_id = options.job_id, .receiver_id = options.receiver_id},
+        subscription, clock));
   }
 }
 
@@ -60,9 +60,11 @@ Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank ra
 }
 
 Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
-                                         const RankLayout& layout, std::span<const RankSlice> slices,
-                                         Spool::Options spool) {
-  return Link(target, rank).fetcher().Full(target.stream, target.version, layout, slices, std::move(spool));
+                                         const RankLayout& layout,
+                                         std::span<const RankSlice> slices, Spool::Options spool) {
+  return Link(target, rank)
+      .fetcher()
+      .Full(target.stream, target.version, layout, slices, std::move(spool));
 }
 
 void SyncLinks::Staged(const SyncTarget& target, TrainerRank rank) {
@@ -75,7 +77,8 @@ void SyncLinks::Staged(const SyncTarget& target, TrainerRank rank) {
   Link(target, rank).Send(std::move(message));
 }
 
-void SyncLinks::Committed(const SyncTarget& target, TrainerRank rank, const CommittedReport& report) {
+void SyncLinks::Committed(const SyncTarget& target, TrainerRank rank,
+                          const CommittedReport& report) {
   v1::SyncUp message;
   v1::Ack& ack = *message.mutable_ack();
   ack.set_nonce(target.ranks[rank.value()].nonce);

@@ -1,5 +1,5 @@
-// The connections to all configured senders: keeps one Sync stream to each alive, feeds what arrives to the
-// Subscription, and is the pipeline's SenderGroup.
+// The connections to all configured senders: keeps one Sync stream to each alive, feeds what
+// arrives to the Subscription, and is the pipeline's SenderGroup.
 #pragma once
 
 #include <memory>
@@ -37,10 +37,12 @@ class SyncLinks final : public SenderGroup {
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                             Spool::Options spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const RankLayout& layout,
-                                std::span<const RankSlice> slices, Spool::Options spool) override;
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
+                                const RankLayout& layout, std::span<const RankSlice> slices,
+                                Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
-  void Committed(const SyncTarget& target, TrainerRank rank, const CommittedReport& report) override;
+  void Committed(const SyncTarget& target, TrainerRank rank,
+                 const CommittedReport& report) override;
   void Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) override;
 
  private:

@@ -72,9 +72,9 @@ Status Worker::Step() {
   DWS_ASSIGN_OR_RETURN(const bool attached, RefreshEngine());
   if (!attached) return OkStatus();
   const std::optional<SyncTarget> target = parts_.subscription.Target();
-  const bool current = live_.at.has_value() &&
-                       (!target.has_value() || (live_.at->stream == target->stream &&
-                                                live_.at->version >= target->version));
+  const bool current =
+      live_.at.has_value() && (!target.has_value() || (live_.at->stream == target->stream &&
+                                                       live_.at->version >= target->version));
   if (current) {
     SetReadiness(true, "");
     return OkStatus();
@@ -171,9 +171,7 @@ Status Worker::Advance(const SyncTarget& target) {
 Status Worker::Commit(const Prepared& prepared, TimePoint begin) {
   LeaseControl control(engine_->leases, parts_.clock);
   const CommitPipeline::Engine engine{
-      .control = control,
-      .weights = *weights_,
-      .is_current = [this] {
+      .control = control, .weights = *weights_, .is_current = [this] {
         const std::optional<AttachedEngine> now = parts_.registry.Engine();
         return now.has_value() && now->generation == weights_->generation();
       }};

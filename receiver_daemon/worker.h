@@ -1,5 +1,6 @@
-// The thread that decides: looks at senders, engine and memory, and brings the engine to the newest version in one
-// straight line. Everything that blocks happens here; streams and services only leave word.
+// The thread that decides: looks at senders, engine and memory, and brings the engine to the newest
+// version in one straight line. Everything that blocks happens here; streams and services only
+// leave word.
 #pragma once
 
 #include <atomic>
@@ -24,10 +25,10 @@ namespace dws {
 
 // What an operator sees of it.
 struct WorkerStatus {
-  bool ready = false;     // all engine ranks generate with one verified version
-  std::string reason;     // why not
+  bool ready = false;  // all engine ranks generate with one verified version
+  std::string reason;  // why not
   std::optional<VersionAt> live;
-  Digest state_token;     // of `live`
+  Digest state_token;  // of `live`
   std::optional<WeightVersion> target;
   std::string stage = "idle";  // fetching, committing
   uint64_t commits = 0;
@@ -35,7 +36,8 @@ struct WorkerStatus {
   double last_pause_seconds = 0;
 };
 
-// Lifecycle: Start, Stop; the destructor needs Stop. All references outlive it. Threads: its own; status() from any.
+// Lifecycle: Start, Stop; the destructor needs Stop. All references outlive it. Threads: its own;
+// status() from any.
 class Worker {
  public:
   struct Parts {
@@ -65,8 +67,8 @@ class Worker {
 
   WorkerStatus status() const;
 
-  // One round: everything that can be done now. Public for tests, which call it instead of Start. An error means
-  // "again, a little later".
+  // One round: everything that can be done now. Public for tests, which call it instead of Start.
+  // An error means "again, a little later".
   Status Step();
 
  private:

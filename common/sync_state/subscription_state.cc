@@ -35,7 +35,8 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
   if (stream_.has_value() && welcome.stream.incarnation == stream_->incarnation &&
       welcome.stream != *stream_) {
     return FailedPreconditionError(
-        "stream {} has the incarnation of {}, which this receiver follows: two trainers claim the job; stop "
+        "stream {} has the incarnation of {}, which this receiver follows: two trainers claim the "
+        "job; stop "
         "one, or start it with a higher incarnation",
         ToString(welcome.stream), ToString(*stream_));
   }
@@ -44,22 +45,23 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
                                 welcome.trainer_rank.value(), welcome.world_size);
   }
   if (welcome.world_size > senders_.size()) {
-    return InvalidArgumentError("the trainer has {} ranks but this receiver was given {} senders: name all of "
-                                "them with --sender",
-                                welcome.world_size, senders_.size());
+    return InvalidArgumentError(
+        "the trainer has {} ranks but this receiver was given {} senders: name all of "
+        "them with --sender",
+        welcome.world_size, senders_.size());
   }
   if (stream_ != welcome.stream || ranks_.empty()) return OkStatus();
   if (welcome.world_size != ranks_.size()) {
-    return InvalidArgumentError("trainer rank {} has world size {}, the others of stream {} have {}",
-                                welcome.trainer_rank.value(), welcome.world_size, ToString(*stream_),
-                                ranks_.size());
+    return InvalidArgumentError(
+        "trainer rank {} has world size {}, the others of stream {} have {}",
+        welcome.trainer_rank.value(), welcome.world_size, ToString(*stream_), ranks_.size());
   }
   const std::optional<Rank>& known = ranks_[welcome.trainer_rank.value()];
   if (!known.has_value()) return OkStatus();
   if (welcome.rank_epoch < known->rank_epoch) {
-    return FailedPreconditionError("trainer rank {} with epoch {}, epoch {} was heard already: an old sender",
-                                   welcome.trainer_rank.value(), welcome.rank_epoch.value(),
-                                   known->rank_epoch.value());
+    return FailedPreconditionError(
+        "trainer rank {} with epoch {}, epoch {} was heard already: an old sender",
+        welcome.trainer_rank.value(), welcome.rank_epoch.value(), known->rank_epoch.value());
   }
   const Sender& holder = senders_[known->sender.value()];
   if (known->sender != sender && holder.connected && holder.trainer_rank == welcome.trainer_rank &&
@@ -69,7 +71,8 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
   }
   if (*known->layout != *welcome.layout) {
     return FailedPreconditionError(
-        "the layout of trainer rank {} changed inside stream {} (signature {}, was {}): a trainer with "
+        "the layout of trainer rank {} changed inside stream {} (signature {}, was {}): a trainer "
+        "with "
         "another layout needs a higher incarnation",
         welcome.trainer_rank.value(), ToString(*stream_), ToString(welcome.layout->signature()),
         ToString(known->layout->signature()));
@@ -104,16 +107,18 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
   entry.trainer_rank = welcome.trainer_rank;
   entry.offers.clear();
   entry.refusal.clear();
-  ranks_[welcome.trainer_rank.value()] = Rank{
-      .sender = sender, .rank_epoch = welcome.rank_epoch, .layout = std::move(welcome.layout)};
+  ranks_[welcome.trainer_rank.value()] =
+      Rank{.sender = sender, .rank_epoch = welcome.rank_epoch, .layout = std::move(welcome.layout)};
   return OkStatus();
 }
 
-Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement) {
+Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce,
+                                     SenderAnnouncement announcement) {
   Sender& entry = senders_.at(sender.value());
   if (!entry.trainer_rank.has_value() || stream_ != announcement.stream) {
-    return FailedPreconditionError("an announcement of stream {} from a sender that is not welcome in it",
-                                   ToString(announcement.stream));
+    return FailedPreconditionError(
+        "an announcement of stream {} from a sender that is not welcome in it",
+        ToString(announcement.stream));
   }
   const Rank& rank = *ranks_[entry.trainer_rank->value()];
   if (announcement.rank_epoch != rank.rank_epoch) {
@@ -127,8 +132,9 @@ Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce, SenderA
   WeightVersion last;
   for (const WeightVersion version : announcement.versions) {
     if (version <= last) {
-      return InvalidArgumentError("an announcement lists version {} after {}, expected them ascending from 1",
-                                  version.value(), last.value());
+      return InvalidArgumentError(
+          "an announcement lists version {} after {}, expected them ascending from 1",
+          version.value(), last.value());
     }
     last = version;
   }
@@ -173,7 +179,8 @@ std::optional<SyncTarget> SubscriptionState::TargetAt(WeightVersion version) con
   SyncTarget target{.stream = *stream_, .version = version, .ranks = {}};
   for (const SenderIndex index : *senders) {
     const Sender& sender = senders_[index.value()];
-    if (!std::binary_search(sender.offers.begin(), sender.offers.end(), version)) return std::nullopt;
+    if (!std::binary_search(sender.offers.begin(), sender.offers.end(), version))
+      return std::nullopt;
     target.ranks.push_back({.sender = index, .nonce = sender.nonce});
   }
   return target;

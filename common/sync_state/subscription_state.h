@@ -1,11 +1,13 @@
-// The receiver's side of the sync protocol as a pure class: what each configured sender says it can serve, and
-// from that the target, the newest version that all ranks of one stream offer. No I/O, no clock, no threads: the
-// gRPC shell (receiver_daemon/subscription) and the simulation drive it and guard it.
+// The receiver's side of the sync protocol as a pure class: what each configured sender says it can
+// serve, and from that the target, the newest version that all ranks of one stream offer. No I/O,
+// no clock, no threads: the gRPC shell (receiver_daemon/subscription) and the simulation drive it
+// and guard it.
 //
-// Rules (protocol.md §1, §2): a lower incarnation is refused, and a second id in one incarnation; a higher one
-// replaces everything known; a rank is claimed by one sender at a time, a higher rank epoch or a dead connection
-// hands it over; a layout does not change inside a stream; an announcement only says what can be served, newer
-// replaces older; a new connection clears nonce and offers and keeps the layout.
+// Rules (protocol.md §1, §2): a lower incarnation is refused, and a second id in one incarnation; a
+// higher one replaces everything known; a rank is claimed by one sender at a time, a higher rank
+// epoch or a dead connection hands it over; a layout does not change inside a stream; an
+// announcement only says what can be served, newer replaces older; a new connection clears nonce
+// and offers and keeps the layout.
 #pragma once
 
 #include <cstdint>
@@ -54,10 +56,11 @@ class SubscriptionState {
  public:
   struct Sender {
     bool connected = false;
-    std::optional<TrainerRank> trainer_rank;  // of the current stream, once welcomed and not refused
-    uint64_t nonce = 0;                       // of the announcement the offers come from
-    std::vector<WeightVersion> offers;        // ascending
-    std::string refusal;                      // why its last word was not accepted; empty: it was
+    std::optional<TrainerRank>
+        trainer_rank;                   // of the current stream, once welcomed and not refused
+    uint64_t nonce = 0;                 // of the announcement the offers come from
+    std::vector<WeightVersion> offers;  // ascending
+    std::string refusal;                // why its last word was not accepted; empty: it was
   };
 
   // `accepted`: the highest stream ever followed, from the ledger.
@@ -66,18 +69,20 @@ class SubscriptionState {
   void OnConnect(SenderIndex sender);
   void OnDisconnect(SenderIndex sender);
 
-  // FAILED_PRECONDITION: an old or second stream, a rank that another sender holds, an old rank epoch, a
-  // changed layout. INVALID_ARGUMENT: rank or world size do not fit. The sender then offers nothing.
+  // FAILED_PRECONDITION: an old or second stream, a rank that another sender holds, an old rank
+  // epoch, a changed layout. INVALID_ARGUMENT: rank or world size do not fit. The sender then
+  // offers nothing.
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
-  // FAILED_PRECONDITION: not welcomed, or of another stream or epoch. INVALID_ARGUMENT: versions not ascending.
+  // FAILED_PRECONDITION: not welcomed, or of another stream or epoch. INVALID_ARGUMENT: versions
+  // not ascending.
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
 
   // The stream with the highest incarnation accepted so far.
   const std::optional<StreamId>& stream() const { return stream_; }
   const std::vector<Sender>& senders() const { return senders_; }
 
-  // The layouts by trainer rank, when all ranks of the stream were heard; else nullopt. They stay known when
-  // a sender disconnects.
+  // The layouts by trainer rank, when all ranks of the stream were heard; else nullopt. They stay
+  // known when a sender disconnects.
   std::optional<std::vector<std::shared_ptr<const RankLayout>>> Layouts() const;
   // Trainer ranks not heard of the current stream; empty when nothing was heard at all.
   std::vector<TrainerRank> MissingRanks() const;

@@ -17,9 +17,11 @@ namespace {
 using Log = std::vector<std::string>;
 
 std::vector<std::shared_ptr<const RankLayout>> Ranks() {
-  const TensorSpec rows{.name = "rows", .dtype = DType::kBF16, .shape = {200, 1000}, .cuts = {50, 100}};
-  return {MakeRankLayout({{.tensor = {.name = "head", .dtype = DType::kBF16, .shape = {70'000}, .cuts = {}}},
-                          {.tensor = rows, .first_slice = 0, .slice_count = 2}}),
+  const TensorSpec rows{
+      .name = "rows", .dtype = DType::kBF16, .shape = {200, 1000}, .cuts = {50, 100}};
+  return {MakeRankLayout(
+              {{.tensor = {.name = "head", .dtype = DType::kBF16, .shape = {70'000}, .cuts = {}}},
+               {.tensor = rows, .first_slice = 0, .slice_count = 2}}),
           MakeRankLayout({{.tensor = rows, .first_slice = 2}})};
 }
 
@@ -34,16 +36,18 @@ struct Job {
   }
 
   Result<Prepared> Prepare(uint64_t version) {
-    Preparer preparer(trainer, pool, {.spool_folder = "/tmp", .staging_bytes_max = staging_bytes_max});
+    Preparer preparer(trainer, pool,
+                      {.spool_folder = "/tmp", .staging_bytes_max = staging_bytes_max});
     return preparer.Prepare(*engine.weights, live, trainer.Target(version));
   }
   Status Commit(uint64_t version) {
     const auto prepared = Prepare(version);
     DWS_RETURN_IF_ERROR(prepared.status());
     CommitPipeline pipeline(trainer, ledger, pool, clock, std::chrono::seconds(1));
-    const auto pause = pipeline.Commit(
-        {.control = control, .weights = *engine.weights, .is_current = [this] { return is_current; }}, live,
-        *prepared);
+    const auto pause = pipeline.Commit({.control = control,
+                                        .weights = *engine.weights,
+                                        .is_current = [this] { return is_current; }},
+                                       live, *prepared);
     DWS_RETURN_IF_ERROR(pause.status());
     pipeline.Acknowledge(*prepared, *pause, Duration::zero());
     return OkStatus();
@@ -53,7 +57,8 @@ struct Job {
     return std::find(log.begin(), log.end(), what) != log.end();
   }
   bool RunsUnchanged() const {
-    return engine.Equals(trainer, 1) && live.at.has_value() && live.at->version == WeightVersion(1) &&
+    return engine.Equals(trainer, 1) && live.at.has_value() &&
+           live.at->version == WeightVersion(1) &&
            (control.log.empty() || control.log.back() == "resume 1");
   }
 
@@ -70,14 +75,16 @@ struct Job {
 
 }  // namespace
 
-TEST_CASE("a delta is staged, acknowledged, intended, written in the pause, and recorded", "[commit]") {
+TEST_CASE("a delta is staged, acknowledged, intended, written in the pause, and recorded",
+          "[commit]") {
   Job job;
   REQUIRE(job.Commit(2).ok());
   CHECK(job.engine.Equals(job.trainer, 2));
   CHECK(job.control.log == Log{"pause", "post_commit 2", "resume 2"});
   Log told = job.trainer.Log();
   std::sort(told.begin(), told.end());
-  CHECK(told == Log{"committed 2", "committed 2", "object 1->2", "object 1->2", "staged 2", "staged 2"});
+  CHECK(told ==
+        Log{"committed 2", "committed 2", "object 1->2", "object 1->2", "staged 2", "staged 2"});
   CHECK(job.ledger.state().committed()->version == WeightVersion(2));
   CHECK_FALSE(job.ledger.state().open_intent().has_value());
   REQUIRE(job.ledger.records().size() == 3);
@@ -114,7 +121,8 @@ TEST_CASE("without a delta the slices that differ come in full, the others stay"
   Job job;
   job.trainer.current()[0][1][5] ^= std::byte{1};
   job.trainer.Publish(0);
-  // Version 3 differs from 2 in every slice by one element or so; make the engine equal to 3 but for one slice.
+  // Version 3 differs from 2 in every slice by one element or so; make the engine equal to 3 but
+  // for one slice.
   job.engine.Load(job.trainer, 3);
   SliceBytes other = job.engine.Read(0, 1);
   other[9] ^= std::byte{2};
@@ -148,9 +156,11 @@ TEST_CASE("a delta that is gone is replaced by full tensors, nobody is blamed", 
   CHECK_FALSE(job.Did("rejected 2"));
 }
 
-TEST_CASE("a receiver that NACKs keeps its last good version and repairs what it named", "[protocol]") {
+TEST_CASE("a receiver that NACKs keeps its last good version and repairs what it named",
+          "[protocol]") {
   Job job;
-  // A bit flips in the engine, in a slice whose digest is tracked; the trainer changes the same word.
+  // A bit flips in the engine, in a slice whose digest is tracked; the trainer changes the same
+  // word.
   job.trainer.current()[0][0][0] ^= std::byte{1};
   job.trainer.Publish(0);
   SliceBytes drifted = job.engine.Read(0, 0);
@@ -164,10 +174,12 @@ TEST_CASE("a receiver that NACKs keeps its last good version and repairs what it
   CHECK(job.Did("full 3 {0}"));
 }
 
-TEST_CASE("a flipped byte in header, manifest or frames is rejected, and repaired in full", "[corruption]") {
+TEST_CASE("a flipped byte in header, manifest or frames is rejected, and repaired in full",
+          "[corruption]") {
   Job job;
   const size_t size = job.trainer.Object(0, 1, 2).size();
-  const size_t position = GENERATE_COPY(size_t{0}, size_t{9}, size_t{20}, kObjectHeaderBytes + 3, size / 2, size - 1);
+  const size_t position =
+      GENERATE_COPY(size_t{0}, size_t{9}, size_t{20}, kObjectHeaderBytes + 3, size / 2, size - 1);
   job.trainer.damage_object = [position](std::vector<std::byte>& object) {
     object[std::min(position, object.size() - 1)] ^= std::byte{16};
   };
@@ -178,7 +190,9 @@ TEST_CASE("a flipped byte in header, manifest or frames is rejected, and repaire
 
 TEST_CASE("a truncated object is rejected, and repaired in full", "[corruption]") {
   Job job;
-  job.trainer.damage_object = [](std::vector<std::byte>& object) { object.resize(object.size() - 1); };
+  job.trainer.damage_object = [](std::vector<std::byte>& object) {
+    object.resize(object.size() - 1);
+  };
   REQUIRE(job.Commit(2).ok());
   CHECK(job.engine.Equals(job.trainer, 2));
   CHECK_FALSE(job.trainer.rejections.empty());
@@ -187,7 +201,9 @@ TEST_CASE("a truncated object is rejected, and repaired in full", "[corruption]"
 TEST_CASE("damaged full tensors are never written", "[corruption]") {
   Job job;
   job.trainer.fail_objects = AbortedError("not retained");
-  job.trainer.damage_full_frame = [](std::vector<std::byte>& frame) { frame.back() ^= std::byte{1}; };
+  job.trainer.damage_full_frame = [](std::vector<std::byte>& frame) {
+    frame.back() ^= std::byte{1};
+  };
   CHECK(absl::IsUnavailable(job.Commit(2)));
   CHECK(job.RunsUnchanged());
   CHECK(job.control.log.empty());
@@ -230,7 +246,8 @@ TEST_CASE("an engine attached anew while a version was staged discards the stagi
   CHECK(job.RunsUnchanged());
 }
 
-TEST_CASE("a failed hook leaves the engine paused, and the next try finds the version in memory", "[faults]") {
+TEST_CASE("a failed hook leaves the engine paused, and the next try finds the version in memory",
+          "[faults]") {
   Job job;
   job.control.fail_post_commit = FailedPreconditionError("no scale");
   CHECK(absl::IsFailedPrecondition(job.Commit(2)));
@@ -246,7 +263,8 @@ TEST_CASE("a failed hook leaves the engine paused, and the next try finds the ve
   for (const std::string& what : job.trainer.Log()) CHECK(what.find("full") == std::string::npos);
 }
 
-TEST_CASE("after a crash in the middle of the writes everything is brought to one version", "[faults]") {
+TEST_CASE("after a crash in the middle of the writes everything is brought to one version",
+          "[faults]") {
   Job job;
   REQUIRE(job.ledger
               .Append(CommitIntent{.stream = job.trainer.stream(),

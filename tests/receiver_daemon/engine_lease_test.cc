@@ -72,7 +72,8 @@ TEST_CASE("an engine starts paused and needs no pause before its first release",
   CHECK(std::get<ResumeCommand>(rank.commands[2]).pause_id == 1);
 }
 
-TEST_CASE("a pause that is not answered in time fails, and its late answer changes nothing", "[lease]") {
+TEST_CASE("a pause that is not answered in time fails, and its late answer changes nothing",
+          "[lease]") {
   const RealClock clock;
   Rank quick(0);
   Rank slow(1);

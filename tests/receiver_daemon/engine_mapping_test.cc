@@ -143,7 +143,8 @@ TEST_CASE("views that share bytes are refused, those that interleave are not", "
   // Rows of 6 every 12 and every 11: they meet somewhere.
   CheckRefused(Map({Whole("q", {4, 6}, 0, {12, 1}), Whole("k", {4, 6}, 12, {11, 1})}), "overlap");
   // One that lies between the runs of another.
-  const auto set = MakeSet({MakeRank({{.tensor = Spec("bias", {6})}, {.tensor = Spec("q", {4, 6})}})});
+  const auto set =
+      MakeSet({MakeRank({{.tensor = Spec("bias", {6})}, {.tensor = Spec("q", {4, 6})}})});
   const std::vector<uint64_t> regions = {1024};
   const std::vector<EngineView> between = {Whole("q", {4, 6}, 0, {12, 1}), Whole("bias", {6}, 12)};
   CHECK(MapEngine(*set, between, regions, {}).ok());
@@ -192,9 +193,10 @@ TEST_CASE("trainer ranks that do not fit each other are refused", "[layout]") {
   const TensorSpec spec = Spec("w", {8, 2}, 0, {4});
   CHECK(absl::IsFailedPrecondition(
       LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 1}})}).status()));
-  CHECK(absl::IsFailedPrecondition(LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 0}}),
-                                                      MakeRank({{.tensor = spec, .first_slice = 0}})})
-                                       .status()));
+  CHECK(
+      absl::IsFailedPrecondition(LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 0}}),
+                                                    MakeRank({{.tensor = spec, .first_slice = 0}})})
+                                     .status()));
   CHECK(absl::IsFailedPrecondition(
       LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 0}}),
                          MakeRank({{.tensor = Spec("w", {8, 3}, 0, {4}), .first_slice = 1}})})

@@ -1,5 +1,5 @@
-// An engine in this process: memory for a whole layout, optionally twice (replicas) and with a column-cut tensor laid
-// out as the engine likes, and a control that records what it was told.
+// An engine in this process: memory for a whole layout, optionally twice (replicas) and with a
+// column-cut tensor laid out as the engine likes, and a control that records what it was told.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@
 
 namespace dws {
 
-// Views of all tensors, whole and row-major, one after the other from `offset_bytes`; sets `end_bytes` behind them.
+// Views of all tensors, whole and row-major, one after the other from `offset_bytes`; sets
+// `end_bytes` behind them.
 inline std::vector<EngineView> WholeViews(const LayoutSet& layouts, uint64_t offset_bytes,
                                           uint64_t& end_bytes) {
   std::vector<EngineView> views;
@@ -120,8 +121,9 @@ class FakeControl final : public EngineControl {
 inline LiveState ReadLive(const EngineWeights& weights, ThreadPool& pool) {
   LiveState live;
   for (uint32_t r = 0; r < weights.layouts().world_size(); ++r) {
-    live.ranks.push_back(
-        {.slices = weights.ComputeStates(TrainerRank(r), pool), .published = {}, .state_token = {}});
+    live.ranks.push_back({.slices = weights.ComputeStates(TrainerRank(r), pool),
+                          .published = {},
+                          .state_token = {}});
   }
   return live;
 }

@@ -1,5 +1,5 @@
-// A trainer with its senders behind the SenderGroup seam, in memory: publishes versions of random weights, serves
-// deltas and full tensors, remembers what it is told, and fails or lies on request.
+// A trainer with its senders behind the SenderGroup seam, in memory: publishes versions of random
+// weights, serves deltas and full tensors, remembers what it is told, and fails or lies on request.
 #pragma once
 
 #include <cstring>
@@ -36,7 +36,8 @@ inline std::shared_ptr<const RankLayout> MakeRankLayout(std::vector<Shard> shard
 // Threads: the SenderGroup side from any; the rest from the test's, while nobody calls.
 class FakeTrainer final : public SenderGroup {
  public:
-  explicit FakeTrainer(std::vector<std::shared_ptr<const RankLayout>> ranks, uint64_t incarnation = 1)
+  explicit FakeTrainer(std::vector<std::shared_ptr<const RankLayout>> ranks,
+                       uint64_t incarnation = 1)
       : ranks_(std::move(ranks)), stream_{.incarnation = incarnation, .id_hi = 7, .id_lo = 8} {
     auto set = LayoutSet::Create(ranks_);
     DWS_CHECK(set.ok());
@@ -56,7 +57,9 @@ class FakeTrainer final : public SenderGroup {
   const StreamId& stream() const { return stream_; }
   const std::vector<std::shared_ptr<const RankLayout>>& ranks() const { return ranks_; }
   std::vector<RankBytes>& current() { return current_; }
-  const RankBytes& At(uint64_t version, uint32_t rank) const { return published_.at(version)[rank]; }
+  const RankBytes& At(uint64_t version, uint32_t rank) const {
+    return published_.at(version)[rank];
+  }
   uint64_t newest() const { return published_.empty() ? 0 : published_.rbegin()->first; }
 
   // Steps of one unit in the last place on about `density` of the elements, then a new version.
@@ -118,7 +121,8 @@ class FakeTrainer final : public SenderGroup {
                        slices);
   }
 
-  // What the receiver did, in order: "object 1->2", "full 2 {0,1}", "staged 2", "committed 2", "rejected 2".
+  // What the receiver did, in order: "object 1->2", "full 2 {0,1}", "staged 2", "committed 2",
+  // "rejected 2".
   std::vector<std::string> Log() const {
     MutexLock lock(mutex_);
     return log_;
@@ -149,13 +153,15 @@ class FakeTrainer final : public SenderGroup {
 
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {
     Note(fmt::format("describe {}", target.version.value()));
-    Description description{.slices = Digests(target.version.value(), rank.value()), .state_token = {}};
+    Description description{.slices = Digests(target.version.value(), rank.value()),
+                            .state_token = {}};
     description.state_token = StateToken(description.slices);
     return description;
   }
 
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const RankLayout& layout,
-                                std::span<const RankSlice> slices, Spool::Options options) override {
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
+                                const RankLayout& layout, std::span<const RankSlice> slices,
+                                Spool::Options options) override {
     std::string numbers;
     FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
     DWS_RETURN_IF_ERROR(fail_full);
@@ -164,7 +170,8 @@ class FakeTrainer final : public SenderGroup {
       const auto& entry = layout.slice(slice);
       for (uint32_t b = 0; b < entry.blocks; ++b) {
         const std::vector<EncodedBlock> blocks = {EncodeFullBlock(
-            entry.dtype, Block(entry, At(target.version.value(), rank.value())[slice.value()], b), false)};
+            entry.dtype, Block(entry, At(target.version.value(), rank.value())[slice.value()], b),
+            false)};
         std::vector<std::byte> frame = BuildFrame(blocks);
         damage_full_frame(frame);
         full.frames.push_back({.slice = slice,
@@ -194,7 +201,8 @@ class FakeTrainer final : public SenderGroup {
   }
 
  private:
-  static ByteSpan Block(const RankLayout::SliceEntry& slice, const SliceBytes& bytes, uint32_t block) {
+  static ByteSpan Block(const RankLayout::SliceEntry& slice, const SliceBytes& bytes,
+                        uint32_t block) {
     const uint64_t element_bytes = ElementBytes(slice.dtype);
     return ByteSpan(bytes).subspan(uint64_t{block} * limits::kBlockElements * element_bytes,
                                    BlockElements(slice.elements, block) * element_bytes);

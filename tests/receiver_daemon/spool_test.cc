@@ -20,7 +20,8 @@ std::vector<std::byte> Bytes(size_t count, int first) {
 TEST_CASE("a spool gives back what was appended, in memory or on disk", "[spool]") {
   const TempFolder folder;
   const uint64_t memory_bytes_max = GENERATE(0, 100, 1000);
-  Spool spool({.folder = folder.path(), .memory_bytes_max = memory_bytes_max, .size_bytes_max = 1000});
+  Spool spool(
+      {.folder = folder.path(), .memory_bytes_max = memory_bytes_max, .size_bytes_max = 1000});
   for (int i = 0; i < 10; ++i) REQUIRE(spool.Append(Bytes(50, i)).ok());
   CHECK(spool.on_disk() == (memory_bytes_max < 500));
   CHECK(spool.size_bytes() == 500);

@@ -13,13 +13,18 @@ constexpr uint64_t kPlenty = uint64_t{1} << 30;
 
 // Several blocks, an odd tail, columns of two trainer ranks, an FP32 tensor, a scalar.
 std::vector<std::shared_ptr<const RankLayout>> Ranks() {
-  const TensorSpec columns{
-      .name = "columns", .dtype = DType::kBF16, .shape = {300, 501}, .cut_dim = 1, .cuts = {100, 350}};
-  return {MakeRankLayout({{.tensor = {.name = "big", .dtype = DType::kBF16, .shape = {150'001}, .cuts = {}}},
-                          {.tensor = columns, .first_slice = 0, .slice_count = 2}}),
-          MakeRankLayout({{.tensor = columns, .first_slice = 2},
-                          {.tensor = {.name = "norm", .dtype = DType::kF32, .shape = {777}, .cuts = {}}},
-                          {.tensor = {.name = "scale", .dtype = DType::kF32, .shape = {}, .cuts = {}}}})};
+  const TensorSpec columns{.name = "columns",
+                           .dtype = DType::kBF16,
+                           .shape = {300, 501},
+                           .cut_dim = 1,
+                           .cuts = {100, 350}};
+  return {MakeRankLayout(
+              {{.tensor = {.name = "big", .dtype = DType::kBF16, .shape = {150'001}, .cuts = {}}},
+               {.tensor = columns, .first_slice = 0, .slice_count = 2}}),
+          MakeRankLayout(
+              {{.tensor = columns, .first_slice = 2},
+               {.tensor = {.name = "norm", .dtype = DType::kF32, .shape = {777}, .cuts = {}}},
+               {.tensor = {.name = "scale", .dtype = DType::kF32, .shape = {}, .cuts = {}}}})};
 }
 
 struct Delta {
@@ -34,22 +39,24 @@ Delta MakeDelta(const FakeTrainer& trainer, uint32_t rank, uint64_t base, uint64
   REQUIRE(header.ok());
   auto manifest = ParseObjectManifest(object, *trainer.ranks()[rank]);
   REQUIRE(manifest.ok());
-  Delta delta{.manifest = *std::move(manifest),
-              .frames = {},
-              .spool = Spool({.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty})};
+  Delta delta{
+      .manifest = *std::move(manifest),
+      .frames = {},
+      .spool = Spool({.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty})};
   REQUIRE(delta.spool.Append(object).ok());
   for (const SliceDelta& slice : delta.manifest.slices) {
     for (const FrameEntry& entry : slice.frames) {
-      delta.frames.push_back({.slice = slice.slice,
-                              .entry = entry,
-                              .spool_offset = header->total_bytes() - header->frames_bytes + entry.offset});
+      delta.frames.push_back(
+          {.slice = slice.slice,
+           .entry = entry,
+           .spool_offset = header->total_bytes() - header->frames_bytes + entry.offset});
     }
   }
   return delta;
 }
 
-StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& delta, const LiveState& live,
-                  ThreadPool& pool, uint64_t staging_bytes_max = kPlenty) {
+StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& delta,
+                  const LiveState& live, ThreadPool& pool, uint64_t staging_bytes_max = kPlenty) {
   return StageDelta(*engine.weights, TrainerRank(rank), delta.manifest, delta.frames, delta.spool,
                     live.ranks[rank].slices, staging_bytes_max, pool);
 }
@@ -77,7 +84,8 @@ TEST_CASE("staging writes nothing, scattering makes exactly the next version", "
   CHECK(engine.Equals(trainer, 2));
 }
 
-TEST_CASE("what passes the staging cap is verified all the same and applied in place", "[staging]") {
+TEST_CASE("what passes the staging cap is verified all the same and applied in place",
+          "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   trainer.Publish(0.2);
@@ -92,7 +100,8 @@ TEST_CASE("what passes the staging cap is verified all the same and applied in p
     CHECK(staged.rejected.empty());
     CHECK(staged.in_place);
     CHECK(staged.writes.run_count() == 0);
-    REQUIRE(ApplyFramesInPlace(*engine.weights, TrainerRank(rank), delta.frames, delta.spool, pool).ok());
+    REQUIRE(ApplyFramesInPlace(*engine.weights, TrainerRank(rank), delta.frames, delta.spool, pool)
+                .ok());
   }
   CHECK(engine.Equals(trainer, 2));
 }
@@ -118,8 +127,10 @@ TEST_CASE("a slice whose base differs is rejected, the others are staged", "[sta
   CHECK(engine.Read(0, 1) == drifted);
 }
 
-TEST_CASE("a bit that flipped in a changed word since digests were read is seen before anything is written",
-          "[staging]") {
+TEST_CASE(
+    "a bit that flipped in a changed word since digests were read is seen before anything is "
+    "written",
+    "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   trainer.Publish(0.9);
@@ -179,8 +190,9 @@ TEST_CASE("full tensors are verified from the spool before they are written", "[
   const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(2)};
   const RankLayout& layout = *trainer.ranks()[0];
   const std::vector<Digest> expected = trainer.Digests(1, 0);
-  auto full = trainer.FetchFull(trainer.Target(1), TrainerRank(0), layout, slices,
-                                {.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty});
+  auto full =
+      trainer.FetchFull(trainer.Target(1), TrainerRank(0), layout, slices,
+                        {.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty});
   REQUIRE(full.ok());
   REQUIRE(VerifyFull(layout, slices, full->frames, full->spool, expected, pool).ok());
 
@@ -200,7 +212,8 @@ TEST_CASE("full tensors are verified from the spool before they are written", "[
     CHECK(absl::IsDataLoss(VerifyFull(layout, one, full->frames, full->spool, expected, pool)));
   }
   SECTION("written in place, to every copy") {
-    REQUIRE(ApplyFramesInPlace(*engine.weights, TrainerRank(0), full->frames, full->spool, pool).ok());
+    REQUIRE(
+        ApplyFramesInPlace(*engine.weights, TrainerRank(0), full->frames, full->spool, pool).ok());
     for (size_t copy = 0; copy < 2; ++copy) {
       CHECK(engine.Read(0, 0, copy) == trainer.At(1, 0)[0]);
       CHECK(engine.Read(0, 2, copy) == trainer.At(1, 0)[2]);

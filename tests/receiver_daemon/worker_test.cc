@@ -1,4 +1,5 @@
-// The worker's rounds, driven one by one: registry, subscription and ledger are real, trainer and engine are fakes.
+// The worker's rounds, driven one by one: registry, subscription and ledger are real, trainer and
+// engine are fakes.
 #include "receiver_daemon/worker.h"
 
 #include <fcntl.h>
@@ -19,8 +20,9 @@ namespace dws {
 namespace {
 
 std::vector<std::shared_ptr<const RankLayout>> OneRank(uint64_t elements = 70'000) {
-  return {MakeRankLayout({{.tensor = {.name = "w", .dtype = DType::kBF16, .shape = {elements}, .cuts = {}}},
-                          {.tensor = {.name = "x", .dtype = DType::kF32, .shape = {99}, .cuts = {}}}})};
+  return {MakeRankLayout(
+      {{.tensor = {.name = "w", .dtype = DType::kBF16, .shape = {elements}, .cuts = {}}},
+       {.tensor = {.name = "x", .dtype = DType::kF32, .shape = {99}, .cuts = {}}}})};
 }
 
 // An engine rank as a client would be: its memory, and a lease that answers at once.
@@ -86,7 +88,9 @@ struct Client {
 
 struct Daemon {
   explicit Daemon(FakeTrainer& trainer_in, MemoryReceiverLedger& ledger_in)
-      : trainer(trainer_in), ledger(ledger_in), subscription({"sender:1"}, ledger.state().stream(), changed) {}
+      : trainer(trainer_in),
+        ledger(ledger_in),
+        subscription({"sender:1"}, ledger.state().stream(), changed) {}
 
   void Connect() {
     subscription.OnConnect(SenderIndex(0));
@@ -120,8 +124,10 @@ struct Daemon {
                  .pool = pool,
                  .clock = clock,
                  .changed = changed,
-                 .on_readiness = [this](bool ready,
-                                        const std::string& reason) { readiness.push_back(ready ? "ready" : reason); }},
+                 .on_readiness =
+                     [this](bool ready, const std::string& reason) {
+                       readiness.push_back(ready ? "ready" : reason);
+                     }},
                 {.prepare = {.spool_folder = "/tmp", .staging_bytes_max = 1 << 24},
                  .pause_timeout = std::chrono::seconds(1)}};
 };
@@ -157,7 +163,8 @@ TEST_CASE("an engine is released with the first version and follows the next one
   CHECK(daemon.subscription.live() == daemon.worker.status().live);
 }
 
-TEST_CASE("an engine that attaches again with its memory intact is released without a transfer", "[worker]") {
+TEST_CASE("an engine that attaches again with its memory intact is released without a transfer",
+          "[worker]") {
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
@@ -184,7 +191,8 @@ TEST_CASE("an engine that attaches again with its memory intact is released with
   for (const std::string& what : trainer.Log()) CHECK(what.find("full") == std::string::npos);
 }
 
-TEST_CASE("a receiver that restarts in the middle of a commit repairs before it releases", "[worker]") {
+TEST_CASE("a receiver that restarts in the middle of a commit repairs before it releases",
+          "[worker]") {
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   trainer.Publish();

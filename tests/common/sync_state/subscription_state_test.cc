@@ -23,8 +23,8 @@ std::shared_ptr<const RankLayout> Layout(const std::string& tensor, uint64_t ele
   return std::make_shared<const RankLayout>(*std::move(layout));
 }
 
-SenderWelcome Welcome(const StreamId& stream, uint32_t rank, uint32_t world_size, uint64_t epoch = 1,
-                      std::shared_ptr<const RankLayout> layout = nullptr) {
+SenderWelcome Welcome(const StreamId& stream, uint32_t rank, uint32_t world_size,
+                      uint64_t epoch = 1, std::shared_ptr<const RankLayout> layout = nullptr) {
   return {.stream = stream,
           .trainer_rank = TrainerRank(rank),
           .world_size = world_size,
@@ -32,7 +32,8 @@ SenderWelcome Welcome(const StreamId& stream, uint32_t rank, uint32_t world_size
           .layout = layout != nullptr ? std::move(layout) : Layout("rank" + std::to_string(rank))};
 }
 
-SenderAnnouncement Offers(const StreamId& stream, std::vector<uint64_t> versions, uint64_t epoch = 1) {
+SenderAnnouncement Offers(const StreamId& stream, std::vector<uint64_t> versions,
+                          uint64_t epoch = 1) {
   SenderAnnouncement announcement{.stream = stream, .rank_epoch = RankEpoch(epoch), .versions = {}};
   for (const uint64_t version : versions) announcement.versions.emplace_back(version);
   return announcement;
@@ -196,8 +197,8 @@ TEST_CASE("ranks and versions that make no sense are refused", "[protocol]") {
   REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
   CHECK(absl::IsInvalidArgument(state.OnAnnounce(kFirst, 1, Offers(kStream, {2, 2}))));
   CHECK(absl::IsInvalidArgument(state.OnAnnounce(kFirst, 1, Offers(kStream, {0}))));
-  CHECK(absl::IsInvalidArgument(
-      state.OnAnnounce(kFirst, 1, Offers(kStream, std::vector<uint64_t>(limits::kRetainedVersionsMax + 1, 1)))));
+  CHECK(absl::IsInvalidArgument(state.OnAnnounce(
+      kFirst, 1, Offers(kStream, std::vector<uint64_t>(limits::kRetainedVersionsMax + 1, 1)))));
 }
 
 }  // namespace dws
