@@ -30,7 +30,8 @@ struct HttpPage {
 // `lifecycle` outlives the pages.
 std::vector<HttpPage> HealthPages(const Lifecycle& lifecycle);
 
-// Lifecycle: serves from Listen to the destructor, which waits for requests in progress.
+// Lifecycle: serves from Listen to the destructor, which waits for requests in progress. One that
+// comes at that moment may stay without an answer until the process ends.
 // Threads: safe from any.
 class HttpEndpoint {
  public:

@@ -23,35 +23,32 @@ using std::chrono::seconds;
 
 constexpr const char* kAdmin = "dws.v1.AdminService";
 
-// Answers at once, or holds a call until it is cancelled.
 class TestAdmin final : public v1::AdminService::CallbackService {
  public:
-  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext*, const v1::StatusRequest*,
+  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context, const v1::StatusRequest*,
                                    v1::StatusReply* reply) override {
     ++calls;
     reply->set_daemon("test");
-    auto* const reactor = new Reactor(*this);
-    if (!hold) reactor->Finish(grpc::Status::OK);
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
     return reactor;
   }
 
   std::atomic<int> calls{0};
+};
+
+// Holds its calls until they are cancelled.
+class HoldingAdmin final : public v1::AdminService::Service {
+ public:
+  grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest*,
+                      v1::StatusReply*) override {
+    ++open;
+    const bool cancelled = Eventually([context] { return context->IsCancelled(); }, seconds(300));
+    --open;
+    return cancelled ? grpc::Status::CANCELLED : grpc::Status::OK;
+  }
+
   std::atomic<int> open{0};
-  std::atomic<bool> hold{false};
-
- private:
-  class Reactor final : public grpc::ServerUnaryReactor {
-   public:
-    explicit Reactor(TestAdmin& owner) : owner_(owner) { ++owner_.open; }
-    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
-    void OnDone() override {
-      --owner_.open;
-      delete this;
-    }
-
-   private:
-    TestAdmin& owner_;
-  };
 };
 
 grpc::Status Call(const std::string& target, milliseconds timeout = seconds(20)) {
@@ -106,7 +103,7 @@ Health CheckHealth(const std::string& target, const std::string& service) {
   return static_cast<Health>(reply[1]);
 }
 
-GrpcServer::Options OptionsFor(TestAdmin& admin, Lifecycle& lifecycle) {
+GrpcServer::Options OptionsFor(grpc::Service& admin, Lifecycle& lifecycle) {
   return {.unix_socket = "",
           .listen = "",
           .insecure = false,
@@ -219,18 +216,19 @@ TEST_CASE("two servers cannot share a port or a socket file", "[grpc]") {
 TEST_CASE("shutdown is bounded: calls that do not end are cancelled", "[grpc]") {
   TempFolder folder;
   Lifecycle lifecycle;
-  TestAdmin admin;
-  admin.hold = true;
+  HoldingAdmin admin;
   GrpcServer::Options options = OptionsFor(admin, lifecycle);
   options.unix_socket = folder.File("sock");
   auto server = GrpcServer::Start(options);
   REQUIRE(server.ok());
-  std::thread calling([&] { CHECK_FALSE(Call("unix:" + folder.File("sock"), seconds(300)).ok()); });
+  grpc::Status ended;  // read after the join: Catch's checks belong to one thread
+  std::thread calling([&] { ended = Call("unix:" + folder.File("sock"), seconds(300)); });
   REQUIRE(Eventually([&] { return admin.open == 1; }));
   const auto begin = std::chrono::steady_clock::now();
   (*server)->Shutdown(milliseconds(50));
   CHECK(std::chrono::steady_clock::now() - begin < seconds(20));
   calling.join();
+  CHECK_FALSE(ended.ok());
   CHECK(admin.open == 0);
   (*server)->Shutdown();
   CHECK_FALSE(Call("unix:" + folder.File("sock"), milliseconds(200)).ok());

@@ -16,9 +16,11 @@
 namespace dws {
 namespace {
 
-// The whole answer to a GET, as it came.
-std::string Get(uint16_t port, const std::string& path) {
+// The whole answer to a GET, as it came; what there is after `timeout_ms` without any.
+std::string Get(uint16_t port, const std::string& path, int timeout_ms = 20'000) {
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval timeout = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
@@ -87,7 +89,7 @@ TEST_CASE("probes while the daemon stops do no harm", "[http]") {
     REQUIRE(endpoint.ok());
     std::atomic<bool> stop{false};
     std::thread probing([&stop, port = (*endpoint)->port()] {
-      while (!stop) Get(port, "/readyz");
+      while (!stop) Get(port, "/readyz", 50);
     });
     for (int i = 0; i < 20; ++i) lifecycle.SetNotReady(std::to_string(i));
     endpoint->reset();

@@ -85,12 +85,14 @@ TEST_CASE("no call is running once a listener is removed", "[lifecycle]") {
   });
   std::thread changing([&lifecycle] { lifecycle.SetReady(); });
   REQUIRE(Eventually([&] { return inside.load(); }));
+  bool left_before = false;
   std::thread removing([&] {
     lifecycle.RemoveListener(id);
-    CHECK(left);
+    left_before = left;
   });
   leave = true;
   removing.join();
+  CHECK(left_before);
   changing.join();
 }
 
