@@ -22,8 +22,9 @@ from tools.demo import task
 from tools.demo.inbox import Inbox, as_batch
 from tools.demo.learner import LEARNING_RATE, Learner
 from tools.demo.policy import PolicyConfig
-from tools.demo.publisher import Published, Publisher
+from tools.demo.publisher import Publisher
 from tools.demo.rollout_engine import EngineOptions, run_engine
+from tools.demo.table import Table
 from tools.demo.verdict import Findings, judge
 
 JOB = "demo"
@@ -56,30 +57,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-class Table:
-    """Prints a row for each version."""
-
-    def __init__(self, weights_bytes: int) -> None:
-        self._weights_bytes = weights_bytes
-        print(
-            f"{'version':>7} {'density':>8} {'wire':>10} {'reduction':>9} {'bits/change':>11} "
-            f"{'stall':>9} {'commit':>9} {'pause':>9} {'reward':>7}"
-        )
-
-    def row(self, published: Published, committed: Any, reward: float) -> None:
-        wire = committed.wire_bytes or self._weights_bytes
-        # The first version goes out as full tensors: there is nothing it changes.
-        per_change = committed.wire_bytes * 8 / max(published.changed, 1)
-        bits = f"{per_change:11.2f}" if committed.wire_bytes else f"{'-':>11}"
-        print(
-            f"{published.version:7} {published.changed / published.elements:8.2%} "
-            f"{wire / 1e3:7.0f} kB {self._weights_bytes / wire:8.1f}x {bits} "
-            f"{published.stall_seconds * 1e3:6.1f} ms {committed.commit_seconds * 1e3:6.0f} ms "
-            f"{committed.pause_seconds * 1e3:6.1f} ms {reward:7.3f}",
-            flush=True,
-        )
-
-
 class Demo:
     """One run, step by step; `finish` also after a failure."""
 
@@ -90,7 +67,7 @@ class Demo:
         self.pipes: list[Any] = []
         config = PolicyConfig(vocabulary=task.VOCABULARY, context=task.CONTEXT)
         self.config = config
-        torch.set_num_threads(2)  # the engines wait meanwhile
+        torch.set_num_threads(1)  # several would spin at each other's barriers on a busy machine
         self.learner = Learner(config, options.seed)
         weights = self.learner.weights()
         self.weights_bytes = sum(
@@ -135,11 +112,10 @@ class Demo:
             print(f"  warm-up step {step}: loss {loss:.3f} after {seconds:.0f} s", flush=True)
 
         self.learner.warm_up(self.options.warm_up, report)
-        torch.set_num_threads(1)
 
     def train(self) -> Findings:
         """Publishes the warmed-up weights as version 1 and a version after each step."""
-        table = Table(self.weights_bytes)
+        table = Table(self.weights_bytes, self.inbox)
         last = self.options.steps + 1
         published = self.publisher.publish(1, self.learner.weights())
         with concurrent.futures.ThreadPoolExecutor(1) as background:
@@ -149,15 +125,15 @@ class Demo:
                 oldest = max(1, version - 1 - LAG_MAX)
                 rollouts = self.inbox.take(ROLLOUTS_PER_STEP, oldest, ROLLOUT_SECONDS)
                 self.learner.improve(*as_batch(rollouts), GROUP_SIZE)
-                before = (published, committed.result())
+                table.add(published, committed.result())
                 published = self.publisher.publish(version, self.learner.weights())
                 committed = background.submit(self.publisher.wait, version)
-                table.row(*before, self.inbox.reward(version - 1))
-            final = committed.result()
+                table.show()
+            table.add(published, committed.result())
         for pipe in self.pipes:
             pipe.send(last)
         self.inbox.wait_finished(len(self.engines), ROLLOUT_SECONDS)
-        table.row(published, final, self.inbox.reward(last))
+        table.show(everything=True)
         return Findings(
             engines=len(self.engines),
             last_version=last,

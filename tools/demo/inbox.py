@@ -34,6 +34,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._rollouts: collections.deque[Rollout] = collections.deque(maxlen=_KEPT)
         self._rewards: dict[int, list[float]] = collections.defaultdict(list)
+        self._pauses: dict[int, float] = collections.defaultdict(float)
         self._error = ""
         self.checks: list[Check] = []
         self.finished: list[Finished] = []
@@ -81,6 +82,11 @@ class Inbox:
             rewards = self._rewards.get(version, [])
             return float(np.mean(rewards)) if rewards else float("nan")
 
+    def pause_seconds(self, version: int) -> float:
+        """The longest pause of an engine for a version, of those that sampled with it."""
+        with self._changed:
+            return self._pauses[version]
+
     def _fresh(self, version_min: int) -> list[Rollout]:
         return [rollout for rollout in self._rollouts if rollout.version >= version_min]
 
@@ -114,6 +120,8 @@ class Inbox:
             answers = torch.from_numpy(message.answers)
             reward = task.rewards(questions, answers).mean().item()
             self._rewards[message.version].append(reward)
+            longest = max(self._pauses[message.version], message.pause_seconds)
+            self._pauses[message.version] = longest
 
 
 def as_batch(rollouts: Sequence[Rollout]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

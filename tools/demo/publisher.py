@@ -39,12 +39,10 @@ class Committed:
     Attributes:
       wire_bytes: of the delta objects of all ranks; 0 for the first version (sent as full tensors).
       commit_seconds: publish call to the commit of the last receiver.
-      pause_seconds: the longest pause any engine had for its last commit.
     """
 
     wire_bytes: int
     commit_seconds: float
-    pause_seconds: float
 
 
 class Publisher:
@@ -99,11 +97,9 @@ class Publisher:
           dws.DeadlineError: not within WAIT_SECONDS.
         """
         results = [trainer.wait(version, "all", WAIT_SECONDS) for trainer in self._trainers]
-        status = self._admin[0].Status(admin_pb2.StatusRequest(), timeout=10)
         return Committed(
             sum(result.wire_bytes for result in results),
             max(result.publish_to_commit_seconds for result in results),
-            max((peer.pause_seconds for peer in status.sender.receivers), default=0.0),
         )
 
     def receiver_versions(self) -> dict[str, int]:

@@ -15,7 +15,8 @@ from tools.demo import task
 from tools.demo.policy import Policy, PolicyConfig, sample
 from tools.demo.weights_hash import weights_sha256
 
-ATTACH_SECONDS = 120.0
+# The engines are up before the trainer has warmed up.
+READY_SECONDS = 600.0
 LAST_VERSION_SECONDS = 60.0
 
 
@@ -42,11 +43,18 @@ class EngineOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-    """Sampled answers and the pair that names the weights they were sampled with."""
+    """Sampled answers and the pair that names the weights they were sampled with.
+
+    Attributes:
+      pause_seconds: how long the engine stood still for its last commit: from the end of the
+      forward
+        passes before to the release after.
+    """
 
     engine: str
     version: int
     state_token: str
+    pause_seconds: float
     questions: Any
     answers: Any
     logprobs: Any
@@ -85,8 +93,8 @@ def run_engine(options: EngineOptions, pipe: Connection) -> None:
     torch.manual_seed(options.seed)
     policy = Policy(options.config).to(torch.bfloat16)  # random weights: DWS brings the right ones
     with dws.Engine(options.socket) as engine:
-        engine.attach(policy, timeout=ATTACH_SECONDS)
-        engine.wait_ready(ATTACH_SECONDS)
+        engine.attach(policy)
+        engine.wait_ready(READY_SECONDS)
         _generate(options, engine, policy, pipe)
 
 
@@ -102,6 +110,7 @@ def _generate(options: EngineOptions, engine: dws.Engine, policy: Policy, pipe: 
             began = time.monotonic()
             answers, logprobs = sample(policy, questions, task.DIGITS, generator)
             generating += time.monotonic() - began
+            pause = engine.stats().lease.last_pause_seconds
             if lease.version >= next_check or lease.version == last_version:
                 next_check = (lease.version // options.check_every + 1) * options.check_every
                 if flip_at is not None and lease.version >= flip_at:
@@ -114,6 +123,7 @@ def _generate(options: EngineOptions, engine: dws.Engine, policy: Policy, pipe: 
                 options.name,
                 lease.version,
                 lease.state_token,
+                pause,
                 questions.numpy(),
                 answers.numpy(),
                 logprobs.numpy(),
