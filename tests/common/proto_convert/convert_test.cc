@@ -16,11 +16,8 @@ constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 std::vector<Shard> Shards() {
   return {
       {.tensor = {.name = "bias", .dtype = DType::kF32, .shape = {7}}},
-      {.tensor = {.name = "embed",
-                  .dtype = DType::kBF16,
-                  .shape = {12, 5},
-                  .cut_dim = 0,
-                  .cuts = {4, 8}},
+      {.tensor =
+           {.name = "embed", .dtype = DType::kBF16, .shape = {12, 5}, .cut_dim = 0, .cuts = {4, 8}},
        .first_slice = 1,
        .slice_count = 2},
       {.tensor = {.name = "empty", .dtype = DType::kU8, .shape = {0, 3}}},
@@ -74,7 +71,8 @@ TEST_CASE("every dtype comes back as itself and has the number of the model", "[
     TensorSpec spec{.name = "t", .dtype = *dtype, .shape = {3}};
     CHECK(static_cast<uint32_t>(ToProto(spec).dtype()) == number);
     // "BF16" in the model is DTYPE_BF16 on the wire.
-    CHECK(v1::DType_Name(static_cast<v1::DType>(number)) == "DTYPE_" + std::string(ToString(*dtype)));
+    CHECK(v1::DType_Name(static_cast<v1::DType>(number)) ==
+          "DTYPE_" + std::string(ToString(*dtype)));
   }
 }
 

@@ -229,8 +229,7 @@ TEST_CASE("reports of another stream are ignored", "[protocol]") {
   const ConnectionId connection = sender.Connect("a");
   const Nonce nonce = sender.Announce(connection);
   CHECK_FALSE(sender.state.OnStaged(connection, nonce, kOtherStream, Version(1)));
-  CHECK_FALSE(
-      sender.state.OnCommitted(connection, kOtherStream, {.version = Version(1)}, At(0)));
+  CHECK_FALSE(sender.state.OnCommitted(connection, kOtherStream, {.version = Version(1)}, At(0)));
   CHECK_FALSE(sender.state.OnNack(connection, nonce, kOtherStream, "bad"));
 }
 
