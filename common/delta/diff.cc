@@ -22,8 +22,8 @@ uint32_t ChangedWords(const std::byte* before, const std::byte* after, uint32_t 
     uint64_t difference[kGroupWords];
     uint64_t any = 0;
     for (uint32_t j = 0; j < kGroupWords; ++j) {
-      difference[j] =
-          LoadLe<uint64_t>(before + (i + j) * 8) ^ LoadLe<uint64_t>(after + (i + j) * 8);
+      difference[j] = LoadLe<uint64_t>(before + size_t{i + j} * 8) ^
+                      LoadLe<uint64_t>(after + size_t{i + j} * 8);
       any |= difference[j];
     }
     if (any == 0) continue;
@@ -34,7 +34,8 @@ uint32_t ChangedWords(const std::byte* before, const std::byte* after, uint32_t 
   }
   for (; i < count; ++i) {
     changed[found] = static_cast<uint16_t>(i);
-    found += LoadLe<uint64_t>(before + i * 8) != LoadLe<uint64_t>(after + i * 8) ? 1 : 0;
+    found +=
+        LoadLe<uint64_t>(before + size_t{i} * 8) != LoadLe<uint64_t>(after + size_t{i} * 8) ? 1 : 0;
   }
   return found;
 }
@@ -82,8 +83,8 @@ Digest DiffElements(ByteSpan before, ByteSpan after, uint64_t first_word, BlockC
         ChangedWords(old_words, new_words, std::min(kChunkWords, words - begin), changed);
     if (found == 0) continue;
     for (uint32_t i = 0; i < found; ++i) {
-      add_word(begin + changed[i], LoadLe<uint64_t>(old_words + changed[i] * 8),
-               LoadLe<uint64_t>(new_words + changed[i] * 8));
+      add_word(begin + changed[i], LoadLe<uint64_t>(old_words + size_t{changed[i]} * 8),
+               LoadLe<uint64_t>(new_words + size_t{changed[i]} * 8));
     }
     chunk.AppendTo(changes);
   }

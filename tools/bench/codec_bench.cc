@@ -119,6 +119,7 @@ Measurement Measure(std::string name, const std::vector<Workload>& tensors, int 
   const RealClock clock;
   Measurement result{.name = std::move(name), .encode_seconds = 1e30, .decode_seconds = 1e30};
   std::vector<Shard> shards;
+  shards.reserve(tensors.size());
   for (const Workload& tensor : tensors) shards.push_back({.tensor = tensor.spec});
   const Result<RankLayout> layout = RankLayout::Create(shards);
   DWS_CHECK(layout.ok());
@@ -144,6 +145,7 @@ Measurement Measure(std::string name, const std::vector<Workload>& tensors, int 
 
   for (int i = 0; i < repeat; ++i) {
     std::vector<std::vector<std::byte>> state;
+    state.reserve(tensors.size());
     for (const Workload& tensor : tensors) state.push_back(tensor.before);
     const TimePoint start = clock.Now();
     ApplyObject(object, *layout, state);
