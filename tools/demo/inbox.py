@@ -94,8 +94,9 @@ class Inbox:
         pipes = list(self._pipes)
         while pipes:
             for pipe in connection.wait(pipes):
+                assert isinstance(pipe, connection.Connection)
                 try:
-                    message = pipe.recv()  # type: ignore[union-attr]
+                    message = pipe.recv()
                 except (EOFError, OSError):
                     pipes.remove(pipe)
                     message = None

@@ -9,6 +9,7 @@ from typing import Callable
 
 import torch
 from torch import nn
+from torch.nn.utils.clip_grad import clip_grad_norm_
 
 from tools.demo import task
 from tools.demo.policy import Policy, PolicyConfig
@@ -84,17 +85,17 @@ class Learner:
 
     def _logprobs(self, questions: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
         """[batch, DIGITS]: of each answer's tokens, float32."""
-        logits = self.policy(torch.cat([questions, answers[:, :-1]], 1))
+        logits: torch.Tensor = self.policy(torch.cat([questions, answers[:, :-1]], 1))
         logprobs = logits[:, task.PROMPT_LENGTH - 1 :].float().log_softmax(-1)
         return logprobs.gather(2, answers[:, :, None])[:, :, 0]
 
     def _step(self, loss: torch.Tensor) -> None:
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         for parameter, master in zip(self.policy.parameters(), self._masters):
             assert parameter.grad is not None
             master.grad = parameter.grad.float()
             parameter.grad = None
-        nn.utils.clip_grad_norm_(self._masters, 1.0)
+        clip_grad_norm_(self._masters, 1.0)
         self._optimiser.step()
         self._cast()
 

@@ -50,7 +50,8 @@ class Block(nn.Module):
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask
         mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, width)
         x = x + self.out(mixed)
-        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        wide = nn.functional.gelu(self.up(self.norm2(x)))
+        return torch.add(x, self.down(wide))
 
 
 class Policy(nn.Module):
@@ -63,6 +64,7 @@ class Policy(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+        self.mask: torch.Tensor
         mask = torch.full((config.context, config.context), -1e9).triu(1)
         self.register_buffer("mask", mask, persistent=False)
         for module in self.modules():
@@ -77,7 +79,8 @@ class Policy(nn.Module):
         x = self.embed(tokens) + self.position.weight[first:last]
         for layer, block in enumerate(self.blocks):
             x = block(x, self.mask[first:last, :last], pasts[layer] if pasts else None)
-        return self.head(self.norm(x))
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ def prompts(count: int, generator: torch.Generator) -> torch.Tensor:
 
 def solutions(questions: torch.Tensor) -> torch.Tensor:
     """[count, DIGITS]: the digits of each prompt, ascending."""
-    return questions[:, :DIGITS].sort(1).values
+    return torch.sort(questions[:, :DIGITS], 1)[0]
 
 
 def demonstrations(

@@ -51,7 +51,7 @@ class TensorSpec:
 
     Attributes:
       name: unique in the job.
-      dtype: anything DType.of takes.
+      dtype: a DType; the constructor takes anything that DType.of does.
       shape: row-major; empty for a scalar.
       cut_dim: the dimension the cuts are on, 0 when there are none.
       cuts: interior boundaries on cut_dim; there is one slice more than cuts.
@@ -61,7 +61,7 @@ class TensorSpec:
     """
 
     name: str
-    dtype: DType
+    dtype: Any
     shape: tuple[int, ...]
     cut_dim: int = 0
     cuts: tuple[int, ...] = ()
@@ -105,7 +105,7 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
-        return int(self.elements * self.dtype.itemsize)
+        return self.elements * int(self.dtype.itemsize)
 
     @property
     def slice_count(self) -> int:
