@@ -183,6 +183,11 @@ class TreeRulesTest(unittest.TestCase):
         found = list(tree_rules.check_tests_run(self.tree(files, [])))
         self.assertEqual([violation.path for violation in found], ["tests/a/y_test.cc"])
 
+    def test_a_document_that_is_not_there_is_seen(self) -> None:
+        tree = self.tree({"docs/here.md": "", "a.h": "// here.md, gone.md\n"}, [])
+        found = list(tree_rules.check_documents(tree))
+        self.assertEqual([violation.message for violation in found], ["there is no gone.md"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -64,7 +64,20 @@ def check_tests_run(tree: SourceTree) -> Iterator[Violation]:
             yield Violation("tests-run", file.path, 1, f"no target in {path.parent}/BUILD.bazel names it")
 
 
+def check_documents(tree: SourceTree) -> Iterator[Violation]:
+    """A comment that sends the reader to a document sends him to one that is there."""
+    names = {PurePosixPath(file.path).name for file in tree.ending(".md")}
+    for file in tree.files:
+        if file.path.startswith("tools/tidy/"):
+            continue
+        for line, text in enumerate(file.lines, 1):
+            for name in re.findall(r"[\w-]+\.md\b", text):
+                if name not in names:
+                    yield Violation("documents", file.path, line, f"there is no {name}")
+
+
 def check(tree: SourceTree, public: frozenset[str]) -> Iterator[Violation]:
     yield from check_readme(tree)
     yield from check_visibility(tree, public)
     yield from check_tests_run(tree)
+    yield from check_documents(tree)
