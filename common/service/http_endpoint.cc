@@ -19,9 +19,9 @@ namespace {
 constexpr const char* kThreads = "2";
 constexpr const char* kRequestTimeoutMs = "5000";
 
-class PageHandler final : public CivetHandler {
+class ServedPage final : public CivetHandler {
  public:
-  explicit PageHandler(HttpPage page) : page_(std::move(page)) {}
+  explicit ServedPage(HttpPage page) : page_(std::move(page)) {}
 
   const std::string& path() const { return page_.path; }
 
@@ -65,7 +65,7 @@ class HttpEndpoint::Impl {
                                          kThreads, "request_timeout_ms", kRequestTimeoutMs}) {
     handlers_.reserve(pages.size());
     for (HttpPage& page : pages) {
-      handlers_.push_back(std::make_unique<PageHandler>(std::move(page)));
+      handlers_.push_back(std::make_unique<ServedPage>(std::move(page)));
       server_.addHandler(handlers_.back()->path(), *handlers_.back());
     }
     port_ = static_cast<uint16_t>(server_.getListeningPorts().front());
@@ -79,7 +79,7 @@ class HttpEndpoint::Impl {
 
   const std::string host_;
   uint16_t port_ = 0;
-  std::vector<std::unique_ptr<PageHandler>> handlers_;
+  std::vector<std::unique_ptr<ServedPage>> handlers_;
   CivetServer server_;
 };
 

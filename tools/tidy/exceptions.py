@@ -5,6 +5,7 @@ from __future__ import annotations
 
 # Files longer than usual, and how long each may be.
 LONG_FILES: dict[str, int] = {
+    "common/service/handle_socket.cc": 365,
 }
 
 # Packages with targets that everybody may use.
@@ -26,4 +27,6 @@ PUBLIC_PACKAGES: frozenset[str] = frozenset({
 
 # Other violations, as (rule, path).
 KNOWN: frozenset[tuple[str, str]] = frozenset({
+    # A pause between tries when the process is out of descriptors: there is no event to wait for.
+    ("calls", "common/service/handle_socket.cc"),
 })
