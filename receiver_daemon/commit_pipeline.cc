@@ -156,6 +156,7 @@ Status CommitPipeline::CheckWritten(const EngineWeights& weights, const Prepared
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     const PreparedRank& rank = prepared.ranks[r];
     for (const std::vector<RankSlice>* slices : {&rank.delta_slices, &rank.full_slices}) {
+      if (slices->empty()) continue;
       const std::vector<SliceState> states = weights.ComputeStates(TrainerRank(r), *slices, pool_);
       for (size_t i = 0; i < states.size(); ++i) {
         const Digest& expected = rank.published[(*slices)[i].value()];

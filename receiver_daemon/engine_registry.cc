@@ -24,7 +24,19 @@ Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
   return CheckCoverage(*plan.layouts, mappings);
 }
 
+void EngineRegistry::EndUnfinished(uint32_t engine_rank) {
+  Generation unfinished;
+  {
+    MutexLock lock(mutex_);
+    const auto found = ranks_.find(engine_rank);
+    if (found == ranks_.end() || found->second.memory != nullptr) return;
+    unfinished = found->second.lease->generation();
+  }
+  End(unfinished, AbortedError("engine rank {} began to attach anew", engine_rank));
+}
+
 Result<Generation> EngineRegistry::Reserve(AttachPlan plan) {
+  EndUnfinished(plan.engine_rank);
   MutexLock lock(mutex_);
   if (const auto found = ranks_.find(plan.engine_rank); found != ranks_.end()) {
     return AlreadyExistsError(

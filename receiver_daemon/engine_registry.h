@@ -57,9 +57,9 @@ class EngineRegistry {
   EngineRegistry(Generation first_generation, ChangeSignal& changed)
       : next_generation_(first_generation), changed_(changed) {}
 
-  // ALREADY_EXISTS: the rank is registered (worth waiting for: it may be about to go).
-  // INVALID_ARGUMENT: another world size than the other ranks, or together they do not cover the
-  // layout.
+  // A registration of the rank that has not handed memory over yet is ended. ALREADY_EXISTS: one
+  // that has is there (worth waiting for: it may be about to go). INVALID_ARGUMENT: another world
+  // size than the other ranks, or together they do not cover the layout.
   Result<Generation> Reserve(AttachPlan plan);
   // How to close the registration's connection; called once, when it ends from this side.
   void SetDisconnect(Generation generation, std::function<void()> disconnect);
@@ -90,6 +90,7 @@ class EngineRegistry {
     std::function<void()> disconnect;
   };
   Status CheckOthers(const AttachPlan& plan) const REQUIRES(mutex_);
+  void EndUnfinished(uint32_t engine_rank);
   const Registration* Find(Generation generation) const REQUIRES(mutex_);
 
   mutable Mutex mutex_;

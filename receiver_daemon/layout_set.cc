@@ -53,6 +53,14 @@ const LayoutSet::Tensor* LayoutSet::Find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
+bool LayoutSet::Fits(const SyncTarget& target) const {
+  if (target.ranks.size() != ranks_.size()) return false;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (target.ranks[r].layout->signature() != ranks_[r]->signature()) return false;
+  }
+  return true;
+}
+
 bool LayoutSet::SameAs(const LayoutSet& other) const {
   if (ranks_.size() != other.ranks_.size()) return false;
   for (size_t r = 0; r < ranks_.size(); ++r) {

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/model/layout.h"
 #include "common/model/weight_version.h"
+#include "common/sync_state/subscription_state.h"
 
 namespace dws {
 
@@ -41,6 +42,8 @@ class LayoutSet {
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
   const Tensor* Find(std::string_view name) const;
 
+  // Whether `target` is of exactly these layouts.
+  bool Fits(const SyncTarget& target) const;
   // Whether the ranks are the same and own the same.
   bool SameAs(const LayoutSet& other) const;
 

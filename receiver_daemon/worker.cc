@@ -72,6 +72,10 @@ Status Worker::Step() {
   DWS_ASSIGN_OR_RETURN(const bool attached, RefreshEngine());
   if (!attached) return OkStatus();
   const std::optional<SyncTarget> target = parts_.subscription.Target();
+  if (target.has_value() && !weights_->layouts().Fits(*target)) {
+    // The stream has changed since the engine was looked at, or its ranks do not fit each other.
+    return parts_.subscription.Layouts().status();
+  }
   const bool current =
       live_.at.has_value() && (!target.has_value() || (live_.at->stream == target->stream &&
                                                        live_.at->version >= target->version));
@@ -149,7 +153,7 @@ Status Worker::AdoptCommitted(const SyncTarget& target) {
     return OkStatus();
   }
   const std::optional<SyncTarget> last = parts_.subscription.TargetAt(committed->version);
-  if (!last.has_value()) return OkStatus();
+  if (!last.has_value() || !weights_->layouts().Fits(*last)) return OkStatus();
   const TimePoint begin = parts_.clock.Now();
   Result<std::optional<Prepared>> prepared = preparer_.PrepareAdoption(live_, *last);
   if (!prepared.ok()) {

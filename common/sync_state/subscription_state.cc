@@ -177,11 +177,13 @@ std::optional<SyncTarget> SubscriptionState::TargetAt(WeightVersion version) con
   const auto senders = SendersByRank();
   if (!senders.has_value()) return std::nullopt;
   SyncTarget target{.stream = *stream_, .version = version, .ranks = {}};
-  for (const SenderIndex index : *senders) {
+  for (uint32_t rank = 0; rank < senders->size(); ++rank) {
+    const SenderIndex index = (*senders)[rank];
     const Sender& sender = senders_[index.value()];
     if (!std::binary_search(sender.offers.begin(), sender.offers.end(), version))
       return std::nullopt;
-    target.ranks.push_back({.sender = index, .nonce = sender.nonce});
+    target.ranks.push_back(
+        {.sender = index, .nonce = sender.nonce, .layout = ranks_[rank]->layout});
   }
   return target;
 }

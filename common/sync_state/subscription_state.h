@@ -46,6 +46,7 @@ struct SyncTarget {
   struct Rank {
     SenderIndex sender;
     uint64_t nonce = 0;  // of the announcement that offered the version
+    std::shared_ptr<const RankLayout> layout;
   };
   StreamId stream;
   WeightVersion version;

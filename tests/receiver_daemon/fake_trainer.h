@@ -79,7 +79,8 @@ class FakeTrainer final : public SenderGroup {
   SyncTarget Target(uint64_t version) const {
     SyncTarget target{.stream = stream_, .version = WeightVersion(version), .ranks = {}};
     for (uint32_t r = 0; r < ranks_.size(); ++r) {
-      target.ranks.push_back({.sender = SenderIndex(r), .nonce = 100 + version});
+      target.ranks.push_back(
+          {.sender = SenderIndex(r), .nonce = 100 + version, .layout = ranks_[r]});
     }
     return target;
   }

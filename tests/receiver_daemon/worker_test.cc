@@ -273,6 +273,11 @@ TEST_CASE("the registry takes one engine for a rank, and tells what is missing",
                         .mapping = {},
                         .layouts = trainer.layouts()};
   CHECK(absl::IsAlreadyExists(daemon.registry.Reserve(twin).status()));
+  // One that never handed its memory over is in nobody's way.
+  AttachPlan lost = twin;
+  lost.engine_rank = 7;
+  CHECK(daemon.registry.Reserve(lost).ok());
+  CHECK(daemon.registry.Reserve(lost).ok());
   AttachPlan second = twin;
   second.engine_rank = 1;
   second.engine_world_size = 2;
