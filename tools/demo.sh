@@ -7,6 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/install.sh
-tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/demo
+tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress \
+  //tools/demo //tools/dwsctl
 binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
+export DWSCTL="$binaries/tools/dwsctl/dwsctl"  # named by --keep
 exec "$binaries/tools/demo/demo" "$@"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import multiprocessing
+import os
 import sys
 import time
 from typing import Any, Optional, Sequence
@@ -188,7 +189,8 @@ def main(arguments: Sequence[str]) -> int:
             for daemon in cluster.daemons:
                 assert daemon.process is not None
                 print(f"kept {daemon.name}: pid {daemon.process.pid}, socket {daemon.socket}")
-            print(f"look at them with: dwsctl status --socket SOCKET; logs in {cluster.folder}")
+            dwsctl = os.environ.get("DWSCTL", "dwsctl")
+            print(f"look at them with: {dwsctl} status --socket SOCKET; logs in {cluster.folder}")
     seconds = time.monotonic() - started
     print(f"{'SUCCESS' if success else 'FAILURE'}: the demo took {seconds:.0f} s")
     return 0 if success else 1

@@ -24,7 +24,8 @@ def prompts(count: int, generator: torch.Generator) -> torch.Tensor:
 
 def solutions(questions: torch.Tensor) -> torch.Tensor:
     """[count, DIGITS]: the digits of each prompt, ascending."""
-    return torch.sort(questions[:, :DIGITS], 1)[0]
+    ordered: torch.Tensor = questions[:, :DIGITS].sort(1).values
+    return ordered
 
 
 def demonstrations(
