@@ -16,7 +16,6 @@ PUBLIC_PACKAGES: frozenset[str] = frozenset({
     "common/model",
     "common/proto_convert",
     "proto",
-    "receiver_daemon",
     "sender_daemon",
     "tests",
     "tools/bazel",

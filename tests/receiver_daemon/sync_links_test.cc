@@ -1,0 +1,322 @@
+// The connections to senders against a sender in this process that cuts, stalls and lies.
+#include "receiver_daemon/sync_links.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/delta/encoder.h"
+#include "common/delta/frame.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/protocol_version.h"
+#include "proto/sync.grpc.pb.h"
+#include "tests/fakes/eventually.h"
+#include "tests/receiver_daemon/fake_trainer.h"
+
+namespace dws {
+namespace {
+
+constexpr StreamId kStream{.incarnation = 3, .id_hi = 1, .id_lo = 2};
+
+std::shared_ptr<const RankLayout> OneTensor() {
+  return MakeRankLayout(
+      {{.tensor = {.name = "w", .dtype = DType::kBF16, .shape = {150'000}, .cuts = {70'000}},
+        .slice_count = 2}});
+}
+
+// Serves one Sync stream at a time and an object of letters.
+class FakeSender final : public v1::SyncService::Service {
+ public:
+  explicit FakeSender(int port = 0) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    REQUIRE(server_ != nullptr);
+  }
+  ~FakeSender() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  int port() const { return port_; }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  std::vector<v1::SyncUp> Heard() {
+    MutexLock lock(mutex_);
+    return heard_;
+  }
+  bool HeardAck(v1::Ack::Stage stage, uint64_t version) {
+    const std::vector<v1::SyncUp> heard = Heard();
+    return std::any_of(heard.begin(), heard.end(), [&](const v1::SyncUp& up) {
+      return up.has_ack() && up.ack().stage() == stage && up.ack().version() == version;
+    });
+  }
+
+  grpc::Status Sync(grpc::ServerContext*,
+                    grpc::ServerReaderWriter<v1::SyncDown, v1::SyncUp>* stream) override {
+    v1::SyncUp up;
+    while (stream->Read(&up)) {
+      {
+        MutexLock lock(mutex_);
+        heard_.push_back(up);
+      }
+      if (!up.has_hello()) continue;
+      v1::SyncDown down;
+      down.set_nonce(1);
+      v1::Welcome& welcome = *down.mutable_welcome();
+      *welcome.mutable_stream() = ToProto(kStream);
+      welcome.set_world_size(1);
+      welcome.set_rank_epoch(1);
+      *welcome.mutable_layout() = ToProto(*layout);
+      *welcome.mutable_layout_signature() = ToProto(layout->signature());
+      welcome.set_protocol_major(protocol_major);
+      stream->Write(down);
+      down.Clear();
+      down.set_nonce(2);
+      *down.mutable_announce()->mutable_stream() = ToProto(kStream);
+      down.mutable_announce()->set_rank_epoch(1);
+      for (const uint64_t version : {4, 5}) down.mutable_announce()->add_versions(version);
+      stream->Write(down);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Fetch(grpc::ServerContext*, const v1::FetchRequest* request,
+                     grpc::ServerWriter<v1::FetchChunk>* writer) override {
+    offsets.push_back(request->offset());
+    uint64_t offset = request->offset();
+    for (int sent = 0; offset < object.size(); ++sent) {
+      if (sent == chunks_before_cut) return {grpc::StatusCode::UNAVAILABLE, "cut"};
+      v1::FetchChunk chunk;
+      chunk.set_object_bytes(object.size());
+      chunk.set_offset(offset + offset_lie);
+      chunk.set_data(object.substr(offset, 100));
+      offset += chunk.data().size();
+      writer->Write(chunk);
+    }
+    return fetch_end;
+  }
+
+  grpc::Status FetchFull(grpc::ServerContext*, const v1::FetchFullRequest* request,
+                         grpc::ServerWriter<v1::FullFrame>* writer) override {
+    full_requests.emplace_back(request->rank_slices().begin(), request->rank_slices().end());
+    int sent = 0;
+    for (const uint32_t number : request->rank_slices()) {
+      const RankLayout::SliceEntry& slice = layout->slice(RankSlice(number));
+      for (uint32_t block = 0; block < slice.blocks; ++block) {
+        if (sent++ == frames_before_cut) {
+          frames_before_cut = -1;
+          return {grpc::StatusCode::UNAVAILABLE, "cut"};
+        }
+        const std::vector<std::byte> zeros(BlockElements(slice.elements, block) * 2);
+        const std::vector<EncodedBlock> blocks = {EncodeFullBlock(slice.dtype, zeros, false)};
+        const std::vector<std::byte> frame = BuildFrame(blocks);
+        v1::FullFrame message;
+        message.set_rank_slice(number);
+        *message.mutable_entry() = ToProto(FrameEntry{.first_block = block,
+                                                      .block_count = 1,
+                                                      .offset = 0,
+                                                      .size_bytes = frame.size(),
+                                                      .checksum = FrameChecksum(frame)});
+        message.set_data(std::string(AsText(frame)));
+        writer->Write(message);
+      }
+    }
+    return grpc::Status::OK;
+  }
+
+  // Set while nobody calls.
+  std::shared_ptr<const RankLayout> layout = OneTensor();
+  uint32_t protocol_major = kProtocolMajor;
+  std::string object = std::string(950, 'x');
+  int chunks_before_cut = -1;
+  int frames_before_cut = -1;
+  uint64_t offset_lie = 0;
+  grpc::Status fetch_end;
+  std::vector<uint64_t> offsets;
+  std::vector<std::vector<uint32_t>> full_requests;
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  Mutex mutex_;
+  std::vector<v1::SyncUp> heard_ GUARDED_BY(mutex_);
+};
+
+// Real time, and what the test adds to it.
+class JumpingClock final : public Clock {
+ public:
+  TimePoint Now() const override { return RealClock().Now() + added_.load(); }
+  void Jump(Duration by) { added_.store(added_.load() + by); }
+
+ private:
+  std::atomic<Duration> added_{Duration::zero()};
+};
+
+struct Receiver {
+  explicit Receiver(const std::string& address)
+      : subscription({address}, std::nullopt, changed),
+        links({.addresses = {address}, .job_id = "job", .receiver_id = "r0"}, subscription, clock) {
+  }
+
+  SyncTarget Target() {
+    REQUIRE(Eventually([this] { return subscription.Target().has_value(); }));
+    return *subscription.Target();
+  }
+  Result<Spool> Fetch(const SyncTarget& target) {
+    return links.FetchObject(
+        target, TrainerRank(0), WeightVersion(4),
+        {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 20});
+  }
+
+  JumpingClock clock;
+  ChangeSignal changed;
+  Subscription subscription;
+  SyncLinks links;
+};
+
+}  // namespace
+
+TEST_CASE("a receiver says who it is, hears what is offered and answers with the nonce", "[sync]") {
+  FakeSender sender;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  const SyncTarget target = receiver.Target();
+  CHECK(target.version == WeightVersion(5));
+  CHECK(target.stream == kStream);
+  CHECK(target.ranks[0].nonce == 2);
+  CHECK(sender.Heard()[0].hello().receiver_id() == "r0");
+  CHECK(sender.Heard()[0].hello().job_id() == "job");
+  CHECK(sender.Heard()[0].hello().have_version() == 0);
+
+  receiver.links.Staged(target, TrainerRank(0));
+  receiver.links.Committed(target, TrainerRank(0), {.pause_seconds = 0.5});
+  receiver.links.Rejected(
+      target, TrainerRank(0),
+      {.last_good = WeightVersion(4), .reason = DataLossError("bad"), .slices = {RankSlice(1)}});
+  REQUIRE(Eventually([&] { return sender.Heard().size() >= 4; }));
+  const std::vector<v1::SyncUp> heard = sender.Heard();
+  CHECK(heard[1].ack().nonce() == 2);
+  CHECK(heard[1].ack().stage() == v1::Ack::STAGED);
+  CHECK(heard[2].ack().pause_seconds() == 0.5);
+  CHECK(heard[3].nack().last_good_version() == 4);
+  CHECK(heard[3].nack().rank_slices(0) == 1);
+}
+
+TEST_CASE("a restarted sender is found again and told what is committed", "[sync]") {
+  auto sender = std::make_unique<FakeSender>();
+  const int port = sender->port();
+  Receiver receiver(sender->address());
+  receiver.links.Start();
+  receiver.Target();
+  sender.reset();
+  REQUIRE(Eventually([&] { return !receiver.subscription.Target().has_value(); }));
+  receiver.subscription.SetLive(VersionAt{.stream = kStream, .version = WeightVersion(5)});
+  FakeSender again(port);
+  receiver.Target();
+  // In Hello, or, when that was on its way already, as an acknowledgement after it.
+  REQUIRE(Eventually([&] {
+    const std::vector<v1::SyncUp> heard = again.Heard();
+    return (!heard.empty() && heard[0].hello().have_version() == 5) ||
+           again.HeardAck(v1::Ack::COMMITTED, 5);
+  }));
+}
+
+TEST_CASE("a sender that falls silent is dropped and tried again", "[sync]") {
+  FakeSender sender;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  receiver.Target();
+  REQUIRE(sender.Heard().size() == 1);
+  receiver.clock.Jump(limits::kKeepaliveTimeout);
+  REQUIRE(Eventually([&] { return sender.Heard().size() >= 2; }));
+  CHECK(sender.Heard()[1].has_hello());
+  receiver.Target();
+}
+
+TEST_CASE("a broken transfer goes on where it stopped", "[fetch]") {
+  FakeSender sender;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  const SyncTarget target = receiver.Target();
+  sender.chunks_before_cut = 4;
+  const auto spool = receiver.Fetch(target);
+  REQUIRE(spool.ok());
+  CHECK(spool->size_bytes() == 950);
+  CHECK(sender.offsets == std::vector<uint64_t>{0, 400, 800});
+}
+
+TEST_CASE("a sender that never gets anywhere is given up", "[fetch]") {
+  FakeSender sender;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  const SyncTarget target = receiver.Target();
+  sender.chunks_before_cut = 0;
+  CHECK(absl::IsUnavailable(receiver.Fetch(target).status()));
+  CHECK(sender.offsets.size() == static_cast<size_t>(limits::kFetchAttemptsMax));
+}
+
+TEST_CASE("a delta that is not to be had is not asked for twice", "[fetch]") {
+  FakeSender sender;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  const SyncTarget target = receiver.Target();
+  sender.object = "";
+  sender.fetch_end = {grpc::StatusCode::ABORTED, "not retained"};
+  CHECK(absl::IsAborted(receiver.Fetch(target).status()));
+  CHECK(sender.offsets.size() == 1);
+}
+
+TEST_CASE("chunks that do not follow each other are refused", "[fetch]") {
+  FakeSender sender;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  const SyncTarget target = receiver.Target();
+  sender.offset_lie = 1;
+  CHECK(absl::IsDataLoss(receiver.Fetch(target).status()));
+}
+
+TEST_CASE("full tensors that break off go on with the slice that was not finished", "[fetch]") {
+  FakeSender sender;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  const SyncTarget target = receiver.Target();
+  const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(1)};
+  sender.frames_before_cut = 3;  // both blocks of slice 0, one of slice 1
+  const auto full = receiver.links.FetchFull(
+      target, TrainerRank(0), *sender.layout, slices,
+      {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 24});
+  REQUIRE(full.ok());
+  REQUIRE(full->frames.size() == 4);
+  CHECK(full->frames[2].slice == RankSlice(1));
+  CHECK(full->frames[2].entry.first_block == 0);
+  CHECK(sender.full_requests == std::vector<std::vector<uint32_t>>{{0, 1}, {1}});
+}
+
+TEST_CASE("cancelling ends transfers at once, those to come too", "[fetch]") {
+  FakeSender sender;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  const SyncTarget target = receiver.Target();
+  receiver.links.CancelFetches();
+  CHECK(absl::IsCancelled(receiver.Fetch(target).status()));
+}
+
+TEST_CASE("a sender of another protocol major is refused by name", "[sync]") {
+  FakeSender sender;
+  sender.protocol_major = kProtocolMajor + 1;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  REQUIRE(Eventually([&] {
+    return receiver.subscription.Peers()[0].last_error.find("upgrade the older one") !=
+           std::string::npos;
+  }));
+  CHECK_FALSE(receiver.subscription.Target().has_value());
+}
+
+}  // namespace dws
