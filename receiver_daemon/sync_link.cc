@@ -24,6 +24,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
                    static_cast<int>(limits::kReconnectDelayMax.count()));
   // A connection of its own: one sender's trouble is not another's.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Weights do not go through the proxy of the environment.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 

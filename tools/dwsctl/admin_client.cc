@@ -32,6 +32,8 @@ Status Explain(const grpc::Status& error, const DaemonTarget& target,
 Result<v1::StatusReply> FetchStatus(const DaemonTarget& target, std::chrono::milliseconds timeout) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(limits::kGrpcMessageBytesMax);
+  // A daemon is asked directly, whatever http_proxy says.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   const auto channel =
       grpc::CreateCustomChannel(target.grpc_target, grpc::InsecureChannelCredentials(), arguments);
   const auto stub = v1::AdminService::NewStub(channel);

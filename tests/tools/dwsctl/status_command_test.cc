@@ -84,6 +84,16 @@ TEST_CASE("status asks the daemon at a TCP address", "[dwsctl]") {
   CHECK(outcome.out.find("committed 12\n") != std::string::npos);
 }
 
+TEST_CASE("status asks the daemon directly, not the proxy of the environment", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder / "receiver.sock");
+  REQUIRE(setenv("http_proxy", "http://127.0.0.1:1", 1) == 0);  // nobody listens there
+  const Outcome outcome = RunLine("status --address " + daemon.address());
+  REQUIRE(unsetenv("http_proxy") == 0);
+  CHECK(outcome.error.empty());
+  CHECK(outcome.code == ExitCode::kOk);
+}
+
 TEST_CASE("status asks the daemon at a unix socket", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder / "receiver.sock");
