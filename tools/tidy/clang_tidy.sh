@@ -6,6 +6,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
+if ! command -v clang-tidy >/dev/null; then
+  echo "clang_tidy.sh: clang-tidy is not installed: tools/install.sh" >&2
+  exit 1
+fi
 tools/bazel.sh build //proto/... >/dev/null 2>&1 || {
   echo "clang_tidy.sh: //proto does not build: tools/bazel.sh build //proto/..." >&2
   exit 1
