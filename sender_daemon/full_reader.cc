@@ -48,12 +48,21 @@ std::vector<FullReader::Piece> FullReader::TakePieces() {
   return pieces;
 }
 
+Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout) {
+  const WeightVersion last = chain_.empty() ? version_ : chain_.back()->version;
+  if (snapshot_version == last) return OkStatus();
+  DWS_RETURN_IF_ERROR(log_->WaitFor(snapshot_version, timeout));  // captured, perhaps not sealed yet
+  DWS_ASSIGN_OR_RETURN(const auto newer, log_->Chain(last, snapshot_version));
+  chain_.insert(chain_.end(), newer.begin(), newer.end());
+  return OkStatus();
+}
+
 // Newest version first: each one's steps are taken back from what it led to.
-Status FullReader::Undo(Piece& piece, const std::vector<RetainedVersionPtr>& chain) const {
+Status FullReader::Undo(Piece& piece) const {
   const RankLayout::SliceEntry& slice = snapshot_->layout().slice(piece.slice);
   std::vector<EncodedBlockView> views(piece.block_count);
   DecodedBlock decoded;
-  for (auto version = chain.rbegin(); version != chain.rend(); ++version) {
+  for (auto version = chain_.rbegin(); version != chain_.rend(); ++version) {
     DWS_RETURN_IF_ERROR((*version)->FindBlocks(piece.slice, piece.first_block, views));
     for (uint32_t i = 0; i < piece.block_count; ++i) {
       if (views[i].mode == BlockMode::kEmpty) continue;
@@ -83,13 +92,9 @@ Result<std::vector<FullFrame>> FullReader::Next(Duration timeout) {
   }
   snapshot_->gate().EndRead();
 
-  std::vector<RetainedVersionPtr> chain;
-  if (at != version_) {
-    DWS_RETURN_IF_ERROR(log_->WaitFor(at, timeout));  // captured, perhaps not sealed yet
-    DWS_ASSIGN_OR_RETURN(chain, log_->Chain(version_, at));
-  }
+  DWS_RETURN_IF_ERROR(ExtendChain(at, timeout));
   for (Piece& piece : pieces) {
-    DWS_RETURN_IF_ERROR(Undo(piece, chain));
+    DWS_RETURN_IF_ERROR(Undo(piece));
     const DType dtype = snapshot_->layout().slice(piece.slice).dtype;
     const size_t block_bytes = size_t{limits::kBlockElements} * ElementBytes(dtype);
     std::vector<EncodedBlock> blocks;

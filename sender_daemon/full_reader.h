@@ -44,12 +44,16 @@ class FullReader {
     std::vector<std::byte> bytes;
   };
   std::vector<Piece> TakePieces();
-  Status Undo(Piece& piece, const std::vector<RetainedVersionPtr>& chain) const;
+  Status ExtendChain(WeightVersion snapshot_version, Duration timeout);
+  Status Undo(Piece& piece) const;
 
   const std::shared_ptr<Snapshot> snapshot_;
   const std::shared_ptr<DeltaLog> log_;
   const WeightVersion version_;
   const std::vector<RankSlice> slices_;
+  // Every version after `version_` that the snapshot has been seen at. Held here, they outlive their place in the
+  // log: a transfer that takes longer than the log retains still ends.
+  std::vector<RetainedVersionPtr> chain_;
   size_t next_slice_ = 0;    // index in slices_
   uint32_t next_block_ = 0;  // of that slice
 };

@@ -78,9 +78,19 @@ Nonce ReceiverHub::NextNonce(ConnectionId connection, bool announcement) {
   return state_.NextNonce(connection, announcement);
 }
 
+bool ReceiverHub::Plausible(const StreamId& stream, WeightVersion version) const {
+  // An empty log is that of a restarted sender: the receiver knows more than we do.
+  const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
+  if (newest == nullptr || rank_->stream != stream || version <= newest->version) return true;
+  LogWarning("report_ignored version={} newest={} reason='it was never published'", version.value(),
+             newest->version.value());
+  return false;
+}
+
 void ReceiverHub::OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version) {
   {
     MutexLock lock(mutex_);
+    if (!Plausible(stream, version)) return;
     state_.OnHave(connection, stream, version, clock_.Now());
   }
   FinishWaits();
@@ -96,6 +106,7 @@ void ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
                               const CommitReport& report) {
   {
     MutexLock lock(mutex_);
+    if (!Plausible(stream, report.version)) return;
     state_.OnCommitted(connection, stream, report, clock_.Now());
   }
   FinishWaits();
@@ -108,10 +119,16 @@ void ReceiverHub::OnNack(ConnectionId connection, Nonce nonce, const StreamId& s
 }
 
 void ReceiverHub::Welcome(RankStatePtr state) {
+  std::vector<Wait> over;
   {
     MutexLock lock(mutex_);
+    // A version number of one stream says nothing in another.
+    if (rank_ != nullptr && rank_->stream != state->stream) over.swap(waits_);
     state_.StartStream(state->stream);
     rank_ = std::move(state);
+  }
+  for (Wait& wait : over) {
+    wait.done(AbortedError("the stream ended before version {} was committed", wait.version.value()));
   }
   for (const auto& connection : Connections()) connection->WelcomeDue();
 }

@@ -74,6 +74,8 @@ class ReceiverHub {
 
  private:
   void Run();
+  // A receiver cannot have what was never published.
+  bool Plausible(const StreamId& stream, WeightVersion version) const REQUIRES(mutex_);
   // Takes out the waits that are over, with their results.
   using Finished = std::vector<std::pair<Wait, Result<WaitOutcome>>>;
   Finished TakeFinished() REQUIRES(mutex_);

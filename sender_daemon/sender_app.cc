@@ -11,8 +11,9 @@
 namespace dws {
 namespace {
 
-// Transfers wait in these threads for a gap between captures, or for a squash.
-constexpr size_t kServeThreads = 2;
+// Deltas are squashed in the first, joiners wait for a gap between captures in the second.
+constexpr size_t kDeltaThreads = 2;
+constexpr size_t kFullThreads = 2;
 constexpr size_t kServeQueueMax = 4 * limits::kReceiversMax;
 constexpr size_t kTrainerQueueMax = 1024;
 
@@ -56,7 +57,8 @@ Status SenderApp::StartParts() {
           }});
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles"}));
   trainer_executor_ = std::make_unique<Executor>(1, kTrainerQueueMax);
-  serve_executor_ = std::make_unique<Executor>(kServeThreads, kServeQueueMax);
+  delta_executor_ = std::make_unique<Executor>(kDeltaThreads, kServeQueueMax);
+  full_executor_ = std::make_unique<Executor>(kFullThreads, kServeQueueMax);
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{.job_id = options_.job_id,
                               .trainer_rank = TrainerRank(options_.trainer_rank),
@@ -77,13 +79,20 @@ Status SenderApp::StartParts() {
                                   UpdateReadiness();
                                   hub_->Welcome(std::move(state));
                                 },
-                            .on_gone = [](const std::string&) {}});
+                            .on_gone =
+                                [this] {
+                                  {
+                                    MutexLock lock(readiness_mutex_);
+                                    registered_ = false;
+                                  }
+                                  UpdateReadiness();
+                                }});
   return OkStatus();
 }
 
 Status SenderApp::StartServers() {
   trainer_service_ = std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_);
-  sync_service_ = std::make_unique<SyncServiceImpl>(*hub_, *serve_executor_);
+  sync_service_ = std::make_unique<SyncServiceImpl>(*hub_, *delta_executor_, *full_executor_);
   const auto fill = [this](v1::StatusReply& reply) { FillStatus(reply); };
   local_admin_ = std::make_unique<AdminServiceImpl>(fill);
   remote_admin_ = std::make_unique<AdminServiceImpl>(fill);
@@ -173,9 +182,10 @@ void SenderApp::Stop() {
   if (hub_ != nullptr) hub_->Stop();
   if (local_server_ != nullptr) local_server_->Shutdown();
   if (remote_server_ != nullptr) remote_server_->Shutdown();
+  if (trainer_executor_ != nullptr) trainer_executor_->Stop();  // its tasks use the handle socket
   handles_.reset();
-  if (trainer_executor_ != nullptr) trainer_executor_->Stop();
-  if (serve_executor_ != nullptr) serve_executor_->Stop();
+  if (delta_executor_ != nullptr) delta_executor_->Stop();
+  if (full_executor_ != nullptr) full_executor_->Stop();
   // What was captured is still recorded, if the disk lets us.
   if (pipeline_ != nullptr) {
     if (const Status drained = pipeline_->Drain(limits::kShutdownGrace); !drained.ok()) {

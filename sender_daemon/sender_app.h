@@ -68,7 +68,8 @@ class SenderApp {
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
   std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial
-  std::unique_ptr<Executor> serve_executor_;
+  std::unique_ptr<Executor> delta_executor_;
+  std::unique_ptr<Executor> full_executor_;
   std::unique_ptr<TrainerSession> session_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::unique_ptr<SyncServiceImpl> sync_service_;

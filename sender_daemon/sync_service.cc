@@ -63,14 +63,17 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
 // Sends full tensors frame by frame; frames are made on the executor. Owns itself until OnDone.
 class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
  public:
-  explicit FullStream(Executor& executor) : executor_(executor) {}
+  // `transfers` counts the streams that live.
+  FullStream(Executor& executor, std::atomic<size_t>& transfers)
+      : executor_(executor), transfers_(transfers) {}
+  ~FullStream() override { --transfers_; }
 
   void Send(std::unique_ptr<FullReader> reader) {
     reader_ = std::move(reader);
     Refill();
   }
   void Refill() {
-    auto frames = reader_->Next(limits::kRpcDeadline);
+    auto frames = reader_->Next(limits::kSnapshotReadDeadline);
     if (!frames.ok()) return Finish(ToGrpc(frames.status()));
     if (frames->empty()) return Finish(grpc::Status::OK);
     for (FullFrame& frame : *frames) frames_.push_back(std::move(frame));
@@ -94,6 +97,7 @@ class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
   }
 
   Executor& executor_;
+  std::atomic<size_t>& transfers_;
   std::unique_ptr<FullReader> reader_;
   std::deque<FullFrame> frames_;
   v1::FullFrame message_;
@@ -171,7 +175,7 @@ grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackS
                                                                  const v1::FetchRequest* request) {
   auto* stream = new FetchStream;
   // Composing a squash takes a while.
-  if (!executor_.Post([this, stream, request] {
+  if (!delta_executor_.Post([this, stream, request] {
         auto range = OpenRange(hub_, *request);
         if (!range.ok()) return stream->Finish(ToGrpc(range.status()));
         stream->Send(std::move(range->object), range->offset, range->length);
@@ -183,8 +187,13 @@ grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackS
 
 grpc::ServerWriteReactor<v1::FullFrame>* SyncServiceImpl::FetchFull(grpc::CallbackServerContext*,
                                                                     const v1::FetchFullRequest* request) {
-  auto* stream = new FullStream(executor_);
-  if (!executor_.Post([this, stream, request] {
+  const bool admitted = ++full_transfers_ <= limits::kFullTransfersMax;
+  auto* stream = new FullStream(full_executor_, full_transfers_);
+  if (!admitted) {
+    stream->Finish(ToGrpc(Busy()));
+    return stream;
+  }
+  if (!full_executor_.Post([this, stream, request] {
         auto reader = OpenFull(hub_, *request);
         if (!reader.ok()) return stream->Finish(ToGrpc(reader.status()));
         stream->Send(*std::move(reader));

@@ -2,6 +2,7 @@
 // announce, the log and the full reader make the bytes. Reactions never block: work that may goes to an executor.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -13,7 +14,10 @@ namespace dws {
 
 class SyncServiceImpl final : public v1::SyncService::CallbackService {
  public:
-  SyncServiceImpl(ReceiverHub& hub, Executor& executor) : hub_(hub), executor_(executor) {}
+  // `delta_executor` makes deltas ready; `full_executor` reads the snapshot, which waits for captures: joiners must
+  // not hold up those who follow.
+  SyncServiceImpl(ReceiverHub& hub, Executor& delta_executor, Executor& full_executor)
+      : hub_(hub), delta_executor_(delta_executor), full_executor_(full_executor) {}
 
   grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* Sync(grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
@@ -26,7 +30,9 @@ class SyncServiceImpl final : public v1::SyncService::CallbackService {
 
  private:
   ReceiverHub& hub_;
-  Executor& executor_;
+  Executor& delta_executor_;
+  Executor& full_executor_;
+  std::atomic<size_t> full_transfers_{0};
 };
 
 }  // namespace dws

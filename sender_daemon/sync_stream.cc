@@ -28,7 +28,7 @@ void FillAnnounce(const RankState& state, v1::Announce& announce) {
   for (const RetainedVersionPtr& version : state.log->All()) {
     announce.add_versions(version->version.value());
     announce.set_object_bytes(version->object.size());
-    *announce.mutable_state_token() = ToProto(StateToken(version->after));
+    *announce.mutable_state_token() = ToProto(version->manifest.state_token);
   }
 }
 

@@ -10,6 +10,15 @@ namespace dws {
 namespace {
 
 constexpr double kWaitSecondsMax = 24 * 3600;
+// The trainer's clock runs out a little before ours does: the deadline travels as a duration.
+constexpr std::chrono::milliseconds kDeadlineMargin{100};
+
+bool StillWanted(const grpc::CallbackServerContext& context) {
+  return !context.IsCancelled() &&
+         std::chrono::system_clock::now() + kDeadlineMargin < context.deadline();
+}
+
+Status GivenUp() { return CancelledError("the trainer gave the call up before its turn came"); }
 
 Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {
   switch (request.policy()) {
@@ -31,7 +40,10 @@ Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {
 template <typename Call>
 grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* context, Call call) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (!executor_.Post([reactor, call = std::move(call)] { reactor->Finish(ToGrpc(call())); })) {
+  auto task = [context, reactor, call = std::move(call)] {
+    reactor->Finish(ToGrpc(StillWanted(*context) ? call() : GivenUp()));
+  };
+  if (!executor_.Post(std::move(task))) {
     reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
   }
   return reactor;
@@ -53,7 +65,9 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Begin(grpc::CallbackServerContext*
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Put(grpc::CallbackServerContext* context,
                                                   const v1::PutRequest* request, v1::PutReply*) {
-  return Post(context, [this, request] { return session_.Put(*request); });
+  return Post(context, [this, context, request] {
+    return session_.Put(*request, [context] { return StillWanted(*context); });
+  });
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Abort(grpc::CallbackServerContext* context,
@@ -64,8 +78,8 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Abort(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* TrainerServiceImpl::Publish(grpc::CallbackServerContext* context,
                                                       const v1::PublishRequest* request,
                                                       v1::PublishReply* reply) {
-  return Post(context, [this, request, reply]() -> Status {
-    DWS_ASSIGN_OR_RETURN(*reply, session_.Publish(*request));
+  return Post(context, [this, context, request, reply]() -> Status {
+    DWS_ASSIGN_OR_RETURN(*reply, session_.Publish(*request, [context] { return StillWanted(*context); }));
     return OkStatus();
   });
 }

@@ -28,7 +28,8 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
                                  v1::WaitReply* reply) override;
 
  private:
-  // Runs `call` on the executor and finishes the RPC with what it returns.
+  // Runs `call` on the executor and finishes the RPC with what it returns. A call that waited until its trainer
+  // gave up is not run.
   template <typename Call>
   grpc::ServerUnaryReactor* Post(grpc::CallbackServerContext* context, Call call);
 

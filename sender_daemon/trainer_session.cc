@@ -4,6 +4,7 @@
 #include <future>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 
@@ -22,15 +23,8 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
     return InvalidArgumentError("trainer rank {} came to the sender of rank {}",
                                 registration.trainer_rank.value(), options_.trainer_rank.value());
   }
+  DWS_RETURN_IF_ERROR(CheckAdmission(registration));
   const SenderLedgerState ledger = parts_.ledger->state();
-  DWS_RETURN_IF_ERROR(CheckStream(ledger.stream(), registration.stream));
-  if (state_ != nullptr && state_->stream == registration.stream &&
-      !(state_->layout() == registration.layout)) {
-    return FailedPreconditionError(
-        "the layout of stream {} changed: a stream keeps its layout, start a new one with a higher "
-        "incarnation",
-        ToString(registration.stream));
-  }
   const bool same_stream = ledger.stream() == registration.stream;
   v1::RegisterReply reply;
   reply.set_last_version(same_stream && ledger.last_version().has_value() ? ledger.last_version()->value()
@@ -62,6 +56,18 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   return reply;
 }
 
+Status TrainerSession::CheckAdmission(const Registration& registration) const {
+  DWS_RETURN_IF_ERROR(CheckStream(parts_.ledger->state().stream(), registration.stream));
+  if (state_ != nullptr && state_->stream == registration.stream &&
+      !(state_->layout() == registration.layout)) {
+    return FailedPreconditionError(
+        "the layout of stream {} changed: a stream keeps its layout, start a new one with a higher "
+        "incarnation",
+        ToString(registration.stream));
+  }
+  return OkStatus();
+}
+
 Status TrainerSession::OnDescriptors(uint64_t session, const Registration& registration,
                                      HandleRegistrationId handle, std::vector<UniqueFd> descriptors) {
   std::vector<HostRegion> regions;
@@ -83,7 +89,11 @@ Status TrainerSession::OnDescriptors(uint64_t session, const Registration& regis
   if (done.wait_for(limits::kRpcDeadline) != std::future_status::ready) {
     return DeadlineExceededError("the registration was not activated in time; register again");
   }
-  return done.get();
+  try {
+    return done.get();
+  } catch (const std::future_error&) {  // the executor stopped and dropped the task
+    return UnavailableError("the sender is shutting down");
+  }
 }
 
 Status TrainerSession::Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
@@ -92,6 +102,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration, Han
     return FailedPreconditionError("another trainer registered for rank {} meanwhile",
                                    registration.trainer_rank.value());
   }
+  DWS_RETURN_IF_ERROR(CheckAdmission(registration));  // again: others may have come and gone since Register
   Live live{.session = session, .handle = handle};
   if (registration.ring.has_value()) {
     live.ring = std::move(regions.front());
@@ -103,6 +114,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration, Han
     LogWarning("trainer_fenced session={} by={}", live_->session, session);
     const HandleRegistrationId old = live_->handle;
     live_.reset();  // an open version is undone
+    present_.store(false);
     parts_.handles->Drop(old);
   }
   DWS_ASSIGN_OR_RETURN(state_, OpenState(registration));
@@ -145,7 +157,7 @@ void TrainerSession::OnHangup(uint64_t session) {
   LogInfo("trainer_gone session={} client='{}'", session, live_->registration.client);
   live_.reset();  // an open version is undone, memory is unmapped
   present_.store(false);
-  parts_.on_gone("the trainer hung up");
+  parts_.on_gone();
 }
 
 Result<TrainerSession::Live*> TrainerSession::Find(uint64_t session) {
@@ -187,7 +199,7 @@ Status TrainerSession::Begin(const v1::BeginRequest& request) {
   return OkStatus();
 }
 
-Status TrainerSession::Put(const v1::PutRequest& request) {
+Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& still_wanted) {
   DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
   if (live->open_version == nullptr || live->open_version->version().value() != request.version()) {
     return FailedPreconditionError("version {} is not open: begin it first", request.version());
@@ -212,7 +224,11 @@ Status TrainerSession::Put(const v1::PutRequest& request) {
       live->ring.bytes().subspan(uint64_t{request.bucket()} * ring.bucket_bytes, ring.bucket_bytes);
   DWS_ASSIGN_OR_RETURN(const BucketSource source,
                        BucketSource::Create(state_->layout(), bucket, std::move(pieces)));
-  return live->open_version->Blocks(source.Blocks(), source);
+  DWS_RETURN_IF_ERROR(live->open_version->Blocks(source.Blocks(), source));
+  if (still_wanted()) return OkStatus();
+  live->open_version.reset();
+  return CancelledError("a put into version {} was given up by the trainer: nothing of the version is kept",
+                        request.version());
 }
 
 Status TrainerSession::Abort(const v1::AbortRequest& request) {
@@ -224,7 +240,8 @@ Status TrainerSession::Abort(const v1::AbortRequest& request) {
   return OkStatus();
 }
 
-Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& request) {
+Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& request,
+                                                 const StillWanted& still_wanted) {
   const TimePoint accepted_at = parts_.clock->Now();
   const WeightVersion version(request.version());
   DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
@@ -235,9 +252,15 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
                                    version.value());
   }
   DWS_RETURN_IF_ERROR(parts_.pipeline->Reserve(limits::kRpcDeadline));
-  if (!ring) {
+  if (!ring && still_wanted()) {
     live->open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version);
-    DWS_RETURN_IF_ERROR(live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident));
+    // Every block once: it cannot be refused.
+    DWS_CHECK(live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident).ok());
+  }
+  if (!still_wanted()) {
+    live->open_version.reset();
+    return CancelledError("publishing version {} was given up by the trainer: nothing of it is kept",
+                          version.value());
   }
   DWS_ASSIGN_OR_RETURN(CapturedVersion captured, live->open_version->Finish());
   live->open_version.reset();

@@ -62,17 +62,21 @@ class TrainerSession {
     SharedSenderLedger* ledger = nullptr;
     PublishPipeline* pipeline = nullptr;
     std::function<void(RankStatePtr)> on_state;       // a registration is live
-    std::function<void(const std::string&)> on_gone;  // the trainer hung up
+    std::function<void()> on_gone;                    // the trainer hung up
   };
   TrainerSession(Options options, Parts parts);
+
+  // False once the trainer gave a call up: it may be overwriting what the call reads, so nothing of the version is
+  // kept. CANCELLED.
+  using StillWanted = std::function<bool()>;
 
   // The errors of all calls: INVALID_ARGUMENT fix the request; FAILED_PRECONDITION this trainer must stop (fenced,
   // an old stream, a version that does not increase); RESOURCE_EXHAUSTED try later.
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request);
   Status Begin(const v1::BeginRequest& request);
-  Status Put(const v1::PutRequest& request);
+  Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
   Status Abort(const v1::AbortRequest& request);
-  Result<v1::PublishReply> Publish(const v1::PublishRequest& request);
+  Result<v1::PublishReply> Publish(const v1::PublishRequest& request, const StillWanted& still_wanted);
   // Whether Wait makes sense. ABORTED: this sender does not know the version and will not.
   Status CheckWait(const v1::WaitRequest& request);
 
@@ -88,6 +92,8 @@ class TrainerSession {
     std::unique_ptr<Capture> open_version;  // ring handover, between Begin and Publish or Abort
   };
 
+  // Whether its stream and layout may follow what was there before.
+  Status CheckAdmission(const Registration& registration) const;
   Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
                   std::vector<HostRegion> regions);
   // What the handle socket calls, on its thread.
@@ -102,8 +108,8 @@ class TrainerSession {
   const Options options_;
   const Parts parts_;
   uint64_t last_session_ = 0;
-  std::optional<Live> live_;
   RankStatePtr state_;
+  std::optional<Live> live_;  // after state_: an open version refers to its snapshot
   std::atomic<bool> present_{false};
 };
 

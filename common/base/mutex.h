@@ -59,11 +59,14 @@ class CondVar {
   bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout) REQUIRES(mutex)
       NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    // system_clock: TSan in g++ 12 does not see pthread_cond_clockwait, which steady waits use.
-    const auto until = std::chrono::system_clock::now() + timeout;
-    const bool notified = cond_.wait_until(
-        lock, std::chrono::time_point_cast<std::chrono::system_clock::duration>(until)) ==
-        std::cv_status::no_timeout;
+#if defined(__SANITIZE_THREAD__)
+    // TSan in g++ 12 does not see pthread_cond_clockwait, which steady waits use.
+    const auto until = std::chrono::time_point_cast<std::chrono::system_clock::duration>(
+        std::chrono::system_clock::now() + timeout);
+    const bool notified = cond_.wait_until(lock, until) == std::cv_status::no_timeout;
+#else
+    const bool notified = cond_.wait_for(lock, timeout) == std::cv_status::no_timeout;  // steady
+#endif
     lock.release();
     return notified;
   }

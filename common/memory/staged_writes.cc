@@ -10,8 +10,9 @@
 namespace dws {
 namespace {
 
-// A block's offsets and values (64 Ki elements of at most 4 + 8 bytes) fit one chunk.
-constexpr size_t kChunkBytes = size_t{1} << 20;
+// Chunks double: a frame with one changed element must not cost what one with thousands does.
+constexpr size_t kChunkBytesMin = size_t{1} << 10;
+constexpr size_t kChunkBytesMax = size_t{1} << 20;
 
 // The targets are scattered over gigabytes: without prefetching, every write waits for its cache
 // line.
@@ -46,7 +47,9 @@ StagedWrites& StagedWrites::operator=(StagedWrites&& other) noexcept {
 std::byte* StagedWrites::Allocate(size_t size) {
   size = (size + 7) / 8 * 8;
   if (chunks_.empty() || chunks_.back().capacity - chunks_.back().used < size) {
-    const size_t capacity = std::max(size, kChunkBytes);
+    const size_t next =
+        chunks_.empty() ? kChunkBytesMin : std::min(chunks_.back().capacity * 2, kChunkBytesMax);
+    const size_t capacity = std::max(size, next);
     chunks_.push_back({.bytes = std::make_unique_for_overwrite<std::byte[]>(capacity),
                        .capacity = capacity,
                        .used = 0});

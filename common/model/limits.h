@@ -27,7 +27,7 @@ inline constexpr uint64_t kObjectBytesMax = uint64_t{1} << 42;
 inline constexpr uint64_t kFetchChunkBytesMax = uint64_t{1} << 20;
 inline constexpr int kGrpcMessageBytesMax = 64 << 20;  // layouts and descriptions of many slices
 inline constexpr size_t kIdBytesMax = 256;             // job ids, receiver ids, client names
-inline constexpr size_t kErrorBytesMax = 4096;         // of a NACK's message
+inline constexpr size_t kErrorBytesMax = 4096;  // of a NACK's or an RPC's message
 
 // Registrations.
 inline constexpr size_t kRegionsMax = 1024;
@@ -43,6 +43,7 @@ inline constexpr size_t kHandleExpectationsMax = 1024;  // tokens given out and 
 inline constexpr size_t kReceiversMax = 4096;
 inline constexpr size_t kRetainedVersionsMax = 1024;
 inline constexpr size_t kSealBacklogMax = 2;  // captured versions that wait to be sealed
+inline constexpr size_t kFullTransfersMax = 64;   // FetchFull streams at a time
 inline constexpr size_t kComposedCacheMax = 8;  // squashed objects kept for other receivers
 
 // Receiver.
@@ -64,6 +65,7 @@ inline constexpr uint64_t kLedgerCompactBytes = uint64_t{1} << 20;
 inline constexpr std::chrono::seconds kKeepaliveInterval{2};
 inline constexpr std::chrono::seconds kKeepaliveTimeout{10};
 inline constexpr std::chrono::seconds kRpcDeadline{30};
+inline constexpr std::chrono::seconds kSnapshotReadDeadline{10};  // for a gap between captures
 inline constexpr std::chrono::seconds kPauseDeadline{60};
 inline constexpr std::chrono::seconds kHandleTimeout{10};
 inline constexpr std::chrono::seconds kShutdownGrace{5};

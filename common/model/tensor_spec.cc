@@ -190,7 +190,12 @@ Status Validate(const TensorSpec& spec) {
 std::string ToString(const TensorSpec& spec) {
   std::string text = fmt::format("{} [{}]", ToString(spec.dtype), fmt::join(spec.shape, ", "));
   if (spec.cuts.empty()) return text + " uncut";
-  return text + fmt::format(" cut on dim {} at {{{}}}", spec.cut_dim, fmt::join(spec.cuts, ", "));
+  constexpr size_t kShown = 16;  // a grid may have thousands of cuts, a message may not
+  const size_t shown = std::min(kShown, spec.cuts.size());
+  text += fmt::format(" cut on dim {} at {{{}", spec.cut_dim,
+                      fmt::join(spec.cuts.begin(), spec.cuts.begin() + static_cast<long>(shown), ", "));
+  if (shown == spec.cuts.size()) return text + "}";
+  return text + fmt::format(", ... {}}} ({} slices)", spec.cuts.back(), spec.SliceCount());
 }
 
 std::vector<uint64_t> RowMajorStrides(const std::vector<uint64_t>& shape) {

@@ -4,14 +4,21 @@
 #include <grpcpp/support/status.h>
 
 #include <string>
+#include <utility>
 
 #include "common/base/status.h"
+#include "common/model/limits.h"
 
 namespace dws {
 
+// A status travels in a header that gRPC limits to 8 KiB; a longer message would not arrive at all.
 inline grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(Message(status))};
+  std::string message(Message(status));
+  if (message.size() > limits::kErrorBytesMax) {
+    message = message.substr(0, limits::kErrorBytesMax) + " ... (shortened)";
+  }
+  return {static_cast<grpc::StatusCode>(status.code()), std::move(message)};
 }
 
 inline Status FromGrpc(const grpc::Status& status) {

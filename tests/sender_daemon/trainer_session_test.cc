@@ -72,7 +72,7 @@ class Fixture {
                               .ledger = &ledger_,
                               .pipeline = &pipeline_,
                               .on_state = [this](RankStatePtr state) { state_ = std::move(state); },
-                              .on_gone = [this](const std::string&) { gone_.set_value(); }});
+                              .on_gone = [this] { gone_.set_value(); }});
   }
   ~Fixture() {
     handles_.reset();
@@ -94,7 +94,9 @@ class Fixture {
     v1::PublishRequest request;
     request.set_session(session_id);
     request.set_version(version);
-    return Run([&](TrainerSession& session) { return session.Publish(request); });
+    return Run([&](TrainerSession& session) {
+      return session.Publish(request, [this] { return wanted_-- > 0; });
+    });
   }
   // Registers and hands the region over.
   uint64_t Attach(const v1::RegisterRequest& request, const UniqueFd& region, HandleClient& client) {
@@ -122,6 +124,7 @@ class Fixture {
   std::unique_ptr<HandleSocket> handles_;
   RankStatePtr state_;
   std::promise<void> gone_;
+  int wanted_ = 1'000'000;  // how often a call is still wanted when asked
   std::optional<TrainerSession> session_;
 };
 
@@ -187,6 +190,24 @@ TEST_CASE("a version that does not increase is refused and the newest named", "[
     CHECK(refused.status().code() == absl::StatusCode::kFailedPrecondition);
     CHECK(std::string(Message(refused.status())).find("publish 6 or higher") != std::string::npos);
   }
+}
+
+TEST_CASE("a publish that the trainer gave up leaves no version, whenever it did", "[trainer_session]") {
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  HandleClient client;
+  const uint64_t session = fixture.Attach(Resident(1, Layout()), region.fd, client);
+  REQUIRE(fixture.Publish(session, 1).ok());
+  const Weights before = SnapshotWeights(*fixture.state_);
+  region.Set(10, 1);
+  fixture.wanted_ = GENERATE(0, 1);  // given up before the capture, or while it ran
+  CHECK(fixture.Publish(session, 2).status().code() == absl::StatusCode::kCancelled);
+  CHECK(SnapshotWeights(*fixture.state_) == before);
+  CHECK(fixture.state_->snapshot->version() == WeightVersion(1));
+  fixture.wanted_ = 2;
+  const auto again = fixture.Publish(session, 2);
+  REQUIRE(again.ok());
+  CHECK(again->changed_elements() == 1);
 }
 
 TEST_CASE("a second registration fences the first trainer", "[trainer_session]") {
@@ -282,7 +303,7 @@ TEST_CASE("a trainer that dies in the middle of a version leaves no trace of it"
       piece->set_block_count(slice == 0 ? 2 : 1);
       piece->set_offset_bytes(slice == 0 ? 0 : 200'000);
     }
-    REQUIRE(fixture.Run([&](TrainerSession& s) { return s.Put(message); }).ok());
+    REQUIRE(fixture.Run([&](TrainerSession& s) { return s.Put(message, [] { return true; }); }).ok());
   };
   put(1);
   REQUIRE(fixture.Publish(session, 1).ok());
