@@ -64,9 +64,10 @@ Status Capture::Blocks(std::span<const BlockRef> refs, const WeightSource& sourc
     for (size_t j = 0; j < i; ++j) {
       captured_[layout.slice(refs[j].slice).first_block + refs[j].block] = 0;
     }
-    return InvalidArgumentError("tensor '{}': block {} of slice {} was handed over twice in version {}",
-                                layout.tensor(refs[i].slice).name, refs[i].block,
-                                layout.slice(refs[i].slice).slice, version_.value());
+    return InvalidArgumentError(
+        "tensor '{}': block {} of slice {} was handed over twice in version {}",
+        layout.tensor(refs[i].slice).name, refs[i].block, layout.slice(refs[i].slice).slice,
+        version_.value());
   }
   pool_.ParallelFor(refs.size(), [&](size_t index, size_t worker) {
     CaptureBlock(refs[index], source, scratch_[worker]);
@@ -77,14 +78,16 @@ Status Capture::Blocks(std::span<const BlockRef> refs, const WeightSource& sourc
 Result<CapturedVersion> Capture::Finish() {
   DWS_CHECK(open_);
   const RankLayout& layout = snapshot_.layout();
-  CapturedVersion result{.version = version_, .base = snapshot_.version(), .before = snapshot_.digests()};
+  CapturedVersion result{
+      .version = version_, .base = snapshot_.version(), .before = snapshot_.digests()};
   result.after = result.before;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
     for (uint64_t b = slice.first_block; b < slice.first_block + slice.blocks; ++b) {
       if (!result.base.has_value() && captured_[b] == 0) {
         return FailedPreconditionError(
-            "version {} is the first the sender captures and lacks tensor '{}': hand over every tensor",
+            "version {} is the first the sender captures and lacks tensor '{}': hand over every "
+            "tensor",
             version_.value(), layout.tensor(RankSlice(s)).name);
       }
       result.after[s] += block_differences_[b];

@@ -1,5 +1,6 @@
-// Captures weights into the snapshot: diff, encode, digest and snapshot update, block by block over a thread
-// pool. The result is one captured version, or nothing: an unfinished capture is undone from its own steps.
+// Captures weights into the snapshot: diff, encode, digest and snapshot update, block by block over
+// a thread pool. The result is one captured version, or nothing: an unfinished capture is undone
+// from its own steps.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,17 @@ namespace dws {
 // A version after capture: everything that sealing needs, none of the trainer's memory.
 struct CapturedVersion {
   WeightVersion version;
-  std::optional<WeightVersion> base;   // absent for the first version of a snapshot: full tensors only
-  std::vector<EncodedBlock> blocks;    // by rank block number; empty when there is no base
-  std::vector<Digest> before;          // by rank slice
+  std::optional<WeightVersion>
+      base;  // absent for the first version of a snapshot: full tensors only
+  std::vector<EncodedBlock> blocks;  // by rank block number; empty when there is no base
+  std::vector<Digest> before;        // by rank slice
   std::vector<Digest> after;
   uint64_t nnz = 0;
 };
 
-// One version in the making. Lifecycle: Begin (takes the snapshot's gate), Blocks any number of times, then
-// Finish or Undo (which give the gate back); the destructor undoes. Threads: one at a time.
+// One version in the making. Lifecycle: Begin (takes the snapshot's gate), Blocks any number of
+// times, then Finish or Undo (which give the gate back); the destructor undoes. Threads: one at a
+// time.
 class Capture {
  public:
   Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version);
@@ -38,12 +41,12 @@ class Capture {
 
   WeightVersion version() const { return version_; }
 
-  // Captures `refs` from `source`. INVALID_ARGUMENT, with nothing captured: a block that was captured in this
-  // version already, or twice in `refs`.
+  // Captures `refs` from `source`. INVALID_ARGUMENT, with nothing captured: a block that was
+  // captured in this version already, or twice in `refs`.
   Status Blocks(std::span<const BlockRef> refs, const WeightSource& source);
 
-  // Ends the capture; blocks that were not handed over are unchanged. FAILED_PRECONDITION, and the capture stays
-  // open: the first version of a snapshot lacks blocks; names the first tensor.
+  // Ends the capture; blocks that were not handed over are unchanged. FAILED_PRECONDITION, and the
+  // capture stays open: the first version of a snapshot lacks blocks; names the first tensor.
   Result<CapturedVersion> Finish();
 
   // Brings the snapshot back to the state before.

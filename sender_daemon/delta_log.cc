@@ -45,7 +45,8 @@ uint64_t DeltaLog::retained_bytes() const {
   return bytes_;
 }
 
-Result<std::vector<RetainedVersionPtr>> DeltaLog::Chain(WeightVersion base, WeightVersion target) const {
+Result<std::vector<RetainedVersionPtr>> DeltaLog::Chain(WeightVersion base,
+                                                        WeightVersion target) const {
   MutexLock lock(mutex_);
   std::vector<RetainedVersionPtr> chain;
   for (const RetainedVersionPtr& entry : versions_) {
@@ -57,10 +58,10 @@ Result<std::vector<RetainedVersionPtr>> DeltaLog::Chain(WeightVersion base, Weig
     at = entry->version;
   }
   if (at != target || chain.empty()) {
-    return AbortedError("no delta leads from version {} to {}: the log retains {} to {}; take full tensors",
-                        base.value(), target.value(),
-                        versions_.empty() ? 0 : versions_.front()->version.value(),
-                        versions_.empty() ? 0 : versions_.back()->version.value());
+    return AbortedError(
+        "no delta leads from version {} to {}: the log retains {} to {}; take full tensors",
+        base.value(), target.value(), versions_.empty() ? 0 : versions_.front()->version.value(),
+        versions_.empty() ? 0 : versions_.back()->version.value());
   }
   return chain;
 }

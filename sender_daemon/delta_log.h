@@ -1,5 +1,5 @@
-// The retained log: the newest published versions of one stream, ascending, under a cap of bytes and of
-// versions. It composes deltas over several versions and tells what can be served.
+// The retained log: the newest published versions of one stream, ascending, under a cap of bytes
+// and of versions. It composes deltas over several versions and tells what can be served.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ class DeltaLog {
  public:
   DeltaLog(RankLayout layout, DeltaLogLimits limits);
 
-  // Oldest versions go when a limit is passed; the newest always stays. What somebody holds lives on.
+  // Oldest versions go when a limit is passed; the newest always stays. What somebody holds lives
+  // on.
   void Append(RetainedVersionPtr version);
 
   RetainedVersionPtr Newest() const;  // null when empty
@@ -41,7 +42,8 @@ class DeltaLog {
   // Waits until `version` is here. DEADLINE_EXCEEDED when it did not come.
   Status WaitFor(WeightVersion version, Duration timeout) const;
 
-  // The object base -> target: the retained one, or a squash of several, composed once and kept for others.
+  // The object base -> target: the retained one, or a squash of several, composed once and kept for
+  // others.
   Result<ObjectPtr> Object(WeightVersion base, WeightVersion target);
 
  private:
@@ -60,8 +62,9 @@ class DeltaLog {
   std::deque<Composed> composed_ GUARDED_BY(mutex_);  // newest last
 };
 
-// One object for the changes of `chain`, whose versions follow each other. Exact: steps of consecutive versions
-// add up. DATA_LOSS: our own memory is damaged.
-Result<std::vector<std::byte>> Squash(const RankLayout& layout, const std::vector<RetainedVersionPtr>& chain);
+// One object for the changes of `chain`, whose versions follow each other. Exact: steps of
+// consecutive versions add up. DATA_LOSS: our own memory is damaged.
+Result<std::vector<std::byte>> Squash(const RankLayout& layout,
+                                      const std::vector<RetainedVersionPtr>& chain);
 
 }  // namespace dws

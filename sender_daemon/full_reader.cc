@@ -18,7 +18,10 @@ constexpr uint64_t kReadBytes = uint64_t{16} << 20;
 
 FullReader::FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
                        WeightVersion version, std::vector<RankSlice> slices)
-    : snapshot_(std::move(snapshot)), log_(std::move(log)), version_(version), slices_(std::move(slices)) {}
+    : snapshot_(std::move(snapshot)),
+      log_(std::move(log)),
+      version_(version),
+      slices_(std::move(slices)) {}
 
 // The next pieces, each the blocks of one frame. Bytes are allocated here, outside the gate.
 std::vector<FullReader::Piece> FullReader::TakePieces() {
@@ -38,8 +41,8 @@ std::vector<FullReader::Piece> FullReader::TakePieces() {
     Piece piece{.slice = slices_[next_slice_], .first_block = next_block_};
     piece.block_count = std::min(std::max<uint32_t>(blocks_max, 1), slice.blocks - next_block_);
     const uint64_t first = uint64_t{next_block_} * limits::kBlockElements;
-    const uint64_t last = std::min(
-        slice.elements, first + uint64_t{piece.block_count} * limits::kBlockElements);
+    const uint64_t last =
+        std::min(slice.elements, first + uint64_t{piece.block_count} * limits::kBlockElements);
     piece.bytes.resize((last - first) * element_bytes);
     bytes += piece.bytes.size();
     next_block_ += piece.block_count;
@@ -51,7 +54,8 @@ std::vector<FullReader::Piece> FullReader::TakePieces() {
 Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout) {
   const WeightVersion last = chain_.empty() ? version_ : chain_.back()->version;
   if (snapshot_version == last) return OkStatus();
-  DWS_RETURN_IF_ERROR(log_->WaitFor(snapshot_version, timeout));  // captured, perhaps not sealed yet
+  DWS_RETURN_IF_ERROR(
+      log_->WaitFor(snapshot_version, timeout));  // captured, perhaps not sealed yet
   DWS_ASSIGN_OR_RETURN(const auto newer, log_->Chain(last, snapshot_version));
   chain_.insert(chain_.end(), newer.begin(), newer.end());
   return OkStatus();
@@ -71,7 +75,8 @@ Status FullReader::Undo(Piece& piece) const {
       const size_t element_bytes = ElementBytes(slice.dtype);
       UndoBlock(slice.dtype, decoded,
                 MutableByteSpan(piece.bytes)
-                    .subspan(size_t{i} * limits::kBlockElements * element_bytes, elements * element_bytes));
+                    .subspan(size_t{i} * limits::kBlockElements * element_bytes,
+                             elements * element_bytes));
     }
   }
   return OkStatus();
@@ -83,7 +88,8 @@ Result<std::vector<FullFrame>> FullReader::Next(Duration timeout) {
   if (pieces.empty()) return frames;
 
   DWS_RETURN_IF_ERROR(snapshot_->gate().BeginRead(timeout));
-  const WeightVersion at = *snapshot_->version();  // `version_` was published, so a capture has ended
+  const WeightVersion at =
+      *snapshot_->version();  // `version_` was published, so a capture has ended
   for (Piece& piece : pieces) {
     const size_t offset = size_t{piece.first_block} * limits::kBlockElements *
                           ElementBytes(snapshot_->layout().slice(piece.slice).dtype);

@@ -1,6 +1,6 @@
-// Full tensors at exactly one version, read from a snapshot that moves on: a few blocks at a time are copied
-// between captures, and the retained steps of newer versions are taken back from the copy. The trainer waits at
-// most for one such copy.
+// Full tensors at exactly one version, read from a snapshot that moves on: a few blocks at a time
+// are copied between captures, and the retained steps of newer versions are taken back from the
+// copy. The trainer waits at most for one such copy.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,12 @@ struct FullFrame {
 class FullReader {
  public:
   // `slices` ascending, in range.
-  FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log, WeightVersion version,
-             std::vector<RankSlice> slices);
+  FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
+             WeightVersion version, std::vector<RankSlice> slices);
 
-  // The next frames, about as much as one read of the snapshot covers; empty at the end. ABORTED: the version
-  // can no longer be reached from the snapshot; take a newer one. DEADLINE_EXCEEDED: try again.
+  // The next frames, about as much as one read of the snapshot covers; empty at the end. ABORTED:
+  // the version can no longer be reached from the snapshot; take a newer one. DEADLINE_EXCEEDED:
+  // try again.
   Result<std::vector<FullFrame>> Next(Duration timeout);
 
  private:
@@ -51,8 +52,8 @@ class FullReader {
   const std::shared_ptr<DeltaLog> log_;
   const WeightVersion version_;
   const std::vector<RankSlice> slices_;
-  // Every version after `version_` that the snapshot has been seen at. Held here, they outlive their place in the
-  // log: a transfer that takes longer than the log retains still ends.
+  // Every version after `version_` that the snapshot has been seen at. Held here, they outlive
+  // their place in the log: a transfer that takes longer than the log retains still ends.
   std::vector<RetainedVersionPtr> chain_;
   size_t next_slice_ = 0;    // index in slices_
   uint32_t next_block_ = 0;  // of that slice

@@ -12,7 +12,8 @@ namespace dws {
 namespace {
 
 // Bytes of blocks [first, first + count) of a slice.
-uint64_t PieceBytes(const RankLayout::SliceEntry& slice, uint32_t first_block, uint32_t block_count) {
+uint64_t PieceBytes(const RankLayout::SliceEntry& slice, uint32_t first_block,
+                    uint32_t block_count) {
   const uint64_t first = uint64_t{first_block} * limits::kBlockElements;
   const uint64_t last =
       std::min(slice.elements, (uint64_t{first_block} + block_count) * limits::kBlockElements);
@@ -34,8 +35,8 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Create(const RankLayout&
     const TensorSpec& tensor = shard.tensor;
     const ShardPlace& place = places[slice.shard];
     if (place.region >= source->regions_.size()) {
-      return InvalidArgumentError("tensor '{}' lies in region {}, only {} were registered", tensor.name,
-                                  place.region, source->regions_.size());
+      return InvalidArgumentError("tensor '{}' lies in region {}, only {} were registered",
+                                  tensor.name, place.region, source->regions_.size());
     }
     // The shard is an array of its own; a slice of it is narrowed on the cut dimension.
     std::vector<uint64_t> shard_shape = tensor.shape;
@@ -72,19 +73,21 @@ Result<BucketSource> BucketSource::Create(const RankLayout& layout, ByteSpan buc
   for (size_t i = 0; i < pieces.size(); ++i) {
     const BucketPiece& piece = pieces[i];
     if (piece.slice.value() >= layout.slice_count()) {
-      return InvalidArgumentError("a piece names rank slice {}, the layout has {}", piece.slice.value(),
-                                  layout.slice_count());
+      return InvalidArgumentError("a piece names rank slice {}, the layout has {}",
+                                  piece.slice.value(), layout.slice_count());
     }
     const RankLayout::SliceEntry& slice = layout.slice(piece.slice);
     const std::string& name = layout.tensor(piece.slice).name;
     if (piece.first_block > slice.blocks || piece.block_count > slice.blocks - piece.first_block) {
-      return InvalidArgumentError("tensor '{}': blocks {} + {} are outside the {} blocks of slice {}", name,
-                                  piece.first_block, piece.block_count, slice.blocks, slice.slice);
+      return InvalidArgumentError(
+          "tensor '{}': blocks {} + {} are outside the {} blocks of slice {}", name,
+          piece.first_block, piece.block_count, slice.blocks, slice.slice);
     }
     const uint64_t size = PieceBytes(slice, piece.first_block, piece.block_count);
     if (piece.offset_bytes > bucket.size() || size > bucket.size() - piece.offset_bytes) {
-      return InvalidArgumentError("tensor '{}': {} bytes at offset {} are outside the bucket of {} bytes",
-                                  name, size, piece.offset_bytes, bucket.size());
+      return InvalidArgumentError(
+          "tensor '{}': {} bytes at offset {} are outside the bucket of {} bytes", name, size,
+          piece.offset_bytes, bucket.size());
     }
     if (i > 0 && pieces[i - 1].slice == piece.slice &&
         pieces[i - 1].first_block + pieces[i - 1].block_count > piece.first_block) {

@@ -1,5 +1,5 @@
-// The two ways a trainer hands weights over, as weight sources: a resident region that holds every shard, and
-// buckets of a ring that hold pieces of slices.
+// The two ways a trainer hands weights over, as weight sources: a resident region that holds every
+// shard, and buckets of a ring that hold pieces of slices.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct ShardPlace {
 // Reads from mapped regions. Owns them.
 class ResidentSource final : public WeightSource {
  public:
-  // INVALID_ARGUMENT: places do not match the layout, or a shard reaches beyond its region; names the tensor.
+  // INVALID_ARGUMENT: places do not match the layout, or a shard reaches beyond its region; names
+  // the tensor.
   static Result<std::unique_ptr<ResidentSource>> Create(const RankLayout& layout,
                                                         std::vector<HostRegion> regions,
                                                         std::span<const ShardPlace> places);
@@ -48,7 +49,8 @@ struct BucketPiece {
 // Reads from one bucket while it is being captured. Does not own the bytes.
 class BucketSource final : public WeightSource {
  public:
-  // INVALID_ARGUMENT: a piece is outside its slice or the bucket, or two pieces overlap; names the tensor.
+  // INVALID_ARGUMENT: a piece is outside its slice or the bucket, or two pieces overlap; names the
+  // tensor.
   static Result<BucketSource> Create(const RankLayout& layout, ByteSpan bucket,
                                      std::vector<BucketPiece> pieces);
   void Read(BlockRef ref, MutableByteSpan block) const override;

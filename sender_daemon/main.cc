@@ -27,9 +27,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--trainer-rank", options.trainer_rank, "Rank of the trainer beside this sender")
       ->capture_default_str();
-  app.add_option("--socket", options.socket,
-                 "Unix socket for the trainer (default /run/dws/sender-RANK.sock); descriptors go over "
-                 "SOCKET.handles");
+  app.add_option(
+      "--socket", options.socket,
+      "Unix socket for the trainer (default /run/dws/sender-RANK.sock); descriptors go over "
+      "SOCKET.handles");
   app.add_option("--listen", options.listen, "HOST:PORT for receivers; port 0 picks one")
       ->capture_default_str();
   app.add_option("--http", options.http, "HOST:PORT for /healthz and /readyz; port 0 picks one")
@@ -39,7 +40,8 @@ int main(int argc, char** argv) {
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON");
   app.add_option("--retain-bytes", options.retain_bytes, "Cap on retained deltas, in bytes")
       ->capture_default_str();
-  app.add_option("--retain-versions", options.retain_versions, "Cap on retained deltas, in versions")
+  app.add_option("--retain-versions", options.retain_versions,
+                 "Cap on retained deltas, in versions")
       ->check(CLI::Range(size_t{1}, dws::limits::kRetainedVersionsMax))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads that capture weights (default: all cores)")
@@ -49,7 +51,8 @@ int main(int argc, char** argv) {
   app.add_option("--log-level", log_level, "debug, info, warning or error")
       ->transform(CLI::CheckedTransformer(log_levels, CLI::ignore_case));
   CLI11_PARSE(app, argc, argv);
-  if (options.socket.empty()) options.socket = fmt::format("/run/dws/sender-{}.sock", options.trainer_rank);
+  if (options.socket.empty())
+    options.socket = fmt::format("/run/dws/sender-{}.sock", options.trainer_rank);
   if (options.state_folder.empty()) {
     options.state_folder = fmt::format("/var/lib/dws/sender-{}", options.trainer_rank);
   }

@@ -19,7 +19,8 @@ std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedV
   std::vector<SliceBlocks> slices;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
-    const std::span<const EncodedBlock> blocks(captured.blocks.data() + slice.first_block, slice.blocks);
+    const std::span<const EncodedBlock> blocks(captured.blocks.data() + slice.first_block,
+                                               slice.blocks);
     bool touched = false;
     for (const EncodedBlock& block : blocks) touched |= block.mode != BlockMode::kEmpty;
     if (!touched) continue;
@@ -139,7 +140,8 @@ bool PublishPipeline::Process(SealJob job) {
       trouble_ = recorded;
       if (!recorded.ok() && stopping_) return false;
       if (changed && !recorded.ok()) {
-        LogError("publish_not_recorded version={} reason='{}'", sealed->version.value(), Message(recorded));
+        LogError("publish_not_recorded version={} reason='{}'", sealed->version.value(),
+                 Message(recorded));
       }
     }
     outputs_.on_trouble(recorded);

@@ -3,8 +3,8 @@
 //   2. record: the ledger has the version durably
 //   3. retain: the log takes the object
 //   4. announce: receivers hear of it
-// A full disk stops the line at 2: it tries again until it succeeds, readiness says why, and Publish holds the
-// trainer back. Nothing is announced that is not recorded.
+// A full disk stops the line at 2: it tries again until it succeeds, readiness says why, and
+// Publish holds the trainer back. Nothing is announced that is not recorded.
 #pragma once
 
 #include <deque>
@@ -31,20 +31,21 @@ struct SealJob {
 // Pure: the sealed version of a job.
 RetainedVersionPtr Seal(SealJob job);
 
-// Lifecycle: Stop (or the destructor) finishes the job under way and drops the others, which were never
-// announced. Threads: one producer; Stop from any.
+// Lifecycle: Stop (or the destructor) finishes the job under way and drops the others, which were
+// never announced. Threads: one producer; Stop from any.
 class PublishPipeline {
  public:
   struct Outputs {
     std::function<Status(const RankState&, const RetainedVersion&)> record;
     std::function<void(const RankStatePtr&)> announce;
-    std::function<void(const Status&)> on_trouble;  // recording fails (the status), or works again (OK)
+    std::function<void(const Status&)>
+        on_trouble;  // recording fails (the status), or works again (OK)
   };
   explicit PublishPipeline(Outputs outputs);
   ~PublishPipeline();
 
-  // Waits for room for one more job. RESOURCE_EXHAUSTED: versions pile up because they cannot be recorded;
-  // says why. UNAVAILABLE: stopping.
+  // Waits for room for one more job. RESOURCE_EXHAUSTED: versions pile up because they cannot be
+  // recorded; says why. UNAVAILABLE: stopping.
   Status Reserve(Duration timeout);
   // The room was reserved.
   void Submit(SealJob job);

@@ -35,8 +35,8 @@ void ReceiverHub::Stop() {
 Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::string& receiver_id,
                                           std::shared_ptr<SyncConnection> connection) {
   if (job_id != job_id_) {
-    return InvalidArgumentError("receiver '{}' belongs to job '{}', this sender to job '{}'", receiver_id,
-                                job_id, job_id_);
+    return InvalidArgumentError("receiver '{}' belongs to job '{}', this sender to job '{}'",
+                                receiver_id, job_id, job_id_);
   }
   if (receiver_id.empty() || receiver_id.size() > limits::kIdBytesMax) {
     return InvalidArgumentError("a receiver id has {} bytes, expected 1 to {}", receiver_id.size(),
@@ -59,7 +59,8 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
   }
   if (fenced != nullptr) {
     LogWarning("receiver_fenced id={} reason='another connection took its place'", receiver_id);
-    fenced->Close(AbortedError("receiver '{}' connected again: this connection is fenced", receiver_id));
+    fenced->Close(
+        AbortedError("receiver '{}' connected again: this connection is fenced", receiver_id));
   }
   return id;
 }
@@ -128,7 +129,8 @@ void ReceiverHub::Welcome(RankStatePtr state) {
     rank_ = std::move(state);
   }
   for (Wait& wait : over) {
-    wait.done(AbortedError("the stream ended before version {} was committed", wait.version.value()));
+    wait.done(
+        AbortedError("the stream ended before version {} was committed", wait.version.value()));
   }
   for (const auto& connection : Connections()) connection->WelcomeDue();
 }
@@ -171,9 +173,10 @@ std::string ReceiverHub::Unmet(WeightVersion version) const {
   for (const auto& [id, receiver] : state_.receivers()) {
     if (!receiver.connection.has_value()) continue;
     if (receiver.committed.has_value() && *receiver.committed >= version) continue;
-    text += fmt::format("{}'{}' is at version {}{}", text.empty() ? "" : ", ", id,
-                        receiver.committed.has_value() ? receiver.committed->value() : 0,
-                        receiver.last_error.empty() ? "" : fmt::format(" ({})", receiver.last_error));
+    text +=
+        fmt::format("{}'{}' is at version {}{}", text.empty() ? "" : ", ", id,
+                    receiver.committed.has_value() ? receiver.committed->value() : 0,
+                    receiver.last_error.empty() ? "" : fmt::format(" ({})", receiver.last_error));
   }
   return text.empty() ? "no receiver is connected" : text;
 }
@@ -189,8 +192,8 @@ ReceiverHub::Finished ReceiverHub::TakeFinished() {
     } else if (wait->cancelled()) {
       result = CancelledError("the trainer gave up waiting for version {}", wait->version.value());
     } else if (now >= wait->deadline) {
-      result = DeadlineExceededError("version {} was not committed in time: {}", wait->version.value(),
-                                     Unmet(wait->version));
+      result = DeadlineExceededError("version {} was not committed in time: {}",
+                                     wait->version.value(), Unmet(wait->version));
     }
     if (!result.has_value()) {
       ++wait;

@@ -1,5 +1,6 @@
-// Everything the sender knows of its receivers: their connections, the pure AnnouncerState behind a mutex, and
-// the Waits of the trainer. Decisions are AnnouncerState's; this class carries them to connections and waiters.
+// Everything the sender knows of its receivers: their connections, the pure AnnouncerState behind a
+// mutex, and the Waits of the trainer. Decisions are AnnouncerState's; this class carries them to
+// connections and waiters.
 #pragma once
 
 #include <atomic>
@@ -20,8 +21,9 @@
 
 namespace dws {
 
-// One Sync stream as the hub sees it. Calls never block. They say only what is due: the message is made from
-// ReceiverHub::Current() when it is written, so a newer announcement replaces an unsent older one.
+// One Sync stream as the hub sees it. Calls never block. They say only what is due: the message is
+// made from ReceiverHub::Current() when it is written, so a newer announcement replaces an unsent
+// older one.
 class SyncConnection {
  public:
   virtual ~SyncConnection() = default;
@@ -51,9 +53,11 @@ class ReceiverHub {
   void Disconnect(ConnectionId connection);
   Nonce NextNonce(ConnectionId connection, bool announcement);
   void OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version);
-  void OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream, WeightVersion version);
+  void OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
+                WeightVersion version);
   void OnCommitted(ConnectionId connection, const StreamId& stream, const CommitReport& report);
-  void OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream, const std::string& error);
+  void OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
+              const std::string& error);
 
   // The trainer registered: everyone is welcomed (again) and told what can be served.
   void Welcome(RankStatePtr state);

@@ -11,7 +11,8 @@ namespace {
 
 Status CheckRegionBytes(uint64_t bytes) {
   if (bytes == 0 || bytes > limits::kRegionBytesMax) {
-    return InvalidArgumentError("a region has {} bytes, expected 1 to {}", bytes, limits::kRegionBytesMax);
+    return InvalidArgumentError("a region has {} bytes, expected 1 to {}", bytes,
+                                limits::kRegionBytesMax);
   }
   return OkStatus();
 }
@@ -45,8 +46,8 @@ Status ParseRing(const v1::RingHandover& handover, Registration& registration) {
                                 handover.bucket_bytes(), kBucketBytesMin,
                                 limits::kRegionBytesMax / handover.bucket_count());
   }
-  registration.ring =
-      Registration::Ring{.bucket_bytes = handover.bucket_bytes(), .bucket_count = handover.bucket_count()};
+  registration.ring = Registration::Ring{.bucket_bytes = handover.bucket_bytes(),
+                                         .bucket_count = handover.bucket_count()};
   registration.region_bytes.push_back(handover.bucket_bytes() * handover.bucket_count());
   return OkStatus();
 }
@@ -60,8 +61,9 @@ Result<Registration> ParseRegistration(const v1::RegisterRequest& request) {
                             .world_size = request.world_size()};
   if (request.world_size() < 1 || request.world_size() > limits::kWorldSizeMax ||
       request.trainer_rank() >= request.world_size()) {
-    return InvalidArgumentError("trainer rank {} of world size {}: expected a rank below a size of 1 to {}",
-                                request.trainer_rank(), request.world_size(), limits::kWorldSizeMax);
+    return InvalidArgumentError(
+        "trainer rank {} of world size {}: expected a rank below a size of 1 to {}",
+        request.trainer_rank(), request.world_size(), limits::kWorldSizeMax);
   }
   DWS_ASSIGN_OR_RETURN(registration.stream, FromProto(request.stream()));
   DWS_ASSIGN_OR_RETURN(registration.layout, FromProto(request.layout()));

@@ -1,5 +1,6 @@
-// One published version as the sender retains it: its sealed delta object with the parsed manifest, and the
-// digests of every slice. Immutable; whoever reads it holds a shared_ptr, which is its lease.
+// One published version as the sender retains it: its sealed delta object with the parsed manifest,
+// and the digests of every slice. Immutable; whoever reads it holds a shared_ptr, which is its
+// lease.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +22,17 @@ struct RetainedVersion {
   std::optional<WeightVersion> base;  // absent: no delta leads here, full tensors only
   std::vector<std::byte> object;      // empty without a base
   ObjectHeader header;
-  DeltaManifest manifest;             // of the object; identity only without a base
-  std::vector<Digest> after;          // by rank slice
+  DeltaManifest manifest;     // of the object; identity only without a base
+  std::vector<Digest> after;  // by rank slice
   uint64_t nnz = 0;
   double capture_seconds = 0;
-  TimePoint accepted_at;              // when the trainer's Publish arrived
+  TimePoint accepted_at;  // when the trainer's Publish arrived
 
-  // The encoded blocks [first_block, first_block + blocks.size()) of one slice into `blocks`; kEmpty where this
-  // version changed nothing. The views look into `object`. DATA_LOSS: our own memory is damaged.
-  Status FindBlocks(RankSlice slice, uint32_t first_block, std::vector<EncodedBlockView>& blocks) const;
+  // The encoded blocks [first_block, first_block + blocks.size()) of one slice into `blocks`;
+  // kEmpty where this version changed nothing. The views look into `object`. DATA_LOSS: our own
+  // memory is damaged.
+  Status FindBlocks(RankSlice slice, uint32_t first_block,
+                    std::vector<EncodedBlockView>& blocks) const;
 };
 
 using RetainedVersionPtr = std::shared_ptr<const RetainedVersion>;

@@ -91,7 +91,8 @@ Status SenderApp::StartParts() {
 }
 
 Status SenderApp::StartServers() {
-  trainer_service_ = std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_);
+  trainer_service_ =
+      std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_);
   sync_service_ = std::make_unique<SyncServiceImpl>(*hub_, *delta_executor_, *full_executor_);
   const auto fill = [this](v1::StatusReply& reply) { FillStatus(reply); };
   local_admin_ = std::make_unique<AdminServiceImpl>(fill);
@@ -102,19 +103,21 @@ Status SenderApp::StartServers() {
                          .services = {{"dws.v1.TrainerService", trainer_service_.get()},
                                       {"dws.v1.AdminService", local_admin_.get()}},
                          .lifecycle = &lifecycle_}));
-  DWS_ASSIGN_OR_RETURN(remote_server_,
-                       GrpcServer::Start({.listen = options_.listen,
-                                          .insecure = options_.insecure,
-                                          .services = {{"dws.v1.SyncService", sync_service_.get()},
-                                                       {"dws.v1.AdminService", remote_admin_.get()}},
-                                          .lifecycle = &lifecycle_}));
-  DWS_ASSIGN_OR_RETURN(http_,
-                       HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
-                                            HealthPages(lifecycle_)));
+  DWS_ASSIGN_OR_RETURN(
+      remote_server_, GrpcServer::Start({.listen = options_.listen,
+                                         .insecure = options_.insecure,
+                                         .services = {{"dws.v1.SyncService", sync_service_.get()},
+                                                      {"dws.v1.AdminService", remote_admin_.get()}},
+                                         .lifecycle = &lifecycle_}));
+  DWS_ASSIGN_OR_RETURN(
+      http_, HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
+                                  HealthPages(lifecycle_)));
   const uint16_t sync_port = remote_server_->port().value_or(0);
-  LogInfo("listening socket={} sync_port={} http_port={}", options_.socket, sync_port, http_->port());
+  LogInfo("listening socket={} sync_port={} http_port={}", options_.socket, sync_port,
+          http_->port());
   if (options_.ports_file.empty()) return OkStatus();
-  return WritePortsFile(files_, options_.ports_file, {{"sync", sync_port}, {"http", http_->port()}});
+  return WritePortsFile(files_, options_.ports_file,
+                        {{"sync", sync_port}, {"http", http_->port()}});
 }
 
 void SenderApp::UpdateReadiness() {

@@ -27,14 +27,15 @@ namespace dws {
 struct SenderOptions {
   std::string job_id = "default";
   uint32_t trainer_rank = 0;
-  std::string socket;      // gRPC for the trainer and the operator; its handle socket is <socket>.handles
+  std::string
+      socket;  // gRPC for the trainer and the operator; its handle socket is <socket>.handles
   std::string listen = "127.0.0.1:0";  // gRPC for receivers and the operator
   std::string http = "127.0.0.1:0";
   std::string state_folder;
   std::string ports_file;  // empty: none
   uint64_t retain_bytes = uint64_t{1} << 30;
   size_t retain_versions = 64;
-  size_t threads = 1;      // for captures
+  size_t threads = 1;  // for captures
   bool insecure = false;
 };
 

@@ -22,8 +22,7 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Create(RankLayout layout) {
     size += CeilDiv(slice.size_bytes(), kSliceAlignment) * kSliceAlignment;
   }
   size = std::max<size_t>(size, 1);
-  void* mapped =
-      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
     return ErrnoError(errno, fmt::format("a snapshot of {} bytes cannot be allocated", size));
   }
@@ -32,7 +31,8 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Create(RankLayout layout) {
       new Snapshot(std::move(layout), static_cast<std::byte*>(mapped), size, std::move(offsets)));
 }
 
-Snapshot::Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes, std::vector<size_t> offsets)
+Snapshot::Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes,
+                   std::vector<size_t> offsets)
     : layout_(std::move(layout)),
       bytes_(bytes),
       size_bytes_(size_bytes),

@@ -1,5 +1,6 @@
-// What the next diff is against: every slice of the rank in slice order, one contiguous buffer, with the
-// digest of each slice. Written by captures, read by full transfers; SnapshotGate keeps them apart.
+// What the next diff is against: every slice of the rank in slice order, one contiguous buffer,
+// with the digest of each slice. Written by captures, read by full transfers; SnapshotGate keeps
+// them apart.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@
 
 namespace dws {
 
-// Lifecycle: made once for a layout; has no version until the first capture ends. Threads: bytes, digests and
-// version are touched only between the gate's Begin and End of the right kind.
+// Lifecycle: made once for a layout; has no version until the first capture ends. Threads: bytes,
+// digests and version are touched only between the gate's Begin and End of the right kind.
 class Snapshot {
  public:
   // RESOURCE_EXHAUSTED: the memory is not to be had.

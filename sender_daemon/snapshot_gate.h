@@ -1,6 +1,7 @@
-// Keeps captures and readers of the snapshot apart. One capture at a time, any number of readers between
-// captures. A capture never waits longer than for the reads under way and one read of each reader that was
-// already waiting: readers keep a read short (full_reader.cc) and captures come first otherwise.
+// Keeps captures and readers of the snapshot apart. One capture at a time, any number of readers
+// between captures. A capture never waits longer than for the reads under way and one read of each
+// reader that was already waiting: readers keep a read short (full_reader.cc) and captures come
+// first otherwise.
 #pragma once
 
 #include <cstddef>

@@ -14,9 +14,10 @@ namespace dws {
 namespace {
 
 // The steps of one retained block. Retained objects hold relative modes only.
-Status DecodeSteps(const RankLayout::SliceEntry& slice, uint32_t block, const EncodedBlockView& view,
-                   DecodedBlock& decoded, BlockChanges& changes) {
-  DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, BlockElements(slice.elements, block), view, decoded));
+Status DecodeSteps(const RankLayout::SliceEntry& slice, uint32_t block,
+                   const EncodedBlockView& view, DecodedBlock& decoded, BlockChanges& changes) {
+  DWS_RETURN_IF_ERROR(
+      DecodeBlock(slice.dtype, BlockElements(slice.elements, block), view, decoded));
   DWS_CHECK(decoded.kind == DecodedBlock::Kind::kSteps);
   changes.positions.swap(decoded.positions);
   changes.steps.swap(decoded.values);
@@ -53,7 +54,8 @@ Result<std::vector<EncodedBlock>> SquashSlice(const RankLayout::SliceEntry& slic
 // The digests of all slices before the first version of the chain.
 std::vector<Digest> DigestsBefore(const std::vector<RetainedVersionPtr>& chain) {
   std::vector<Digest> before = chain.front()->after;
-  for (const SliceDelta& slice : chain.front()->manifest.slices) before[slice.slice.value()] = slice.before;
+  for (const SliceDelta& slice : chain.front()->manifest.slices)
+    before[slice.slice.value()] = slice.before;
   return before;
 }
 
@@ -70,7 +72,8 @@ Result<std::vector<std::byte>> Squash(const RankLayout& layout,
     const RankSlice number(s);
     DWS_ASSIGN_OR_RETURN(blocks[s], SquashSlice(layout.slice(number), number, chain));
     if (blocks[s].empty()) continue;
-    slices.push_back({.slice = number, .before = before[s], .after = after[s], .blocks = blocks[s]});
+    slices.push_back(
+        {.slice = number, .before = before[s], .after = after[s], .blocks = blocks[s]});
   }
   DeltaManifest identity = chain.back()->manifest;
   identity.base_version = *chain.front()->base;

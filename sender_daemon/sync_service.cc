@@ -103,12 +103,13 @@ class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
   v1::FullFrame message_;
 };
 
-Result<std::vector<RankSlice>> ParseSlices(const v1::FetchFullRequest& request, const RankLayout& layout) {
+Result<std::vector<RankSlice>> ParseSlices(const v1::FetchFullRequest& request,
+                                           const RankLayout& layout) {
   std::vector<RankSlice> slices;
   for (const uint32_t slice : request.rank_slices()) {
     if (slice >= layout.slice_count() || (!slices.empty() && slices.back().value() >= slice)) {
-      return InvalidArgumentError("rank slice {} is out of order or not among the {} of the layout", slice,
-                                  layout.slice_count());
+      return InvalidArgumentError("rank slice {} is out of order or not among the {} of the layout",
+                                  slice, layout.slice_count());
     }
     slices.push_back(RankSlice(slice));
   }
@@ -127,14 +128,15 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
                                                             WeightVersion(request.version())));
   const uint64_t size = object->size();
   if (request.offset() > size || request.length() > size - request.offset()) {
-    return InvalidArgumentError("bytes {} + {} are outside the object of {} bytes", request.offset(),
-                                request.length(), size);
+    return InvalidArgumentError("bytes {} + {} are outside the object of {} bytes",
+                                request.offset(), request.length(), size);
   }
   const uint64_t length = request.length() == 0 ? size - request.offset() : request.length();
   return FetchRange{.object = std::move(object), .offset = request.offset(), .length = length};
 }
 
-Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& request) {
+Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
+                                             const v1::FetchFullRequest& request) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
   DWS_ASSIGN_OR_RETURN(auto slices, ParseSlices(request, state->layout()));
   const WeightVersion version(request.version());
@@ -146,7 +148,8 @@ Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub, const v1::F
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* SyncServiceImpl::Sync(grpc::CallbackServerContext*) {
+grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* SyncServiceImpl::Sync(
+    grpc::CallbackServerContext*) {
   return SyncStream::Start(hub_);
 }
 
@@ -161,8 +164,8 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
   }
   const RetainedVersionPtr version = (*state)->log->Find(WeightVersion(request->version()));
   if (version == nullptr) {
-    reactor->Finish(ToGrpc(
-        AbortedError("version {} is not retained (any more); take a newer one", request->version())));
+    reactor->Finish(ToGrpc(AbortedError("version {} is not retained (any more); take a newer one",
+                                        request->version())));
     return reactor;
   }
   for (const Digest& digest : version->after) *reply->add_slices() = ToProto(digest);
@@ -185,8 +188,8 @@ grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackS
   return stream;
 }
 
-grpc::ServerWriteReactor<v1::FullFrame>* SyncServiceImpl::FetchFull(grpc::CallbackServerContext*,
-                                                                    const v1::FetchFullRequest* request) {
+grpc::ServerWriteReactor<v1::FullFrame>* SyncServiceImpl::FetchFull(
+    grpc::CallbackServerContext*, const v1::FetchFullRequest* request) {
   const bool admitted = ++full_transfers_ <= limits::kFullTransfersMax;
   auto* stream = new FullStream(full_executor_, full_transfers_);
   if (!admitted) {

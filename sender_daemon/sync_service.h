@@ -1,5 +1,6 @@
-// What receivers talk to: the Sync stream, Describe, Fetch and FetchFull. Thin shells: the hub decides what to
-// announce, the log and the full reader make the bytes. Reactions never block: work that may goes to an executor.
+// What receivers talk to: the Sync stream, Describe, Fetch and FetchFull. Thin shells: the hub
+// decides what to announce, the log and the full reader make the bytes. Reactions never block: work
+// that may goes to an executor.
 #pragma once
 
 #include <atomic>
@@ -14,12 +15,13 @@ namespace dws {
 
 class SyncServiceImpl final : public v1::SyncService::CallbackService {
  public:
-  // `delta_executor` makes deltas ready; `full_executor` reads the snapshot, which waits for captures: joiners must
-  // not hold up those who follow.
+  // `delta_executor` makes deltas ready; `full_executor` reads the snapshot, which waits for
+  // captures: joiners must not hold up those who follow.
   SyncServiceImpl(ReceiverHub& hub, Executor& delta_executor, Executor& full_executor)
       : hub_(hub), delta_executor_(delta_executor), full_executor_(full_executor) {}
 
-  grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* Sync(grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* Sync(
+      grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeRequest* request,
                                      v1::DescribeReply* reply) override;

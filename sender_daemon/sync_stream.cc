@@ -146,7 +146,8 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
   {
     MutexLock lock(mutex_);
     if (connection_.has_value() == message.has_hello()) {
-      return InvalidArgumentError("the first message of a Sync stream is Hello, and only the first");
+      return InvalidArgumentError(
+          "the first message of a Sync stream is Hello, and only the first");
     }
     if (connection_.has_value()) connection = *connection_;
   }
@@ -165,8 +166,9 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
       } else if (ack.stage() == v1::Ack::STAGED) {
         hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);
       } else {
-        return InvalidArgumentError("an Ack of version {} has stage {}, expected STAGED or COMMITTED",
-                                    version.value(), static_cast<int>(ack.stage()));
+        return InvalidArgumentError(
+            "an Ack of version {} has stage {}, expected STAGED or COMMITTED", version.value(),
+            static_cast<int>(ack.stage()));
       }
       return OkStatus();
     }
@@ -187,9 +189,10 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
 
 Status SyncStream::HandleHello(const v1::Hello& hello) {
   if (hello.protocol_major() != kProtocolMajor) {
-    return UnimplementedError("receiver '{}' speaks protocol {}.{}, this sender {}.{}: upgrade the older one",
-                              hello.receiver_id(), hello.protocol_major(), hello.protocol_minor(),
-                              kProtocolMajor, kProtocolMinor);
+    return UnimplementedError(
+        "receiver '{}' speaks protocol {}.{}, this sender {}.{}: upgrade the older one",
+        hello.receiver_id(), hello.protocol_major(), hello.protocol_minor(), kProtocolMajor,
+        kProtocolMinor);
   }
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
                        hub_.Connect(hello.job_id(), hello.receiver_id(), self_));

@@ -1,5 +1,5 @@
-// The sender's end of one Sync stream: reads acknowledgements into the hub, writes what is due, one write in
-// flight.
+// The sender's end of one Sync stream: reads acknowledgements into the hub, writes what is due, one
+// write in flight.
 #pragma once
 
 #include <memory>

@@ -25,7 +25,8 @@ Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {
     case v1::WAIT_POLICY_ALL:
       return WaitCondition{.policy = WaitCondition::Policy::kAll};
     case v1::WAIT_POLICY_QUORUM:
-      if (request.quorum() == 0) return InvalidArgumentError("a quorum of 0 receivers is always met");
+      if (request.quorum() == 0)
+        return InvalidArgumentError("a quorum of 0 receivers is always met");
       return WaitCondition{.policy = WaitCondition::Policy::kQuorum, .quorum = request.quorum()};
     case v1::WAIT_POLICY_ANY:
       return WaitCondition{.policy = WaitCondition::Policy::kAny};
@@ -38,13 +39,15 @@ Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {
 }  // namespace
 
 template <typename Call>
-grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* context, Call call) {
+grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* context,
+                                                   Call call) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto task = [context, reactor, call = std::move(call)] {
     reactor->Finish(ToGrpc(StillWanted(*context) ? call() : GivenUp()));
   };
   if (!executor_.Post(std::move(task))) {
-    reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
+    reactor->Finish(
+        {grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
   }
   return reactor;
 }
@@ -59,7 +62,8 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Register(grpc::CallbackServerConte
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Begin(grpc::CallbackServerContext* context,
-                                                    const v1::BeginRequest* request, v1::BeginReply*) {
+                                                    const v1::BeginRequest* request,
+                                                    v1::BeginReply*) {
   return Post(context, [this, request] { return session_.Begin(*request); });
 }
 
@@ -71,7 +75,8 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Put(grpc::CallbackServerContext* c
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Abort(grpc::CallbackServerContext* context,
-                                                    const v1::AbortRequest* request, v1::AbortReply*) {
+                                                    const v1::AbortRequest* request,
+                                                    v1::AbortReply*) {
   return Post(context, [this, request] { return session_.Abort(*request); });
 }
 
@@ -79,49 +84,54 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Publish(grpc::CallbackServerContex
                                                       const v1::PublishRequest* request,
                                                       v1::PublishReply* reply) {
   return Post(context, [this, context, request, reply]() -> Status {
-    DWS_ASSIGN_OR_RETURN(*reply, session_.Publish(*request, [context] { return StillWanted(*context); }));
+    DWS_ASSIGN_OR_RETURN(*reply,
+                         session_.Publish(*request, [context] { return StillWanted(*context); }));
     return OkStatus();
   });
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Wait(grpc::CallbackServerContext* context,
-                                                   const v1::WaitRequest* request, v1::WaitReply* reply) {
+                                                   const v1::WaitRequest* request,
+                                                   v1::WaitReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const auto condition = ParseCondition(*request);
   const double seconds = request->timeout_seconds();
   if (!condition.ok() || !std::isfinite(seconds) || seconds < 0) {
-    reactor->Finish(ToGrpc(condition.ok()
-                               ? InvalidArgumentError("a timeout of {} s is not a time to wait", seconds)
-                               : condition.status()));
+    reactor->Finish(ToGrpc(
+        condition.ok() ? InvalidArgumentError("a timeout of {} s is not a time to wait", seconds)
+                       : condition.status()));
     return reactor;
   }
   const auto timeout = std::chrono::duration_cast<Duration>(
       std::chrono::duration<double>(std::min(seconds, kWaitSecondsMax)));
   auto wait = [this, context, reactor, reply, request, timeout, condition = *condition] {
-    if (const Status known = session_.CheckWait(*request); !known.ok()) return reactor->Finish(ToGrpc(known));
+    if (const Status known = session_.CheckWait(*request); !known.ok())
+      return reactor->Finish(ToGrpc(known));
     const WeightVersion version(request->version());
     hub_.AddWait({.version = version,
                   .condition = condition,
                   .deadline = clock_.Now() + timeout,
                   .cancelled = [context] { return context->IsCancelled(); },
-                  .done = [this, reactor, reply, version](Result<WaitOutcome> outcome) {
-                    if (!outcome.ok()) return reactor->Finish(ToGrpc(outcome.status()));
-                    for (const std::string& id : outcome->committed) reply->add_committed(id);
-                    const RankStatePtr state = hub_.Current();
-                    const RetainedVersionPtr retained =
-                        state == nullptr ? nullptr : state->log->Find(version);
-                    if (retained != nullptr) {
-                      reply->set_wire_bytes(retained->object.size());
-                      if (outcome->met_at.has_value()) {
-                        reply->set_publish_to_commit_seconds(
-                            ToSeconds(*outcome->met_at - retained->accepted_at));
-                      }
-                    }
-                    reactor->Finish(grpc::Status::OK);
-                  }});
+                  .done =
+                      [this, reactor, reply, version](Result<WaitOutcome> outcome) {
+                        if (!outcome.ok()) return reactor->Finish(ToGrpc(outcome.status()));
+                        for (const std::string& id : outcome->committed) reply->add_committed(id);
+                        const RankStatePtr state = hub_.Current();
+                        const RetainedVersionPtr retained =
+                            state == nullptr ? nullptr : state->log->Find(version);
+                        if (retained != nullptr) {
+                          reply->set_wire_bytes(retained->object.size());
+                          if (outcome->met_at.has_value()) {
+                            reply->set_publish_to_commit_seconds(
+                                ToSeconds(*outcome->met_at - retained->accepted_at));
+                          }
+                        }
+                        reactor->Finish(grpc::Status::OK);
+                      }});
   };
   if (!executor_.Post(std::move(wait))) {
-    reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
+    reactor->Finish(
+        {grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
   }
   return reactor;
 }

@@ -11,25 +11,28 @@ namespace dws {
 
 class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
  public:
-  TrainerServiceImpl(const Clock& clock, Executor& executor, TrainerSession& session, ReceiverHub& hub)
+  TrainerServiceImpl(const Clock& clock, Executor& executor, TrainerSession& session,
+                     ReceiverHub& hub)
       : clock_(clock), executor_(executor), session_(session), hub_(hub) {}
 
-  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context, const v1::RegisterRequest* request,
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
+                                     const v1::RegisterRequest* request,
                                      v1::RegisterReply* reply) override;
-  grpc::ServerUnaryReactor* Begin(grpc::CallbackServerContext* context, const v1::BeginRequest* request,
-                                  v1::BeginReply* reply) override;
+  grpc::ServerUnaryReactor* Begin(grpc::CallbackServerContext* context,
+                                  const v1::BeginRequest* request, v1::BeginReply* reply) override;
   grpc::ServerUnaryReactor* Put(grpc::CallbackServerContext* context, const v1::PutRequest* request,
                                 v1::PutReply* reply) override;
-  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
-                                  v1::AbortReply* reply) override;
-  grpc::ServerUnaryReactor* Publish(grpc::CallbackServerContext* context, const v1::PublishRequest* request,
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::AbortRequest* request, v1::AbortReply* reply) override;
+  grpc::ServerUnaryReactor* Publish(grpc::CallbackServerContext* context,
+                                    const v1::PublishRequest* request,
                                     v1::PublishReply* reply) override;
-  grpc::ServerUnaryReactor* Wait(grpc::CallbackServerContext* context, const v1::WaitRequest* request,
-                                 v1::WaitReply* reply) override;
+  grpc::ServerUnaryReactor* Wait(grpc::CallbackServerContext* context,
+                                 const v1::WaitRequest* request, v1::WaitReply* reply) override;
 
  private:
-  // Runs `call` on the executor and finishes the RPC with what it returns. A call that waited until its trainer
-  // gave up is not run.
+  // Runs `call` on the executor and finishes the RPC with what it returns. A call that waited until
+  // its trainer gave up is not run.
   template <typename Call>
   grpc::ServerUnaryReactor* Post(grpc::CallbackServerContext* context, Call call);
 

@@ -27,8 +27,8 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   const SenderLedgerState ledger = parts_.ledger->state();
   const bool same_stream = ledger.stream() == registration.stream;
   v1::RegisterReply reply;
-  reply.set_last_version(same_stream && ledger.last_version().has_value() ? ledger.last_version()->value()
-                                                                         : 0);
+  reply.set_last_version(
+      same_stream && ledger.last_version().has_value() ? ledger.last_version()->value() : 0);
   const uint64_t session = ++last_session_;
   const size_t descriptors = registration.region_bytes.size();
   // The callbacks learn the registration's id through `id`: they run after Expect has returned it.
@@ -39,7 +39,8 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
       parts_.handles->Expect(
           {.descriptor_count = descriptors,
            .on_descriptors =
-               [this, session, handle, registration = std::move(registration)](std::vector<UniqueFd> fds) {
+               [this, session, handle,
+                registration = std::move(registration)](std::vector<UniqueFd> fds) {
                  return OnDescriptors(session, registration, handle.get(), std::move(fds));
                },
            .on_hangup =
@@ -69,7 +70,8 @@ Status TrainerSession::CheckAdmission(const Registration& registration) const {
 }
 
 Status TrainerSession::OnDescriptors(uint64_t session, const Registration& registration,
-                                     HandleRegistrationId handle, std::vector<UniqueFd> descriptors) {
+                                     HandleRegistrationId handle,
+                                     std::vector<UniqueFd> descriptors) {
   std::vector<HostRegion> regions;
   for (size_t i = 0; i < descriptors.size(); ++i) {
     auto region =
@@ -96,19 +98,21 @@ Status TrainerSession::OnDescriptors(uint64_t session, const Registration& regis
   }
 }
 
-Status TrainerSession::Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
-                                std::vector<HostRegion> regions) {
+Status TrainerSession::Activate(uint64_t session, Registration registration,
+                                HandleRegistrationId handle, std::vector<HostRegion> regions) {
   if (live_.has_value() && live_->session > session) {
     return FailedPreconditionError("another trainer registered for rank {} meanwhile",
                                    registration.trainer_rank.value());
   }
-  DWS_RETURN_IF_ERROR(CheckAdmission(registration));  // again: others may have come and gone since Register
+  DWS_RETURN_IF_ERROR(
+      CheckAdmission(registration));  // again: others may have come and gone since Register
   Live live{.session = session, .handle = handle};
   if (registration.ring.has_value()) {
     live.ring = std::move(regions.front());
   } else {
-    DWS_ASSIGN_OR_RETURN(live.resident, ResidentSource::Create(registration.layout, std::move(regions),
-                                                               registration.places));
+    DWS_ASSIGN_OR_RETURN(
+        live.resident,
+        ResidentSource::Create(registration.layout, std::move(regions), registration.places));
   }
   if (live_.has_value()) {
     LogWarning("trainer_fenced session={} by={}", live_->session, session);
@@ -129,7 +133,8 @@ Status TrainerSession::Activate(uint64_t session, Registration registration, Han
   return OkStatus();
 }
 
-// The state for a registration: the one we have when it goes on in the same stream with the same layout.
+// The state for a registration: the one we have when it goes on in the same stream with the same
+// layout.
 Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration) {
   if (state_ != nullptr && state_->stream == registration.stream &&
       state_->layout() == registration.layout && state_->world_size == registration.world_size) {
@@ -162,13 +167,14 @@ void TrainerSession::OnHangup(uint64_t session) {
 
 Result<TrainerSession::Live*> TrainerSession::Find(uint64_t session) {
   if (live_.has_value() && live_->session == session) return &*live_;
-  return FailedPreconditionError(
-      "session {} is not registered (any more): {}", session,
-      live_.has_value() ? "another trainer took its place" : "register first, or again after a restart");
+  return FailedPreconditionError("session {} is not registered (any more): {}", session,
+                                 live_.has_value() ? "another trainer took its place"
+                                                   : "register first, or again after a restart");
 }
 
 std::optional<WeightVersion> TrainerSession::LastVersion() const {
-  std::optional<WeightVersion> last = parts_.ledger->state().last_version();  // of the current stream
+  std::optional<WeightVersion> last =
+      parts_.ledger->state().last_version();  // of the current stream
   if (state_ != nullptr && state_->snapshot->version().has_value()) {
     last = std::max(last.value_or(WeightVersion(0)), *state_->snapshot->version());
   }
@@ -178,9 +184,10 @@ std::optional<WeightVersion> TrainerSession::LastVersion() const {
 Status TrainerSession::CheckVersion(WeightVersion version) const {
   const uint64_t last = LastVersion().value_or(WeightVersion(0)).value();
   if (version.value() > last) return OkStatus();
-  return FailedPreconditionError("version {} does not increase: the newest of stream {} is {}; publish {} "
-                                 "or higher, or start a new stream",
-                                 version.value(), ToString(state_->stream), last, last + 1);
+  return FailedPreconditionError(
+      "version {} does not increase: the newest of stream {} is {}; publish {} "
+      "or higher, or start a new stream",
+      version.value(), ToString(state_->stream), last, last + 1);
 }
 
 Status TrainerSession::Begin(const v1::BeginRequest& request) {
@@ -210,8 +217,8 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
                                 ring.bucket_count);
   }
   if (static_cast<size_t>(request.pieces_size()) > limits::kPutPiecesMax) {
-    return InvalidArgumentError("{} pieces in one Put, at most {} are supported", request.pieces_size(),
-                                limits::kPutPiecesMax);
+    return InvalidArgumentError("{} pieces in one Put, at most {} are supported",
+                                request.pieces_size(), limits::kPutPiecesMax);
   }
   std::vector<BucketPiece> pieces;
   for (const v1::PutPiece& piece : request.pieces()) {
@@ -227,14 +234,16 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   DWS_RETURN_IF_ERROR(live->open_version->Blocks(source.Blocks(), source));
   if (still_wanted()) return OkStatus();
   live->open_version.reset();
-  return CancelledError("a put into version {} was given up by the trainer: nothing of the version is kept",
-                        request.version());
+  return CancelledError(
+      "a put into version {} was given up by the trainer: nothing of the version is kept",
+      request.version());
 }
 
 Status TrainerSession::Abort(const v1::AbortRequest& request) {
   DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
   if (live->open_version == nullptr || live->open_version->version().value() != request.version()) {
-    return FailedPreconditionError("version {} is not open: there is nothing to abort", request.version());
+    return FailedPreconditionError("version {} is not open: there is nothing to abort",
+                                   request.version());
   }
   live->open_version.reset();
   return OkStatus();
@@ -259,8 +268,9 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   }
   if (!still_wanted()) {
     live->open_version.reset();
-    return CancelledError("publishing version {} was given up by the trainer: nothing of it is kept",
-                          version.value());
+    return CancelledError(
+        "publishing version {} was given up by the trainer: nothing of it is kept",
+        version.value());
   }
   DWS_ASSIGN_OR_RETURN(CapturedVersion captured, live->open_version->Finish());
   live->open_version.reset();
@@ -278,12 +288,12 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
 Status TrainerSession::CheckWait(const v1::WaitRequest& request) {
   DWS_ASSIGN_OR_RETURN(const Live* live, Find(request.session()));
   (void)live;
-  const std::optional<WeightVersion> captured =
-      state_->snapshot->version();
+  const std::optional<WeightVersion> captured = state_->snapshot->version();
   if (captured.has_value() && captured->value() >= request.version()) return OkStatus();
-  return AbortedError("version {} was not published to this sender (newest {}): it was lost with a restart, "
-                      "or never published",
-                      request.version(), captured.has_value() ? captured->value() : 0);
+  return AbortedError(
+      "version {} was not published to this sender (newest {}): it was lost with a restart, "
+      "or never published",
+      request.version(), captured.has_value() ? captured->value() : 0);
 }
 
 }  // namespace dws

@@ -1,8 +1,9 @@
 // The trainer's side of the sender: one registration at a time, and the versions it hands over.
 //
-// A registration goes through three steps: Register checks it and gives out a token; the handle socket brings
-// the memory; Activate makes it the one that counts, which fences the one before. What survives a registration
-// (snapshot and log) is the RankState: kept when stream and layout are the same, made anew otherwise.
+// A registration goes through three steps: Register checks it and gives out a token; the handle
+// socket brings the memory; Activate makes it the one that counts, which fences the one before.
+// What survives a registration (snapshot and log) is the RankState: kept when stream and layout are
+// the same, made anew otherwise.
 #pragma once
 
 #include <atomic>
@@ -45,8 +46,8 @@ class SharedSenderLedger {
   const std::unique_ptr<SenderLedger> ledger_ GUARDED_BY(mutex_);
 };
 
-// Lifecycle: Stop first, then destroy. Threads: Register ... OnHangup run on `executor` (one thread), where the
-// service posts them; trainer_present from any.
+// Lifecycle: Stop first, then destroy. Threads: Register ... OnHangup run on `executor` (one
+// thread), where the service posts them; trainer_present from any.
 class TrainerSession {
  public:
   struct Options {
@@ -61,22 +62,24 @@ class TrainerSession {
     HandleSocket* handles = nullptr;
     SharedSenderLedger* ledger = nullptr;
     PublishPipeline* pipeline = nullptr;
-    std::function<void(RankStatePtr)> on_state;       // a registration is live
-    std::function<void()> on_gone;                    // the trainer hung up
+    std::function<void(RankStatePtr)> on_state;  // a registration is live
+    std::function<void()> on_gone;               // the trainer hung up
   };
   TrainerSession(Options options, Parts parts);
 
-  // False once the trainer gave a call up: it may be overwriting what the call reads, so nothing of the version is
-  // kept. CANCELLED.
+  // False once the trainer gave a call up: it may be overwriting what the call reads, so nothing of
+  // the version is kept. CANCELLED.
   using StillWanted = std::function<bool()>;
 
-  // The errors of all calls: INVALID_ARGUMENT fix the request; FAILED_PRECONDITION this trainer must stop (fenced,
-  // an old stream, a version that does not increase); RESOURCE_EXHAUSTED try later.
+  // The errors of all calls: INVALID_ARGUMENT fix the request; FAILED_PRECONDITION this trainer
+  // must stop (fenced, an old stream, a version that does not increase); RESOURCE_EXHAUSTED try
+  // later.
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request);
   Status Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
   Status Abort(const v1::AbortRequest& request);
-  Result<v1::PublishReply> Publish(const v1::PublishRequest& request, const StillWanted& still_wanted);
+  Result<v1::PublishReply> Publish(const v1::PublishRequest& request,
+                                   const StillWanted& still_wanted);
   // Whether Wait makes sense. ABORTED: this sender does not know the version and will not.
   Status CheckWait(const v1::WaitRequest& request);
 
@@ -97,8 +100,8 @@ class TrainerSession {
   Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
                   std::vector<HostRegion> regions);
   // What the handle socket calls, on its thread.
-  Status OnDescriptors(uint64_t session, const Registration& registration, HandleRegistrationId handle,
-                       std::vector<UniqueFd> descriptors);
+  Status OnDescriptors(uint64_t session, const Registration& registration,
+                       HandleRegistrationId handle, std::vector<UniqueFd> descriptors);
   void OnHangup(uint64_t session);
   Result<RankStatePtr> OpenState(const Registration& registration);
   Result<Live*> Find(uint64_t session);

@@ -1,4 +1,5 @@
-// Where a capture reads current weights from. The seam between the two ways a trainer hands weights over.
+// Where a capture reads current weights from. The seam between the two ways a trainer hands weights
+// over.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,9 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // Copies the current bytes of one block, in slice order, to `block` (exactly its size). Each word of the
-  // trainer's memory is loaded once, so delta, digest and snapshot agree even if the trainer writes meanwhile.
+  // Copies the current bytes of one block, in slice order, to `block` (exactly its size). Each word
+  // of the trainer's memory is loaded once, so delta, digest and snapshot agree even if the trainer
+  // writes meanwhile.
   virtual void Read(BlockRef ref, MutableByteSpan block) const = 0;
 };
 

@@ -1,4 +1,5 @@
-// The seam between DWS and time. Production uses RealClock; tests and the simulation drive their own.
+// The seam between DWS and time. Production uses RealClock; tests and the simulation drive their
+// own.
 #pragma once
 
 #include <chrono>
@@ -9,7 +10,9 @@ namespace dws {
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
 using Duration = std::chrono::nanoseconds;
 
-inline double ToSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+inline double ToSeconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 // Threads: safe from any.
 class Clock {

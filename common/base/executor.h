@@ -1,5 +1,5 @@
-// Runs posted tasks on its own threads, in order of posting; one thread makes it a serial executor. Used where
-// a gRPC reaction must not block.
+// Runs posted tasks on its own threads, in order of posting; one thread makes it a serial executor.
+// Used where a gRPC reaction must not block.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace dws {
 
-// Lifecycle: the destructor refuses new tasks, drops those not started and joins. Threads: safe from any.
+// Lifecycle: the destructor refuses new tasks, drops those not started and joins. Threads: safe
+// from any.
 class Executor {
  public:
   Executor(size_t thread_count, size_t queue_max);

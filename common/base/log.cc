@@ -26,16 +26,14 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 }  // namespace
 
 void InitLog(std::string_view program, LogLevel level) {
-  auto logger = std::make_shared<spdlog::logger>(
-      std::string(program), std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(std::string(program),
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_level(ToSpdlog(level));
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %n %v");
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
 }
 
-void LogLine(LogLevel level, std::string_view line) {
-  spdlog::log(ToSpdlog(level), "{}", line);
-}
+void LogLine(LogLevel level, std::string_view line) { spdlog::log(ToSpdlog(level), "{}", line); }
 
 }  // namespace dws

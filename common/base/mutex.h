@@ -1,5 +1,5 @@
-// std::mutex with clang's thread annotations. absl::Mutex is not used: Debian's build is not instrumented
-// and drowns ThreadSanitizer.
+// std::mutex with clang's thread annotations. absl::Mutex is not used: Debian's build is not
+// instrumented and drowns ThreadSanitizer.
 #pragma once
 
 // Abseil 20220623 defines the unprefixed GUARDED_BY and NO_THREAD_SAFETY_ANALYSIS itself, and its
@@ -56,8 +56,8 @@ class CondVar {
     lock.release();
   }
   // False when `timeout` passed without a notification.
-  bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout) REQUIRES(mutex)
-      NO_THREAD_SAFETY_ANALYSIS {
+  bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout)
+      REQUIRES(mutex) NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
 #if defined(__SANITIZE_THREAD__)
     // TSan in g++ 12 does not see pthread_cond_clockwait, which steady waits use.

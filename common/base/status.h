@@ -1,9 +1,10 @@
-// Errors as values. Every fallible function of DWS returns absl::Status or Result<T>; this header has the
-// short ways to make, extend and pass them on.
+// Errors as values. Every fallible function of DWS returns absl::Status or Result<T>; this header
+// has the short ways to make, extend and pass them on.
 //
 // Codes are chosen by what the caller should do: UNAVAILABLE retry, ABORTED redo from base,
-// FAILED_PRECONDITION stop and tell the operator, DATA_LOSS reject and NACK, RESOURCE_EXHAUSTED shed,
-// INVALID_ARGUMENT fix the request. A message says what was expected, what was found, which object.
+// FAILED_PRECONDITION stop and tell the operator, DATA_LOSS reject and NACK, RESOURCE_EXHAUSTED
+// shed, INVALID_ARGUMENT fix the request. A message says what was expected, what was found, which
+// object.
 #pragma once
 
 #include <absl/status/status.h>
@@ -33,11 +34,10 @@ inline std::string_view Message(const Status& status) {
 inline std::string ToString(const Status& status) { return status.ToString(); }
 
 // DataLossError("frame {}: checksum {:016x}, expected {:016x}", ...) and its siblings.
-#define DWS_DEFINE_ERROR(Name, kCode)                                              \
-  template <typename... Args>                                                      \
-  Status Name(fmt::format_string<Args...> format, Args&&... args) {                \
-    return MakeStatus(absl::StatusCode::kCode,                                     \
-                      fmt::format(format, std::forward<Args>(args)...));           \
+#define DWS_DEFINE_ERROR(Name, kCode)                                                             \
+  template <typename... Args>                                                                     \
+  Status Name(fmt::format_string<Args...> format, Args&&... args) {                               \
+    return MakeStatus(absl::StatusCode::kCode, fmt::format(format, std::forward<Args>(args)...)); \
   }
 DWS_DEFINE_ERROR(InvalidArgumentError, kInvalidArgument)
 DWS_DEFINE_ERROR(FailedPreconditionError, kFailedPrecondition)
@@ -64,8 +64,8 @@ Status ErrnoError(int errno_value, std::string_view context);
 
 }  // namespace dws
 
-#define DWS_RETURN_IF_ERROR(expression)                        \
-  do {                                                         \
+#define DWS_RETURN_IF_ERROR(expression)                                               \
+  do {                                                                                \
     if (::dws::Status dws_status = (expression); !dws_status.ok()) return dws_status; \
   } while (false)
 

@@ -1,5 +1,5 @@
-// Ids that cannot be mixed up: StrongType<struct FooTag, uint64_t> compares, hashes and prints like its
-// value and converts from it only explicitly.
+// Ids that cannot be mixed up: StrongType<struct FooTag, uint64_t> compares, hashes and prints like
+// its value and converts from it only explicitly.
 #pragma once
 
 #include <compare>

@@ -1,9 +1,9 @@
 // The additive digest of weights, 128 bits (specified in common/delta/FORMAT.md, "Digest").
 //
-// A tensor's canonical bytes are little-endian 8-byte words w_i, numbered through all blocks of all its
-// slices; each block's tail is padded with zeros. D = sum over i of mix(i, w_i), lane by lane, modulo
-// 2^64. So a digest can be updated from changed words alone, blocks sum to slices and slices to tensors. It
-// guards against faults, not against a forger.
+// A tensor's canonical bytes are little-endian 8-byte words w_i, numbered through all blocks of all
+// its slices; each block's tail is padded with zeros. D = sum over i of mix(i, w_i), lane by lane,
+// modulo 2^64. So a digest can be updated from changed words alone, blocks sum to slices and slices
+// to tensors. It guards against faults, not against a forger.
 #pragma once
 
 #include <cstdint>

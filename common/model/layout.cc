@@ -53,7 +53,8 @@ Result<RankLayout> RankLayout::Create(std::vector<Shard> shards) {
     if (shard.slice_count == 0 || shard.first_slice >= slice_count ||
         shard.slice_count > slice_count - shard.first_slice) {
       return InvalidArgumentError("tensor '{}': slices {} + {} are outside its {} slices",
-                                  shard.tensor.name, shard.first_slice, shard.slice_count, slice_count);
+                                  shard.tensor.name, shard.first_slice, shard.slice_count,
+                                  slice_count);
     }
     if (layout.slices_.size() + shard.slice_count > limits::kSlicesMax) {
       return InvalidArgumentError("a layout has more than {} slices", limits::kSlicesMax);
@@ -85,7 +86,8 @@ std::optional<RankSlice> RankLayout::Find(std::string_view name, uint32_t slice)
       shards_.begin(), shards_.end(), name,
       [](const Shard& shard, std::string_view wanted) { return shard.tensor.name < wanted; });
   if (found == shards_.end() || found->tensor.name != name) return std::nullopt;
-  if (slice < found->first_slice || slice - found->first_slice >= found->slice_count) return std::nullopt;
+  if (slice < found->first_slice || slice - found->first_slice >= found->slice_count)
+    return std::nullopt;
   return RankSlice(shard_first_[static_cast<size_t>(found - shards_.begin())] + slice -
                    found->first_slice);
 }

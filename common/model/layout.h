@@ -1,5 +1,5 @@
-// What one trainer rank owns: shards (consecutive slices of tensors) ordered by tensor name, and the flat
-// numbering of their slices, *rank slices*, that manifests and messages use.
+// What one trainer rank owns: shards (consecutive slices of tensors) ordered by tensor name, and
+// the flat numbering of their slices, *rank slices*, that manifests and messages use.
 #pragma once
 
 #include <cstdint>
@@ -31,18 +31,18 @@ class RankLayout {
   // One slice, with what every user of it needs precomputed.
   struct SliceEntry {
     uint32_t shard = 0;
-    uint32_t slice = 0;           // of the tensor
+    uint32_t slice = 0;  // of the tensor
     DType dtype = DType::kBF16;
     uint64_t elements = 0;
     uint32_t blocks = 0;
-    uint64_t first_word = 0;      // the digest's number of its first word
-    uint64_t first_block = 0;     // of the rank, counting all slices before it
+    uint64_t first_word = 0;   // the digest's number of its first word
+    uint64_t first_block = 0;  // of the rank, counting all slices before it
 
     uint64_t size_bytes() const { return elements * ElementBytes(dtype); }
   };
 
-  // INVALID_ARGUMENT: a spec is not valid, names are not strictly ascending, slices are out of range, or a
-  // limit is passed. The message names the tensor.
+  // INVALID_ARGUMENT: a spec is not valid, names are not strictly ascending, slices are out of
+  // range, or a limit is passed. The message names the tensor.
   static Result<RankLayout> Create(std::vector<Shard> shards);
 
   RankLayout() = default;
@@ -51,7 +51,9 @@ class RankLayout {
   const std::vector<SliceEntry>& slices() const { return slices_; }
   uint32_t slice_count() const { return static_cast<uint32_t>(slices_.size()); }
   const SliceEntry& slice(RankSlice slice) const { return slices_[slice.value()]; }
-  const TensorSpec& tensor(RankSlice slice) const { return shards_[slices_[slice.value()].shard].tensor; }
+  const TensorSpec& tensor(RankSlice slice) const {
+    return shards_[slices_[slice.value()].shard].tensor;
+  }
   uint64_t element_count() const { return element_count_; }
   uint64_t size_bytes() const { return size_bytes_; }
   uint64_t block_count() const { return block_count_; }
@@ -62,20 +64,22 @@ class RankLayout {
   // Equal exactly when two layouts are equal (up to a 128-bit collision).
   const Digest& signature() const { return signature_; }
 
-  friend bool operator==(const RankLayout& a, const RankLayout& b) { return a.shards_ == b.shards_; }
+  friend bool operator==(const RankLayout& a, const RankLayout& b) {
+    return a.shards_ == b.shards_;
+  }
 
  private:
   std::vector<Shard> shards_;
   std::vector<SliceEntry> slices_;
-  std::vector<uint32_t> shard_first_;   // rank slice of each shard's first slice
+  std::vector<uint32_t> shard_first_;  // rank slice of each shard's first slice
   uint64_t element_count_ = 0;
   uint64_t size_bytes_ = 0;
   uint64_t block_count_ = 0;
   Digest signature_;
 };
 
-// A hash over the digests of all slices of a rank, in order: two ranks are in the same state when layout
-// signature and state token agree.
+// A hash over the digests of all slices of a rank, in order: two ranks are in the same state when
+// layout signature and state token agree.
 Digest StateToken(const std::vector<Digest>& slice_digests);
 
 }  // namespace dws

@@ -1,5 +1,5 @@
-// Every maximum of DWS, by name. A size from outside is compared with one of these before it is trusted
-// or allocated.
+// Every maximum of DWS, by name. A size from outside is compared with one of these before it is
+// trusted or allocated.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ inline constexpr uint64_t kObjectBytesMax = uint64_t{1} << 42;
 inline constexpr uint64_t kFetchChunkBytesMax = uint64_t{1} << 20;
 inline constexpr int kGrpcMessageBytesMax = 64 << 20;  // layouts and descriptions of many slices
 inline constexpr size_t kIdBytesMax = 256;             // job ids, receiver ids, client names
-inline constexpr size_t kErrorBytesMax = 4096;  // of a NACK's or an RPC's message
+inline constexpr size_t kErrorBytesMax = 4096;         // of a NACK's or an RPC's message
 
 // Registrations.
 inline constexpr size_t kRegionsMax = 1024;
@@ -42,19 +42,21 @@ inline constexpr size_t kHandleExpectationsMax = 1024;  // tokens given out and 
 // Sender.
 inline constexpr size_t kReceiversMax = 4096;
 inline constexpr size_t kRetainedVersionsMax = 1024;
-inline constexpr size_t kSealBacklogMax = 2;  // captured versions that wait to be sealed
-inline constexpr size_t kFullTransfersMax = 64;   // FetchFull streams at a time
-inline constexpr size_t kComposedCacheMax = 8;  // squashed objects kept for other receivers
+inline constexpr size_t kSealBacklogMax = 2;     // captured versions that wait to be sealed
+inline constexpr size_t kFullTransfersMax = 64;  // FetchFull streams at a time
+inline constexpr size_t kComposedCacheMax = 8;   // squashed objects kept for other receivers
 
 // Receiver.
 inline constexpr size_t kSendersMax = 4096;
 inline constexpr uint64_t kStagingBytesDefault = uint64_t{256} << 20;
 inline constexpr uint32_t kEngineWorldSizeMax = 1024;
 inline constexpr size_t kPendingAttachesMax = 64;
-inline constexpr size_t kSyncQueueMax = 256;   // acknowledgements that wait to be written to one sender
-inline constexpr size_t kLeaseQueueMax = 16;   // commands that wait to be written to one engine rank
-inline constexpr int kFetchAttemptsMax = 5;    // in a row without progress
-inline constexpr uint64_t kFetchBytesPerSecondMin = uint64_t{1} << 20;  // stretches a transfer's deadline
+inline constexpr size_t kSyncQueueMax =
+    256;  // acknowledgements that wait to be written to one sender
+inline constexpr size_t kLeaseQueueMax = 16;  // commands that wait to be written to one engine rank
+inline constexpr int kFetchAttemptsMax = 5;   // in a row without progress
+inline constexpr uint64_t kFetchBytesPerSecondMin = uint64_t{1}
+                                                    << 20;  // stretches a transfer's deadline
 
 // Ledger.
 inline constexpr uint64_t kLedgerRecordBytesMax = 4096;

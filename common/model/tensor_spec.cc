@@ -9,7 +9,8 @@
 namespace dws {
 namespace {
 
-// The product of `shape` with dimension `dim` replaced by `length`; dim past the end replaces nothing.
+// The product of `shape` with dimension `dim` replaced by `length`; dim past the end replaces
+// nothing.
 uint64_t Product(const std::vector<uint64_t>& shape, size_t dim, uint64_t length) {
   uint64_t product = 1;
   for (size_t i = 0; i < shape.size(); ++i) product *= i == dim ? length : shape[i];
@@ -139,8 +140,7 @@ uint64_t TensorSpec::SliceFirstWord(uint32_t slice) const {
 uint32_t BlockElements(uint64_t slice_elements, uint32_t block) {
   const uint64_t first = uint64_t{block} * limits::kBlockElements;
   DWS_CHECK(first < slice_elements);
-  return static_cast<uint32_t>(
-      std::min<uint64_t>(slice_elements - first, limits::kBlockElements));
+  return static_cast<uint32_t>(std::min<uint64_t>(slice_elements - first, limits::kBlockElements));
 }
 
 Status Validate(const TensorSpec& spec) {
@@ -149,8 +149,8 @@ Status Validate(const TensorSpec& spec) {
                                 limits::kTensorNameBytesMax);
   }
   if (spec.shape.size() > limits::kTensorRankMax) {
-    return InvalidArgumentError("tensor '{}' has {} dimensions, at most {} are supported", spec.name,
-                                spec.shape.size(), limits::kTensorRankMax);
+    return InvalidArgumentError("tensor '{}' has {} dimensions, at most {} are supported",
+                                spec.name, spec.shape.size(), limits::kTensorRankMax);
   }
   uint64_t bytes = ElementBytes(spec.dtype);
   for (const uint64_t extent : spec.shape) {
@@ -178,9 +178,8 @@ Status Validate(const TensorSpec& spec) {
   uint64_t last = 0;
   for (const uint64_t cut : spec.cuts) {
     if (cut <= last || cut >= spec.shape[spec.cut_dim]) {
-      return InvalidArgumentError(
-          "tensor '{}': cut {} on dim {} is not strictly between {} and {}", spec.name, cut,
-          spec.cut_dim, last, spec.shape[spec.cut_dim]);
+      return InvalidArgumentError("tensor '{}': cut {} on dim {} is not strictly between {} and {}",
+                                  spec.name, cut, spec.cut_dim, last, spec.shape[spec.cut_dim]);
     }
     last = cut;
   }
@@ -192,8 +191,9 @@ std::string ToString(const TensorSpec& spec) {
   if (spec.cuts.empty()) return text + " uncut";
   constexpr size_t kShown = 16;  // a grid may have thousands of cuts, a message may not
   const size_t shown = std::min(kShown, spec.cuts.size());
-  text += fmt::format(" cut on dim {} at {{{}", spec.cut_dim,
-                      fmt::join(spec.cuts.begin(), spec.cuts.begin() + static_cast<long>(shown), ", "));
+  text +=
+      fmt::format(" cut on dim {} at {{{}", spec.cut_dim,
+                  fmt::join(spec.cuts.begin(), spec.cuts.begin() + static_cast<long>(shown), ", "));
   if (shown == spec.cuts.size()) return text + "}";
   return text + fmt::format(", ... {}}} ({} slices)", spec.cuts.back(), spec.SliceCount());
 }
@@ -225,7 +225,8 @@ Result<StridedRuns> CoalesceRuns(const std::vector<uint64_t>& shape,
       runs.run_count *= shape[i];
     } else {
       return InvalidArgumentError(
-          "shape [{}] with strides [{}] does not reduce to runs of one stride; hand over a contiguous "
+          "shape [{}] with strides [{}] does not reduce to runs of one stride; hand over a "
+          "contiguous "
           "tensor or a slice of one",
           fmt::join(shape, ", "), fmt::join(strides, ", "));
     }

@@ -1,8 +1,10 @@
-// A canonical tensor as the trainer declares it: name, element type, shape, and how it is cut into slices.
+// A canonical tensor as the trainer declares it: name, element type, shape, and how it is cut into
+// slices.
 //
-// Slices are the unit of ownership (a trainer rank owns consecutive slices), of attachment (an engine holds
-// unions of slices) and of digests. A slice's elements have an order of their own, *slice order*: row-major
-// over the slice. Blocks are runs of limits::kBlockElements in slice order.
+// Slices are the unit of ownership (a trainer rank owns consecutive slices), of attachment (an
+// engine holds unions of slices) and of digests. A slice's elements have an order of their own,
+// *slice order*: row-major over the slice. Blocks are runs of limits::kBlockElements in slice
+// order.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +43,8 @@ std::string_view ToString(DType dtype);  // "BF16", as safetensors writes it
 // Bytes of one element: 1, 2, 4 or 8.
 uint32_t ElementBytes(DType dtype);
 
-// How values map to the integers whose differences are coded: floats by ordinal, integers as they are.
+// How values map to the integers whose differences are coded: floats by ordinal, integers as they
+// are.
 enum class Mapping : uint8_t { kInteger, kFloat };
 Mapping MappingOf(DType dtype);
 
@@ -54,9 +57,9 @@ struct SliceRange {
 struct TensorSpec {
   std::string name;
   DType dtype = DType::kBF16;
-  std::vector<uint64_t> shape;   // row-major; empty = scalar
+  std::vector<uint64_t> shape;  // row-major; empty = scalar
   uint32_t cut_dim = 0;
-  std::vector<uint64_t> cuts;    // interior boundaries on cut_dim, strictly increasing
+  std::vector<uint64_t> cuts;  // interior boundaries on cut_dim, strictly increasing
 
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 
@@ -82,16 +85,17 @@ std::string ToString(const TensorSpec& spec);
 // Elements of block `block` of a slice with `slice_elements` elements.
 uint32_t BlockElements(uint64_t slice_elements, uint32_t block);
 
-// Where the elements of a slice lie in memory: `run_count` runs of `run_elements` elements that follow each
-// other in slice order, `stride_elements` apart. A contiguous slice is one run.
+// Where the elements of a slice lie in memory: `run_count` runs of `run_elements` elements that
+// follow each other in slice order, `stride_elements` apart. A contiguous slice is one run.
 struct StridedRuns {
   uint64_t run_elements = 0;
   uint64_t run_count = 0;
   uint64_t stride_elements = 0;
 };
 
-// The runs of an array of `shape` with element `strides` in row-major order, dimensions merged as far as
-// they are contiguous. INVALID_ARGUMENT when two levels of stride remain: such a view cannot be mapped.
+// The runs of an array of `shape` with element `strides` in row-major order, dimensions merged as
+// far as they are contiguous. INVALID_ARGUMENT when two levels of stride remain: such a view cannot
+// be mapped.
 Result<StridedRuns> CoalesceRuns(const std::vector<uint64_t>& shape,
                                  const std::vector<uint64_t>& strides);
 

@@ -59,7 +59,8 @@ Result<StreamId> FromProto(const v1::StreamId& message) {
         "stream id {}:{:016x}{:016x} is not set: expected an incarnation from 1 and a random id",
         message.incarnation(), message.id_hi(), message.id_lo());
   }
-  return StreamId{.incarnation = message.incarnation(), .id_hi = message.id_hi(), .id_lo = message.id_lo()};
+  return StreamId{
+      .incarnation = message.incarnation(), .id_hi = message.id_hi(), .id_lo = message.id_lo()};
 }
 
 Digest FromProto(const v1::Digest& message) {
@@ -69,7 +70,8 @@ Digest FromProto(const v1::Digest& message) {
 Result<DType> FromProto(v1::DType message) {
   const auto dtype = DTypeFromNumber(static_cast<uint32_t>(message));
   if (!dtype.has_value()) {
-    return InvalidArgumentError("dtype number {} is unknown, expected 1 to 16", static_cast<int>(message));
+    return InvalidArgumentError("dtype number {} is unknown, expected 1 to 16",
+                                static_cast<int>(message));
   }
   return *dtype;
 }

@@ -1,5 +1,6 @@
-// Between wire messages and model values, both ways. Everything that arrives is validated here: behind this
-// header nobody handles a message field that was not checked. (common/delta/manifest is the one exception.)
+// Between wire messages and model values, both ways. Everything that arrives is validated here:
+// behind this header nobody handles a message field that was not checked. (common/delta/manifest is
+// the one exception.)
 #pragma once
 
 #include "common/base/status.h"

@@ -29,8 +29,9 @@ Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& r
       return !entry.second.connection.has_value();
     });
     if (absent == receivers_.end()) {
-      return ResourceExhaustedError("receiver '{}' refused: {} receivers are connected, the maximum",
-                                    receiver_id, receivers_.size());
+      return ResourceExhaustedError(
+          "receiver '{}' refused: {} receivers are connected, the maximum", receiver_id,
+          receivers_.size());
     }
     receivers_.erase(absent);
   }

@@ -1,10 +1,10 @@
-// The sender's side of the sync protocol as a pure class: which receivers there are, what each has been offered,
-// staged and committed, and whether a Wait is satisfied. No I/O, no clock, no threads: the gRPC shell
-// (sender_daemon/sync_service) and the simulation drive it and guard it.
+// The sender's side of the sync protocol as a pure class: which receivers there are, what each has
+// been offered, staged and committed, and whether a Wait is satisfied. No I/O, no clock, no
+// threads: the gRPC shell (sender_daemon/sync_service) and the simulation drive it and guard it.
 //
-// Rules (protocol.md §2): every message down carries a fresh nonce of its connection; STAGED and NACK with
-// another nonce than the last announcement's are ignored; COMMITTED is cumulative and never ignored; a new
-// connection clears the nonce and keeps the versions.
+// Rules (protocol.md §2): every message down carries a fresh nonce of its connection; STAGED and
+// NACK with another nonce than the last announcement's are ignored; COMMITTED is cumulative and
+// never ignored; a new connection clears the nonce and keeps the versions.
 #pragma once
 
 #include <cstdint>
@@ -51,32 +51,39 @@ class AnnouncerState {
     std::vector<std::pair<WeightVersion, TimePoint>> commit_times;
   };
 
-  // A new stream of the trainer: what receivers had committed of the old one does not count any more.
+  // A new stream of the trainer: what receivers had committed of the old one does not count any
+  // more.
   void StartStream(const StreamId& stream);
   const std::optional<StreamId>& stream() const { return stream_; }
 
-  // RESOURCE_EXHAUSTED past limits::kReceiversMax. When the receiver already had a connection, that one is
-  // returned: it is fenced and must be closed.
-  Result<std::optional<ConnectionId>> Connect(const std::string& receiver_id, ConnectionId connection);
+  // RESOURCE_EXHAUSTED past limits::kReceiversMax. When the receiver already had a connection, that
+  // one is returned: it is fenced and must be closed.
+  Result<std::optional<ConnectionId>> Connect(const std::string& receiver_id,
+                                              ConnectionId connection);
   // Ignored for a connection that was fenced.
   void Disconnect(ConnectionId connection);
 
   // What the receiver says of itself in Hello: counts only for the stream it names.
-  void OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version, TimePoint now);
+  void OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version,
+              TimePoint now);
 
   // The nonce for the next message down on this connection; an announcement is remembered.
   Nonce NextNonce(ConnectionId connection, bool announcement);
 
   // True when the report was counted.
-  bool OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream, WeightVersion version);
+  bool OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
+                WeightVersion version);
   bool OnCommitted(ConnectionId connection, const StreamId& stream, const CommitReport& report,
                    TimePoint now);
   bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream, std::string_view error);
 
-  // The receivers at or above `version`, when the condition is met by those present; nullopt when not yet.
-  std::optional<std::vector<std::string>> Met(WeightVersion version, const WaitCondition& condition) const;
+  // The receivers at or above `version`, when the condition is met by those present; nullopt when
+  // not yet.
+  std::optional<std::vector<std::string>> Met(WeightVersion version,
+                                              const WaitCondition& condition) const;
   // When the last of `receivers` first reported `version` or above.
-  std::optional<TimePoint> CommitTime(const std::vector<std::string>& receivers, WeightVersion version) const;
+  std::optional<TimePoint> CommitTime(const std::vector<std::string>& receivers,
+                                      WeightVersion version) const;
 
   const std::map<std::string, Receiver>& receivers() const { return receivers_; }
 

@@ -10,7 +10,8 @@ namespace {
 
 constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
 
-TEST_CASE("a captured version leads exactly from the snapshot to the trainer's weights", "[capture]") {
+TEST_CASE("a captured version leads exactly from the snapshot to the trainer's weights",
+          "[capture]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
   const RankLayout layout = SmallLayout();

@@ -46,7 +46,8 @@ Result<Weights> ReadFull(const RankStatePtr& state, uint64_t version) {
 TEST_CASE("a squashed delta equals its versions applied one after the other", "[delta_log]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
-  const RankStatePtr state = MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 100});
+  const RankStatePtr state =
+      MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 100});
   const auto states = PublishVersions(state, pool, 6, GENERATE(0.002, 0.2, 2.0), random);
   for (size_t base = 1; base < states.size(); ++base) {
     for (size_t target = base + 1; target <= states.size(); ++target) {
@@ -72,7 +73,8 @@ TEST_CASE("a squashed delta equals its versions applied one after the other", "[
 TEST_CASE("changes that cancel over several versions vanish from the squash", "[delta_log]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
-  const RankStatePtr state = MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 100});
+  const RankStatePtr state =
+      MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 100});
   const auto states = PublishVersions(state, pool, 2, 0.01, random);
   PublishAll(state, pool, 3, states[0]);
   const auto object = state->log->Object(WeightVersion(1), WeightVersion(3));
@@ -82,10 +84,12 @@ TEST_CASE("changes that cancel over several versions vanish from the squash", "[
   for (const SliceDelta& slice : manifest->slices) CHECK(slice.nnz == 0);
 }
 
-TEST_CASE("past its limits the log drops the oldest versions and says what it retains", "[delta_log]") {
+TEST_CASE("past its limits the log drops the oldest versions and says what it retains",
+          "[delta_log]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
-  const RankStatePtr by_count = MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 3});
+  const RankStatePtr by_count =
+      MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 3});
   PublishVersions(by_count, pool, 6, 0.01, random);
   CHECK(by_count->log->All().size() == 3);
   CHECK(by_count->log->Object(WeightVersion(3), WeightVersion(6)).ok());
@@ -114,10 +118,12 @@ TEST_CASE("a delta object outlives its place in the log while somebody holds it"
   CHECK(replica == states[1]);
 }
 
-TEST_CASE("full tensors of an older version are exact although the snapshot moved on", "[full_reader]") {
+TEST_CASE("full tensors of an older version are exact although the snapshot moved on",
+          "[full_reader]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
-  const RankStatePtr state = MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 100});
+  const RankStatePtr state =
+      MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 100});
   const auto states = PublishVersions(state, pool, 5, GENERATE(0.01, 2.0), random);
   for (size_t version = 1; version <= states.size(); ++version) {
     const auto full = ReadFull(state, version);
@@ -126,7 +132,8 @@ TEST_CASE("full tensors of an older version are exact although the snapshot move
   }
 }
 
-TEST_CASE("a version that the log cannot lead back to is refused, never approximated", "[full_reader]") {
+TEST_CASE("a version that the log cannot lead back to is refused, never approximated",
+          "[full_reader]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
   const RankStatePtr state = MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 2});

@@ -23,14 +23,13 @@ std::vector<HostRegion> OneRegion(size_t size) {
 }
 
 TEST_CASE("a resident shard cut by columns is read in slice order", "[handover]") {
-  // The rank owns columns 2..6 of 8, as slices [2, 3) and [3, 6); its shard is a 5 x 4 array at byte 6.
-  const RankLayout layout = MakeLayout({{.tensor = {.name = "w",
-                                                    .dtype = DType::kU16,
-                                                    .shape = {5, 8},
-                                                    .cut_dim = 1,
-                                                    .cuts = {2, 3, 6}},
-                                         .first_slice = 1,
-                                         .slice_count = 2}});
+  // The rank owns columns 2..6 of 8, as slices [2, 3) and [3, 6); its shard is a 5 x 4 array at
+  // byte 6.
+  const RankLayout layout = MakeLayout(
+      {{.tensor =
+            {.name = "w", .dtype = DType::kU16, .shape = {5, 8}, .cut_dim = 1, .cuts = {2, 3, 6}},
+        .first_slice = 1,
+        .slice_count = 2}});
   const HostRegion expected = PatternRegion(64);
   const auto source =
       ResidentSource::Create(layout, OneRegion(64), std::vector<ShardPlace>{{.offset_bytes = 6}});
@@ -54,7 +53,8 @@ TEST_CASE("a shard that reaches beyond its region is refused by name", "[handove
   const RankLayout layout =
       MakeLayout({{.tensor = {.name = "w", .dtype = DType::kU16, .shape = {5, 8}}}});
   for (const ShardPlace place : {ShardPlace{.offset_bytes = 6}, ShardPlace{.region = 1}}) {
-    const auto source = ResidentSource::Create(layout, OneRegion(84), std::vector<ShardPlace>{place});
+    const auto source =
+        ResidentSource::Create(layout, OneRegion(84), std::vector<ShardPlace>{place});
     CHECK(source.status().code() == absl::StatusCode::kInvalidArgument);
     CHECK(std::string(Message(source.status())).find("'w'") != std::string::npos);
   }
@@ -91,9 +91,10 @@ TEST_CASE("pieces outside their slice or bucket, or twice, are refused", "[hando
   CHECK(refused({{.slice = RankSlice(2), .first_block = 3, .block_count = 0xFFFFFFFE}}));
   CHECK(refused({{.slice = RankSlice(2), .block_count = 1, .offset_bytes = 300'000 - 262'143}}));
   CHECK(refused({{.slice = RankSlice(2), .block_count = 1, .offset_bytes = ~uint64_t{0}}}));
-  CHECK(refused({{.slice = RankSlice(2), .block_count = 2}, {.slice = RankSlice(2), .first_block = 1,
-                                                             .block_count = 1}}));
-  CHECK_FALSE(refused({{.slice = RankSlice(2), .block_count = 1, .offset_bytes = 300'000 - 262'144}}));
+  CHECK(refused({{.slice = RankSlice(2), .block_count = 2},
+                 {.slice = RankSlice(2), .first_block = 1, .block_count = 1}}));
+  CHECK_FALSE(
+      refused({{.slice = RankSlice(2), .block_count = 1, .offset_bytes = 300'000 - 262'144}}));
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 
 namespace dws {
 
-inline void ApplyFrame(const RankLayout& layout, RankSlice number, ByteSpan bytes, const FrameEntry& entry,
-                       Weights& weights) {
+inline void ApplyFrame(const RankLayout& layout, RankSlice number, ByteSpan bytes,
+                       const FrameEntry& entry, Weights& weights) {
   const RankLayout::SliceEntry& slice = layout.slice(number);
   const size_t element_bytes = ElementBytes(slice.dtype);
   auto blocks = ParseFrame(bytes, entry);

@@ -22,7 +22,8 @@ TEST_CASE("a version is announced only after it was recorded, and none is lost t
   std::atomic<int> announced_too_early{0};
   std::atomic<bool> trouble{false};
   PublishPipeline pipeline({.record = [&](const RankState&, const RetainedVersion&) -> Status {
-                              if (disk_full) return ResourceExhaustedError("no space left on device");
+                              if (disk_full)
+                                return ResourceExhaustedError("no space left on device");
                               ++recorded;
                               return OkStatus();
                             },
@@ -59,12 +60,14 @@ TEST_CASE("a pipeline that stops while the disk is full ends, unannounced", "[pu
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
   std::atomic<int> announced{0};
   PublishPipeline pipeline(
-      {.record = [](const RankState&, const RetainedVersion&) { return ResourceExhaustedError("full"); },
+      {.record = [](const RankState&,
+                    const RetainedVersion&) { return ResourceExhaustedError("full"); },
        .announce = [&](const RankStatePtr&) { ++announced; },
        .on_trouble = [](const Status&) {}});
   REQUIRE(pipeline.Reserve(kTimeout).ok());
   pipeline.Submit(
-      {.state = state, .captured = CaptureAll(*state, pool, 1, RandomWeights(state->layout(), random))});
+      {.state = state,
+       .captured = CaptureAll(*state, pool, 1, RandomWeights(state->layout(), random))});
   pipeline.Stop();
   CHECK(announced == 0);
   CHECK(pipeline.Reserve(kTimeout).code() == absl::StatusCode::kUnavailable);

@@ -1,4 +1,5 @@
-// The trainer's session with a real handle socket and real shared memory; only the ledger's disk is a fake.
+// The trainer's session with a real handle socket and real shared memory; only the ledger's disk is
+// a fake.
 #include "sender_daemon/trainer_session.h"
 
 #include <sys/socket.h>
@@ -99,7 +100,8 @@ class Fixture {
     });
   }
   // Registers and hands the region over.
-  uint64_t Attach(const v1::RegisterRequest& request, const UniqueFd& region, HandleClient& client) {
+  uint64_t Attach(const v1::RegisterRequest& request, const UniqueFd& region,
+                  HandleClient& client) {
     const auto reply = Register(request);
     REQUIRE(reply.ok());
     REQUIRE(client.Send(reply->handle_socket(), reply->token(), region.get()) == "ok");
@@ -111,16 +113,16 @@ class Fixture {
   Executor executor_{1, 100};
   ThreadPool pool_{1};
   SharedSenderLedger ledger_{std::make_unique<MemoryVersionLedger<SenderLedgerState>>()};
-  PublishPipeline pipeline_{{.record =
-                                 [this](const RankState& state, const RetainedVersion& version) {
-                                   return ledger_.Append(VersionPublished{
-                                       .stream = state.stream,
-                                       .version = version.version,
-                                       .base = version.base,
-                                       .state_token = version.manifest.state_token});
-                                 },
-                             .announce = [](const RankStatePtr&) {},
-                             .on_trouble = [](const Status&) {}}};
+  PublishPipeline pipeline_{
+      {.record =
+           [this](const RankState& state, const RetainedVersion& version) {
+             return ledger_.Append(VersionPublished{.stream = state.stream,
+                                                    .version = version.version,
+                                                    .base = version.base,
+                                                    .state_token = version.manifest.state_token});
+           },
+       .announce = [](const RankStatePtr&) {},
+       .on_trouble = [](const Status&) {}}};
   std::unique_ptr<HandleSocket> handles_;
   RankStatePtr state_;
   std::promise<void> gone_;
@@ -131,7 +133,8 @@ class Fixture {
 v1::RegisterRequest Resident(uint64_t incarnation, const RankLayout& layout) {
   v1::RegisterRequest request;
   request.set_job_id("job");
-  *request.mutable_stream() = ToProto(StreamId{.incarnation = incarnation, .id_hi = 1, .id_lo = incarnation});
+  *request.mutable_stream() =
+      ToProto(StreamId{.incarnation = incarnation, .id_hi = 1, .id_lo = incarnation});
   request.set_world_size(1);
   *request.mutable_layout() = ToProto(layout);
   uint64_t offset = 0;
@@ -192,7 +195,8 @@ TEST_CASE("a version that does not increase is refused and the newest named", "[
   }
 }
 
-TEST_CASE("a publish that the trainer gave up leaves no version, whenever it did", "[trainer_session]") {
+TEST_CASE("a publish that the trainer gave up leaves no version, whenever it did",
+          "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
   HandleClient client;
@@ -227,13 +231,15 @@ TEST_CASE("a second registration fences the first trainer", "[trainer_session]")
   CHECK(fixture.state_->log->Newest()->base == WeightVersion(1));
 }
 
-TEST_CASE("an old trainer that wakes up is refused, a new stream starts afresh", "[trainer_session]") {
+TEST_CASE("an old trainer that wakes up is refused, a new stream starts afresh",
+          "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
   HandleClient client;
   const uint64_t session = fixture.Attach(Resident(7, Layout()), region.fd, client);
   REQUIRE(fixture.Publish(session, 3).ok());
-  CHECK(fixture.Register(Resident(6, Layout())).status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(fixture.Register(Resident(6, Layout())).status().code() ==
+        absl::StatusCode::kFailedPrecondition);
   v1::RegisterRequest impostor = Resident(7, Layout());
   impostor.mutable_stream()->set_id_lo(99);
   CHECK(fixture.Register(impostor).status().code() == absl::StatusCode::kFailedPrecondition);
@@ -250,7 +256,8 @@ TEST_CASE("a stream keeps its layout", "[trainer_session]") {
   Region region(Layout().size_bytes());
   HandleClient client;
   fixture.Attach(Resident(1, Layout()), region.fd, client);
-  const RankLayout other = MakeLayout({{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {1000, 99}}}});
+  const RankLayout other =
+      MakeLayout({{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {1000, 99}}}});
   const auto refused = fixture.Register(Resident(1, other));
   CHECK(refused.status().code() == absl::StatusCode::kFailedPrecondition);
   CHECK(std::string(Message(refused.status())).find("higher incarnation") != std::string::npos);
@@ -260,7 +267,8 @@ TEST_CASE("registrations for another job or rank are refused by name", "[trainer
   Fixture fixture;
   v1::RegisterRequest other_job = Resident(1, Layout());
   other_job.set_job_id("other");
-  CHECK(std::string(Message(fixture.Register(other_job).status())).find("'other'") != std::string::npos);
+  CHECK(std::string(Message(fixture.Register(other_job).status())).find("'other'") !=
+        std::string::npos);
   v1::RegisterRequest other_rank = Resident(1, Layout());
   other_rank.set_world_size(4);
   other_rank.set_trainer_rank(3);
@@ -281,7 +289,8 @@ TEST_CASE("a region of the wrong size is answered on the handle socket", "[train
   CHECK_FALSE(fixture.Publish(reply->session(), 1).ok());
 }
 
-TEST_CASE("a trainer that dies in the middle of a version leaves no trace of it", "[trainer_session]") {
+TEST_CASE("a trainer that dies in the middle of a version leaves no trace of it",
+          "[trainer_session]") {
   Fixture fixture;
   v1::RegisterRequest request = Resident(1, Layout());
   request.mutable_ring()->set_bucket_bytes(uint64_t{1} << 20);
@@ -303,7 +312,8 @@ TEST_CASE("a trainer that dies in the middle of a version leaves no trace of it"
       piece->set_block_count(slice == 0 ? 2 : 1);
       piece->set_offset_bytes(slice == 0 ? 0 : 200'000);
     }
-    REQUIRE(fixture.Run([&](TrainerSession& s) { return s.Put(message, [] { return true; }); }).ok());
+    REQUIRE(
+        fixture.Run([&](TrainerSession& s) { return s.Put(message, [] { return true; }); }).ok());
   };
   put(1);
   REQUIRE(fixture.Publish(session, 1).ok());

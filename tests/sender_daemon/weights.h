@@ -1,5 +1,5 @@
-// Weights for sender tests: bytes of every rank slice in slice order, a source that reads them, and versions
-// published from them the way the daemon does it.
+// Weights for sender tests: bytes of every rank slice in slice order, a source that reads them, and
+// versions published from them the way the daemon does it.
 #pragma once
 
 #include <cstring>
@@ -21,10 +21,11 @@ using Weights = std::vector<std::vector<std::byte>>;  // by rank slice
 
 class WeightsSource final : public WeightSource {
  public:
-  WeightsSource(const RankLayout& layout, const Weights& weights) : layout_(layout), weights_(weights) {}
+  WeightsSource(const RankLayout& layout, const Weights& weights)
+      : layout_(layout), weights_(weights) {}
   void Read(BlockRef ref, MutableByteSpan block) const override {
-    const size_t offset = size_t{ref.block} * limits::kBlockElements *
-                          ElementBytes(layout_.slice(ref.slice).dtype);
+    const size_t offset =
+        size_t{ref.block} * limits::kBlockElements * ElementBytes(layout_.slice(ref.slice).dtype);
     std::memcpy(block.data(), weights_[ref.slice.value()].data() + offset, block.size());
   }
 
@@ -42,7 +43,8 @@ inline RankLayout MakeLayout(std::vector<Shard> shards) {
 // Two tensors, three slices, blocks with odd tails.
 inline RankLayout SmallLayout() {
   return MakeLayout(
-      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {300, 1001}, .cuts = {100}}, .slice_count = 2},
+      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {300, 1001}, .cuts = {100}},
+        .slice_count = 2},
        {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}}});
 }
 
