@@ -13,8 +13,9 @@ output_root() {
     echo "$cache/dws-bazel"
     return
   fi
-  local fallback="${TMPDIR:-/tmp}/dws-bazel-$(id -u)"
-  mkdir -p -m 700 "$fallback"
+  local fallback
+  fallback="${TMPDIR:-/tmp}/dws-bazel-$(id -u)"
+  mkdir -m 700 "$fallback" 2>/dev/null || true
   if [[ ! -O "$fallback" ]]; then  # Bazel would run what it finds there
     echo "bazel.sh: $fallback belongs to somebody else: set DWS_BAZEL_ROOT" >&2
     return 1
