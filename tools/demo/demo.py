@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from typing import Any, Optional, Sequence
@@ -168,7 +169,7 @@ def run(options: argparse.Namespace, cluster: Cluster) -> bool:
         demo = Demo(options, cluster)
         demo.warm_up()
         findings = demo.train()
-    except Exception:
+    except Exception:  # not SystemExit: nothing is wrong with the daemons then
         print(cluster.logs(), file=sys.stderr)
         raise
     finally:
@@ -182,6 +183,8 @@ def run(options: argparse.Namespace, cluster: Cluster) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
+    # So that whoever stops the demo (timeout, a CI job) stops its daemons and engines too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     started = time.monotonic()
     with Cluster(JOB, keep=options.keep) as cluster:
         success = run(options, cluster)
