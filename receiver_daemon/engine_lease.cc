@@ -101,7 +101,7 @@ void EngineLease::RequestPostCommit(WeightVersion version) {
     MutexLock lock(mutex_);
     if (state_ != State::kPaused) return;
     hook_result_.reset();
-    command.pause_id = pause_id_;
+    command.pause_id = ++pause_id_;  // a late answer to an earlier hook is not this one's
     send = stream_.send;
   }
   send(command);

@@ -78,7 +78,7 @@ class EngineLease {
   State state_ GUARDED_BY(mutex_) = State::kUnopened;
   Status end_reason_ GUARDED_BY(mutex_);
   Stream stream_ GUARDED_BY(mutex_);
-  uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // the last one asked for; 0 = none yet
+  uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // of the last question; 0 = none yet
   std::optional<std::string> hook_result_ GUARDED_BY(mutex_);
 };
 

@@ -148,6 +148,19 @@ void EngineRegistry::EndAll(const Status& reason) {
   for (const Generation generation : generations) End(generation, reason);
 }
 
+void EngineRegistry::EndOthersThan(const LayoutSet& current) {
+  std::vector<Generation> generations;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [rank, registration] : ranks_) {
+      if (registration.plan.layouts->SameAs(current)) continue;
+      generations.push_back(registration.lease->generation());
+    }
+  }
+  const Status reason = AbortedError("the trainer's layout has changed: attach again");
+  for (const Generation generation : generations) End(generation, reason);
+}
+
 std::optional<AttachedEngine> EngineRegistry::Engine() const {
   MutexLock lock(mutex_);
   if (ranks_.empty() || ranks_.size() != ranks_.begin()->second.plan.engine_world_size)
@@ -159,7 +172,8 @@ std::optional<AttachedEngine> EngineRegistry::Engine() const {
   for (const auto& [rank, registration] : ranks_) {
     const EngineLease::State state = registration.lease->state();
     if (registration.memory == nullptr || state == EngineLease::State::kUnopened ||
-        state == EngineLease::State::kEnded) {
+        state == EngineLease::State::kEnded ||
+        !registration.plan.layouts->SameAs(*engine.layouts)) {
       return std::nullopt;
     }
     engine.generation = std::max(engine.generation, registration.memory->generation);

@@ -9,12 +9,14 @@
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/service/grpc_runtime.h"
 #include "common/service/protocol_version.h"
 
 namespace dws {
 namespace {
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  KeepGrpcRunning();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(limits::kGrpcMessageBytesMax);
   arguments.SetMaxSendMessageSize(limits::kGrpcMessageBytesMax);
@@ -94,11 +96,7 @@ v1::SyncUp SyncLink::Hello(const std::optional<VersionAt>& live) const {
 
 void SyncLink::CatchUp() {
   const std::optional<VersionAt> live = subscription_.live();
-  {
-    MutexLock lock(mutex_);
-    if (!live.has_value() || hello_live_ == live) return;
-    hello_live_ = live;
-  }
+  if (!live.has_value()) return;
   v1::SyncUp message;
   v1::Ack& ack = *message.mutable_ack();
   ack.set_version(live->version.value());
@@ -122,7 +120,6 @@ void SyncLink::Tick() {
       if (now < next_attempt_) return;
       starting_ = true;
       heard_ = done_early_ = false;
-      hello_live_ = live;
       last_heard_ = now;
     }
   }
@@ -145,6 +142,7 @@ void SyncLink::Tick() {
     done_.NotifyAll();
   }
   if (stopping) call->Cancel(CancelledError("the receiver is shutting down"));
+  CatchUp();  // what was committed, or welcomed, before there was a call to say it on
 }
 
 Status SyncLink::OnMessage(const v1::SyncDown& message) {
@@ -154,7 +152,8 @@ Status SyncLink::OnMessage(const v1::SyncDown& message) {
     last_heard_ = clock_.Now();
     first = !heard_;
     heard_ = true;
-    delay_ = limits::kReconnectDelayMin;
+    // Not on a Welcome: one that is refused, or fenced by a twin of this receiver, is no success.
+    if (message.has_announce()) delay_ = limits::kReconnectDelayMin;
   }
   if (first) {
     LogInfo("sender_connected address={}", address_);

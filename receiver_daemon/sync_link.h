@@ -58,7 +58,6 @@ class SyncLink {
   std::shared_ptr<SyncCall> call_ GUARDED_BY(mutex_);
   bool done_early_ GUARDED_BY(mutex_) = false;              // it ended before it was in call_
   bool heard_ GUARDED_BY(mutex_) = false;                   // something arrived on this call
-  std::optional<VersionAt> hello_live_ GUARDED_BY(mutex_);  // what Hello said
   TimePoint last_heard_ GUARDED_BY(mutex_);
   TimePoint next_attempt_ GUARDED_BY(mutex_);
   Duration delay_ GUARDED_BY(mutex_);

@@ -109,17 +109,12 @@ Status Worker::AcceptStream() {
 }
 
 Result<bool> Worker::RefreshEngine() {
+  const Result<LayoutSetPtr> layouts = parts_.subscription.Layouts();
+  if (layouts.ok()) parts_.registry.EndOthersThan(**layouts);
   std::optional<AttachedEngine> engine = parts_.registry.Engine();
   if (!engine.has_value()) {
     ForgetEngine();
     SetReadiness(false, parts_.registry.Missing());
-    return false;
-  }
-  const Result<LayoutSetPtr> layouts = parts_.subscription.Layouts();
-  if (layouts.ok() && !(*layouts)->SameAs(*engine->layouts)) {
-    ForgetEngine();
-    parts_.registry.EndAll(AbortedError("the trainer's layout has changed: attach again"));
-    SetReadiness(false, "the trainer's layout has changed, the engine has to attach again");
     return false;
   }
   if (weights_ == nullptr || weights_->generation() != engine->generation) {

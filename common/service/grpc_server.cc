@@ -9,6 +9,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/service/grpc_runtime.h"
 #include "common/service/listen_address.h"
 #include "common/service/unix_socket.h"
 
@@ -121,6 +122,7 @@ void GrpcServer::Impl::Shutdown(std::chrono::milliseconds grace) {
 }
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options) {
+  KeepGrpcRunning();
   auto impl = std::make_unique<Impl>(options);
   DWS_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));

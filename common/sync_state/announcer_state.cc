@@ -91,8 +91,9 @@ bool AnnouncerState::OnCommitted(ConnectionId connection, const StreamId& stream
                                  const CommitReport& report, TimePoint now) {
   Receiver* receiver = Find(connection, stream);
   if (receiver == nullptr) return false;
+  // A repetition after a reconnect has nothing to tell of how the commit went.
+  if (receiver->committed < report.version) receiver->last_commit = report;
   Commit(*receiver, report.version, now);
-  receiver->last_commit = report;
   receiver->last_error.clear();
   return true;
 }
