@@ -75,8 +75,8 @@ class EngineRegistry {
   // Unknown: nothing.
   void End(Generation generation, const Status& reason);
   void EndAll(const Status& reason);
-  // Ends the registrations that were checked against another layout than `current`, whether or not the
-  // engine is complete: its ranks must agree on what a slice is.
+  // Ends the registrations that were checked against another layout than `current`, whether or not
+  // the engine is complete: its ranks must agree on what a slice is.
   void EndOthersThan(const LayoutSet& current);
 
   // The engine, when all its ranks are attached and leased, against one layout.

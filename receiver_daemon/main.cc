@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/log.h"
+#include "common/model/limits.h"
 #include "common/service/build_version.h"
 #include "common/service/sd_notify.h"
 #include "common/service/shutdown_signal.h"
@@ -56,8 +57,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--staging-bytes", options.staging_bytes,
                  "Memory for staged writes and for transfers, each")
+      ->check(CLI::Range(uint64_t{1} << 20, dws::limits::kRegionBytesMax))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--ports-file", options.ports_file, "Where to write the bound ports, as JSON");
   app.add_flag("--insecure", options.insecure,

@@ -182,7 +182,7 @@ void ReceiverApp::Impl::Fill(v1::StatusReply& reply) const {
   reply.set_daemon("dws-receiver");
   reply.set_job_id(options_.job_id);
   reply.set_ready(state.ready);
-  reply.set_reason(state.reason);
+  reply.set_reason(state.ready ? worker_->status().trouble : state.reason);
   reply.set_uptime_seconds(ToSeconds(clock_.Now() - started_));
   FillReceiverStatus(options_.receiver_id, worker_->status(), *subscription_, registry_,
                      *reply.mutable_receiver());

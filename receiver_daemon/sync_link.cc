@@ -200,6 +200,8 @@ void SyncLink::OnDone(const Status& reason) {
   MutexLock lock(mutex_);
   call_.reset();
   done_early_ = starting_;
+  // Fenced by a twin, which this would fence in turn: slowly then.
+  if (absl::IsAborted(reason)) delay_ = limits::kReconnectDelayMax;
   next_attempt_ = clock_.Now() + delay_;
   delay_ = std::min<Duration>(delay_ * 2, limits::kReconnectDelayMax);
   done_.NotifyAll();

@@ -56,8 +56,8 @@ class SyncLink {
   bool stopping_ GUARDED_BY(mutex_) = false;
   bool starting_ GUARDED_BY(mutex_) = false;  // a call is about to be in call_
   std::shared_ptr<SyncCall> call_ GUARDED_BY(mutex_);
-  bool done_early_ GUARDED_BY(mutex_) = false;              // it ended before it was in call_
-  bool heard_ GUARDED_BY(mutex_) = false;                   // something arrived on this call
+  bool done_early_ GUARDED_BY(mutex_) = false;  // it ended before it was in call_
+  bool heard_ GUARDED_BY(mutex_) = false;       // something arrived on this call
   TimePoint last_heard_ GUARDED_BY(mutex_);
   TimePoint next_attempt_ GUARDED_BY(mutex_);
   Duration delay_ GUARDED_BY(mutex_);

@@ -80,6 +80,7 @@ Status Worker::Step() {
       live_.at.has_value() && (!target.has_value() || (live_.at->stream == target->stream &&
                                                        live_.at->version >= target->version));
   if (current) {
+    SetTrouble("");
     SetReadiness(true, "");
     return OkStatus();
   }
@@ -88,10 +89,17 @@ Status Worker::Step() {
     return OkStatus();
   }
   Status status = OkStatus();
-  if (!live_.at.has_value()) status = AdoptCommitted(*target);
+  if (!live_.at.has_value()) {
+    SetReadiness(false, fmt::format("the engine is paused: version {} is being fetched",
+                                    target->version.value()));
+    status = AdoptCommitted(*target);
+  }
   if (status.ok()) status = Advance(*target);
   SetStage("idle", std::nullopt);
   PublishLive();
+  SetTrouble(status.ok() ? ""
+                         : fmt::format("version {} cannot be reached: {}", target->version.value(),
+                                       Message(status)));
   if (live_.at.has_value()) {
     SetReadiness(true, "");
   } else {
@@ -212,6 +220,11 @@ void Worker::SetStage(std::string stage, std::optional<WeightVersion> target) {
   MutexLock lock(mutex_);
   status_.stage = std::move(stage);
   status_.target = target;
+}
+
+void Worker::SetTrouble(std::string trouble) {
+  MutexLock lock(mutex_);
+  status_.trouble = std::move(trouble);
 }
 
 void Worker::SetReadiness(bool ready, std::string reason) {

@@ -27,6 +27,8 @@ namespace dws {
 struct WorkerStatus {
   bool ready = false;  // all engine ranks generate with one verified version
   std::string reason;  // why not
+  std::string
+      trouble;  // what keeps it from the target, while the engine generates with an older version
   std::optional<VersionAt> live;
   Digest state_token;  // of `live`
   std::optional<WeightVersion> target;
@@ -81,6 +83,7 @@ class Worker {
   Status Commit(const Prepared& prepared, TimePoint begin);
   void ForgetEngine();
   void SetStage(std::string stage, std::optional<WeightVersion> target);
+  void SetTrouble(std::string trouble);
   void SetReadiness(bool ready, std::string reason);
   void PublishLive();
 

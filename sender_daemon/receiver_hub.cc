@@ -59,8 +59,10 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
   }
   if (fenced != nullptr) {
     LogWarning("receiver_fenced id={} reason='another connection took its place'", receiver_id);
-    fenced->Close(
-        AbortedError("receiver '{}' connected again: this connection is fenced", receiver_id));
+    fenced->Close(AbortedError(
+        "receiver '{}' connected again, this connection is fenced: if two receivers have this id, "
+        "give one of them another --receiver-id",
+        receiver_id));
   }
   return id;
 }

@@ -1,5 +1,6 @@
 #include "sender_daemon/sender_app.h"
 
+#include <chrono>
 #include <utility>
 
 #include "common/base/log.h"
@@ -16,6 +17,14 @@ constexpr size_t kDeltaThreads = 2;
 constexpr size_t kFullThreads = 2;
 constexpr size_t kServeQueueMax = 4 * limits::kReceiversMax;
 constexpr size_t kTrainerQueueMax = 1024;
+
+// Microseconds since 1970: grows from process to process as long as the clock is roughly right;
+// where it is not, the ledger still makes epochs grow.
+uint64_t EpochFloor() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                   std::chrono::system_clock::now().time_since_epoch())
+                                   .count());
+}
 
 }  // namespace
 
@@ -63,7 +72,8 @@ Status SenderApp::StartParts() {
       TrainerSession::Options{.job_id = options_.job_id,
                               .trainer_rank = TrainerRank(options_.trainer_rank),
                               .log_limits = {.bytes_max = options_.retain_bytes,
-                                             .versions_max = options_.retain_versions}},
+                                             .versions_max = options_.retain_versions},
+                              .epoch_floor = RankEpoch(EpochFloor())},
       TrainerSession::Parts{.clock = &clock_,
                             .executor = trainer_executor_.get(),
                             .pool = pool_.get(),

@@ -144,7 +144,8 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
   const SenderLedgerState ledger = parts_.ledger->state();
   const bool same_stream = ledger.stream() == registration.stream;
   // The same stream without its snapshot (this process is new): a higher epoch, full tensors next.
-  const RankEpoch epoch(same_stream ? ledger.rank_epoch().value() + 1 : 1);
+  const RankEpoch epoch(
+      std::max(options_.epoch_floor.value(), same_stream ? ledger.rank_epoch().value() + 1 : 1));
   DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(registration.layout));
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));

@@ -54,6 +54,8 @@ class TrainerSession {
     std::string job_id;
     TrainerRank trainer_rank;
     DeltaLogLimits log_limits;
+    // New epochs start here: above those of any earlier process, even if its ledger was lost.
+    RankEpoch epoch_floor = RankEpoch(1);
   };
   struct Parts {  // not owned
     const Clock* clock = nullptr;

@@ -15,9 +15,9 @@
 namespace dws {
 namespace {
 
-// Pages are small and quick; more threads would only hold connections of scrapers.
-constexpr const char* kThreads = "2";
-constexpr const char* kRequestTimeoutMs = "5000";
+// Pages are small and quick; the threads are for connections that stay silent.
+constexpr const char* kThreads = "8";
+constexpr const char* kRequestTimeoutMs = "2000";
 
 class ServedPage final : public CivetHandler {
  public:

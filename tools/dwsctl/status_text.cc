@@ -151,7 +151,11 @@ std::string FormatStatus(const v1::StatusReply& status) {
                   Printable(status.build_version(), 16),
                   status.job_id().empty() ? "none" : Printable(status.job_id(), kNameColumns),
                   FormatSeconds(status.uptime_seconds()));
-  text += status.ready() ? Line("state", "ready") : Line("state", "not ready: " + status.reason());
+  if (!status.ready()) {
+    text += Line("state", "not ready: " + status.reason());
+  } else {
+    text += Line("state", status.reason().empty() ? "ready" : "ready, but " + status.reason());
+  }
   switch (status.role_case()) {
     case v1::StatusReply::kSender:
       return text + FormatSender(status.sender());

@@ -20,7 +20,6 @@ from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
 from dws.errors import (
     DeadlineError,
-    DwsError,
     InvalidArgumentError,
     StateError,
 )
@@ -138,7 +137,11 @@ class Engine:
         attachment.request.has_post_commit_hook = post_commit is not None
         self._drain, self._post_commit = drain, post_commit
         self._attach(attachment, timeout)
-        attachment.bind()
+        try:
+            attachment.bind()
+        except BaseException:
+            self.close()
+            raise
         self._attachment = attachment
         self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
         self._thread.start()
@@ -245,7 +248,10 @@ class Engine:
     def _keep_lease(self) -> None:
         while not self._closing.is_set():
             assert self._stream is not None
-            ended = self._stream.serve(self._pause, self._resume, self._post_commit)
+            try:
+                ended = self._stream.serve(self._pause, self._resume, self._post_commit)
+            except Exception as error:  # the engine's drain: must not end this thread
+                ended = f"{type(error).__name__}: {error}"
             with self._guard:
                 self._stream = None
                 self._drop_registration()
@@ -269,8 +275,9 @@ class Engine:
                 with self._guard:
                     self._reattachments += 1
                 return
-            except DwsError as error:
+            except Exception as error:
                 with self._guard:
+                    self._drop_registration()
                     self._last_error = str(error)
                 if self._lease.grant is None:
                     self._lease.shut(f"lost the receiver, attaching again failed: {error}")

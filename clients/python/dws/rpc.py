@@ -48,6 +48,10 @@ class DaemonConnection:
                 # A connection of its own: a restarted daemon must not meet another object's
                 # backoff.
                 ("grpc.use_local_subchannel_pool", 1),
+                # A restarted daemon is met again at once, not after gRPC's minutes.
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.min_reconnect_backoff_ms", 50),
+                ("grpc.max_reconnect_backoff_ms", 1000),
             ],
         )
 

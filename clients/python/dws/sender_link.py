@@ -6,6 +6,8 @@ import os
 import time
 from typing import Any, Optional, Union
 
+import grpc
+
 from dws._proto import trainer_pb2, trainer_pb2_grpc
 from dws.errors import DwsError, RegistrationLostError
 from dws.handles import HandleConnection
@@ -93,7 +95,11 @@ class SenderLink:
         """
         request = trainer_pb2.PublishRequest(session=self._session, version=version)
         what = f"publishing version {version}"
-        reply = self._call(self._stub.Publish, request, what, timeout)
+        try:
+            reply = self._call(self._stub.Publish, request, what, timeout)
+        except BaseException:  # a time-out, an interrupt: whatever lets the caller go on
+            self._settle(version)
+            raise
         return PublishStats(
             version=version,
             changed_elements=reply.changed_elements,
@@ -101,6 +107,18 @@ class SenderLink:
             capture_seconds=reply.capture_seconds,
             stall_seconds=time.monotonic() - started,
         )
+
+    def _settle(self, version: int) -> None:
+        """After a publish that failed: returns when the sender reads the weights no more.
+
+        The sender takes a rank's calls one by one, so an answer to this one, whatever it is, comes
+        after the publish has ended; before, the caller must not overwrite the weights.
+        """
+        request = trainer_pb2.AbortRequest(session=self._session, version=version)
+        try:
+            self._stub.Abort(request, timeout=RPC_TIMEOUT_SECONDS)
+        except grpc.RpcError:
+            pass
 
     def wait(self, version: int, policy: Union[str, int], timeout: float) -> WaitResult:
         """Returns when the policy is met."""
