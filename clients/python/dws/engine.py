@@ -18,11 +18,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
-from dws.errors import (
-    DeadlineError,
-    InvalidArgumentError,
-    StateError,
-)
+from dws.errors import DeadlineError, InvalidArgumentError, StateError
 from dws.handles import HandleConnection
 from dws.lease import ExecutionLease, Grant, LeaseStats
 from dws.lease_stream import LeaseStream, PostCommitHook
