@@ -138,4 +138,22 @@ TEST_CASE("hooks run where there are some, and their words come back", "[lease]"
   CHECK(Message(status).find("ValueError: no scale") != std::string_view::npos);
 }
 
+TEST_CASE("a hook's late answer does not count for the next commit's hook", "[lease]") {
+  const RealClock clock;
+  Rank rank(0, true);
+  rank.Open();
+  rank.answers = false;
+  LeaseControl control({rank.lease}, clock);
+  CHECK(absl::IsDeadlineExceeded(control.PostCommit(WeightVersion(6), kShort)));
+  const auto late = std::get<PostCommitCommand>(rank.commands.back());
+
+  // The next one is asked; the answer to the first comes, and then that the second failed.
+  rank.lease->RequestPostCommit(WeightVersion(7));
+  const auto second = std::get<PostCommitCommand>(rank.commands.back());
+  rank.lease->OnPostCommitDone(late.pause_id, "");
+  CHECK(absl::IsDeadlineExceeded(rank.lease->AwaitPostCommit(clock.Now() + kShort, clock)));
+  rank.lease->OnPostCommitDone(second.pause_id, "no memory");
+  CHECK(absl::IsFailedPrecondition(rank.lease->AwaitPostCommit(clock.Now() + kLong, clock)));
+}
+
 }  // namespace dws
