@@ -88,6 +88,7 @@ class FakeSender final : public v1::SyncService::Service {
 
   grpc::Status Fetch(grpc::ServerContext*, const v1::FetchRequest* request,
                      grpc::ServerWriter<v1::FetchChunk>* writer) override {
+    MutexLock lock(script);
     offsets.push_back(request->offset());
     uint64_t offset = request->offset();
     for (int sent = 0; offset < object.size(); ++sent) {
@@ -104,6 +105,7 @@ class FakeSender final : public v1::SyncService::Service {
 
   grpc::Status FetchFull(grpc::ServerContext*, const v1::FetchFullRequest* request,
                          grpc::ServerWriter<v1::FullFrame>* writer) override {
+    MutexLock lock(script);
     full_requests.emplace_back(request->rank_slices().begin(), request->rank_slices().end());
     int sent = 0;
     for (const uint32_t number : request->rank_slices()) {
@@ -134,6 +136,8 @@ class FakeSender final : public v1::SyncService::Service {
   std::shared_ptr<const RankLayout> layout = OneTensor();
   uint32_t protocol_major = kProtocolMajor;
   std::string object = std::string(950, 'x');
+  // What Fetch and FetchFull do, and what they were asked.
+  Mutex script;
   int chunks_before_cut = -1;
   int frames_before_cut = -1;
   uint64_t offset_lie = 0;
@@ -244,11 +248,17 @@ TEST_CASE("a broken transfer goes on where it stopped", "[fetch]") {
   Receiver receiver(sender.address());
   receiver.links.Start();
   const SyncTarget target = receiver.Target();
-  sender.chunks_before_cut = 4;
+  {
+    MutexLock lock(sender.script);
+    sender.chunks_before_cut = 4;
+  }
   const auto spool = receiver.Fetch(target);
   REQUIRE(spool.ok());
   CHECK(spool->size_bytes() == 950);
-  CHECK(sender.offsets == std::vector<uint64_t>{0, 400, 800});
+  {
+    MutexLock lock(sender.script);
+    CHECK(sender.offsets == std::vector<uint64_t>{0, 400, 800});
+  }
 }
 
 TEST_CASE("a sender that never gets anywhere is given up", "[fetch]") {
@@ -256,9 +266,15 @@ TEST_CASE("a sender that never gets anywhere is given up", "[fetch]") {
   Receiver receiver(sender.address());
   receiver.links.Start();
   const SyncTarget target = receiver.Target();
-  sender.chunks_before_cut = 0;
+  {
+    MutexLock lock(sender.script);
+    sender.chunks_before_cut = 0;
+  }
   CHECK(absl::IsUnavailable(receiver.Fetch(target).status()));
-  CHECK(sender.offsets.size() == static_cast<size_t>(limits::kFetchAttemptsMax));
+  {
+    MutexLock lock(sender.script);
+    CHECK(sender.offsets.size() == static_cast<size_t>(limits::kFetchAttemptsMax));
+  }
 }
 
 TEST_CASE("a delta that is not to be had is not asked for twice", "[fetch]") {
@@ -266,10 +282,19 @@ TEST_CASE("a delta that is not to be had is not asked for twice", "[fetch]") {
   Receiver receiver(sender.address());
   receiver.links.Start();
   const SyncTarget target = receiver.Target();
-  sender.object = "";
-  sender.fetch_end = {grpc::StatusCode::ABORTED, "not retained"};
+  {
+    MutexLock lock(sender.script);
+    sender.object = "";
+  }
+  {
+    MutexLock lock(sender.script);
+    sender.fetch_end = {grpc::StatusCode::ABORTED, "not retained"};
+  }
   CHECK(absl::IsAborted(receiver.Fetch(target).status()));
-  CHECK(sender.offsets.size() == 1);
+  {
+    MutexLock lock(sender.script);
+    CHECK(sender.offsets.size() == 1);
+  }
 }
 
 TEST_CASE("chunks that do not follow each other are refused", "[fetch]") {
@@ -277,7 +302,10 @@ TEST_CASE("chunks that do not follow each other are refused", "[fetch]") {
   Receiver receiver(sender.address());
   receiver.links.Start();
   const SyncTarget target = receiver.Target();
-  sender.offset_lie = 1;
+  {
+    MutexLock lock(sender.script);
+    sender.offset_lie = 1;
+  }
   CHECK(absl::IsDataLoss(receiver.Fetch(target).status()));
 }
 
@@ -287,7 +315,10 @@ TEST_CASE("full tensors that break off go on with the slice that was not finishe
   receiver.links.Start();
   const SyncTarget target = receiver.Target();
   const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(1)};
-  sender.frames_before_cut = 3;  // both blocks of slice 0, one of slice 1
+  {
+    MutexLock lock(sender.script);
+    sender.frames_before_cut = 3;  // both blocks of slice 0, one of slice 1
+  }
   const auto full = receiver.links.FetchFull(
       target, TrainerRank(0), *sender.layout, slices,
       {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 24});
@@ -295,7 +326,10 @@ TEST_CASE("full tensors that break off go on with the slice that was not finishe
   REQUIRE(full->frames.size() == 4);
   CHECK(full->frames[2].slice == RankSlice(1));
   CHECK(full->frames[2].entry.first_block == 0);
-  CHECK(sender.full_requests == std::vector<std::vector<uint32_t>>{{0, 1}, {1}});
+  {
+    MutexLock lock(sender.script);
+    CHECK(sender.full_requests == std::vector<std::vector<uint32_t>>{{0, 1}, {1}});
+  }
 }
 
 TEST_CASE("cancelling ends transfers at once, those to come too", "[fetch]") {

@@ -88,6 +88,10 @@ class Fixture {
     REQUIRE(executor_.Post([&] { result.set_value(fn(*session_)); }));
     return result.get_future().get();
   }
+  // On the session's own thread, as everything that touches the snapshot.
+  Weights Snapshot() {
+    return Run([this](TrainerSession&) { return SnapshotWeights(*state_); });
+  }
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request) {
     return Run([&](TrainerSession& session) { return session.Register(request); });
   }
@@ -202,11 +206,11 @@ TEST_CASE("a publish that the trainer gave up leaves no version, whenever it did
   HandleClient client;
   const uint64_t session = fixture.Attach(Resident(1, Layout()), region.fd, client);
   REQUIRE(fixture.Publish(session, 1).ok());
-  const Weights before = SnapshotWeights(*fixture.state_);
+  const Weights before = fixture.Snapshot();
   region.Set(10, 1);
   fixture.wanted_ = GENERATE(0, 1);  // given up before the capture, or while it ran
   CHECK(fixture.Publish(session, 2).status().code() == absl::StatusCode::kCancelled);
-  CHECK(SnapshotWeights(*fixture.state_) == before);
+  CHECK(fixture.Snapshot() == before);
   CHECK(fixture.state_->snapshot->version() == WeightVersion(1));
   fixture.wanted_ = 2;
   const auto again = fixture.Publish(session, 2);
@@ -317,13 +321,13 @@ TEST_CASE("a trainer that dies in the middle of a version leaves no trace of it"
   };
   put(1);
   REQUIRE(fixture.Publish(session, 1).ok());
-  const Weights before = SnapshotWeights(*fixture.state_);
+  const Weights before = fixture.Snapshot();
   for (size_t i = 0; i < 200'308; i += 3) ring.Set(i, static_cast<int>(i));
   put(2);
-  CHECK(SnapshotWeights(*fixture.state_) != before);
+  CHECK(fixture.Snapshot() != before);
   client.HangUp();
   REQUIRE(fixture.gone_.get_future().wait_for(kTimeout) == std::future_status::ready);
-  CHECK(SnapshotWeights(*fixture.state_) == before);
+  CHECK(fixture.Snapshot() == before);
   CHECK_FALSE(fixture.session_->trainer_present());
   CHECK(fixture.state_->snapshot->version() == WeightVersion(1));
 }
