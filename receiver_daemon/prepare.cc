@@ -59,6 +59,30 @@ Status CheckManifest(const DeltaManifest& manifest, const SyncTarget& target, Tr
       base.value());
 }
 
+// What a rank publishes at a target, and which slices of live memory are not that.
+struct Comparison {
+  PreparedRank prepared;  // nothing to write yet
+  std::vector<RankSlice> differ;
+};
+
+Result<Comparison> Compare(SenderGroup& senders, const SyncTarget& target, TrainerRank rank,
+                           const std::vector<SliceState>& live) {
+  DWS_ASSIGN_OR_RETURN(Description described, senders.Describe(target, rank));
+  if (described.slices.size() != live.size() ||
+      StateToken(described.slices) != described.state_token) {
+    return DataLossError(
+        "a description of {} slices does not fit its token or the layout's {} slices",
+        described.slices.size(), live.size());
+  }
+  Comparison compared;
+  for (uint32_t s = 0; s < live.size(); ++s) {
+    if (!live[s].Matches(described.slices[s])) compared.differ.emplace_back(s);
+  }
+  compared.prepared.published = std::move(described.slices);
+  compared.prepared.state_token = described.state_token;
+  return compared;
+}
+
 }  // namespace
 
 Spool::Options Preparer::SpoolOptions(const Job& job) const {
@@ -159,23 +183,12 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job) {
 }
 
 Result<PreparedRank> Preparer::FromDescription(const Job& job) {
-  DWS_ASSIGN_OR_RETURN(Description described, senders_.Describe(job.target, job.rank));
-  const std::vector<SliceState>& live = job.state().slices;
-  if (described.slices.size() != live.size() ||
-      StateToken(described.slices) != described.state_token) {
-    return DataLossError(
-        "a description of {} slices does not fit its token or the layout's {} slices",
-        described.slices.size(), live.size());
+  DWS_ASSIGN_OR_RETURN(Comparison compared,
+                       Compare(senders_, job.target, job.rank, job.state().slices));
+  if (!compared.differ.empty()) {
+    DWS_RETURN_IF_ERROR(AddFull(job, std::move(compared.differ), compared.prepared));
   }
-  std::vector<RankSlice> differ;
-  for (uint32_t s = 0; s < live.size(); ++s) {
-    if (!live[s].Matches(described.slices[s])) differ.emplace_back(s);
-  }
-  PreparedRank prepared;
-  prepared.published = std::move(described.slices);
-  prepared.state_token = described.state_token;
-  if (!differ.empty()) DWS_RETURN_IF_ERROR(AddFull(job, std::move(differ), prepared));
-  return prepared;
+  return std::move(compared.prepared);
 }
 
 Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared) {
@@ -201,21 +214,10 @@ Result<std::optional<Prepared>> Preparer::PrepareAdoption(const LiveState& live,
   DWS_CHECK(live.ranks.size() == target.ranks.size());
   Prepared prepared{.target = target, .ranks = {}};
   for (uint32_t r = 0; r < target.ranks.size(); ++r) {
-    DWS_ASSIGN_OR_RETURN(Description described, senders_.Describe(target, TrainerRank(r)));
-    const std::vector<SliceState>& slices = live.ranks[r].slices;
-    if (described.slices.size() != slices.size() ||
-        StateToken(described.slices) != described.state_token) {
-      return DataLossError(
-          "a description of {} slices does not fit its token or the layout's {} slices",
-          described.slices.size(), slices.size());
-    }
-    for (uint32_t s = 0; s < slices.size(); ++s) {
-      if (!slices[s].Matches(described.slices[s])) return std::optional<Prepared>();
-    }
-    PreparedRank rank;
-    rank.published = std::move(described.slices);
-    rank.state_token = described.state_token;
-    prepared.ranks.push_back(std::move(rank));
+    DWS_ASSIGN_OR_RETURN(Comparison compared,
+                         Compare(senders_, target, TrainerRank(r), live.ranks[r].slices));
+    if (!compared.differ.empty()) return std::optional<Prepared>();
+    prepared.ranks.push_back(std::move(compared.prepared));
   }
   return std::optional<Prepared>(std::move(prepared));
 }

@@ -40,7 +40,8 @@ class SyncLink {
   Status OnMessage(const v1::SyncDown& message);
   void OnDone(const Status& reason);
   v1::SyncUp Hello(const std::optional<VersionAt>& live) const;
-  // Says what was committed between Hello and now, when an acknowledgement may have been lost.
+  // Says again what is live: an acknowledgement may have been lost, or a restarted sender forgot
+  // it.
   void CatchUp();
 
   const SenderIndex index_;
