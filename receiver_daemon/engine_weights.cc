@@ -19,11 +19,6 @@ struct DigestStep {
 
 }  // namespace
 
-uint64_t BlockFirstWord(const RankLayout::SliceEntry& slice, uint32_t block) {
-  return slice.first_word +
-         uint64_t{block} * limits::kBlockElements * ElementBytes(slice.dtype) / 8;
-}
-
 Result<std::shared_ptr<const EngineWeights>> EngineWeights::Create(
     LayoutSetPtr layouts, std::vector<AttachedMemoryPtr> ranks) {
   std::vector<const EngineMapping*> mappings;
@@ -90,7 +85,7 @@ std::vector<SliceState> EngineWeights::ComputeStates(TrainerRank rank,
     for (uint32_t block = step.first_block; block < end; ++block) {
       scratch[worker].resize(uint64_t{BlockElements(slice.elements, block)} * map.element_bytes());
       map.Gather(uint64_t{block} * limits::kBlockElements, scratch[worker]);
-      digests[index] += DigestBytes(scratch[worker], BlockFirstWord(slice, block));
+      digests[index] += DigestBytes(scratch[worker], slice.BlockFirstWord(block));
     }
   });
 

@@ -68,7 +68,4 @@ class EngineWeights {
 
 using EngineWeightsPtr = std::shared_ptr<const EngineWeights>;
 
-// The digest's number of the first word of a block.
-uint64_t BlockFirstWord(const RankLayout::SliceEntry& slice, uint32_t block);
-
 }  // namespace dws

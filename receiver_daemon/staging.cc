@@ -72,7 +72,7 @@ FrameResult StageFrame(const RankLayout::SliceEntry& slice, std::span<const Segm
         for (size_t p = 0; p < places.size(); ++p) {
           Predict(slice, places[p], block, decoded, scratch);
           result.differences[p] += DiffBlock(slice.dtype, scratch.before, scratch.after,
-                                             BlockFirstWord(slice, block), scratch.changes);
+                                             slice.BlockFirstWord(block), scratch.changes);
           if (staged_bytes.load(std::memory_order_relaxed) > staging_bytes_max)
             continue;  // dry run
           places[p].StageElements(uint64_t{block} * limits::kBlockElements,
@@ -164,7 +164,7 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
           if (decoded.kind != DecodedBlock::Kind::kDense) {
             return DataLossError("block {} of a full tensor is not a full block", block);
           }
-          digests[index] += DigestBytes(decoded.dense, BlockFirstWord(slice, block));
+          digests[index] += DigestBytes(decoded.dense, slice.BlockFirstWord(block));
           return OkStatus();
         });
   });

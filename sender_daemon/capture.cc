@@ -37,8 +37,7 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   const RankLayout::SliceEntry& slice = snapshot_.layout().slice(ref.slice);
   const MutableByteSpan before = snapshot_.BlockBytes(ref.slice, ref.block);
   const uint64_t number = slice.first_block + ref.block;
-  const uint64_t first_word = slice.first_word + uint64_t{ref.block} * limits::kBlockElements *
-                                                     ElementBytes(slice.dtype) / 8;
+  const uint64_t first_word = slice.BlockFirstWord(ref.block);
   const MutableByteSpan current(scratch.current.data(), before.size());
   source.Read(ref, current);
   if (!snapshot_.version().has_value()) {  // first version: there is nothing to diff against

@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/base/strong_type.h"
 #include "common/model/digest.h"
+#include "common/model/limits.h"
 #include "common/model/tensor_spec.h"
 
 namespace dws {
@@ -39,6 +40,10 @@ class RankLayout {
     uint64_t first_block = 0;  // of the rank, counting all slices before it
 
     uint64_t size_bytes() const { return elements * ElementBytes(dtype); }
+    // The digest's number of the first word of a block; blocks before the last are whole words.
+    uint64_t BlockFirstWord(uint32_t block) const {
+      return first_word + uint64_t{block} * limits::kBlockElements * ElementBytes(dtype) / 8;
+    }
   };
 
   // INVALID_ARGUMENT: a spec is not valid, names are not strictly ascending, slices are out of
