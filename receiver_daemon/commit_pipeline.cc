@@ -121,7 +121,8 @@ void CommitPipeline::Abandon(const Engine& engine, const LiveState& live,
                              const SyncTarget& target) {
   const Status status =
       ledger_.Append(CommitAbandoned{.stream = target.stream, .target = target.version});
-  if (!status.ok()) LogError("ledger_append_failed record=abandoned reason='{}'", Message(status));
+  if (!status.ok())
+    LogError("ledger_append_failed", {{"record", "abandoned"}, {"reason", Message(status)}});
   // The memory is what it was. Ranks that had paused go on; one whose answer is late reads this
   // after it.
   if (live.at.has_value()) engine.control.Resume(VersionOf(live));
@@ -176,7 +177,8 @@ void CommitPipeline::Record(const SyncTarget& target) {
       ledger_.Append(VersionCommitted{.stream = target.stream, .version = target.version});
   // Memory and engine are at the target all the same; an open intent costs a reading of digests at
   // most.
-  if (!status.ok()) LogError("ledger_append_failed record=committed reason='{}'", Message(status));
+  if (!status.ok())
+    LogError("ledger_append_failed", {{"record", "committed"}, {"reason", Message(status)}});
 }
 
 }  // namespace dws

@@ -97,9 +97,11 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
     if (found == nullptr) return NotFoundError("this registration has ended; attach again");
     Registration& registration = ranks_.at(found->plan.engine_rank);
     registration.memory = memory;
-    LogInfo("engine_attached rank={} of={} generation={} client='{}' slices={}",
-            memory->engine_rank, registration.plan.engine_world_size, generation.value(),
-            registration.plan.client, memory->mapping.slices.size());
+    LogInfo("engine_attached", {{"rank", memory->engine_rank},
+                                {"of", registration.plan.engine_world_size},
+                                {"generation", generation.value()},
+                                {"client", registration.plan.client},
+                                {"slices", memory->mapping.slices.size()}});
   }
   changed_.Notify();
   return OkStatus();
@@ -131,8 +133,9 @@ void EngineRegistry::End(Generation generation, const Status& reason) {
     ended = std::move(ranks_.at(rank));
     ranks_.erase(rank);
   }
-  LogInfo("engine_detached rank={} generation={} reason='{}'", ended.plan.engine_rank,
-          generation.value(), Message(reason));
+  LogInfo("engine_detached", {{"rank", ended.plan.engine_rank},
+                              {"generation", generation.value()},
+                              {"reason", Message(reason)}});
   ended.lease->End(reason);
   if (ended.disconnect) ended.disconnect();
   changed_.Notify();

@@ -17,17 +17,17 @@ namespace {
 int Run(const ReceiverOptions& options) {
   Result<ShutdownSignal> signal = ShutdownSignal::Install();
   if (!signal.ok()) {
-    LogError("start_failed reason='{}'", Message(signal.status()));
+    LogError("start_failed", {{"reason", Message(signal.status())}});
     return 1;
   }
   Result<std::unique_ptr<ReceiverApp>> app = ReceiverApp::Start(options);
   if (!app.ok()) {
-    LogError("start_failed reason='{}'", Message(app.status()));
+    LogError("start_failed", {{"reason", Message(app.status())}});
     return 1;
   }
   NotifyReady();
   const int number = signal->Wait();
-  LogInfo("stopping signal={}", number);
+  LogInfo("stopping", {{"signal", number}});
   NotifyStopping();
   (*app)->Stop();
   return 0;

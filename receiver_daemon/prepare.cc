@@ -92,8 +92,10 @@ Spool::Options Preparer::SpoolOptions(const Job& job) const {
 }
 
 void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlice> slices) {
-  LogWarning("delta_rejected version={} rank={} slices={} reason='{}'", job.target.version.value(),
-             job.rank.value(), slices.size(), Message(reason));
+  LogWarning("delta_rejected", {{"version", job.target.version.value()},
+                                {"rank", job.rank.value()},
+                                {"slices", slices.size()},
+                                {"reason", Message(reason)}});
   Rejection rejection{.last_good = std::nullopt, .reason = reason, .slices = std::move(slices)};
   if (job.live.at.has_value() && job.live.at->stream == job.target.stream) {
     rejection.last_good = job.live.at->version;
@@ -129,8 +131,9 @@ Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
     Result<PreparedRank> delta = FromDelta(job);
     if (delta.ok() || !CanRepair(delta.status())) return delta;
     if (absl::IsAborted(delta.status())) {
-      LogInfo("no_delta version={} rank={} reason='{}'", job.target.version.value(),
-              job.rank.value(), Message(delta.status()));
+      LogInfo("no_delta", {{"version", job.target.version.value()},
+                           {"rank", job.rank.value()},
+                           {"reason", Message(delta.status())}});
     } else {
       Reject(job, delta.status(), {});
     }

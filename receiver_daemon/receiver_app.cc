@@ -116,8 +116,10 @@ Status ReceiverApp::Impl::Start() {
     DWS_RETURN_IF_ERROR(WritePortsFile(file_system_, options_.ports_file,
                                        {{"admin", admin_port()}, {"http", http_port()}}));
   }
-  LogInfo("serving socket={} admin_port={} http_port={} senders={}", options_.socket, admin_port(),
-          http_port(), options_.senders.size());
+  LogInfo("serving", {{"socket", options_.socket},
+                      {"admin_port", admin_port()},
+                      {"http_port", http_port()},
+                      {"senders", options_.senders.size()}});
   return OkStatus();
 }
 
@@ -134,7 +136,7 @@ Status ReceiverApp::Impl::StartEngineSide() {
                     .changed = changed_,
                     .on_readiness =
                         [this](bool ready, const std::string& reason) {
-                          LogInfo("readiness ready={} reason='{}'", ready, reason);
+                          LogInfo("readiness", {{"ready", ready}, {"reason", reason}});
                           if (ready) {
                             lifecycle_.SetReady();
                           } else {

@@ -156,7 +156,7 @@ Status SyncLink::OnMessage(const v1::SyncDown& message) {
     if (message.has_announce()) delay_ = limits::kReconnectDelayMin;
   }
   if (first) {
-    LogInfo("sender_connected address={}", address_);
+    LogInfo("sender_connected", {{"address", address_}});
     subscription_.OnConnect(index_);
   }
   switch (message.message_case()) {
@@ -166,7 +166,7 @@ Status SyncLink::OnMessage(const v1::SyncDown& message) {
       // A refusal keeps the connection: the sender's next trainer may be the right one.
       const Status status = subscription_.OnWelcome(index_, std::move(welcome));
       if (!status.ok())
-        LogWarning("sender_refused address={} reason='{}'", address_, Message(status));
+        LogWarning("sender_refused", {{"address", address_}, {"reason", Message(status)}});
       CatchUp();
       return OkStatus();
     }
@@ -175,7 +175,7 @@ Status SyncLink::OnMessage(const v1::SyncDown& message) {
       const Status status =
           subscription_.OnAnnounce(index_, message.nonce(), std::move(announcement));
       if (!status.ok())
-        LogDebug("announcement_ignored address={} reason='{}'", address_, Message(status));
+        LogDebug("announcement_ignored", {{"address", address_}, {"reason", Message(status)}});
       return OkStatus();
     }
     case v1::SyncDown::kKeepalive:
@@ -194,7 +194,7 @@ void SyncLink::OnDone(const Status& reason) {
     stopping = stopping_;
   }
   if (was_connected && !stopping) {
-    LogWarning("sender_disconnected address={} reason='{}'", address_, Message(reason));
+    LogWarning("sender_disconnected", {{"address", address_}, {"reason", Message(reason)}});
   }
   subscription_.OnDisconnect(index_, reason);
   MutexLock lock(mutex_);

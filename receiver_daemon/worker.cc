@@ -53,7 +53,7 @@ void Worker::Run() {
       continue;
     }
     if (stopping_.load()) break;
-    LogWarning("step_failed reason='{}'", ToString(status));
+    LogWarning("step_failed", {{"reason", ToString(status)}});
     // Not sooner, whatever changes meanwhile; then again even if nothing changed.
     const TimePoint until = parts_.clock.Now() + delay;
     for (uint64_t now = seen; !stopping_.load() && parts_.clock.Now() < until;) {
@@ -112,7 +112,7 @@ Status Worker::Step() {
 Status Worker::AcceptStream() {
   const std::optional<StreamId> stream = parts_.subscription.stream();
   if (!stream.has_value() || parts_.ledger.state().stream() == stream) return OkStatus();
-  LogInfo("stream_accepted stream={}", ToString(*stream));
+  LogInfo("stream_accepted", {{"stream", ToString(*stream)}});
   return Annotate(parts_.ledger.Append(StreamAccepted{.stream = *stream}), "recording the stream");
 }
 
@@ -143,8 +143,8 @@ Result<bool> Worker::RefreshEngine() {
                              .published = {},
                              .state_token = {}});
     }
-    LogInfo("digests_computed generation={} seconds={:.3f}", weights_->generation().value(),
-            ToSeconds(parts_.clock.Now() - begin));
+    LogInfo("digests_computed", {{"generation", weights_->generation().value()},
+                                 {"seconds", ToSeconds(parts_.clock.Now() - begin)}});
   }
   return true;
 }
@@ -189,10 +189,12 @@ Status Worker::Commit(const Prepared& prepared, TimePoint begin) {
   pipeline_.Acknowledge(prepared, pause, stage_time);
   uint64_t fetched_bytes = 0;
   for (const PreparedRank& rank : prepared.ranks) fetched_bytes += rank.fetched_bytes;
-  LogInfo("committed version={} fetched_bytes={} pause_ms={:.3f} seconds={:.3f}{}{}",
-          prepared.target.version.value(), fetched_bytes, ToSeconds(pause) * 1e3,
-          ToSeconds(parts_.clock.Now() - begin), prepared.repairs() ? " repaired" : "",
-          first ? " first_release" : "");
+  LogInfo("committed", {{"version", prepared.target.version.value()},
+                        {"fetched_bytes", fetched_bytes},
+                        {"pause_ms", ToSeconds(pause) * 1e3},
+                        {"seconds", ToSeconds(parts_.clock.Now() - begin)},
+                        {"repaired", prepared.repairs()},
+                        {"first_release", first}});
   MutexLock lock(mutex_);
   ++status_.commits;
   if (prepared.repairs()) ++status_.repairs;

@@ -60,17 +60,17 @@ int main(int argc, char** argv) {
   dws::InitLog("dws-sender", log_level);
   auto signal = dws::ShutdownSignal::Install();
   if (!signal.ok()) {
-    dws::LogError("cannot_start reason='{}'", dws::Message(signal.status()));
+    dws::LogError("cannot_start", {{"reason", dws::Message(signal.status())}});
     return 1;
   }
   auto sender = dws::SenderApp::Start(options);
   if (!sender.ok()) {
-    dws::LogError("cannot_start reason='{}'", dws::Message(sender.status()));
+    dws::LogError("cannot_start", {{"reason", dws::Message(sender.status())}});
     return 1;
   }
   dws::NotifyReady();
   const int number = signal->Wait();
-  dws::LogInfo("stopping signal={}", number);
+  dws::LogInfo("stopping", {{"signal", number}});
   dws::NotifyStopping();
   (*sender)->Stop();
   return 0;

@@ -140,8 +140,8 @@ bool PublishPipeline::Process(SealJob job) {
       trouble_ = recorded;
       if (!recorded.ok() && stopping_) return false;
       if (changed && !recorded.ok()) {
-        LogError("publish_not_recorded version={} reason='{}'", sealed->version.value(),
-                 Message(recorded));
+        LogError("publish_not_recorded",
+                 {{"version", sealed->version.value()}, {"reason", Message(recorded)}});
       }
     }
     outputs_.on_trouble(recorded);
@@ -150,9 +150,11 @@ bool PublishPipeline::Process(SealJob job) {
     changed_.WaitFor(mutex_, kRetryDelay);
   }
   state->log->Append(sealed);
-  LogInfo("published version={} nnz={} wire_bytes={} full_bytes={} capture_ms={:.1f}",
-          sealed->version.value(), sealed->nnz, sealed->object.size(), state->layout().size_bytes(),
-          sealed->capture_seconds * 1e3);
+  LogInfo("published", {{"version", sealed->version.value()},
+                        {"nnz", sealed->nnz},
+                        {"wire_bytes", sealed->object.size()},
+                        {"full_bytes", state->layout().size_bytes()},
+                        {"capture_ms", sealed->capture_seconds * 1e3}});
   outputs_.announce(state);
   return true;
 }

@@ -58,7 +58,8 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
     connections_[id] = std::move(connection);
   }
   if (fenced != nullptr) {
-    LogWarning("receiver_fenced id={} reason='another connection took its place'", receiver_id);
+    LogWarning("receiver_fenced",
+               {{"id", receiver_id}, {"reason", "another connection took its place"}});
     fenced->Close(AbortedError(
         "receiver '{}' connected again, this connection is fenced: if two receivers have this id, "
         "give one of them another --receiver-id",
@@ -85,8 +86,9 @@ bool ReceiverHub::Plausible(const StreamId& stream, WeightVersion version) const
   // An empty log is that of a restarted sender: the receiver knows more than we do.
   const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
   if (newest == nullptr || rank_->stream != stream || version <= newest->version) return true;
-  LogWarning("report_ignored version={} newest={} reason='it was never published'", version.value(),
-             newest->version.value());
+  LogWarning("report_ignored", {{"version", version.value()},
+                                {"newest", newest->version.value()},
+                                {"reason", "it was never published"}});
   return false;
 }
 

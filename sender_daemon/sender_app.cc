@@ -123,8 +123,8 @@ Status SenderApp::StartServers() {
       http_, HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
                                   HealthPages(lifecycle_)));
   const uint16_t sync_port = remote_server_->port().value_or(0);
-  LogInfo("listening socket={} sync_port={} http_port={}", options_.socket, sync_port,
-          http_->port());
+  LogInfo("listening",
+          {{"socket", options_.socket}, {"sync_port", sync_port}, {"http_port", http_->port()}});
   if (options_.ports_file.empty()) return OkStatus();
   return WritePortsFile(files_, options_.ports_file,
                         {{"sync", sync_port}, {"http", http_->port()}});
@@ -202,7 +202,7 @@ void SenderApp::Stop() {
   // What was captured is still recorded, if the disk lets us.
   if (pipeline_ != nullptr) {
     if (const Status drained = pipeline_->Drain(limits::kShutdownGrace); !drained.ok()) {
-      LogWarning("stopped_before_recording reason='{}'", Message(drained));
+      LogWarning("stopped_before_recording", {{"reason", Message(drained)}});
     }
     pipeline_->Stop();
   }

@@ -135,7 +135,7 @@ void SyncStream::OnWriteDone(bool ok) {
 void SyncStream::OnReadDone(bool ok) {
   if (!ok) return Close(OkStatus());  // half-closed or broken: nothing more can be acknowledged
   if (const Status status = HandleUp(up_); !status.ok()) {
-    LogWarning("sync_stream_refused reason='{}'", Message(status));
+    LogWarning("sync_stream_refused", {{"reason", Message(status)}});
     return Close(status);
   }
   StartRead(&up_);
@@ -176,8 +176,11 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
       const v1::Nack& nack = message.nack();
       DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(nack.stream()));
       const std::string error = nack.message().substr(0, limits::kErrorBytesMax);
-      LogWarning("nack version={} last_good={} code={} slices={} reason='{}'", nack.version(),
-                 nack.last_good_version(), nack.code(), nack.rank_slices_size(), error);
+      LogWarning("nack", {{"version", nack.version()},
+                          {"last_good", nack.last_good_version()},
+                          {"code", nack.code()},
+                          {"slices", nack.rank_slices_size()},
+                          {"reason", error}});
       hub_.OnNack(connection, Nonce(nack.nonce()), stream, error);
       return OkStatus();
     }
@@ -196,7 +199,8 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   }
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
                        hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
-  LogInfo("receiver_connected id={} have_version={}", hello.receiver_id(), hello.have_version());
+  LogInfo("receiver_connected",
+          {{"id", hello.receiver_id()}, {"have_version", hello.have_version()}});
   {
     MutexLock lock(mutex_);
     connection_ = id;

@@ -46,7 +46,7 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
            .on_hangup =
                [this, session](const Status&) {
                  if (!parts_.executor->Post([this, session] { OnHangup(session); })) {
-                   LogWarning("trainer_hangup_lost session={} reason='executor is full'", session);
+                   LogWarning("trainer_hangup_lost", {{"session", session}});
                  }
                }}));
   id->set_value(expected.id);
@@ -115,7 +115,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
         ResidentSource::Create(registration.layout, std::move(regions), registration.places));
   }
   if (live_.has_value()) {
-    LogWarning("trainer_fenced session={} by={}", live_->session, session);
+    LogWarning("trainer_fenced", {{"session", live_->session}, {"by", session}});
     const HandleRegistrationId old = live_->handle;
     live_.reset();  // an open version is undone
     present_.store(false);
@@ -123,10 +123,10 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   }
   DWS_ASSIGN_OR_RETURN(state_, OpenState(registration));
   live.registration = std::move(registration);
-  LogInfo("trainer_registered client='{}' stream={} rank={}/{} tensors={} bytes={} epoch={}",
-          live.registration.client, ToString(state_->stream), state_->trainer_rank.value(),
-          state_->world_size, state_->layout().shards().size(), state_->layout().size_bytes(),
-          state_->rank_epoch.value());
+  LogInfo("trainer_registered", {{"client", live.registration.client},
+                                 {"stream", ToString(state_->stream)},
+                                 {"tensors", state_->layout().shards().size()},
+                                 {"bytes", state_->layout().size_bytes()}});
   live_ = std::move(live);
   present_.store(true);
   parts_.on_state(state_);
@@ -160,7 +160,7 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
 
 void TrainerSession::OnHangup(uint64_t session) {
   if (!live_.has_value() || live_->session != session) return;
-  LogInfo("trainer_gone session={} client='{}'", session, live_->registration.client);
+  LogInfo("trainer_gone", {{"session", session}, {"client", live_->registration.client}});
   live_.reset();  // an open version is undone, memory is unmapped
   present_.store(false);
   parts_.on_gone();

@@ -1,5 +1,6 @@
 #include "common/base/log.h"
 
+#include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -23,6 +24,21 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
+// As one token of a key=value line: quoted when it is text, without anything that ends a line.
+std::string Quoted(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else if (c == '\'' || c == '\\') {
+      out += {'\\', c};
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
 }  // namespace
 
 void InitLog(std::string_view program, LogLevel level) {
@@ -34,6 +50,16 @@ void InitLog(std::string_view program, LogLevel level) {
   spdlog::set_default_logger(std::move(logger));
 }
 
-void LogLine(LogLevel level, std::string_view line) { spdlog::log(ToSpdlog(level), "{}", line); }
+LogField::LogField(std::string_view key, double value)
+    : key_(key), value_(fmt::format("{:.6g}", value)) {}
+
+void LogEvent(LogLevel level, std::string_view event, LogFields fields) {
+  std::string line(event);
+  for (const LogField& field : fields) {
+    line +=
+        fmt::format(" {}={}", field.key(), field.is_text() ? Quoted(field.value()) : field.value());
+  }
+  spdlog::log(ToSpdlog(level), "{}", line);
+}
 
 }  // namespace dws

@@ -1,36 +1,59 @@
-// The one home of spdlog. A log line is an event and its stable keys:
-//   LogInfo("committed version={} pause_ms={:.2f}", version, pause_ms);
-// Whoever decides, logs; everybody else returns a Status.
+// The one home of spdlog. A log line is an event, one word that never changes, and its fields:
+//   LogInfo("committed", {{"version", version}, {"pause_ms", pause_ms}});
+// Keys are stable too: people alert on them. Nothing secret is ever a field: no token, no key, no
+// weight. Whoever decides, logs; everybody else returns a Status.
 #pragma once
 
-#include <fmt/format.h>
-
+#include <concepts>
+#include <initializer_list>
+#include <string>
 #include <string_view>
-#include <utility>
 
 namespace dws {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
+// One key and its value. Numbers and booleans stay what they are in JSON; doubles have six
+// significant digits.
+class LogField {
+ public:
+  LogField(std::string_view key, std::string_view text) : key_(key), value_(text), is_text_(true) {}
+  LogField(std::string_view key, const char* text) : LogField(key, std::string_view(text)) {}
+  LogField(std::string_view key, const std::string& text) : LogField(key, std::string_view(text)) {}
+  LogField(std::string_view key, bool value) : key_(key), value_(value ? "true" : "false") {}
+  LogField(std::string_view key, double value);
+  template <std::integral T>
+  LogField(std::string_view key, T value) : key_(key), value_(std::to_string(value)) {}
+
+  std::string_view key() const { return key_; }
+  const std::string& value() const { return value_; }
+  bool is_text() const { return is_text_; }
+
+ private:
+  std::string_view key_;  // a literal
+  std::string value_;
+  bool is_text_ = false;
+};
+
+using LogFields = std::initializer_list<LogField>;
+
 // Call once in main, before any thread. Logs go to stderr.
 void InitLog(std::string_view program, LogLevel level);
-void LogLine(LogLevel level, std::string_view line);
 
-template <typename... Args>
-void LogDebug(fmt::format_string<Args...> format, Args&&... args) {
-  LogLine(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+// One line, whatever the values hold: control characters are escaped.
+void LogEvent(LogLevel level, std::string_view event, LogFields fields);
+
+inline void LogDebug(std::string_view event, LogFields fields = {}) {
+  LogEvent(LogLevel::kDebug, event, fields);
 }
-template <typename... Args>
-void LogInfo(fmt::format_string<Args...> format, Args&&... args) {
-  LogLine(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+inline void LogInfo(std::string_view event, LogFields fields = {}) {
+  LogEvent(LogLevel::kInfo, event, fields);
 }
-template <typename... Args>
-void LogWarning(fmt::format_string<Args...> format, Args&&... args) {
-  LogLine(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
+inline void LogWarning(std::string_view event, LogFields fields = {}) {
+  LogEvent(LogLevel::kWarning, event, fields);
 }
-template <typename... Args>
-void LogError(fmt::format_string<Args...> format, Args&&... args) {
-  LogLine(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
+inline void LogError(std::string_view event, LogFields fields = {}) {
+  LogEvent(LogLevel::kError, event, fields);
 }
 
 }  // namespace dws

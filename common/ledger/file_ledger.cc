@@ -157,8 +157,10 @@ Result<std::unique_ptr<FileLedger>> FileLedger::Open(FileSystem& file_system,
   DWS_RETURN_IF_ERROR(CheckFileHead(*file, kind, path));
   DWS_ASSIGN_OR_RETURN(const uint64_t sound_bytes, ReplayRecords(*file, path, replay));
   if (sound_bytes < file->size()) {
-    LogWarning("ledger {}: cut off an incomplete last record of {} bytes at offset {}", path,
-               file->size() - sound_bytes, sound_bytes);
+    LogWarning("ledger_tail_cut", {{"path", path},
+                                   {"bytes", file->size() - sound_bytes},
+                                   {"offset", sound_bytes},
+                                   {"reason", "the last record is incomplete"}});
     DWS_RETURN_IF_ERROR(file_system.ReplaceFile(path, ByteSpan(*file).first(sound_bytes)));
   }
   DWS_ASSIGN_OR_RETURN(ledger->file_, file_system.OpenForAppend(path));

@@ -76,7 +76,9 @@ Status GrpcServer::Impl::AddPorts(grpc::ServerBuilder& builder, int& tcp_port) c
     DWS_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options_.listen));
     DWS_RETURN_IF_ERROR(CheckExposure(address, "--listen", options_.insecure));
     if (!address.IsLoopback()) {
-      LogWarning("listening without encryption or authentication address={}", options_.listen);
+      LogWarning("listening_insecure",
+                 {{"address", options_.listen},
+                  {"reason", "others can reach it, without encryption or authentication"}});
     }
     builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &tcp_port);
   }

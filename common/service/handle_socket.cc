@@ -191,8 +191,9 @@ void HandleSocket::Impl::Accept() {
       UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!connection.fd.valid()) {
     if (errno == EMFILE || errno == ENFILE) {
-      LogError("handle socket {}: no free descriptor for a new client; raise LimitNOFILE",
-               options_.path);
+      LogError("handle_socket_full",
+               {{"path", options_.path},
+                {"reason", "no free descriptor for a new client; raise LimitNOFILE"}});
       // The client stays in the queue and would wake us at once, again and again.
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
@@ -295,8 +296,10 @@ Status HandleSocket::Impl::Take(Connection& connection, DescriptorMessage messag
 // client still sends: closing with unread messages would make the client lose the answer.
 void HandleSocket::Impl::Refuse(Connection& connection, const Status& why) {
   if (connection.stage == Stage::kRefused) return;
-  LogWarning("handle socket {}: refused uid={} pid={}: {}", options_.path, connection.peer.uid,
-             connection.peer.pid, Message(why));
+  LogWarning("handles_refused", {{"path", options_.path},
+                                 {"uid", connection.peer.uid},
+                                 {"pid", connection.peer.pid},
+                                 {"reason", Message(why)}});
   Answer(connection, fmt::format("error: {}", Message(why)).substr(0, limits::kErrorBytesMax));
   connection.stage = Stage::kRefused;
   connection.deadline = clock_.Now() + options_.finish_timeout;

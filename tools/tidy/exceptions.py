@@ -5,7 +5,7 @@ from __future__ import annotations
 
 # Files longer than usual, and how long each may be.
 LONG_FILES: dict[str, int] = {
-    "common/service/handle_socket.cc": 365,
+    "common/service/handle_socket.cc": 368,
 }
 
 # Packages with targets that everybody may use.
