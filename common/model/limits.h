@@ -58,6 +58,12 @@ inline constexpr int kFetchAttemptsMax = 5;   // in a row without progress
 inline constexpr uint64_t kFetchBytesPerSecondMin = uint64_t{1}
                                                     << 20;  // stretches a transfer's deadline
 
+// HTTP and metrics.
+inline constexpr size_t kHttpHeadBytesMax = 8192;  // request line and headers
+inline constexpr size_t kHttpBodyBytesMax = 4096;  // read and ignored: no page takes one
+inline constexpr size_t kHttpConnectionsMax = 64;
+inline constexpr size_t kMetricSeriesMax = 1024;  // of one metric that is read at scrape time
+
 // Ledger.
 inline constexpr uint64_t kLedgerRecordBytesMax = 4096;
 inline constexpr uint64_t kLedgerBytesMax = uint64_t{64} << 20;
@@ -71,6 +77,7 @@ inline constexpr std::chrono::seconds kSnapshotReadDeadline{10};  // for a gap b
 inline constexpr std::chrono::seconds kPauseDeadline{60};
 inline constexpr std::chrono::seconds kHandleTimeout{10};
 inline constexpr std::chrono::seconds kShutdownGrace{5};
+inline constexpr std::chrono::seconds kHttpTimeout{5};  // for a client to send or to read
 inline constexpr std::chrono::seconds kAttachDeadlineMax{600};
 inline constexpr std::chrono::milliseconds kTick{50};  // timers of connections and deadlines
 inline constexpr std::chrono::milliseconds kReconnectDelayMin{50};
