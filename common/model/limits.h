@@ -39,6 +39,12 @@ inline constexpr size_t kPutPiecesMax = 65'536;
 inline constexpr size_t kHandleConnectionsMax = 64;
 inline constexpr size_t kHandleExpectationsMax = 1024;  // tokens given out and not yet used
 
+// Listeners.
+inline constexpr size_t kLocalConnectionsMax = 256;  // to one unix socket
+inline constexpr int kGrpcStreamsMax = 1024;         // calls at a time on one connection
+inline constexpr uint64_t kTlsFileBytesMax = uint64_t{1} << 20;
+inline constexpr size_t kPeerIdentitiesMax = 64;  // of one certificate; more are not looked at
+
 // Sender.
 inline constexpr size_t kReceiversMax = 4096;
 inline constexpr size_t kRetainedVersionsMax = 1024;
@@ -77,7 +83,9 @@ inline constexpr std::chrono::seconds kSnapshotReadDeadline{10};  // for a gap b
 inline constexpr std::chrono::seconds kPauseDeadline{60};
 inline constexpr std::chrono::seconds kHandleTimeout{10};
 inline constexpr std::chrono::seconds kShutdownGrace{5};
-inline constexpr std::chrono::seconds kHttpTimeout{5};  // for a client to send or to read
+inline constexpr std::chrono::seconds kHttpTimeout{5};        // for a client to send or to read
+inline constexpr std::chrono::seconds kHandshakeTimeout{10};  // TLS, HTTP/2 preface and settings
+inline constexpr std::chrono::seconds kTlsCheckInterval{2};   // for changed certificates
 inline constexpr std::chrono::seconds kAttachDeadlineMax{600};
 inline constexpr std::chrono::milliseconds kTick{50};  // timers of connections and deadlines
 inline constexpr std::chrono::milliseconds kReconnectDelayMin{50};

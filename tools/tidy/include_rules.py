@@ -51,6 +51,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"grpc", _GRPC_USERS),
     (r"nccl", ("common/transport/nccl/",)),
     (r"nlohmann/", ("common/service/", "tools/", "tests/")),
+    (r"openssl/", ("common/service/", "tests/")),
     (r"prometheus/", ("common/service/metrics.",)),
     (r"sanitizer/", ("tools/bazel/debian/", "tests/")),
     (r"spdlog/", ("common/base/log.",)),

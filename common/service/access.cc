@@ -1,0 +1,104 @@
+#include "common/service/access.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+constexpr std::array kTable = {
+    MethodAccess{"/dws.v1.SyncService/Sync", Access::kReceive},
+    MethodAccess{"/dws.v1.SyncService/Describe", Access::kReceive},
+    MethodAccess{"/dws.v1.SyncService/Fetch", Access::kReceive},
+    MethodAccess{"/dws.v1.SyncService/FetchFull", Access::kReceive},
+    MethodAccess{"/dws.v1.AdminService/Status", Access::kAnyRole},
+    MethodAccess{"/dws.v1.AdminService/Watch", Access::kAnyRole},
+    MethodAccess{"/dws.v1.AdminService/Verify", Access::kOperate},
+    MethodAccess{"/dws.v1.AdminService/Resync", Access::kOperate},
+    MethodAccess{"/dws.v1.AdminService/Drain", Access::kOperate},
+    MethodAccess{"/grpc.health.v1.Health/", Access::kAnyCertificate},
+    MethodAccess{"/grpc.reflection.v1alpha.ServerReflection/", Access::kAnyCertificate},
+};
+
+Status PermissionDenied(std::string_view message) {
+  return MakeStatus(absl::StatusCode::kPermissionDenied, message);
+}
+
+// "no identity", or the URIs.
+std::string Describe(std::span<const Identity> identities) {
+  std::string text;
+  for (const Identity& identity : identities) {
+    text += text.empty() ? "" : ", ";
+    text += ToUri(identity);
+  }
+  return text.empty() ? "no dws:// identity" : text;
+}
+
+bool Has(std::span<const Identity> identities, std::string_view job_id, Role role) {
+  return std::any_of(identities.begin(), identities.end(), [&](const Identity& identity) {
+    return identity.job_id == job_id && identity.role == role;
+  });
+}
+
+bool IsGranted(Access access, std::string_view job_id, std::span<const Identity> identities) {
+  switch (access) {
+    case Access::kAnyCertificate:
+      return true;
+    case Access::kAnyRole:
+      return std::any_of(identities.begin(), identities.end(),
+                         [job_id](const Identity& identity) { return identity.job_id == job_id; });
+    case Access::kReceive:
+      return Has(identities, job_id, Role::kReceive);
+    case Access::kOperate:
+      return Has(identities, job_id, Role::kOperate);
+  }
+  return false;
+}
+
+std::string_view NeededRole(Access access) {
+  switch (access) {
+    case Access::kAnyCertificate:
+    case Access::kAnyRole:
+      return "any role";
+    case Access::kReceive:
+      return "role receive";
+    case Access::kOperate:
+      return "role operate";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::span<const MethodAccess> AccessTable() { return kTable; }
+
+Status CheckMethod(std::string_view path, std::string_view job_id,
+                   std::span<const Identity> identities) {
+  const auto row = std::find_if(kTable.begin(), kTable.end(), [path](const MethodAccess& entry) {
+    return entry.path.ends_with('/') ? path.starts_with(entry.path) : path == entry.path;
+  });
+  if (row == kTable.end()) {
+    return UnimplementedError("this daemon has no method {} for other machines",
+                              path.substr(0, limits::kIdBytesMax));
+  }
+  if (IsGranted(row->access, job_id, identities)) return OkStatus();
+  return PermissionDenied(
+      fmt::format("{} needs a certificate with {} of job '{}', this one has {}: see SECURITY.md "
+                  "for how to make "
+                  "it",
+                  path, NeededRole(row->access), job_id, Describe(identities)));
+}
+
+Status CheckPeer(const Peer& peer, const Identity& wanted, std::string_view claim) {
+  if (!peer.verified ||
+      std::find(peer.identities.begin(), peer.identities.end(), wanted) != peer.identities.end()) {
+    return OkStatus();
+  }
+  return PermissionDenied(fmt::format("{} needs a certificate with {}, the one shown has {}", claim,
+                                      ToUri(wanted), Describe(peer.identities)));
+}
+
+}  // namespace dws

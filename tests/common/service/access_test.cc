@@ -1,0 +1,108 @@
+#include "common/service/access.h"
+
+#include <google/protobuf/descriptor.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "proto/admin.pb.h"
+#include "proto/sync.pb.h"
+
+namespace dws {
+namespace {
+
+const Identity kSender = SenderIdentity("job", 3);
+const Identity kReceiver = ReceiverIdentity("job", "r0");
+const Identity kOperator = {.job_id = "job", .role = Role::kOperate, .name = "ann"};
+
+absl::StatusCode Ask(const std::string& path, const std::vector<Identity>& identities) {
+  return CheckMethod(path, "job", identities).code();
+}
+
+TEST_CASE("each role may call what it is for", "[access]") {
+  const auto kYes = absl::StatusCode::kOk;
+  const auto kNo = absl::StatusCode::kPermissionDenied;
+  for (const std::string method : {"Sync", "Describe", "Fetch", "FetchFull"}) {
+    INFO(method);
+    const std::string path = "/dws.v1.SyncService/" + method;
+    CHECK(Ask(path, {kReceiver}) == kYes);
+    CHECK(Ask(path, {kSender}) == kNo);
+    CHECK(Ask(path, {kOperator}) == kNo);
+    CHECK(Ask(path, {kSender, kReceiver}) == kYes);
+    CHECK(Ask(path, {ReceiverIdentity("another", "r0")}) == kNo);
+    CHECK(Ask(path, {}) == kNo);
+  }
+  for (const std::string method : {"Status", "Watch"}) {
+    const std::string path = "/dws.v1.AdminService/" + method;
+    for (const Identity& identity : {kSender, kReceiver, kOperator}) {
+      CHECK(Ask(path, {identity}) == kYes);
+    }
+    CHECK(Ask(path, {{.job_id = "another", .role = Role::kOperate, .name = "ann"}}) == kNo);
+    CHECK(Ask(path, {}) == kNo);
+  }
+  for (const std::string method : {"Verify", "Resync", "Drain"}) {
+    const std::string path = "/dws.v1.AdminService/" + method;
+    CHECK(Ask(path, {kOperator}) == kYes);
+    CHECK(Ask(path, {kSender, kReceiver}) == kNo);
+    // The operator of another job, who has a role in this one.
+    CHECK(Ask(path, {kReceiver, {.job_id = "another", .role = Role::kOperate, .name = "ann"}}) ==
+          kNo);
+  }
+  CHECK(Ask("/grpc.health.v1.Health/Check", {}) == kYes);
+  CHECK(Ask("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", {}) == kYes);
+}
+
+TEST_CASE("a method that is not in the table is nobody's", "[access]") {
+  for (const std::string path :
+       {"", "/", "/dws.v1.SyncService/", "/dws.v1.SyncService/Sync/", "/dws.v1.SyncService/sync",
+        "dws.v1.SyncService/Sync", "/dws.v1.TrainerService/Register",
+        "/dws.v1.EngineService/Attach", "/dws.v1.AdminService/Shutdown",
+        "/grpc.health.v1.HealthX/Check"}) {
+    INFO(path);
+    CHECK(Ask(path, {kSender, kReceiver, kOperator}) == absl::StatusCode::kUnimplemented);
+  }
+}
+
+// A new method must not be forgotten, nor one stay that is gone.
+TEST_CASE("the table has exactly the methods that daemons serve over TCP", "[access]") {
+  std::vector<std::string> wanted = {"/grpc.health.v1.Health/",
+                                     "/grpc.reflection.v1alpha.ServerReflection/"};
+  for (const auto* file :
+       {v1::StatusReply::descriptor()->file(), v1::SyncUp::descriptor()->file()}) {
+    for (int s = 0; s < file->service_count(); ++s) {
+      const auto* const service = file->service(s);
+      for (int m = 0; m < service->method_count(); ++m) {
+        wanted.push_back("/" + service->full_name() + "/" + service->method(m)->name());
+      }
+    }
+  }
+  std::vector<std::string> found;
+  for (const MethodAccess& row : AccessTable()) found.emplace_back(row.path);
+  std::sort(wanted.begin(), wanted.end());
+  std::sort(found.begin(), found.end());
+  CHECK(found == wanted);
+}
+
+TEST_CASE("a refusal names what is needed and what was shown", "[access]") {
+  const Status refused = CheckMethod("/dws.v1.AdminService/Drain", "job", std::vector{kReceiver});
+  CHECK_THAT(std::string(Message(refused)), Catch::Contains("operate") &&
+                                                Catch::Contains("dws://job/receive/r0") &&
+                                                Catch::Contains("'job'"));
+}
+
+TEST_CASE("a verified peer is who its certificate says", "[access]") {
+  const Peer peer{.verified = true, .identities = {kOperator, kReceiver}};
+  CHECK(CheckPeer(peer, kReceiver, "receiver 'r0'").ok());
+  const Status other = CheckPeer(peer, ReceiverIdentity("job", "r1"), "receiver 'r1'");
+  CHECK(other.code() == absl::StatusCode::kPermissionDenied);
+  CHECK_THAT(std::string(Message(other)),
+             Catch::Contains("receiver 'r1'") && Catch::Contains("dws://job/receive/r1"));
+  CHECK_FALSE(CheckPeer(peer, ReceiverIdentity("another", "r0"), "x").ok());
+  CHECK_FALSE(CheckPeer({.verified = true, .identities = {}}, kReceiver, "x").ok());
+  CHECK(CheckPeer({.verified = false, .identities = {}}, kReceiver, "x").ok());
+}
+
+}  // namespace
+}  // namespace dws
