@@ -86,10 +86,8 @@ Status CheckMethod(std::string_view path, std::string_view job_id,
   }
   if (IsGranted(row->access, job_id, identities)) return OkStatus();
   return PermissionDenied(
-      fmt::format("{} needs a certificate with {} of job '{}', this one has {}: see SECURITY.md "
-                  "for how to make "
-                  "it",
-                  path, NeededRole(row->access), job_id, Describe(identities)));
+      fmt::format("{} needs a certificate with {} of job '{}', the one shown has {}", path,
+                  NeededRole(row->access), job_id, Describe(identities)));
 }
 
 Status CheckPeer(const Peer& peer, const Identity& wanted, std::string_view claim) {
