@@ -1,134 +1,238 @@
 #include "common/service/http_endpoint.h"
 
-#include <CivetServer.h>
 #include <arpa/inet.h>
+#include <event2/event.h>
+#include <event2/listener.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#include <chrono>
+#include <algorithm>
+#include <cerrno>
+#include <map>
 #include <thread>
 #include <utility>
 
+#include "common/base/check.h"
+#include "common/base/executor.h"
+#include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/unique_fd.h"
+#include "common/model/limits.h"
+#include "common/service/http_connection.h"
 #include "common/service/listen_address.h"
 
 namespace dws {
 namespace {
 
-// Pages are small and quick; the threads are for connections that stay silent.
-constexpr const char* kThreads = "8";
-constexpr const char* kRequestTimeoutMs = "2000";
+// A page that takes its time does not keep a probe waiting.
+constexpr size_t kPageThreads = 4;
+constexpr int kBacklog = 128;
+constexpr timeval kAcceptRetry = {.tv_sec = 0, .tv_usec = 200'000};
 
-class ServedPage final : public CivetHandler {
- public:
-  explicit ServedPage(HttpPage page) : page_(std::move(page)) {}
+struct Bound {
+  UniqueFd socket;
+  uint16_t port = 0;
+};
 
-  const std::string& path() const { return page_.path; }
-
-  using CivetHandler::handleGet;
-  bool handleGet(CivetServer*, mg_connection* connection) override {
-    const HttpReply reply = page_.render();
-    const std::string head = fmt::format(
-        "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n"
-        "Connection: close\r\n\r\n",
-        reply.code, mg_get_response_code_text(connection, reply.code), reply.content_type,
-        reply.body.size());
-    mg_write(connection, head.data(), head.size());
-    mg_write(connection, reply.body.data(), reply.body.size());
-    return true;
+Result<Bound> Bind(const ListenAddress& address) {
+  const bool v6 = address.host.find(':') != std::string::npos;
+  const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host;
+  sockaddr_in6 in6 = {.sin6_family = AF_INET6, .sin6_port = htons(address.port)};
+  sockaddr_in in4 = {.sin_family = AF_INET, .sin_port = htons(address.port)};
+  auto* name = v6 ? reinterpret_cast<sockaddr*>(&in6) : reinterpret_cast<sockaddr*>(&in4);
+  socklen_t size = v6 ? sizeof(in6) : sizeof(in4);
+  ::inet_pton(name->sa_family, host.c_str(),
+              v6 ? static_cast<void*>(&in6.sin6_addr) : static_cast<void*>(&in4.sin_addr));
+  Bound bound{
+      .socket = UniqueFd(::socket(name->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
+  const int yes = 1;
+  ::setsockopt(bound.socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (!bound.socket.valid() || ::bind(bound.socket.get(), name, size) != 0 ||
+      ::listen(bound.socket.get(), kBacklog) != 0) {
+    const int error = errno;
+    return UnavailableError("cannot listen for HTTP on {} (is it in use?): {}", address.ToString(),
+                            Message(ErrnoError(error, "bind")));
   }
+  ::getsockname(bound.socket.get(), name, &size);
+  bound.port = ntohs(v6 ? in6.sin6_port : in4.sin_port);
+  return bound;
+}
 
- private:
-  const HttpPage page_;
+struct Free {
+  void operator()(event_base* base) const { event_base_free(base); }
+  void operator()(event* one) const { event_free(one); }
+  void operator()(evconnlistener* listener) const { evconnlistener_free(listener); }
 };
 
 }  // namespace
 
-std::vector<HttpPage> HealthPages(const Lifecycle& lifecycle) {
-  return {
-      {.path = "/healthz", .render = [] { return HttpReply{.body = "ok\n"}; }},
-      {.path = "/readyz",
-       .render =
-           [&lifecycle] {
-             const Lifecycle::State state = lifecycle.state();
-             if (state.ready) return HttpReply{.body = "ready\n"};
-             return HttpReply{.code = 503, .body = state.reason + "\n"};
-           }},
-  };
-}
-
+// How it runs:
+//   1. the loop thread accepts, reads a request, and posts its page to the page threads
+//   2. a page thread renders, puts the reply into replies_ and wakes the loop
+//   3. the loop writes the reply
+//   4. at the end the loop stops to accept, drops idle connections, and ends with the last other
+//   one
 class HttpEndpoint::Impl {
  public:
-  Impl(const ListenAddress& address, std::vector<HttpPage> pages)
-      : host_(address.host == "localhost" ? "127.0.0.1" : address.host),
-        server_(std::vector<std::string>{"listening_ports", address.ToString(), "num_threads",
-                                         kThreads, "request_timeout_ms", kRequestTimeoutMs}) {
-    handlers_.reserve(pages.size());
-    for (HttpPage& page : pages) {
-      handlers_.push_back(std::make_unique<ServedPage>(std::move(page)));
-      server_.addHandler(handlers_.back()->path(), *handlers_.back());
-    }
-    port_ = static_cast<uint16_t>(server_.getListeningPorts().front());
-  }
+  Impl(Bound bound, std::vector<HttpPage> pages, Options options);
   ~Impl();
-
   uint16_t port() const { return port_; }
 
  private:
-  void Touch() const;
+  void OnAccept(UniqueFd socket);
+  void OnRequest(uint64_t id, const HttpRequest& request);
+  void OnEnd(uint64_t id);
+  void OnWake();
+  void Wake();
+  void EndIfOver();
+  void DropOldestIdle();
 
-  const std::string host_;
-  uint16_t port_ = 0;
-  std::vector<std::unique_ptr<ServedPage>> handlers_;
-  CivetServer server_;
+  const uint16_t port_;
+  const Options options_;
+  std::map<std::string, std::function<HttpReply()>> pages_;
+  HttpConnection::Callbacks callbacks_;
+  const UniqueFd wake_;
+  std::unique_ptr<event_base, Free> base_;
+  std::unique_ptr<event, Free> woken_;
+  std::unique_ptr<event, Free> accept_again_;
+  std::unique_ptr<evconnlistener, Free> listener_;  // null once it ends
+  uint64_t last_id_ = 0;
+  std::map<uint64_t, std::unique_ptr<HttpConnection>> connections_;  // the loop thread's
+
+  Mutex mutex_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<uint64_t, HttpReply>> replies_ GUARDED_BY(mutex_);
+  Executor page_threads_{kPageThreads, limits::kHttpConnectionsMax};
+  std::thread loop_;
 };
 
-// The server's thread looks only every two seconds whether it should end, unless somebody connects:
-// so connect until it has ended.
-HttpEndpoint::Impl::~Impl() {
-  Mutex mutex;
-  CondVar ended;
-  bool closed = false;
-  std::thread closing([&] {
-    server_.close();
-    MutexLock lock(mutex);
-    closed = true;
-    ended.NotifyAll();
+HttpEndpoint::Impl::Impl(Bound bound, std::vector<HttpPage> pages, Options options)
+    : port_(bound.port),
+      options_(std::move(options)),
+      callbacks_{
+          .on_request = [this](uint64_t id, const HttpRequest& request) { OnRequest(id, request); },
+          .on_end = [this](uint64_t id) { OnEnd(id); }},
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      base_(event_base_new()) {
+  for (HttpPage& page : pages) pages_[page.path] = std::move(page.render);
+  DWS_CHECK(wake_.valid() && base_ != nullptr);
+  woken_.reset(event_new(
+      base_.get(), wake_.get(), EV_READ | EV_PERSIST,
+      [](int, short, void* on) { static_cast<Impl*>(on)->OnWake(); }, this));
+  accept_again_.reset(evtimer_new(
+      base_.get(),
+      [](int, short, void* on) {
+        auto* self = static_cast<Impl*>(on);
+        if (self->listener_ != nullptr) evconnlistener_enable(self->listener_.get());
+      },
+      this));
+  listener_.reset(evconnlistener_new(
+      base_.get(),
+      [](evconnlistener*, int socket, sockaddr*, int, void* on) {
+        static_cast<Impl*>(on)->OnAccept(UniqueFd(socket));
+      },
+      this, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, bound.socket.release()));
+  DWS_CHECK(woken_ != nullptr && accept_again_ != nullptr && listener_ != nullptr);
+  // Out of descriptors: the connection stays in the queue, and asking at once again would spin.
+  evconnlistener_set_error_cb(listener_.get(), [](evconnlistener* listener, void* on) {
+    evconnlistener_disable(listener);
+    evtimer_add(static_cast<Impl*>(on)->accept_again_.get(), &kAcceptRetry);
   });
-  while (true) {
-    Touch();
-    MutexLock lock(mutex);
-    if (closed) break;
-    ended.WaitFor(mutex, std::chrono::milliseconds(10));
-  }
-  closing.join();
+  event_add(woken_.get(), nullptr);
+  loop_ = std::thread([this] { event_base_dispatch(base_.get()); });
 }
 
-void HttpEndpoint::Impl::Touch() const {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port_);
-  ::inet_pton(AF_INET, host_.c_str(), &address.sin_addr);
-  static_cast<void>(
-      ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)));
+HttpEndpoint::Impl::~Impl() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  Wake();
+  loop_.join();
+  page_threads_.Stop();
+  connections_.clear();  // before the base they are on
+}
+
+void HttpEndpoint::Impl::Wake() {
+  const uint64_t one = 1;
+  static_cast<void>(!::write(wake_.get(), &one, sizeof(one)));  // full: it is awake anyway
+}
+
+void HttpEndpoint::Impl::OnAccept(UniqueFd socket) {
+  if (connections_.size() >= options_.connections_max) DropOldestIdle();
+  if (connections_.size() >= options_.connections_max) return;  // closes it
+  const std::shared_ptr<ssl_ctx_st> context = options_.tls == nullptr ? nullptr : options_.tls();
+  if (options_.tls != nullptr && context == nullptr) return;
+  const uint64_t id = ++last_id_;
+  auto connection = HttpConnection::Open(base_.get(), std::move(socket), context.get(),
+                                         options_.timeout, id, callbacks_);
+  if (connection != nullptr) connections_.emplace(id, std::move(connection));
+}
+
+void HttpEndpoint::Impl::DropOldestIdle() {
+  const auto oldest = std::find_if(connections_.begin(), connections_.end(),
+                                   [](const auto& entry) { return entry.second->idle(); });
+  if (oldest != connections_.end()) connections_.erase(oldest);
+}
+
+void HttpEndpoint::Impl::OnRequest(uint64_t id, const HttpRequest& request) {
+  HttpConnection& connection = *connections_.at(id);
+  const auto page = pages_.find(request.path);
+  if (page == pages_.end()) return connection.Reply(HttpError(404));
+  const bool posted = page_threads_.Post([this, id, &render = page->second] {
+    HttpReply reply = render();
+    {
+      MutexLock lock(mutex_);
+      replies_.emplace_back(id, std::move(reply));
+    }
+    Wake();
+  });
+  if (!posted) connection.Reply(HttpError(503));
+}
+
+void HttpEndpoint::Impl::OnEnd(uint64_t id) {
+  connections_.erase(id);
+  EndIfOver();
+}
+
+void HttpEndpoint::Impl::OnWake() {
+  uint64_t count = 0;
+  static_cast<void>(!::read(wake_.get(), &count, sizeof(count)));
+  std::vector<std::pair<uint64_t, HttpReply>> replies;
+  bool stopping = false;
+  {
+    MutexLock lock(mutex_);
+    replies.swap(replies_);
+    stopping = stopping_;
+  }
+  for (const auto& [id, reply] : replies) {
+    const auto connection = connections_.find(id);
+    if (connection != connections_.end()) connection->second->Reply(reply);
+  }
+  if (!stopping) return;
+  listener_.reset();
+  std::erase_if(connections_, [](const auto& entry) { return entry.second->idle(); });
+  EndIfOver();
+}
+
+void HttpEndpoint::Impl::EndIfOver() {
+  if (listener_ == nullptr && connections_.empty()) event_base_loopbreak(base_.get());
 }
 
 Result<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Listen(const Options& options,
                                                            std::vector<HttpPage> pages) {
   DWS_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options.address));
-  DWS_RETURN_IF_ERROR(CheckExposure(address, "--http", options.insecure));
-  if (address.host.find(':') != std::string::npos) {
-    return InvalidArgumentError("expected an IPv4 address for HTTP, found {}", options.address);
-  }
-  // The library reports failure to start by an exception: it must not leave this file.
-  try {
-    return std::unique_ptr<HttpEndpoint>(
-        new HttpEndpoint(std::make_unique<Impl>(address, std::move(pages))));
-  } catch (const CivetException& exception) {
-    return UnavailableError("cannot listen for HTTP on {} (is it in use?): {}", options.address,
-                            exception.what());
-  }
+  DWS_RETURN_IF_ERROR(CheckExposure(address, "--http", options.insecure || options.tls != nullptr));
+  // The library's own words to stderr would be no log lines.
+  event_set_log_callback([](int, const char* text) {
+    LogDebug("http_library", {{"reason", text}});
+  });
+  DWS_ASSIGN_OR_RETURN(Bound bound, Bind(address));
+  Options used = options;
+  if (address.IsLoopback()) used.tls = nullptr;
+  return std::unique_ptr<HttpEndpoint>(new HttpEndpoint(
+      std::make_unique<Impl>(std::move(bound), std::move(pages), std::move(used))));
 }
 
 HttpEndpoint::HttpEndpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -129,7 +129,7 @@ class TextTest(unittest.TestCase):
         for code in ("class StreamManager {\n", "struct FooInfo;\nstruct FooInfo {\n",
                      "class ByteUtils final : B {\n", "using RowData = int;\n"):
             self.assertEqual(rules(text_rules.check_names(SourceFile("a.h", code))), ["names"], code)
-        for code in ("class Informer {\n", "class Page : public CivetHandler {\n", "// class FooInfo {\n"):
+        for code in ("class Informer {\n", "class Page : public VendorHandler {\n", "// class FooInfo {\n"):
             self.assertEqual(rules(text_rules.check_names(SourceFile("a.h", code))), [], code)
         self.assertEqual(
             rules(text_rules.check_names(SourceFile("a.py", "class TestHelper:\n    pass\n"))), ["names"])

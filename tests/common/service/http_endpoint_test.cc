@@ -1,6 +1,7 @@
 #include "common/service/http_endpoint.h"
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,28 +13,14 @@
 #include <vector>
 
 #include "common/base/unique_fd.h"
+#include "proto/admin.pb.h"
+#include "tests/common/service/http_client.h"
 
 namespace dws {
 namespace {
 
-// The whole answer to a GET, as it came; what there is after `timeout_ms` without any.
 std::string Get(uint16_t port, const std::string& path, int timeout_ms = 20'000) {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval timeout = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return "";
-  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: test\r\n\r\n";
-  if (::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
-  std::string answer;
-  char part[1000];
-  for (ssize_t size; (size = ::recv(fd.get(), part, sizeof(part), 0)) > 0;) {
-    answer.append(part, static_cast<size_t>(size));
-  }
-  return answer;
+  return HttpClient::Get(port, path, timeout_ms);
 }
 
 TEST_CASE("readyz says why a daemon is not ready, healthz that it lives", "[http]") {
@@ -79,7 +66,81 @@ TEST_CASE("a port in use, and an address others can reach, are refused by name",
 
   CHECK(absl::IsFailedPrecondition(HttpEndpoint::Listen({.address = "0.0.0.0:0"}, {}).status()));
   CHECK(HttpEndpoint::Listen({.address = "0.0.0.0:0", .insecure = true}, {}).ok());
-  CHECK(absl::IsInvalidArgument(HttpEndpoint::Listen({.address = "[::1]:0"}, {}).status()));
+}
+
+TEST_CASE("IPv6 is served as IPv4", "[http]") {
+  Lifecycle lifecycle;
+  auto endpoint = HttpEndpoint::Listen({.address = "[::1]:0"}, HealthPages(lifecycle));
+  if (!endpoint.ok()) {
+    WARN("skipped, this machine has no IPv6: " << endpoint.status());
+    return;
+  }
+  const UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons((*endpoint)->port())};
+  address.sin6_addr = in6addr_loopback;
+  REQUIRE(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  const std::string request = "GET /healthz HTTP/1.1\r\n\r\n";
+  REQUIRE(::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) > 0);
+  char answer[100] = {};
+  CHECK(::recv(fd.get(), answer, sizeof(answer) - 1, MSG_WAITALL) > 0);
+  CHECK_THAT(std::string(answer), Catch::StartsWith("HTTP/1.1 200 OK"));
+}
+
+TEST_CASE("GET and HEAD are answered, everything else is refused by its code", "[http]") {
+  Lifecycle lifecycle;
+  auto endpoint = HttpEndpoint::Listen({}, HealthPages(lifecycle));
+  REQUIRE(endpoint.ok());
+  const uint16_t port = (*endpoint)->port();
+  const auto answer = [port](const std::string& line) {
+    return HttpClient::Request(port, line + "\r\nHost: a\r\n\r\n");
+  };
+  const std::string head = answer("HEAD /healthz HTTP/1.1");
+  CHECK_THAT(head, Catch::StartsWith("HTTP/1.1 200 ") && Catch::Contains("Content-Length: 3\r\n") &&
+                       Catch::EndsWith("\r\n\r\n"));
+  CHECK_THAT(answer("HEAD /readyz HTTP/1.0"), Catch::StartsWith("HTTP/1.1 503 "));
+  CHECK_THAT(answer("GET /healthz?verbose=1 HTTP/1.1"), Catch::StartsWith("HTTP/1.1 200 "));
+  CHECK_THAT(answer("GET http://proxy:80/healthz HTTP/1.1"), Catch::StartsWith("HTTP/1.1 200 "));
+  CHECK_THAT(answer("POST /healthz HTTP/1.1"),
+             Catch::StartsWith("HTTP/1.1 405 ") && Catch::Contains("Allow: GET, HEAD"));
+  CHECK_THAT(answer("DELETE /healthz HTTP/1.1"), Catch::StartsWith("HTTP/1.1 405 "));
+  CHECK_THAT(answer("GET /healthz HTTP/2.0"), Catch::StartsWith("HTTP/1.1 505 "));
+  for (const char* line : {"", "GET", "GET /healthz", "GET  HTTP/1.1", "GET healthz HTTP/1.1",
+                           "GET /a b HTTP/1.1", "GET /healthz FTP/1.1"}) {
+    INFO(line);
+    CHECK_THAT(answer(line), Catch::StartsWith("HTTP/1.1 400 "));
+  }
+  for (const char* path : {"/", "/healthz/", "/../healthz", "/Healthz", "/%68ealthz"}) {
+    CHECK_THAT(Get(port, path), Catch::StartsWith("HTTP/1.1 404 "));
+  }
+}
+
+TEST_CASE("status is the status reply as JSON, with every name and every default", "[http]") {
+  std::vector<HttpPage> pages = {StatusPage([](v1::StatusReply& reply) {
+    reply.set_daemon("dws-sender");
+    reply.set_reason("\"quoted\"\n");
+    reply.mutable_sender()->set_newest_version(7);
+  })};
+  auto endpoint = HttpEndpoint::Listen({}, std::move(pages));
+  REQUIRE(endpoint.ok());
+  const std::string answer = Get((*endpoint)->port(), "/status");
+  CHECK_THAT(answer, Catch::Contains("Content-Type: application/json"));
+  CHECK_THAT(answer, Catch::Contains(R"("daemon":"dws-sender")") &&
+                         Catch::Contains(R"("reason":"\"quoted\"\n")") &&
+                         Catch::Contains(R"("ready":false)") &&
+                         Catch::Contains(R"("newest_version":"7")") &&
+                         Catch::Contains(R"("retain_bytes_max":"0")"));
+}
+
+TEST_CASE("metrics are shown as Prometheus wants them", "[http]") {
+  Metrics metrics({});
+  metrics.AddCounter("dws_things_total", "Things.").Increment(3);
+  auto endpoint = HttpEndpoint::Listen({}, {MetricsPage(metrics)});
+  REQUIRE(endpoint.ok());
+  const std::string answer = Get((*endpoint)->port(), "/metrics");
+  CHECK_THAT(answer, Catch::Contains("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+  CHECK_THAT(answer, Catch::Contains("# HELP dws_things_total Things.\n"
+                                     "# TYPE dws_things_total counter\n"
+                                     "dws_things_total 3\n"));
 }
 
 TEST_CASE("probes while the daemon stops do no harm", "[http]") {
