@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   dws::ReceiverOptions options;
   dws::LogLevel level = dws::LogLevel::kInfo;
   CLI::App app("dws-receiver: keeps the weights of a rollout engine equal to the trainer's");
-  app.set_version_flag("--version", std::string(dws::kBuildVersion));
+  app.set_version_flag("--version", dws::VersionText("dws-receiver"));
   app.add_option("--job-id", options.job_id, "The job; the senders' must be the same")->required();
   app.add_option("--receiver-id", options.receiver_id,
                  "Stable name of this receiver, unique in the job")

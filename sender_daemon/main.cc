@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
                                                            {"error", dws::LogLevel::kError}};
 
   CLI::App app("dws-sender publishes the weights of one trainer rank as versioned deltas.");
-  app.set_version_flag("--version", "dws-sender " + std::string(dws::kBuildVersion));
+  app.set_version_flag("--version", dws::VersionText("dws-sender"));
   app.add_option("--job-id", options.job_id, "Job that trainer, senders and receivers share")
       ->capture_default_str();
   app.add_option("--trainer-rank", options.trainer_rank, "Rank of the trainer beside this sender")

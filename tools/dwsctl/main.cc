@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   using dws::dwsctl::ExitCode;
 
   CLI::App app("Asks DWS daemons (dws-sender, dws-receiver) how they are.", "dwsctl");
-  app.set_version_flag("--version", "dwsctl " + std::string(dws::kBuildVersion));
+  app.set_version_flag("--version", dws::VersionText("dwsctl"));
   app.require_subcommand(1);
   app.footer(dws::dwsctl::kExitCodeHelp);
 
