@@ -17,7 +17,7 @@
 #include "receiver_daemon/attach_desk.h"
 #include "receiver_daemon/engine_registry.h"
 #include "receiver_daemon/engine_service.h"
-#include "receiver_daemon/receiver_status.h"
+#include "receiver_daemon/receiver_operations.h"
 #include "receiver_daemon/subscription.h"
 #include "receiver_daemon/sync_links.h"
 #include "receiver_daemon/worker.h"
@@ -61,10 +61,7 @@ Generation FirstGeneration() {
 class ReceiverApp::Impl {
  public:
   explicit Impl(const ReceiverOptions& options)
-      : options_(options),
-        started_(clock_.Now()),
-        pool_(options.threads),
-        registry_(FirstGeneration(), changed_) {}
+      : options_(options), pool_(options.threads), registry_(FirstGeneration(), changed_) {}
   ~Impl() { Stop(); }
 
   Status Start();
@@ -75,11 +72,9 @@ class ReceiverApp::Impl {
  private:
   Status StartEngineSide();
   Status StartServers();
-  void Fill(v1::StatusReply& reply) const;
 
   const ReceiverOptions options_;
   RealClock clock_;
-  const TimePoint started_;
   PosixFileSystem file_system_;
   ThreadPool pool_;
   Lifecycle lifecycle_;
@@ -92,8 +87,8 @@ class ReceiverApp::Impl {
   std::unique_ptr<AttachDesk> desk_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<EngineServiceImpl> engine_service_;
-  std::unique_ptr<AdminServiceImpl> unix_admin_;
-  std::unique_ptr<AdminServiceImpl> tcp_admin_;
+  std::unique_ptr<ReceiverOperations> operations_;
+  std::unique_ptr<AdminService> admin_;
   std::unique_ptr<GrpcServer> unix_server_;
   std::unique_ptr<GrpcServer> tcp_server_;
   std::unique_ptr<HttpEndpoint> http_;
@@ -152,9 +147,14 @@ Status ReceiverApp::Impl::StartEngineSide() {
 }
 
 Status ReceiverApp::Impl::StartServers() {
-  const auto fill = [this](v1::StatusReply& reply) { Fill(reply); };
-  unix_admin_ = std::make_unique<AdminServiceImpl>(fill);
-  tcp_admin_ = std::make_unique<AdminServiceImpl>(fill);
+  operations_ = std::make_unique<ReceiverOperations>(
+      ReceiverOperations::Names{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
+      ReceiverOperations::Parts{.lifecycle = lifecycle_,
+                                .subscription = *subscription_,
+                                .registry = registry_,
+                                .worker = *worker_,
+                                .clock = clock_});
+  admin_ = std::make_unique<AdminService>(*operations_, clock_, AdminService::Options{});
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.
   DWS_ASSIGN_OR_RETURN(
@@ -164,30 +164,19 @@ Status ReceiverApp::Impl::StartServers() {
            .listen = "",
            .insecure = false,
            .services = {{.name = "dws.v1.EngineService", .service = engine_service_.get()},
-                        {.name = "dws.v1.AdminService", .service = unix_admin_.get()}},
+                        {.name = "dws.v1.AdminService", .service = admin_->AddServer()}},
            .lifecycle = &lifecycle_}));
-  DWS_ASSIGN_OR_RETURN(
-      tcp_server_,
-      GrpcServer::Start({.unix_socket = "",
-                         .listen = options_.listen,
-                         .insecure = options_.insecure,
-                         .services = {{.name = "dws.v1.AdminService", .service = tcp_admin_.get()}},
-                         .lifecycle = &lifecycle_}));
+  DWS_ASSIGN_OR_RETURN(tcp_server_,
+                       GrpcServer::Start({.unix_socket = "",
+                                          .listen = options_.listen,
+                                          .insecure = options_.insecure,
+                                          .services = {{.name = "dws.v1.AdminService",
+                                                        .service = admin_->AddServer()}},
+                                          .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
       http_, HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
                                   HealthPages(lifecycle_)));
   return OkStatus();
-}
-
-void ReceiverApp::Impl::Fill(v1::StatusReply& reply) const {
-  const Lifecycle::State state = lifecycle_.state();
-  reply.set_daemon("dws-receiver");
-  reply.set_job_id(options_.job_id);
-  reply.set_ready(state.ready);
-  reply.set_reason(state.ready ? worker_->status().trouble : state.reason);
-  reply.set_uptime_seconds(ToSeconds(clock_.Now() - started_));
-  FillReceiverStatus(options_.receiver_id, worker_->status(), *subscription_, registry_,
-                     *reply.mutable_receiver());
 }
 
 void ReceiverApp::Impl::Stop() {
@@ -197,6 +186,7 @@ void ReceiverApp::Impl::Stop() {
   // 3. leases and memory  4. senders hear the last acknowledgements until here  5. servers
   if (desk_ != nullptr) desk_->Stop();
   if (links_ != nullptr) links_->CancelFetches();
+  if (admin_ != nullptr) admin_->Stop();
   const bool ended = worker_ == nullptr || worker_->RequestStop(limits::kShutdownGrace);
   const Status reason = UnavailableError("the receiver is shutting down");
   if (!ended) registry_.EndAll(reason);

@@ -6,7 +6,6 @@
 #include "common/base/log.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/limits.h"
-#include "common/proto_convert/convert.h"
 #include "common/service/ports_file.h"
 
 namespace dws {
@@ -28,8 +27,7 @@ uint64_t EpochFloor() {
 
 }  // namespace
 
-SenderApp::SenderApp(SenderOptions options)
-    : options_(std::move(options)), started_at_(clock_.Now()) {}
+SenderApp::SenderApp(SenderOptions options) : options_(std::move(options)) {}
 
 Result<std::unique_ptr<SenderApp>> SenderApp::Start(SenderOptions options) {
   std::unique_ptr<SenderApp> app(new SenderApp(std::move(options)));
@@ -104,20 +102,22 @@ Status SenderApp::StartServers() {
   trainer_service_ =
       std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_);
   sync_service_ = std::make_unique<SyncServiceImpl>(*hub_, *delta_executor_, *full_executor_);
-  const auto fill = [this](v1::StatusReply& reply) { FillStatus(reply); };
-  local_admin_ = std::make_unique<AdminServiceImpl>(fill);
-  remote_admin_ = std::make_unique<AdminServiceImpl>(fill);
+  operations_ = std::make_unique<SenderOperations>(
+      SenderOperations::Names{.job_id = options_.job_id, .trainer_rank = options_.trainer_rank},
+      SenderOperations::Parts{
+          .lifecycle = lifecycle_, .hub = *hub_, .session = *session_, .clock = clock_});
+  admin_ = std::make_unique<AdminService>(*operations_, clock_, AdminService::Options{});
   DWS_ASSIGN_OR_RETURN(
       local_server_,
       GrpcServer::Start({.unix_socket = options_.socket,
                          .services = {{"dws.v1.TrainerService", trainer_service_.get()},
-                                      {"dws.v1.AdminService", local_admin_.get()}},
+                                      {"dws.v1.AdminService", admin_->AddServer()}},
                          .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
       remote_server_, GrpcServer::Start({.listen = options_.listen,
                                          .insecure = options_.insecure,
                                          .services = {{"dws.v1.SyncService", sync_service_.get()},
-                                                      {"dws.v1.AdminService", remote_admin_.get()}},
+                                                      {"dws.v1.AdminService", admin_->AddServer()}},
                                          .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
       http_, HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
@@ -148,51 +148,12 @@ void SenderApp::UpdateReadiness() {
   }
 }
 
-void SenderApp::FillStatus(v1::StatusReply& reply) const {
-  const Lifecycle::State life = lifecycle_.state();
-  reply.set_daemon("dws-sender");
-  reply.set_job_id(options_.job_id);
-  reply.set_ready(life.ready);
-  reply.set_reason(life.reason);
-  reply.set_uptime_seconds(ToSeconds(clock_.Now() - started_at_));
-  v1::SenderStatus& sender = *reply.mutable_sender();
-  sender.set_trainer_rank(options_.trainer_rank);
-  sender.set_trainer_present(session_->trainer_present());
-  if (const RankStatePtr state = hub_->Current(); state != nullptr) {
-    *sender.mutable_stream() = ToProto(state->stream);
-    sender.set_world_size(state->world_size);
-    sender.set_rank_epoch(state->rank_epoch.value());
-    sender.set_snapshot_bytes(state->snapshot->size_bytes());
-    sender.set_retained_bytes(state->log->retained_bytes());
-    for (const RetainedVersionPtr& version : state->log->All()) {
-      v1::VersionStatus& row = *sender.add_versions();
-      row.set_version(version->version.value());
-      row.set_base_version(version->base.value_or(WeightVersion(0)).value());
-      row.set_nnz(version->nnz);
-      row.set_elements(state->layout().element_count());
-      row.set_wire_bytes(version->object.size());
-      row.set_full_bytes(state->layout().size_bytes());
-      row.set_capture_seconds(version->capture_seconds);
-      sender.set_newest_version(version->version.value());
-    }
-  }
-  for (const auto& [id, receiver] : hub_->Receivers()) {
-    v1::ReceiverPeer& peer = *sender.add_receivers();
-    peer.set_receiver_id(id);
-    peer.set_present(receiver.connection.has_value());
-    peer.set_committed_version(receiver.committed.value_or(WeightVersion(0)).value());
-    peer.set_staged_version(receiver.staged.value_or(WeightVersion(0)).value());
-    peer.set_last_error(receiver.last_error);
-    peer.set_pause_seconds(receiver.last_commit.pause_seconds);
-    peer.set_fetched_bytes(receiver.last_commit.fetched_bytes);
-  }
-}
-
 void SenderApp::Stop() {
   if (std::exchange(stopped_, true)) return;
   lifecycle_.SetStopping();
   // Calls end before what they use: waits and Sync streams first, then servers, then the executors.
   if (hub_ != nullptr) hub_->Stop();
+  if (admin_ != nullptr) admin_->Stop();
   if (local_server_ != nullptr) local_server_->Shutdown();
   if (remote_server_ != nullptr) remote_server_->Shutdown();
   if (trainer_executor_ != nullptr) trainer_executor_->Stop();  // its tasks use the handle socket

@@ -18,6 +18,7 @@
 #include "common/service/lifecycle.h"
 #include "sender_daemon/publish_pipeline.h"
 #include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/sender_operations.h"
 #include "sender_daemon/sync_service.h"
 #include "sender_daemon/trainer_service.h"
 #include "sender_daemon/trainer_session.h"
@@ -50,12 +51,10 @@ class SenderApp {
   explicit SenderApp(SenderOptions options);
   Status StartParts();
   Status StartServers();
-  void FillStatus(v1::StatusReply& reply) const;
   void UpdateReadiness();
 
   const SenderOptions options_;
   const RealClock clock_;
-  const TimePoint started_at_;
   PosixFileSystem files_;
   Lifecycle lifecycle_;
   Mutex readiness_mutex_;
@@ -74,8 +73,8 @@ class SenderApp {
   std::unique_ptr<TrainerSession> session_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::unique_ptr<SyncServiceImpl> sync_service_;
-  std::unique_ptr<AdminServiceImpl> local_admin_;
-  std::unique_ptr<AdminServiceImpl> remote_admin_;
+  std::unique_ptr<SenderOperations> operations_;
+  std::unique_ptr<AdminService> admin_;
   std::unique_ptr<GrpcServer> local_server_;
   std::unique_ptr<GrpcServer> remote_server_;
   std::unique_ptr<HttpEndpoint> http_;

@@ -70,6 +70,18 @@ inline constexpr size_t kHttpBodyBytesMax = 4096;  // read and ignored: no page 
 inline constexpr size_t kHttpConnectionsMax = 64;
 inline constexpr size_t kMetricSeriesMax = 1024;  // of one metric that is read at scrape time
 
+// Operators.
+inline constexpr size_t kWatchersMax = 64;      // Watch streams at a time
+inline constexpr size_t kAdminStreamsMax = 32;  // of operations' progress, those that end included
+inline constexpr size_t kAdminOperationsMax = 4;  // of one kind that run at a time
+inline constexpr size_t kMismatchesNamedMax = 100;
+inline constexpr uint64_t kVerifyBatchBytes = uint64_t{64} << 20;  // read between two steps
+inline constexpr std::chrono::seconds kStalledReaderTimeout{30};
+inline constexpr std::chrono::milliseconds kProgressInterval{200};
+inline constexpr std::chrono::milliseconds kWatchIntervalMin{100};
+inline constexpr std::chrono::milliseconds kWatchIntervalDefault{1000};
+inline constexpr std::chrono::seconds kWatchIntervalMax{3600};
+
 // Ledger.
 inline constexpr uint64_t kLedgerRecordBytesMax = 4096;
 inline constexpr uint64_t kLedgerBytesMax = uint64_t{64} << 20;

@@ -12,8 +12,8 @@ namespace dws {
 // One implementation a daemon. Threads: safe from any, several calls at a time.
 class AdminOperations {
  public:
-  // Hands a message to the caller; false when it hung up. Never blocks: a newer message replaces an
-  // unsent one.
+  // Hands a message to the caller; false when it hung up or the daemon is stopping, and the call is
+  // to return. Never blocks: a newer message replaces an unsent one.
   using Sink = std::function<bool(const v1::OperationProgress&)>;
 
   virtual ~AdminOperations() = default;
@@ -22,9 +22,10 @@ class AdminOperations {
   // block.
   virtual void FillStatus(v1::StatusReply& reply) const = 0;
 
-  // Each blocks until it is over, and tells `progress` at least twice a second; the last message is
-  // `finished`. Which of them end when the caller hangs up says admin.proto. FAILED_PRECONDITION:
-  // not a thing this daemon does, or not now. UNAVAILABLE: the daemon is stopping.
+  // Each blocks until it is over or the sink says false, and tells `progress` at least twice a
+  // second; the last message is `finished`. What goes on when the caller hangs up (admin.proto)
+  // goes on behind the call. FAILED_PRECONDITION: not a thing this daemon does, or not now.
+  // UNAVAILABLE: the daemon is stopping. CANCELLED: the sink said false.
   virtual Status Verify(const Sink& progress) = 0;
   virtual Status Resync(const v1::ResyncRequest& request, const Sink& progress) = 0;
   virtual Status Drain(const v1::DrainRequest& request, const Sink& progress) = 0;

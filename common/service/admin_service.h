@@ -1,32 +1,48 @@
-// What an operator asks a daemon: AdminService over a function that fills the reply.
+// What an operator asks a daemon: dws.v1.AdminService over AdminOperations. Brings calls and
+// answers, bounds them, and fills the parts of the status that are the same for both daemons.
 #pragma once
 
 #include <functional>
-#include <string>
-#include <utility>
+#include <memory>
+#include <vector>
 
-#include "common/service/build_version.h"
-#include "proto/admin.grpc.pb.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/service/admin_operations.h"
+#include "proto/admin.pb.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
 
 namespace dws {
 
-// `fill` makes the whole reply; it must not block.
-class AdminServiceImpl final : public v1::AdminService::CallbackService {
+// Lifecycle: made before the servers, Stop before their shutdown, destroyed after them.
+// `operations` and `clock` outlive it. Threads: safe from any.
+class AdminService {
  public:
-  using Fill = std::function<void(v1::StatusReply&)>;
-  explicit AdminServiceImpl(Fill fill) : fill_(std::move(fill)) {}
+  struct Options {
+    std::function<void(v1::TlsStatus&)> fill_tls;  // none: no TLS. Must not block
+  };
 
-  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context, const v1::StatusRequest*,
-                                   v1::StatusReply* reply) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reply->set_build_version(std::string(kBuildVersion));
-    fill_(*reply);
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
-  }
+  AdminService(AdminOperations& operations, const Clock& clock, Options options);
+  ~AdminService();
+
+  // The service for a server; each server needs its own. Before Stop, on one thread.
+  grpc::Service* AddServer();
+
+  // The whole reply, as Status answers it; for the HTTP endpoint too.
+  v1::StatusReply Status() const;
+
+  // Ends the watches, makes every operation's sink say false and waits until they have returned;
+  // later calls are UNAVAILABLE. Again: nothing.
+  void Stop();
 
  private:
-  const Fill fill_;
+  class Impl;
+  class Server;
+  std::unique_ptr<Impl> impl_;
+  std::vector<std::unique_ptr<Server>> servers_;
 };
 
 }  // namespace dws

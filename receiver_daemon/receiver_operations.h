@@ -1,0 +1,43 @@
+// What an operator can make a receiver do; see admin_operations.h.
+#pragma once
+
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/service/admin_operations.h"
+#include "common/service/lifecycle.h"
+#include "receiver_daemon/engine_registry.h"
+#include "receiver_daemon/subscription.h"
+#include "receiver_daemon/worker.h"
+
+namespace dws {
+
+// Lifecycle: all references outlive it. Threads: safe from any.
+class ReceiverOperations final : public AdminOperations {
+ public:
+  struct Names {
+    std::string job_id;
+    std::string receiver_id;
+  };
+  struct Parts {
+    const Lifecycle& lifecycle;
+    const Subscription& subscription;
+    const EngineRegistry& registry;
+    Worker& worker;
+    const Clock& clock;
+  };
+
+  ReceiverOperations(Names names, Parts parts);
+
+  void FillStatus(v1::StatusReply& reply) const override;
+  Status Verify(const Sink& progress) override;
+  Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
+  Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
+
+ private:
+  const Names names_;
+  const Parts parts_;
+  const TimePoint started_;
+};
+
+}  // namespace dws
