@@ -49,6 +49,9 @@ RetainedVersionPtr Seal(SealJob job) {
                       .base_version = captured.base.value_or(WeightVersion(0)),
                       .layout_signature = layout.signature(),
                       .state_token = StateToken(captured.after)};
+  for (const EncodedBlock& block : captured.blocks) {
+    sealed->payload_bytes[static_cast<size_t>(block.mode)] += block.payload.size();
+  }
   if (captured.base.has_value()) {
     sealed->object = BuildObject(sealed->manifest, TouchedSlices(layout, captured));
     auto header = ParseObjectHeader(sealed->object);
@@ -101,6 +104,11 @@ Status PublishPipeline::Drain(Duration timeout) {
   return OkStatus();
 }
 
+bool PublishPipeline::idle() const {
+  MutexLock lock(mutex_);
+  return !busy_ && jobs_.empty();
+}
+
 void PublishPipeline::Stop() {
   {
     MutexLock lock(mutex_);
@@ -131,7 +139,9 @@ void PublishPipeline::Run() {
 // False when stopped before the version was recorded.
 bool PublishPipeline::Process(SealJob job) {
   const RankStatePtr state = job.state;
+  const auto began = std::chrono::steady_clock::now();
   const RetainedVersionPtr sealed = Seal(std::move(job));
+  const Duration seal_time = std::chrono::steady_clock::now() - began;
   while (true) {
     const Status recorded = outputs_.record(*state, *sealed);
     {
@@ -150,6 +160,7 @@ bool PublishPipeline::Process(SealJob job) {
     changed_.WaitFor(mutex_, kRetryDelay);
   }
   state->log->Append(sealed);
+  if (outputs_.on_published) outputs_.on_published(*state, *sealed, seal_time);
   LogInfo("published", {{"version", sealed->version.value()},
                         {"nnz", sealed->nnz},
                         {"wire_bytes", sealed->object.size()},

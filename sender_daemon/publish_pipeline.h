@@ -40,6 +40,9 @@ class PublishPipeline {
     std::function<void(const RankStatePtr&)> announce;
     std::function<void(const Status&)>
         on_trouble;  // recording fails (the status), or works again (OK)
+    // Before it is announced, with the time that sealing took. May be empty.
+    std::function<void(const RankState&, const RetainedVersion&, Duration seal_time)> on_published =
+        nullptr;
   };
   explicit PublishPipeline(Outputs outputs);
   ~PublishPipeline();
@@ -51,6 +54,8 @@ class PublishPipeline {
   void Submit(SealJob job);
   // Waits until nothing is on its way. DEADLINE_EXCEEDED otherwise.
   Status Drain(Duration timeout);
+  // Nothing is on its way.
+  bool idle() const;
   void Stop();
 
  private:
@@ -58,7 +63,7 @@ class PublishPipeline {
   bool Process(SealJob job);
 
   const Outputs outputs_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   std::deque<SealJob> jobs_ GUARDED_BY(mutex_);
   bool busy_ GUARDED_BY(mutex_) = false;

@@ -3,6 +3,7 @@
 // lease.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,8 +26,9 @@ struct RetainedVersion {
   DeltaManifest manifest;     // of the object; identity only without a base
   std::vector<Digest> after;  // by rank slice
   uint64_t nnz = 0;
-  double capture_seconds = 0;
-  TimePoint accepted_at;  // when the trainer's Publish arrived
+  std::array<uint64_t, kBlockModes> payload_bytes = {};  // of the object's blocks, by mode
+  double capture_seconds = 0;                            // of all passes over the trainer's memory
+  TimePoint accepted_at;                                 // when the trainer's Publish arrived
 
   // The encoded blocks [first_block, first_block + blocks.size()) of one slice into `blocks`;
   // kEmpty where this version changed nothing. The views look into `object`. DATA_LOSS: our own

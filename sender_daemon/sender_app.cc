@@ -7,6 +7,7 @@
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/limits.h"
 #include "common/service/ports_file.h"
+#include "common/service/service_metrics.h"
 
 namespace dws {
 namespace {
@@ -27,7 +28,8 @@ uint64_t EpochFloor() {
 
 }  // namespace
 
-SenderApp::SenderApp(SenderOptions options) : options_(std::move(options)) {}
+SenderApp::SenderApp(SenderOptions options)
+    : options_(std::move(options)), metrics_(options_.job_id, options_.trainer_rank) {}
 
 Result<std::unique_ptr<SenderApp>> SenderApp::Start(SenderOptions options) {
   std::unique_ptr<SenderApp> app(new SenderApp(std::move(options)));
@@ -61,6 +63,10 @@ Status SenderApp::StartParts() {
               trouble_ = status;
             }
             UpdateReadiness();
+          },
+      .on_published =
+          [this](const RankState& state, const RetainedVersion& version, Duration seal_time) {
+            metrics_.OnPublished(state, version, seal_time);
           }});
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles"}));
   trainer_executor_ = std::make_unique<Executor>(1, kTrainerQueueMax);
@@ -78,6 +84,7 @@ Status SenderApp::StartParts() {
                             .handles = handles_.get(),
                             .ledger = ledger_.get(),
                             .pipeline = pipeline_.get(),
+                            .drain = &drain_,
                             .on_state =
                                 [this](RankStatePtr state) {
                                   {
@@ -98,14 +105,36 @@ Status SenderApp::StartParts() {
   return OkStatus();
 }
 
-Status SenderApp::StartServers() {
-  trainer_service_ =
-      std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_);
-  sync_service_ = std::make_unique<SyncServiceImpl>(*hub_, *delta_executor_, *full_executor_);
+void SenderApp::StartOperations() {
   operations_ = std::make_unique<SenderOperations>(
-      SenderOperations::Names{.job_id = options_.job_id, .trainer_rank = options_.trainer_rank},
-      SenderOperations::Parts{
-          .lifecycle = lifecycle_, .hub = *hub_, .session = *session_, .clock = clock_});
+      SenderOperations::Names{.job_id = options_.job_id,
+                              .trainer_rank = options_.trainer_rank,
+                              .log_limits = {.bytes_max = options_.retain_bytes,
+                                             .versions_max = options_.retain_versions}},
+      SenderOperations::Parts{.lifecycle = lifecycle_,
+                              .hub = *hub_,
+                              .session = *session_,
+                              .pipeline = *pipeline_,
+                              .clock = clock_,
+                              .metrics = metrics_,
+                              .drain = drain_,
+                              .on_drain = [this] { UpdateReadiness(); }});
+  metrics_.Show({.hub = hub_.get(),
+                 .trainer_present = [this] { return session_->trainer_present(); },
+                 .retain_bytes_max = options_.retain_bytes,
+                 .retain_versions_max = options_.retain_versions});
+  AddServiceMetrics(metrics_.registry(),
+                    {.lifecycle = &lifecycle_,
+                     .draining = [this] { return drain_.draining(); },
+                     .certificate_expiry = [] { return std::optional<int64_t>(); }});
+}
+
+Status SenderApp::StartServers() {
+  StartOperations();
+  trainer_service_ =
+      std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_, metrics_);
+  sync_service_ =
+      std::make_unique<SyncServiceImpl>(*hub_, metrics_, *delta_executor_, *full_executor_);
   admin_ = std::make_unique<AdminService>(*operations_, clock_, AdminService::Options{});
   DWS_ASSIGN_OR_RETURN(
       local_server_,
@@ -120,8 +149,10 @@ Status SenderApp::StartServers() {
                                                       {"dws.v1.AdminService", admin_->AddServer()}},
                                          .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
-      http_, HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
-                                  HealthPages(lifecycle_)));
+      http_, HttpEndpoint::Listen(
+                 {.address = options_.http, .insecure = options_.insecure},
+                 DaemonPages(lifecycle_, metrics_.registry(),
+                             [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
   const uint16_t sync_port = remote_server_->port().value_or(0);
   LogInfo("listening",
           {{"socket", options_.socket}, {"sync_port", sync_port}, {"http_port", http_->port()}});
@@ -139,6 +170,8 @@ void SenderApp::UpdateReadiness() {
     } else if (!registered_) {
       reason = fmt::format("waiting for trainer rank {} of job '{}' to register on {}",
                            options_.trainer_rank, options_.job_id, options_.socket);
+    } else if (drain_.draining()) {
+      reason = "drained by the operator: no version is taken until `dwsctl drain --undo`";
     }
   }
   if (reason.empty()) {

@@ -16,8 +16,10 @@
 #include "common/service/handle_socket.h"
 #include "common/service/http_endpoint.h"
 #include "common/service/lifecycle.h"
+#include "sender_daemon/drain_switch.h"
 #include "sender_daemon/publish_pipeline.h"
 #include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/sender_metrics.h"
 #include "sender_daemon/sender_operations.h"
 #include "sender_daemon/sync_service.h"
 #include "sender_daemon/trainer_service.h"
@@ -51,6 +53,8 @@ class SenderApp {
   explicit SenderApp(SenderOptions options);
   Status StartParts();
   Status StartServers();
+  // Operations and what they and scrapers are shown.
+  void StartOperations();
   void UpdateReadiness();
 
   const SenderOptions options_;
@@ -62,6 +66,8 @@ class SenderApp {
   Status trouble_ GUARDED_BY(readiness_mutex_);
   bool stopped_ = false;
 
+  SenderMetrics metrics_;
+  DrainSwitch drain_;
   std::unique_ptr<SharedSenderLedger> ledger_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<ReceiverHub> hub_;

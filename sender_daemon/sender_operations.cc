@@ -1,13 +1,43 @@
 #include "sender_daemon/sender_operations.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "common/base/log.h"
+#include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "sender_daemon/snapshot_check.h"
 
 namespace dws {
+namespace {
+
+// How often a drain looks, and how long a verification waits for a gap between captures before it
+// tells that it still lives.
+constexpr std::chrono::milliseconds kLook{200};
+constexpr size_t kNamesMax = 5;
+constexpr int kMismatchesShown = 100;  // as proto/admin.proto promises
+
+Status HungUp() { return CancelledError("the caller hung up, or the sender is stopping"); }
+
+bool HasCommitted(const AnnouncerState::Receiver& receiver, WeightVersion version) {
+  return receiver.committed.has_value() && *receiver.committed >= version;
+}
+
+void FillMismatch(const RankState& state, const SliceDifference& difference,
+                  v1::SliceMismatch& mismatch) {
+  mismatch.set_tensor(state.layout().tensor(difference.slice).name);
+  mismatch.set_trainer_rank(state.trainer_rank.value());
+  mismatch.set_rank_slice(difference.slice.value());
+  mismatch.set_version(difference.version.value());
+  *mismatch.mutable_expected() = ToProto(difference.expected);
+  *mismatch.mutable_found() = ToProto(difference.found);
+}
+
+}  // namespace
 
 SenderOperations::SenderOperations(Names names, Parts parts)
-    : names_(std::move(names)), parts_(parts), started_(parts.clock.Now()) {}
+    : names_(std::move(names)), parts_(std::move(parts)), started_(parts_.clock.Now()) {}
 
 void SenderOperations::FillStatus(v1::StatusReply& reply) const {
   const Lifecycle::State life = parts_.lifecycle.state();
@@ -16,28 +46,19 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
   reply.set_ready(life.ready);
   reply.set_reason(life.reason);
   reply.set_uptime_seconds(ToSeconds(parts_.clock.Now() - started_));
+  reply.set_drain(!parts_.drain.draining() ? v1::DRAIN_STATE_NONE
+                  : Remaining().empty()    ? v1::DRAIN_STATE_DRAINED
+                                           : v1::DRAIN_STATE_DRAINING);
   v1::SenderStatus& sender = *reply.mutable_sender();
   sender.set_trainer_rank(names_.trainer_rank);
   sender.set_trainer_present(parts_.session.trainer_present());
+  sender.set_retain_bytes_max(names_.log_limits.bytes_max);
+  sender.set_retain_versions_max(names_.log_limits.versions_max);
+  const auto receivers = parts_.hub.Receivers();
   if (const RankStatePtr state = parts_.hub.Current(); state != nullptr) {
-    *sender.mutable_stream() = ToProto(state->stream);
-    sender.set_world_size(state->world_size);
-    sender.set_rank_epoch(state->rank_epoch.value());
-    sender.set_snapshot_bytes(state->snapshot->size_bytes());
-    sender.set_retained_bytes(state->log->retained_bytes());
-    for (const RetainedVersionPtr& version : state->log->All()) {
-      v1::VersionStatus& row = *sender.add_versions();
-      row.set_version(version->version.value());
-      row.set_base_version(version->base.value_or(WeightVersion(0)).value());
-      row.set_nnz(version->nnz);
-      row.set_elements(state->layout().element_count());
-      row.set_wire_bytes(version->object.size());
-      row.set_full_bytes(state->layout().size_bytes());
-      row.set_capture_seconds(version->capture_seconds);
-      sender.set_newest_version(version->version.value());
-    }
+    FillState(*state, receivers, sender);
   }
-  for (const auto& [id, receiver] : parts_.hub.Receivers()) {
+  for (const auto& [id, receiver] : receivers) {
     v1::ReceiverPeer& peer = *sender.add_receivers();
     peer.set_receiver_id(id);
     peer.set_present(receiver.connection.has_value());
@@ -45,18 +66,149 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
     peer.set_staged_version(receiver.staged.value_or(WeightVersion(0)).value());
     peer.set_last_error(receiver.last_error);
     peer.set_pause_seconds(receiver.last_commit.pause_seconds);
+    peer.set_stage_seconds(receiver.last_commit.stage_seconds);
     peer.set_fetched_bytes(receiver.last_commit.fetched_bytes);
+    peer.set_nacks(receiver.nacks);
   }
 }
 
-Status SenderOperations::Verify(const Sink&) {
-  return UnimplementedError("this sender does not verify yet");
+void SenderOperations::FillState(const RankState& state,
+                                 const std::map<std::string, AnnouncerState::Receiver>& receivers,
+                                 v1::SenderStatus& sender) const {
+  *sender.mutable_stream() = ToProto(state.stream);
+  sender.set_world_size(state.world_size);
+  sender.set_rank_epoch(state.rank_epoch.value());
+  sender.set_snapshot_bytes(state.snapshot->size_bytes());
+  sender.set_retained_bytes(state.log->retained_bytes());
+  for (const RetainedVersionPtr& version : state.log->All()) {
+    v1::VersionStatus& row = *sender.add_versions();
+    row.set_version(version->version.value());
+    row.set_base_version(version->base.value_or(WeightVersion(0)).value());
+    row.set_nnz(version->nnz);
+    row.set_elements(state.layout().element_count());
+    row.set_wire_bytes(version->object.size());
+    row.set_full_bytes(state.layout().size_bytes());
+    row.set_capture_seconds(version->capture_seconds);
+    row.set_age_seconds(ToSeconds(parts_.clock.Now() - version->accepted_at));
+    row.set_committed(static_cast<uint32_t>(
+        std::count_if(receivers.begin(), receivers.end(), [&](const auto& entry) {
+          return entry.second.connection.has_value() &&
+                 HasCommitted(entry.second, version->version);
+        })));
+    sender.set_newest_version(version->version.value());
+  }
 }
+
+Status SenderOperations::Verify(const Sink& progress) {
+  const RankStatePtr state = parts_.hub.Current();
+  if (state == nullptr) {
+    return FailedPreconditionError(
+        "no trainer has registered with this sender yet: there is nothing to verify");
+  }
+  SnapshotCheck check(state->snapshot);
+  v1::OperationProgress message;
+  message.set_total_bytes(state->layout().size_bytes());
+  std::vector<v1::SliceMismatch> mismatched;
+  TimePoint told = parts_.clock.Now() - kLook;
+  while (!check.done()) {
+    auto difference = check.Next(kLook);
+    if (!difference.ok() && difference.status().code() != absl::StatusCode::kDeadlineExceeded) {
+      return difference.status();
+    }
+    if (difference.ok() && difference->has_value()) {
+      message.set_mismatches(message.mismatches() + 1);
+      parts_.metrics.OnVerifyMismatches(1);
+      if (message.mismatches() <= kMismatchesShown) {
+        FillMismatch(*state, **difference, mismatched.emplace_back());
+        LogError("snapshot_damaged",
+                 {{"tensor", mismatched.back().tensor()},
+                  {"rank_slice", mismatched.back().rank_slice()},
+                  {"version", mismatched.back().version()},
+                  {"reason",
+                   "its bytes have another digest than was published; restart the "
+                   "sender: it takes all weights anew"}});
+      }
+    }
+    if (parts_.clock.Now() - told < kLook) continue;
+    told = parts_.clock.Now();
+    message.set_step(difference.ok() ? "comparing the snapshot"
+                                     : "waiting for a gap between captures");
+    message.set_done_bytes(check.done_bytes());
+    if (!progress(message)) return HungUp();
+  }
+  const RetainedVersionPtr newest = state->log->Newest();
+  message.set_step("compared the snapshot");
+  message.set_done_bytes(check.done_bytes());
+  message.set_version(newest == nullptr ? 0 : newest->version.value());
+  for (v1::SliceMismatch& mismatch : mismatched) *message.add_mismatched() = std::move(mismatch);
+  message.set_finished(true);
+  LogInfo("verified", {{"bytes", check.done_bytes()}, {"mismatches", message.mismatches()}});
+  progress(message);
+  return OkStatus();
+}
+
 Status SenderOperations::Resync(const v1::ResyncRequest&, const Sink&) {
-  return FailedPreconditionError("a sender has no live weights to resync: ask a receiver");
+  return FailedPreconditionError(
+      "a sender has nothing to resynchronise, its trainer is always right: ask the receiver "
+      "(`dwsctl resync --address` of the receiver)");
 }
-Status SenderOperations::Drain(const v1::DrainRequest&, const Sink&) {
-  return UnimplementedError("this sender does not drain yet");
+
+std::string SenderOperations::Remaining() const {
+  // In this order: a version that is being captured goes to the pipeline, then to the log.
+  if (parts_.session.publishing()) return "the version that is being captured";
+  if (!parts_.pipeline.idle()) return "captured versions that are not recorded yet";
+  const RankStatePtr state = parts_.hub.Current();
+  const RetainedVersionPtr newest = state == nullptr ? nullptr : state->log->Newest();
+  if (newest == nullptr) return "";
+  std::string names;
+  size_t count = 0;
+  for (const auto& [id, receiver] : parts_.hub.Receivers()) {
+    if (!receiver.connection.has_value() || HasCommitted(receiver, newest->version)) continue;
+    if (++count <= kNamesMax) names += fmt::format("{}'{}'", count == 1 ? "" : ", ", id);
+  }
+  if (count > kNamesMax) names += fmt::format(" and {} more", count - kNamesMax);
+  return count == 0 ? "" : fmt::format("{} to commit version {}", names, newest->version.value());
+}
+
+v1::OperationProgress SenderOperations::DrainProgress(std::string step) const {
+  v1::OperationProgress message;
+  message.set_step(std::move(step));
+  const RankStatePtr state = parts_.hub.Current();
+  const RetainedVersionPtr newest = state == nullptr ? nullptr : state->log->Newest();
+  message.set_version(newest == nullptr ? 0 : newest->version.value());
+  return message;
+}
+
+Status SenderOperations::Drain(const v1::DrainRequest& request, const Sink& progress) {
+  parts_.drain.Set(!request.undo());
+  LogInfo(request.undo() ? "drain_undone" : "draining");
+  parts_.on_drain();
+  {
+    MutexLock lock(mutex_);
+    drain_changed_.NotifyAll();
+  }
+  if (request.undo()) {
+    v1::OperationProgress message = DrainProgress("taking versions again");
+    message.set_finished(true);
+    progress(message);
+    return OkStatus();
+  }
+  while (true) {
+    if (!parts_.drain.draining()) return AbortedError("the drain was undone meanwhile");
+    const std::string remaining = Remaining();
+    v1::OperationProgress message =
+        DrainProgress(remaining.empty() ? "every receiver present has the newest version"
+                                        : fmt::format("waiting for {}", remaining));
+    message.set_finished(remaining.empty());
+    const bool listening = progress(message);
+    if (remaining.empty()) {
+      LogInfo("drained", {{"version", message.version()}});
+      return OkStatus();
+    }
+    if (!listening) return HungUp();
+    MutexLock lock(mutex_);
+    drain_changed_.WaitFor(mutex_, kLook);
+  }
 }
 
 }  // namespace dws

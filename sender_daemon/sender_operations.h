@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/service/admin_operations.h"
 #include "common/service/lifecycle.h"
+#include "sender_daemon/drain_switch.h"
+#include "sender_daemon/publish_pipeline.h"
 #include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/sender_metrics.h"
 #include "sender_daemon/trainer_session.h"
 
 namespace dws {
@@ -18,25 +23,43 @@ class SenderOperations final : public AdminOperations {
   struct Names {
     std::string job_id;
     uint32_t trainer_rank = 0;
+    DeltaLogLimits log_limits;
   };
   struct Parts {
     const Lifecycle& lifecycle;
     const ReceiverHub& hub;
     const TrainerSession& session;
+    const PublishPipeline& pipeline;
     const Clock& clock;
+    SenderMetrics& metrics;
+    DrainSwitch& drain;
+    std::function<void()> on_drain;  // the switch was turned
   };
 
   SenderOperations(Names names, Parts parts);
 
   void FillStatus(v1::StatusReply& reply) const override;
+  // Of the snapshot as it is now. Counts what differs and repairs nothing: a restarted sender takes
+  // all weights anew from its trainer.
   Status Verify(const Sink& progress) override;
+  // FAILED_PRECONDITION: it is the receivers that are resynchronised.
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
+  // ABORTED: somebody undid the drain meanwhile.
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
 
  private:
+  // What a drain still waits for, in words; empty: nothing.
+  std::string Remaining() const;
+  v1::OperationProgress DrainProgress(std::string step) const;
+  void FillState(const RankState& state,
+                 const std::map<std::string, AnnouncerState::Receiver>& receivers,
+                 v1::SenderStatus& sender) const;
+
   const Names names_;
   const Parts parts_;
   const TimePoint started_;
+  Mutex mutex_;
+  CondVar drain_changed_;
 };
 
 }  // namespace dws

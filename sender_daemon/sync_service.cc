@@ -28,13 +28,21 @@ Result<RankStatePtr> StateOf(const ReceiverHub& hub, const v1::StreamId& message
   return state;
 }
 
+// What a Fetch has still to send.
+struct FetchRange {
+  ObjectPtr object;  // the lease
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  ServedKind kind = ServedKind::kDelta;
+};
+
 // Sends one object, or a range of it, in chunks. Owns itself until OnDone.
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
  public:
-  void Send(ObjectPtr object, uint64_t offset, uint64_t length) {
-    object_ = std::move(object);
-    offset_ = offset;
-    end_ = offset + length;
+  explicit FetchStream(SenderMetrics& metrics) : metrics_(metrics) {}
+
+  void Send(FetchRange range) {
+    range_ = std::move(range);
     Next();
   }
   void OnWriteDone(bool ok) override {
@@ -45,18 +53,19 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
 
  private:
   void Next() {
-    if (offset_ == end_) return Finish(grpc::Status::OK);
-    const uint64_t size = std::min(limits::kFetchChunkBytesMax, end_ - offset_);
-    chunk_.set_object_bytes(object_->size());
-    chunk_.set_offset(offset_);
-    chunk_.set_data(object_->data() + offset_, size);
-    offset_ += size;
+    if (range_.length == 0) return Finish(grpc::Status::OK);
+    const uint64_t size = std::min(limits::kFetchChunkBytesMax, range_.length);
+    chunk_.set_object_bytes(range_.object->size());
+    chunk_.set_offset(range_.offset);
+    chunk_.set_data(range_.object->data() + range_.offset, size);
+    range_.offset += size;
+    range_.length -= size;
+    metrics_.OnServed(range_.kind, size);
     StartWrite(&chunk_);
   }
 
-  ObjectPtr object_;  // the lease
-  uint64_t offset_ = 0;
-  uint64_t end_ = 0;
+  SenderMetrics& metrics_;
+  FetchRange range_;
   v1::FetchChunk chunk_;
 };
 
@@ -64,8 +73,8 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
 class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
  public:
   // `transfers` counts the streams that live.
-  FullStream(Executor& executor, std::atomic<size_t>& transfers)
-      : executor_(executor), transfers_(transfers) {}
+  FullStream(Executor& executor, SenderMetrics& metrics, std::atomic<size_t>& transfers)
+      : executor_(executor), metrics_(metrics), transfers_(transfers) {}
   ~FullStream() override { --transfers_; }
 
   void Send(std::unique_ptr<FullReader> reader) {
@@ -92,11 +101,13 @@ class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
     message_.set_rank_slice(frame.slice.value());
     *message_.mutable_entry() = ToProto(frame.entry);
     message_.set_data(frame.bytes.data(), frame.bytes.size());
+    metrics_.OnServed(ServedKind::kFull, frame.bytes.size());
     frames_.pop_front();
     StartWrite(&message_);
   }
 
   Executor& executor_;
+  SenderMetrics& metrics_;
   std::atomic<size_t>& transfers_;
   std::unique_ptr<FullReader> reader_;
   std::deque<FullFrame> frames_;
@@ -116,12 +127,6 @@ Result<std::vector<RankSlice>> ParseSlices(const v1::FetchFullRequest& request,
   return slices;
 }
 
-struct FetchRange {
-  ObjectPtr object;
-  uint64_t offset = 0;
-  uint64_t length = 0;
-};
-
 Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& request) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
   DWS_ASSIGN_OR_RETURN(ObjectPtr object, state->log->Object(WeightVersion(request.base_version()),
@@ -132,7 +137,12 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
                                 request.offset(), request.length(), size);
   }
   const uint64_t length = request.length() == 0 ? size - request.offset() : request.length();
-  return FetchRange{.object = std::move(object), .offset = request.offset(), .length = length};
+  const RetainedVersionPtr version = state->log->Find(WeightVersion(request.version()));
+  const bool retained = version != nullptr && &version->object == object.get();
+  return FetchRange{.object = std::move(object),
+                    .offset = request.offset(),
+                    .length = length,
+                    .kind = retained ? ServedKind::kDelta : ServedKind::kSquash};
 }
 
 Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
@@ -150,7 +160,7 @@ Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
 
 grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* SyncServiceImpl::Sync(
     grpc::CallbackServerContext*) {
-  return SyncStream::Start(hub_);
+  return SyncStream::Start(hub_, metrics_);
 }
 
 grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext* context,
@@ -176,12 +186,12 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
 
 grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackServerContext*,
                                                                  const v1::FetchRequest* request) {
-  auto* stream = new FetchStream;
+  auto* stream = new FetchStream(metrics_);
   // Composing a squash takes a while.
   if (!delta_executor_.Post([this, stream, request] {
         auto range = OpenRange(hub_, *request);
         if (!range.ok()) return stream->Finish(ToGrpc(range.status()));
-        stream->Send(std::move(range->object), range->offset, range->length);
+        stream->Send(*std::move(range));
       })) {
     stream->Finish(ToGrpc(Busy()));
   }
@@ -191,7 +201,7 @@ grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackS
 grpc::ServerWriteReactor<v1::FullFrame>* SyncServiceImpl::FetchFull(
     grpc::CallbackServerContext*, const v1::FetchFullRequest* request) {
   const bool admitted = ++full_transfers_ <= limits::kFullTransfersMax;
-  auto* stream = new FullStream(full_executor_, full_transfers_);
+  auto* stream = new FullStream(full_executor_, metrics_, full_transfers_);
   if (!admitted) {
     stream->Finish(ToGrpc(Busy()));
     return stream;

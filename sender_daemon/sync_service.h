@@ -10,6 +10,7 @@
 #include "common/base/executor.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/sender_metrics.h"
 
 namespace dws {
 
@@ -17,8 +18,12 @@ class SyncServiceImpl final : public v1::SyncService::CallbackService {
  public:
   // `delta_executor` makes deltas ready; `full_executor` reads the snapshot, which waits for
   // captures: joiners must not hold up those who follow.
-  SyncServiceImpl(ReceiverHub& hub, Executor& delta_executor, Executor& full_executor)
-      : hub_(hub), delta_executor_(delta_executor), full_executor_(full_executor) {}
+  SyncServiceImpl(ReceiverHub& hub, SenderMetrics& metrics, Executor& delta_executor,
+                  Executor& full_executor)
+      : hub_(hub),
+        metrics_(metrics),
+        delta_executor_(delta_executor),
+        full_executor_(full_executor) {}
 
   grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* Sync(
       grpc::CallbackServerContext* context) override;
@@ -32,6 +37,7 @@ class SyncServiceImpl final : public v1::SyncService::CallbackService {
 
  private:
   ReceiverHub& hub_;
+  SenderMetrics& metrics_;
   Executor& delta_executor_;
   Executor& full_executor_;
   std::atomic<size_t> full_transfers_{0};

@@ -34,8 +34,8 @@ void FillAnnounce(const RankState& state, v1::Announce& announce) {
 
 }  // namespace
 
-SyncStream* SyncStream::Start(ReceiverHub& hub) {
-  std::shared_ptr<SyncStream> stream(new SyncStream(hub));
+SyncStream* SyncStream::Start(ReceiverHub& hub, SenderMetrics& metrics) {
+  std::shared_ptr<SyncStream> stream(new SyncStream(hub, metrics));
   stream->self_ = stream;
   stream->StartRead(&stream->up_);
   return stream.get();
@@ -162,6 +162,7 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
         hub_.OnCommitted(connection, stream,
                          {.version = version,
                           .pause_seconds = ack.pause_seconds(),
+                          .stage_seconds = ack.stage_seconds(),
                           .fetched_bytes = ack.fetched_bytes()});
       } else if (ack.stage() == v1::Ack::STAGED) {
         hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);
@@ -181,6 +182,7 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
                           {"code", nack.code()},
                           {"slices", nack.rank_slices_size()},
                           {"reason", error}});
+      metrics_.OnNack(nack.code());
       hub_.OnNack(connection, Nonce(nack.nonce()), stream, error);
       return OkStatus();
     }

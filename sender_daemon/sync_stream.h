@@ -8,6 +8,7 @@
 #include "common/base/mutex.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/sender_metrics.h"
 
 namespace dws {
 
@@ -15,7 +16,7 @@ namespace dws {
 class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>,
                          public SyncConnection {
  public:
-  static SyncStream* Start(ReceiverHub& hub);
+  static SyncStream* Start(ReceiverHub& hub, SenderMetrics& metrics);
 
   void WelcomeDue() override;
   void AnnounceDue() override;
@@ -28,13 +29,14 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   void OnDone() override;
 
  private:
-  explicit SyncStream(ReceiverHub& hub) : hub_(hub) {}
+  SyncStream(ReceiverHub& hub, SenderMetrics& metrics) : hub_(hub), metrics_(metrics) {}
   Status HandleUp(const v1::SyncUp& message);
   Status HandleHello(const v1::Hello& hello);
   // Starts the next write, or finishes, if neither is under way. Called without the lock.
   void Pump();
 
   ReceiverHub& hub_;
+  SenderMetrics& metrics_;
   std::shared_ptr<SyncStream> self_;  // until OnDone
   v1::SyncUp up_;
   v1::SyncDown down_;

@@ -83,9 +83,11 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Abort(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* TrainerServiceImpl::Publish(grpc::CallbackServerContext* context,
                                                       const v1::PublishRequest* request,
                                                       v1::PublishReply* reply) {
-  return Post(context, [this, context, request, reply]() -> Status {
-    DWS_ASSIGN_OR_RETURN(*reply,
-                         session_.Publish(*request, [context] { return StillWanted(*context); }));
+  const TimePoint arrived_at = clock_.Now();
+  return Post(context, [this, context, request, reply, arrived_at]() -> Status {
+    auto published = session_.Publish(*request, [context] { return StillWanted(*context); });
+    metrics_.OnPublishReply(clock_.Now() - arrived_at);
+    DWS_ASSIGN_OR_RETURN(*reply, std::move(published));
     return OkStatus();
   });
 }

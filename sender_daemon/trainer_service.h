@@ -5,6 +5,7 @@
 #include "common/base/executor.h"
 #include "proto/trainer.grpc.pb.h"
 #include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/sender_metrics.h"
 #include "sender_daemon/trainer_session.h"
 
 namespace dws {
@@ -12,8 +13,8 @@ namespace dws {
 class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
  public:
   TrainerServiceImpl(const Clock& clock, Executor& executor, TrainerSession& session,
-                     ReceiverHub& hub)
-      : clock_(clock), executor_(executor), session_(session), hub_(hub) {}
+                     ReceiverHub& hub, SenderMetrics& metrics)
+      : clock_(clock), executor_(executor), session_(session), hub_(hub), metrics_(metrics) {}
 
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
                                      const v1::RegisterRequest* request,
@@ -40,6 +41,7 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
   Executor& executor_;
   TrainerSession& session_;
   ReceiverHub& hub_;
+  SenderMetrics& metrics_;
 };
 
 }  // namespace dws

@@ -14,6 +14,7 @@ TrainerSession::TrainerSession(Options options, Parts parts)
     : options_(std::move(options)), parts_(std::move(parts)) {}
 
 Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& request) {
+  DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
   DWS_ASSIGN_OR_RETURN(Registration registration, ParseRegistration(request));
   if (registration.job_id != options_.job_id) {
     return InvalidArgumentError("the trainer belongs to job '{}', this sender to job '{}'",
@@ -104,6 +105,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
     return FailedPreconditionError("another trainer registered for rank {} meanwhile",
                                    registration.trainer_rank.value());
   }
+  DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
   DWS_RETURN_IF_ERROR(
       CheckAdmission(registration));  // again: others may have come and gone since Register
   Live live{.session = session, .handle = handle};
@@ -164,137 +166,6 @@ void TrainerSession::OnHangup(uint64_t session) {
   live_.reset();  // an open version is undone, memory is unmapped
   present_.store(false);
   parts_.on_gone();
-}
-
-Result<TrainerSession::Live*> TrainerSession::Find(uint64_t session) {
-  if (live_.has_value() && live_->session == session) return &*live_;
-  return FailedPreconditionError("session {} is not registered (any more): {}", session,
-                                 live_.has_value() ? "another trainer took its place"
-                                                   : "register first, or again after a restart");
-}
-
-std::optional<WeightVersion> TrainerSession::LastVersion() const {
-  std::optional<WeightVersion> last =
-      parts_.ledger->state().last_version();  // of the current stream
-  if (state_ != nullptr && state_->snapshot->version().has_value()) {
-    last = std::max(last.value_or(WeightVersion(0)), *state_->snapshot->version());
-  }
-  return last;
-}
-
-Status TrainerSession::CheckVersion(WeightVersion version) const {
-  const uint64_t last = LastVersion().value_or(WeightVersion(0)).value();
-  if (version.value() > last) return OkStatus();
-  return FailedPreconditionError(
-      "version {} does not increase: the newest of stream {} is {}; publish {} "
-      "or higher, or start a new stream",
-      version.value(), ToString(state_->stream), last, last + 1);
-}
-
-Status TrainerSession::Begin(const v1::BeginRequest& request) {
-  DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
-  if (!live->registration.ring.has_value()) {
-    return InvalidArgumentError(
-        "this registration hands over a resident region: publish it, nothing has to be begun");
-  }
-  if (live->open_version != nullptr) {
-    return FailedPreconditionError("version {} is open: publish or abort it before beginning {}",
-                                   live->open_version->version().value(), request.version());
-  }
-  DWS_RETURN_IF_ERROR(CheckVersion(WeightVersion(request.version())));
-  live->open_version =
-      std::make_unique<Capture>(*state_->snapshot, *parts_.pool, WeightVersion(request.version()));
-  return OkStatus();
-}
-
-Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& still_wanted) {
-  DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
-  if (live->open_version == nullptr || live->open_version->version().value() != request.version()) {
-    return FailedPreconditionError("version {} is not open: begin it first", request.version());
-  }
-  const Registration::Ring& ring = *live->registration.ring;
-  if (request.bucket() >= ring.bucket_count) {
-    return InvalidArgumentError("bucket {} does not exist, the ring has {}", request.bucket(),
-                                ring.bucket_count);
-  }
-  if (static_cast<size_t>(request.pieces_size()) > limits::kPutPiecesMax) {
-    return InvalidArgumentError("{} pieces in one Put, at most {} are supported",
-                                request.pieces_size(), limits::kPutPiecesMax);
-  }
-  std::vector<BucketPiece> pieces;
-  for (const v1::PutPiece& piece : request.pieces()) {
-    pieces.push_back({.slice = RankSlice(piece.rank_slice()),
-                      .first_block = piece.first_block(),
-                      .block_count = piece.block_count(),
-                      .offset_bytes = piece.offset_bytes()});
-  }
-  const ByteSpan bucket =
-      live->ring.bytes().subspan(uint64_t{request.bucket()} * ring.bucket_bytes, ring.bucket_bytes);
-  DWS_ASSIGN_OR_RETURN(const BucketSource source,
-                       BucketSource::Create(state_->layout(), bucket, std::move(pieces)));
-  DWS_RETURN_IF_ERROR(live->open_version->Blocks(source.Blocks(), source));
-  if (still_wanted()) return OkStatus();
-  live->open_version.reset();
-  return CancelledError(
-      "a put into version {} was given up by the trainer: nothing of the version is kept",
-      request.version());
-}
-
-Status TrainerSession::Abort(const v1::AbortRequest& request) {
-  DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
-  if (live->open_version == nullptr || live->open_version->version().value() != request.version()) {
-    return FailedPreconditionError("version {} is not open: there is nothing to abort",
-                                   request.version());
-  }
-  live->open_version.reset();
-  return OkStatus();
-}
-
-Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& request,
-                                                 const StillWanted& still_wanted) {
-  const TimePoint accepted_at = parts_.clock->Now();
-  const WeightVersion version(request.version());
-  DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
-  DWS_RETURN_IF_ERROR(CheckVersion(version));
-  const bool ring = live->registration.ring.has_value();
-  if (ring && (live->open_version == nullptr || live->open_version->version() != version)) {
-    return FailedPreconditionError("version {} is not open: begin it and put its tensors first",
-                                   version.value());
-  }
-  DWS_RETURN_IF_ERROR(parts_.pipeline->Reserve(limits::kRpcDeadline));
-  if (!ring && still_wanted()) {
-    live->open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version);
-    // Every block once: it cannot be refused.
-    DWS_CHECK(live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident).ok());
-  }
-  if (!still_wanted()) {
-    live->open_version.reset();
-    return CancelledError(
-        "publishing version {} was given up by the trainer: nothing of it is kept",
-        version.value());
-  }
-  DWS_ASSIGN_OR_RETURN(CapturedVersion captured, live->open_version->Finish());
-  live->open_version.reset();
-  v1::PublishReply reply;
-  reply.set_changed_elements(captured.nnz);
-  reply.set_total_elements(state_->layout().element_count());
-  reply.set_capture_seconds(ToSeconds(parts_.clock->Now() - accepted_at));
-  parts_.pipeline->Submit({.state = state_,
-                           .captured = std::move(captured),
-                           .capture_seconds = reply.capture_seconds(),
-                           .accepted_at = accepted_at});
-  return reply;
-}
-
-Status TrainerSession::CheckWait(const v1::WaitRequest& request) {
-  DWS_ASSIGN_OR_RETURN(const Live* live, Find(request.session()));
-  (void)live;
-  const std::optional<WeightVersion> captured = state_->snapshot->version();
-  if (captured.has_value() && captured->value() >= request.version()) return OkStatus();
-  return AbortedError(
-      "version {} was not published to this sender (newest {}): it was lost with a restart, "
-      "or never published",
-      request.version(), captured.has_value() ? captured->value() : 0);
 }
 
 }  // namespace dws

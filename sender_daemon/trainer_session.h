@@ -22,6 +22,7 @@
 #include "common/service/handle_socket.h"
 #include "proto/trainer.pb.h"
 #include "sender_daemon/capture.h"
+#include "sender_daemon/drain_switch.h"
 #include "sender_daemon/publish_pipeline.h"
 #include "sender_daemon/rank_state.h"
 #include "sender_daemon/registration.h"
@@ -64,6 +65,7 @@ class TrainerSession {
     HandleSocket* handles = nullptr;
     SharedSenderLedger* ledger = nullptr;
     PublishPipeline* pipeline = nullptr;
+    const DrainSwitch* drain = nullptr;
     std::function<void(RankStatePtr)> on_state;  // a registration is live
     std::function<void()> on_gone;               // the trainer hung up
   };
@@ -75,7 +77,7 @@ class TrainerSession {
 
   // The errors of all calls: INVALID_ARGUMENT fix the request; FAILED_PRECONDITION this trainer
   // must stop (fenced, an old stream, a version that does not increase); RESOURCE_EXHAUSTED try
-  // later.
+  // later; UNAVAILABLE: the operator drains the sender, Register, Begin and Publish are refused.
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request);
   Status Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
@@ -86,6 +88,8 @@ class TrainerSession {
   Status CheckWait(const v1::WaitRequest& request);
 
   bool trainer_present() const { return present_.load(); }
+  // A Publish is under way that may have been admitted before a drain.
+  bool publishing() const { return publishing_.load(); }
 
  private:
   struct Live {
@@ -95,6 +99,7 @@ class TrainerSession {
     std::unique_ptr<ResidentSource> resident;
     HostRegion ring;
     std::unique_ptr<Capture> open_version;  // ring handover, between Begin and Publish or Abort
+    Duration capture_time = {};             // of the open version, so far
   };
 
   // Whether its stream and layout may follow what was there before.
@@ -107,7 +112,7 @@ class TrainerSession {
   void OnHangup(uint64_t session);
   Result<RankStatePtr> OpenState(const Registration& registration);
   Result<Live*> Find(uint64_t session);
-  Status CheckVersion(WeightVersion version) const;
+  Status AdmitVersion(WeightVersion version) const;
   std::optional<WeightVersion> LastVersion() const;
 
   const Options options_;
@@ -116,6 +121,7 @@ class TrainerSession {
   RankStatePtr state_;
   std::optional<Live> live_;  // after state_: an open version refers to its snapshot
   std::atomic<bool> present_{false};
+  std::atomic<bool> publishing_{false};
 };
 
 }  // namespace dws

@@ -24,6 +24,8 @@ enum class BlockMode : uint8_t {
   kDenseZstd = 6,   // all new values, compressed
 };
 
+inline constexpr size_t kBlockModes = 7;
+
 // True for the modes that carry steps and so need exactly their base.
 constexpr bool IsRelative(BlockMode mode) {
   return mode == BlockMode::kSplitRice || mode == BlockMode::kClassSplit ||

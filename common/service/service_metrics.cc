@@ -12,7 +12,6 @@
 
 #include "common/base/status.h"
 #include "common/service/build_version.h"
-#include "common/service/protocol_version.h"
 
 namespace dws {
 namespace {
@@ -69,10 +68,11 @@ void CollectProcess(Scrape& scrape, double start_seconds) {
 void AddServiceMetrics(Metrics& metrics, ServiceSources sources) {
   metrics.OnCollect([sources = std::move(sources), start = StartSeconds()](Scrape& scrape) {
     CollectProcess(scrape, start);
+    const Build& build = ThisBuild();
     scrape.Gauge("dws_build_info", "Always 1; the labels say which build this is.", 1,
-                 {{"version", std::string(kBuildVersion)},
-                  {"commit", "unknown"},
-                  {"protocol", fmt::format("{}.{}", kProtocolMajor, kProtocolMinor)}});
+                 {{"version", std::string(build.version)},
+                  {"commit", std::string(build.commit)},
+                  {"protocol", fmt::format("{}.{}", build.protocol_major, build.protocol_minor)}});
     scrape.Gauge("dws_ready", "1 when ready; /readyz says why not.",
                  sources.lifecycle->state().ready ? 1 : 0);
     scrape.Gauge("dws_draining", "1 while the operator's Drain is in force.",

@@ -101,7 +101,9 @@ bool AnnouncerState::OnCommitted(ConnectionId connection, const StreamId& stream
 bool AnnouncerState::OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
                             std::string_view error) {
   Receiver* receiver = Find(connection, stream);
-  if (receiver == nullptr || receiver->last_announced != nonce) return false;
+  if (receiver == nullptr) return false;
+  ++receiver->nacks;
+  if (receiver->last_announced != nonce) return false;
   receiver->last_error = std::string(error.substr(0, limits::kErrorBytesMax));
   return true;
 }

@@ -35,6 +35,7 @@ struct WaitCondition {
 struct CommitReport {
   WeightVersion version;
   double pause_seconds = 0;
+  double stage_seconds = 0;
   uint64_t fetched_bytes = 0;
 };
 
@@ -47,6 +48,7 @@ class AnnouncerState {
     std::optional<WeightVersion> committed;
     CommitReport last_commit;
     std::string last_error;
+    uint64_t nacks = 0;  // of this stream or an earlier one, late ones included
     // When versions were first reported committed, newest last, bounded.
     std::vector<std::pair<WeightVersion, TimePoint>> commit_times;
   };

@@ -72,6 +72,7 @@ class Fixture {
                               .handles = handles_.get(),
                               .ledger = &ledger_,
                               .pipeline = &pipeline_,
+                              .drain = &drain_,
                               .on_state = [this](RankStatePtr state) { state_ = std::move(state); },
                               .on_gone = [this] { gone_.set_value(); }});
   }
@@ -117,6 +118,7 @@ class Fixture {
   Executor executor_{1, 100};
   ThreadPool pool_{1};
   SharedSenderLedger ledger_{std::make_unique<MemoryVersionLedger<SenderLedgerState>>()};
+  DrainSwitch drain_;
   PublishPipeline pipeline_{
       {.record =
            [this](const RankState& state, const RetainedVersion& version) {

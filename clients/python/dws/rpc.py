@@ -80,6 +80,8 @@ class DaemonConnection:
     def error(self, error: Any, what: str) -> DwsError:
         """The exception that says what a failed call means for its caller."""
         code, details = error.code(), error.details() or "no details"
+        if code == grpc.StatusCode.UNAVAILABLE and details.startswith("this sender"):
+            return DaemonUnavailableError(f"{what}: {details}")  # it answers, and says why not
         if code == grpc.StatusCode.UNAVAILABLE:
             exists = os.path.exists(self.socket_path)
             return DaemonUnavailableError(

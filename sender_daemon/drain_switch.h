@@ -1,0 +1,30 @@
+// Whether the sender takes versions: what the operator's Drain turns off and its undo on again.
+#pragma once
+
+#include <atomic>
+#include <string_view>
+
+#include "common/base/status.h"
+
+namespace dws {
+
+// Threads: safe from any.
+class DrainSwitch {
+ public:
+  void Set(bool draining) { draining_.store(draining); }
+  bool draining() const { return draining_.load(); }
+
+  // UNAVAILABLE while draining: `what` ("version 7") is refused.
+  Status Admit(std::string_view what) const {
+    if (!draining()) return OkStatus();
+    return UnavailableError(
+        "this sender is drained by its operator and refuses {}: the versions before are being "
+        "delivered; `dwsctl drain --undo` makes it take versions again",
+        what);
+  }
+
+ private:
+  std::atomic<bool> draining_{false};
+};
+
+}  // namespace dws

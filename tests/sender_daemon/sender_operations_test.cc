@@ -1,0 +1,271 @@
+// The operator's calls and the metrics of a sender whose parts are real but for the trainer and the
+// receivers' streams.
+#include "sender_daemon/sender_operations.h"
+
+#include <catch2/catch.hpp>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/fakes/eventually.h"
+#include "tests/sender_daemon/weights.h"
+
+namespace dws {
+namespace {
+
+constexpr DeltaLogLimits kLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
+
+class SilentConnection final : public SyncConnection {
+ public:
+  void WelcomeDue() override {}
+  void AnnounceDue() override {}
+  void KeepaliveDue() override {}
+  void Close(const Status&) override {}
+};
+
+class Fixture {
+ public:
+  Fixture() {
+    metrics.Show({.hub = &hub,
+                  .trainer_present = [] { return false; },
+                  .retain_bytes_max = kLimits.bytes_max,
+                  .retain_versions_max = kLimits.versions_max});
+  }
+  ~Fixture() { pipeline.Stop(); }
+
+  void Publish(uint64_t version, double density = 0.01) {
+    Perturb(weights, density, random);
+    REQUIRE(pipeline.Reserve(limits::kRpcDeadline).ok());
+    pipeline.Submit({.state = state, .captured = CaptureAll(*state, pool, version, weights)});
+    REQUIRE(pipeline.Drain(limits::kRpcDeadline).ok());
+  }
+  ConnectionId Connect(const std::string& id) {
+    auto connection = hub.Connect("job", id, std::make_shared<SilentConnection>());
+    REQUIRE(connection.ok());
+    return *connection;
+  }
+  v1::SenderStatus Status() const {
+    v1::StatusReply reply;
+    operations.FillStatus(reply);
+    return reply.sender();
+  }
+  v1::DrainState DrainState() const {
+    v1::StatusReply reply;
+    operations.FillStatus(reply);
+    return reply.drain();
+  }
+  bool Shows(const std::string& sample) {
+    return metrics.registry().Text().find(sample + "\n") != std::string::npos;
+  }
+
+  std::mt19937_64 random{Catch::rngSeed()};
+  RealClock clock;
+  Lifecycle lifecycle;
+  SenderMetrics metrics{"job", 3};
+  ThreadPool pool{1};
+  Executor executor{1, 100};
+  DrainSwitch drain;
+  ReceiverHub hub{clock, "job"};
+  PublishPipeline pipeline{
+      {.record = [](const RankState&, const RetainedVersion&) { return OkStatus(); },
+       .announce = [](const RankStatePtr&) {},
+       .on_trouble = [](const dws::Status&) {},
+       .on_published = [this](const RankState& rank, const RetainedVersion& version,
+                              Duration seal) { metrics.OnPublished(rank, version, seal); }}};
+  TrainerSession session{{.job_id = "job"},
+                         {.clock = &clock, .pipeline = &pipeline, .drain = &drain}};
+  RankStatePtr state = MakeState(SmallLayout(), kLimits);
+  Weights weights = RandomWeights(state->layout(), random);
+  std::atomic<int> turned{0};
+  SenderOperations operations{{.job_id = "job", .trainer_rank = 3, .log_limits = kLimits},
+                              {.lifecycle = lifecycle,
+                               .hub = hub,
+                               .session = session,
+                               .pipeline = pipeline,
+                               .clock = clock,
+                               .metrics = metrics,
+                               .drain = drain,
+                               .on_drain = [this] { ++turned; }}};
+};
+
+// What an operation told, and what it returned.
+struct Told {
+  std::vector<v1::OperationProgress> messages;
+  Status status;
+  const v1::OperationProgress& last() const { return messages.back(); }
+};
+
+Told Verify(Fixture& sender) {
+  Told told;
+  told.status = sender.operations.Verify([&](const v1::OperationProgress& message) {
+    told.messages.push_back(message);
+    return true;
+  });
+  return told;
+}
+
+TEST_CASE("verify compares the whole snapshot and names what differs", "[sender_operations]") {
+  Fixture sender;
+  CHECK(Verify(sender).status.code() == absl::StatusCode::kFailedPrecondition);
+  sender.hub.Welcome(sender.state);
+  CHECK(Verify(sender).status.code() == absl::StatusCode::kFailedPrecondition);
+  sender.Publish(1);
+  sender.Publish(2);
+  const Told good = Verify(sender);
+  REQUIRE(good.status.ok());
+  CHECK(good.last().finished());
+  CHECK(good.last().version() == 2);
+  CHECK(good.last().mismatches() == 0);
+  CHECK(good.last().done_bytes() == sender.state->layout().size_bytes());
+
+  sender.state->snapshot->SliceBytes(RankSlice(2))[7] ^= std::byte{4};
+  const Told bad = Verify(sender);
+  REQUIRE(bad.status.ok());
+  CHECK(bad.last().mismatches() == 1);
+  REQUIRE(bad.last().mismatched_size() == 1);
+  CHECK(bad.last().mismatched(0).tensor() == "b");
+  CHECK(bad.last().mismatched(0).rank_slice() == 2);
+  CHECK(bad.last().mismatched(0).found().SerializeAsString() !=
+        bad.last().mismatched(0).expected().SerializeAsString());
+  CHECK(sender.Shows(R"(dws_sender_verify_mismatches_total{dws_job="job",trainer_rank="3"} 1)"));
+}
+
+TEST_CASE("verify ends when its caller hangs up", "[sender_operations]") {
+  Fixture sender;
+  sender.hub.Welcome(sender.state);
+  sender.Publish(1);
+  const Status status =
+      sender.operations.Verify([](const v1::OperationProgress&) { return false; });
+  CHECK(status.code() == absl::StatusCode::kCancelled);
+}
+
+TEST_CASE("a sender has nothing to resynchronise, and says who has", "[sender_operations]") {
+  Fixture sender;
+  const Status status =
+      sender.operations.Resync({}, [](const v1::OperationProgress&) { return true; });
+  CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(std::string(Message(status)), Catch::Contains("receiver"));
+}
+
+TEST_CASE("a drain refuses versions and ends when every present receiver has the newest",
+          "[sender_operations]") {
+  Fixture sender;
+  sender.hub.Welcome(sender.state);
+  sender.Publish(1);
+  const ConnectionId near = sender.Connect("near");
+  const ConnectionId gone = sender.Connect("gone");
+  sender.hub.Disconnect(gone);  // nobody waits for it
+  CHECK(sender.DrainState() == v1::DRAIN_STATE_NONE);
+
+  Mutex mutex;
+  std::vector<v1::OperationProgress> told;
+  auto draining = std::async(std::launch::async, [&] {
+    return sender.operations.Drain({}, [&](const v1::OperationProgress& message) {
+      MutexLock lock(mutex);
+      told.push_back(message);
+      return true;
+    });
+  });
+  REQUIRE(Eventually([&] {
+    MutexLock lock(mutex);
+    return !told.empty() &&
+           told.back().step().find("'near' to commit version 1") != std::string::npos;
+  }));
+  CHECK(sender.DrainState() == v1::DRAIN_STATE_DRAINING);
+  CHECK(sender.turned == 1);
+  const Status refused = sender.session.Register({}).status();
+  CHECK(refused.code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(Message(refused)), Catch::Contains("drain --undo"));
+
+  sender.hub.OnCommitted(near, sender.state->stream, {.version = WeightVersion(1)});
+  REQUIRE(draining.get().ok());
+  CHECK(told.back().finished());
+  CHECK(sender.DrainState() == v1::DRAIN_STATE_DRAINED);
+
+  v1::DrainRequest undo;
+  undo.set_undo(true);
+  CHECK(sender.operations.Drain(undo, [](const v1::OperationProgress&) { return true; }).ok());
+  CHECK(sender.DrainState() == v1::DRAIN_STATE_NONE);
+  CHECK(sender.session.Register({}).status().code() != absl::StatusCode::kUnavailable);
+}
+
+TEST_CASE("a drain outlives its caller, and undoing it ends the calls that wait",
+          "[sender_operations]") {
+  Fixture sender;
+  sender.hub.Welcome(sender.state);
+  sender.Publish(1);
+  sender.Connect("late");
+  CHECK(sender.operations.Drain({}, [](const v1::OperationProgress&) { return false; }).code() ==
+        absl::StatusCode::kCancelled);
+  CHECK(sender.DrainState() == v1::DRAIN_STATE_DRAINING);
+  auto waiting = std::async(std::launch::async, [&] {
+    return sender.operations.Drain({}, [](const v1::OperationProgress&) { return true; });
+  });
+  REQUIRE(Eventually([&] { return sender.turned == 2; }));
+  v1::DrainRequest undo;
+  undo.set_undo(true);
+  CHECK(sender.operations.Drain(undo, [](const v1::OperationProgress&) { return true; }).ok());
+  CHECK(waiting.get().code() == absl::StatusCode::kAborted);
+}
+
+TEST_CASE("the status and the metrics say what was published and who lags", "[sender_operations]") {
+  Fixture sender;
+  sender.hub.Welcome(sender.state);
+  const ConnectionId receiver = sender.Connect("r");
+  for (uint64_t version = 1; version <= 3; ++version) sender.Publish(version);
+  sender.hub.OnCommitted(receiver, sender.state->stream,
+                         {.version = WeightVersion(1), .stage_seconds = 0.5});
+  sender.hub.OnNack(receiver, Nonce(77), sender.state->stream, "digest");
+  sender.metrics.OnNack(15);
+  sender.metrics.OnNack(4'000'000'000);
+
+  const v1::SenderStatus status = sender.Status();
+  CHECK(status.retain_bytes_max() == kLimits.bytes_max);
+  CHECK(status.retain_versions_max() == kLimits.versions_max);
+  REQUIRE(status.versions_size() == 3);
+  CHECK(status.versions(0).committed() == 1);
+  CHECK(status.versions(1).committed() == 0);
+  CHECK(status.versions(2).age_seconds() > 0);
+  CHECK(status.receivers(0).nacks() == 1);
+  CHECK(status.receivers(0).stage_seconds() == 0.5);
+
+  const std::string labels = R"({dws_job="job",trainer_rank="3"})";
+  CHECK(sender.Shows("dws_sender_published_versions_total" + labels + " 3"));
+  CHECK(sender.Shows("dws_sender_newest_version" + labels + " 3"));
+  CHECK(sender.Shows("dws_sender_retained_versions" + labels + " 3"));
+  CHECK(sender.Shows(
+      R"(dws_sender_receiver_lag_versions{dws_job="job",trainer_rank="3",receiver_id="r"} 2)"));
+  CHECK(sender.Shows(R"(dws_sender_receivers{dws_job="job",trainer_rank="3",state="present"} 1)"));
+  CHECK(sender.Shows(
+      R"(dws_sender_nacks_total{dws_job="job",trainer_rank="3",reason="data_loss"} 1)"));
+  CHECK(
+      sender.Shows(R"(dws_sender_nacks_total{dws_job="job",trainer_rank="3",reason="unknown"} 1)"));
+}
+
+TEST_CASE("wire bytes by encoding add up to the objects that travel", "[sender_operations]") {
+  Fixture sender;
+  sender.hub.Welcome(sender.state);
+  for (uint64_t version = 1; version <= 4; ++version) {
+    sender.Publish(version, version == 3 ? 0.9 : 0.01);
+  }
+  double travelled = 0;
+  for (const RetainedVersionPtr& version : sender.state->log->All()) {
+    travelled += static_cast<double>(version->object.size());
+  }
+  double counted = 0;
+  int encodings = 0;
+  std::istringstream text(sender.metrics.registry().Text());
+  for (std::string line; std::getline(text, line);) {
+    if (!line.starts_with("dws_sender_wire_bytes_total{")) continue;
+    const double bytes = std::stod(line.substr(line.rfind(' ')));
+    counted += bytes;
+    encodings += bytes > 0 ? 1 : 0;
+  }
+  CHECK(counted == travelled);
+  CHECK(encodings >= 3);  // framing, sparse and dense blocks
+}
+
+}  // namespace
+}  // namespace dws
