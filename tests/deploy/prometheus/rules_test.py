@@ -1,0 +1,93 @@
+"""The alerts of deploy/prometheus: promtool accepts them, their unit tests pass and can fail, and each
+tells an operator where to read on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+from tests.deploy.prometheus.promtool import needs_promtool, promtool
+
+FOLDER = "deploy/prometheus"
+OPERATIONS = "operations" ".md"  # the document may come later than its test
+RULES = f"{FOLDER}/dws.rules.yml"
+RULE_TESTS = f"{FOLDER}/dws.rules.test.yml"
+# What an operator must be told of (each at least once).
+EXPECTED = frozenset({
+    "DwsCertificateExpiring",
+    "DwsDaemonDown",
+    "DwsDaemonNotReady",
+    "DwsDensityJump",
+    "DwsEnginePausedTooLong",
+    "DwsReceiverAbsent",
+    "DwsReceiverDigestMismatch",
+    "DwsReceiverStale",
+    "DwsRetentionNearCap",
+    "DwsSenderDigestMismatch",
+    "DwsTrainerStallHigh",
+})
+
+
+def source_root() -> Path:
+    """The real top of the tree; the runfiles hold links to it."""
+    return Path(os.path.realpath("docs/metrics.md")).parent.parent
+
+
+def alerts() -> dict[str, str]:
+    """The text of each alert's rule, by its name."""
+    parts = re.split(r"^ +- alert: (\w+)$", Path(RULES).read_text(), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+class RulesTest(unittest.TestCase):
+    @needs_promtool
+    def test_promtool_accepts_the_rules_and_the_example(self) -> None:
+        self.assertIn(f"{len(EXPECTED)} rules found", promtool("check", "rules", RULES))
+        promtool("check", "config", f"{FOLDER}/prometheus.example.yml")
+
+    @needs_promtool
+    def test_the_unit_tests_pass(self) -> None:
+        promtool("test", "rules", RULE_TESTS)
+
+    @needs_promtool
+    def test_the_unit_tests_see_each_rule_broken(self) -> None:
+        rules = Path(RULES).read_text()
+        for name, text in alerts().items():
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                shutil.copy(RULE_TESTS, folder)
+                # The same rule, but it never fires.
+                never = re.sub(r"expr: (\|\n(?: {10,}.*\n)+|.*\n)", "expr: vector(0) > 1\n", text, count=1)
+                self.assertNotEqual(never, text)
+                Path(folder, "dws.rules.yml").write_text(rules.replace(text, never))
+                with self.assertRaises(AssertionError):
+                    promtool("test", "rules", os.path.join(folder, "dws.rules.test.yml"))
+
+    def test_each_alert_says_what_it_means_and_where_to_read_on(self) -> None:
+        self.assertEqual(set(alerts()), EXPECTED)
+        for name, text in alerts().items():
+            with self.subTest(name):
+                self.assertRegex(text, r"severity: (warning|critical)\n")
+                self.assertRegex(text, r"summary: \".+\"\n")
+                self.assertRegex(text, r"description: \".{60,}\"\n")
+                self.assertIn(f"runbook_url: docs/{OPERATIONS}#{name.lower()}\n", text)
+
+    def test_each_alert_is_seen_to_fire_and_seen_not_to(self) -> None:
+        tests = Path(RULE_TESTS).read_text()
+        for name in EXPECTED:
+            with self.subTest(name):
+                self.assertRegex(tests, rf"alertname: {name}\n +exp_alerts:")
+
+    def test_operations_have_a_section_for_each_alert(self) -> None:
+        path = source_root() / "docs" / OPERATIONS
+        if not path.exists():
+            self.skipTest(f"docs/{OPERATIONS} is not there yet")
+        headings = set(re.findall(r"^#+ (\w+)$", path.read_text(), re.M))
+        self.assertEqual(EXPECTED - headings, set())
+
+
+if __name__ == "__main__":
+    unittest.main()
