@@ -1,4 +1,5 @@
-"""Runs README's section "By hand" as it stands: its daemons, its trainer and its engine.
+"""Runs README's section "By hand" as it stands: its daemons, its trainer, its engine, and what it then
+asks them.
 
 Only places are changed: the folder, the ports (to free ones) and where the built programs are.
 """
@@ -72,18 +73,35 @@ class ReadmeTest(unittest.TestCase):
         path.write_text(self.place(script))
         return self.start(name, [sys.executable, str(path)])
 
-    def test_the_example_runs_and_both_sides_print_the_same_sums(self) -> None:
+    def run_commands(self, script: str) -> None:
+        """README's "run" block: two Python scripts side by side, then dwsctl."""
         example = blocks()
-        self.start_daemons(example["daemons"])
-        trainer = self.start_python("trainer.py", example["trainer.py"])
-        engine = self.start_python("engine.py", example["engine.py"])
-        for name, process in (("trainer.py", trainer), ("engine.py", engine)):
+        scripts = {}
+        for line in self.place(script).splitlines():
+            program, *words = shlex.split(line)
+            if program == "tools/python.sh":
+                scripts[words[0]] = self.start_python(words[0], example[words[0]])
+                continue
+            self.wait_for(scripts)
+            done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
+            # 1: it answers, and is not ready any more, since trainer and engine have ended.
+            self.assertIn(done.returncode, (0, 1), done.stderr)
+            self.assertIn("dws-receiver", done.stdout)
+            scripts = {}
+
+    def wait_for(self, scripts: dict[str, subprocess.Popen]) -> None:
+        for name, process in scripts.items():
             try:
                 status = process.wait(DEADLINE_SECONDS)
             except subprocess.TimeoutExpired:
                 self.fail(f"{name} did not end:\n{self.log(name)}\n{self.log('dws-sender')}\n"
                           f"{self.log('dws-receiver')}")
             self.assertEqual(status, 0, self.log(name))
+
+    def test_the_example_runs_and_both_sides_print_the_same_sums(self) -> None:
+        example = blocks()
+        self.start_daemons(example["daemons"])
+        self.run_commands(example["run"])
 
         sums = re.compile(r"^version (\d+): .*sum (\S+)$", re.M)
         published = dict(sums.findall(self.log("trainer.py")))

@@ -1,0 +1,59 @@
+"""The manual pages that tools/package/man_page.py makes out of the programs' --help."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import unittest
+
+from tools.package.man_page import entries, help_of, page, split
+
+PROGRAMS = {
+    "sender_daemon/dws-sender": "1",
+    "receiver_daemon/dws-receiver": "1",
+    "tools/dwsctl/dwsctl": "1",
+}
+
+
+def flags(text: str) -> set[str]:
+    plain = re.sub(r"\\f[BR]", "", text).replace(r"\-", "-")
+    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", plain))
+
+
+class ManPageTest(unittest.TestCase):
+    def test_a_page_has_every_flag_of_the_help(self) -> None:
+        for program, section in PROGRAMS.items():
+            with self.subTest(program):
+                text = help_of(program)
+                made = page(program, section, "1.2.3", "2020-01-02")
+                self.assertGreater(len(flags(text)), 1)
+                self.assertLessEqual(flags(text), flags(made))
+                self.assertIn(f'"{section}" "2020-01-02" "dws 1.2.3"', made.splitlines()[0])
+
+    def test_a_page_has_a_section_for_every_subcommand(self) -> None:
+        made = page("tools/dwsctl/dwsctl", "1", "1.2.3", "2020-01-02")
+        commands = dict(split(help_of("tools/dwsctl/dwsctl")))["Subcommands"]
+        for name, _ in entries(commands):
+            with self.subTest(name):
+                self.assertIn(f'.SH "DWSCTL {name.split()[0].upper()}"', made)
+                self.assertLessEqual(flags(help_of("tools/dwsctl/dwsctl", name.split()[0])), flags(made))
+
+    def test_a_page_has_no_line_that_roff_would_take_for_a_request(self) -> None:
+        requests = {".TH", ".SH", ".SS", ".TP", ".PP", ".nf", ".fi"}
+        for program, section in PROGRAMS.items():
+            for line in page(program, section, "1", "2020-01-02").splitlines():
+                with self.subTest(program, line=line):
+                    if line.startswith((".", "'")):
+                        self.assertIn(line.split()[0], requests)
+
+    def test_pages_are_sound_to_the_formatter(self) -> None:
+        for program, section in PROGRAMS.items():
+            with self.subTest(program):
+                done = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-z"], text=True,
+                                      input=page(program, section, "1", "2020-01-02"),
+                                      capture_output=True, timeout=60)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

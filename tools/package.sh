@@ -1,0 +1,75 @@
+#!/bin/bash
+# Makes what is given to others, in dist/ (or the folder named by --out):
+#
+#   dws_VERSION_amd64.deb             daemons, dwsctl, units, configuration; Debian 12's libraries
+#   python3-dws_VERSION_all.deb       the Python client
+#   dws-VERSION-linux-x86_64.tar.gz   the same for any other system: programs that need libc and libm
+#
+# The .deb links Debian's libraries dynamically, so that a fix in one of them (OpenSSL) reaches the
+# daemons through apt; the archive carries them inside the programs.
+#
+# Same commit and same Debian packages: same bytes. The date of everything is that of the commit, or
+# SOURCE_DATE_EPOCH, or, outside a repository, that of deploy/debian/changelog. BAZEL_FLAGS as for
+# tools/bazel.sh.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+umask 022
+
+out=dist
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --out) out="${2:?--out FOLDER}"; shift 2 ;;
+    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "package.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
+  esac
+done
+
+tools/install.sh
+tools/static_archives.sh
+
+version="$(sed -n 's/.*kBuildVersion = "\(.*\)".*/\1/p' common/service/build_version.h)"
+changelog_version="$(dpkg-parsechangelog -l deploy/debian/changelog -S Version)"
+if [[ "$version" != "$changelog_version" ]]; then
+  echo "package.sh: build_version.h says $version, deploy/debian/changelog $changelog_version" >&2
+  exit 1
+fi
+
+commit=unknown
+date="$(dpkg-parsechangelog -l deploy/debian/changelog -S Timestamp)"
+if [[ -e .git ]]; then
+  commit="$(git rev-parse HEAD)"
+  date="$(git log -1 --format=%ct)"
+  if [[ -n "$(git status --porcelain)" ]]; then commit+=-modified; fi
+fi
+export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$date}"
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+
+# The three programs, stripped, into a folder: build FOLDER FLAG...
+build() {
+  local folder="$1" binaries program
+  shift
+  tools/bazel.sh build --config=opt "$@" --embed_label="$commit" \
+    //sender_daemon:dws-sender //receiver_daemon:dws-receiver //tools/dwsctl //clients/python:dws
+  binaries="$(tools/bazel.sh info --noshow_progress --config=opt "$@" bazel-bin)"
+  mkdir -p "$folder"
+  for program in sender_daemon/dws-sender receiver_daemon/dws-receiver tools/dwsctl/dwsctl; do
+    strip --strip-unneeded --remove-section=.comment --remove-section=.note \
+      -o "$folder/${program##*/}" "$binaries/$program"
+    chmod 755 "$folder/${program##*/}"
+  done
+  mkdir -p "$work/python/dws/_proto"
+  install -m 644 clients/python/dws/*.py clients/python/dws/py.typed "$work/python/dws"
+  install -m 644 "$binaries"/clients/python/dws/_proto/*.py "$work/python/dws/_proto"
+}
+
+build "$work/dynamic"
+build "$work/static" --config=static
+
+export DWS_PACKAGE_WORK="$work" DWS_PACKAGE_VERSION="$version"
+mkdir -p "$out"
+out="$(cd "$out" && pwd)"
+tools/package/shared_files.sh "$work/shared"
+tools/package/debian_packages.sh "$out"
+tools/package/tarball.sh "$out"

@@ -1,0 +1,74 @@
+#!/bin/bash
+# Installs what tools/package.sh makes in clean systems and uses it there; as root, on Debian, with
+# debootstrap. Not part of every CI run: it downloads a Debian system and takes minutes.
+#
+#   tools/package_test.sh                 builds the packages, then tests them
+#   tools/package_test.sh --dist FOLDER   tests those that are there
+#   --base FOLDER                         copies this clean tree instead of making one
+#
+# 1. A clean Debian (debootstrap): apt installs both .deb; sender and receiver run as the units say and
+#    with the configuration that came along; trainer and engine use the packaged client; dwsctl, manual
+#    pages, completion, modes; the documentation's `package` blocks; removal and purge.
+# 2. A tree with nothing but libc: the programs of the archive run in it, over TLS as well.
+#
+# Everything runs in namespaces of mounts and processes of its own, which end with the script; no
+# systemd runs there.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+top="$PWD"
+
+dist='' base=''
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --dist) dist="$(cd "${2:?--dist FOLDER}" && pwd)"; shift 2 ;;
+    --base) base="$(cd "${2:?--base FOLDER}" && pwd)"; shift 2 ;;
+    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "package_test.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
+  esac
+done
+if [[ $(id -u) -ne 0 ]]; then
+  echo "package_test.sh: must be root: it makes a system of its own with debootstrap and chroot" >&2
+  exit 2
+fi
+if [[ -z "$base" ]] && ! command -v debootstrap >/dev/null; then
+  echo "package_test.sh: debootstrap is missing (apt install debootstrap), or give --base" >&2
+  exit 2
+fi
+
+if [[ -z "$dist" ]]; then
+  tools/package.sh
+  dist="$top/dist"
+fi
+
+work="$(mktemp -d /tmp/dws-package-test.XXXXXX)"
+trap 'rm -rf --one-file-system "$work"' EXIT
+
+# Where this machine has its Debian from.
+mirror() {
+  # shellcheck disable=SC2016  # apt's own variables
+  apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(LABEL)' 'Created-By: Packages' |
+    awk '$2 == "bookworm" && $3 == "Debian" { print $1; exit }'
+}
+
+tree="$work/debian"
+if [[ -n "$base" ]]; then
+  cp -a --one-file-system "$base" "$tree"
+else
+  timeout 900 debootstrap --variant=minbase bookworm "$tree" "$(mirror)"
+fi
+mkdir -p "$tree/packages/dist"
+cp "$dist"/*.deb "$tree/packages/dist"
+cp tools/package/exercise.py tools/package/in_debian.sh "$tree/packages"
+/usr/bin/python3 tools/package/docs_script.py package >"$tree/packages/docs.sh"
+cp -L /etc/resolv.conf "$tree/etc/resolv.conf" 2>/dev/null || true
+
+isolated() { timeout 1200 unshare --mount --pid --fork --kill-child "$@"; }
+
+echo "== Debian packages in a clean Debian"
+# shellcheck disable=SC2016  # of the inner shell
+isolated bash -c 'mount -t proc proc "$1/proc" && exec chroot "$1" /bin/bash /packages/in_debian.sh' \
+  in_debian "$tree"
+
+echo "== the archive in a tree with libc alone"
+isolated bash tools/package/in_libc_alone.sh "$dist"/dws-*-linux-x86_64.tar.gz "$work/alone"
+echo "package_test.sh: passed"
