@@ -162,6 +162,8 @@ Status SenderApp::StartServers() {
 }
 
 void SenderApp::UpdateReadiness() {
+  // Callers of several threads tell the lifecycle in the order in which they looked.
+  MutexLock telling(telling_mutex_);
   std::string reason;
   {
     MutexLock lock(readiness_mutex_);

@@ -61,6 +61,7 @@ class SenderApp {
   const RealClock clock_;
   PosixFileSystem files_;
   Lifecycle lifecycle_;
+  Mutex telling_mutex_;
   Mutex readiness_mutex_;
   bool registered_ GUARDED_BY(readiness_mutex_) = false;
   Status trouble_ GUARDED_BY(readiness_mutex_);

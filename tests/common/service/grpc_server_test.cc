@@ -162,6 +162,9 @@ TEST_CASE("health is SERVING exactly while the daemon is ready", "[grpc]") {
     CHECK(CheckHealth(target, service) == kServing);
   }
   CHECK(CheckHealth(target, "dws.v1.Unknown") == kUnknown);
+  lifecycle.SetStopping();
+  lifecycle.SetReady();  // too late
+  for (const std::string service : {"", kAdmin}) CHECK(CheckHealth(target, service) == kNotServing);
 }
 
 TEST_CASE("server reflection lists the services", "[grpc]") {
