@@ -3,15 +3,16 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <sys/socket.h>
+#include <grpcpp/server_posix.h>
 
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/service/grpc_credentials.h"
 #include "common/service/grpc_runtime.h"
 #include "common/service/listen_address.h"
-#include "common/service/unix_socket.h"
+#include "common/service/unix_listener.h"
 
 namespace dws {
 namespace {
@@ -38,6 +39,10 @@ void SetLimits(grpc::ServerBuilder& builder) {
   // Clients ping too; the default treats more than one ping in five minutes as an attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, interval / 2);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kGrpcStreamsMax);
+  // For TLS and for HTTP/2's first words: who is slower is not a client.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(milliseconds(limits::kHandshakeTimeout).count()));
   // With it, two daemons given one port would both start and share its clients.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
@@ -54,7 +59,8 @@ class GrpcServer::Impl {
   std::optional<uint16_t> port() const { return port_; }
 
  private:
-  Status AddPorts(grpc::ServerBuilder& builder, int& tcp_port) const;
+  Status AddPort(grpc::ServerBuilder& builder, int& tcp_port) const;
+  Status ListenLocally();
 
   const Options options_;
   std::optional<uint16_t> port_;
@@ -62,45 +68,57 @@ class GrpcServer::Impl {
   Mutex mutex_;
   bool shut_down_ GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<UnixListener> local_;  // hands connections to server_
 };
 
-Status GrpcServer::Impl::AddPorts(grpc::ServerBuilder& builder, int& tcp_port) const {
-  if (options_.unix_socket.empty() && options_.listen.empty()) {
-    return InvalidArgumentError("a gRPC server needs a socket path or an address to listen on");
+Status GrpcServer::Impl::AddPort(grpc::ServerBuilder& builder, int& tcp_port) const {
+  if (options_.listen.empty()) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options_.listen));
+  if (options_.credentials != nullptr) {
+    builder.AddListeningPort(address.ToString(),
+                             MakeServerCredentials(options_.credentials, options_.job_id),
+                             &tcp_port);
+    return OkStatus();
   }
-  if (!options_.unix_socket.empty()) {
-    DWS_RETURN_IF_ERROR(ClearSocketPath(options_.unix_socket, SOCK_STREAM));
-    builder.AddListeningPort("unix:" + options_.unix_socket, grpc::InsecureServerCredentials());
+  DWS_RETURN_IF_ERROR(CheckExposure(address, "--listen", options_.insecure));
+  if (!address.IsLoopback()) {
+    LogWarning("listening_insecure",
+               {{"address", options_.listen},
+                {"reason", "others can reach it, without encryption or authentication"}});
   }
-  if (!options_.listen.empty()) {
-    DWS_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options_.listen));
-    DWS_RETURN_IF_ERROR(CheckExposure(address, "--listen", options_.insecure));
-    if (!address.IsLoopback()) {
-      LogWarning("listening_insecure",
-                 {{"address", options_.listen},
-                  {"reason", "others can reach it, without encryption or authentication"}});
-    }
-    builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &tcp_port);
-  }
+  builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &tcp_port);
+  return OkStatus();
+}
+
+// gRPC would let in whoever can connect: it looks at no user and counts no connections.
+Status GrpcServer::Impl::ListenLocally() {
+  if (options_.unix_socket.empty()) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(local_, UnixListener::Listen({.path = options_.unix_socket,
+                                                     .allowed = options_.allowed_users,
+                                                     .on_connection = [this](UniqueFd fd) {
+                                                       grpc::AddInsecureChannelFromFd(server_.get(),
+                                                                                      fd.release());
+                                                     }}));
   return OkStatus();
 }
 
 Status GrpcServer::Impl::Start() {
   DWS_CHECK(options_.lifecycle != nullptr);
+  if (options_.unix_socket.empty() && options_.listen.empty()) {
+    return InvalidArgumentError("a gRPC server needs a socket path or an address to listen on");
+  }
   EnableHealthAndReflection();
   grpc::ServerBuilder builder;
   int tcp_port = 0;
-  DWS_RETURN_IF_ERROR(AddPorts(builder, tcp_port));
+  DWS_RETURN_IF_ERROR(AddPort(builder, tcp_port));
   SetLimits(builder);
   for (const NamedService& named : options_.services) builder.RegisterService(named.service);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
-    return UnavailableError(
-        "cannot serve gRPC on socket \"{}\" and address \"{}\": does the folder exist, is the port "
-        "free?",
-        options_.unix_socket, options_.listen);
+    return UnavailableError("cannot serve gRPC on address \"{}\": is the port free?",
+                            options_.listen);
   }
-  if (!options_.unix_socket.empty()) DWS_RETURN_IF_ERROR(RestrictSocket(options_.unix_socket));
+  DWS_RETURN_IF_ERROR(ListenLocally());
   if (!options_.listen.empty()) port_ = static_cast<uint16_t>(tcp_port);
 
   listener_ = options_.lifecycle->AddListener([this](const Lifecycle::State& state) {
@@ -119,8 +137,10 @@ void GrpcServer::Impl::Shutdown(std::chrono::milliseconds grace) {
   shut_down_ = true;
   options_.lifecycle->RemoveListener(listener_);
   server_->GetHealthCheckService()->Shutdown();
+  if (local_ != nullptr) local_->StopAccepting();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
   server_->Wait();
+  if (local_ != nullptr) local_->Stop();
 }
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options) {

@@ -11,7 +11,9 @@
 
 #include "common/base/status.h"
 #include "common/model/limits.h"
+#include "common/service/credentials.h"
 #include "common/service/lifecycle.h"
+#include "common/service/unix_socket.h"
 
 namespace grpc {
 class Service;
@@ -29,16 +31,21 @@ class GrpcServer {
   };
 
   struct Options {
-    std::string unix_socket;  // path of a socket file, mode 0660; empty: none
-    std::string listen;       // "127.0.0.1:0"; empty: none
-    bool insecure = false;    // allows addresses others can reach
+    std::string unix_socket;          // path of a socket file, mode 0660; empty: none
+    AllowedUsers allowed_users = {};  // of the socket file
+    std::string listen;               // "127.0.0.1:0"; empty: none
+    bool insecure = false;            // allows addresses others can reach without TLS
+    // TLS on `listen`, loopback included, and roles of this job (access.h); null: plain.
+    std::shared_ptr<Credentials> credentials = nullptr;
+    std::string job_id = "";
     std::vector<NamedService> services;
     Lifecycle* lifecycle = nullptr;  // not owned; health is SERVING exactly while it is ready
   };
 
   // Services and lifecycle outlive the server. A service object may belong to one server only.
   // INVALID_ARGUMENT: neither address given, or one that cannot be read. FAILED_PRECONDITION: an
-  // address others can reach without `insecure`, or a socket file in use. UNAVAILABLE: cannot bind.
+  // address others can reach without TLS or `insecure`, or a socket file in use. UNAVAILABLE:
+  // cannot bind.
   static Result<std::unique_ptr<GrpcServer>> Start(const Options& options);
 
   ~GrpcServer();

@@ -30,6 +30,7 @@
 #include "common/base/strong_type.h"
 #include "common/base/unique_fd.h"
 #include "common/model/limits.h"
+#include "common/service/unix_socket.h"
 
 namespace dws {
 
@@ -43,8 +44,7 @@ class HandleSocket {
  public:
   struct Options {
     std::string path;
-    // Users that may connect besides root and this process's own.
-    std::vector<uid_t> allowed_uids = {};
+    AllowedUsers allowed = {};
     // From connecting to the last descriptor.
     std::chrono::nanoseconds finish_timeout = limits::kHandleTimeout;
     size_t connections_max = limits::kHandleConnectionsMax;

@@ -44,9 +44,8 @@ std::string ListenAddress::ToString() const {
 Status CheckExposure(const ListenAddress& address, std::string_view flag, bool insecure) {
   if (insecure || address.IsLoopback()) return OkStatus();
   return FailedPreconditionError(
-      "{} {} can be reached by others, and this version has no mutual TLS yet: listen on "
-      "127.0.0.1, or "
-      "give --insecure if the network is trusted",
+      "{} {} can be reached by others: give --tls-ca, --tls-cert and --tls-key, or listen on "
+      "127.0.0.1, or give --insecure if the network is trusted",
       flag, address.ToString());
 }
 

@@ -23,8 +23,9 @@ struct ListenAddress {
 // "localhost:0".
 Result<ListenAddress> ParseListenAddress(std::string_view text);
 
+// For a listener without TLS, whose traffic is neither encrypted nor authenticated:
 // FAILED_PRECONDITION, saying what to do, when others could reach `address` and `insecure` is not
-// set. Traffic is neither encrypted nor authenticated; mutual TLS is not built yet.
+// set.
 Status CheckExposure(const ListenAddress& address, std::string_view flag, bool insecure);
 
 }  // namespace dws

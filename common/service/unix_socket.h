@@ -1,9 +1,16 @@
-// Socket files: what both sockets of a daemon do before they bind and after.
+// Socket files: what both sockets of a daemon do before they bind and after, and whom they let in.
 #pragma once
 
-#include <string>
+#include <sys/types.h>
 
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 
 namespace dws {
 
@@ -13,7 +20,61 @@ namespace dws {
 // socket.
 Status ClearSocketPath(const std::string& path, int type);
 
-// Mode 0660: the daemon's user and group.
-Status RestrictSocket(const std::string& path);
+// The process at the other end, when it connected; the kernel vouches for it.
+struct UnixPeer {
+  uid_t uid = 0;
+  pid_t pid = 0;
+};
+// FAILED_PRECONDITION and others from errno: not a connected unix socket.
+Result<UnixPeer> PeerOfSocket(int fd);
+
+// Who may use the sockets, of those whom the file's mode lets in. Immutable.
+class AllowedUsers {
+ public:
+  // Everybody whom the mode lets in.
+  AllowedUsers() = default;
+  // Root, this process's own user, and these.
+  static AllowedUsers Only(std::vector<uid_t> uids);
+  // The same, by name or number; an empty list is the first constructor's. INVALID_ARGUMENT: a name
+  // that this system does not know.
+  static Result<AllowedUsers> Parse(const std::vector<std::string>& users);
+
+  // PERMISSION_DENIED, saying what to do.
+  Status Check(const UnixPeer& peer) const;
+
+ private:
+  std::optional<std::vector<uid_t>> uids_;
+};
+
+struct UnixConnection {
+  UniqueFd fd;  // not blocking, close-on-exec
+  UnixPeer peer;
+};
+
+// A listening socket file in somebody's epoll set. Threads: one.
+class UnixAcceptor {
+ public:
+  // Mode 0660: the daemon's user and group. EPOLLIN of fd() in `epoll` says that a client waits.
+  // Errors as ClearSocketPath's; UNAVAILABLE and others from errno.
+  static Result<UnixAcceptor> Listen(const std::string& path, int type, const UniqueFd& epoll);
+
+  int fd() const { return listener_.get(); }
+
+  // The next client; nullopt when there is none. Without a free descriptor it logs so and leaves
+  // clients waiting until Resume has been called at paused_until(): they would wake us at once,
+  // again and again.
+  std::optional<UnixConnection> Accept(TimePoint now);
+  std::optional<TimePoint> paused_until() const { return paused_until_; }
+  void Resume(TimePoint now);
+
+ private:
+  UnixAcceptor(std::string path, UniqueFd listener, int epoll)
+      : path_(std::move(path)), listener_(std::move(listener)), epoll_(epoll) {}
+
+  std::string path_;
+  UniqueFd listener_;
+  int epoll_ = -1;  // outlives it
+  std::optional<TimePoint> paused_until_;
+};
 
 }  // namespace dws

@@ -422,8 +422,9 @@ std::optional<bool> RefusedAsNobody(const std::string& path) {
 
 TEST_CASE("another user is refused unless the daemon allows it", "[handle_socket]") {
   for (const bool allowed : {false, true}) {
-    Daemon daemon(
-        {.path = "", .allowed_uids = allowed ? std::vector<uid_t>{65534} : std::vector<uid_t>{}});
+    Daemon daemon({.path = "",
+                   .allowed = AllowedUsers::Only(allowed ? std::vector<uid_t>{65534}
+                                                         : std::vector<uid_t>{})});
     // Past the file permissions, which refuse it first.
     REQUIRE(::chmod(daemon.folder.path().c_str(), 0755) == 0);
     REQUIRE(::chmod(daemon.socket->path().c_str(), 0666) == 0);
