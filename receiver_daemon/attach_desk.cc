@@ -135,20 +135,21 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
                                      .client = wish.client,
                                      .region_bytes = wish.region_bytes,
                                      .mapping = *std::move(mapping),
-                                     .layouts = *std::move(layouts)});
+                                     .layouts = *std::move(layouts)},
+                                    wish.peer_uid);
   // An engine that was just restarted waits until the death of its predecessor is noticed.
   const bool wait = !late && clock_.Now() < pending.since + limits::kHandleTimeout;
   if (absl::IsAlreadyExists(grant.status()) && wait) return std::nullopt;
   return grant;
 }
 
-Result<AttachGrant> AttachDesk::Grant(AttachPlan plan) {
+Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<uid_t> peer_uid) {
   const size_t descriptors = plan.region_bytes.size();
   DWS_ASSIGN_OR_RETURN(const Generation generation, registry_.Reserve(std::move(plan)));
   EngineRegistry& registry = registry_;
   Result<HandleSocket::Registration> expected = handles_.Expect(
       {.descriptor_count = descriptors,
-       .peer_uid = std::nullopt,
+       .peer_uid = peer_uid,
        // The engine ends its forward passes before it hands memory over.
        .timeout = limits::kPauseDeadline,
        .on_descriptors =

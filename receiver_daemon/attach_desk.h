@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +28,7 @@ struct AttachWish {
   std::vector<std::string> excluded;
   bool has_hook = false;
   std::string client;
+  std::optional<uid_t> peer_uid = std::nullopt;  // who alone may hand over the memory
 };
 
 struct AttachGrant {
@@ -63,7 +65,7 @@ class AttachDesk {
   void Run();
   // The answer, or nullopt: not yet.
   std::optional<Result<AttachGrant>> Try(const Pending& pending);
-  Result<AttachGrant> Grant(AttachPlan plan);
+  Result<AttachGrant> Grant(AttachPlan plan, std::optional<uid_t> peer_uid);
 
   Subscription& subscription_;
   EngineRegistry& registry_;

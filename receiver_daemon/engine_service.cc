@@ -7,6 +7,7 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc_status.h"
+#include "common/service/unix_socket.h"
 #include "receiver_daemon/lease_stream.h"
 
 namespace dws {
@@ -75,6 +76,7 @@ grpc::ServerUnaryReactor* EngineServiceImpl::Attach(grpc::CallbackServerContext*
     reactor->Finish(ToGrpc(wish.status()));
     return reactor;
   }
+  wish->peer_uid = UidOfCall(context->peer());
   desk_.Submit(
       *std::move(wish), DeadlineOf(*context, clock_), [context] { return context->IsCancelled(); },
       [this, reactor, reply](Result<AttachGrant> grant) {

@@ -114,11 +114,14 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
     request.set_version(version.value());
     request.set_offset(had);
     ActiveCalls::Call call(calls_, TransferTimeout(object_bytes - had));
-    const auto reader = stub_.Fetch(call.context(), request);
+    const auto reader = stub_->Fetch(call.context(), request);
     v1::FetchChunk chunk;
     Status local;
-    while (local.ok() && reader->Read(&chunk))
-      local = TakeChunk(chunk, options, spool, object_bytes);
+    bool first = true;
+    while (local.ok() && reader->Read(&chunk)) {
+      if (std::exchange(first, false)) local = check_peer_(*call.context());
+      if (local.ok()) local = TakeChunk(chunk, options, spool, object_bytes);
+    }
     if (!local.ok()) call.context()->TryCancel();
     Status status = FromGrpc(reader->Finish());
     if (!local.ok()) return local;
@@ -136,7 +139,8 @@ Result<Description> Fetcher::Describe(const StreamId& stream, WeightVersion vers
   *request.mutable_stream() = ToProto(stream);
   request.set_version(version.value());
   v1::DescribeReply reply;
-  DWS_RETURN_IF_ERROR(FromGrpc(stub_.Describe(call.context(), request, &reply)));
+  DWS_RETURN_IF_ERROR(FromGrpc(stub_->Describe(call.context(), request, &reply)));
+  DWS_RETURN_IF_ERROR(check_peer_(*call.context()));
   Description description{.slices = {}, .state_token = FromProto(reply.state_token())};
   description.slices.reserve(static_cast<size_t>(reply.slices_size()));
   for (const v1::Digest& digest : reply.slices()) description.slices.push_back(FromProto(digest));
@@ -163,11 +167,14 @@ Result<FetchedFull> Fetcher::Full(const StreamId& stream, WeightVersion version,
       bytes += layout.slice(slice).size_bytes();
     }
     ActiveCalls::Call call(calls_, TransferTimeout(bytes));
-    const auto reader = stub_.FetchFull(call.context(), request);
+    const auto reader = stub_->FetchFull(call.context(), request);
     v1::FullFrame frame;
     Status local;
-    while (local.ok() && reader->Read(&frame))
-      local = TakeFrame(frame, layout, slices, progress, full);
+    bool first = true;
+    while (local.ok() && reader->Read(&frame)) {
+      if (std::exchange(first, false)) local = check_peer_(*call.context());
+      if (local.ok()) local = TakeFrame(frame, layout, slices, progress, full);
+    }
     if (!local.ok()) call.context()->TryCancel();
     Status status = FromGrpc(reader->Finish());
     if (!local.ok()) return local;

@@ -2,7 +2,10 @@
 // when they break.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "common/base/status.h"
 #include "proto/sync.grpc.pb.h"
@@ -11,10 +14,14 @@
 
 namespace dws {
 
-// Errors as SenderGroup's.
+// Errors as SenderGroup's, and those of `check_peer`, which looks at each call's other end before
+// anything that came from there is used.
 class Fetcher {
  public:
-  Fetcher(v1::SyncService::Stub& stub, ActiveCalls& calls) : stub_(stub), calls_(calls) {}
+  using PeerCheck = std::function<Status(const grpc::ClientContext&)>;
+
+  Fetcher(std::shared_ptr<v1::SyncService::Stub> stub, ActiveCalls& calls, PeerCheck check_peer)
+      : stub_(std::move(stub)), calls_(calls), check_peer_(std::move(check_peer)) {}
 
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                        Spool::Options options);
@@ -23,8 +30,9 @@ class Fetcher {
                            std::span<const RankSlice> slices, Spool::Options options);
 
  private:
-  v1::SyncService::Stub& stub_;
+  const std::shared_ptr<v1::SyncService::Stub> stub_;
   ActiveCalls& calls_;
+  const PeerCheck check_peer_;
 };
 
 }  // namespace dws

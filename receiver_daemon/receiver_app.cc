@@ -9,11 +9,14 @@
 #include "common/base/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/service/admin_service.h"
+#include "common/service/credentials.h"
 #include "common/service/grpc_server.h"
 #include "common/service/handle_socket.h"
 #include "common/service/http_endpoint.h"
+#include "common/service/https_context.h"
 #include "common/service/lifecycle.h"
 #include "common/service/ports_file.h"
+#include "common/service/tls_status.h"
 #include "receiver_daemon/attach_desk.h"
 #include "receiver_daemon/engine_registry.h"
 #include "receiver_daemon/engine_service.h"
@@ -66,6 +69,9 @@ class ReceiverApp::Impl {
 
   Status Start();
   void Stop();
+  Status ReloadCredentials() {
+    return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
+  }
   uint16_t admin_port() const { return tcp_server_->port().value_or(0); }
   uint16_t http_port() const { return http_->port(); }
 
@@ -80,6 +86,8 @@ class ReceiverApp::Impl {
   Lifecycle lifecycle_;
   ChangeSignal changed_;
   EngineRegistry registry_;
+  std::shared_ptr<Credentials> credentials_;  // null: plain
+  AllowedUsers allowed_users_;
   std::unique_ptr<ReceiverLedger> ledger_;
   std::unique_ptr<Subscription> subscription_;
   std::unique_ptr<SyncLinks> links_;
@@ -96,13 +104,23 @@ class ReceiverApp::Impl {
 
 Status ReceiverApp::Impl::Start() {
   DWS_RETURN_IF_ERROR(CheckOptions(options_));
+  DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(options_.allow_users));
+  if (options_.tls.given()) {
+    DWS_ASSIGN_OR_RETURN(
+        credentials_,
+        Credentials::Load({.files = options_.tls,
+                           .required = ReceiverIdentity(options_.job_id, options_.receiver_id)}));
+  }
   DWS_ASSIGN_OR_RETURN(ledger_, OpenReceiverLedger(file_system_, options_.state_dir));
   subscription_ =
       std::make_unique<Subscription>(options_.senders, ledger_->state().stream(), changed_);
-  links_ = std::make_unique<SyncLinks>(SyncLinks::Options{.addresses = options_.senders,
-                                                          .job_id = options_.job_id,
-                                                          .receiver_id = options_.receiver_id},
-                                       *subscription_, clock_);
+  links_ = std::make_unique<SyncLinks>(
+      SyncLinks::Options{
+          .addresses = options_.senders,
+          .job_id = options_.job_id,
+          .receiver_id = options_.receiver_id,
+          .tls = {.credentials = credentials_, .server_name = options_.tls_server_name}},
+      *subscription_, clock_);
   DWS_RETURN_IF_ERROR(StartEngineSide());
   DWS_RETURN_IF_ERROR(StartServers());
   worker_->Start();
@@ -119,7 +137,8 @@ Status ReceiverApp::Impl::Start() {
 }
 
 Status ReceiverApp::Impl::StartEngineSide() {
-  DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles"}));
+  DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
+                                                       .allowed = allowed_users_}));
   desk_ = std::make_unique<AttachDesk>(*subscription_, registry_, *handles_, clock_, changed_);
   worker_ = std::make_unique<Worker>(
       Worker::Parts{.subscription = *subscription_,
@@ -154,13 +173,17 @@ Status ReceiverApp::Impl::StartServers() {
                                 .registry = registry_,
                                 .worker = *worker_,
                                 .clock = clock_});
-  admin_ = std::make_unique<AdminService>(*operations_, clock_, AdminService::Options{});
+  admin_ = std::make_unique<AdminService>(
+      *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {
+        FillTlsStatus(credentials_.get(), tls);
+      }});
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.
   DWS_ASSIGN_OR_RETURN(
       unix_server_,
       GrpcServer::Start(
           {.unix_socket = options_.socket,
+           .allowed_users = allowed_users_,
            .listen = "",
            .insecure = false,
            .services = {{.name = "dws.v1.EngineService", .service = engine_service_.get()},
@@ -170,12 +193,19 @@ Status ReceiverApp::Impl::StartServers() {
                        GrpcServer::Start({.unix_socket = "",
                                           .listen = options_.listen,
                                           .insecure = options_.insecure,
+                                          .credentials = credentials_,
+                                          .job_id = options_.job_id,
                                           .services = {{.name = "dws.v1.AdminService",
                                                         .service = admin_->AddServer()}},
                                           .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
-      http_, HttpEndpoint::Listen({.address = options_.http, .insecure = options_.insecure},
-                                  HealthPages(lifecycle_)));
+      http_,
+      HttpEndpoint::Listen(
+          {.address = options_.http,
+           .insecure = options_.insecure,
+           .tls = credentials_ == nullptr ? nullptr
+                                          : MakeHttpsContextSource(credentials_, options_.job_id)},
+          HealthPages(lifecycle_)));
   return OkStatus();
 }
 
@@ -210,5 +240,6 @@ Result<std::unique_ptr<ReceiverApp>> ReceiverApp::Start(const ReceiverOptions& o
 uint16_t ReceiverApp::admin_port() const { return impl_->admin_port(); }
 uint16_t ReceiverApp::http_port() const { return impl_->http_port(); }
 void ReceiverApp::Stop() { impl_->Stop(); }
+Status ReceiverApp::ReloadCredentials() { return impl_->ReloadCredentials(); }
 
 }  // namespace dws

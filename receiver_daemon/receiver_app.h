@@ -9,6 +9,7 @@
 
 #include "common/base/status.h"
 #include "common/model/limits.h"
+#include "common/service/tls_files.h"
 
 namespace dws {
 
@@ -23,7 +24,10 @@ struct ReceiverOptions {
   std::string ports_file;  // empty: none
   bool insecure = false;   // listen beyond loopback
   uint64_t staging_bytes = limits::kStagingBytesDefault;
-  size_t threads = 1;  // besides the worker
+  size_t threads = 1;           // besides the worker
+  TlsFiles tls;                 // none: plain
+  std::string tls_server_name;  // expected in senders' certificates; empty: the host dialled
+  std::vector<std::string> allow_users;  // names or uids (unix_socket.h)
 };
 
 // Lifecycle: serves from Start until Stop or the destructor. Threads: one.
@@ -38,6 +42,10 @@ class ReceiverApp {
 
   // Ends a commit under way first. Engines go on with the version they have.
   void Stop();
+
+  // Reads the TLS files again; on an error those of before stay in use. OK without TLS. Threads:
+  // safe from any.
+  Status ReloadCredentials();
 
  private:
   class Impl;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/model/limits.h"
+#include "common/service/grpc_credentials.h"
 #include "common/service/grpc_status.h"
 
 namespace dws {
@@ -60,7 +61,8 @@ void SyncCall::Cancel(const Status& reason) {
 
 void SyncCall::OnReadDone(bool ok) {
   if (!ok) return EndWrites();
-  if (const Status status = callbacks_.on_message(down_); !status.ok()) {
+  if (!peer_.has_value()) peer_ = PeerOf(context_.auth_context().get());
+  if (const Status status = callbacks_.on_message(down_, *peer_); !status.ok()) {
     Cancel(status);
     return EndWrites();
   }

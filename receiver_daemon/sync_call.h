@@ -5,9 +5,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/service/access.h"
 #include "proto/sync.grpc.pb.h"
 
 namespace dws {
@@ -18,8 +20,8 @@ class SyncCall final : public grpc::ClientBidiReactor<v1::SyncUp, v1::SyncDown> 
  public:
   struct Callbacks {
     // On gRPC's threads, one at a time, never after on_done. Must not block. An error ends the
-    // call.
-    std::function<Status(const v1::SyncDown&)> on_message;
+    // call. `peer` is who said it.
+    std::function<Status(const v1::SyncDown&, const Peer& peer)> on_message;
     std::function<void(const Status&)> on_done;
   };
 
@@ -44,6 +46,7 @@ class SyncCall final : public grpc::ClientBidiReactor<v1::SyncUp, v1::SyncDown> 
   const Callbacks callbacks_;
   std::shared_ptr<SyncCall> self_;
   grpc::ClientContext context_;
+  std::optional<Peer> peer_;  // since the first message; of the reactions
   v1::SyncDown down_;
   v1::SyncUp up_;  // in flight
 

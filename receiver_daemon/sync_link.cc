@@ -1,35 +1,16 @@
 #include "receiver_daemon/sync_link.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
-#include "common/service/grpc_runtime.h"
+#include "common/service/grpc_credentials.h"
 #include "common/service/protocol_version.h"
 
 namespace dws {
 namespace {
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  KeepGrpcRunning();
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(limits::kGrpcMessageBytesMax);
-  arguments.SetMaxSendMessageSize(limits::kGrpcMessageBytesMax);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
-                   static_cast<int>(limits::kReconnectDelayMin.count()));
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
-                   static_cast<int>(limits::kReconnectDelayMax.count()));
-  // A connection of its own: one sender's trouble is not another's.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Weights do not go through the proxy of the environment.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
 
 Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id) {
   if (message.protocol_major() != kProtocolMajor) {
@@ -69,16 +50,22 @@ Result<SenderAnnouncement> ParseAnnounce(const v1::Announce& message) {
 
 }  // namespace
 
-SyncLink::SyncLink(SenderIndex index, const std::string& address, Identity identity,
+SyncLink::SyncLink(SenderIndex index, const std::string& address, Identity identity, SenderTls tls,
                    Subscription& subscription, const Clock& clock)
     : index_(index),
       address_(address),
       identity_(std::move(identity)),
       subscription_(subscription),
       clock_(clock),
-      stub_(v1::SyncService::NewStub(MakeChannel(address))),
+      channel_(address, identity_.job_id, std::move(tls)),
       next_attempt_(clock.Now()),
       delay_(limits::kReconnectDelayMin) {}
+
+Fetcher SyncLink::fetcher(TrainerRank rank) {
+  return {channel_.stub(), calls_, [this, rank](const grpc::ClientContext& context) {
+            return channel_.CheckPublisher(PeerOf(context.auth_context().get()), rank.value());
+          }};
+}
 
 v1::SyncUp SyncLink::Hello(const std::optional<VersionAt>& live) const {
   v1::SyncUp message;
@@ -129,10 +116,12 @@ void SyncLink::Tick() {
     calls_.CancelPresent();
     return;
   }
-  std::shared_ptr<SyncCall> call = SyncCall::Start(
-      *stub_, Hello(live),
-      {.on_message = [this](const v1::SyncDown& message) { return OnMessage(message); },
-       .on_done = [this](const Status& reason) { OnDone(reason); }});
+  channel_.Refresh();
+  std::shared_ptr<SyncCall> call =
+      SyncCall::Start(*channel_.stub(), Hello(live),
+                      {.on_message = [this](const v1::SyncDown& message,
+                                            const Peer& peer) { return OnMessage(message, peer); },
+                       .on_done = [this](const Status& reason) { OnDone(reason); }});
   bool stopping = false;
   {
     MutexLock lock(mutex_);
@@ -145,7 +134,7 @@ void SyncLink::Tick() {
   CatchUp();  // what was committed, or welcomed, before there was a call to say it on
 }
 
-Status SyncLink::OnMessage(const v1::SyncDown& message) {
+Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer) {
   bool first = false;
   {
     MutexLock lock(mutex_);
@@ -161,6 +150,7 @@ Status SyncLink::OnMessage(const v1::SyncDown& message) {
   }
   switch (message.message_case()) {
     case v1::SyncDown::kWelcome: {
+      DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.welcome().trainer_rank()));
       DWS_ASSIGN_OR_RETURN(SenderWelcome welcome,
                            ParseWelcome(message.welcome(), identity_.job_id));
       // A refusal keeps the connection: the sender's next trainer may be the right one.

@@ -11,6 +11,7 @@
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/active_calls.h"
 #include "receiver_daemon/fetch.h"
+#include "receiver_daemon/sender_channel.h"
 #include "receiver_daemon/subscription.h"
 #include "receiver_daemon/sync_call.h"
 
@@ -24,7 +25,7 @@ class SyncLink {
     std::string receiver_id;
   };
 
-  SyncLink(SenderIndex index, const std::string& address, Identity identity,
+  SyncLink(SenderIndex index, const std::string& address, Identity identity, SenderTls tls,
            Subscription& subscription, const Clock& clock);
 
   // Connects when it is time, and drops a stream that has been silent for
@@ -33,11 +34,12 @@ class SyncLink {
   void Send(v1::SyncUp message);
   void Stop();
 
-  Fetcher fetcher() { return Fetcher(*stub_, calls_); }
+  // Of what this sender's rank publishes.
+  Fetcher fetcher(TrainerRank rank);
   ActiveCalls& calls() { return calls_; }
 
  private:
-  Status OnMessage(const v1::SyncDown& message);
+  Status OnMessage(const v1::SyncDown& message, const Peer& peer);
   void OnDone(const Status& reason);
   v1::SyncUp Hello(const std::optional<VersionAt>& live) const;
   // Says again what is live: an acknowledgement may have been lost, or a restarted sender forgot
@@ -49,7 +51,7 @@ class SyncLink {
   const Identity identity_;
   Subscription& subscription_;
   const Clock& clock_;
-  const std::unique_ptr<v1::SyncService::Stub> stub_;
+  SenderChannel channel_;
   ActiveCalls calls_;
 
   Mutex mutex_;

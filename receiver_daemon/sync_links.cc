@@ -13,7 +13,7 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
     links_.push_back(std::make_unique<SyncLink>(
         SenderIndex(i), options.addresses[i],
         SyncLink::Identity{.job_id = options.job_id, .receiver_id = options.receiver_id},
-        subscription, clock));
+        options.tls, subscription, clock));
   }
 }
 
@@ -52,18 +52,20 @@ SyncLink& SyncLinks::Link(const SyncTarget& target, TrainerRank rank) {
 
 Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                                      Spool::Options spool) {
-  return Link(target, rank).fetcher().Object(target.stream, base, target.version, std::move(spool));
+  return Link(target, rank)
+      .fetcher(rank)
+      .Object(target.stream, base, target.version, std::move(spool));
 }
 
 Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank rank) {
-  return Link(target, rank).fetcher().Describe(target.stream, target.version);
+  return Link(target, rank).fetcher(rank).Describe(target.stream, target.version);
 }
 
 Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
                                          const RankLayout& layout,
                                          std::span<const RankSlice> slices, Spool::Options spool) {
   return Link(target, rank)
-      .fetcher()
+      .fetcher(rank)
       .Full(target.stream, target.version, layout, slices, std::move(spool));
 }
 

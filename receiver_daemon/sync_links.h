@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "receiver_daemon/sender_channel.h"
 #include "receiver_daemon/sender_group.h"
 #include "receiver_daemon/subscription.h"
 
@@ -23,6 +24,7 @@ class SyncLinks final : public SenderGroup {
     std::vector<std::string> addresses;  // "host:port", as the subscription's
     std::string job_id;
     std::string receiver_id;
+    SenderTls tls = {};
   };
 
   // `subscription` and `clock` outlive it.

@@ -6,8 +6,10 @@
 #include "common/base/log.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/limits.h"
+#include "common/service/https_context.h"
 #include "common/service/ports_file.h"
 #include "common/service/service_metrics.h"
+#include "common/service/tls_status.h"
 
 namespace dws {
 namespace {
@@ -42,6 +44,13 @@ Result<std::unique_ptr<SenderApp>> SenderApp::Start(SenderOptions options) {
 SenderApp::~SenderApp() { Stop(); }
 
 Status SenderApp::StartParts() {
+  DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(options_.allow_users));
+  if (options_.tls.given()) {
+    DWS_ASSIGN_OR_RETURN(
+        credentials_,
+        Credentials::Load({.files = options_.tls,
+                           .required = SenderIdentity(options_.job_id, options_.trainer_rank)}));
+  }
   DWS_ASSIGN_OR_RETURN(auto ledger, OpenSenderLedger(files_, options_.state_folder));
   ledger_ = std::make_unique<SharedSenderLedger>(std::move(ledger));
   pool_ = std::make_unique<ThreadPool>(options_.threads - 1);  // the caller takes part
@@ -68,7 +77,8 @@ Status SenderApp::StartParts() {
           [this](const RankState& state, const RetainedVersion& version, Duration seal_time) {
             metrics_.OnPublished(state, version, seal_time);
           }});
-  DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles"}));
+  DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
+                                                       .allowed = allowed_users_}));
   trainer_executor_ = std::make_unique<Executor>(1, kTrainerQueueMax);
   delta_executor_ = std::make_unique<Executor>(kDeltaThreads, kServeQueueMax);
   full_executor_ = std::make_unique<Executor>(kFullThreads, kServeQueueMax);
@@ -123,10 +133,11 @@ void SenderApp::StartOperations() {
                  .trainer_present = [this] { return session_->trainer_present(); },
                  .retain_bytes_max = options_.retain_bytes,
                  .retain_versions_max = options_.retain_versions});
-  AddServiceMetrics(metrics_.registry(),
-                    {.lifecycle = &lifecycle_,
-                     .draining = [this] { return drain_.draining(); },
-                     .certificate_expiry = [] { return std::optional<int64_t>(); }});
+  AddServiceMetrics(
+      metrics_.registry(),
+      {.lifecycle = &lifecycle_,
+       .draining = [this] { return drain_.draining(); },
+       .certificate_expiry = [this] { return CertificateExpiry(credentials_.get()); }});
 }
 
 Status SenderApp::StartServers() {
@@ -135,24 +146,34 @@ Status SenderApp::StartServers() {
       std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_, metrics_);
   sync_service_ =
       std::make_unique<SyncServiceImpl>(*hub_, metrics_, *delta_executor_, *full_executor_);
-  admin_ = std::make_unique<AdminService>(*operations_, clock_, AdminService::Options{});
+  admin_ = std::make_unique<AdminService>(
+      *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {
+        FillTlsStatus(credentials_.get(), tls);
+      }});
   DWS_ASSIGN_OR_RETURN(
       local_server_,
       GrpcServer::Start({.unix_socket = options_.socket,
+                         .allowed_users = allowed_users_,
                          .services = {{"dws.v1.TrainerService", trainer_service_.get()},
                                       {"dws.v1.AdminService", admin_->AddServer()}},
                          .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
       remote_server_, GrpcServer::Start({.listen = options_.listen,
                                          .insecure = options_.insecure,
+                                         .credentials = credentials_,
+                                         .job_id = options_.job_id,
                                          .services = {{"dws.v1.SyncService", sync_service_.get()},
                                                       {"dws.v1.AdminService", admin_->AddServer()}},
                                          .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
-      http_, HttpEndpoint::Listen(
-                 {.address = options_.http, .insecure = options_.insecure},
-                 DaemonPages(lifecycle_, metrics_.registry(),
-                             [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
+      http_,
+      HttpEndpoint::Listen(
+          {.address = options_.http,
+           .insecure = options_.insecure,
+           .tls = credentials_ == nullptr ? nullptr
+                                          : MakeHttpsContextSource(credentials_, options_.job_id)},
+          DaemonPages(lifecycle_, metrics_.registry(),
+                      [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
   const uint16_t sync_port = remote_server_->port().value_or(0);
   LogInfo("listening",
           {{"socket", options_.socket}, {"sync_port", sync_port}, {"http_port", http_->port()}});
@@ -181,6 +202,10 @@ void SenderApp::UpdateReadiness() {
   } else {
     lifecycle_.SetNotReady(reason);
   }
+}
+
+Status SenderApp::ReloadCredentials() {
+  return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
 }
 
 void SenderApp::Stop() {

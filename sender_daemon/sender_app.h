@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/executor.h"
@@ -12,10 +13,12 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/service/admin_service.h"
+#include "common/service/credentials.h"
 #include "common/service/grpc_server.h"
 #include "common/service/handle_socket.h"
 #include "common/service/http_endpoint.h"
 #include "common/service/lifecycle.h"
+#include "common/service/unix_socket.h"
 #include "sender_daemon/drain_switch.h"
 #include "sender_daemon/publish_pipeline.h"
 #include "sender_daemon/receiver_hub.h"
@@ -40,6 +43,8 @@ struct SenderOptions {
   size_t retain_versions = 64;
   size_t threads = 1;  // for captures
   bool insecure = false;
+  TlsFiles tls;                          // none: plain
+  std::vector<std::string> allow_users;  // names or uids (unix_socket.h)
 };
 
 // Lifecycle: Start, then Stop (or the destructor). Threads: one.
@@ -48,6 +53,10 @@ class SenderApp {
   static Result<std::unique_ptr<SenderApp>> Start(SenderOptions options);
   ~SenderApp();
   void Stop();
+
+  // Reads the TLS files again; on an error those of before stay in use. OK without TLS. Threads:
+  // safe from any.
+  Status ReloadCredentials();
 
  private:
   explicit SenderApp(SenderOptions options);
@@ -69,6 +78,8 @@ class SenderApp {
 
   SenderMetrics metrics_;
   DrainSwitch drain_;
+  std::shared_ptr<Credentials> credentials_;  // null: plain
+  AllowedUsers allowed_users_;
   std::unique_ptr<SharedSenderLedger> ledger_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<ReceiverHub> hub_;

@@ -7,6 +7,7 @@
 
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/service/grpc_credentials.h"
 #include "common/service/grpc_status.h"
 #include "sender_daemon/full_reader.h"
 #include "sender_daemon/sync_stream.h"
@@ -159,8 +160,8 @@ Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
 }  // namespace
 
 grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* SyncServiceImpl::Sync(
-    grpc::CallbackServerContext*) {
-  return SyncStream::Start(hub_, metrics_);
+    grpc::CallbackServerContext* context) {
+  return SyncStream::Start(hub_, metrics_, PeerOf(context->auth_context().get()));
 }
 
 grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext* context,

@@ -34,8 +34,8 @@ void FillAnnounce(const RankState& state, v1::Announce& announce) {
 
 }  // namespace
 
-SyncStream* SyncStream::Start(ReceiverHub& hub, SenderMetrics& metrics) {
-  std::shared_ptr<SyncStream> stream(new SyncStream(hub, metrics));
+SyncStream* SyncStream::Start(ReceiverHub& hub, SenderMetrics& metrics, Peer peer) {
+  std::shared_ptr<SyncStream> stream(new SyncStream(hub, metrics, std::move(peer)));
   stream->self_ = stream;
   stream->StartRead(&stream->up_);
   return stream.get();
@@ -199,6 +199,8 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
         hello.receiver_id(), hello.protocol_major(), hello.protocol_minor(), kProtocolMajor,
         kProtocolMinor);
   }
+  DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
+                                fmt::format("receiver '{}'", hello.receiver_id())));
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
                        hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
   LogInfo("receiver_connected",

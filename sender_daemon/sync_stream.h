@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "common/base/mutex.h"
+#include "common/service/access.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/sender_metrics.h"
@@ -16,7 +18,8 @@ namespace dws {
 class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>,
                          public SyncConnection {
  public:
-  static SyncStream* Start(ReceiverHub& hub, SenderMetrics& metrics);
+  // `peer` is who opened the stream, as far as its certificate says.
+  static SyncStream* Start(ReceiverHub& hub, SenderMetrics& metrics, Peer peer);
 
   void WelcomeDue() override;
   void AnnounceDue() override;
@@ -29,7 +32,8 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   void OnDone() override;
 
  private:
-  SyncStream(ReceiverHub& hub, SenderMetrics& metrics) : hub_(hub), metrics_(metrics) {}
+  SyncStream(ReceiverHub& hub, SenderMetrics& metrics, Peer peer)
+      : hub_(hub), metrics_(metrics), peer_(std::move(peer)) {}
   Status HandleUp(const v1::SyncUp& message);
   Status HandleHello(const v1::Hello& hello);
   // Starts the next write, or finishes, if neither is under way. Called without the lock.
@@ -37,6 +41,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
 
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
+  const Peer peer_;
   std::shared_ptr<SyncStream> self_;  // until OnDone
   v1::SyncUp up_;
   v1::SyncDown down_;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "common/service/grpc_status.h"
+#include "common/service/unix_socket.h"
 
 namespace dws {
 namespace {
@@ -55,8 +57,9 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Register(grpc::CallbackServerContext* context,
                                                        const v1::RegisterRequest* request,
                                                        v1::RegisterReply* reply) {
-  return Post(context, [this, request, reply]() -> Status {
-    DWS_ASSIGN_OR_RETURN(*reply, session_.Register(*request));
+  const std::optional<uid_t> uid = UidOfCall(context->peer());
+  return Post(context, [this, request, reply, uid]() -> Status {
+    DWS_ASSIGN_OR_RETURN(*reply, session_.Register(*request, uid));
     return OkStatus();
   });
 }

@@ -13,7 +13,8 @@ namespace dws {
 TrainerSession::TrainerSession(Options options, Parts parts)
     : options_(std::move(options)), parts_(std::move(parts)) {}
 
-Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& request) {
+Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& request,
+                                                   std::optional<uid_t> peer_uid) {
   DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
   DWS_ASSIGN_OR_RETURN(Registration registration, ParseRegistration(request));
   if (registration.job_id != options_.job_id) {
@@ -26,19 +27,19 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   }
   DWS_RETURN_IF_ERROR(CheckAdmission(registration));
   const SenderLedgerState ledger = parts_.ledger->state();
-  const bool same_stream = ledger.stream() == registration.stream;
   v1::RegisterReply reply;
-  reply.set_last_version(
-      same_stream && ledger.last_version().has_value() ? ledger.last_version()->value() : 0);
+  if (ledger.stream() == registration.stream) {
+    reply.set_last_version(ledger.last_version().value_or(WeightVersion(0)).value());
+  }
   const uint64_t session = ++last_session_;
-  const size_t descriptors = registration.region_bytes.size();
   // The callbacks learn the registration's id through `id`: they run after Expect has returned it.
   auto id = std::make_shared<std::promise<HandleRegistrationId>>();
   std::shared_future<HandleRegistrationId> handle = id->get_future().share();
   DWS_ASSIGN_OR_RETURN(
       const HandleSocket::Registration expected,
       parts_.handles->Expect(
-          {.descriptor_count = descriptors,
+          {.descriptor_count = registration.region_bytes.size(),
+           .peer_uid = peer_uid,
            .on_descriptors =
                [this, session, handle,
                 registration = std::move(registration)](std::vector<UniqueFd> fds) {

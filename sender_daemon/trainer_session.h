@@ -78,7 +78,11 @@ class TrainerSession {
   // The errors of all calls: INVALID_ARGUMENT fix the request; FAILED_PRECONDITION this trainer
   // must stop (fenced, an old stream, a version that does not increase); RESOURCE_EXHAUSTED try
   // later; UNAVAILABLE: the operator drains the sender, Register, Begin and Publish are refused.
-  Result<v1::RegisterReply> Register(const v1::RegisterRequest& request);
+  //
+  // Only `peer_uid` may hand over the memory; nullopt: whoever has the token.
+  Result<v1::RegisterReply> Register(const v1::RegisterRequest& request,
+                                     std::optional<uid_t> peer_uid = std::nullopt);
+
   Status Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
   Status Abort(const v1::AbortRequest& request);

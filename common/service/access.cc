@@ -10,17 +10,17 @@ namespace dws {
 namespace {
 
 constexpr std::array kTable = {
-    MethodAccess{"/dws.v1.SyncService/Sync", Access::kReceive},
-    MethodAccess{"/dws.v1.SyncService/Describe", Access::kReceive},
-    MethodAccess{"/dws.v1.SyncService/Fetch", Access::kReceive},
-    MethodAccess{"/dws.v1.SyncService/FetchFull", Access::kReceive},
-    MethodAccess{"/dws.v1.AdminService/Status", Access::kAnyRole},
-    MethodAccess{"/dws.v1.AdminService/Watch", Access::kAnyRole},
-    MethodAccess{"/dws.v1.AdminService/Verify", Access::kOperate},
-    MethodAccess{"/dws.v1.AdminService/Resync", Access::kOperate},
-    MethodAccess{"/dws.v1.AdminService/Drain", Access::kOperate},
-    MethodAccess{"/grpc.health.v1.Health/", Access::kAnyCertificate},
-    MethodAccess{"/grpc.reflection.v1alpha.ServerReflection/", Access::kAnyCertificate},
+    MethodAccess{"/dws.v1.SyncService/Sync", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.SyncService/Describe", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.SyncService/Fetch", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.SyncService/FetchFull", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.AdminService/Status", CallAccess::kAnyRole},
+    MethodAccess{"/dws.v1.AdminService/Watch", CallAccess::kAnyRole},
+    MethodAccess{"/dws.v1.AdminService/Verify", CallAccess::kOperate},
+    MethodAccess{"/dws.v1.AdminService/Resync", CallAccess::kOperate},
+    MethodAccess{"/dws.v1.AdminService/Drain", CallAccess::kOperate},
+    MethodAccess{"/grpc.health.v1.Health/", CallAccess::kAnyCertificate},
+    MethodAccess{"/grpc.reflection.v1alpha.ServerReflection/", CallAccess::kAnyCertificate},
 };
 
 Status PermissionDenied(std::string_view message) {
@@ -43,29 +43,29 @@ bool Has(std::span<const Identity> identities, std::string_view job_id, Role rol
   });
 }
 
-bool IsGranted(Access access, std::string_view job_id, std::span<const Identity> identities) {
+bool IsGranted(CallAccess access, std::string_view job_id, std::span<const Identity> identities) {
   switch (access) {
-    case Access::kAnyCertificate:
+    case CallAccess::kAnyCertificate:
       return true;
-    case Access::kAnyRole:
+    case CallAccess::kAnyRole:
       return std::any_of(identities.begin(), identities.end(),
                          [job_id](const Identity& identity) { return identity.job_id == job_id; });
-    case Access::kReceive:
+    case CallAccess::kReceive:
       return Has(identities, job_id, Role::kReceive);
-    case Access::kOperate:
+    case CallAccess::kOperate:
       return Has(identities, job_id, Role::kOperate);
   }
   return false;
 }
 
-std::string_view NeededRole(Access access) {
+std::string_view NeededRole(CallAccess access) {
   switch (access) {
-    case Access::kAnyCertificate:
-    case Access::kAnyRole:
+    case CallAccess::kAnyCertificate:
+    case CallAccess::kAnyRole:
       return "any role";
-    case Access::kReceive:
+    case CallAccess::kReceive:
       return "role receive";
-    case Access::kOperate:
+    case CallAccess::kOperate:
       return "role operate";
   }
   return "";

@@ -11,7 +11,7 @@
 
 namespace dws {
 
-enum class Access {
+enum class CallAccess {
   kAnyCertificate,  // that the CA signed
   kAnyRole,         // of the job
   kReceive,         // role receive of the job
@@ -20,7 +20,7 @@ enum class Access {
 
 struct MethodAccess {
   std::string_view path;  // "/dws.v1.SyncService/Sync"; "/grpc.health.v1.Health/" is the service
-  Access access = Access::kOperate;
+  CallAccess access = CallAccess::kOperate;
 };
 
 // The table, for tests and documents.

@@ -6,7 +6,9 @@
 #include <openssl/x509.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "common/base/log.h"
 #include "common/service/x509_identities.h"
 
 namespace dws {
@@ -96,6 +98,21 @@ Result<SslContext> MakeHttpsContext(const TlsMaterial& material, const std::stri
   DWS_RETURN_IF_ERROR(AddAuthorities(*context, material.ca_pem));
   DWS_RETURN_IF_ERROR(UseOwn(*context, material));
   return context;
+}
+
+std::function<std::shared_ptr<SSL_CTX>()> MakeHttpsContextSource(
+    std::shared_ptr<Credentials> credentials, std::string job_id) {
+  return [credentials = std::move(credentials), job_id = std::move(job_id),
+          context = std::shared_ptr<SSL_CTX>(),
+          generation = uint64_t{0}]() mutable -> std::shared_ptr<SSL_CTX> {
+    const std::shared_ptr<const TlsMaterial> material = credentials->current();
+    if (generation == material->generation) return context;
+    Result<SslContext> made = MakeHttpsContext(*material, job_id);
+    if (!made.ok()) LogError("https_refused", {{"reason", Message(made.status())}});
+    generation = material->generation;
+    context = made.ok() ? std::shared_ptr<SSL_CTX>(std::move(*made)) : nullptr;
+    return context;
+  };
 }
 
 }  // namespace dws

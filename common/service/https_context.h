@@ -3,10 +3,12 @@
 
 #include <openssl/ssl.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "common/base/status.h"
+#include "common/service/credentials.h"
 #include "common/service/tls_files.h"
 
 namespace dws {
@@ -21,5 +23,10 @@ using SslContext = std::unique_ptr<SSL_CTX, SslContextDeleter>;
 // generation: SSL objects made from an old one keep it alive. INTERNAL: OpenSSL refuses files that
 // CheckTlsMaterial let pass.
 Result<SslContext> MakeHttpsContext(const TlsMaterial& material, const std::string& job_id);
+
+// For HttpEndpoint: the context of the credentials' current files, made anew when they change;
+// null, which is logged, when OpenSSL refuses them. Threads: one at a time.
+std::function<std::shared_ptr<SSL_CTX>()> MakeHttpsContextSource(
+    std::shared_ptr<Credentials> credentials, std::string job_id);
 
 }  // namespace dws

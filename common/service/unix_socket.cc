@@ -91,6 +91,20 @@ Result<UnixPeer> PeerOfSocket(int fd) {
   return UnixPeer{.uid = credentials.uid, .pid = credentials.pid};
 }
 
+std::optional<uid_t> UidOfCall(const std::string& grpc_peer) {
+  // How gRPC names a connection that it was given as a descriptor, which stays open during the
+  // call.
+  constexpr std::string_view kPrefix = "fd:";
+  int fd = -1;
+  const char* const end = grpc_peer.data() + grpc_peer.size();
+  if (!grpc_peer.starts_with(kPrefix) ||
+      std::from_chars(grpc_peer.data() + kPrefix.size(), end, fd).ptr != end) {
+    return std::nullopt;
+  }
+  const Result<UnixPeer> peer = PeerOfSocket(fd);
+  return peer.ok() ? std::optional(peer->uid) : std::nullopt;
+}
+
 AllowedUsers AllowedUsers::Only(std::vector<uid_t> uids) {
   AllowedUsers users;
   users.uids_ = std::move(uids);

@@ -28,6 +28,10 @@ struct UnixPeer {
 // FAILED_PRECONDITION and others from errno: not a connected unix socket.
 Result<UnixPeer> PeerOfSocket(int fd);
 
+// The user behind a call that came through a UnixListener, from its context's peer(); nullopt for
+// other calls.
+std::optional<uid_t> UidOfCall(const std::string& grpc_peer);
+
 // Who may use the sockets, of those whom the file's mode lets in. Immutable.
 class AllowedUsers {
  public:
