@@ -28,9 +28,8 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   DWS_RETURN_IF_ERROR(CheckAdmission(registration));
   const SenderLedgerState ledger = parts_.ledger->state();
   v1::RegisterReply reply;
-  if (ledger.stream() == registration.stream) {
-    reply.set_last_version(ledger.last_version().value_or(WeightVersion(0)).value());
-  }
+  const bool known = ledger.stream() == registration.stream && ledger.last_version().has_value();
+  reply.set_last_version(known ? ledger.last_version()->value() : 0);
   const uint64_t session = ++last_session_;
   // The callbacks learn the registration's id through `id`: they run after Expect has returned it.
   auto id = std::make_shared<std::promise<HandleRegistrationId>>();

@@ -126,10 +126,10 @@ class Cluster:
         self.senders.append(self._start(f"sender-{rank}", command))
         return self.senders[-1]
 
-    def start_receiver(self, name: str, *flags: str) -> Daemon:
-        """A receiver of all senders started so far."""
+    def start_receiver(self, name: str, *flags: str, senders: bool = True) -> Daemon:
+        """A receiver of all senders started so far, or of those that `flags` name."""
         command = [RECEIVER, f"--job-id={self.job_id}", f"--receiver-id={name}", *flags]
-        for sender in self.senders:
+        for sender in self.senders if senders else []:
             command.append(f"--sender=127.0.0.1:{sender.ports['sync']}")
         self.receivers.append(self._start(name, command))
         return self.receivers[-1]
