@@ -87,8 +87,8 @@ class StrangerTest(HostileCase):
         self.assertEqual(self.handshake(ssl.TLSVersion.TLSv1_2), "TLSv1.2")
         self.assertEqual(self.handshake(ssl.TLSVersion.TLSv1_3), "TLSv1.3")
         for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
-            # The daemon's word, not that of the library on this side.
-            with self.assertRaisesRegex(ssl.SSLError, "(?i)alert.protocol.version"):
+            # The daemon hangs up; it is not the library on this side that refuses.
+            with self.assertRaises((ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)):
                 self.handshake(version)
 
 
