@@ -5,17 +5,22 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
 
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/service/grpc_credentials.h"
 #include "common/service/grpc_runtime.h"
+#include "common/service/heap_trimmer.h"
 #include "common/service/listen_address.h"
 #include "common/service/unix_listener.h"
 
 namespace dws {
 namespace {
+
+// RFC 9113 §3.4: what every client begins with.
+constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 // Process-wide switches of the library; servers built later have both.
 void EnableHealthAndReflection() {
@@ -69,6 +74,7 @@ class GrpcServer::Impl {
   bool shut_down_ GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<UnixListener> local_;  // hands connections to server_
+  std::optional<HeapTrimmer> trimmer_;   // where strangers can connect
 };
 
 Status GrpcServer::Impl::AddPort(grpc::ServerBuilder& builder, int& tcp_port) const {
@@ -95,6 +101,7 @@ Status GrpcServer::Impl::ListenLocally() {
   if (options_.unix_socket.empty()) return OkStatus();
   DWS_ASSIGN_OR_RETURN(local_, UnixListener::Listen({.path = options_.unix_socket,
                                                      .allowed = options_.allowed_users,
+                                                     .first_bytes = kHttp2Preface.size(),
                                                      .on_connection = [this](UniqueFd fd) {
                                                        grpc::AddInsecureChannelFromFd(server_.get(),
                                                                                       fd.release());
@@ -119,7 +126,10 @@ Status GrpcServer::Impl::Start() {
                             options_.listen);
   }
   DWS_RETURN_IF_ERROR(ListenLocally());
-  if (!options_.listen.empty()) port_ = static_cast<uint16_t>(tcp_port);
+  if (!options_.listen.empty()) {
+    port_ = static_cast<uint16_t>(tcp_port);
+    trimmer_.emplace();
+  }
 
   listener_ = options_.lifecycle->AddListener([this](const Lifecycle::State& state) {
     grpc::HealthCheckServiceInterface* const health = server_->GetHealthCheckService();

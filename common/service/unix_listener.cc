@@ -34,11 +34,15 @@ struct Connection {
   TimePoint deadline;  // to speak
 };
 
-// False: the client hung up without a word.
-bool HasSpoken(int fd) {
-  char byte = 0;
-  const ssize_t size = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return size > 0 || (size < 0 && (errno == EAGAIN || errno == EINTR));
+constexpr size_t kFirstBytesMax = 64;
+
+// How many bytes the client has sent, up to kFirstBytesMax; nullopt when it hung up.
+std::optional<size_t> BytesSaid(int fd) {
+  std::array<char, kFirstBytesMax> bytes;
+  const ssize_t size = ::recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (size > 0) return static_cast<size_t>(size);
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -133,15 +137,17 @@ void UnixListener::Impl::Accept() {
     return;
   }
   const int fd = accepted->fd.get();
-  if (!Watch(fd, EPOLLIN | EPOLLRDHUP)) return;
+  // By edges: each piece of its first words tells, what was told before does not again.
+  if (!Watch(fd, EPOLLIN | EPOLLRDHUP | EPOLLET)) return;
   connections_.emplace(
       fd, Connection{.fd = std::move(accepted->fd), .deadline = now + options_.speak_timeout});
 }
 
 void UnixListener::Impl::React(int fd, Connection& connection) {
-  if (connection.handed_out || !HasSpoken(fd)) {
+  const std::optional<size_t> said = connection.handed_out ? std::nullopt : BytesSaid(fd);
+  if (!said.has_value()) {
     connections_.erase(fd);
-  } else {
+  } else if (*said >= options_.first_bytes) {
     HandOut(fd, connection);
   }
 }
@@ -185,6 +191,7 @@ void UnixListener::Impl::Stop() {
 
 Result<std::unique_ptr<UnixListener>> UnixListener::Listen(Options options) {
   DWS_CHECK(options.on_connection != nullptr);
+  DWS_CHECK(options.first_bytes >= 1 && options.first_bytes <= kFirstBytesMax);
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !wake.valid()) return ErrnoError(errno, "cannot make an epoll set");

@@ -25,7 +25,9 @@ class UnixListener {
     std::string path;
     AllowedUsers allowed = {};
     size_t connections_max = limits::kLocalConnectionsMax;
-    // From connecting to the client's first byte.
+    // How much a client has to say before it is handed out: what its protocol begins with.
+    size_t first_bytes = 1;
+    // From connecting until it has.
     std::chrono::milliseconds speak_timeout = limits::kHandshakeTimeout;
     // Takes a connection, not blocking. On the listener's thread; never after StopAccepting.
     std::function<void(UniqueFd)> on_connection;
