@@ -65,17 +65,13 @@ int main(int argc, char** argv) {
   app.add_option("--ports-file", options.ports_file, "Where to write the bound ports, as JSON");
   app.add_flag("--insecure", options.insecure,
                "Allow addresses that others can reach, without TLS");
-  app.add_option("--tls-ca", options.tls.ca,
-                 "PEM file of the CAs that sign the job's certificates; with it, --tls-cert and "
-                 "--tls-key, TCP is mutual TLS");
-  app.add_option("--tls-cert", options.tls.cert,
-                 "PEM file of the own certificate and what is between it and the CA");
-  app.add_option("--tls-key", options.tls.key, "PEM file of the certificate's private key");
+  app.add_option("--tls-ca", options.tls.ca, "CAs of the job, PEM; with it, TCP is mutual TLS");
+  app.add_option("--tls-cert", options.tls.cert, "Own certificate and those up to the CA, PEM");
+  app.add_option("--tls-key", options.tls.key, "The certificate's private key, PEM");
   app.add_option("--tls-server-name", options.tls_server_name,
                  "Name in the senders' certificates, where it is not the host that is dialled");
   app.add_option("--allow-user", options.allow_users,
-                 "User, by name or number, that may use the unix sockets besides root and the "
-                 "daemon's own; may be repeated; none: whoever the sockets' mode lets in");
+                 "Users, besides root and the daemon's own, that alone may use the unix sockets");
   app.add_option("--log-level", level, "debug, info, warning or error")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, dws::LogLevel>{{"debug", dws::LogLevel::kDebug},

@@ -48,15 +48,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024));
   app.add_flag("--insecure", options.insecure,
                "Allow --listen and --http on addresses that others can reach, without TLS");
-  app.add_option("--tls-ca", options.tls.ca,
-                 "PEM file of the CAs that sign the job's certificates; with it, --tls-cert and "
-                 "--tls-key, TCP is mutual TLS");
-  app.add_option("--tls-cert", options.tls.cert,
-                 "PEM file of the own certificate and what is between it and the CA");
-  app.add_option("--tls-key", options.tls.key, "PEM file of the certificate's private key");
+  app.add_option("--tls-ca", options.tls.ca, "CAs of the job, PEM; with it, TCP is mutual TLS");
+  app.add_option("--tls-cert", options.tls.cert, "Own certificate and those up to the CA, PEM");
+  app.add_option("--tls-key", options.tls.key, "The certificate's private key, PEM");
   app.add_option("--allow-user", options.allow_users,
-                 "User, by name or number, that may use the unix sockets besides root and the "
-                 "daemon's own; may be repeated; none: whoever the sockets' mode lets in");
+                 "Users, besides root and the daemon's own, that alone may use the unix sockets");
   app.add_option("--log-level", log_level, "debug, info, warning or error")
       ->transform(CLI::CheckedTransformer(log_levels, CLI::ignore_case));
   CLI11_PARSE(app, argc, argv);

@@ -35,6 +35,7 @@ SenderApp::SenderApp(SenderOptions options)
 
 Result<std::unique_ptr<SenderApp>> SenderApp::Start(SenderOptions options) {
   std::unique_ptr<SenderApp> app(new SenderApp(std::move(options)));
+  DWS_RETURN_IF_ERROR(app->StartSecurity());
   DWS_RETURN_IF_ERROR(app->StartParts());
   DWS_RETURN_IF_ERROR(app->StartServers());
   app->UpdateReadiness();
@@ -43,7 +44,7 @@ Result<std::unique_ptr<SenderApp>> SenderApp::Start(SenderOptions options) {
 
 SenderApp::~SenderApp() { Stop(); }
 
-Status SenderApp::StartParts() {
+Status SenderApp::StartSecurity() {
   DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(options_.allow_users));
   if (options_.tls.given()) {
     DWS_ASSIGN_OR_RETURN(
@@ -51,6 +52,10 @@ Status SenderApp::StartParts() {
         Credentials::Load({.files = options_.tls,
                            .required = SenderIdentity(options_.job_id, options_.trainer_rank)}));
   }
+  return OkStatus();
+}
+
+Status SenderApp::StartParts() {
   DWS_ASSIGN_OR_RETURN(auto ledger, OpenSenderLedger(files_, options_.state_folder));
   ledger_ = std::make_unique<SharedSenderLedger>(std::move(ledger));
   pool_ = std::make_unique<ThreadPool>(options_.threads - 1);  // the caller takes part

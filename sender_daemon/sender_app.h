@@ -60,6 +60,7 @@ class SenderApp {
 
  private:
   explicit SenderApp(SenderOptions options);
+  Status StartSecurity();
   Status StartParts();
   Status StartServers();
   // Operations and what they and scrapers are shown.
