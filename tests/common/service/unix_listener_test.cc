@@ -193,7 +193,7 @@ TEST_CASE("without free descriptors clients wait, and are served when there are 
   const bool connected =
       ::connect(late.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   const bool said = Say(late);
-  const bool taken = Eventually([&] { return server.taken() > 1; }, milliseconds(300));
+  const bool taken = Eventually([&] { return server.taken() > 1; }, seconds(1));
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK(connected);
   CHECK(said);
