@@ -28,6 +28,7 @@ namespace {
 // A page that takes its time does not keep a probe waiting.
 constexpr size_t kPageThreads = 4;
 constexpr int kBacklog = 128;
+constexpr int kLastPasses = 3;  // a callback, what it defers, what frees
 constexpr timeval kAcceptRetry = {.tv_sec = 0, .tv_usec = 200'000};
 
 struct Bound {
@@ -152,6 +153,8 @@ HttpEndpoint::Impl::~Impl() {
   loop_.join();
   page_threads_.Stop();
   connections_.clear();  // before the base they are on
+  // The library frees a connection with its last deferred callback, and that in the loop.
+  for (int pass = 0; pass < kLastPasses; ++pass) event_base_loop(base_.get(), EVLOOP_NONBLOCK);
 }
 
 void HttpEndpoint::Impl::Wake() {
