@@ -145,7 +145,12 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> LoadChannelCredentials(const T
 Peer PeerOf(const grpc::AuthContext* context) {
   Peer peer;
   if (context == nullptr) return peer;
-  peer.verified = context->IsPeerAuthenticated();
+  // By the transport, not by IsPeerAuthenticated: a certificate without any name is verified, too,
+  // and then has no identity.
+  for (const grpc::string_ref& type :
+       context->FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME)) {
+    peer.verified = peer.verified || type == GRPC_SSL_TRANSPORT_SECURITY_TYPE;
+  }
   for (const grpc::string_ref& uri : context->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
     AddUri({uri.data(), uri.size()}, peer);
   }
