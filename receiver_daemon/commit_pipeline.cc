@@ -125,7 +125,7 @@ void CommitPipeline::Abandon(const Engine& engine, const LiveState& live,
     LogError("ledger_append_failed", {{"record", "abandoned"}, {"reason", Message(status)}});
   // The memory is what it was. Ranks that had paused go on; one whose answer is late reads this
   // after it.
-  if (live.at.has_value()) engine.control.Resume(VersionOf(live));
+  if (live.proved()) engine.control.Resume(VersionOf(live));
 }
 
 Status CommitPipeline::Write(const EngineWeights& weights, const Prepared& prepared) {

@@ -26,6 +26,8 @@ struct SliceState {
   Kind kind = Kind::kNotHeld;
   Digest digest;
 
+  friend bool operator==(const SliceState&, const SliceState&) = default;
+
   bool Matches(const Digest& expected) const {
     return kind == Kind::kNotHeld || (kind == Kind::kHeld && digest == expected);
   }

@@ -56,6 +56,7 @@ Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options,
     object_bytes = chunk.object_bytes();
     Spool::Options sized = options;
     sized.size_bytes_max = object_bytes;
+    if (options.progress != nullptr) options.progress->total_bytes += object_bytes;
     spool.emplace(std::move(sized));
   }
   if (chunk.object_bytes() != object_bytes || chunk.offset() != spool->size_bytes() ||
@@ -150,6 +151,11 @@ Result<Description> Fetcher::Describe(const StreamId& stream, WeightVersion vers
 Result<FetchedFull> Fetcher::Full(const StreamId& stream, WeightVersion version,
                                   const RankLayout& layout, std::span<const RankSlice> slices,
                                   Spool::Options options) {
+  if (options.progress != nullptr) {
+    for (const RankSlice slice : slices) {
+      options.progress->total_bytes += layout.slice(slice).size_bytes();
+    }
+  }
   FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
   FullProgress progress;
   Attempts attempts(calls_);

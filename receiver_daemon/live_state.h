@@ -17,10 +17,14 @@ struct LiveState {
     Digest state_token;              // of `at`
   };
 
-  std::vector<Rank> ranks;      // by trainer rank; empty: unknown, to be computed from memory
-  std::optional<VersionAt> at;  // set: memory is exactly this version and the engine may generate
+  std::vector<Rank> ranks;  // by trainer rank; empty: unknown, to be computed from memory
+  // Set: memory was read or written as exactly this version, and is it still but for drift.
+  std::optional<VersionAt> at;
+  bool drifted = false;  // some slice was found not to be what `published` says
 
   bool known() const { return !ranks.empty(); }
+  // Memory is exactly `at`: the engine may generate.
+  bool proved() const { return at.has_value() && !drifted; }
   void Forget() { *this = {}; }
 };
 

@@ -1,13 +1,14 @@
 #include "receiver_daemon/prepare.h"
 
 #include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/delta/object.h"
 #include "common/model/limits.h"
+#include "receiver_daemon/fetched_object.h"
 
 namespace dws {
 namespace {
@@ -19,44 +20,11 @@ bool CanRepair(const Status& status) {
          absl::IsNotFound(status) || absl::IsInvalidArgument(status);
 }
 
-struct ParsedObject {
-  DeltaManifest manifest;
-  std::vector<SpooledFrame> frames;
-};
-
-Result<ParsedObject> ParseObject(const Spool& spool, const RankLayout& layout) {
-  std::vector<std::byte> buffer;
-  DWS_ASSIGN_OR_RETURN(const ByteSpan start, spool.Read(0, kObjectHeaderBytes, buffer));
-  DWS_ASSIGN_OR_RETURN(const ObjectHeader header, ParseObjectHeader(start));
-  if (header.total_bytes() != spool.size_bytes()) {
-    return DataLossError("a delta object of {} bytes says that it has {}", spool.size_bytes(),
-                         header.total_bytes());
-  }
-  const uint64_t frames_begin = header.total_bytes() - header.frames_bytes;
-  DWS_ASSIGN_OR_RETURN(const ByteSpan head, spool.Read(0, frames_begin, buffer));
-  ParsedObject object;
-  DWS_ASSIGN_OR_RETURN(object.manifest, ParseObjectManifest(head, layout));
-  for (const SliceDelta& slice : object.manifest.slices) {
-    for (const FrameEntry& entry : slice.frames) {
-      object.frames.push_back(
-          {.slice = slice.slice, .entry = entry, .spool_offset = frames_begin + entry.offset});
-    }
-  }
-  return object;
-}
-
-Status CheckManifest(const DeltaManifest& manifest, const SyncTarget& target, TrainerRank rank,
-                     WeightVersion base) {
-  if (manifest.stream == target.stream && manifest.trainer_rank == rank &&
-      manifest.version == target.version && manifest.base_version == base) {
-    return OkStatus();
-  }
-  return DataLossError(
-      "a delta object is stream {} rank {} version {} from {}, expected stream {} rank {} version "
-      "{} from {}",
-      ToString(manifest.stream), manifest.trainer_rank.value(), manifest.version.value(),
-      manifest.base_version.value(), ToString(target.stream), rank.value(), target.version.value(),
-      base.value());
+// "data_loss"
+std::string CodeName(const Status& status) {
+  std::string name = absl::StatusCodeToString(status.code());
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
 }
 
 // What a rank publishes at a target, and which slices of live memory are not that.
@@ -65,15 +33,9 @@ struct Comparison {
   std::vector<RankSlice> differ;
 };
 
-Result<Comparison> Compare(SenderGroup& senders, const SyncTarget& target, TrainerRank rank,
+Result<Comparison> Compare(Preparer& preparer, const SyncTarget& target, TrainerRank rank,
                            const std::vector<SliceState>& live) {
-  DWS_ASSIGN_OR_RETURN(Description described, senders.Describe(target, rank));
-  if (described.slices.size() != live.size() ||
-      StateToken(described.slices) != described.state_token) {
-    return DataLossError(
-        "a description of {} slices does not fit its token or the layout's {} slices",
-        described.slices.size(), live.size());
-  }
+  DWS_ASSIGN_OR_RETURN(Description described, preparer.Describe(target, rank, live.size()));
   Comparison compared;
   for (uint32_t s = 0; s < live.size(); ++s) {
     if (!live[s].Matches(described.slices[s])) compared.differ.emplace_back(s);
@@ -85,10 +47,42 @@ Result<Comparison> Compare(SenderGroup& senders, const SyncTarget& target, Train
 
 }  // namespace
 
-Spool::Options Preparer::SpoolOptions(const Job& job) const {
+uint64_t Prepared::staging_bytes() const {
+  uint64_t bytes = 0;
+  for (const PreparedRank& rank : ranks) {
+    bytes += rank.writes.size_bytes();
+    if (rank.delta_spool.has_value() && !rank.delta_spool->on_disk()) {
+      bytes += rank.delta_spool->size_bytes();
+    }
+    if (rank.full.has_value() && !rank.full->spool.on_disk()) {
+      bytes += rank.full->spool.size_bytes();
+    }
+  }
+  return bytes;
+}
+
+Spool::Options Preparer::SpoolOptions(const Job& job) {
   return {.folder = options_.spool_folder,
           .memory_bytes_max = options_.staging_bytes_max / job.target.ranks.size(),
-          .size_bytes_max = limits::kObjectBytesMax};
+          .size_bytes_max = limits::kObjectBytesMax,
+          .progress = &progress_};
+}
+
+Result<Description> Preparer::Describe(const SyncTarget& target, TrainerRank rank,
+                                       size_t slice_count) {
+  DWS_ASSIGN_OR_RETURN(Description described, senders_.Describe(target, rank));
+  if (described.slices.size() != slice_count ||
+      StateToken(described.slices) != described.state_token) {
+    return DataLossError(
+        "a description of {} slices does not fit its token or the layout's {} slices",
+        described.slices.size(), slice_count);
+  }
+  return described;
+}
+
+RejectionCounts Preparer::rejections() const {
+  MutexLock lock(mutex_);
+  return rejections_;
 }
 
 void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlice> slices) {
@@ -96,6 +90,11 @@ void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlic
                                 {"rank", job.rank.value()},
                                 {"slices", slices.size()},
                                 {"reason", Message(reason)}});
+  {
+    MutexLock lock(mutex_);
+    ++rejections_.nacks[CodeName(reason)];
+    rejections_.slices += slices.size();
+  }
   Rejection rejection{.last_good = std::nullopt, .reason = reason, .slices = std::move(slices)};
   if (job.live.at.has_value() && job.live.at->stream == job.target.stream) {
     rejection.last_good = job.live.at->version;
@@ -104,8 +103,9 @@ void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlic
 }
 
 Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState& live,
-                                   const SyncTarget& target) {
+                                   const SyncTarget& target, Way way) {
   DWS_CHECK(live.ranks.size() == target.ranks.size());
+  progress_.Reset();
   Prepared prepared{.target = target, .ranks = {}};
   prepared.ranks.resize(target.ranks.size());
   // Ranks are different machines: their transfers run side by side.
@@ -114,9 +114,12 @@ Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState
     const Job job{.weights = weights,
                   .live = live,
                   .target = target,
-                  .rank = TrainerRank(static_cast<uint32_t>(index))};
+                  .rank = TrainerRank(static_cast<uint32_t>(index)),
+                  .way = way};
+    const TimePoint begin = clock_.Now();
     Result<PreparedRank> rank = PrepareRank(job);
     if (rank.ok()) {
+      rank->stage = clock_.Now() - begin - rank->fetch;
       prepared.ranks[index] = *std::move(rank);
     } else {
       statuses[index] = Annotate(rank.status(), fmt::format("trainer rank {}", index));
@@ -127,7 +130,8 @@ Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState
 }
 
 Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
-  if (job.live.at.has_value() && job.live.at->stream == job.target.stream) {
+  if (job.way == Way::kDelta && job.live.at.has_value() &&
+      job.live.at->stream == job.target.stream && job.live.at->version < job.target.version) {
     Result<PreparedRank> delta = FromDelta(job);
     if (delta.ok() || !CanRepair(delta.status())) return delta;
     if (absl::IsAborted(delta.status())) {
@@ -143,16 +147,20 @@ Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
 
 Result<PreparedRank> Preparer::FromDelta(const Job& job) {
   const WeightVersion base = job.live.at->version;
+  const TimePoint begin = clock_.Now();
   DWS_ASSIGN_OR_RETURN(Spool spool,
                        senders_.FetchObject(job.target, job.rank, base, SpoolOptions(job)));
+  const Duration fetch = clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch");
-  DWS_ASSIGN_OR_RETURN(ParsedObject object, ParseObject(spool, job.layout()));
+  DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(spool, job.layout()));
   DWS_RETURN_IF_ERROR(CheckManifest(object.manifest, job.target, job.rank, base));
 
   PreparedRank prepared;
   prepared.fetched_bytes = spool.size_bytes();
+  prepared.fetch = fetch;
   prepared.published = job.state().published;
   for (const SliceDelta& slice : object.manifest.slices) {
+    prepared.nnz += slice.nnz;
     prepared.published[slice.slice.value()] = slice.after;
   }
   prepared.state_token = StateToken(prepared.published);
@@ -167,6 +175,7 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job) {
   prepared.writes = std::move(staged.writes);
   std::vector<RankSlice> rejected;
   for (const RejectedSlice& slice : staged.rejected) rejected.push_back(slice.slice);
+  RejectDelta(job, staged.rejected);
   if (staged.in_place) {
     for (const SpooledFrame& frame : object.frames) {
       if (job.weights.Places(job.rank, frame.slice).empty()) continue;
@@ -178,16 +187,51 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job) {
     }
     prepared.delta_spool = std::move(spool);
   }
-  if (!rejected.empty()) {
-    Reject(job, staged.rejected.front().reason, rejected);
-    DWS_RETURN_IF_ERROR(AddFull(job, std::move(rejected), prepared));
-  }
+  AddDrifted(job, object.manifest, rejected);
+  if (!rejected.empty()) DWS_RETURN_IF_ERROR(AddFull(job, std::move(rejected), prepared));
   return prepared;
+}
+
+// What had drifted was known before: the delta is not to blame, and its sender is not told.
+void Preparer::RejectDelta(const Job& job, const std::vector<RejectedSlice>& rejected) {
+  std::vector<RankSlice> slices;
+  const Status* reason = nullptr;
+  for (const RejectedSlice& slice : rejected) {
+    const uint32_t s = slice.slice.value();
+    if (!job.state().slices[s].Matches(job.state().published[s])) continue;
+    if (reason == nullptr) reason = &slice.reason;
+    slices.push_back(slice.slice);
+  }
+  if (reason != nullptr) Reject(job, *reason, std::move(slices));
+}
+
+// A slice that has drifted and that the delta does not touch would stay as it is.
+void Preparer::AddDrifted(const Job& job, const DeltaManifest& manifest,
+                          std::vector<RankSlice>& slices) {
+  if (!job.live.drifted) return;
+  const LiveState::Rank& state = job.state();
+  size_t next = 0;
+  for (uint32_t s = 0; s < state.slices.size(); ++s) {
+    while (next < manifest.slices.size() && manifest.slices[next].slice < RankSlice(s)) ++next;
+    const bool touched =
+        next < manifest.slices.size() && manifest.slices[next].slice == RankSlice(s);
+    if (!touched && !state.slices[s].Matches(state.published[s])) slices.emplace_back(s);
+  }
+  std::sort(slices.begin(), slices.end());
 }
 
 Result<PreparedRank> Preparer::FromDescription(const Job& job) {
   DWS_ASSIGN_OR_RETURN(Comparison compared,
-                       Compare(senders_, job.target, job.rank, job.state().slices));
+                       Compare(*this, job.target, job.rank, job.state().slices));
+  if (job.way == Way::kFull) {
+    compared.differ.clear();
+    for (uint32_t s = 0; s < job.state().slices.size(); ++s) {
+      const bool empty = job.layout().slice(RankSlice(s)).blocks == 0;
+      if (!empty && !job.weights.Places(job.rank, RankSlice(s)).empty()) {
+        compared.differ.emplace_back(s);
+      }
+    }
+  }
   if (!compared.differ.empty()) {
     DWS_RETURN_IF_ERROR(AddFull(job, std::move(compared.differ), compared.prepared));
   }
@@ -195,8 +239,10 @@ Result<PreparedRank> Preparer::FromDescription(const Job& job) {
 }
 
 Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared) {
+  const TimePoint begin = clock_.Now();
   DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank, job.layout(),
                                                             slices, SpoolOptions(job)));
+  prepared.fetch += clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");
   prepared.fetched_bytes += full.spool.size_bytes();
   const Status verified =
@@ -218,7 +264,7 @@ Result<std::optional<Prepared>> Preparer::PrepareAdoption(const LiveState& live,
   Prepared prepared{.target = target, .ranks = {}};
   for (uint32_t r = 0; r < target.ranks.size(); ++r) {
     DWS_ASSIGN_OR_RETURN(Comparison compared,
-                         Compare(senders_, target, TrainerRank(r), live.ranks[r].slices));
+                         Compare(*this, target, TrainerRank(r), live.ranks[r].slices));
     if (!compared.differ.empty()) return std::optional<Prepared>();
     prepared.ranks.push_back(std::move(compared.prepared));
   }

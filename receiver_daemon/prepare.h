@@ -3,15 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "receiver_daemon/live_state.h"
 #include "receiver_daemon/sender_group.h"
 #include "receiver_daemon/staging.h"
+#include "receiver_daemon/transfer_progress.h"
 
 namespace dws {
 
@@ -31,6 +35,11 @@ struct PreparedRank {
   std::vector<RankSlice> full_slices;
 
   uint64_t fetched_bytes = 0;
+  uint64_t nnz = 0;  // of the delta
+  Duration fetch = {};
+  Duration stage = {};  // verify and stage
+
+  uint64_t full_bytes() const { return full.has_value() ? full->spool.size_bytes() : 0; }
 };
 
 struct Prepared {
@@ -43,6 +52,21 @@ struct Prepared {
     }
     return false;
   }
+  // What lies in memory for it.
+  uint64_t staging_bytes() const;
+};
+
+// How to get to a version.
+enum class Way {
+  kDelta,        // from the version memory has; in full what that does not prove
+  kDescription,  // in full what differs from what the senders describe
+  kFull,         // every slice in full
+};
+
+// What was rejected so far, and what for.
+struct RejectionCounts {
+  std::map<std::string, uint64_t> nacks;  // by status code, lower case
+  uint64_t slices = 0;
 };
 
 // Lifecycle: as long as the worker. Threads: one at a time.
@@ -54,17 +78,25 @@ class Preparer {
         0;  // of staged writes, and of spooled bytes in memory; of all ranks together
   };
 
-  Preparer(SenderGroup& senders, ThreadPool& pool, Options options)
-      : senders_(senders), pool_(pool), options_(std::move(options)) {}
+  Preparer(SenderGroup& senders, ThreadPool& pool, const Clock& clock, Options options)
+      : senders_(senders), pool_(pool), clock_(clock), options_(std::move(options)) {}
 
-  // What brings memory in state `live` (known) to `target`: a delta where it is to be had and
-  // proves its base, full tensors for the rest. Rejects to the senders what does not fit. Errors as
-  // SenderGroup's; then nothing is left.
+  // What brings memory in state `live` (known) to `target`: by `way`, a delta where it is to be had
+  // and proves its base, full tensors for the rest. Rejects to the senders what does not fit.
+  // Errors as SenderGroup's; then nothing is left.
   Result<Prepared> Prepare(const EngineWeights& weights, const LiveState& live,
-                           const SyncTarget& target);
+                           const SyncTarget& target, Way way = Way::kDelta);
 
   // As Prepare, when memory is already exactly `target`; else nullopt. Transfers digests only.
   Result<std::optional<Prepared>> PrepareAdoption(const LiveState& live, const SyncTarget& target);
+
+  // The digests of all `slice_count` slices of a rank at `target`, as its sender describes them.
+  // Errors as SenderGroup's.
+  Result<Description> Describe(const SyncTarget& target, TrainerRank rank, size_t slice_count);
+
+  // These two from any thread. Of the last Prepare:
+  const TransferProgress& progress() const { return progress_; }
+  RejectionCounts rejections() const;
 
  private:
   struct Job {
@@ -72,6 +104,7 @@ class Preparer {
     const LiveState& live;
     const SyncTarget& target;
     TrainerRank rank;
+    Way way;
 
     const RankLayout& layout() const { return weights.layouts().rank(rank); }
     const LiveState::Rank& state() const { return live.ranks[rank.value()]; }
@@ -81,12 +114,19 @@ class Preparer {
   Result<PreparedRank> FromDelta(const Job& job);
   Result<PreparedRank> FromDescription(const Job& job);
   Status AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared);
-  Spool::Options SpoolOptions(const Job& job) const;
+  Spool::Options SpoolOptions(const Job& job);
+  void RejectDelta(const Job& job, const std::vector<RejectedSlice>& rejected);
+  static void AddDrifted(const Job& job, const DeltaManifest& manifest,
+                         std::vector<RankSlice>& slices);
   void Reject(const Job& job, const Status& reason, std::vector<RankSlice> slices);
 
   SenderGroup& senders_;
   ThreadPool& pool_;
+  const Clock& clock_;
   const Options options_;
+  TransferProgress progress_;
+  mutable Mutex mutex_;
+  RejectionCounts rejections_ GUARDED_BY(mutex_);
 };
 
 }  // namespace dws

@@ -20,6 +20,7 @@
 #include "receiver_daemon/attach_desk.h"
 #include "receiver_daemon/engine_registry.h"
 #include "receiver_daemon/engine_service.h"
+#include "receiver_daemon/operator_desk.h"
 #include "receiver_daemon/receiver_operations.h"
 #include "receiver_daemon/subscription.h"
 #include "receiver_daemon/sync_links.h"
@@ -88,6 +89,7 @@ class ReceiverApp::Impl {
   EngineRegistry registry_;
   std::shared_ptr<Credentials> credentials_;  // null: plain
   AllowedUsers allowed_users_;
+  OperatorDesk operator_desk_{changed_};
   std::unique_ptr<ReceiverLedger> ledger_;
   std::unique_ptr<Subscription> subscription_;
   std::unique_ptr<SyncLinks> links_;
@@ -148,6 +150,7 @@ Status ReceiverApp::Impl::StartEngineSide() {
                     .pool = pool_,
                     .clock = clock_,
                     .changed = changed_,
+                    .desk = operator_desk_,
                     .on_readiness =
                         [this](bool ready, const std::string& reason) {
                           LogInfo("readiness", {{"ready", ready}, {"reason", reason}});
@@ -172,6 +175,7 @@ Status ReceiverApp::Impl::StartServers() {
                                 .subscription = *subscription_,
                                 .registry = registry_,
                                 .worker = *worker_,
+                                .desk = operator_desk_,
                                 .clock = clock_});
   admin_ = std::make_unique<AdminService>(
       *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {

@@ -1,10 +1,38 @@
 #include "receiver_daemon/receiver_operations.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
 #include "receiver_daemon/receiver_status.h"
 
 namespace dws {
+namespace {
+
+v1::OperationProgress ToProgress(const TaskProgress& task) {
+  v1::OperationProgress progress;
+  progress.set_step(task.step);
+  progress.set_done_bytes(task.done_bytes);
+  progress.set_total_bytes(task.total_bytes);
+  if (task.version.has_value()) progress.set_version(task.version->value());
+  progress.set_mismatches(task.mismatches);
+  return progress;
+}
+
+void AddMismatches(const TaskProgress& task, v1::OperationProgress& progress) {
+  for (const SliceMismatch& mismatch : task.mismatched) {
+    v1::SliceMismatch& row = *progress.add_mismatched();
+    row.set_tensor(mismatch.tensor);
+    row.set_trainer_rank(mismatch.rank.value());
+    row.set_rank_slice(mismatch.slice.value());
+    row.set_version(mismatch.version.value());
+    *row.mutable_expected() = ToProto(mismatch.expected);
+    if (mismatch.found.has_value()) *row.mutable_found() = ToProto(*mismatch.found);
+  }
+}
+
+}  // namespace
 
 ReceiverOperations::ReceiverOperations(Names names, Parts parts)
     : names_(std::move(names)), parts_(parts), started_(parts.clock.Now()) {}
@@ -17,18 +45,80 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   reply.set_ready(state.ready);
   reply.set_reason(state.ready ? worker.trouble : state.reason);
   reply.set_uptime_seconds(ToSeconds(parts_.clock.Now() - started_));
+  switch (worker.drain) {
+    case DrainStage::kNone:
+      break;
+    case DrainStage::kDraining:
+      reply.set_drain(v1::DRAIN_STATE_DRAINING);
+      break;
+    case DrainStage::kDrained:
+      reply.set_drain(v1::DRAIN_STATE_DRAINED);
+      break;
+  }
   FillReceiverStatus(names_.receiver_id, worker, parts_.subscription, parts_.registry,
                      *reply.mutable_receiver());
 }
 
-Status ReceiverOperations::Verify(const Sink&) {
-  return UnimplementedError("this receiver does not verify yet");
+Status ReceiverOperations::Follow(OperatorTask& task, const Sink& progress) const {
+  while (true) {
+    const std::optional<Status> outcome = task.Await(limits::kProgressInterval);
+    const TaskProgress now = task.progress();
+    v1::OperationProgress message = ToProgress(now);
+    if (outcome.has_value()) {
+      if (!outcome->ok()) return *outcome;
+      AddMismatches(now, message);
+      message.set_finished(true);
+      progress(message);
+      return OkStatus();
+    }
+    const WorkerStatus worker = parts_.worker.status();
+    if (now.total_bytes == 0) {  // between readings: what is fetched
+      message.set_done_bytes(worker.stage_done_bytes);
+      message.set_total_bytes(worker.stage_total_bytes);
+    }
+    if (now.step.empty()) message.set_step("waits for its turn: " + worker.stage);
+    if (!progress(message)) return CancelledError("the caller hung up");
+  }
 }
-Status ReceiverOperations::Resync(const v1::ResyncRequest&, const Sink&) {
-  return UnimplementedError("this receiver does not resync yet");
+
+Status ReceiverOperations::Verify(const Sink& progress) {
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Verify());
+  const Status status = Follow(*task, progress);
+  task->Cancel();
+  return status;
 }
-Status ReceiverOperations::Drain(const v1::DrainRequest&, const Sink&) {
-  return UnimplementedError("this receiver does not drain yet");
+
+Status ReceiverOperations::Resync(const v1::ResyncRequest& request, const Sink& progress) {
+  if (!parts_.registry.Engine().has_value()) {
+    return FailedPreconditionError(
+        "there is nothing to resync: {}; when it attaches, all digests are read anyway",
+        parts_.registry.Missing());
+  }
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Resync(request.full()));
+  return Follow(*task, progress);
+}
+
+Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& progress) {
+  const DrainStage wanted = request.undo() ? DrainStage::kNone : DrainStage::kDrained;
+  parts_.desk.SetDraining(!request.undo());
+  while (true) {
+    const DrainStage stage = parts_.desk.AwaitDrain(wanted, limits::kProgressInterval);
+    const WorkerStatus worker = parts_.worker.status();
+    v1::OperationProgress message;
+    if (worker.live.has_value()) message.set_version(worker.live->version.value());
+    message.set_done_bytes(worker.stage_done_bytes);
+    message.set_total_bytes(worker.stage_total_bytes);
+    message.set_finished(stage == wanted);
+    message.set_step(!message.finished() ? "waits for what is in flight: " + worker.stage
+                     : request.undo()    ? "versions are committed again"
+                                         : "drained");
+    if (!progress(message)) return CancelledError("the caller hung up");
+    if (message.finished()) return OkStatus();
+    if (parts_.desk.draining() == request.undo()) {
+      return AbortedError("somebody else has {} meanwhile",
+                          request.undo() ? "drained the receiver" : "undone the drain");
+    }
+  }
 }
 
 }  // namespace dws

@@ -1,4 +1,5 @@
-// What an operator can make a receiver do; see admin_operations.h.
+// What an operator can make a receiver do; see admin_operations.h. Brings word to the worker and
+// back: it does the work itself.
 #pragma once
 
 #include <string>
@@ -7,6 +8,7 @@
 #include "common/service/admin_operations.h"
 #include "common/service/lifecycle.h"
 #include "receiver_daemon/engine_registry.h"
+#include "receiver_daemon/operator_desk.h"
 #include "receiver_daemon/subscription.h"
 #include "receiver_daemon/worker.h"
 
@@ -23,18 +25,24 @@ class ReceiverOperations final : public AdminOperations {
     const Lifecycle& lifecycle;
     const Subscription& subscription;
     const EngineRegistry& registry;
-    Worker& worker;
+    const Worker& worker;
+    OperatorDesk& desk;
     const Clock& clock;
   };
 
   ReceiverOperations(Names names, Parts parts);
 
   void FillStatus(v1::StatusReply& reply) const override;
+  // FAILED_PRECONDITION: no version to compare with. ABORTED: the engine attached anew meanwhile.
   Status Verify(const Sink& progress) override;
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
+  // ABORTED: another caller wanted the opposite meanwhile.
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
 
  private:
+  // Until the task has ended or nobody listens.
+  Status Follow(OperatorTask& task, const Sink& progress) const;
+
   const Names names_;
   const Parts parts_;
   const TimePoint started_;

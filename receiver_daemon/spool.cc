@@ -25,6 +25,7 @@ Status Spool::Append(ByteSpan bytes) {
     memory_.insert(memory_.end(), bytes.begin(), bytes.end());
   }
   size_bytes_ += bytes.size();
+  if (options_.progress != nullptr) options_.progress->done_bytes += bytes.size();
   return OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "receiver_daemon/transfer_progress.h"
 
 namespace dws {
 
@@ -17,9 +18,10 @@ namespace dws {
 class Spool {
  public:
   struct Options {
-    std::string folder;             // for the file
-    uint64_t memory_bytes_max = 0;  // above: everything goes to the file
-    uint64_t size_bytes_max = 0;    // what the sender announced, at most
+    std::string folder;                    // for the file
+    uint64_t memory_bytes_max = 0;         // above: everything goes to the file
+    uint64_t size_bytes_max = 0;           // what the sender announced, at most
+    TransferProgress* progress = nullptr;  // not owned; told of every byte that arrives
   };
 
   explicit Spool(Options options) : options_(std::move(options)) {}

@@ -12,7 +12,9 @@ namespace dws {
 
 Worker::Worker(Parts parts, Options options)
     : parts_(std::move(parts)),
-      preparer_(parts_.senders, parts_.pool, std::move(options.prepare)),
+      staging_bytes_max_(options.prepare.staging_bytes_max),
+      verify_batch_bytes_(options.verify_batch_bytes),
+      preparer_(parts_.senders, parts_.pool, parts_.clock, std::move(options.prepare)),
       pipeline_(parts_.senders, parts_.ledger, parts_.pool, parts_.clock, options.pause_timeout) {}
 
 Worker::~Worker() { DWS_CHECK(!thread_.joinable()); }
@@ -45,7 +47,7 @@ void Worker::Run() {
   Duration delay = limits::kReconnectDelayMin;
   while (!stopping_.load()) {
     // Read before the state is: a change during the step wakes the next wait at once.
-    seen = parts_.changed.WaitBeyond(seen, limits::kReconnectDelayMax);
+    if (!busy_) seen = parts_.changed.WaitBeyond(seen, limits::kReconnectDelayMax);
     if (stopping_.load()) break;
     const Status status = Step();
     if (status.ok()) {
@@ -57,35 +59,62 @@ void Worker::Run() {
     // Not sooner, whatever changes meanwhile; then again even if nothing changed.
     const TimePoint until = parts_.clock.Now() + delay;
     for (uint64_t now = seen; !stopping_.load() && parts_.clock.Now() < until;) {
-      now = parts_.changed.WaitBeyond(now, until - parts_.clock.Now());
+      if (busy_) {
+        VerifyNext();
+      } else {
+        now = parts_.changed.WaitBeyond(now, until - parts_.clock.Now());
+      }
     }
     seen = 0;
     delay = std::min<Duration>(delay * 2, limits::kReconnectDelayMax);
   }
+  const Status reason = UnavailableError("the receiver is stopping");
+  for (const ActiveVerify& active : verifies_) active.task->End(reason);
+  parts_.desk.Close(reason);
   MutexLock lock(mutex_);
   running_ = false;
   ended_.NotifyAll();
 }
 
+// Drift that a round has not repaired pauses the engine, whatever the reason: the one round is what
+// it may go on for, so that the repair can be fetched before the pause.
 Status Worker::Step() {
+  const Status status = Round();
+  if (live_.drifted && !drift_paused_) PauseForDrift(status);
+  VerifyNext();
+  return status;
+}
+
+Status Worker::Round() {
+  SetDrain(parts_.desk.draining());
   DWS_RETURN_IF_ERROR(AcceptStream());
   DWS_ASSIGN_OR_RETURN(const bool attached, RefreshEngine());
   if (!attached) return OkStatus();
+  if (drained_) {
+    SetTrouble("");
+    SetReadiness(false, live_.proved()  ? ""
+                        : live_.drifted ? DriftReason()
+                                        : "the engine is paused");
+    return OkStatus();
+  }
   const std::optional<SyncTarget> target = parts_.subscription.Target();
   if (target.has_value() && !weights_->layouts().Fits(*target)) {
     // The stream has changed since the engine was looked at, or its ranks do not fit each other.
     return parts_.subscription.Layouts().status();
   }
+  if (const OperatorTaskPtr resync = parts_.desk.resync()) return Resync(*resync, target);
   const bool current =
-      live_.at.has_value() && (!target.has_value() || (live_.at->stream == target->stream &&
-                                                       live_.at->version >= target->version));
+      live_.proved() && (!target.has_value() || (live_.at->stream == target->stream &&
+                                                 live_.at->version >= target->version));
   if (current) {
     SetTrouble("");
     SetReadiness(true, "");
     return OkStatus();
   }
   if (!target.has_value()) {
-    SetReadiness(false, "the engine is paused: " + parts_.subscription.MissingTarget());
+    const std::string missing = parts_.subscription.MissingTarget();
+    if (live_.drifted) return UnavailableError("{}", missing);
+    SetReadiness(false, "the engine is paused: " + missing);
     return OkStatus();
   }
   Status status = OkStatus();
@@ -94,19 +123,7 @@ Status Worker::Step() {
                                     target->version.value()));
     status = AdoptCommitted(*target);
   }
-  if (status.ok()) status = Advance(*target);
-  SetStage("idle", std::nullopt);
-  PublishLive();
-  SetTrouble(status.ok() ? ""
-                         : fmt::format("version {} cannot be reached: {}", target->version.value(),
-                                       Message(status)));
-  if (live_.at.has_value()) {
-    SetReadiness(true, "");
-  } else {
-    SetReadiness(false, fmt::format("the engine is paused: version {}: {}", target->version.value(),
-                                    Message(status)));
-  }
-  return status;
+  return status.ok() ? Advance(*target, Way::kDelta) : status;
 }
 
 Status Worker::AcceptStream() {
@@ -135,6 +152,7 @@ Result<bool> Worker::RefreshEngine() {
     }
     weights_ = *std::move(weights);
     engine_ = std::move(engine);
+    SetPaused(true);
   }
   if (!live_.known()) {
     const TimePoint begin = parts_.clock.Now();
@@ -167,12 +185,28 @@ Status Worker::AdoptCommitted(const SyncTarget& target) {
   return Commit(**prepared, begin);
 }
 
-Status Worker::Advance(const SyncTarget& target) {
+Status Worker::Advance(const SyncTarget& target, Way way) {
   const TimePoint begin = parts_.clock.Now();
   SetStage("fetching", target.version);
-  DWS_ASSIGN_OR_RETURN(const Prepared prepared, preparer_.Prepare(*weights_, live_, target));
-  SetStage("committing", target.version);
-  return Commit(prepared, begin);
+  Result<Prepared> prepared = preparer_.Prepare(*weights_, live_, target, way);
+  Status status = prepared.status();
+  if (status.ok()) {
+    SetStage("committing", target.version);
+    SetStaging(prepared->staging_bytes());
+    status = Commit(*prepared, begin);
+  }
+  SetStage("idle", std::nullopt);
+  PublishLive();
+  SetTrouble(status.ok() ? ""
+                         : fmt::format("version {} cannot be reached: {}", target.version.value(),
+                                       Message(status)));
+  if (live_.proved()) {
+    SetReadiness(true, "");
+  } else if (!live_.drifted) {
+    SetReadiness(false, fmt::format("the engine is paused: version {}: {}", target.version.value(),
+                                    Message(status)));
+  }
+  return status;
 }
 
 Status Worker::Commit(const Prepared& prepared, TimePoint begin) {
@@ -183,22 +217,40 @@ Status Worker::Commit(const Prepared& prepared, TimePoint begin) {
         return now.has_value() && now->generation == weights_->generation();
       }};
   const bool first = !live_.at.has_value();
-  const Duration stage_time = parts_.clock.Now() - begin;
-  DWS_ASSIGN_OR_RETURN(const Duration pause, pipeline_.Commit(engine, live_, prepared));
+  const TimePoint staged = parts_.clock.Now();
+  CommitReport report{.version = prepared.target.version, .repaired = prepared.repairs()};
+  uint64_t full_slices = 0;
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    const PreparedRank& rank = prepared.ranks[r];
+    const RankLayout& layout = weights_->layouts().rank(TrainerRank(r));
+    full_slices += rank.full_slices.size();
+    report.delta_bytes += rank.fetched_bytes - rank.full_bytes();
+    report.full_bytes += rank.full_bytes();
+    report.nnz += rank.nnz;
+    report.elements += layout.element_count();
+    report.model_bytes += layout.size_bytes();
+    report.fetch = std::max(report.fetch, rank.fetch);
+    report.stage = std::max(report.stage, rank.stage);
+  }
+  const Result<Duration> pause = pipeline_.Commit(engine, live_, prepared);
+  if (!pause.ok()) {
+    if (!live_.known()) SetPaused(true);  // in the middle of writing
+    if (absl::IsDataLoss(pause.status())) CountWriteMismatch();
+    return pause.status();
+  }
+  SetPaused(false);
+  drift_paused_ = false;
   PublishLive();
-  pipeline_.Acknowledge(prepared, pause, stage_time);
-  uint64_t fetched_bytes = 0;
-  for (const PreparedRank& rank : prepared.ranks) fetched_bytes += rank.fetched_bytes;
-  LogInfo("committed", {{"version", prepared.target.version.value()},
-                        {"fetched_bytes", fetched_bytes},
-                        {"pause_ms", ToSeconds(pause) * 1e3},
+  pipeline_.Acknowledge(prepared, *pause, staged - begin);
+  report.pause = *pause;
+  report.commit = parts_.clock.Now() - staged;
+  PublishCommit(report, first ? full_slices : 0);
+  LogInfo("committed", {{"version", report.version.value()},
+                        {"fetched_bytes", report.delta_bytes + report.full_bytes},
+                        {"pause_ms", ToSeconds(*pause) * 1e3},
                         {"seconds", ToSeconds(parts_.clock.Now() - begin)},
-                        {"repaired", prepared.repairs()},
+                        {"repaired", report.repaired},
                         {"first_release", first}});
-  MutexLock lock(mutex_);
-  ++status_.commits;
-  if (prepared.repairs()) ++status_.repairs;
-  status_.last_pause_seconds = ToSeconds(pause);
   return OkStatus();
 }
 
@@ -206,42 +258,9 @@ void Worker::ForgetEngine() {
   live_.Forget();
   weights_.reset();
   engine_.reset();
+  drift_paused_ = false;
+  SetPaused(false);
   PublishLive();
-}
-
-void Worker::PublishLive() {
-  parts_.subscription.SetLive(live_.at);
-  std::vector<Digest> tokens;
-  for (const LiveState::Rank& rank : live_.ranks) tokens.push_back(rank.state_token);
-  MutexLock lock(mutex_);
-  status_.live = live_.at;
-  status_.state_token = live_.at.has_value() ? EngineToken(tokens) : Digest{};
-}
-
-void Worker::SetStage(std::string stage, std::optional<WeightVersion> target) {
-  MutexLock lock(mutex_);
-  status_.stage = std::move(stage);
-  status_.target = target;
-}
-
-void Worker::SetTrouble(std::string trouble) {
-  MutexLock lock(mutex_);
-  status_.trouble = std::move(trouble);
-}
-
-void Worker::SetReadiness(bool ready, std::string reason) {
-  {
-    MutexLock lock(mutex_);
-    if (status_.ready == ready && status_.reason == reason) return;
-    status_.ready = ready;
-    status_.reason = reason;
-  }
-  if (parts_.on_readiness) parts_.on_readiness(ready, reason);
-}
-
-WorkerStatus Worker::status() const {
-  MutexLock lock(mutex_);
-  return status_;
 }
 
 }  // namespace dws

@@ -5,38 +5,29 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/thread_pool.h"
 #include "common/ledger/version_ledger.h"
+#include "common/model/limits.h"
 #include "receiver_daemon/change_signal.h"
 #include "receiver_daemon/commit_pipeline.h"
 #include "receiver_daemon/engine_registry.h"
 #include "receiver_daemon/live_state.h"
+#include "receiver_daemon/operator_desk.h"
 #include "receiver_daemon/prepare.h"
 #include "receiver_daemon/subscription.h"
+#include "receiver_daemon/verification.h"
+#include "receiver_daemon/worker_status.h"
 
 namespace dws {
-
-// What an operator sees of it.
-struct WorkerStatus {
-  bool ready = false;  // all engine ranks generate with one verified version
-  std::string reason;  // why not
-  std::string
-      trouble;  // what keeps it from the target, while the engine generates with an older version
-  std::optional<VersionAt> live;
-  Digest state_token;  // of `live`
-  std::optional<WeightVersion> target;
-  std::string stage = "idle";  // fetching, committing
-  uint64_t commits = 0;
-  uint64_t repairs = 0;
-  double last_pause_seconds = 0;
-};
 
 // Lifecycle: Start, Stop; the destructor needs Stop. All references outlive it. Threads: its own;
 // status() from any.
@@ -50,12 +41,16 @@ class Worker {
     ThreadPool& pool;
     const Clock& clock;
     ChangeSignal& changed;
+    OperatorDesk& desk;
     // Told of every change of readiness, on the worker's thread.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
+    // Told of every commit, there too; may be empty.
+    std::function<void(const CommitReport&)> on_commit = {};
   };
   struct Options {
     Preparer::Options prepare;
     Duration pause_timeout;
+    uint64_t verify_batch_bytes = limits::kVerifyBatchBytes;
   };
 
   Worker(Parts parts, Options options);
@@ -69,25 +64,62 @@ class Worker {
 
   WorkerStatus status() const;
 
-  // One round: everything that can be done now. Public for tests, which call it instead of Start.
-  // An error means "again, a little later".
+  // Everything that can be done now: one round, then one batch of what is to be verified. Public
+  // for tests, which call it instead of Start. An error means "again, a little later".
   Status Step();
+  // Whether there is more to do without anything having changed.
+  bool busy() const { return busy_; }
 
  private:
+  struct ActiveVerify {
+    OperatorTaskPtr task;
+    Verification reading;
+  };
+  // What the senders describe for the version memory has; none: a rank whose sender cannot say.
+  struct Described {
+    std::optional<VersionAt> at;
+    std::map<TrainerRank, std::optional<std::vector<Digest>>> ranks;
+  };
+
   void Run();
+  Status Round();
   // Reads engine and memory; false when there is no engine to work on.
   Result<bool> RefreshEngine();
   Status AcceptStream();
-  Status Advance(const SyncTarget& target);
+  Status Advance(const SyncTarget& target, Way way);
   Status AdoptCommitted(const SyncTarget& target);
   Status Commit(const Prepared& prepared, TimePoint begin);
   void ForgetEngine();
+
+  // Operators (worker_operations.cc).
+  Status Resync(OperatorTask& task, const std::optional<SyncTarget>& target);
+  Status ReadAll(OperatorTask& task);
+  void VerifyNext();
+  void VerifyBatch(ActiveVerify& active);
+  void TakeVerifies();
+  // Reads a batch; tells `task` of what is not as `expected`, and remembers it as drift.
+  void CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
+                    OperatorTask& task);
+  const std::vector<Digest>& Published(TrainerRank rank, bool& described);
+  void PauseForDrift(const Status& cause);
+  std::string DriftReason() const;
+
+  // What others see (worker_status.cc).
   void SetStage(std::string stage, std::optional<WeightVersion> target);
+  void SetStageBytes(uint64_t done_bytes, uint64_t total_bytes);
+  void SetStaging(uint64_t bytes);
   void SetTrouble(std::string trouble);
   void SetReadiness(bool ready, std::string reason);
+  void SetDrain(bool drained);
+  void SetPaused(bool paused);
   void PublishLive();
+  void PublishCommit(CommitReport report, uint64_t attach_mismatches);
+  void CountWriteMismatch();
+  void CountDrift();
 
   const Parts parts_;
+  const uint64_t staging_bytes_max_;
+  const uint64_t verify_batch_bytes_;
   Preparer preparer_;
   CommitPipeline pipeline_;
 
@@ -95,6 +127,12 @@ class Worker {
   std::optional<AttachedEngine> engine_;
   EngineWeightsPtr weights_;
   LiveState live_;
+  bool drained_ = false;
+  bool drift_paused_ = false;  // because of drift that could not be repaired
+  bool busy_ = false;
+  std::vector<ActiveVerify> verifies_;
+  Described described_;
+  EngineWeightsPtr resync_read_;  // whose memory the resync has read
 
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -36,7 +36,7 @@ struct Job {
   }
 
   Result<Prepared> Prepare(uint64_t version) {
-    Preparer preparer(trainer, pool,
+    Preparer preparer(trainer, pool, clock,
                       {.spool_folder = "/tmp", .staging_bytes_max = staging_bytes_max});
     return preparer.Prepare(*engine.weights, live, trainer.Target(version));
   }
@@ -283,7 +283,8 @@ TEST_CASE("after a crash in the middle of the writes everything is brought to on
 TEST_CASE("memory that is a published version already is adopted without a transfer", "[commit]") {
   Job job;
   job.live = ReadLive(*job.engine.weights, job.pool);
-  Preparer preparer(job.trainer, job.pool, {.spool_folder = "/tmp", .staging_bytes_max = 1 << 20});
+  Preparer preparer(job.trainer, job.pool, job.clock,
+                    {.spool_folder = "/tmp", .staging_bytes_max = 1 << 20});
   const auto same = preparer.PrepareAdoption(job.live, job.trainer.Target(1));
   REQUIRE(same.ok());
   REQUIRE(same->has_value());

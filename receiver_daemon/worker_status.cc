@@ -1,0 +1,125 @@
+// What the worker shows of itself: the parts of Worker that write WorkerStatus.
+#include "receiver_daemon/worker_status.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/base/log.h"
+#include "receiver_daemon/worker.h"
+
+namespace dws {
+
+WorkerStatus Worker::status() const {
+  WorkerStatus status;
+  {
+    MutexLock lock(mutex_);
+    status = status_;
+  }
+  status.drain = parts_.desk.drain();
+  if (status.stage == "idle" && status.drain == DrainStage::kDrained) status.stage = "drained";
+  const RejectionCounts rejections = preparer_.rejections();
+  status.nacks = rejections.nacks;
+  status.mismatches.delta = rejections.slices;
+  status.staging_bytes_max = staging_bytes_max_;
+  if (status.stage == "fetching") {
+    const uint64_t done = preparer_.progress().done_bytes.load();
+    status.stage_total_bytes = preparer_.progress().total_bytes.load();
+    // Headers come on top of what was announced for full tensors.
+    status.stage_done_bytes = std::min(done, status.stage_total_bytes);
+    status.staging_bytes = std::min(done, staging_bytes_max_);
+    if (status.stage_total_bytes > 0 && done >= status.stage_total_bytes) status.stage = "staging";
+  }
+  return status;
+}
+
+void Worker::PublishLive() {
+  parts_.subscription.SetLive(live_.proved() ? live_.at : std::nullopt);
+  std::vector<Digest> tokens;
+  for (const LiveState::Rank& rank : live_.ranks) tokens.push_back(rank.state_token);
+  MutexLock lock(mutex_);
+  status_.live = live_.at;
+  status_.state_token = live_.proved() ? EngineToken(tokens) : Digest{};
+}
+
+void Worker::PublishCommit(CommitReport report, uint64_t attach_mismatches) {
+  // For people and other machines; nothing is decided by it.
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  report.unix_seconds = std::chrono::duration<double>(since_epoch).count();
+  {
+    MutexLock lock(mutex_);
+    ++status_.commits;
+    if (report.repaired) ++status_.repairs;
+    status_.delta_bytes += report.delta_bytes;
+    status_.full_bytes += report.full_bytes;
+    status_.mismatches.attach += attach_mismatches;
+    status_.last_commit = report;
+  }
+  if (parts_.on_commit) parts_.on_commit(report);
+}
+
+void Worker::CountWriteMismatch() {
+  MutexLock lock(mutex_);
+  ++status_.mismatches.write;
+}
+
+void Worker::CountDrift() {
+  MutexLock lock(mutex_);
+  ++status_.mismatches.verify;
+}
+
+void Worker::SetStage(std::string stage, std::optional<WeightVersion> target) {
+  MutexLock lock(mutex_);
+  status_.stage = std::move(stage);
+  status_.target = target;
+  status_.stage_done_bytes = status_.stage_total_bytes = 0;
+  status_.staging_bytes = 0;
+}
+
+void Worker::SetStageBytes(uint64_t done_bytes, uint64_t total_bytes) {
+  MutexLock lock(mutex_);
+  status_.stage_done_bytes = done_bytes;
+  status_.stage_total_bytes = total_bytes;
+}
+
+void Worker::SetStaging(uint64_t bytes) {
+  MutexLock lock(mutex_);
+  status_.staging_bytes = bytes;
+}
+
+void Worker::SetTrouble(std::string trouble) {
+  MutexLock lock(mutex_);
+  status_.trouble = std::move(trouble);
+}
+
+void Worker::SetDrain(bool drained) {
+  if (drained != drained_) LogInfo("drain", {{"drained", drained}});
+  drained_ = drained;
+  parts_.desk.SetDrained(drained);
+}
+
+void Worker::SetPaused(bool paused) {
+  MutexLock lock(mutex_);
+  if (!paused) {
+    status_.paused_since.reset();
+  } else if (!status_.paused_since.has_value()) {
+    status_.paused_since = parts_.clock.Now();
+  }
+}
+
+void Worker::SetReadiness(bool ready, std::string reason) {
+  if (drained_) {
+    ready = false;
+    reason = "drained by an operator: no version is committed until that is undone" +
+             (reason.empty() ? "" : "; " + reason);
+  }
+  {
+    MutexLock lock(mutex_);
+    if (status_.ready == ready && status_.reason == reason) return;
+    status_.ready = ready;
+    status_.reason = reason;
+  }
+  if (parts_.on_readiness) parts_.on_readiness(ready, reason);
+}
+
+}  // namespace dws

@@ -1,0 +1,203 @@
+"""What an operator makes a receiver do, while versions come and things go wrong."""
+
+import threading
+import unittest
+import urllib.error
+import urllib.request
+
+import grpc
+
+from tests.integration.admin_case import ADMIN, MODEL_BYTES, AdminCase, eventually
+
+
+class VerifyTest(AdminCase):
+    def test_intact_memory_is_compared_to_the_last_byte(self) -> None:
+        self.begin()
+        last = self.last("Verify")
+        self.assertEqual((last.mismatches, len(last.mismatched)), (0, 0))
+        self.assertEqual((last.done_bytes, last.total_bytes), (MODEL_BYTES, MODEL_BYTES))
+        self.assertEqual(last.version, 1)
+        self.assertIn("senders describe", last.step)
+        self.assertEqual(self.status().receiver.commits, 1)
+
+    def test_a_flipped_bit_is_found_named_and_repaired(self) -> None:
+        self.begin()
+        self.flip("b", 7)
+        last = self.last("Verify")
+        self.assertEqual(last.mismatches, 1)
+        (found,) = last.mismatched
+        self.assertEqual((found.tensor, found.trainer_rank, found.version), ("b", 0, 1))
+        self.assertNotEqual(found.expected, found.found)
+        eventually(lambda: self.status().receiver.commits == 2, lambda: str(self.status()))
+        self.await_ready()
+        self.assert_same_sha()
+        commit = self.status().receiver.last_commit
+        self.assertTrue(commit.repaired)
+        # That slice and no other.
+        self.assertLess(commit.fetched_bytes, 1000)
+        self.assertEqual(self.last("Verify").mismatches, 0)
+        self.publish()
+        self.await_version(self.dws_engine, 2)
+        self.assert_same_sha()
+
+    def test_versions_at_full_speed_are_no_drift_and_are_not_held_up(self) -> None:
+        self.begin()
+        over = threading.Event()
+        failures = []
+
+        def publish() -> None:
+            try:
+                for _ in range(60):
+                    self.publish()
+                    self.dws_trainer.wait(self.version, timeout=60)
+            except Exception as failure:  # for the test's own thread
+                failures.append(failure)
+            over.set()
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        self.addCleanup(thread.join)
+        versions = set()
+        while not over.is_set():
+            last = self.last("Verify")
+            self.assertEqual(last.mismatches, 0, str(last))
+            versions.add(last.version)
+        self.assertEqual(failures, [])
+        self.assertGreater(len(versions), 2)
+        receiver = self.status().receiver
+        self.assertEqual((receiver.repairs, receiver.nacks), (1, 0))  # the first version is in full
+        self.await_version(self.dws_engine, self.version)
+        self.assert_same_sha()
+
+    def test_drift_that_nobody_can_repair_pauses_the_engine(self) -> None:
+        self.begin()
+        self.cluster.senders[0].kill()
+        eventually(lambda: not self.status().receiver.senders[0].connected, lambda: "the loss is seen")
+        self.flip("a", 12345)
+        last = self.last("Verify")
+        self.assertEqual([found.tensor for found in last.mismatched], ["a"])
+        self.assertIn("digests kept since the commit", last.step)
+        eventually(lambda: self.dws_engine.grant is None, lambda: "the engine is paused")
+        status = self.status()
+        self.assertFalse(status.ready)
+        self.assertIn("the engine is paused: live memory is not version 1", status.reason)
+        self.cluster.senders[0].start()
+        self.dws_trainer.reconnect()
+        self.publish()
+        self.await_version(self.dws_engine, 2)
+        self.await_ready()
+        self.assert_same_sha()
+
+    def test_a_caller_that_hangs_up_leaves_nothing(self) -> None:
+        self.begin()
+        for _ in range(20):
+            call = self.operator().call(ADMIN, "Verify")
+            call.cancel()
+        self.assertEqual(self.last("Verify").mismatches, 0)
+        eventually(lambda: self.status().receiver.stage == "idle", lambda: str(self.status()))
+
+    def test_without_an_engine_there_is_nothing_to_verify(self) -> None:
+        self.start()
+        with self.assertRaises(grpc.RpcError) as caught:
+            list(self.operator().call(ADMIN, "Verify"))
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
+        self.assertIn("nothing heard from sender", caught.exception.details())
+
+
+class ResyncTest(AdminCase):
+    def test_what_differs_is_fetched_and_the_engine_is_proved_again(self) -> None:
+        self.begin()
+        self.flip("c")
+        last = self.last("Resync")
+        self.assertEqual((last.version, last.mismatches), (1, 1))
+        self.assert_same_sha()
+        self.assertLess(self.status().receiver.last_commit.fetched_bytes, 2000)
+
+    def test_full_takes_every_tensor(self) -> None:
+        self.begin()
+        self.publish()
+        self.await_version(self.dws_engine, 2)
+        last = self.last("Resync", full=True)
+        self.assertEqual((last.version, last.mismatches), (2, 0))
+        commit = self.status().receiver.last_commit
+        self.assertTrue(commit.repaired)
+        self.assertGreater(commit.fetched_bytes, 0.5 * MODEL_BYTES)
+        self.assertEqual(commit.full_bytes, MODEL_BYTES)
+        self.assert_same_sha()
+        self.publish()
+        self.await_version(self.dws_engine, 3)
+        self.assert_same_sha()
+
+    def test_it_goes_on_when_the_caller_hangs_up(self) -> None:
+        self.begin()
+        commits = self.status().receiver.commits
+        call = self.operator().call(ADMIN, "Resync", full=True)
+        next(call)
+        call.cancel()
+        eventually(lambda: self.status().receiver.commits > commits, lambda: str(self.status()))
+        self.assert_same_sha()
+
+
+class DrainTest(AdminCase):
+    def ready_code(self) -> int:
+        url = f"http://127.0.0.1:{self.cluster.receivers[0].ports['http']}/readyz"
+        try:
+            with urllib.request.urlopen(url, timeout=20) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as error:
+            self.reason = error.read().decode()
+            error.close()
+            return error.code
+
+    def test_no_version_is_committed_until_it_is_undone(self) -> None:
+        self.begin()
+        self.assertEqual(self.ready_code(), 200)
+        self.assertEqual(self.last("Drain").version, 1)
+        status = self.status()
+        self.assertEqual(status.drain, 2)
+        self.assertEqual(status.receiver.stage, "drained")
+        eventually(lambda: self.ready_code() == 503, lambda: "not ready")
+        self.assertIn("drained by an operator", self.reason)
+        self.publish()
+        eventually(lambda: self.status().receiver.newest_version == 2, lambda: str(self.status()))
+        self.assertEqual(self.last("Verify").version, 1)
+        self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
+        self.assertEqual(self.last("Drain").version, 1)  # again: the same
+        self.last("Drain", undo=True)
+        self.await_version(self.dws_engine, 2)
+        self.await_ready()
+        self.assert_same_sha()
+
+    def test_it_holds_without_an_engine_and_when_one_comes(self) -> None:
+        self.start()
+        self.last("Drain")
+        self.register()
+        self.publish()
+        self.attach()
+        eventually(
+            lambda: bool(self.status().receiver.engine_ranks)
+            and self.status().receiver.newest_version == 1,
+            lambda: str(self.status()),
+        )
+        self.assertEqual(self.status().receiver.commits, 0)
+        self.assertIsNone(self.dws_engine.grant)
+        with self.assertRaises(grpc.RpcError) as caught:
+            list(self.operator().call(ADMIN, "Resync"))
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
+        self.last("Drain", undo=True)
+        self.await_version(self.dws_engine, 1)
+        self.assert_same_sha()
+
+    def test_a_restart_ends_it(self) -> None:
+        self.begin()
+        self.last("Drain")
+        receiver = self.cluster.receivers[0]
+        receiver.kill()
+        receiver.start()
+        self.publish()
+        self.await_version(self.dws_engine, 2)
+        self.assertEqual(self.status().drain, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

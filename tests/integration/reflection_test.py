@@ -1,0 +1,69 @@
+"""A client that has no DWS code at all operates real daemons."""
+
+import unittest
+
+import grpc
+
+from tests.integration.admin_case import ADMIN, MODEL_BYTES, AdminCase
+from tests.integration.reflection_client import ReflectionClient
+
+
+class ReflectionTest(AdminCase):
+    def test_services_and_methods_are_told_by_the_daemons(self) -> None:
+        self.start()
+        sender, receiver = self.operator(self.cluster.senders[0]), self.operator()
+        for client, own in ((sender, "dws.v1.TrainerService"), (receiver, "dws.v1.EngineService")):
+            services = client.services()
+            for service in (ADMIN, own, "grpc.reflection.v1alpha.ServerReflection"):
+                self.assertIn(service, services)
+            self.assertEqual(
+                client.methods(ADMIN),
+                {"Status": False, "Watch": True, "Verify": True, "Resync": True, "Drain": True},
+            )
+        with self.assertRaises(LookupError):
+            sender.methods("dws.v1.NoSuchService")
+
+    def test_every_call_of_an_operator(self) -> None:
+        self.begin()
+        port = self.cluster.receivers[0].ports["admin"]
+        with ReflectionClient(f"127.0.0.1:{port}") as client:
+            status = client.call(ADMIN, "Status")
+            self.assertEqual((status.daemon, status.job_id), ("dws-receiver", "test"))
+            self.assertEqual(status.receiver.committed_version, 1)
+            self.assertEqual(status.receiver.senders[0].newest_version, 1)
+
+            watch = client.call(ADMIN, "Watch", interval_seconds=0.1)
+            first, second = next(watch), next(watch)
+            self.assertGreater(second.unix_seconds, first.unix_seconds)
+            self.publish()
+            while next(watch).receiver.committed_version < 2:
+                pass
+            watch.cancel()
+
+            self.flip("a", 3)
+            *_, last = client.call(ADMIN, "Verify")
+            self.assertTrue(last.finished)
+            self.assertEqual([found.tensor for found in last.mismatched], ["a"])
+            *_, last = client.call(ADMIN, "Resync", full=True)
+            self.assertEqual((last.finished, last.version), (True, 2))
+            self.assert_same_sha()
+            *_, last = client.call(ADMIN, "Drain")
+            self.assertEqual((last.finished, last.version), (True, 2))
+            self.assertEqual(client.call(ADMIN, "Status").drain, 2)
+            *_, last = client.call(ADMIN, "Drain", undo=True)
+            self.assertEqual(client.call(ADMIN, "Status").drain, 0)
+
+    def test_a_sender_answers_too(self) -> None:
+        self.begin()
+        port = self.cluster.senders[0].ports["sync"]
+        with ReflectionClient(f"127.0.0.1:{port}") as client:
+            status = client.call(ADMIN, "Status")
+            self.assertEqual(status.sender.newest_version, 1)
+            self.assertEqual(status.sender.versions[0].full_bytes, MODEL_BYTES)
+            with self.assertRaises(grpc.RpcError) as caught:
+                list(client.call(ADMIN, "Resync"))
+            self.assertEqual(caught.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,138 @@
+// A worker with all that is around it: registry, subscription and ledger are real, trainer and
+// engine are fakes. Its rounds are driven one by one.
+#pragma once
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "receiver_daemon/worker.h"
+#include "tests/fakes/memory_version_ledger.h"
+#include "tests/receiver_daemon/fake_engine.h"
+#include "tests/receiver_daemon/fake_trainer.h"
+
+namespace dws {
+
+inline std::vector<std::shared_ptr<const RankLayout>> OneRank(uint64_t elements = 70'000) {
+  return {MakeRankLayout(
+      {{.tensor = {.name = "w", .dtype = DType::kBF16, .shape = {elements}, .cuts = {}}},
+       {.tensor = {.name = "x", .dtype = DType::kF32, .shape = {99}, .cuts = {}}}})};
+}
+
+// An engine rank as a client would be: its memory, and a lease that answers at once.
+struct Client {
+  Client(const LayoutSet& layouts, EngineRegistry& registry_in) : registry(registry_in) {
+    views = WholeViews(layouts, 0, bytes);
+    auto made = CreateHostRegion("client", bytes);
+    REQUIRE(made.ok());
+    created = *std::move(made);
+  }
+  void Attach(const LayoutSetPtr& layouts) {
+    const std::vector<uint64_t> region_bytes = {bytes};
+    auto mapping = MapEngine(*layouts, views, region_bytes, {});
+    REQUIRE(mapping.ok());
+    auto reserved = registry.Reserve({.engine_rank = 0,
+                                      .engine_world_size = 1,
+                                      .has_hook = false,
+                                      .client = "test",
+                                      .region_bytes = region_bytes,
+                                      .mapping = *std::move(mapping),
+                                      .layouts = layouts});
+    REQUIRE(reserved.ok());
+    generation = *reserved;
+    std::vector<UniqueFd> fds;
+    fds.emplace_back(::fcntl(created.fd.get(), F_DUPFD_CLOEXEC, 0));
+    REQUIRE(registry.OnDescriptors(generation, std::move(fds)).ok());
+    auto found = registry.FindLease(0, generation);
+    REQUIRE(found.ok());
+    lease = *found;
+    REQUIRE(lease
+                ->Open({.send = [this](const LeaseCommand& command) { On(command); },
+                        .end = [this](const Status&) { ended = true; }})
+                .ok());
+  }
+  void On(const LeaseCommand& command) {
+    if (const auto* pause = std::get_if<PauseCommand>(&command)) {
+      running = 0;
+      lease->OnPaused(pause->pause_id, generation);
+    }
+    if (const auto* resume = std::get_if<ResumeCommand>(&command)) {
+      running = resume->version.version.value();
+    }
+  }
+  // Whether memory is exactly what the trainer published, tensor by tensor.
+  bool Holds(const FakeTrainer& trainer, uint64_t version) const {
+    for (uint32_t s = 0; s < 2; ++s) {
+      const SliceBytes& expected = trainer.At(version, 0)[s];
+      const ByteSpan held = created.region.bytes().subspan(views[s].offset_bytes, expected.size());
+      if (!std::equal(held.begin(), held.end(), expected.begin())) return false;
+    }
+    return true;
+  }
+
+  EngineRegistry& registry;
+  std::vector<EngineView> views;
+  uint64_t bytes = 0;
+  CreatedRegion created;
+  Generation generation;
+  std::shared_ptr<EngineLease> lease;
+  uint64_t running = 0;  // the version it may generate with; 0 = paused
+  bool ended = false;
+};
+
+struct Daemon {
+  explicit Daemon(FakeTrainer& trainer_in, MemoryReceiverLedger& ledger_in)
+      : trainer(trainer_in),
+        ledger(ledger_in),
+        subscription({"sender:1"}, ledger.state().stream(), changed) {}
+
+  void Connect() {
+    subscription.OnConnect(SenderIndex(0));
+    REQUIRE(subscription
+                .OnWelcome(SenderIndex(0), {.stream = trainer.stream(),
+                                            .trainer_rank = TrainerRank(0),
+                                            .world_size = 1,
+                                            .rank_epoch = RankEpoch(1),
+                                            .layout = trainer.ranks()[0]})
+                .ok());
+  }
+  void Offer(std::vector<uint64_t> versions) {
+    SenderAnnouncement announcement{
+        .stream = trainer.stream(), .rank_epoch = RankEpoch(1), .versions = {}};
+    for (const uint64_t version : versions) announcement.versions.emplace_back(version);
+    REQUIRE(subscription.OnAnnounce(SenderIndex(0), 1, announcement).ok());
+  }
+
+  FakeTrainer& trainer;
+  MemoryReceiverLedger& ledger;
+  RealClock clock;
+  ChangeSignal changed;
+  ThreadPool pool{1};
+  Subscription subscription;
+  EngineRegistry registry{Generation(1), changed};
+  OperatorDesk desk{changed};
+  std::vector<std::string> readiness;
+  Worker worker{{.subscription = subscription,
+                 .registry = registry,
+                 .senders = trainer,
+                 .ledger = ledger,
+                 .pool = pool,
+                 .clock = clock,
+                 .changed = changed,
+                 .desk = desk,
+                 .on_readiness =
+                     [this](bool ready, const std::string& reason) {
+                       readiness.push_back(ready ? "ready" : reason);
+                     }},
+                {.prepare = {.spool_folder = "/tmp", .staging_bytes_max = 1 << 24},
+                 .pause_timeout = std::chrono::seconds(1),
+                 .verify_batch_bytes = 1}};  // a slice at a time
+};
+
+}  // namespace dws

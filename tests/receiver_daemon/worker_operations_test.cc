@@ -1,0 +1,254 @@
+// What operators ask of the worker, round by round, with commits, drift and detached engines in
+// between.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <optional>
+#include <string>
+
+#include "tests/receiver_daemon/worker_fixture.h"
+
+namespace dws {
+namespace {
+
+// An engine that runs with version 1.
+struct Running {
+  Running() {
+    daemon.Connect();
+    client.Attach(trainer.layouts());
+    daemon.Offer({trainer.Publish()});
+    REQUIRE(daemon.worker.Step().ok());
+    REQUIRE(client.running == 1);
+    trainer.ClearLog();
+  }
+
+  // One bit of a tensor's live memory.
+  void Flip(uint32_t view, uint64_t byte = 17) {
+    client.created.region.mutable_bytes()[client.views[view].offset_bytes + byte] ^= std::byte{4};
+  }
+  OperatorTaskPtr Verify() {
+    auto task = daemon.desk.Verify();
+    REQUIRE(task.ok());
+    return *task;
+  }
+  bool Did(const std::string& what) const {
+    const std::vector<std::string> log = trainer.Log();
+    return std::find(log.begin(), log.end(), what) != log.end();
+  }
+  void Step() { REQUIRE(daemon.worker.Step().ok()); }
+
+  FakeTrainer trainer{OneRank()};
+  MemoryReceiverLedger ledger;
+  Daemon daemon{trainer, ledger};
+  Client client{*trainer.layouts(), daemon.registry};
+};
+
+std::optional<Status> Outcome(OperatorTask& task) { return task.Await(Duration::zero()); }
+
+}  // namespace
+
+TEST_CASE("memory that is what was published verifies, slice by slice", "[verify]") {
+  Running it;
+  const OperatorTaskPtr task = it.Verify();
+  it.Step();
+  CHECK_FALSE(Outcome(*task).has_value());
+  CHECK(it.daemon.worker.busy());
+  CHECK(task->progress().done_bytes == 140'000);
+  it.Step();
+  REQUIRE(Outcome(*task).has_value());
+  CHECK(Outcome(*task)->ok());
+  CHECK_FALSE(it.daemon.worker.busy());
+  CHECK(task->progress().done_bytes == task->progress().total_bytes);
+  CHECK(task->progress().total_bytes == 140'000 + 4 * 99);
+  CHECK(task->progress().mismatches == 0);
+  CHECK(it.Did("describe 1"));
+  CHECK(it.daemon.worker.status().ready);
+}
+
+TEST_CASE("a commit between two batches is no drift", "[verify]") {
+  Running it;
+  const OperatorTaskPtr task = it.Verify();
+  it.Step();
+  it.daemon.Offer({1, it.trainer.Publish(0.5)});
+  it.Step();
+  CHECK(it.client.running == 2);
+  REQUIRE(Outcome(*task).has_value());
+  CHECK(task->progress().version == WeightVersion(2));
+  CHECK(task->progress().mismatches == 0);
+}
+
+TEST_CASE("a flipped bit is named, and repaired by the next round while the engine runs",
+          "[verify]") {
+  Running it;
+  it.Flip(1);
+  const OperatorTaskPtr task = it.Verify();
+  it.Step();
+  it.Step();
+  REQUIRE(Outcome(*task).has_value());
+  const TaskProgress found = task->progress();
+  REQUIRE(found.mismatched.size() == 1);
+  CHECK(found.mismatched[0].tensor == "x");
+  CHECK(found.mismatched[0].expected == it.trainer.Digests(1, 0)[1]);
+  CHECK(found.mismatched[0].found.has_value());
+  CHECK(it.client.running == 1);
+  CHECK_FALSE(it.daemon.worker.status().ready);
+  CHECK(it.daemon.readiness.back().find("'x'") != std::string::npos);
+  CHECK(it.daemon.worker.busy());
+  CHECK_FALSE(it.daemon.subscription.live().has_value());
+
+  it.Step();
+  CHECK(it.Did("full 1 {1}"));
+  CHECK(it.client.running == 1);
+  CHECK(it.client.Holds(it.trainer, 1));
+  CHECK(it.daemon.worker.status().ready);
+  CHECK(it.daemon.worker.status().mismatches.verify == 1);
+  CHECK(it.daemon.worker.status().repairs == 2);
+}
+
+TEST_CASE("drift is repaired on the way to a newer version that does not touch it", "[verify]") {
+  Running it;
+  it.Flip(1);
+  const OperatorTaskPtr task = it.Verify();
+  it.Step();
+  it.Step();
+  it.trainer.current()[0][0][0] ^= std::byte{1};  // of "w"
+  it.daemon.Offer({1, it.trainer.Publish(0)});
+  it.Step();
+  CHECK(it.Did("object 1->2"));
+  CHECK(it.Did("full 2 {1}"));
+  CHECK_FALSE(it.Did("rejected 2"));
+  CHECK(it.client.running == 2);
+  CHECK(it.client.Holds(it.trainer, 2));
+}
+
+TEST_CASE("drift that cannot be repaired pauses the engine until it can", "[verify]") {
+  Running it;
+  it.Flip(0);
+  const OperatorTaskPtr task = it.Verify();
+  it.trainer.fail_full = UnavailableError("the sender is away");
+  it.Step();
+  CHECK(it.client.running == 1);
+  CHECK_FALSE(it.daemon.worker.Step().ok());
+  CHECK(it.client.running == 0);
+  CHECK(it.daemon.readiness.back().find("the sender is away") != std::string::npos);
+  CHECK(it.daemon.worker.status().paused_since.has_value());
+  CHECK(Outcome(*task).has_value());  // verifying went on
+
+  it.trainer.fail_full = OkStatus();
+  it.Step();
+  CHECK(it.client.running == 1);
+  CHECK(it.client.Holds(it.trainer, 1));
+  CHECK(it.daemon.worker.status().ready);
+  CHECK_FALSE(it.daemon.worker.status().paused_since.has_value());
+}
+
+TEST_CASE("a verification needs a version, and ends with the engine", "[verify]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  const auto early = daemon.desk.Verify();
+  REQUIRE(daemon.worker.Step().ok());
+  REQUIRE(Outcome(**early).has_value());
+  CHECK(absl::IsFailedPrecondition(*Outcome(**early)));
+
+  Running it;
+  const OperatorTaskPtr task = it.Verify();
+  it.Step();
+  it.daemon.registry.End(it.client.generation, UnavailableError("it hung up"));
+  it.Step();
+  REQUIRE(Outcome(*task).has_value());
+  CHECK(absl::IsAborted(*Outcome(*task)));
+  const OperatorTaskPtr cancelled = it.Verify();
+  cancelled->Cancel();
+  it.Step();
+  CHECK_FALSE(it.daemon.worker.busy());
+}
+
+TEST_CASE("a resync takes what differs; a full one takes all", "[resync]") {
+  Running it;
+  it.Flip(1);
+  auto task = it.daemon.desk.Resync(false);
+  REQUIRE(task.ok());
+  it.Step();
+  CHECK(Outcome(**task) == OkStatus());
+  CHECK((*task)->progress().mismatches == 1);
+  CHECK(it.Did("full 1 {1}"));
+  CHECK(it.client.running == 1);
+  CHECK(it.client.Holds(it.trainer, 1));
+
+  it.daemon.Offer({1, it.trainer.Publish()});
+  task = it.daemon.desk.Resync(true);
+  REQUIRE(task.ok());
+  it.Step();
+  CHECK(Outcome(**task) == OkStatus());
+  CHECK(it.Did("full 2 {0,1}"));
+  CHECK(it.client.running == 2);
+  CHECK(it.client.Holds(it.trainer, 2));
+  CHECK(it.daemon.worker.status().ready);
+}
+
+TEST_CASE("a resync that finds no sender keeps the proved version and tries again", "[resync]") {
+  Running it;
+  it.trainer.fail_full = UnavailableError("away");
+  const auto task = it.daemon.desk.Resync(true);
+  REQUIRE(task.ok());
+  CHECK_FALSE(it.daemon.worker.Step().ok());
+  CHECK(it.client.running == 1);
+  CHECK(it.daemon.worker.status().ready);
+  CHECK(absl::IsFailedPrecondition(it.daemon.desk.Resync(false).status()) == false);
+  it.trainer.fail_full = OkStatus();
+  it.Step();
+  CHECK(Outcome(**task) == OkStatus());
+}
+
+TEST_CASE("while drained nothing is committed, and drift pauses", "[drain]") {
+  Running it;
+  it.daemon.desk.SetDraining(true);
+  CHECK(it.daemon.worker.status().drain == DrainStage::kDraining);
+  it.daemon.Offer({1, it.trainer.Publish()});
+  it.Step();
+  CHECK(it.daemon.worker.status().drain == DrainStage::kDrained);
+  CHECK(it.daemon.worker.status().stage == "drained");
+  CHECK(it.client.running == 1);
+  CHECK(it.daemon.readiness.back().find("drained") != std::string::npos);
+  CHECK(absl::IsFailedPrecondition(it.daemon.desk.Resync(false).status()));
+
+  it.Flip(1);
+  it.Verify();
+  for (int i = 0; i < 3; ++i) it.Step();
+  CHECK(it.client.running == 0);
+  it.daemon.desk.SetDraining(false);
+  it.Step();
+  CHECK(it.client.running == 2);
+  CHECK(it.client.Holds(it.trainer, 2));
+  CHECK(it.daemon.worker.status().drain == DrainStage::kNone);
+  CHECK(it.daemon.worker.status().ready);
+}
+
+TEST_CASE("an engine that attaches while drained waits", "[drain]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  daemon.desk.SetDraining(true);
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(daemon.worker.status().drain == DrainStage::kDrained);
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(client.running == 0);
+  daemon.desk.SetDraining(false);
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(client.running == 1);
+}
+
+TEST_CASE("a worker that ends tells whoever waits", "[worker]") {
+  Running it;
+  it.daemon.worker.Start();
+  CHECK(it.daemon.worker.RequestStop(std::chrono::seconds(20)));
+  it.daemon.worker.Join();
+  CHECK(absl::IsUnavailable(it.daemon.desk.Verify().status()));
+  CHECK(absl::IsUnavailable(it.daemon.desk.Resync(true).status()));
+}
+
+}  // namespace dws
