@@ -205,6 +205,11 @@ std::string EngineRegistry::Missing() const {
   return "";
 }
 
+uint32_t EngineRegistry::expected_ranks() const {
+  MutexLock lock(mutex_);
+  return ranks_.empty() ? 1 : ranks_.begin()->second.plan.engine_world_size;
+}
+
 std::vector<EngineRegistry::RankState> EngineRegistry::Ranks() const {
   MutexLock lock(mutex_);
   std::vector<RankState> states;

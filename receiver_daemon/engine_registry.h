@@ -84,6 +84,8 @@ class EngineRegistry {
   // Why there is none, in words: "engine rank 1 of 2 is not attached".
   std::string Missing() const;
   std::vector<RankState> Ranks() const;
+  // How many the engine has, as its ranks say; 1 while none is here.
+  uint32_t expected_ranks() const;
 
  private:
   struct Registration {

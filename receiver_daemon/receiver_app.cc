@@ -16,11 +16,13 @@
 #include "common/service/https_context.h"
 #include "common/service/lifecycle.h"
 #include "common/service/ports_file.h"
+#include "common/service/service_metrics.h"
 #include "common/service/tls_status.h"
 #include "receiver_daemon/attach_desk.h"
 #include "receiver_daemon/engine_registry.h"
 #include "receiver_daemon/engine_service.h"
 #include "receiver_daemon/operator_desk.h"
+#include "receiver_daemon/receiver_metrics.h"
 #include "receiver_daemon/receiver_operations.h"
 #include "receiver_daemon/subscription.h"
 #include "receiver_daemon/sync_links.h"
@@ -65,7 +67,10 @@ Generation FirstGeneration() {
 class ReceiverApp::Impl {
  public:
   explicit Impl(const ReceiverOptions& options)
-      : options_(options), pool_(options.threads), registry_(FirstGeneration(), changed_) {}
+      : options_(options),
+        metrics_(options.job_id, options.receiver_id),
+        pool_(options.threads),
+        registry_(FirstGeneration(), changed_) {}
   ~Impl() { Stop(); }
 
   Status Start();
@@ -82,6 +87,7 @@ class ReceiverApp::Impl {
 
   const ReceiverOptions options_;
   RealClock clock_;
+  ReceiverMetrics metrics_;
   PosixFileSystem file_system_;
   ThreadPool pool_;
   Lifecycle lifecycle_;
@@ -159,7 +165,8 @@ Status ReceiverApp::Impl::StartEngineSide() {
                           } else {
                             lifecycle_.SetNotReady(reason);
                           }
-                        }},
+                        },
+                    .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); }},
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,
                                   .staging_bytes_max = options_.staging_bytes},
                       .pause_timeout = limits::kPauseDeadline});
@@ -177,6 +184,13 @@ Status ReceiverApp::Impl::StartServers() {
                                 .worker = *worker_,
                                 .desk = operator_desk_,
                                 .clock = clock_});
+  metrics_.Show(
+      {.worker = *worker_, .subscription = *subscription_, .registry = registry_, .clock = clock_});
+  AddServiceMetrics(
+      metrics_.registry(),
+      {.lifecycle = &lifecycle_,
+       .draining = [this] { return operator_desk_.draining(); },
+       .certificate_expiry = [this] { return CertificateExpiry(credentials_.get()); }});
   admin_ = std::make_unique<AdminService>(
       *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {
         FillTlsStatus(credentials_.get(), tls);
@@ -209,7 +223,8 @@ Status ReceiverApp::Impl::StartServers() {
            .insecure = options_.insecure,
            .tls = credentials_ == nullptr ? nullptr
                                           : MakeHttpsContextSource(credentials_, options_.job_id)},
-          HealthPages(lifecycle_)));
+          DaemonPages(lifecycle_, metrics_.registry(),
+                      [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
   return OkStatus();
 }
 

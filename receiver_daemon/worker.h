@@ -74,6 +74,7 @@ class Worker {
   struct ActiveVerify {
     OperatorTaskPtr task;
     Verification reading;
+    bool described = true;  // by the senders, all of it so far
   };
   // What the senders describe for the version memory has; none: a rank whose sender cannot say.
   struct Described {

@@ -18,6 +18,7 @@ namespace dws {
 
 void Worker::TakeVerifies() {
   for (OperatorTaskPtr& task : parts_.desk.TakeVerifies()) {
+    described_ = {};  // a sender that was away may be back
     if (live_.at.has_value()) {
       verifies_.push_back({.task = std::move(task), .reading = Verification(weights_)});
       continue;
@@ -55,10 +56,12 @@ void Worker::VerifyNext() {
 
 void Worker::VerifyBatch(ActiveVerify& active) {
   Verification& reading = active.reading;
-  bool described = true;
   if (!reading.done()) {
+    bool described = false;
     const SliceBatch batch = reading.Next(verify_batch_bytes_);
-    CompareBatch(batch, Published(batch.rank, described), *active.task);
+    const std::vector<Digest>& expected = Published(batch.rank, described);
+    CompareBatch(batch, expected, *active.task);
+    active.described = active.described && described;
   }
   SetStageBytes(reading.done_bytes(), reading.total_bytes());
   const bool done = reading.done();
@@ -66,7 +69,7 @@ void Worker::VerifyBatch(ActiveVerify& active) {
     progress.done_bytes = reading.done_bytes();
     progress.total_bytes = reading.total_bytes();
     progress.version = live_.at->version;
-    progress.step = described
+    progress.step = active.described
                         ? "compares live memory with what the senders describe"
                         : "compares live memory with the digests kept since the commit: no sender "
                           "describes this version now";
@@ -87,7 +90,9 @@ void Worker::CompareBatch(const SliceBatch& batch, const std::vector<Digest>& ex
   for (size_t i = 0; i < found.size(); ++i) {
     const RankSlice slice = batch.slices[i];
     SliceState& known = live_.ranks[batch.rank.value()].slices[slice.value()];
-    const bool news = found[i] != known;
+    // What matches the digests of the commit was not known to differ from what is described now.
+    const bool news = found[i] != known ||
+                      found[i].Matches(live_.ranks[batch.rank.value()].published[slice.value()]);
     known = found[i];
     if (found[i].Matches(expected[slice.value()])) continue;
     live_.drifted = true;

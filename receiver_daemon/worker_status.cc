@@ -52,6 +52,7 @@ void Worker::PublishCommit(CommitReport report, uint64_t attach_mismatches) {
     if (report.repaired) ++status_.repairs;
     status_.delta_bytes += report.delta_bytes;
     status_.full_bytes += report.full_bytes;
+    status_.model_bytes += report.model_bytes;
     status_.mismatches.attach += attach_mismatches;
     status_.last_commit = report;
   }

@@ -56,6 +56,7 @@ struct WorkerStatus {
   uint64_t repairs = 0;
   uint64_t delta_bytes = 0;  // fetched in all commits; so is full_bytes
   uint64_t full_bytes = 0;
+  uint64_t model_bytes = 0;  // what they would have been without deltas
   std::optional<CommitReport> last_commit;
   uint64_t staging_bytes = 0;
   uint64_t staging_bytes_max = 0;

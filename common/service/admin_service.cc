@@ -14,7 +14,6 @@
 #include "common/model/limits.h"
 #include "common/service/build_version.h"
 #include "common/service/latest_streams.h"
-#include "common/service/protocol_version.h"
 #include "proto/admin.grpc.pb.h"
 
 namespace dws {
@@ -112,8 +111,7 @@ v1::StatusReply AdminService::Impl::Status() const {
   v1::StatusReply reply;
   operations_.FillStatus(reply);
   reply.set_build_version(std::string(kBuildVersion));
-  reply.mutable_build()->set_protocol_major(kProtocolMajor);
-  reply.mutable_build()->set_protocol_minor(kProtocolMinor);
+  FillBuildStatus(*reply.mutable_build());
   if (options_.fill_tls) options_.fill_tls(*reply.mutable_tls());
   // For people and for other machines' clocks: the daemon itself decides nothing by it.
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();

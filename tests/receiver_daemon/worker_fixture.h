@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -87,9 +88,11 @@ struct Client {
 };
 
 struct Daemon {
-  explicit Daemon(FakeTrainer& trainer_in, MemoryReceiverLedger& ledger_in)
+  explicit Daemon(FakeTrainer& trainer_in, MemoryReceiverLedger& ledger_in,
+                  std::function<void(const CommitReport&)> on_commit_in = {})
       : trainer(trainer_in),
         ledger(ledger_in),
+        on_commit(std::move(on_commit_in)),
         subscription({"sender:1"}, ledger.state().stream(), changed) {}
 
   void Connect() {
@@ -111,6 +114,7 @@ struct Daemon {
 
   FakeTrainer& trainer;
   MemoryReceiverLedger& ledger;
+  std::function<void(const CommitReport&)> on_commit;
   RealClock clock;
   ChangeSignal changed;
   ThreadPool pool{1};
@@ -129,7 +133,8 @@ struct Daemon {
                  .on_readiness =
                      [this](bool ready, const std::string& reason) {
                        readiness.push_back(ready ? "ready" : reason);
-                     }},
+                     },
+                 .on_commit = on_commit},
                 {.prepare = {.spool_folder = "/tmp", .staging_bytes_max = 1 << 24},
                  .pause_timeout = std::chrono::seconds(1),
                  .verify_batch_bytes = 1}};  // a slice at a time

@@ -151,6 +151,7 @@ TEST_CASE("both servers give one status, with the parts that are the same for al
     CHECK(reply.daemon() == "test");
     CHECK_FALSE(reply.build_version().empty());
     CHECK(reply.build().protocol_major() > 0);
+    CHECK_FALSE(reply.build().compiler().empty());
     CHECK(reply.tls().identity() == "dws://test");
     CHECK(reply.unix_seconds() > 1.6e9);
   }

@@ -1,0 +1,130 @@
+#include "receiver_daemon/receiver_metrics.h"
+
+#include <algorithm>
+#include <map>
+
+namespace dws {
+namespace {
+
+double Number(uint64_t value) { return static_cast<double>(value); }
+
+void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
+  scrape.Counter("dws_receiver_commits_total", "Versions committed.", Number(worker.commits));
+  scrape.Counter("dws_receiver_repairs_total", "Commits that took some tensors in full.",
+                 Number(worker.repairs));
+  scrape.Counter("dws_receiver_full_bytes_total",
+                 "What all committed versions would have been as full tensors, in bytes.",
+                 Number(worker.model_bytes));
+  constexpr const char* kFetched = "Bytes fetched for committed versions.";
+  scrape.Counter("dws_receiver_fetched_bytes_total", kFetched, Number(worker.delta_bytes),
+                 {{"kind", "delta"}});
+  scrape.Counter("dws_receiver_fetched_bytes_total", kFetched, Number(worker.full_bytes),
+                 {{"kind", "full"}});
+  // Those that alerts ask for are there from the start: a rate sees the first one too.
+  std::map<std::string, uint64_t> nacks = {{"data_loss", 0}, {"failed_precondition", 0}};
+  for (const auto& [reason, count] : worker.nacks) nacks[reason] = count;
+  for (const auto& [reason, count] : nacks) {
+    scrape.Counter("dws_receiver_nacks_total", "What was refused, by status code.", Number(count),
+                   {{"reason", reason}});
+  }
+  const MismatchCounts& mismatches = worker.mismatches;
+  const std::map<std::string, uint64_t> by_source = {{"delta", mismatches.delta},
+                                                     {"verify", mismatches.verify},
+                                                     {"attach", mismatches.attach},
+                                                     {"write", mismatches.write}};
+  for (const auto& [source, count] : by_source) {
+    scrape.Counter("dws_receiver_digest_mismatches_total",
+                   "Slices that were not what their digest says, by who found out.", Number(count),
+                   {{"source", source}});
+  }
+}
+
+void ShowWorker(Scrape& scrape, const WorkerStatus& worker, TimePoint now) {
+  scrape.Gauge("dws_receiver_staging_bytes", "Memory that holds fetched and staged weights now.",
+               Number(worker.staging_bytes));
+  scrape.Gauge("dws_receiver_staging_bytes_max", "--staging-bytes.",
+               Number(worker.staging_bytes_max));
+  scrape.Gauge("dws_receiver_engine_paused",
+               "1 while the engine is attached and has no version it may generate with.",
+               worker.paused_since.has_value() ? 1 : 0);
+  scrape.Gauge("dws_receiver_engine_paused_seconds", "For how long it has been so; 0: it is not.",
+               worker.paused_since.has_value() ? ToSeconds(now - *worker.paused_since) : 0);
+  const CommitReport last = worker.last_commit.value_or(CommitReport());
+  scrape.Gauge("dws_receiver_last_commit_timestamp_seconds",
+               "When a version was committed last, in seconds since 1970; 0: not yet.",
+               last.unix_seconds);
+  if (last.delta_bytes > 0 && last.elements > 0) {
+    scrape.Gauge("dws_receiver_density_ratio", "Changed elements of the last delta, of all.",
+                 Number(last.nnz) / Number(last.elements));
+  }
+}
+
+void ShowVersions(Scrape& scrape, const WorkerStatus& worker, const Subscription& subscription) {
+  uint64_t newest = 0;
+  double connected = 0;
+  const std::vector<Subscription::Peer> peers = subscription.Peers();
+  for (const Subscription::Peer& peer : peers) {
+    if (!peer.connected) continue;
+    ++connected;
+    if (peer.newest.has_value()) newest = std::max(newest, peer.newest->value());
+  }
+  const uint64_t committed = worker.live.has_value() ? worker.live->version.value() : 0;
+  scrape.Gauge("dws_receiver_committed_version", "The version the engine has; 0: none.",
+               Number(committed));
+  scrape.Gauge("dws_receiver_newest_version", "The newest version a connected sender offers.",
+               Number(newest));
+  scrape.Gauge("dws_receiver_version_lag", "How far the engine's version is behind the newest.",
+               Number(newest > committed ? newest - committed : 0));
+  constexpr const char* kHelp = "Senders: --sender, and those of them that are connected.";
+  scrape.Gauge("dws_receiver_senders", kHelp, connected, {{"state", "connected"}});
+  scrape.Gauge("dws_receiver_senders", kHelp, Number(peers.size()), {{"state", "configured"}});
+}
+
+void ShowEngine(Scrape& scrape, const EngineRegistry& registry) {
+  const std::vector<EngineRegistry::RankState> ranks = registry.Ranks();
+  const auto attached =
+      std::count_if(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.attached; });
+  constexpr const char* kHelp = "Engine ranks: those of the engine, and those that are attached.";
+  scrape.Gauge("dws_receiver_engine_ranks", kHelp, static_cast<double>(attached),
+               {{"state", "attached"}});
+  scrape.Gauge("dws_receiver_engine_ranks", kHelp, registry.expected_ranks(),
+               {{"state", "expected"}});
+}
+
+}  // namespace
+
+ReceiverMetrics::ReceiverMetrics(const std::string& job_id, const std::string& receiver_id)
+    : registry_({{"dws_job", job_id}, {"receiver_id", receiver_id}}),
+      fetch_seconds_(registry_.AddHistogram("dws_receiver_fetch_seconds",
+                                            "Fetching a version, of the slowest trainer rank.",
+                                            buckets::kStageSeconds)),
+      stage_seconds_(registry_.AddHistogram(
+          "dws_receiver_stage_seconds",
+          "Verifying and staging a fetched version, of the slowest trainer rank.",
+          buckets::kStageSeconds)),
+      commit_seconds_(registry_.AddHistogram(
+          "dws_receiver_commit_seconds", "Intent, pause, write, resume.", buckets::kStageSeconds)),
+      pause_seconds_(registry_.AddHistogram(
+          "dws_receiver_pause_seconds",
+          "For how long a commit kept an engine that was generating from it.",
+          buckets::kStallSeconds)) {}
+
+void ReceiverMetrics::OnCommit(const CommitReport& report) {
+  fetch_seconds_.Observe(ToSeconds(report.fetch));
+  stage_seconds_.Observe(ToSeconds(report.stage));
+  commit_seconds_.Observe(ToSeconds(report.commit));
+  // An engine that was paused before did not wait for this commit alone.
+  if (report.pause > Duration::zero()) pause_seconds_.Observe(ToSeconds(report.pause));
+}
+
+void ReceiverMetrics::Show(States states) {
+  registry_.OnCollect([states](Scrape& scrape) {
+    const WorkerStatus worker = states.worker.status();
+    ShowTotals(scrape, worker);
+    ShowWorker(scrape, worker, states.clock.Now());
+    ShowVersions(scrape, worker, states.subscription);
+    ShowEngine(scrape, states.registry);
+  });
+}
+
+}  // namespace dws

@@ -1,0 +1,90 @@
+// The numbers of a worker's life, as Prometheus reads them.
+#include "receiver_daemon/receiver_metrics.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "tests/receiver_daemon/worker_fixture.h"
+
+namespace dws {
+namespace {
+
+const std::string kLabels = "dws_job=\"job\",receiver_id=\"r\"";
+
+// The value of one sample; "" when there is none.
+std::string Sample(const ReceiverMetrics& metrics, const std::string& name,
+                   const std::string& label = "") {
+  const std::string text = "\n" + metrics.registry().Text();
+  for (const std::string& labels : {kLabels + (label.empty() ? "" : "," + label),
+                                    "dws_job=\"job\"," + label + "," + kLabels.substr(14)}) {
+    const std::string start = "\n" + name + "{" + labels + "} ";
+    if (const size_t at = text.find(start); at != std::string::npos) {
+      const size_t begin = at + start.size();
+      return text.substr(begin, text.find('\n', begin) - begin);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a receiver's metrics follow it from the first attach to a repair", "[metrics]") {
+  ReceiverMetrics metrics("job", "r");
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger, [&](const CommitReport& report) { metrics.OnCommit(report); });
+  metrics.Show({.worker = daemon.worker,
+                .subscription = daemon.subscription,
+                .registry = daemon.registry,
+                .clock = daemon.clock});
+  const auto value = [&](const std::string& name, const std::string& label = "") {
+    return Sample(metrics, "dws_receiver_" + name, label);
+  };
+  CHECK(value("senders", "state=\"configured\"") == "1");
+  CHECK(value("senders", "state=\"connected\"") == "0");
+  CHECK(value("nacks_total", "reason=\"data_loss\"") == "0");
+  CHECK(value("digest_mismatches_total", "source=\"verify\"") == "0");
+  CHECK(value("density_ratio").empty());
+
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(value("engine_ranks", "state=\"attached\"") == "1");
+  CHECK(value("engine_paused") == "1");
+  CHECK(std::stod(value("engine_paused_seconds")) > 0);
+
+  daemon.Offer({trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(value("engine_paused") == "0");
+  CHECK(value("committed_version") == "1");
+  CHECK(value("repairs_total") == "1");
+  CHECK(value("fetched_bytes_total", "kind=\"delta\"") == "0");
+  CHECK(value("digest_mismatches_total", "source=\"attach\"") == "2");
+  CHECK(value("pause_seconds_count") == "0");  // it was paused before
+  CHECK(std::stod(value("last_commit_timestamp_seconds")) > 1.6e9);
+
+  daemon.Offer({1, trainer.Publish()});
+  CHECK(value("version_lag") == "1");
+  trainer.damage_object = [](std::vector<std::byte>& object) { object.back() ^= std::byte{1}; };
+  REQUIRE(daemon.worker.Step().ok());
+  trainer.damage_object = [](auto&) {};
+  CHECK(value("version_lag") == "0");
+  CHECK(value("commits_total") == "2");
+  CHECK(value("pause_seconds_count") == "1");
+  CHECK(value("fetch_seconds_count") == "2");
+  CHECK(value("nacks_total", "reason=\"data_loss\"") == "1");
+
+  daemon.Offer({1, 2, trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(std::stod(value("density_ratio")) > 0);
+  CHECK(std::stod(value("fetched_bytes_total", "kind=\"delta\"")) > 0);
+  CHECK(value("full_bytes_total") == std::to_string(3 * (140'000 + 4 * 99)));
+
+  client.created.region.mutable_bytes()[0] ^= std::byte{1};
+  REQUIRE(daemon.desk.Verify().ok());
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(value("digest_mismatches_total", "source=\"verify\"") == "1");
+}
+
+}  // namespace dws
