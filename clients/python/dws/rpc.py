@@ -50,7 +50,8 @@ class DaemonConnection:
                 ("grpc.use_local_subchannel_pool", 1),
                 # A restarted daemon is met again at once, not after gRPC's minutes.
                 ("grpc.initial_reconnect_backoff_ms", 50),
-                ("grpc.min_reconnect_backoff_ms", 50),
+                # How long one attempt may take, in truth: a busy machine needs its time.
+                ("grpc.min_reconnect_backoff_ms", 5000),
                 ("grpc.max_reconnect_backoff_ms", 1000),
             ],
         )
