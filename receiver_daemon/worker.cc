@@ -14,6 +14,7 @@ Worker::Worker(Parts parts, Options options)
     : parts_(std::move(parts)),
       staging_bytes_max_(options.prepare.staging_bytes_max),
       verify_batch_bytes_(options.verify_batch_bytes),
+      pause_timeout_(options.pause_timeout),
       preparer_(parts_.senders, parts_.pool, parts_.clock, std::move(options.prepare)),
       pipeline_(parts_.senders, parts_.ledger, parts_.pool, parts_.clock, options.pause_timeout) {}
 

@@ -121,6 +121,7 @@ class Worker {
   const Parts parts_;
   const uint64_t staging_bytes_max_;
   const uint64_t verify_batch_bytes_;
+  const Duration pause_timeout_;
   Preparer preparer_;
   CommitPipeline pipeline_;
 

@@ -164,7 +164,7 @@ void Worker::PauseForDrift(const Status& cause) {
   const std::string why =
       drained_ ? "no repair while drained" : "not repaired yet: " + std::string(Message(cause));
   LeaseControl control(engine_->leases, parts_.clock);
-  const Status paused = control.Pause(limits::kPauseDeadline);
+  const Status paused = control.Pause(pause_timeout_);
   drift_paused_ = paused.ok();
   if (paused.ok()) SetPaused(true);
   LogError("drift_not_repaired", {{"version", live_.at->version.value()},

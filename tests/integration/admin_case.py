@@ -33,6 +33,7 @@ class AdminCase(IntegrationCase):
         self.attach()
         self.publish()
         self.await_version(self.dws_engine, 1)
+        self.await_ready()  # the engine hears of its release first
 
     def register(self) -> None:
         self.dws_trainer = self.trainer()

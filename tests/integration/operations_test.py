@@ -1,5 +1,6 @@
 """What an operator makes a receiver do, while versions come and things go wrong."""
 
+import json
 import threading
 import unittest
 import urllib.error
@@ -78,9 +79,9 @@ class VerifyTest(AdminCase):
         self.assertEqual([found.tensor for found in last.mismatched], ["a"])
         self.assertIn("digests kept since the commit", last.step)
         eventually(lambda: self.dws_engine.grant is None, lambda: "the engine is paused")
-        status = self.status()
-        self.assertFalse(status.ready)
-        self.assertIn("the engine is paused: live memory is not version 1", status.reason)
+        self.assertFalse(self.status().ready)
+        paused = "the engine is paused: live memory is not version 1"
+        eventually(lambda: paused in self.status().reason, lambda: str(self.status()))
         self.cluster.senders[0].start()
         self.dws_trainer.reconnect()
         self.publish()
@@ -139,10 +140,12 @@ class ResyncTest(AdminCase):
 
 
 class DrainTest(AdminCase):
+    def url(self, page: str) -> str:
+        return f"http://127.0.0.1:{self.cluster.receivers[0].ports['http']}/{page}"
+
     def ready_code(self) -> int:
-        url = f"http://127.0.0.1:{self.cluster.receivers[0].ports['http']}/readyz"
         try:
-            with urllib.request.urlopen(url, timeout=20) as reply:
+            with urllib.request.urlopen(self.url("readyz"), timeout=20) as reply:
                 return int(reply.status)
         except urllib.error.HTTPError as error:
             self.reason = error.read().decode()
@@ -158,6 +161,10 @@ class DrainTest(AdminCase):
         self.assertEqual(status.receiver.stage, "drained")
         eventually(lambda: self.ready_code() == 503, lambda: "not ready")
         self.assertIn("drained by an operator", self.reason)
+        with urllib.request.urlopen(self.url("status"), timeout=20) as page:
+            told = json.load(page)
+        self.assertEqual(told["drain"], "DRAIN_STATE_DRAINED")
+        self.assertEqual(told["receiver"]["last_commit"]["version"], "1")
         self.publish()
         eventually(lambda: self.status().receiver.newest_version == 2, lambda: str(self.status()))
         self.assertEqual(self.last("Verify").version, 1)
