@@ -9,12 +9,10 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/delta/block.h"
+#include "common/delta/frame_header.h"
 #include "common/model/delta_manifest.h"
 
 namespace dws {
-
-inline constexpr size_t kFrameHeaderBytes = 24;
-inline constexpr uint32_t kFrameBlocksMax = 65'536;
 
 // The bytes of one frame. `blocks` is not empty; the result stays below limits::kFrameBytesMax when
 // the caller groups blocks with FrameSize.
@@ -31,5 +29,9 @@ uint64_t FrameChecksum(ByteSpan frame);
 // Checks size and checksum against `entry` and reads the index. The views point into `frame`.
 // DATA_LOSS names what is damaged.
 Result<std::vector<EncodedBlockView>> ParseFrame(ByteSpan frame, const FrameEntry& entry);
+
+// The same without the manifest's checksum: what a frame says of its blocks when its bytes are not
+// to be trusted.
+Result<std::vector<EncodedBlockView>> ParseFrameBlocks(ByteSpan frame, uint32_t block_count);
 
 }  // namespace dws

@@ -91,6 +91,42 @@ Status CheckSlice(const SliceDelta& slice, const RankLayout::SliceEntry& layout,
   return OkStatus();
 }
 
+// What stands for the slices of a layout that is not known: anything is possible.
+constexpr RankLayout::SliceEntry kAnySlice = {.elements = limits::kTensorBytesMax,
+                                              .blocks = UINT32_MAX};
+
+// All but the layout's signature. `layout` may be null: then slices are as large as you like.
+Status CheckContents(const DeltaManifest& manifest, const RankLayout* layout,
+                     uint64_t frames_bytes) {
+  if (manifest.version.value() == 0 || manifest.base_version >= manifest.version) {
+    return DataLossError("manifest: version {} over base {}, expected a version above its base",
+                         manifest.version.value(), manifest.base_version.value());
+  }
+  const uint32_t slice_count =
+      layout != nullptr ? layout->slice_count() : static_cast<uint32_t>(limits::kSlicesMax);
+  uint64_t next_offset = 0;
+  uint32_t next_slice = 0;
+  for (const SliceDelta& slice : manifest.slices) {
+    if (slice.slice.value() < next_slice || slice.slice.value() >= slice_count) {
+      return DataLossError("manifest: slice {}, expected one from {} to below {}",
+                           slice.slice.value(), next_slice, slice_count);
+    }
+    next_slice = slice.slice.value() + 1;
+    const RankLayout::SliceEntry& entry =
+        layout != nullptr ? layout->slice(slice.slice) : kAnySlice;
+    if (Status status = CheckSlice(slice, entry, next_offset); !status.ok()) {
+      const std::string of =
+          layout != nullptr ? fmt::format(" of '{}'", layout->tensor(slice.slice).name) : "";
+      return Annotate(status, fmt::format("manifest: slice {}{}", slice.slice.value(), of));
+    }
+  }
+  if (next_offset != frames_bytes) {
+    return DataLossError("manifest: its frames have {} bytes, the object has {}", next_offset,
+                         frames_bytes);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 std::vector<std::byte> SerializeManifest(const DeltaManifest& manifest) {
@@ -142,28 +178,11 @@ Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout,
                                    ToString(manifest.layout_signature),
                                    ToString(layout.signature()));
   }
-  if (manifest.version.value() == 0 || manifest.base_version >= manifest.version) {
-    return DataLossError("manifest: version {} over base {}, expected a version above its base",
-                         manifest.version.value(), manifest.base_version.value());
-  }
-  uint64_t next_offset = 0;
-  uint32_t next_slice = 0;
-  for (const SliceDelta& slice : manifest.slices) {
-    if (slice.slice.value() < next_slice || slice.slice.value() >= layout.slice_count()) {
-      return DataLossError("manifest: slice {}, expected one from {} to below {}",
-                           slice.slice.value(), next_slice, layout.slice_count());
-    }
-    next_slice = slice.slice.value() + 1;
-    if (Status status = CheckSlice(slice, layout.slice(slice.slice), next_offset); !status.ok()) {
-      return Annotate(status, fmt::format("manifest: slice {} of '{}'", slice.slice.value(),
-                                          layout.tensor(slice.slice).name));
-    }
-  }
-  if (next_offset != frames_bytes) {
-    return DataLossError("manifest: its frames have {} bytes, the object has {}", next_offset,
-                         frames_bytes);
-  }
-  return OkStatus();
+  return CheckContents(manifest, &layout, frames_bytes);
+}
+
+Status CheckManifestAlone(const DeltaManifest& manifest, uint64_t frames_bytes) {
+  return CheckContents(manifest, nullptr, frames_bytes);
 }
 
 }  // namespace dws

@@ -27,5 +27,7 @@ uint64_t ManifestBytesMax(const RankLayout& layout);
 // layout.
 Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout,
                      uint64_t frames_bytes);
+// The same as far as it goes without the layout.
+Status CheckManifestAlone(const DeltaManifest& manifest, uint64_t frames_bytes);
 
 }  // namespace dws

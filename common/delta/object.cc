@@ -1,9 +1,7 @@
 #include "common/delta/object.h"
 
 #include <algorithm>
-#include <array>
 
-#include "common/base/check.h"
 #include "common/delta/checksum.h"
 #include "common/delta/compression.h"
 #include "common/delta/frame.h"
@@ -12,33 +10,6 @@
 
 namespace dws {
 namespace {
-
-// As PNG's: the high bit, both line ends and ^Z show what a text-mode transfer did.
-constexpr std::array<uint8_t, 8> kMagic = {0x89, 'D', 'W', 'S', '\r', '\n', 0x1A, '\n'};
-constexpr uint32_t kFormatVersion = 1;
-constexpr uint32_t kManifestCompressedFlag = 1;
-
-// Offsets in the header; bytes 48 to 55 are zero.
-constexpr size_t kVersionAt = 8;
-constexpr size_t kFlagsAt = 12;
-constexpr size_t kManifestBytesAt = 16;
-constexpr size_t kManifestRawBytesAt = 24;
-constexpr size_t kManifestChecksumAt = 32;
-constexpr size_t kFramesBytesAt = 40;
-constexpr size_t kReservedAt = 48;
-constexpr size_t kHeaderChecksumAt = 56;
-
-void StoreHeader(const ObjectHeader& header, std::byte* to) {
-  std::memcpy(to, kMagic.data(), kMagic.size());
-  StoreLe(to + kVersionAt, kFormatVersion);
-  StoreLe(to + kFlagsAt, header.manifest_compressed ? kManifestCompressedFlag : uint32_t{0});
-  StoreLe(to + kManifestBytesAt, header.manifest_bytes);
-  StoreLe(to + kManifestRawBytesAt, header.manifest_raw_bytes);
-  StoreLe(to + kManifestChecksumAt, header.manifest_checksum);
-  StoreLe(to + kFramesBytesAt, header.frames_bytes);
-  StoreLe(to + kReservedAt, uint64_t{0});
-  StoreLe(to + kHeaderChecksumAt, Checksum(ByteSpan(to, kHeaderChecksumAt)));
-}
 
 // The frames of one slice: their entries and, appended to `frames`, their bytes.
 SliceDelta BuildSlice(const SliceBlocks& slice, std::vector<std::byte>& frames) {
@@ -61,18 +32,7 @@ SliceDelta BuildSlice(const SliceBlocks& slice, std::vector<std::byte>& frames) 
   }
 }
 
-Result<std::vector<std::byte>> RawManifest(ByteSpan stored, const ObjectHeader& header) {
-  if (!header.manifest_compressed) return std::vector<std::byte>(stored.begin(), stored.end());
-  std::vector<std::byte> raw(header.manifest_raw_bytes);
-  if (Status status = Decompress(stored, raw); !status.ok()) return Annotate(status, "manifest");
-  return raw;
-}
-
 }  // namespace
-
-uint64_t ObjectHeader::total_bytes() const {
-  return kObjectHeaderBytes + manifest_bytes + frames_bytes;
-}
 
 std::vector<std::byte> BuildObject(DeltaManifest identity, std::span<const SliceBlocks> slices) {
   std::vector<std::byte> frames;
@@ -95,50 +55,17 @@ std::vector<std::byte> BuildObject(DeltaManifest identity, std::span<const Slice
   std::vector<std::byte> object;
   object.reserve(header.total_bytes());
   object.resize(kObjectHeaderBytes);
-  StoreHeader(header, object.data());
+  StoreObjectHeader(header, object.data());
   object.insert(object.end(), manifest.begin(), manifest.end());
   object.insert(object.end(), frames.begin(), frames.end());
   return object;
 }
 
-Result<ObjectHeader> ParseObjectHeader(ByteSpan bytes) {
-  if (bytes.size() < kObjectHeaderBytes) {
-    return DataLossError("object: {} bytes, a header has {}", bytes.size(), kObjectHeaderBytes);
-  }
-  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
-    return DataLossError("object: it does not begin with the eight bytes of a delta object");
-  }
-  // Every format version keeps magic, version and checksum where they are, so damage to the version
-  // is damage.
-  const uint64_t expected = LoadLe<uint64_t>(bytes.data() + kHeaderChecksumAt);
-  if (const uint64_t found = Checksum(bytes.first(kHeaderChecksumAt)); found != expected) {
-    return DataLossError("object header: checksum {:016x}, expected {:016x}", found, expected);
-  }
-  if (const uint32_t version = LoadLe<uint32_t>(bytes.data() + kVersionAt);
-      version != kFormatVersion) {
-    return UnimplementedError("object: format version {}, this build knows {}", version,
-                              kFormatVersion);
-  }
-  const uint32_t flags = LoadLe<uint32_t>(bytes.data() + kFlagsAt);
-  if (flags > kManifestCompressedFlag || LoadLe<uint64_t>(bytes.data() + kReservedAt) != 0) {
-    return DataLossError(
-        "object header: flags {:x} or reserved bytes are not as version 1 has them", flags);
-  }
-  const ObjectHeader header{
-      .manifest_bytes = LoadLe<uint64_t>(bytes.data() + kManifestBytesAt),
-      .frames_bytes = LoadLe<uint64_t>(bytes.data() + kFramesBytesAt),
-      .manifest_raw_bytes = LoadLe<uint64_t>(bytes.data() + kManifestRawBytesAt),
-      .manifest_checksum = LoadLe<uint64_t>(bytes.data() + kManifestChecksumAt),
-      .manifest_compressed = flags == kManifestCompressedFlag};
-  const bool sizes_agree = header.manifest_compressed
-                               ? header.manifest_bytes < header.manifest_raw_bytes
-                               : header.manifest_bytes == header.manifest_raw_bytes;
-  if (!sizes_agree || header.manifest_raw_bytes > limits::kManifestBytesMax ||
-      header.frames_bytes > limits::kObjectBytesMax) {
-    return DataLossError("object header: a manifest of {} bytes ({} stored) and {} bytes of frames",
-                         header.manifest_raw_bytes, header.manifest_bytes, header.frames_bytes);
-  }
-  return header;
+Result<std::vector<std::byte>> UnpackManifest(ByteSpan stored, const ObjectHeader& header) {
+  if (!header.manifest_compressed) return std::vector<std::byte>(stored.begin(), stored.end());
+  std::vector<std::byte> raw(header.manifest_raw_bytes);
+  if (Status status = Decompress(stored, raw); !status.ok()) return Annotate(status, "manifest");
+  return raw;
 }
 
 Result<DeltaManifest> ParseObjectManifest(ByteSpan head, const RankLayout& layout) {
@@ -156,7 +83,7 @@ Result<DeltaManifest> ParseObjectManifest(ByteSpan head, const RankLayout& layou
     return DataLossError("manifest: {} bytes, at most {} are possible for this layout",
                          header.manifest_raw_bytes, ManifestBytesMax(layout));
   }
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> raw, RawManifest(stored, header));
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> raw, UnpackManifest(stored, header));
   DWS_ASSIGN_OR_RETURN(DeltaManifest manifest, DeserializeManifest(raw));
   DWS_RETURN_IF_ERROR(CheckManifest(manifest, layout, header.frames_bytes));
   return manifest;

@@ -9,6 +9,7 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/delta/block.h"
+#include "common/delta/object_header.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/layout.h"
 
@@ -26,19 +27,9 @@ struct SliceBlocks {
 // those of `slices` (ascending) that have a block that is not empty.
 std::vector<std::byte> BuildObject(DeltaManifest identity, std::span<const SliceBlocks> slices);
 
-// The fixed-size header in front: tells how much to read next.
-struct ObjectHeader {
-  uint64_t manifest_bytes = 0;  // as stored (compressed)
-  uint64_t frames_bytes = 0;
-  uint64_t manifest_raw_bytes = 0;  // before compression
-  uint64_t manifest_checksum = 0;   // of the stored bytes
-  bool manifest_compressed = false;
-  uint64_t total_bytes() const;
-};
-inline constexpr size_t kObjectHeaderBytes = 64;
-
-// DATA_LOSS: damaged or truncated; UNIMPLEMENTED: a format version this build does not know.
-Result<ObjectHeader> ParseObjectHeader(ByteSpan bytes);
+// The bytes of a manifest before compression, from those stored, which `header` has accepted.
+// DATA_LOSS: they cannot be decompressed. Checks no checksum.
+Result<std::vector<std::byte>> UnpackManifest(ByteSpan stored, const ObjectHeader& header);
 
 // Parses header and manifest from the first bytes of an object (at least header + manifest) and
 // checks the manifest against `layout`: signature, slice numbers, frame tables inside the object,

@@ -1,9 +1,11 @@
 // dwsctl: the command line over both daemons.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <csignal>
+#include <cstring>
 #include <string>
 
 #include "common/service/build_version.h"
@@ -12,19 +14,26 @@
 int main(int argc, char** argv) {
   using dws::dwsctl::ExitCode;
 
-  CLI::App app("Asks DWS daemons (dws-sender, dws-receiver) how they are.", "dwsctl");
-  app.set_version_flag("--version", dws::VersionText("dwsctl"));
-  app.require_subcommand(1);
-  app.footer(dws::dwsctl::kExitCodeHelp);
+  // `dwsctl ... | head` is not an error: writes then fail with EPIPE, and the command ends.
+  std::signal(SIGPIPE, SIG_IGN);
+  dws::dwsctl::Console console(STDOUT_FILENO, STDERR_FILENO);
+  dws::dwsctl::Context context{.console = console};
 
-  dws::dwsctl::Outcome outcome;
-  dws::dwsctl::AddStatusCommand(app, outcome);
+  CLI::App app("Looks after DWS daemons (dws-sender, dws-receiver).", "dwsctl");
+  app.set_version_flag("--version", dws::VersionText("dwsctl"),
+                       "Print version and build, and exit");
+  app.require_subcommand(1);
+  app.footer("dwsctl COMMAND --help describes a command, with examples.\n\n" +
+             std::string(dws::dwsctl::kExitCodeHelp));
+  dws::dwsctl::AddAllCommands(app, context);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's way to say --help, --version or a wrong flag
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
-  fmt::print("{}", outcome.out);
-  fmt::print(stderr, "{}", outcome.error);
-  return static_cast<int>(outcome.code);
+  if (const int error = console.out_errno(); error != 0) {
+    console.Error(fmt::format("dwsctl: the output cannot be written: {}\n", std::strerror(error)));
+    return static_cast<int>(ExitCode::kFile);
+  }
+  return static_cast<int>(context.code);
 }

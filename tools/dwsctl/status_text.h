@@ -1,14 +1,35 @@
-// A daemon's status for people, in 80 columns.
+// A daemon's status for people.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "proto/admin.pb.h"
 
 namespace dws::dwsctl {
 
-// Pure. Names from outside are cut and cleaned of control characters; of many retained versions the
-// newest are shown and the others counted.
-std::string FormatStatus(const v1::StatusReply& status);
+// Pure. Lines of at most `columns` columns, when that is 80 or more. Names from outside are cut and
+// cleaned, reasons and errors wrapped; of many retained versions the newest are shown and the
+// others counted.
+std::string FormatStatus(const v1::StatusReply& status, size_t columns);
+
+// Parts of it that other commands show as well.
+
+// "3:00000000000012340000000000000000"; "none yet".
+std::string FormatStream(const v1::StreamId& stream);
+// "dws-sender 0.1.0, job run-7, up 3 min 12 s".
+std::string FormatTitle(const v1::StatusReply& status);
+// "  key       value", the value wrapped.
+std::string FormatKeyLine(std::string_view key, std::string_view value, size_t columns);
+// The peers of a sender; what their last errors were below.
+std::string FormatReceiverTable(const v1::SenderStatus& sender, size_t columns);
+// The newest `shown` of the versions that a sender retains.
+std::string FormatVersionTable(const v1::SenderStatus& sender, size_t shown);
+// The senders of a receiver; what their last errors were below.
+std::string FormatSenderTable(const v1::ReceiverStatus& receiver, size_t columns);
+// What is in flight: "129, fetching, 45 % of 1.2 MiB", "nothing in flight".
+std::string FormatTarget(const v1::ReceiverStatus& receiver);
+// What the last commit brought and how long it took; "" before the first.
+std::string FormatLastCommit(const v1::ReceiverStatus& receiver, size_t columns);
 
 }  // namespace dws::dwsctl

@@ -1,12 +1,15 @@
 #include "tools/dwsctl/text_table.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ctime>
 
 #include "common/base/check.h"
+#include "tools/dwsctl/printable.h"
 
 namespace dws::dwsctl {
 namespace {
@@ -21,8 +24,7 @@ std::string FormatRow(const std::vector<Column>& columns, const std::vector<size
   std::string line(indent, ' ');
   for (size_t i = 0; i < columns.size(); ++i) {
     if (i > 0) line += "  ";
-    line += columns[i].left ? fmt::format("{:<{}}", cells[i], widths[i])
-                            : fmt::format("{:>{}}", cells[i], widths[i]);
+    line += Padded(cells[i], widths[i], columns[i].left);
   }
   line.resize(LastFilled(line));
   return line + "\n";
@@ -59,23 +61,24 @@ std::string FormatShare(uint64_t part, uint64_t whole) {
   return fmt::format("{:.2f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string Printable(std::string_view text, size_t width_max) {
-  DWS_CHECK(width_max >= 4);
-  std::string printable(text.substr(0, width_max));
-  if (text.size() > width_max) {
-    printable.resize(width_max - 3);
-    // Not inside a UTF-8 character: drop the bytes that continue one, and the one they follow.
-    const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
-    if (continues(text[printable.size()])) {
-      while (!printable.empty() && continues(printable.back())) printable.pop_back();
-      if (!printable.empty()) printable.pop_back();
-    }
-    printable += "...";
+std::string FormatRatio(uint64_t whole, uint64_t part) {
+  if (whole == 0 || part == 0) return "-";
+  const double ratio = static_cast<double>(whole) / static_cast<double>(part);
+  return ratio < 9.95 ? fmt::format("{:.1f}x", ratio) : fmt::format("{:.0f}x", ratio);
+}
+
+std::string FormatVersion(uint64_t version) {
+  return version == 0 ? "-" : fmt::format("{}", version);
+}
+
+std::string FormatUnixTime(double unix_seconds) {
+  if (!std::isfinite(unix_seconds) || unix_seconds <= 0 || unix_seconds > 253402300799.0) {
+    return "-";
   }
-  for (char& c : printable) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  }
-  return printable;
+  const auto seconds = static_cast<std::time_t>(unix_seconds);
+  std::tm utc{};
+  if (gmtime_r(&seconds, &utc) == nullptr) return "-";
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", utc);
 }
 
 std::string FormatTable(const std::vector<Column>& columns,
@@ -88,7 +91,7 @@ std::string FormatTable(const std::vector<Column>& columns,
   }
   for (const std::vector<std::string>& row : rows) {
     DWS_CHECK(row.size() == columns.size());
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], TextWidth(row[i]));
   }
   std::string table = FormatRow(columns, widths, titles, indent);
   for (const std::vector<std::string>& row : rows) table += FormatRow(columns, widths, row, indent);

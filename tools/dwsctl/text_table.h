@@ -1,4 +1,4 @@
-// Plain text for people: figures with units and tables, made to fit 80 columns.
+// Plain text for people: figures with units, and tables.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,6 @@
 
 namespace dws::dwsctl {
 
-inline constexpr size_t kTextColumns = 80;
-
 // "512 B", "12.3 KiB", "4.0 GiB".
 std::string FormatBytes(uint64_t bytes);
 // "830 us", "12.4 ms", "3.2 s", "4 min 12 s", "3 h 20 min", "5 d 1 h".
@@ -18,9 +16,12 @@ std::string FormatSeconds(double seconds);
 // `part` of `whole`: "0.83 %", "-" of nothing.
 std::string FormatShare(uint64_t part, uint64_t whole);
 
-// `text` without what would confuse a terminal (control characters become '?'), cut to `width_max`
-// bytes with "..." at the end.
-std::string Printable(std::string_view text, size_t width_max);
+// How many times `part` fits in `whole`: "8.1x", "120x", "-" of nothing.
+std::string FormatRatio(uint64_t whole, uint64_t part);
+// "-" for 0, which is no version.
+std::string FormatVersion(uint64_t version);
+// "2026-03-01 12:00:05 UTC", "-" for none.
+std::string FormatUnixTime(double unix_seconds);
 
 struct Column {
   std::string_view title;
@@ -28,7 +29,7 @@ struct Column {
 };
 
 // The rows under a line of titles, columns as wide as they need, two spaces between them, each line
-// after `indent` spaces. Every row has one cell a column.
+// after `indent` spaces. Every row has one cell a column, of clean text (printable.h).
 std::string FormatTable(const std::vector<Column>& columns,
                         const std::vector<std::vector<std::string>>& rows, size_t indent);
 

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string>
 
-#include "tools/dwsctl/text_table.h"
+#include "tools/dwsctl/printable.h"
 
 namespace dws::dwsctl {
 namespace {
@@ -37,7 +37,7 @@ v1::StatusReply SenderReply() {
 size_t WidestLine(const std::string& text) {
   std::istringstream lines(text);
   size_t widest = 0;
-  for (std::string line; std::getline(lines, line);) widest = std::max(widest, line.size());
+  for (std::string line; std::getline(lines, line);) widest = std::max(widest, TextWidth(line));
   return widest;
 }
 
@@ -54,20 +54,20 @@ TEST_CASE("a sender's status names its stream, its versions and its receivers", 
   receiver.set_pause_seconds(0.0021);
   receiver.set_last_error("verify: digest of tensor 'w' differs");
 
-  CHECK(FormatStatus(reply) ==
+  CHECK(FormatStatus(reply, 80) ==
         "dws-sender 0.1.0, job run-7, up 3 min 12 s\n"
         "  state     ready\n"
         "  stream    3:00000000000012340000000000000000\n"
         "  rank      0 of 2, epoch 0\n"
         "  trainer   absent\n"
         "  newest    12\n"
-        "  memory    snapshot 53.0 MiB, retained deltas 0 B\n"
+        "  memory    snapshot 53.0 MiB, retained deltas 0 B, versions 1\n"
         "\n"
-        "  version  base  density   wire  full size  capture\n"
-        "       12    11   0.83 %  900 B  195.3 KiB  12.4 ms\n"
+        "  version  base  density   wire  reduced  capture   age  committed\n"
+        "       12    11   0.83 %  900 B     222x  12.4 ms  0 us          0\n"
         "\n"
-        "  receiver   state    commit  staged  fetched   pause\n"
-        "  rollout-0  present      11      12  1.0 KiB  2.1 ms\n"
+        "  receiver   state    commit  lag  staged  fetched   pause  nacks\n"
+        "  rollout-0  present      11    1      12  1.0 KiB  2.1 ms      0\n"
         "    rollout-0: verify: digest of tensor 'w' differs\n");
 }
 
@@ -93,15 +93,16 @@ TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl
   rank.set_generation(1);
   rank.set_client("dws-python 0.1");
 
-  CHECK(FormatStatus(reply) ==
+  CHECK(FormatStatus(reply, 80) ==
         "dws-receiver 0.1.0, job none, up 0 us\n"
         "  state     not ready: waiting for engine rank 0 of 1 to attach\n"
         "  receiver  rollout-0\n"
         "  stream    none yet\n"
-        "  committed 4\n"
+        "  committed 4, newest offered -\n"
         "  target    5, fetching\n"
-        "  commits   4, repairs 0\n"
+        "  commits   4, repairs 0, refused 0\n"
         "  pause     2.1 ms (last)\n"
+        "  memory    staging 0 B\n"
         "\n"
         "  sender          state      rank  newest\n"
         "  127.0.0.1:7700  connected     0       5\n"
@@ -115,7 +116,7 @@ TEST_CASE("of many retained versions the newest are shown and the others counted
   for (uint64_t version = 13; version <= 40; ++version) {
     reply.mutable_sender()->add_versions()->set_version(version);
   }
-  const std::string text = FormatStatus(reply);
+  const std::string text = FormatStatus(reply, 80);
   CHECK(text.find("\n       40  ") != std::string::npos);
   CHECK(text.find("\n       31  ") != std::string::npos);
   CHECK(text.find("\n       30  ") == std::string::npos);
@@ -125,7 +126,7 @@ TEST_CASE("of many retained versions the newest are shown and the others counted
 TEST_CASE("a version without a base is shown as served in full", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   reply.mutable_sender()->mutable_versions(0)->set_base_version(0);
-  CHECK(FormatStatus(reply).find("       12  full   0.83 %") != std::string::npos);
+  CHECK(FormatStatus(reply, 80).find("       12  full   0.83 %") != std::string::npos);
 }
 
 TEST_CASE("the longest values still fit 80 columns and stay on their line", "[dwsctl]") {
@@ -145,8 +146,8 @@ TEST_CASE("the longest values still fit 80 columns and stay on their line", "[dw
   peer.set_fetched_bytes(huge);
   peer.set_pause_seconds(86'400);
   peer.set_last_error(std::string(4096, 'e'));
-  CHECK(WidestLine(FormatStatus(sender)) <= kTextColumns);
-  CHECK(FormatStatus(sender).find("\nsecond") == std::string::npos);
+  CHECK(WidestLine(FormatStatus(sender, 80)) <= 80);
+  CHECK(FormatStatus(sender, 80).find("\nsecond") == std::string::npos);
 
   v1::StatusReply receiver;
   receiver.mutable_receiver()->set_receiver_id(name);
@@ -158,14 +159,70 @@ TEST_CASE("the longest values still fit 80 columns and stay on their line", "[dw
   rank.set_engine_rank(4095);
   rank.set_generation(1'000'000);
   rank.set_client(name);
-  CHECK(WidestLine(FormatStatus(receiver)) <= kTextColumns);
+  CHECK(WidestLine(FormatStatus(receiver, 80)) <= 80);
+}
+
+TEST_CASE("status says how the daemon was built, what its certificate is and that it drains",
+          "[dwsctl]") {
+  v1::StatusReply reply;
+  reply.set_daemon("dws-receiver");
+  reply.set_build_version("0.1.0");
+  reply.set_ready(true);
+  reply.set_drain(v1::DRAIN_STATE_DRAINED);
+  reply.set_unix_seconds(1'772'366'405);
+  v1::BuildStatus& build = *reply.mutable_build();
+  build.set_commit("0a1b2c3");
+  build.set_compiler("gcc 12.2.0");
+  build.set_configuration("opt static");
+  build.set_protocol_major(1);
+  v1::TlsStatus& tls = *reply.mutable_tls();
+  tls.set_enabled(true);
+  tls.set_identity("dws://run-7/receive/rollout-0");
+  tls.set_expires_unix_seconds(1'772'366'405 + 86'400 * 3);
+  v1::ReceiverStatus& receiver = *reply.mutable_receiver();
+  receiver.set_receiver_id("rollout-0");
+  receiver.set_staging_bytes(1 << 20);
+  receiver.set_staging_bytes_max(256 << 20);
+  v1::LastCommit& commit = *receiver.mutable_last_commit();
+  commit.set_version(128);
+  commit.set_fetched_bytes(1 << 20);
+  commit.set_full_bytes(120 << 20);
+  commit.set_nnz(83);
+  commit.set_elements(10'000);
+  commit.set_fetch_seconds(0.2);
+  commit.set_stage_seconds(0.1);
+  commit.set_pause_seconds(0.0021);
+  commit.set_commit_seconds(0.004);
+  commit.set_repaired(true);
+  commit.set_unix_seconds(1'772'366'400);
+  CHECK(FormatStatus(reply, 80) ==
+        "dws-receiver 0.1.0, job none, up 0 us\n"
+        "  state     ready\n"
+        "  drain     drained; dwsctl drain --undo ends it\n"
+        "  build     commit 0a1b2c3, gcc 12.2.0, opt static, protocol 1.0\n"
+        "  tls       on, dws://run-7/receive/rollout-0, until 2026-03-04 12:00:05 UTC (in\n"
+        "            3 d 0 h)\n"
+        "  receiver  rollout-0\n"
+        "  stream    none yet\n"
+        "  committed -, newest offered -\n"
+        "  target    nothing in flight\n"
+        "  commits   0, repairs 0, refused 0\n"
+        "  pause     0 us (last)\n"
+        "  last      version 128, 1.0 MiB fetched, 120x less than in full, density 0.83\n"
+        "            %, some tensors in full; fetch 200.0 ms, stage 100.0 ms, commit 4.0\n"
+        "            ms, pause 2.1 ms; 2026-03-01 12:00:00 UTC\n"
+        "  memory    staging 1.0 MiB of 256.0 MiB\n"
+        "\n"
+        "  no sender is configured\n"
+        "\n"
+        "  no engine rank has attached\n");
 }
 
 TEST_CASE("a daemon of an unknown kind is shown as far as it is known", "[dwsctl]") {
   v1::StatusReply reply;
   reply.set_daemon("dws-other");
   reply.set_ready(true);
-  CHECK(FormatStatus(reply) == "dws-other , job none, up 0 us\n  state     ready\n");
+  CHECK(FormatStatus(reply, 80) == "dws-other , job none, up 0 us\n  state     ready\n");
 }
 
 }  // namespace dws::dwsctl

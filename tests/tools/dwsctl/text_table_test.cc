@@ -37,15 +37,18 @@ TEST_CASE("a share of nothing is no number", "[dwsctl]") {
   CHECK(FormatShare(0, 0) == "-");
 }
 
-TEST_CASE("printable text has no control characters", "[dwsctl]") {
-  CHECK(Printable("a\x1b[31mb\n\x7f", 80) == "a?[31mb??");
+TEST_CASE("a ratio keeps one decimal while it is small", "[dwsctl]") {
+  CHECK(FormatRatio(200'000, 900) == "222x");
+  CHECK(FormatRatio(30, 20) == "1.5x");
+  CHECK(FormatRatio(0, 20) == "-");
+  CHECK(FormatRatio(20, 0) == "-");
 }
 
-TEST_CASE("printable text is cut where it is too wide, not inside a character", "[dwsctl]") {
-  CHECK(Printable("rollout", 7) == "rollout");
-  CHECK(Printable("rollouts", 7) == "roll...");
-  CHECK(Printable("roll\u00fcouts", 8) == "roll...");
-  CHECK(Printable("rol\u00fcoutss", 8) == "rol\u00fc...");
+TEST_CASE("moments are printed in UTC, and none as a dash", "[dwsctl]") {
+  CHECK(FormatUnixTime(0) == "-");
+  CHECK(FormatUnixTime(1'772'366'405.7) == "2026-03-01 12:00:05 UTC");
+  CHECK(FormatUnixTime(1e300) == "-");
+  CHECK(FormatUnixTime(std::numeric_limits<double>::quiet_NaN()) == "-");
 }
 
 TEST_CASE("a table aligns figures to the right and names to the left", "[dwsctl]") {
@@ -54,6 +57,11 @@ TEST_CASE("a table aligns figures to the right and names to the left", "[dwsctl]
         "  name        wire\n"
         "  a       12.0 KiB\n"
         "  longer       3 B\n");
+  CHECK(FormatTable({{.title = "n", .left = true}, {.title = "x"}}, {{"\u65e5", "1"}, {"abc", "2"}},
+                    0) ==
+        "n    x\n"
+        "\u65e5   1\n"
+        "abc  2\n");
 }
 
 }  // namespace dws::dwsctl

@@ -1,0 +1,55 @@
+// A gRPC server in this process that answers as a daemon, and dwsctl's command line run against it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/admin.pb.h"
+#include "tools/dwsctl/exit_code.h"
+
+namespace dws::dwsctl {
+
+// What it answers. Set before the first call.
+struct FakeAnswers {
+  FakeAnswers();  // a receiver, ready, at version 12
+
+  v1::StatusReply reply;
+  int error_code = 0;  // of every call, a grpc::StatusCode; 0 = none
+  std::string error;
+  std::vector<v1::OperationProgress> progress;  // of Verify, Resync and Drain
+  bool hang = false;         // operations do not end after the last of `progress`
+  v1::ResyncRequest resync;  // what they were called with
+  v1::DrainRequest drain;
+  int calls = 0;  // operations begun
+};
+
+// Lifecycle: listens on a TCP port and on `socket` until the destructor.
+class FakeDaemon {
+ public:
+  explicit FakeDaemon(const std::string& socket);
+  ~FakeDaemon();
+
+  std::string address() const;
+  FakeAnswers answers;
+
+ private:
+  class Service;
+  int port_ = 0;
+  std::unique_ptr<Service> service_;
+  struct Server;
+  std::unique_ptr<Server> server_;
+};
+
+struct Ran {
+  ExitCode code = ExitCode::kUsage;
+  std::string out;
+  std::string error;
+};
+
+// What main does with a command line, its output not being a terminal. CLI::ParseError when the
+// line is wrong.
+Ran RunLine(const std::string& line);
+
+}  // namespace dws::dwsctl

@@ -1,0 +1,220 @@
+// Commands whose answers are streams, against a real gRPC server in this process.
+#include <CLI/CLI.hpp>
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/fakes/temp_folder.h"
+#include "tests/tools/dwsctl/fake_daemon.h"
+
+namespace dws::dwsctl {
+namespace {
+
+v1::OperationProgress Progress(const std::string& step, uint64_t done, bool finished) {
+  v1::OperationProgress progress;
+  progress.set_step(step);
+  progress.set_done_bytes(done);
+  progress.set_total_bytes(2048);
+  progress.set_version(12);
+  progress.set_finished(finished);
+  return progress;
+}
+
+std::vector<nlohmann::json> JsonLines(const std::string& text) {
+  std::vector<nlohmann::json> objects;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    objects.push_back(nlohmann::json::parse(line));
+  }
+  return objects;
+}
+
+}  // namespace
+
+TEST_CASE("verify says what was compared, and shows its steps", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  daemon.answers.progress = {Progress("comparing", 1024, false), Progress("comparing", 1500, false),
+                             Progress("done", 2048, true)};
+  const Ran ran = RunLine("verify --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kOk);
+  CHECK(ran.out == "rollout-0: 2.0 KiB of weights compared, all as published at version 12\n");
+  CHECK(ran.error == "comparing\ndone\n");
+}
+
+TEST_CASE("verify of weights that differ lists them and exits with 5", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  v1::OperationProgress last = Progress("done", 2048, true);
+  last.set_mismatches(3);
+  for (uint32_t slice = 0; slice < 2; ++slice) {
+    v1::SliceMismatch& mismatch = *last.add_mismatched();
+    mismatch.set_tensor("layer.weight");
+    mismatch.set_rank_slice(slice);
+    mismatch.set_version(12);
+    mismatch.mutable_expected()->set_lane0(0xABC);
+    if (slice == 0) mismatch.mutable_found()->set_lane0(0xDEF);
+  }
+  daemon.answers.progress = {last};
+  const Ran ran = RunLine("verify --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kMismatch);
+  CHECK(ran.out ==
+        "rollout-0: 3 slices differ from what was published, compared at version 12; the receiver "
+        "takes them in full by itself, `dwsctl watch` shows it\n"
+        "  tensor        rank  slice  version  expected          found\n"
+        "  layer.weight     0      0       12  0000000000000abc  0000000000000def\n"
+        "  layer.weight     0      1       12  0000000000000abc  ranks differ\n"
+        "  and 1 more\n");
+  CHECK(RunLine("verify --json --address " + daemon.address()).code == ExitCode::kMismatch);
+}
+
+TEST_CASE("operations print every message as a line of JSON", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  daemon.answers.progress = {Progress("comparing", 1024, false), Progress("done", 2048, true)};
+  for (const std::string command : {"verify", "resync", "drain"}) {
+    const Ran ran = RunLine(command + " --json --address " + daemon.address());
+    INFO(command);
+    CHECK(ran.code == ExitCode::kOk);
+    CHECK(ran.error.empty());
+    const auto objects = JsonLines(ran.out);
+    REQUIRE(objects.size() == 2);
+    CHECK(objects[0]["finished"] == false);
+    CHECK(objects[1]["finished"] == true);
+    CHECK(objects[1]["done_bytes"] == "2048");
+    CHECK(objects[1]["mismatched"].is_array());
+  }
+}
+
+TEST_CASE("resync asks for what its flag says, and reports the version", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  daemon.answers.progress = {Progress("", 2048, true)};
+  const Ran ran = RunLine("resync --address " + daemon.address());
+  CHECK(ran.out == "rollout-0: in step with the senders at version 12, 2.0 KiB looked at\n");
+  CHECK_FALSE(daemon.answers.resync.full());
+  RunLine("resync --full --address " + daemon.address());
+  CHECK(daemon.answers.resync.full());
+}
+
+TEST_CASE("drain says what it means, waits or not, and undoes", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  daemon.answers.progress = {Progress("waiting", 0, false), Progress("drained", 0, true)};
+  const Ran waited = RunLine("drain --address " + daemon.address());
+  CHECK(waited.code == ExitCode::kOk);
+  CHECK(waited.out.starts_with("rollout-0: drained at version 12, nothing is in flight;"));
+
+  daemon.answers.progress.pop_back();
+  daemon.answers.hang = true;
+  const Ran begun = RunLine("drain --no-wait --address " + daemon.address());
+  CHECK(begun.code == ExitCode::kOk);
+  CHECK(begun.out == "rollout-0: draining; `dwsctl status` says when it is done\n");
+
+  daemon.answers.hang = false;
+  daemon.answers.progress = {Progress("", 0, true)};
+  const Ran undone = RunLine("drain --undo --address " + daemon.address());
+  CHECK(undone.out == "rollout-0: the drain is over\n");
+  CHECK(daemon.answers.drain.undo());
+}
+
+TEST_CASE("an operation that the daemon refuses exits with 4 and its reason", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("sender.sock"));
+  daemon.answers.reply.mutable_sender();
+  daemon.answers.progress = {};
+  daemon.answers.error_code = 9;
+  daemon.answers.error = "a sender has nothing to resync";
+  const Ran ran = RunLine("resync --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kRefused);
+  CHECK(ran.error.find("a sender has nothing to resync") != std::string::npos);
+  CHECK(ran.out.empty());
+}
+
+TEST_CASE("an operation that ends without a result is no success", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  daemon.answers.progress = {Progress("comparing", 1024, false)};
+  const Ran ran = RunLine("verify --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kRefused);
+  CHECK(ran.error.find("without a result") != std::string::npos);
+}
+
+TEST_CASE("a daemon that falls silent in an operation is hung up on", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  daemon.answers.progress = {Progress("comparing", 1024, false)};
+  daemon.answers.hang = true;
+  const Ran ran = RunLine("drain --timeout 0.3 --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kUnreachable);
+  CHECK(ran.error.find("said nothing for 300 ms") != std::string::npos);
+  CHECK(ran.error.find("goes on draining") != std::string::npos);
+}
+
+TEST_CASE("watch --count prints so many lines of each daemon", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon receiver(folder.File("receiver.sock"));
+  FakeDaemon sender(folder.File("sender-0.sock"));
+  sender.answers.reply.mutable_sender()->set_trainer_present(true);
+  const Ran ran = RunLine("watch --count 2 --run-dir " + folder.path());
+  CHECK(ran.code == ExitCode::kOk);
+  size_t receivers = 0;
+  size_t senders = 0;
+  std::istringstream lines(ran.out);
+  for (std::string line; std::getline(lines, line);) {
+    receivers += line.starts_with("rollout-0: version 12, lag 0") ? 1 : 0;
+    senders += line.starts_with("sender 0: version -") ? 1 : 0;
+  }
+  CHECK(receivers == 2);
+  CHECK(senders == 2);
+}
+
+TEST_CASE("watch --once --json tells which daemon said what, and which did not", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  const Ran ran = RunLine("watch --once --json --address " + daemon.address() + " --socket " +
+                          folder.File("absent.sock"));
+  CHECK(ran.code == ExitCode::kUnreachable);
+  const auto objects = JsonLines(ran.out);
+  REQUIRE(objects.size() == 2);
+  for (const auto& object : objects) {
+    if (object["target"] == daemon.address()) {
+      CHECK(object["status"]["receiver"]["committed_version"] == "12");
+    } else {
+      CHECK(object["target"] == folder.File("absent.sock"));
+      CHECK(object["error"].get<std::string>().find("no daemon answers") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("watch --once of a daemon that is not ready exits with 1", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  daemon.answers.reply.set_ready(false);
+  daemon.answers.reply.set_reason("no sender connected");
+  const Ran ran = RunLine("watch --once --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kNotReady);
+  CHECK(ran.out.find("not ready: no sender connected") != std::string::npos);
+}
+
+TEST_CASE("watch connects again after the daemon ended the call", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  // Each call ends after three statuses: the fourth event says so, later ones are statuses again.
+  const Ran ran = RunLine("watch --count 6 --json --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kOk);
+  const auto objects = JsonLines(ran.out);
+  REQUIRE(objects.size() == 6);
+  CHECK(objects[3]["error"].get<std::string>().find("ended the call") != std::string::npos);
+  CHECK(objects[5].contains("status"));
+}
+
+TEST_CASE("a watch of nothing is a wrong command line", "[dwsctl]") {
+  TempFolder folder;
+  CHECK(RunLine("watch --once --run-dir " + folder.path()).code == ExitCode::kUnreachable);
+  CHECK(RunLine("watch --once --address localhost").code == ExitCode::kUsage);
+  CHECK_THROWS_AS(RunLine("watch --interval 0.01"), CLI::ParseError);
+  CHECK_THROWS_AS(RunLine("watch --once --count 2"), CLI::ParseError);
+}
+
+}  // namespace dws::dwsctl

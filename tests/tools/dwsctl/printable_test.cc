@@ -1,0 +1,59 @@
+#include "tools/dwsctl/printable.h"
+
+#include <catch2/catch.hpp>
+
+namespace dws::dwsctl {
+
+TEST_CASE("nothing that a terminal obeys gets through", "[dwsctl]") {
+  CHECK(Clean("a\x1b[31mb\n\t\x7f") == "a?[31mb???");
+  CHECK(Clean("\u009b31m") == "?31m");  // CSI as one character
+  CHECK(Clean("\x9b"
+              "31m") == "?31m");  // and as one byte
+  CHECK(Clean("\x1b]0;title\x07") == "?]0;title?");
+  CHECK(Clean(std::string_view("a\0b", 3)) == "a?b");
+}
+
+TEST_CASE("nothing that makes a name look like another gets through", "[dwsctl]") {
+  CHECK(Clean("rollout\u202e0-tuo") == "rollout?0-tuo");  // right to left from here
+  CHECK(Clean("a\u200bb") == "a?b");                      // of no width
+  CHECK(Clean("a\u2028b\u2029c") == "a?b?c");             // line ends
+  CHECK(Clean("\ufeff") == "?");
+}
+
+TEST_CASE("bytes that are no UTF-8 are shown as such, and what follows them is kept", "[dwsctl]") {
+  CHECK(Clean("a\xff"
+              "b") == "a?b");
+  CHECK(Clean("\xc3") == "?");
+  CHECK(Clean("\xc0\xaf") == "??");            // overlong
+  CHECK(Clean("\xed\xa0\x80") == "???");       // a surrogate
+  CHECK(Clean("\xf4\x90\x80\x80") == "????");  // above Unicode
+  CHECK(Clean("gr\u00fc\u00df \u65e5\u672c") == "gr\u00fc\u00df \u65e5\u672c");
+}
+
+TEST_CASE("width counts columns, not bytes", "[dwsctl]") {
+  CHECK(TextWidth("rollout") == 7);
+  CHECK(TextWidth("gr\u00fcn") == 4);
+  CHECK(TextWidth("\u65e5\u672c") == 4);  // wide
+  CHECK(TextWidth("e\u0301") == 1);       // combining
+  CHECK(Padded("\u65e5\u672c", 6, true) == "\u65e5\u672c  ");
+  CHECK(Padded("ab", 4, false) == "  ab");
+  CHECK(Padded("abc", 2, true) == "abc");
+}
+
+TEST_CASE("printable text is cut where it is too wide, not inside a character", "[dwsctl]") {
+  CHECK(Printable("rollout", 7) == "rollout");
+  CHECK(Printable("rollouts", 7) == "roll...");
+  CHECK(Printable("rol\u00fcouts", 7) == "rol\u00fc...");
+  CHECK(Printable("\u65e5\u672c\u65e5\u672c", 7) == "\u65e5\u672c...");
+  CHECK(Printable("\u65e5\u672c\u65e5\u672c", 6) == "\u65e5...");
+}
+
+TEST_CASE("long text is wrapped between words, and cut after the last line", "[dwsctl]") {
+  CHECK(Wrapped("no engine rank has attached", 14, 5, 2) == "no engine rank\n  has attached");
+  CHECK(Wrapped("abcdefghij", 4, 5, 1) == "abcd\n efgh\n ij");
+  CHECK(Wrapped("one two three four", 7, 2, 0) == "one two\nthre...");
+  CHECK(Wrapped("a\nb", 10, 3, 0) == "a?b");
+  CHECK(Wrapped("", 10, 3, 0).empty());
+}
+
+}  // namespace dws::dwsctl
