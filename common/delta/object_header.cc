@@ -55,7 +55,7 @@ void DescribeMagic(const std::byte* at, FormatField& field) {
   const ByteSpan found(at, kMagic.size());
   field.value = Hex(found);
   if (std::memcmp(at, kMagic.data(), kMagic.size()) != 0) {
-    field.problem = "expected " + Hex(std::as_bytes(std::span(kMagic)));
+    field.problem = "expected " + Hex(ObjectMagic());
   }
 }
 
@@ -79,6 +79,8 @@ void DescribeNumber(const std::byte* at, FormatField& field) {
 }
 
 }  // namespace
+
+ByteSpan ObjectMagic() { return std::as_bytes(std::span(kMagic)); }
 
 uint64_t ObjectHeader::total_bytes() const {
   return kObjectHeaderBytes + manifest_bytes + frames_bytes;

@@ -20,6 +20,9 @@ struct ObjectHeader {
 };
 inline constexpr size_t kObjectHeaderBytes = 64;
 
+// The eight bytes that every object begins with.
+ByteSpan ObjectMagic();
+
 // Writes kObjectHeaderBytes to `to`.
 void StoreObjectHeader(const ObjectHeader& header, std::byte* to);
 

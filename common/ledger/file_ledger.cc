@@ -1,46 +1,27 @@
 #include "common/ledger/file_ledger.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.h"
 #include "common/base/log.h"
-#include "common/model/digest.h"
+#include "common/ledger/ledger_bytes.h"
 #include "common/model/limits.h"
 
 namespace dws {
 namespace {
 
-constexpr std::string_view kMagic = "DWSLEDGR";
-constexpr uint32_t kFormatVersion = 1;
-constexpr size_t kFileHeadBytes = 16;
-constexpr size_t kRecordHeadBytes = 32;
-
-struct ParsedRecord {
-  uint32_t type = 0;
-  ByteSpan payload;
-};
-
-std::vector<std::byte> FileHead(LedgerKind kind) {
-  std::vector<std::byte> head(kFileHeadBytes);
-  std::memcpy(head.data(), kMagic.data(), kMagic.size());
-  StoreLe(head.data() + 8, kFormatVersion);
-  StoreLe(head.data() + 12, static_cast<uint32_t>(kind));
-  return head;
-}
-
 Status CheckFileHead(ByteSpan file, LedgerKind kind, const std::string& path) {
-  if (file.size() < kFileHeadBytes || AsText(file.first(kMagic.size())) != kMagic) {
+  if (file.size() < kLedgerHeadBytes || AsText(file.first(kLedgerMagic.size())) != kLedgerMagic) {
     return FailedPreconditionError(
         "{} is no ledger: expected it to begin with {}; move it away to start with an empty one",
-        path, kMagic);
+        path, kLedgerMagic);
   }
-  if (const auto version = LoadLe<uint32_t>(file.data() + 8); version != kFormatVersion) {
+  if (const auto version = LoadLe<uint32_t>(file.data() + 8); version != kLedgerFormatVersion) {
     return FailedPreconditionError(
         "{}: expected ledger format {}, found {}; start the DWS version that wrote it", path,
-        kFormatVersion, version);
+        kLedgerFormatVersion, version);
   }
   if (const auto found = LoadLe<uint32_t>(file.data() + 12); found != static_cast<uint32_t>(kind)) {
     return FailedPreconditionError(
@@ -51,39 +32,6 @@ Status CheckFileHead(ByteSpan file, LedgerKind kind, const std::string& path) {
   return OkStatus();
 }
 
-uint64_t HeadCheck(const std::byte* head, uint64_t offset) {
-  return MixWord(offset, LoadLe<uint64_t>(head)).lane0;
-}
-
-void AppendRecord(const RawRecord& record, std::vector<std::byte>& file, uint64_t offset) {
-  DWS_CHECK(record.payload.size() <= limits::kLedgerRecordBytesMax);
-  const size_t begin = file.size();
-  file.resize(begin + kRecordHeadBytes);
-  std::byte* const head = file.data() + begin;
-  StoreLe(head, static_cast<uint32_t>(record.payload.size()));
-  StoreLe(head + 4, record.type);
-  StoreLe(head + 8, HeadCheck(head, offset));
-  const Digest digest = DigestBytes(record.payload, offset);
-  StoreLe(head + 16, digest.lane0);
-  StoreLe(head + 24, digest.lane1);
-  file.insert(file.end(), record.payload.begin(), record.payload.end());
-}
-
-// The record at `offset`, if a sound one is there.
-std::optional<ParsedRecord> ParseRecord(ByteSpan file, uint64_t offset) {
-  if (file.size() - offset < kRecordHeadBytes) return std::nullopt;
-  const std::byte* const head = file.data() + offset;
-  if (LoadLe<uint64_t>(head + 8) != HeadCheck(head, offset)) return std::nullopt;
-  const uint64_t length = LoadLe<uint32_t>(head);
-  if (length > limits::kLedgerRecordBytesMax) return std::nullopt;
-  if (length > file.size() - offset - kRecordHeadBytes) return std::nullopt;
-  const ByteSpan payload = file.subspan(offset + kRecordHeadBytes, length);
-  const Digest expected = {.lane0 = LoadLe<uint64_t>(head + 16),
-                           .lane1 = LoadLe<uint64_t>(head + 24)};
-  if (DigestBytes(payload, offset) != expected) return std::nullopt;
-  return ParsedRecord{.type = LoadLe<uint32_t>(head + 4), .payload = payload};
-}
-
 Status Damaged(const std::string& path, uint64_t offset, std::string_view why) {
   return DataLossError(
       "{}: the record at offset {} is damaged, {}; nothing was changed. Restore the file from a "
@@ -92,39 +40,22 @@ Status Damaged(const std::string& path, uint64_t offset, std::string_view why) {
       path, offset, why);
 }
 
-// OK when what follows `offset`, where no sound record is, can be the rest of one torn append:
-// every append is synced before the next begins.
-Status CheckTornTail(ByteSpan file, uint64_t offset, const std::string& path) {
-  const ByteSpan tail = file.subspan(offset);
-  const bool zeros =
-      std::all_of(tail.begin(), tail.end(), [](std::byte byte) { return byte == std::byte{0}; });
-  if (zeros) return OkStatus();
-  if (tail.size() > kRecordHeadBytes + limits::kLedgerRecordBytesMax) {
-    return Damaged(path, offset,
-                   fmt::format("and {} bytes follow, more than one record", tail.size()));
-  }
-  for (uint64_t behind = offset + 1; behind < file.size(); ++behind) {
-    if (!ParseRecord(file, behind).has_value()) continue;
-    return Damaged(path, offset, fmt::format("a sound one follows at offset {}", behind));
-  }
-  return OkStatus();
-}
-
 // Hands all sound records to `replay`; returns where the torn tail begins, the file's size if there
 // is none.
 Result<uint64_t> ReplayRecords(ByteSpan file, const std::string& path,
                                const FileLedger::Replay& replay) {
-  uint64_t offset = kFileHeadBytes;
+  uint64_t offset = kLedgerHeadBytes;
   while (offset < file.size()) {
-    const std::optional<ParsedRecord> record = ParseRecord(file, offset);
+    const std::optional<LedgerRecord> record = ParseLedgerRecord(file, offset);
     if (!record.has_value()) {
-      DWS_RETURN_IF_ERROR(CheckTornTail(file, offset, path));
+      const std::optional<std::string> damage = LedgerTailDamage(file, offset);
+      if (damage.has_value()) return Damaged(path, offset, *damage);
       return offset;
     }
     if (Status status = replay(record->type, record->payload, offset); !status.ok()) {
       return Annotate(status, fmt::format("{}: record at offset {}", path, offset));
     }
-    offset += kRecordHeadBytes + record->payload.size();
+    offset += kLedgerRecordHeadBytes + record->payload.size();
   }
   return offset;
 }
@@ -174,7 +105,7 @@ Status FileLedger::Append(const RawRecord& record) {
                                    path_);
   }
   std::vector<std::byte> bytes;
-  AppendRecord(record, bytes, size_bytes_);
+  AppendLedgerRecord(record, bytes, size_bytes_);
   if (bytes.size() > limits::kLedgerBytesMax - size_bytes_) {
     return ResourceExhaustedError("ledger {}: {} more bytes would pass the limit of {}", path_,
                                   bytes.size(), limits::kLedgerBytesMax);
@@ -190,8 +121,8 @@ Status FileLedger::Append(const RawRecord& record) {
 }
 
 Status FileLedger::Rewrite(std::span<const RawRecord> records) {
-  std::vector<std::byte> bytes = FileHead(kind_);
-  for (const RawRecord& record : records) AppendRecord(record, bytes, bytes.size());
+  std::vector<std::byte> bytes = LedgerHead(kind_);
+  for (const RawRecord& record : records) AppendLedgerRecord(record, bytes, bytes.size());
   DWS_CHECK(bytes.size() <= limits::kLedgerBytesMax);
   // Even when it fails the name may lead to the new file already: the old handle must not be used.
   file_.reset();

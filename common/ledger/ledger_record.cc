@@ -148,4 +148,53 @@ Result<ReceiverRecord> DecodeReceiverRecord(uint32_t type, ByteSpan payload) {
   }
 }
 
+std::string_view RecordTypeName(uint32_t type) {
+  switch (type) {
+    case kStreamOpened:
+      return "StreamOpened";
+    case kVersionPublished:
+      return "VersionPublished";
+    case kStreamAccepted:
+      return "StreamAccepted";
+    case kCommitIntent:
+      return "CommitIntent";
+    case kVersionCommitted:
+      return "VersionCommitted";
+    case kCommitAbandoned:
+      return "CommitAbandoned";
+    default:
+      return "";
+  }
+}
+
+std::span<const std::string_view> RecordWordNames(uint32_t type) {
+  // As Encoder packs them.
+  static constexpr std::array<std::string_view, 5> kOpened = {
+      "stream incarnation", "stream id, high half", "stream id, low half", "rank epoch",
+      "last version of earlier epochs"};
+  static constexpr std::array<std::string_view, 7> kPublished = {
+      "stream incarnation", "stream id, high half", "stream id, low half", "version",
+      "base version",       "state token, lane 0",  "state token, lane 1"};
+  static constexpr std::array<std::string_view, 6> kIntent = {
+      "stream incarnation", "stream id, high half", "stream id, low half",
+      "base version",       "target version",       "generation"};
+  static constexpr std::array<std::string_view, 4> kVersioned = {
+      "stream incarnation", "stream id, high half", "stream id, low half", "version"};
+  switch (type) {
+    case kStreamOpened:
+      return kOpened;
+    case kVersionPublished:
+      return kPublished;
+    case kStreamAccepted:
+      return std::span(kVersioned).first(3);
+    case kCommitIntent:
+      return kIntent;
+    case kVersionCommitted:
+    case kCommitAbandoned:
+      return kVersioned;
+    default:
+      return {};
+  }
+}
+
 }  // namespace dws

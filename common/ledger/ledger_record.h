@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -87,5 +88,9 @@ RawRecord EncodeRecord(const ReceiverRecord& record);
 // kind.
 Result<SenderRecord> DecodeSenderRecord(uint32_t type, ByteSpan payload);
 Result<ReceiverRecord> DecodeReceiverRecord(uint32_t type, ByteSpan payload);
+
+// What LEDGER.md calls a type and the u64s of its payload; "" and none for an unknown one.
+std::string_view RecordTypeName(uint32_t type);
+std::span<const std::string_view> RecordWordNames(uint32_t type);
 
 }  // namespace dws

@@ -89,6 +89,8 @@ void AddAllCommands(CLI::App& app, Context& context) {
   AddReceiversCommand(app, context);
   AddWatchCommand(app, context);
   AddOperationCommands(app, context);
+  AddInspectCommand(app, context);
+  AddCompletionCommand(app, context);
 }
 
 }  // namespace dws::dwsctl

@@ -1,0 +1,66 @@
+// The bytes of a ledger file (LEDGER.md), written and read. Pure; file_ledger.h has the file, and
+// dwsctl inspect looks at damaged ones.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/ledger/ledger_record.h"
+#include "common/model/digest.h"
+
+namespace dws {
+
+inline constexpr std::string_view kLedgerMagic = "DWSLEDGR";
+inline constexpr uint32_t kLedgerFormatVersion = 1;
+inline constexpr size_t kLedgerHeadBytes = 16;
+inline constexpr size_t kLedgerRecordHeadBytes = 32;
+
+std::vector<std::byte> LedgerHead(LedgerKind kind);
+
+// Appends a record that begins at `offset` of the file. Its payload is at most
+// limits::kLedgerRecordBytesMax (CHECK).
+void AppendLedgerRecord(const RawRecord& record, std::vector<std::byte>& file, uint64_t offset);
+
+// What stands at an offset. From the first thing that is wrong on, the fields have no meaning.
+struct LedgerRecordView {
+  enum class State : uint8_t {
+    kSound,
+    kHeadCutOff,      // the file ends in its head
+    kHeadDamaged,     // head_check_found is not head_check
+    kTooLong,         // a length that no record has
+    kPayloadCutOff,   // the file ends in its payload
+    kPayloadDamaged,  // digest_found is not digest
+  };
+  State state = State::kSound;
+  uint32_t length = 0;
+  uint32_t type = 0;
+  uint64_t head_check = 0;        // as stored
+  uint64_t head_check_found = 0;  // of the bytes before
+  Digest digest;                  // as stored
+  Digest digest_found;            // of the payload
+  ByteSpan payload;
+};
+
+// `offset` is at most the file's size.
+LedgerRecordView LookAtLedgerRecord(ByteSpan file, uint64_t offset);
+
+struct LedgerRecord {
+  uint32_t type = 0;
+  ByteSpan payload;
+};
+
+// The record at `offset`, if a sound one is there.
+std::optional<LedgerRecord> ParseLedgerRecord(ByteSpan file, uint64_t offset);
+
+// Where the first sound record at or behind `offset` begins.
+std::optional<uint64_t> FindLedgerRecord(ByteSpan file, uint64_t offset);
+
+// Why what follows `offset`, where no sound record is, cannot be the rest of one torn append (every
+// append is synced before the next begins); nullopt when it can.
+std::optional<std::string> LedgerTailDamage(ByteSpan file, uint64_t offset);
+
+}  // namespace dws
