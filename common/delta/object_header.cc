@@ -144,9 +144,9 @@ std::vector<FormatField> DescribeObjectHeader(ByteSpan bytes) {
   AddField(bytes, 0, kMagic.size(), "magic", DescribeMagic, fields);
   AddField(bytes, kVersionAt, 4, "format version", DescribeVersion, fields);
   AddField(bytes, kFlagsAt, 4, "flags", DescribeFlags, fields);
-  AddField(bytes, kManifestBytesAt, 8, "bytes of the manifest as stored", DescribeNumber, fields);
+  AddField(bytes, kManifestBytesAt, 8, "manifest bytes, stored", DescribeNumber, fields);
   AddField(
-      bytes, kManifestRawBytesAt, 8, "bytes of the manifest before compression",
+      bytes, kManifestRawBytesAt, 8, "manifest bytes, uncompressed",
       [bytes](const std::byte* at, FormatField& field) {
         DescribeNumber(at, field);
         if (bytes.size() < kObjectHeaderBytes) return;
@@ -155,12 +155,12 @@ std::vector<FormatField> DescribeObjectHeader(ByteSpan bytes) {
       },
       fields);
   AddField(
-      bytes, kManifestChecksumAt, 8, "checksum of the manifest as stored",
+      bytes, kManifestChecksumAt, 8, "manifest checksum",
       [](const std::byte* at, FormatField& field) {
         field.value = fmt::format("{:016x}", LoadLe<uint64_t>(at));
       },
       fields);
-  AddField(bytes, kFramesBytesAt, 8, "bytes of all frames", DescribeNumber, fields);
+  AddField(bytes, kFramesBytesAt, 8, "frames bytes", DescribeNumber, fields);
   AddField(
       bytes, kReservedAt, 8, "reserved",
       [](const std::byte* at, FormatField& field) {
@@ -169,7 +169,7 @@ std::vector<FormatField> DescribeObjectHeader(ByteSpan bytes) {
       },
       fields);
   AddField(
-      bytes, kHeaderChecksumAt, 8, "checksum of bytes 0 to 55",
+      bytes, kHeaderChecksumAt, 8, "header checksum",
       [bytes](const std::byte* at, FormatField& field) {
         const auto stored = LoadLe<uint64_t>(at);
         field.value = fmt::format("{:016x}", stored);

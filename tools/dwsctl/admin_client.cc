@@ -123,10 +123,16 @@ Result<AdminClient> AdminClient::Create(const DaemonTarget& target, const TlsFla
 const DaemonTarget& AdminClient::target() const { return connection_->target; }
 
 Result<v1::StatusReply> AdminClient::FetchStatus() {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + connection_->timeout);
+  Hangup never;
+  return FetchStatus(never);
+}
+
+Result<v1::StatusReply> AdminClient::FetchStatus(Hangup& hangup) {
+  CallInProgress call(hangup);
+  call.context().set_deadline(std::chrono::system_clock::now() + connection_->timeout);
   v1::StatusReply reply;
-  const grpc::Status status = connection_->stub->Status(&context, v1::StatusRequest(), &reply);
+  const grpc::Status status =
+      connection_->stub->Status(&call.context(), v1::StatusRequest(), &reply);
   if (!status.ok()) return Explain(status, connection_->target, connection_->timeout);
   return reply;
 }

@@ -53,6 +53,8 @@ class AdminClient {
   // UNAVAILABLE: nobody answers there. DEADLINE_EXCEEDED: not within the timeout. Otherwise the
   // daemon's own error. Every message names the target and says what to look at.
   Result<v1::StatusReply> FetchStatus();
+  // The same, or CANCELLED by `hangup`.
+  Result<v1::StatusReply> FetchStatus(Hangup& hangup);
 
   // Hands every status to `sink` until the call ends: CANCELLED by `hangup`, else as FetchStatus.
   // Silence has no deadline: the caller knows the interval and hangs up.

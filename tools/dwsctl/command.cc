@@ -1,6 +1,7 @@
 #include "tools/dwsctl/command.h"
 
 #include <CLI/CLI.hpp>
+#include <memory>
 
 #include "tools/dwsctl/printable.h"
 
@@ -16,6 +17,16 @@ void Print(Console& console, const Status& error) {
 bool IsSilence(const Status& error) {
   return absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error);
 }
+
+// Lists commands by the first line of their descriptions.
+class CommandFormatter final : public CLI::Formatter {
+ public:
+  std::string make_subcommand(const CLI::App* command) const override {
+    const std::string description = command->get_description();
+    return fmt::format("  {:<{}}{}\n", command->get_name(), get_column_width() - 2,
+                       description.substr(0, description.find('\n')));
+  }
+};
 
 }  // namespace
 
@@ -62,6 +73,9 @@ void AddTargetFlags(CLI::App& command, TargetFlags& flags) {
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description,
                      const std::vector<std::string>& examples, bool& json) {
   CLI::App* command = app.add_subcommand(name, description);
+  const auto formatter = std::make_shared<CLI::Formatter>();
+  formatter->column_width(30);
+  command->formatter(formatter);
   std::string footer = examples.empty() ? "" : "Examples:\n";
   for (const std::string& example : examples) footer += "  " + example + "\n";
   command->footer(footer + (examples.empty() ? "" : "\n") + kExitCodeHelp);
@@ -84,6 +98,9 @@ ExitCode FailAnswer(Console& console, const Status& error) {
 }
 
 void AddAllCommands(CLI::App& app, Context& context) {
+  const auto formatter = std::make_shared<CommandFormatter>();
+  formatter->column_width(14);
+  app.formatter(formatter);  // the commands take it over
   AddStatusCommand(app, context);
   AddVersionsCommand(app, context);
   AddReceiversCommand(app, context);

@@ -52,8 +52,8 @@ void AddTargetFlags(CLI::App& command, TargetFlags& flags);
 // Those of them that `watch`, which takes several daemons, shares.
 void AddConnectionFlags(CLI::App& command, TargetFlags& flags);
 
-// Adds a command with its description; `examples` are lines of shell, shown at the end of --help
-// above the exit codes. `json` gets a flag --json.
+// Adds a command; the first line of its description is its summary. `examples` are lines of shell,
+// shown at the end of --help above the exit codes. `json` gets a flag --json.
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description,
                      const std::vector<std::string>& examples, bool& json);
 

@@ -20,6 +20,9 @@ class Console {
   // errno of the first failed write to the output, unless its reader just went away; else 0.
   int out_errno() const { return out_errno_; }
 
+  // To poll for POLLERR: its reader went away.
+  int out() const { return out_; }
+
   bool out_is_terminal() const;
   bool error_is_terminal() const;
   // Colour on the output: a terminal that is not "dumb", and NO_COLOR is not set.

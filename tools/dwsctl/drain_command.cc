@@ -49,6 +49,8 @@ ExitCode RunDrain(const DrainFlags& flags, Console& console) {
 void AddDrainCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<DrainFlags>();
   CLI::App* command = AddCommand(app, "drain",
+                                 "Lets what is in flight end, and begins nothing new.\n"
+                                 "\n"
                                  "Receiver: ends the commit in flight and begins no other. Sender: "
                                  "takes no more versions, and\n"
                                  "waits until every present receiver has committed the newest. "

@@ -124,11 +124,11 @@ void AddInspectCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = AddCommand(
       app, "inspect",
-      "Shows a delta object or a ledger byte by byte: every field with its offset, length and "
-      "value,\n"
-      "frames, blocks, and what the records of a ledger add up to. All checksums are compared and "
-      "all\n"
-      "blocks decoded, also those not shown. Damage is reported where it is; exits with 6 then.",
+      "Shows a delta object or a ledger byte by byte.\n"
+      "\n"
+      "Every field with its offset, length and value, frames, blocks, and what the records of a\n"
+      "ledger add up to. All checksums are compared and all blocks decoded, also those not shown.\n"
+      "Damage is reported where it is; exits with 6 then.",
       {"dwsctl inspect /var/lib/dws/sender-0/sender.ledger",
        "dwsctl inspect --blocks 100 object.dws",
        "dwsctl inspect --json --all object.dws | jq 'select(.item == \"problem\")'"},

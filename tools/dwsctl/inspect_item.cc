@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kNameColumns = 34;
+constexpr size_t kNameColumns = 28;
 constexpr size_t kFactColumns = 22;
 constexpr size_t kProblemLinesMax = 6;
 
@@ -89,10 +89,10 @@ std::string InspectText::operator()(const SectionItem& section) {
 
 std::string InspectText::operator()(const FieldItem& field) {
   const std::string offset = fmt::format("{}{}", field.in_manifest ? "+" : "", field.offset);
-  const std::string head = fmt::format("  {:>10} {:>6}  {} ", offset, field.size_bytes,
+  const std::string head = fmt::format("  {:>8} {:>5}  {} ", offset, field.size_bytes,
                                        Padded(Clean(field.name), kNameColumns, true));
   const size_t left = columns_ > TextWidth(head) + 8 ? columns_ - TextWidth(head) : 8;
-  return head + Printable(field.value, std::max<size_t>(left, 24)) + "\n";
+  return head + Printable(field.value, std::max<size_t>(left, 32)) + "\n";
 }
 
 std::string InspectText::operator()(const BlockItem& block) {

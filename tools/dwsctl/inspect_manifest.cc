@@ -29,12 +29,12 @@ class ManifestWalk {
     stream_.SetTotalBytesLimit(std::numeric_limits<int>::max());
   }
 
-  ManifestFields Run() {
+  uint64_t Run() {
     Message(*v1::DeltaManifest::descriptor(), "", std::nullopt);
     if (slices_ > limits_.slices) {
       Tell(OmissionItem{fmt::format("and {} more slices", slices_ - limits_.slices)});
     }
-    return {.read_bytes = sound_bytes_, .wanted = wanted_};
+    return sound_bytes_;
   }
 
  private:
@@ -140,8 +140,7 @@ class ManifestWalk {
 
 }  // namespace
 
-ManifestFields InspectManifest(ByteSpan manifest, const InspectLimits& limits,
-                               const InspectSink& sink) {
+uint64_t InspectManifest(ByteSpan manifest, const InspectLimits& limits, const InspectSink& sink) {
   return ManifestWalk(manifest, limits, sink).Run();
 }
 

@@ -8,14 +8,8 @@
 
 namespace dws::dwsctl {
 
-struct ManifestFields {
-  uint64_t read_bytes = 0;  // up to where it can be read; all of it when it is sound
-  bool wanted = true;       // the sink wanted more
-};
-
 // Hands the fields of a dws.v1.DeltaManifest to `sink`, of slices and frames only the first. Stops
-// where the bytes are no message.
-ManifestFields InspectManifest(ByteSpan manifest, const InspectLimits& limits,
-                               const InspectSink& sink);
+// where the bytes are no message; returns where: all of them when they are sound.
+uint64_t InspectManifest(ByteSpan manifest, const InspectLimits& limits, const InspectSink& sink);
 
 }  // namespace dws::dwsctl

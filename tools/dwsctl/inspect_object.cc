@@ -65,6 +65,13 @@ class ObjectInspection {
       Problem(base + field.offset, fmt::format("{}: {}", field.name, field.problem));
     }
   }
+  // How many bytes of it can be read.
+  uint64_t ManifestFieldsOf(ByteSpan manifest) {
+    return InspectManifest(manifest, limits_, [this](const InspectItem& item) {
+      Tell(item);
+      return wanted_;
+    });
+  }
   // nullopt: nothing behind it can be found.
   Result<std::optional<ObjectHeader>> Header();
   Result<std::optional<DeltaManifest>> Manifest(const ObjectHeader& header);
@@ -123,7 +130,7 @@ Result<std::optional<DeltaManifest>> ObjectInspection::Manifest(const ObjectHead
     Problem(kObjectHeaderBytes + stored.size(),
             fmt::format("cut off: {} of the manifest's {} bytes", stored.size(),
                         header.manifest_bytes));
-    if (!header.manifest_compressed) InspectManifest(stored, limits_, sink_);
+    if (!header.manifest_compressed) ManifestFieldsOf(stored);
     return std::nullopt;
   }
   if (const uint64_t found = Checksum(stored); found != header.manifest_checksum) {
@@ -140,12 +147,11 @@ std::optional<DeltaManifest> ObjectInspection::ReadManifest(const ObjectHeader& 
     Problem(kObjectHeaderBytes, std::string(Message(raw.status())));
     return std::nullopt;
   }
-  const ManifestFields fields = InspectManifest(*raw, limits_, sink_);
-  wanted_ = wanted_ && fields.wanted;
+  const uint64_t read_bytes = ManifestFieldsOf(*raw);
   Result<DeltaManifest> manifest = DeserializeManifest(*raw);
   if (!manifest.ok()) {
-    Problem(kObjectHeaderBytes, fmt::format("{}; it can be read up to +{}",
-                                            Message(manifest.status()), fields.read_bytes));
+    Problem(kObjectHeaderBytes,
+            fmt::format("{}; it can be read up to +{}", Message(manifest.status()), read_bytes));
     return std::nullopt;
   }
   const Status status = layout_ != nullptr ? CheckManifest(*manifest, *layout_, header.frames_bytes)

@@ -85,8 +85,12 @@ OperationOutcome RunOperation(const OperationFlags& flags, const OperationReques
   auto watchdog = CallWatchdog::Start(**interrupts, hangup, flags.target.timeout);
   if (!watchdog.ok()) return {.code = Fail(console, watchdog.status())};
 
-  auto daemon = client->FetchStatus();
-  if (!daemon.ok()) return {.code = FailAnswer(console, daemon.status())};
+  auto daemon = client->FetchStatus(hangup);
+  if (!daemon.ok()) {
+    const bool interrupted = (*watchdog)->cause() == CallWatchdog::Cause::kInterrupt;
+    return {.code = interrupted ? ExitCode::kInterrupted : FailAnswer(console, daemon.status())};
+  }
+  (*watchdog)->Heard();
   outcome.daemon = *std::move(daemon);
 
   ProgressDisplay display(console, flags.json);

@@ -37,9 +37,10 @@ void AddResyncCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<ResyncFlags>();
   CLI::App* command = AddCommand(
       app, "resync",
-      "Receiver: assumes nothing of the engine's live weights, recomputes all digests and takes "
-      "in\n"
-      "full what differs from the newest version; with --full every tensor, whatever its digest.\n"
+      "Makes a receiver prove every weight anew.\n"
+      "\n"
+      "It assumes nothing of the engine's live weights, recomputes all digests and takes in full\n"
+      "what differs from the newest version; with --full every tensor, whatever its digest.\n"
       "It goes on when dwsctl hangs up (^C, --no-wait).",
       {"dwsctl resync --socket /run/dws/receiver.sock", "dwsctl resync --full --no-wait"},
       flags->operation.json);

@@ -28,12 +28,14 @@ ExitCode RunStatus(const StatusFlags& flags, Console& console) {
 
 void AddStatusCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<StatusFlags>();
-  CLI::App* command = AddCommand(
-      app, "status",
-      "Shows what a daemon says of itself: stream, versions, peers, whether it is ready.",
-      {"dwsctl status", "dwsctl status --socket /run/dws/receiver.sock",
-       "dwsctl status --address 10.0.0.5:7710 --json | jq .ready"},
-      flags->json);
+  CLI::App* command = AddCommand(app, "status",
+                                 "Shows what a daemon says of itself.\n"
+                                 "\n"
+                                 "Its stream, versions, peers and memory, how it was built, and "
+                                 "whether it is ready; if not, why.",
+                                 {"dwsctl status", "dwsctl status --socket /run/dws/receiver.sock",
+                                  "dwsctl status --address 10.0.0.5:7710 --json | jq .ready"},
+                                 flags->json);
   AddTargetFlags(*command, flags->target);
   command->callback([flags, &context] { context.code = RunStatus(*flags, context.console); });
 }

@@ -66,6 +66,8 @@ void AddVerifyCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<OperationFlags>();
   CLI::App* command = AddCommand(
       app, "verify",
+      "Compares the weights in memory with what was published.\n"
+      "\n"
       "Receiver: recomputes the digests of the engine's live weights and compares them with the\n"
       "senders'. Sender: does so for its snapshot. Training and generating go on meanwhile.\n"
       "^C ends the comparison. Exits with 5 when weights differ.",

@@ -98,13 +98,14 @@ ExitCode RunReceivers(const TableFlags& flags, Console& console) {
 
 void AddVersionsCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<TableFlags>();
-  CLI::App* command =
-      AddCommand(app, "versions",
-                 "Sender: the versions it retains, newest first. Receiver: the version that is "
-                 "committed, the\n"
-                 "one in flight, and the newest of each sender.",
-                 {"dwsctl versions --socket /run/dws/sender-0.sock", "dwsctl versions --count 5"},
-                 flags->json);
+  CLI::App* command = AddCommand(
+      app, "versions",
+      "Shows the versions that a daemon has.\n"
+      "\n"
+      "Sender: those it retains, newest first. Receiver: the one that is committed, the one in\n"
+      "flight, and the newest of each sender.",
+      {"dwsctl versions --socket /run/dws/sender-0.sock", "dwsctl versions --count 5"},
+      flags->json);
   command->add_option("--count", flags->count, "how many versions to show (default all)")
       ->type_name("N")
       ->check(CLI::Validator(CLI::PositiveNumber).description(""));
@@ -116,8 +117,11 @@ void AddReceiversCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<TableFlags>();
   CLI::App* command = AddCommand(
       app, "receivers",
-      "Shows the receivers of a sender: present or not, what they committed and staged, how many\n"
-      "versions they lag, their last commit's bytes and pause, what they refused and why.",
+      "Shows the receivers of a sender.\n"
+      "\n"
+      "Present or not, what they committed and staged, how many versions they lag, bytes and "
+      "pause\n"
+      "of their last commit, what they refused and why.",
       {"dwsctl receivers --socket /run/dws/sender-0.sock",
        "dwsctl receivers --json | jq -r '.receivers[] | select(.present | not) | .receiver_id'"},
       flags->json);

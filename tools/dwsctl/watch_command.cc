@@ -33,7 +33,7 @@ struct WatchFlags {
   bool json = false;
 };
 
-// One daemon on the screen.
+// One daemon on the screen, or one of those whose lines are printed.
 struct Watched {
   DaemonTarget target;
   std::optional<v1::StatusReply> last;
@@ -66,7 +66,10 @@ class WatchRun {
     if (!interrupts.ok()) return Fail(console_, interrupts.status());
     auto inbox = WatchInbox::Create();
     if (!inbox.ok()) return Fail(console_, inbox.status());
-    if (Status status = Connect(**inbox); !status.ok()) return Fail(console_, status);
+    if (Status status = Connect(**inbox); !status.ok()) {
+      daemons_.clear();  // before the inbox
+      return Fail(console_, status);
+    }
     if (redraws_) Redraw(false);
     const bool interrupted = Loop(**interrupts, **inbox);
     if (redraws_) console_.Out(screen_.End());
@@ -113,9 +116,11 @@ class WatchRun {
       for (Watched& daemon : daemons_) wait = std::min(wait, daemon.link->CheckSilence());
       const auto since = std::chrono::duration_cast<milliseconds>(steady_clock::now() - drawn);
       if (dirty) wait = std::min(wait, kRedrawInterval - std::min(since, kRedrawInterval));
-      std::array<pollfd, 2> events = {{{.fd = interrupts.fd(), .events = POLLIN, .revents = 0},
-                                       {.fd = inbox.fd(), .events = POLLIN, .revents = 0}}};
+      std::array<pollfd, 3> events = {{{.fd = interrupts.fd(), .events = POLLIN, .revents = 0},
+                                       {.fd = inbox.fd(), .events = POLLIN, .revents = 0},
+                                       {.fd = console_.out(), .events = 0, .revents = 0}}};
       poll(events.data(), events.size(), static_cast<int>(wait.count()) + 1);
+      if ((events[2].revents & POLLERR) != 0) return false;  // nobody reads the output any more
 
       bool resized = false;
       for (auto event = interrupts.Next(); event != Interrupts::Event::kNone;
@@ -194,12 +199,11 @@ void AddWatchCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<WatchFlags>();
   CLI::App* command = AddCommand(
       app, "watch",
-      "Shows daemons as they work, until ^C: version, lag, density and bytes of the last version,\n"
-      "stage, pause and throughput. A table that is redrawn in place on a terminal, else a line "
-      "for\n"
-      "each status. Without --address and --socket: all daemons of the run directory. A daemon "
-      "that\n"
-      "restarts is found again.",
+      "Shows daemons as they work, until ^C.\n"
+      "\n"
+      "Version, lag, density and bytes of the last version, stage, pause and throughput: a table\n"
+      "that is redrawn in place on a terminal, else a line for each status. Without --address and\n"
+      "--socket: all daemons of the run directory. A daemon that restarts is found again.",
       {"dwsctl watch", "dwsctl watch --address 10.0.0.5:7710 --address 10.0.0.6:7710",
        "dwsctl watch --once --json | jq -r '.status.receiver.committed_version'"},
       flags->json);

@@ -14,6 +14,7 @@ namespace dws::dwsctl {
 namespace {
 
 constexpr size_t kNameColumnsMin = 8;
+constexpr size_t kNameColumnsKept = 12;  // before a figure is
 constexpr size_t kNameColumnsMax = 32;
 constexpr size_t kStageColumnsMin = 10;
 constexpr size_t kStageColumnsMax = 36;
@@ -49,7 +50,9 @@ size_t FixedColumns(const Plan& plan) {
 }
 
 Plan MakePlan(const std::vector<WatchRow>& rows, size_t columns) {
-  Plan plan;
+  size_t name_wanted = kNameColumnsMin;
+  for (const WatchRow& row : rows) name_wanted = std::max(name_wanted, TextWidth(row.name));
+  Plan plan{.name = std::min(name_wanted, kNameColumnsKept)};
   plan.shown.fill(true);
   for (int worst = 4; worst > 0 && FixedColumns(plan) + plan.name + plan.stage > columns; --worst) {
     for (size_t i = 0; i < kFigures.size(); ++i) {
@@ -64,8 +67,6 @@ Plan MakePlan(const std::vector<WatchRow>& rows, size_t columns) {
     width += more;
     left -= more;
   };
-  size_t name_wanted = kNameColumnsMin;
-  for (const WatchRow& row : rows) name_wanted = std::max(name_wanted, TextWidth(row.name));
   grow(plan.stage, kStageColumnsWanted);
   grow(plan.name, std::min(name_wanted, kNameColumnsMax));
   grow(plan.stage, kStageColumnsMax);

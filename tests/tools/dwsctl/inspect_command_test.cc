@@ -48,32 +48,32 @@ TEST_CASE("inspect prints a receiver's ledger byte by byte", "[dwsctl]") {
         R"(tests/golden/ledger/receiver_v1.ledger: receiver ledger, 360 bytes
 
 head: at 0, 16 bytes
-           0      8  magic                              DWSLEDGR
-           8      4  format version                     1
-          12      4  kind                               2 (receiver)
+         0     8  magic                        DWSLEDGR
+         8     4  format version               1
+        12     4  kind                         2 (receiver)
   ... 3 older records, checked and not shown
 
 record 3, CommitIntent: at 216, 80 bytes
-         216      4  payload length                     48
-         220      4  type                               17
-         224      8  head check                         93ef62e4311af71e
-         232     16  digest of the payload              26c07770e289388ae8b930357b72dcd5
-         248      8  stream incarnation                 4
-         256      8  stream id, high half               0000000000000001
-         264      8  stream id, low half                0000000000000002
-         272      8  base version                       0
-         280      8  target version                     3
-         288      8  generation                         3
+       216     4  payload length               48
+       220     4  type                         17
+       224     8  head check                   93ef62e4311af71e
+       232    16  digest of the payload        26c07770e289388ae8b930357b72dcd5
+       248     8  stream incarnation           4
+       256     8  stream id, high half         0000000000000001
+       264     8  stream id, low half          0000000000000002
+       272     8  base version                 0
+       280     8  target version               3
+       288     8  generation                   3
 
 record 4, CommitAbandoned: at 296, 64 bytes
-         296      4  payload length                     32
-         300      4  type                               19
-         304      8  head check                         98300249eb4a6906
-         312     16  digest of the payload              dfc1b1c731c3e16e8efb0084b57517ff
-         328      8  stream incarnation                 4
-         336      8  stream id, high half               0000000000000001
-         344      8  stream id, low half                0000000000000002
-         352      8  version                            3
+       296     4  payload length               32
+       300     4  type                         19
+       304     8  head check                   98300249eb4a6906
+       312    16  digest of the payload        dfc1b1c731c3e16e8efb0084b57517ff
+       328     8  stream incarnation           4
+       336     8  stream id, high half         0000000000000001
+       344     8  stream id, low half          0000000000000002
+       352     8  version                      3
 
 stream                 4:00000000000000010000000000000002
 committed version      1 of stream 4:00000000000000010000000000000002
@@ -132,7 +132,8 @@ TEST_CASE("a ledger damaged in the middle is read on behind the damage", "[dwsct
   WriteFile(folder.File("receiver.ledger"), bytes);
   const Ran ran = RunLine("inspect " + folder.File("receiver.ledger"));
   CHECK(ran.code == ExitCode::kDamaged);
-  CHECK(ran.out.find("the daemon refuses this file: a sound one follows at offset") !=
+  CHECK(RunLine("inspect --json " + folder.File("receiver.ledger"))
+            .out.find("the daemon refuses this file: a sound one follows at offset") !=
         std::string::npos);
   CHECK(ran.out.find("record 3, CommitAbandoned") != std::string::npos);
 }
