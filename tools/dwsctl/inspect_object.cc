@@ -202,6 +202,7 @@ Status ObjectInspection::Slice(const SliceDelta& slice, uint64_t frames_begin, b
     }
     if (frame.size() < entry.size_bytes) {
       slice_read_ = false;
+      if (frame_shown) Fields(DescribeFrameHeader(frame), offset);
       Problem(offset + frame.size(),
               fmt::format("cut off: frame {} of slice {} has {} of {} bytes", i,
                           slice.slice.value(), frame.size(), entry.size_bytes));
