@@ -3,6 +3,7 @@
 namespace dws {
 
 Status LeaseControl::Pause(Duration timeout) {
+  const PulseWait wait(pulse_);
   const TimePoint deadline = clock_.Now() + timeout;
   for (const auto& lease : leases_) lease->RequestPause();
   for (const auto& lease : leases_) DWS_RETURN_IF_ERROR(lease->AwaitPaused(deadline, clock_));
@@ -10,6 +11,7 @@ Status LeaseControl::Pause(Duration timeout) {
 }
 
 Status LeaseControl::PostCommit(WeightVersion version, Duration timeout) {
+  const PulseWait wait(pulse_);
   const TimePoint deadline = clock_.Now() + timeout;
   for (const auto& lease : leases_) {
     if (lease->has_hook()) lease->RequestPostCommit(version);

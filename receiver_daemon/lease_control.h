@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/pulse.h"
 #include "receiver_daemon/engine_control.h"
 #include "receiver_daemon/engine_lease.h"
 
@@ -12,8 +13,10 @@ namespace dws {
 
 class LeaseControl final : public EngineControl {
  public:
-  LeaseControl(std::vector<std::shared_ptr<EngineLease>> leases, const Clock& clock)
-      : leases_(std::move(leases)), clock_(clock) {}
+  // `pulse`, if any, waits while engine ranks are waited for.
+  LeaseControl(std::vector<std::shared_ptr<EngineLease>> leases, const Clock& clock,
+               Pulse* pulse = nullptr)
+      : leases_(std::move(leases)), clock_(clock), pulse_(pulse) {}
 
   Status Pause(Duration timeout) override;
   Status PostCommit(WeightVersion version, Duration timeout) override;
@@ -22,6 +25,7 @@ class LeaseControl final : public EngineControl {
  private:
   const std::vector<std::shared_ptr<EngineLease>> leases_;
   const Clock& clock_;
+  Pulse* const pulse_;
 };
 
 }  // namespace dws

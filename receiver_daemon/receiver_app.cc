@@ -31,8 +31,6 @@
 namespace dws {
 namespace {
 
-constexpr uint64_t kStagingBytesMin = uint64_t{1} << 20;
-
 Status CheckOptions(const ReceiverOptions& options) {
   if (options.job_id.empty() || options.job_id.size() > limits::kIdBytesMax) {
     return InvalidArgumentError("--job-id has {} bytes, expected 1 to {}", options.job_id.size(),
@@ -47,9 +45,9 @@ Status CheckOptions(const ReceiverOptions& options) {
         "--sender was given {} times, expected one for each trainer rank, at most {}",
         options.senders.size(), limits::kSendersMax);
   }
-  if (options.staging_bytes < kStagingBytesMin) {
+  if (options.staging_bytes < limits::kStagingBytesMin) {
     return InvalidArgumentError("--staging-bytes is {}, expected at least {}",
-                                options.staging_bytes, kStagingBytesMin);
+                                options.staging_bytes, limits::kStagingBytesMin);
   }
   return OkStatus();
 }
@@ -71,12 +69,17 @@ class ReceiverApp::Impl {
         metrics_(options.job_id, options.receiver_id),
         pool_(options.threads),
         registry_(FirstGeneration(), changed_) {}
-  ~Impl() { Stop(); }
+  ~Impl() { Stop(limits::kShutdownGrace); }
 
   Status Start();
-  void Stop();
+  void Stop(std::chrono::milliseconds grace);
   Status ReloadCredentials() {
     return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
+  }
+  void EndGrace() { worker_->EndGrace(); }
+  v1::StatusReply status() const { return admin_->Status(); }
+  std::vector<WatchedWork> VitalWork() const {
+    return {{.name = "the commit worker", .work = &worker_pulse_, .helpers = {&pool_.pulse()}}};
   }
   uint16_t admin_port() const { return tcp_server_->port().value_or(0); }
   uint16_t http_port() const { return http_->port(); }
@@ -96,6 +99,7 @@ class ReceiverApp::Impl {
   std::shared_ptr<Credentials> credentials_;  // null: plain
   AllowedUsers allowed_users_;
   OperatorDesk operator_desk_{changed_};
+  Pulse worker_pulse_;  // of the worker; its transfers wait
   std::unique_ptr<ReceiverLedger> ledger_;
   std::unique_ptr<Subscription> subscription_;
   std::unique_ptr<SyncLinks> links_;
@@ -127,7 +131,8 @@ Status ReceiverApp::Impl::Start() {
           .addresses = options_.senders,
           .job_id = options_.job_id,
           .receiver_id = options_.receiver_id,
-          .tls = {.credentials = credentials_, .server_name = options_.tls_server_name}},
+          .tls = {.credentials = credentials_, .server_name = options_.tls_server_name},
+          .pulse = &worker_pulse_},
       *subscription_, clock_);
   DWS_RETURN_IF_ERROR(StartEngineSide());
   DWS_RETURN_IF_ERROR(StartServers());
@@ -228,23 +233,24 @@ Status ReceiverApp::Impl::StartServers() {
   return OkStatus();
 }
 
-void ReceiverApp::Impl::Stop() {
+void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
   lifecycle_.SetStopping();
   // 1. no new engines  2. the worker ends what it does; only a pause can keep it, which losing the
   // leases ends
-  // 3. leases and memory  4. senders hear the last acknowledgements until here  5. servers
+  // 3. leases and memory  4. senders hear the last acknowledgements until here  5. servers: what
+  // is left are calls that only watch
   if (desk_ != nullptr) desk_->Stop();
   if (links_ != nullptr) links_->CancelFetches();
   if (admin_ != nullptr) admin_->Stop();
-  const bool ended = worker_ == nullptr || worker_->RequestStop(limits::kShutdownGrace);
+  const bool ended = worker_ == nullptr || worker_->RequestStop(grace);
   const Status reason = UnavailableError("the receiver is shutting down");
   if (!ended) registry_.EndAll(reason);
   if (worker_ != nullptr) worker_->Join();
   registry_.EndAll(reason);
   if (links_ != nullptr) links_->Stop();
   http_.reset();
-  if (tcp_server_ != nullptr) tcp_server_->Shutdown();
-  if (unix_server_ != nullptr) unix_server_->Shutdown();
+  if (tcp_server_ != nullptr) tcp_server_->Shutdown(limits::kCallGrace);
+  if (unix_server_ != nullptr) unix_server_->Shutdown(limits::kCallGrace);
 }
 
 ReceiverApp::ReceiverApp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -258,7 +264,10 @@ Result<std::unique_ptr<ReceiverApp>> ReceiverApp::Start(const ReceiverOptions& o
 
 uint16_t ReceiverApp::admin_port() const { return impl_->admin_port(); }
 uint16_t ReceiverApp::http_port() const { return impl_->http_port(); }
-void ReceiverApp::Stop() { impl_->Stop(); }
+void ReceiverApp::Stop(std::chrono::milliseconds grace) { impl_->Stop(grace); }
 Status ReceiverApp::ReloadCredentials() { return impl_->ReloadCredentials(); }
+void ReceiverApp::EndGrace() { impl_->EndGrace(); }
+v1::StatusReply ReceiverApp::status() const { return impl_->status(); }
+std::vector<WatchedWork> ReceiverApp::VitalWork() const { return impl_->VitalWork(); }
 
 }  // namespace dws

@@ -2,14 +2,17 @@
 // signals.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/base/pulse.h"
 #include "common/base/status.h"
 #include "common/model/limits.h"
 #include "common/service/tls_files.h"
+#include "proto/admin.pb.h"
 
 namespace dws {
 
@@ -40,8 +43,16 @@ class ReceiverApp {
   uint16_t admin_port() const;
   uint16_t http_port() const;
 
-  // Ends a commit under way first. Engines go on with the version they have.
-  void Stop();
+  // Ends a commit under way first: one that waits for the engine gets `grace`, one that writes ends
+  // what it writes. Engines go on with the version they have.
+  void Stop(std::chrono::milliseconds grace);
+  // While Stop runs on another thread: its grace is over.
+  void EndGrace();
+
+  // As an operator sees it. Before Stop. Threads: safe from any.
+  v1::StatusReply status() const;
+  // What the watchdog watches; valid as long as the app.
+  std::vector<WatchedWork> VitalWork() const;
 
   // Reads the TLS files again; on an error those of before stay in use. OK without TLS. Threads:
   // safe from any.

@@ -8,7 +8,8 @@
 
 namespace dws {
 
-SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock) {
+SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock)
+    : pulse_(options.pulse) {
   for (uint32_t i = 0; i < options.addresses.size(); ++i) {
     links_.push_back(std::make_unique<SyncLink>(
         SenderIndex(i), options.addresses[i],
@@ -52,18 +53,21 @@ SyncLink& SyncLinks::Link(const SyncTarget& target, TrainerRank rank) {
 
 Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                                      Spool::Options spool) {
+  const PulseWait wait(pulse_);
   return Link(target, rank)
       .fetcher(rank)
       .Object(target.stream, base, target.version, std::move(spool));
 }
 
 Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank rank) {
+  const PulseWait wait(pulse_);
   return Link(target, rank).fetcher(rank).Describe(target.stream, target.version);
 }
 
 Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
                                          const RankLayout& layout,
                                          std::span<const RankSlice> slices, Spool::Options spool) {
+  const PulseWait wait(pulse_);
   return Link(target, rank)
       .fetcher(rank)
       .Full(target.stream, target.version, layout, slices, std::move(spool));

@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/pulse.h"
 #include "receiver_daemon/sender_channel.h"
 #include "receiver_daemon/sender_group.h"
 #include "receiver_daemon/subscription.h"
@@ -25,6 +26,7 @@ class SyncLinks final : public SenderGroup {
     std::string job_id;
     std::string receiver_id;
     SenderTls tls = {};
+    Pulse* pulse = nullptr;  // waits while a transfer is waited for
   };
 
   // `subscription` and `clock` outlive it.
@@ -51,6 +53,7 @@ class SyncLinks final : public SenderGroup {
   void Run();
   SyncLink& Link(const SyncTarget& target, TrainerRank rank);
 
+  Pulse* const pulse_;
   std::vector<std::unique_ptr<SyncLink>> links_;
   Mutex mutex_;
   CondVar stopped_;

@@ -33,10 +33,16 @@ bool Worker::RequestStop(Duration grace) {
   parts_.changed.Notify();
   const TimePoint deadline = parts_.clock.Now() + grace;
   MutexLock lock(mutex_);
-  while (running_ && parts_.clock.Now() < deadline) {
+  while (running_ && !grace_over_ && parts_.clock.Now() < deadline) {
     ended_.WaitFor(mutex_, deadline - parts_.clock.Now());
   }
   return !running_;
+}
+
+void Worker::EndGrace() {
+  MutexLock lock(mutex_);
+  grace_over_ = true;
+  ended_.NotifyAll();
 }
 
 void Worker::Join() {
@@ -80,6 +86,7 @@ void Worker::Run() {
 // Drift that a round has not repaired pauses the engine, whatever the reason: the one round is what
 // it may go on for, so that the repair can be fetched before the pause.
 Status Worker::Step() {
+  const PulseWork work(parts_.pulse);
   const Status status = Round();
   if (live_.drifted && !drift_paused_) PauseForDrift(status);
   VerifyNext();
@@ -211,7 +218,7 @@ Status Worker::Advance(const SyncTarget& target, Way way) {
 }
 
 Status Worker::Commit(const Prepared& prepared, TimePoint begin) {
-  LeaseControl control(engine_->leases, parts_.clock);
+  LeaseControl control(engine_->leases, parts_.clock, parts_.pulse);
   const CommitPipeline::Engine engine{
       .control = control, .weights = *weights_, .is_current = [this] {
         const std::optional<AttachedEngine> now = parts_.registry.Engine();

@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/pulse.h"
 #include "common/base/thread_pool.h"
 #include "common/ledger/version_ledger.h"
 #include "common/model/limits.h"
@@ -46,6 +47,8 @@ class Worker {
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     // Told of every commit, there too; may be empty.
     std::function<void(const CommitReport&)> on_commit = {};
+    // Works during a step, waits for engine ranks inside it. May be null.
+    Pulse* pulse = nullptr;
   };
   struct Options {
     Preparer::Options prepare;
@@ -59,6 +62,8 @@ class Worker {
   void Start();
   // Asks it to end after what it is doing; true when it has ended within `grace`.
   bool RequestStop(Duration grace);
+  // A RequestStop under way does not wait any more. Threads: any.
+  void EndGrace();
   // Waits for the end, however long.
   void Join();
 
@@ -141,6 +146,7 @@ class Worker {
   mutable Mutex mutex_;
   CondVar ended_;
   bool running_ GUARDED_BY(mutex_) = false;
+  bool grace_over_ GUARDED_BY(mutex_) = false;
   WorkerStatus status_ GUARDED_BY(mutex_);
 };
 

@@ -163,7 +163,7 @@ std::string Worker::DriftReason() const {
 void Worker::PauseForDrift(const Status& cause) {
   const std::string why =
       drained_ ? "no repair while drained" : "not repaired yet: " + std::string(Message(cause));
-  LeaseControl control(engine_->leases, parts_.clock);
+  LeaseControl control(engine_->leases, parts_.clock, parts_.pulse);
   const Status paused = control.Pause(pause_timeout_);
   drift_paused_ = paused.ok();
   if (paused.ok()) SetPaused(true);

@@ -138,11 +138,13 @@ void PublishPipeline::Run() {
 
 // False when stopped before the version was recorded.
 bool PublishPipeline::Process(SealJob job) {
+  const PulseWork work(&pulse_);
   const RankStatePtr state = job.state;
   const auto began = std::chrono::steady_clock::now();
   const RetainedVersionPtr sealed = Seal(std::move(job));
   const Duration seal_time = std::chrono::steady_clock::now() - began;
   while (true) {
+    pulse_.Beat();
     const Status recorded = outputs_.record(*state, *sealed);
     {
       MutexLock lock(mutex_);

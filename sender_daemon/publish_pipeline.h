@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/pulse.h"
 #include "common/base/status.h"
 #include "sender_daemon/capture.h"
 #include "sender_daemon/rank_state.h"
@@ -58,11 +59,15 @@ class PublishPipeline {
   bool idle() const;
   void Stop();
 
+  // Works while a version is on its way, beats with every try to record it.
+  const Pulse& pulse() const { return pulse_; }
+
  private:
   void Run();
   bool Process(SealJob job);
 
   const Outputs outputs_;
+  Pulse pulse_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<SealJob> jobs_ GUARDED_BY(mutex_);

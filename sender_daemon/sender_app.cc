@@ -213,25 +213,65 @@ Status SenderApp::ReloadCredentials() {
   return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
 }
 
-void SenderApp::Stop() {
+// 1. nothing new: waits, Sync streams and operators' calls end, who comes is told that we stop
+// 2. the trainer's calls that were taken before get the grace
+// 3. calls that only watch, or transfer what can be asked for again, end with the servers
+// 4. what was captured is recorded, if the disk lets us
+// Calls end before what they use, and executors before the sockets of their tasks.
+void SenderApp::Stop(std::chrono::milliseconds grace) {
   if (std::exchange(stopped_, true)) return;
+  const TimePoint deadline = clock_.Now() + grace;
   lifecycle_.SetStopping();
-  // Calls end before what they use: waits and Sync streams first, then servers, then the executors.
-  if (hub_ != nullptr) hub_->Stop();
+  if (hub_ != nullptr) hub_->Stop();  // 1
   if (admin_ != nullptr) admin_->Stop();
-  if (local_server_ != nullptr) local_server_->Shutdown();
-  if (remote_server_ != nullptr) remote_server_->Shutdown();
-  if (trainer_executor_ != nullptr) trainer_executor_->Stop();  // its tasks use the handle socket
+  if (trainer_executor_ != nullptr && !AwaitTrainerCalls(deadline)) {  // 2
+    LogWarning("stopped_during_a_call_of_the_trainer");
+  }
+  if (local_server_ != nullptr) local_server_->Shutdown(limits::kCallGrace);  // 3
+  if (remote_server_ != nullptr) remote_server_->Shutdown(limits::kCallGrace);
+  if (trainer_executor_ != nullptr) trainer_executor_->Stop();
   handles_.reset();
   if (delta_executor_ != nullptr) delta_executor_->Stop();
   if (full_executor_ != nullptr) full_executor_->Stop();
-  // What was captured is still recorded, if the disk lets us.
-  if (pipeline_ != nullptr) {
-    if (const Status drained = pipeline_->Drain(limits::kShutdownGrace); !drained.ok()) {
-      LogWarning("stopped_before_recording", {{"reason", Message(drained)}});
-    }
-    pipeline_->Stop();
+  if (pipeline_ == nullptr) return;
+  if (!AwaitRecords(deadline)) LogWarning("stopped_before_recording");  // 4
+  pipeline_->Stop();
+}
+
+void SenderApp::EndGrace() {
+  MutexLock lock(stop_mutex_);
+  grace_over_ = true;
+  stop_changed_.NotifyAll();
+}
+
+// The executor runs calls in their order, so a task at the end of its queue comes after all of
+// them.
+bool SenderApp::AwaitTrainerCalls(TimePoint deadline) {
+  const bool posted = trainer_executor_->Post([this] {
+    MutexLock lock(stop_mutex_);
+    trainer_calls_ended_ = true;
+    stop_changed_.NotifyAll();
+  });
+  MutexLock lock(stop_mutex_);
+  while (posted && !trainer_calls_ended_ && !grace_over_ && clock_.Now() < deadline) {
+    stop_changed_.WaitFor(stop_mutex_, deadline - clock_.Now());
   }
+  return trainer_calls_ended_;
+}
+
+bool SenderApp::AwaitRecords(TimePoint deadline) {
+  while (!pipeline_->Drain(limits::kTick).ok()) {
+    MutexLock lock(stop_mutex_);
+    if (grace_over_ || clock_.Now() >= deadline) return false;
+  }
+  return true;
+}
+
+std::vector<WatchedWork> SenderApp::VitalWork() const {
+  return {{.name = "a call of the trainer",
+           .work = &trainer_executor_->pulse(),
+           .helpers = {&pool_->pulse()}},
+          {.name = "recording a version", .work = &pipeline_->pulse(), .helpers = {}}};
 }
 
 }  // namespace dws

@@ -1,6 +1,7 @@
 // The sender, wired: owns every part, starts them in order, stops them in reverse.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/file_system.h"
+#include "common/base/pulse.h"
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/service/admin_service.h"
@@ -52,7 +54,15 @@ class SenderApp {
  public:
   static Result<std::unique_ptr<SenderApp>> Start(SenderOptions options);
   ~SenderApp();
-  void Stop();
+  // Versions that are being captured or sealed get `grace` to be recorded. Again: nothing.
+  void Stop(std::chrono::milliseconds grace = limits::kShutdownGrace);
+  // While Stop runs on another thread: its grace is over.
+  void EndGrace();
+
+  // As an operator sees it. Before Stop. Threads: safe from any.
+  v1::StatusReply status() const { return admin_->Status(); }
+  // What the watchdog watches; valid as long as the app.
+  std::vector<WatchedWork> VitalWork() const;
 
   // Reads the TLS files again; on an error those of before stay in use. OK without TLS. Threads:
   // safe from any.
@@ -66,6 +76,9 @@ class SenderApp {
   // Operations and what they and scrapers are shown.
   void StartOperations();
   void UpdateReadiness();
+  // Both: false when the deadline or EndGrace came first.
+  bool AwaitTrainerCalls(TimePoint deadline);
+  bool AwaitRecords(TimePoint deadline);
 
   const SenderOptions options_;
   const RealClock clock_;
@@ -76,6 +89,10 @@ class SenderApp {
   bool registered_ GUARDED_BY(readiness_mutex_) = false;
   Status trouble_ GUARDED_BY(readiness_mutex_);
   bool stopped_ = false;
+  Mutex stop_mutex_;
+  CondVar stop_changed_;
+  bool trainer_calls_ended_ GUARDED_BY(stop_mutex_) = false;
+  bool grace_over_ GUARDED_BY(stop_mutex_) = false;
 
   SenderMetrics metrics_;
   DrainSwitch drain_;

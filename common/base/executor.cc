@@ -41,6 +41,7 @@ void Executor::Run() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
+    const PulseWork work(&pulse_);
     task();
   }
 }

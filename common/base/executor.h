@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "common/base/pulse.h"
 
 namespace dws {
 
@@ -27,10 +28,14 @@ class Executor {
   // Refuses new tasks, drops those not started, waits for those that run. Again: nothing.
   void Stop();
 
+  // Works while a task runs.
+  const Pulse& pulse() const { return pulse_; }
+
  private:
   void Run();
 
   const size_t queue_max_;
+  Pulse pulse_;
   Mutex mutex_;
   CondVar posted_;
   bool stopping_ GUARDED_BY(mutex_) = false;

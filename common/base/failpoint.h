@@ -2,10 +2,11 @@
 // defined, and released packages do not define it.
 //
 //   DWS_FAILPOINT("receiver.commit.after_intent");    // in a function that returns Status or
-//   Result DWS_KILLPOINT("receiver.commit.inside_scatter");  // anywhere; knows only `kill`
+//   Result DWS_KILLPOINT("receiver.commit.inside_scatter");  // anywhere; knows no `error`
 //
 // Armed by the environment: DWS_FAILPOINT="name:kill" (SIGKILL to this process, as a power cut) or
-// "name:error" (the function returns INTERNAL); several are separated by commas.
+// "name:error" (the function returns INTERNAL) or "name:hold" (the thread makes the file that
+// DWS_FAILPOINT_HOLD names and stays until the file is gone); several are separated by commas.
 #pragma once
 
 #include <string_view>
@@ -14,7 +15,7 @@
 
 namespace dws {
 
-enum class FailpointAction { kNone, kKill, kError };
+enum class FailpointAction { kNone, kKill, kError, kHold };
 
 // What `armed` (the environment variable's text) says about `name`. Anything it does not understand
 // aborts: a test that arms nothing by a typing error would prove nothing.

@@ -1,11 +1,22 @@
 #include "common/base/log.h"
 
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
+
+#include "common/base/log_line.h"
+#include "common/base/log_repeats.h"
+#include "common/base/log_sink.h"
+#include "common/base/mutex.h"
 
 namespace dws {
 namespace {
@@ -24,42 +35,112 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-// As one token of a key=value line: quoted when it is text, without anything that ends a line.
-std::string Quoted(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    } else if (c == '\'' || c == '\\') {
-      out += {'\\', c};
-    } else {
-      out += c;
+// Hands finished lines to a LogSink. Locked by Logger.
+class LineSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  LogSink& sink() { return sink_; }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    sink_.Write({message.payload.data(), message.payload.size()});
+  }
+  void flush_() override {}
+
+  LogSink sink_{STDERR_FILENO};
+};
+
+// systemd tells a service which file its stderr is when that is the journal.
+bool StderrIsJournal() {
+  const char* const stream = std::getenv("JOURNAL_STREAM");
+  struct stat file = {};
+  if (stream == nullptr || ::fstat(STDERR_FILENO, &file) != 0) return false;
+  return stream == fmt::format("{}:{}", file.st_dev, file.st_ino);
+}
+
+// A process has one log.
+class Logger {
+ public:
+  void Init(std::string_view program, LogLevel level, LogFormat format) {
+    MutexLock lock(mutex_);
+    program_ = program;
+    format_ = format == LogFormat::kAuto
+                  ? (StderrIsJournal() ? LogFormat::kJournal : LogFormat::kText)
+                  : format;
+    sink_ = std::make_shared<LineSink>();
+    spdlog_ = std::make_shared<spdlog::logger>(program_, sink_);
+    spdlog_->set_level(ToSpdlog(level));
+  }
+  void SetLevel(LogLevel level) {
+    MutexLock lock(mutex_);
+    if (spdlog_ != nullptr) spdlog_->set_level(ToSpdlog(level));
+  }
+  void Log(LogLevel level, std::string_view event, LogFields fields) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    MutexLock lock(mutex_);
+    // Before InitLog there is nobody to tell: unit tests.
+    if (spdlog_ == nullptr || !spdlog_->should_log(ToSpdlog(level))) return;
+    WriteCounts(repeats_.TakeCounts(now));
+    if (repeats_.Admit(level, event, fields, now)) Write(level, event, {fields}, 0);
+  }
+  void WriteCounts(bool all) {
+    MutexLock lock(mutex_);
+    if (spdlog_ == nullptr) return;
+    WriteCounts(all ? repeats_.TakeAllCounts()
+                    : repeats_.TakeCounts(std::chrono::steady_clock::now()));
+  }
+
+ private:
+  void WriteCounts(const std::vector<RepeatCount>& counts) REQUIRES(mutex_) {
+    for (const RepeatCount& count : counts) {
+      Write(count.level, count.event, count.last_fields, count.suppressed);
     }
   }
-  return out + "'";
+  void Write(LogLevel level, std::string_view event, const std::vector<LogField>& fields,
+             uint64_t suppressed) REQUIRES(mutex_) {
+    if (const uint64_t lost = sink_->sink().lost_lines(); lost > 0 && sink_->sink().Ready()) {
+      WriteLine(LogLevel::kWarning, "log_lines_lost", {{"lines", lost}}, 0);
+    }
+    WriteLine(level, event, fields, suppressed);
+  }
+  void WriteLine(LogLevel level, std::string_view event, const std::vector<LogField>& fields,
+                 uint64_t suppressed) REQUIRES(mutex_) {
+    const std::string line = FormatLogLine(format_, {.time = std::chrono::system_clock::now(),
+                                                     .level = level,
+                                                     .program = program_,
+                                                     .event = event,
+                                                     .fields = fields,
+                                                     .suppressed = suppressed});
+    spdlog_->log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  }
+
+  Mutex mutex_;
+  std::string program_ GUARDED_BY(mutex_);
+  LogFormat format_ GUARDED_BY(mutex_) = LogFormat::kText;
+  std::shared_ptr<LineSink> sink_ GUARDED_BY(mutex_);
+  std::shared_ptr<spdlog::logger> spdlog_ GUARDED_BY(mutex_);
+  LogRepeats repeats_ GUARDED_BY(mutex_){LogRepeats::Options{}};
+};
+
+Logger& TheLogger() {
+  static Logger* const logger = new Logger;  // threads may log until the very end
+  return *logger;
 }
 
 }  // namespace
 
-void InitLog(std::string_view program, LogLevel level) {
-  auto logger = std::make_shared<spdlog::logger>(std::string(program),
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_level(ToSpdlog(level));
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %n %v");
-  logger->flush_on(spdlog::level::debug);
-  spdlog::set_default_logger(std::move(logger));
+LogField::LogField(std::string_view key, double value)
+    : key_(key), value_(fmt::format("{:.6g}", value)), is_text_(!std::isfinite(value)) {}
+
+void InitLog(std::string_view program, LogLevel level, LogFormat format) {
+  TheLogger().Init(program, level, format);
 }
 
-LogField::LogField(std::string_view key, double value)
-    : key_(key), value_(fmt::format("{:.6g}", value)) {}
+void SetLogLevel(LogLevel level) { TheLogger().SetLevel(level); }
 
 void LogEvent(LogLevel level, std::string_view event, LogFields fields) {
-  std::string line(event);
-  for (const LogField& field : fields) {
-    line +=
-        fmt::format(" {}={}", field.key(), field.is_text() ? Quoted(field.value()) : field.value());
-  }
-  spdlog::log(ToSpdlog(level), "{}", line);
+  TheLogger().Log(level, event, fields);
 }
+
+void LogRepeatCounts(bool all) { TheLogger().WriteCounts(all); }
 
 }  // namespace dws

@@ -2,6 +2,10 @@
 //   LogInfo("committed", {{"version", version}, {"pause_ms", pause_ms}});
 // Keys are stable too: people alert on them. Nothing secret is ever a field: no token, no key, no
 // weight. Whoever decides, logs; everybody else returns a Status.
+//
+// A line goes to stderr in one write, as log_line.h says it looks. An event that repeats too fast
+// is counted instead (log_repeats.h), and one that stderr does not take is lost and counted
+// (log_sink.h): logging never ends and never holds up a daemon.
 #pragma once
 
 #include <concepts>
@@ -13,8 +17,11 @@ namespace dws {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
+// kAuto: journal where stderr is the journal (systemd says so in JOURNAL_STREAM), else text.
+enum class LogFormat { kAuto, kText, kJournal, kJson };
+
 // One key and its value. Numbers and booleans stay what they are in JSON; doubles have six
-// significant digits.
+// significant digits, and those that are no number are text.
 class LogField {
  public:
   LogField(std::string_view key, std::string_view text) : key_(key), value_(text), is_text_(true) {}
@@ -37,11 +44,18 @@ class LogField {
 
 using LogFields = std::initializer_list<LogField>;
 
-// Call once in main, before any thread. Logs go to stderr.
-void InitLog(std::string_view program, LogLevel level);
+// Call once in main, before any thread.
+void InitLog(std::string_view program, LogLevel level, LogFormat format = LogFormat::kAuto);
 
-// One line, whatever the values hold: control characters are escaped.
+// From now on. Threads: from any.
+void SetLogLevel(LogLevel level);
+
+// One line, or part of a count. `event` and the keys are literals. Threads: from any.
 void LogEvent(LogLevel level, std::string_view event, LogFields fields);
+
+// Writes the counts of repeats that are over; `all` also of those that are not. A daemon calls it
+// every second or so, and with `all` at its end. Threads: from any.
+void LogRepeatCounts(bool all = false);
 
 inline void LogDebug(std::string_view event, LogFields fields = {}) {
   LogEvent(LogLevel::kDebug, event, fields);

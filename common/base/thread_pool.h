@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "common/base/pulse.h"
 
 namespace dws {
 
@@ -29,6 +30,9 @@ class ThreadPool {
 
   // The number of workers of one loop, its caller included: `worker` is below this.
   size_t worker_count() const { return threads_.size() + 1; }
+
+  // Beats with every call of a loop's body.
+  const Pulse& pulse() const { return pulse_; }
 
   // Calls fn(index, worker) once for each index in [0, count), in no particular order, the caller
   // taking part; returns when all calls have returned, and what they wrote is visible to the
@@ -60,9 +64,10 @@ class ThreadPool {
 
   void Run(Loop& loop);
   void ThreadMain();
-  static void Work(Loop& loop, size_t worker);
+  void Work(Loop& loop, size_t worker);
   void Unlink(Loop& loop) REQUIRES(mutex_);
 
+  Pulse pulse_;
   Mutex mutex_;
   CondVar work_available_;
   CondVar loop_finished_;

@@ -54,6 +54,7 @@ inline constexpr size_t kComposedCacheMax = 8;   // squashed objects kept for ot
 
 // Receiver.
 inline constexpr size_t kSendersMax = 4096;
+inline constexpr uint64_t kStagingBytesMin = uint64_t{1} << 20;
 inline constexpr uint64_t kStagingBytesDefault = uint64_t{256} << 20;
 inline constexpr uint32_t kEngineWorldSizeMax = 1024;
 inline constexpr size_t kPendingAttachesMax = 64;
@@ -82,6 +83,10 @@ inline constexpr std::chrono::milliseconds kWatchIntervalMin{100};
 inline constexpr std::chrono::milliseconds kWatchIntervalDefault{1000};
 inline constexpr std::chrono::seconds kWatchIntervalMax{3600};
 
+// Configuration.
+inline constexpr uint64_t kConfigBytesMax = uint64_t{1} << 20;
+inline constexpr size_t kConfigMistakesMax = 100;  // lines that are no TOML, until reading stops
+
 // Ledger.
 inline constexpr uint64_t kLedgerRecordBytesMax = 4096;
 inline constexpr uint64_t kLedgerBytesMax = uint64_t{64} << 20;
@@ -95,6 +100,7 @@ inline constexpr std::chrono::seconds kSnapshotReadDeadline{10};  // for a gap b
 inline constexpr std::chrono::seconds kPauseDeadline{60};
 inline constexpr std::chrono::seconds kHandleTimeout{10};
 inline constexpr std::chrono::seconds kShutdownGrace{5};
+inline constexpr std::chrono::milliseconds kCallGrace{500};   // for calls when the work is done
 inline constexpr std::chrono::seconds kHttpTimeout{5};        // for a client to send or to read
 inline constexpr std::chrono::seconds kHandshakeTimeout{10};  // TLS, HTTP/2 preface and settings
 inline constexpr std::chrono::seconds kTlsCheckInterval{2};   // for changed certificates

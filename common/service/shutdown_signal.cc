@@ -18,8 +18,9 @@ Result<ShutdownSignal> ShutdownSignal::Install() {
   sigemptyset(&stop);
   sigaddset(&stop, SIGTERM);
   sigaddset(&stop, SIGINT);
+  sigaddset(&stop, SIGHUP);
   if (const int error = ::pthread_sigmask(SIG_BLOCK, &stop, nullptr); error != 0) {
-    return ErrnoError(error, "cannot block SIGTERM and SIGINT");
+    return ErrnoError(error, "cannot block SIGTERM, SIGINT and SIGHUP");
   }
   // A peer that hangs up while we write must be an error of that write, not our end.
   std::signal(SIGPIPE, SIG_IGN);

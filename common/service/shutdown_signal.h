@@ -1,4 +1,5 @@
-// Waiting for the signal to stop, as a value and not in a signal handler.
+// Waiting for signals (to stop, to read the configuration again), as a value and not in a signal
+// handler.
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,7 @@ namespace dws {
 // Signals stay blocked afterwards. Threads: Trigger from any, Wait from one.
 class ShutdownSignal {
  public:
-  // Blocks SIGTERM and SIGINT for this thread and those it starts, and ignores SIGPIPE.
+  // Blocks SIGTERM, SIGINT and SIGHUP for this thread and those it starts, and ignores SIGPIPE.
   static Result<ShutdownSignal> Install();
 
   // Returns the signal's number, 0 after Trigger. Each signal is returned once.

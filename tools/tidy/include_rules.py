@@ -43,7 +43,8 @@ _GRPC_USERS = (
 VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"absl/", ("common/base/",)),
     (r"catch2/", ("tests/",)),
-    (r"CLI/", ("sender_daemon/", "receiver_daemon/", "tools/", "tests/tools/")),
+    (r"CLI/", ("common/service/config", "common/service/daemon_", "sender_daemon/", "receiver_daemon/",
+               "tools/", "tests/")),
     (r"cuda|cooperative_groups", ("common/memory/cuda/",)),
     (r"curl/", ("tests/",)),
     (r"event2/", ("common/service/http_connection.", "common/service/http_endpoint.")),
@@ -56,7 +57,8 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"prometheus/", ("common/service/metrics.",)),
     (r"sanitizer/", ("tools/bazel/debian/", "tests/")),
     (r"spdlog/", ("common/base/log.",)),
-    (r"systemd/", ("common/service/sd_notify",)),
+    (r"systemd/", ()),  # sd_notify is our own few lines
+    (r"toml\+\+/", ("common/service/config_file",)),
     (r"uc[pst]/", ("common/transport/rdma/",)),
     (r"xxhash|zstd", ("common/delta/", "common/formats/")),
 )

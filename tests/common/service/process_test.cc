@@ -22,12 +22,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST_CASE("SIGTERM and SIGINT are returned, not fatal", "[service]") {
+TEST_CASE("SIGTERM, SIGINT and SIGHUP are returned, not fatal", "[service]") {
   Result<ShutdownSignal> shutdown = ShutdownSignal::Install();
   REQUIRE(shutdown.ok());
   CHECK_FALSE(shutdown->WaitFor(milliseconds(0)).has_value());
   ::kill(::getpid(), SIGTERM);
   CHECK(shutdown->Wait() == SIGTERM);
+  ::kill(::getpid(), SIGHUP);
+  CHECK(shutdown->WaitFor(milliseconds(20'000)) == SIGHUP);
   ::kill(::getpid(), SIGINT);
   CHECK(shutdown->WaitFor(milliseconds(20'000)) == SIGINT);
   CHECK_FALSE(shutdown->WaitFor(milliseconds(0)).has_value());
@@ -79,12 +81,39 @@ TEST_CASE("systemd hears how the daemon is", "[service]") {
   NotifyReady();
   ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
   NotifyReady();
-  CHECK(receive() == "READY=1");
-  NotifyStatus("version 7, 2 receivers");
+  CHECK(receive() == "READY=1\nMAINPID=" + std::to_string(::getpid()));
+  NotifyStatus("version 7,\n2 receivers");
   CHECK(receive() == "STATUS=version 7, 2 receivers");
+  NotifyReloading();
+  CHECK_THAT(receive(), Catch::StartsWith("RELOADING=1\nMONOTONIC_USEC="));
+  NotifyWatchdog();
+  CHECK(receive() == "WATCHDOG=1");
   NotifyStopping();
   CHECK(receive() == "STOPPING=1");
+  // Nobody there, a name too long, no name: nothing happens.
+  for (const std::string& name : {folder.File("none"), std::string(300, 'x'), std::string("@")}) {
+    ::setenv("NOTIFY_SOCKET", name.c_str(), 1);
+    NotifyReady();
+  }
   ::unsetenv("NOTIFY_SOCKET");
+}
+
+TEST_CASE("the watchdog's interval is for this process, or for nobody", "[service]") {
+  ::unsetenv("WATCHDOG_USEC");
+  ::unsetenv("WATCHDOG_PID");
+  CHECK(WatchdogInterval() == std::nullopt);
+  ::setenv("WATCHDOG_USEC", "3000000", 1);
+  CHECK(WatchdogInterval() == std::chrono::seconds(3));
+  ::setenv("WATCHDOG_PID", std::to_string(::getpid()).c_str(), 1);
+  CHECK(WatchdogInterval() == std::chrono::seconds(3));
+  ::setenv("WATCHDOG_PID", "1", 1);
+  CHECK(WatchdogInterval() == std::nullopt);
+  ::unsetenv("WATCHDOG_PID");
+  for (const char* const wrong : {"0", "", "3s", "-1"}) {
+    ::setenv("WATCHDOG_USEC", wrong, 1);
+    CHECK(WatchdogInterval() == std::nullopt);
+  }
+  ::unsetenv("WATCHDOG_USEC");
 }
 
 }  // namespace

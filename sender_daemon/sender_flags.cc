@@ -1,0 +1,54 @@
+#include "sender_daemon/sender_flags.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <thread>
+
+#include "common/model/limits.h"
+#include "common/service/daemon_flags.h"
+
+namespace dws {
+
+void AddSenderFlags(CLI::App& app, SenderOptions& options) {
+  options.threads = std::max(1U, std::thread::hardware_concurrency());
+  AddIdFlag(app, "--job-id", options.job_id, "Job that trainer, senders and receivers share");
+  app.add_option("--trainer-rank", options.trainer_rank, "Rank of the trainer beside this sender")
+      ->check(CLI::Range(uint32_t{0}, limits::kWorldSizeMax - 1))
+      ->capture_default_str();
+  app.add_option("--socket", options.socket,
+                 "Unix socket for the trainer (default /run/dws/sender-RANK.sock); descriptors go "
+                 "over SOCKET.handles")
+      ->type_name("PATH");
+  AddListenFlag(app, "--listen", options.listen, "Where receivers connect; port 0 picks one");
+  AddListenFlag(app, "--http", options.http, "/healthz and /readyz; port 0 picks one");
+  app.add_option("--state-dir", options.state_folder,
+                 "Folder of the version ledger (default /var/lib/dws/sender-RANK)")
+      ->type_name("PATH");
+  app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
+      ->type_name("PATH");
+  AddSizeFlag(app, "--retain-bytes", options.retain_bytes,
+              "Cap on retained deltas, in bytes or as 4GiB",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  app.add_option("--retain-versions", options.retain_versions,
+                 "Cap on retained deltas, in versions")
+      ->check(CLI::Range(size_t{1}, limits::kRetainedVersionsMax))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "Threads that capture weights (default: all cores)")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_flag("--insecure", options.insecure,
+               "Allow --listen and --http on addresses that others can reach, without TLS");
+  AddSecurityFlags(app, options.tls, options.allow_users);
+}
+
+void FinishSenderFlags(Config& config, SenderOptions& options) {
+  config.Derive("socket", fmt::format("/run/dws/sender-{}.sock", options.trainer_rank));
+  config.Derive("state-dir", fmt::format("/var/lib/dws/sender-{}", options.trainer_rank));
+  RejectExposure(config, "listen", options.listen, options.insecure || options.tls.given());
+  RejectExposure(config, "http", options.http, options.insecure || options.tls.given());
+  RejectTlsInPart(config, options.tls);
+}
+
+}  // namespace dws

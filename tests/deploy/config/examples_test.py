@@ -1,0 +1,127 @@
+"""Every example in deploy/config is read by the daemon it is for, without a mistake and without a
+trace; --check-config finds mistakes, and a daemon does not start with one."""
+
+import os
+import re
+import subprocess
+import tempfile
+import tomllib
+import unittest
+from pathlib import Path
+
+EXAMPLES = Path("deploy/config")
+PROGRAMS = {
+    "sender.toml": "sender_daemon/dws-sender",
+    "receiver.toml": "receiver_daemon/dws-receiver",
+}
+ABOUT_ONE_RUN = {"help", "version", "config", "check-config"}
+
+
+def run(program: str, *flags: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("DWS_")}
+    return subprocess.run(
+        [program, *flags], env={**environment, **variables}, text=True, capture_output=True, timeout=60
+    )
+
+
+def options_of(program: str) -> set[str]:
+    return set(re.findall(r"^  (?:-h,)?--([a-z-]+)", run(program, "--help").stdout, re.M)) - ABOUT_ONE_RUN
+
+
+def keys_of(path: Path) -> set[str]:
+    """Of an example, as options: also those that are commented out."""
+    keys, table = set(), ""
+    for line in path.read_text().splitlines():
+        if head := re.match(r"\[([a-z-]+)\]$", line):
+            table = head[1] + "-"
+        for key in re.findall(r"^(?:# (?:[^=]*: )?)?([a-z-]+) = \S", line):
+            keys.add(table + key)
+    return keys
+
+
+class ExamplesTest(unittest.TestCase):
+    def examples(self) -> list[Path]:
+        found = sorted(EXAMPLES.glob("*/*.toml"))
+        self.assertGreaterEqual(len(found), 6)
+        return found
+
+    def test_each_is_read_without_a_mistake(self) -> None:
+        for path in self.examples():
+            with self.subTest(path=path):
+                checked = run(PROGRAMS[path.name], "--config", str(path), "--check-config")
+                self.assertEqual((checked.returncode, checked.stderr), (0, ""))
+                # What was in the file took effect, and is said to come from there.
+                effective = tomllib.loads(checked.stdout)
+                self.assertEqual(effective["job-id"], "my-job")
+                self.assertRegex(checked.stdout, rf'job-id = "my-job" +# {re.escape(str(path))}:\d+')
+                self.assertEqual(set(effective), options_of(PROGRAMS[path.name]))
+
+    def test_the_effective_configuration_is_a_file_of_the_same(self) -> None:
+        for path in self.examples():
+            with self.subTest(path=path), tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+                first = run(PROGRAMS[path.name], "--config", str(path), "--check-config").stdout
+                file.write(first)
+                file.flush()
+                again = run(PROGRAMS[path.name], "--config", file.name, "--check-config")
+                self.assertEqual((again.returncode, again.stderr), (0, ""))
+                self.assertEqual(tomllib.loads(again.stdout), tomllib.loads(first))
+
+    def test_the_longest_names_every_option(self) -> None:
+        for name, program in PROGRAMS.items():
+            missing = options_of(program) - keys_of(EXAMPLES / "hardened" / name)
+            self.assertEqual(missing, set(), name)
+
+
+class CheckTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="dws-", dir="/tmp")
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.file = self.folder / "mine.toml"
+
+    def test_every_mistake_has_its_line(self) -> None:
+        self.file.write_text('job-id = 7\nretain-byets = 1\nthreads = 0\nx = = 1\n[retain]\nbytes = "4GiB"\nbytes = 1\n')
+        checked = run(PROGRAMS["sender.toml"], f"--config={self.file}", "--check-config", DWS_HTTP="nowhere")
+        self.assertEqual(checked.returncode, 2)
+        lines = checked.stderr.splitlines()
+        self.assertEqual(
+            [line.split(": ")[0] for line in lines],
+            [f"{self.file}:{number}" for number in (1, 2, 3, 4, 7)] + ["environment DWS_HTTP"],
+        )
+        self.assertIn("did you mean retain-bytes?", lines[1])
+        self.assertIn("retain-bytes = 4294967296", checked.stdout)
+
+    def test_a_check_makes_nothing(self) -> None:
+        state, socket = self.folder / "state", self.folder / "s.sock"
+        flags = (f"--state-dir={state}", f"--socket={socket}", f"--ports-file={self.folder / 'ports'}")
+        self.assertEqual(run(PROGRAMS["sender.toml"], "--check-config", *flags).returncode, 0)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_a_mistake_keeps_a_daemon_from_starting(self) -> None:
+        for line, flag in (("retain-byets = 1", ""), ("", "--retain-byets=1"), ("threads = 0", "")):
+            self.file.write_text(line + "\n")
+            started = run(
+                PROGRAMS["sender.toml"], f"--config={self.file}", f"--state-dir={self.folder / 'state'}",
+                f"--socket={self.folder / 's.sock'}", *([flag] if flag else []),
+            )
+            self.assertEqual(started.returncode, 2, started.stderr)
+            self.assertIn(" config_mistake ", started.stderr)
+            self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["mine.toml"])
+
+    def test_a_file_that_is_not_there_is_a_mistake(self) -> None:
+        missing = f"{self.folder}/none"
+        for checked in (
+            run(PROGRAMS["sender.toml"], "--check-config", f"--config={missing}"),
+            run(PROGRAMS["sender.toml"], "--check-config", DWS_CONFIG=missing),
+        ):
+            self.assertEqual(checked.returncode, 2)
+            self.assertIn(missing, checked.stderr)
+
+    def test_a_variable_of_somebody_else_is_no_mistake(self) -> None:
+        checked = run(PROGRAMS["sender.toml"], "--check-config", DWS_SENDER_SERVICE_PORT="1", DWS_THREAD="1")
+        self.assertEqual(checked.returncode, 0)
+        self.assertIn("warning: environment DWS_THREAD: no option of this program; did you mean DWS_THREADS?", checked.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,125 @@
+"""systemd reads the units without a complaint, finds them hardened, and what they promise fits the
+daemons."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+UNITS = Path("deploy/systemd")
+PROGRAMS = {
+    "dws-sender@.service": "sender_daemon/dws-sender",
+    "dws-receiver@.service": "receiver_daemon/dws-receiver",
+}
+EXPOSURE_MAX = 3.0
+ANALYZE = shutil.which("systemd-analyze")
+
+
+def seconds(text: str) -> int:
+    return int(re.fullmatch(r"(\d+)s?", text)[1])  # type: ignore[index]
+
+
+class UnitsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="dws-", dir="/tmp")
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        for name, program in PROGRAMS.items():
+            text = (UNITS / name).read_text()
+            installed = f"/usr/bin/{os.path.basename(program)}"
+            self.assertIn(f"ExecStart={installed} ", text)
+            (self.folder / name).write_text(text.replace(installed, os.path.abspath(program)))
+
+    def values(self, unit: str, key: str) -> list[str]:
+        return re.findall(rf"^{key}=(.*)$", (UNITS / unit).read_text(), re.M)
+
+    def analyze(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        assert ANALYZE is not None
+        return subprocess.run(
+            [ANALYZE, *arguments], cwd=self.folder, text=True, capture_output=True, timeout=60
+        )
+
+    @unittest.skipIf(ANALYZE is None, "systemd-analyze is not installed")
+    def test_they_verify(self) -> None:
+        for name in PROGRAMS:
+            checked = self.analyze("verify", "--man=no", f"./{name}")
+            self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""), name)
+
+    @unittest.skipIf(ANALYZE is None, "systemd-analyze is not installed")
+    def test_a_mistake_would_be_seen(self) -> None:
+        path = self.folder / "dws-sender@.service"
+        path.write_text(path.read_text().replace("WatchdogSec=", "WatchdogSecs="))
+        checked = self.analyze("verify", "--man=no", "./dws-sender@.service")
+        self.assertIn("WatchdogSecs", checked.stderr)
+
+    @unittest.skipIf(ANALYZE is None, "systemd-analyze is not installed")
+    def test_they_are_hardened(self) -> None:
+        for name in PROGRAMS:
+            said = self.analyze("security", "--offline=true", "--no-pager", f"./{name}").stdout
+            level = re.search(r"Overall exposure level for .*: ([0-9.]+) ", said)
+            self.assertIsNotNone(level, said[-500:])
+            assert level is not None
+            self.assertLessEqual(float(level[1]), EXPOSURE_MAX, name)
+
+    def test_devices_are_not_hidden_and_memory_may_be_locked(self) -> None:
+        for name in PROGRAMS:
+            self.assertEqual(self.values(name, "DeviceAllow"), ["char-nvidia* rw"])
+            self.assertEqual(self.values(name, "PrivateDevices"), [])
+            self.assertEqual(self.values(name, "LimitMEMLOCK"), ["infinity"])
+            # A user namespace would make every peer nobody.
+            self.assertEqual(self.values(name, "PrivateUsers"), ["no"])
+
+    def test_a_daemon_ends_before_systemd_ends_it(self) -> None:
+        for name, program in PROGRAMS.items():
+            shown = subprocess.run([program, "--help"], text=True, capture_output=True, timeout=60).stdout
+            default = re.search(r"--stop-timeout SECONDS\S*(?: in \[[^\]]*\])?=(\d+)", shown)
+            self.assertIsNotNone(default, shown)
+            assert default is not None
+            self.assertGreater(seconds(self.values(name, "TimeoutStopSec")[0]), int(default[1]) + 10)
+
+    def test_what_the_units_set_is_an_option(self) -> None:
+        for name, program in PROGRAMS.items():
+            shown = subprocess.run([program, "--help"], text=True, capture_output=True, timeout=60).stdout
+            variables = [value.split("=")[0] for value in self.values(name, "Environment")]
+            self.assertTrue(variables)
+            for variable in variables:
+                flag = "--" + variable.removeprefix("DWS_").lower().replace("_", "-")
+                self.assertIn(f" {flag} ", shown)
+
+    def test_a_mistaken_configuration_is_not_tried_again(self) -> None:
+        for name, program in PROGRAMS.items():
+            code = subprocess.run([program, "--no-such-flag"], capture_output=True, timeout=60).returncode
+            self.assertEqual(self.values(name, "RestartPreventExitStatus"), [str(code)])
+
+
+class SnippetsTest(unittest.TestCase):
+    @unittest.skipIf(shutil.which("systemd-tmpfiles") is None, "systemd-tmpfiles is not installed")
+    def test_folders_are_made(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="dws-", dir="/tmp") as root:
+            Path(root, "etc").mkdir()
+            Path(root, "etc/passwd").write_text("dws:x:977:977::/:/bin/false\n")
+            Path(root, "etc/group").write_text("dws:x:977:\n")
+            subprocess.run(
+                ["systemd-tmpfiles", f"--root={root}", "--create", os.path.abspath(UNITS / "dws.tmpfiles.conf")],
+                check=True, capture_output=True, timeout=60,
+            )
+            self.assertEqual(Path(root, "run/dws").stat().st_mode & 0o7777, 0o755)
+            self.assertEqual(Path(root, "var/lib/dws").stat().st_mode & 0o7777, 0o750)
+
+    @unittest.skipIf(shutil.which("systemd-sysusers") is None, "systemd-sysusers is not installed")
+    def test_the_user_is_made(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="dws-", dir="/tmp") as root:
+            Path(root, "etc").mkdir()
+            subprocess.run(
+                ["systemd-sysusers", f"--root={root}", os.path.abspath(UNITS / "dws.sysusers.conf")],
+                check=True, capture_output=True, timeout=60,
+            )
+            self.assertRegex(Path(root, "etc/passwd").read_text(), r"(?m)^dws:x:\d+:\d+:.*:/var/lib/dws:")
+            self.assertRegex(Path(root, "etc/group").read_text(), r"(?m)^dws:x:\d+:")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,234 @@
+"""SIGTERM at every stage of a commit, once and twice: the engine's memory is one published version, the
+daemons end well and in time, and a restarted pair goes on."""
+
+import os
+import signal
+import threading
+import time
+import unittest
+from typing import Any, Optional
+from unittest import mock
+
+import grpc
+import numpy as np
+
+import dws
+from tests.integration import cluster
+from tests.integration.cluster import Daemon
+from tests.integration.integration_case import IntegrationCase, change, eventually
+
+SHAPES = {"a": (900, 700), "b": (33,)}
+STOP_SECONDS = 40.0
+
+
+class SigtermCase(IntegrationCase):
+    """A pair that has committed version 1, with a receiver whose worker stays where it is told to."""
+
+    def begin(self, failpoint: Optional[str], *flags: str) -> None:
+        self.random = np.random.default_rng(3)
+        self.hold = os.path.join(self.cluster.folder, "hold")
+        self.addCleanup(setattr, cluster, "RECEIVER", cluster.RECEIVER)
+        cluster.RECEIVER += "-failpoints"
+        self.cluster.start_sender(0)
+        armed = {"DWS_FAILPOINT": f"{failpoint}:hold", "DWS_FAILPOINT_HOLD": self.hold}
+        with mock.patch.dict(os.environ, armed if failpoint else {}):
+            self.receiver = self.cluster.start_receiver("receiver-0", *flags)
+        self.driver, self.rollout = self.trainer(), self.engine()
+        self.source = self.driver.register({n: np.ones(s, np.float32) for n, s in SHAPES.items()})
+        self.live = self.rollout.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
+        self.published: dict[int, dict[str, Any]] = {}
+        self.publish(1)
+        self.await_version(self.rollout, 1)
+
+    def publish(self, version: int) -> None:
+        for array in self.source.values():
+            change(array, self.random, 0.05)
+        self.published[version] = {name: array.copy() for name, array in self.source.items()}
+        self.driver.publish(version)
+
+    def send(self, daemon: Daemon, number: int = signal.SIGTERM) -> None:
+        assert daemon.process is not None
+        daemon.process.send_signal(number)
+
+    def await_log(self, daemon: Daemon, text: str) -> None:
+        eventually(lambda: text in daemon.log_tail(200), lambda: f"{text!r} in {daemon.log_tail()}")
+
+    def await_end(self, daemon: Daemon) -> None:
+        assert daemon.process is not None
+        self.assertEqual(daemon.process.wait(STOP_SECONDS), 0)
+        daemon.process = None
+
+    def await_held(self) -> None:
+        eventually(lambda: os.path.exists(self.hold), lambda: self.receiver.log_tail())
+
+    def await_pause(self) -> None:
+        """The receiver has asked for the pause that somebody inside keeps from beginning."""
+        eventually(lambda: self.rollout.grant is None, lambda: "a pause is asked for")
+
+    def memory(self) -> Optional[int]:
+        """The published version that the engine's memory is, bit by bit."""
+        for version, weights in self.published.items():
+            if all(np.array_equal(self.live[n].view(np.uint32), w.view(np.uint32)) for n, w in weights.items()):
+                return version
+        return None
+
+    def check_goes_on(self) -> None:
+        """A restarted receiver commits the newest version and the next."""
+        self.receiver.start()
+        newest = max(self.published)
+        self.await_version(self.rollout, newest)
+        self.publish(newest + 1)
+        self.driver.wait(newest + 1, timeout=60)
+        self.await_version(self.rollout, newest + 1)
+        self.assertEqual(self.memory(), newest + 1)
+
+
+class ReceiverTest(SigtermCase):
+    def test_after_a_fetch_the_commit_ends(self) -> None:
+        self.begin("receiver.prepare.after_fetch")
+        self.publish(2)
+        self.await_held()
+        self.send(self.receiver)
+        self.await_log(self.receiver, " stopping ")
+        os.unlink(self.hold)
+        self.await_end(self.receiver)
+        self.assertEqual(self.memory(), 2)
+        self.check_goes_on()
+
+    def test_during_a_fetch_nothing_is_written(self) -> None:
+        sender = self.cluster.start_sender(0)
+        receiver = self.cluster.start_receiver("receiver-0")
+        trainer = self.trainer()
+        source = trainer.register({"w": np.ones((64, 64), np.float32)})
+        trainer.publish(1)
+        engine = self.engine()
+        # It is connected and takes calls, and will not answer.
+        self.await_log(receiver, " sender_connected ")
+        self.send(sender, signal.SIGSTOP)
+        self.addCleanup(self.send, sender, signal.SIGCONT)
+        live = engine.attach({"w": np.zeros((64, 64), np.float32)})
+        self.await_log(receiver, " digests_computed ")
+        begin = time.monotonic()
+        self.send(receiver)
+        self.await_end(receiver)
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertFalse(live["w"].any())
+        self.send(sender, signal.SIGCONT)
+        receiver.start()
+        eventually(lambda: np.array_equal(live["w"], source["w"]), lambda: receiver.log_tail())
+
+    def test_in_the_pause_the_engine_may_still_answer(self) -> None:
+        self.begin(None)
+        with self.rollout.running(60):
+            self.publish(2)
+            self.await_pause()
+            self.send(self.receiver)
+            self.await_log(self.receiver, " stopping ")
+        self.await_end(self.receiver)
+        self.assertEqual(self.memory(), 2)
+        self.check_goes_on()
+
+    def test_in_the_pause_the_grace_ends(self) -> None:
+        self.begin(None, "--stop-timeout=1")
+        with self.rollout.running(60):
+            self.publish(2)
+            self.await_pause()
+            self.send(self.receiver)
+            self.await_end(self.receiver)
+            self.assertEqual(self.memory(), 1)
+        self.check_goes_on()
+
+    def test_the_second_one_ends_the_wait_for_the_engine(self) -> None:
+        self.begin(None, "--stop-timeout=3600")
+        with self.rollout.running(60):
+            self.publish(2)
+            self.await_pause()
+            self.send(self.receiver)
+            self.await_log(self.receiver, " stopping ")
+            self.send(self.receiver, signal.SIGINT)
+            self.await_end(self.receiver)
+            self.assertEqual(self.memory(), 1)
+        self.check_goes_on()
+
+    def test_three_do_not_tear_what_is_being_written(self) -> None:
+        self.begin("receiver.commit.inside_scatter", "--stop-timeout=1")
+        self.publish(2)
+        self.await_held()
+        self.send(self.receiver)
+        self.await_log(self.receiver, " stopping ")
+        self.send(self.receiver)
+        self.await_log(self.receiver, " stopping_now ")
+        self.send(self.receiver)
+        # The grace is over: the engine is given up. The write is not.
+        eventually(lambda: not self.rollout.stats().connected, lambda: "the lease ends")
+        assert self.receiver.process is not None
+        self.assertIsNone(self.receiver.process.poll())
+        os.unlink(self.hold)
+        self.await_end(self.receiver)
+        self.assertEqual(self.memory(), 2)
+        self.check_goes_on()
+
+    def test_without_anything_to_do_it_ends_at_once(self) -> None:
+        self.begin(None)
+        begin = time.monotonic()
+        self.receiver.stop()
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual(self.memory(), 1)
+        self.check_goes_on()
+
+
+class SenderTest(SigtermCase):
+    def test_while_the_trainer_publishes(self) -> None:
+        self.begin(None)
+        failures: list[Exception] = []
+        begun = threading.Event()
+
+        def publish_on() -> None:
+            try:
+                for version in range(2, 1000):
+                    begun.set()
+                    self.publish(version)
+            except dws.DwsError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=publish_on)
+        thread.start()
+        begun.wait(60)
+        self.cluster.senders[0].stop()
+        thread.join(60)
+        self.assertEqual(len(failures), 1, failures)
+        # The engine is at a version that was published, and the pair goes on.
+        self.assertIsNotNone(self.memory())
+        self.cluster.senders[0].start()
+        newest = max(self.published) + 1
+        self.driver = self.trainer()
+        self.source = self.driver.register(self.published[newest - 1])
+        self.publish(newest)
+        self.await_version(self.rollout, newest)
+        self.assertEqual(self.memory(), newest)
+
+    def check_watchers(self, daemon: Daemon, port: str) -> None:
+        """Calls that only watch do not hold up a daemon that has nothing else to do."""
+        with grpc.insecure_channel(f"127.0.0.1:{daemon.ports[port]}") as channel:
+            watches = [
+                channel.unary_stream(method)(b"", timeout=60)
+                for method in ("/grpc.health.v1.Health/Watch", "/dws.v1.AdminService/Watch")
+            ]
+            for watch in watches:
+                next(watch)
+            begin = time.monotonic()
+            daemon.stop()
+            self.assertLess(time.monotonic() - begin, 4)
+            for watch in watches:
+                with self.assertRaises(grpc.RpcError):
+                    for _ in watch:
+                        pass
+
+    def test_watchers_do_not_hold_it_up(self) -> None:
+        self.start()
+        self.check_watchers(self.cluster.receivers[0], "admin")
+        self.check_watchers(self.cluster.senders[0], "sync")
+
+
+if __name__ == "__main__":
+    unittest.main()
