@@ -171,7 +171,8 @@ Status ReceiverApp::Impl::StartEngineSide() {
                             lifecycle_.SetNotReady(reason);
                           }
                         },
-                    .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); }},
+                    .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
+                    .pulse = &worker_pulse_},
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,
                                   .staging_bytes_max = options_.staging_bytes},
                       .pause_timeout = limits::kPauseDeadline});
