@@ -1,0 +1,87 @@
+"""Runs the documentation's blocks marked `pair` (docs_blocks.py) beside a sender and a receiver that
+have a trainer and an engine. Only places are changed: folders, ports, where the programs are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import unittest
+from pathlib import Path
+
+import dws
+import numpy as np
+
+from tests.integration.cluster import Cluster
+from tests.tools.docs_blocks import Block, all_blocks
+
+TOP = Path("WORKSPACE").resolve().parent
+PROGRAMS = ("sender_daemon/dws-sender", "receiver_daemon/dws-receiver", "tools/dwsctl/dwsctl")
+BLOCK_SECONDS = 60.0
+# As the units and deploy/config have them.
+PORTS = {"7700": ("sender", "sync"), "7750": ("sender", "http"), "7760": ("receiver", "http")}
+
+
+class DocsCommandsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.cluster = self.enterContext(Cluster())
+        self.sender = self.cluster.start_sender()
+        self.receiver = self.cluster.start_receiver("rollout-0")
+        self.folder = Path(self.cluster.folder)
+        for name in ("bin", "run", "here"):
+            (self.folder / name).mkdir()
+        for program in PROGRAMS:
+            (self.folder / "bin" / os.path.basename(program)).symlink_to(os.path.abspath(program))
+        (self.folder / "run/sender-0.sock").symlink_to(self.sender.socket)
+        (self.folder / "run/receiver-rollout-0.sock").symlink_to(self.receiver.socket)
+        self.start_job()
+
+    def start_job(self) -> None:
+        """A trainer that has published, and an engine that stays."""
+        self.trainer = self.enterContext(dws.Trainer(self.sender.socket, job_id=self.cluster.job_id))
+        views = self.trainer.register({"w": np.zeros((64, 1024), np.float32)})
+        over, ready = threading.Event(), threading.Event()
+
+        def engine() -> None:
+            with dws.Engine(self.receiver.socket) as live:
+                live.attach({"w": np.zeros((64, 1024), np.float32)})
+                while not over.is_set():
+                    with live.running(timeout=BLOCK_SECONDS):
+                        ready.set()
+                    over.wait(0.01)  # between two forward passes
+
+        thread = threading.Thread(target=engine)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(over.set)
+        for version in (1, 2):
+            views["w"][version] += 1.0
+            self.trainer.publish(version)
+            self.trainer.wait(version, policy="all", timeout=BLOCK_SECONDS)
+        self.assertTrue(ready.wait(BLOCK_SECONDS))
+
+    def place(self, text: str) -> str:
+        text = text.replace("/run/dws", str(self.folder / "run"))
+        daemons = {"sender": self.sender, "receiver": self.receiver}
+        for number, (daemon, name) in PORTS.items():
+            text = text.replace(f"127.0.0.1:{number}", f"127.0.0.1:{daemons[daemon].ports[name]}")
+        return text
+
+    def run_block(self, block: Block) -> None:
+        environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "HOME": str(self.folder / "here"),
+                       "LC_ALL": "C.UTF-8"}
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", self.place(block.text)],
+                              cwd=self.folder / "here", env=environment, capture_output=True, text=True,
+                              timeout=BLOCK_SECONDS)
+        self.assertEqual(done.returncode, 0, f"{block}\n{block.text}{done.stdout}{done.stderr}")
+
+    def test_every_command_for_a_running_pair_works(self) -> None:
+        blocks = [block for block in all_blocks(TOP) if block.mark == "pair"]
+        self.assertTrue(blocks)
+        for block in blocks:
+            with self.subTest(str(block)):
+                self.run_block(block)
+
+
+if __name__ == "__main__":
+    unittest.main()
