@@ -30,30 +30,35 @@ def check(truth: object, what: str) -> None:
     print(f"ok: {what}", flush=True)
 
 
-def engine_sees(socket: str, version: int, found: list[float]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    with dws.Engine(socket) as engine:
-        views = engine.attach({"w": np.zeros((256, 1024), np.float32)})
-        while time.monotonic() < deadline:
-            with engine.running(timeout=DEADLINE_SECONDS) as grant:
-                if grant.version == version:
-                    found.append(float(views["w"].sum()))
-                    return
+class Engine(threading.Thread):
+    """Attaches, notes the sum at version 2, and stays until it is told to go."""
+
+    def __init__(self, socket: str) -> None:
+        super().__init__(daemon=True)
+        self._socket = socket
+        self.sum_at_two: list[float] = []
+        self.seen = threading.Event()
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        with dws.Engine(self._socket) as engine:
+            views = engine.attach({"w": np.zeros((256, 1024), np.float32)})
+            while not self.over.wait(0.01):  # between two forward passes
+                with engine.running(timeout=DEADLINE_SECONDS) as grant:
+                    if grant.version == 2 and not self.sum_at_two:
+                        self.sum_at_two.append(float(views["w"].sum()))
+                        self.seen.set()
 
 
-def sync(sender_socket: str, receiver_socket: str, job: str) -> None:
-    found: list[float] = []
-    engine = threading.Thread(target=engine_sees, args=(receiver_socket, 2, found), daemon=True)
-    engine.start()
-    with dws.Trainer(sender_socket, job_id=job) as trainer:
-        views = trainer.register({"w": np.zeros((256, 1024), np.float32)})
-        weights = views["w"].reshape(-1)
-        for version in (1, 2):
-            weights[version::97] += version
-            trainer.publish(version)
-            trainer.wait(version, policy="all", timeout=DEADLINE_SECONDS)
-        engine.join(DEADLINE_SECONDS)
-        check(found == [float(weights.sum())], "the engine has the trainer's weights")
+def sync(trainer: dws.Trainer, engine: Engine) -> None:
+    views = trainer.register({"w": np.zeros((256, 1024), np.float32)})
+    weights = views["w"].reshape(-1)
+    for version in (1, 2):
+        weights[version::97] += version
+        trainer.publish(version)
+        trainer.wait(version, policy="all", timeout=DEADLINE_SECONDS)
+    engine.seen.wait(DEADLINE_SECONDS)
+    check(engine.sum_at_two == [float(weights.sum())], "the engine has the trainer's weights")
 
 
 def page(address: str, path: str) -> str:
@@ -69,17 +74,11 @@ def connect(address: str, tls: str) -> grpc.Channel:
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), direct)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    for flag in ("sender-socket", "receiver-socket", "sender-http", "receiver-http", "admin"):
-        parser.add_argument(f"--{flag}", required=True)
-    parser.add_argument("--job", default="default")
-    parser.add_argument("--tls", default="")
-    options = parser.parse_args()
-
-    sync(options.sender_socket, options.receiver_socket, options.job)
+def ask(options: argparse.Namespace) -> None:
+    """What probes, Prometheus and operators ask for, while trainer and engine are there."""
     for address in (options.sender_http, options.receiver_http):
         check(page(address, "/healthz"), f"http://{address}/healthz answers")
+        check(page(address, "/readyz"), f"http://{address}/readyz says ready")
         check("dws_build_info{" in page(address, "/metrics"), f"http://{address}/metrics has metrics")
         check(json.loads(page(address, "/status"))["build_version"], f"http://{address}/status is JSON")
 
@@ -89,6 +88,23 @@ def main() -> None:
         reflect = channel.stream_stream(_REFLECTION)
         answer = next(reflect(iter([b"\x3a\x01*"]), timeout=10))  # list_services: "*"
         check(b"dws.v1.AdminService" in answer, "reflection lists the services")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for flag in ("sender-socket", "receiver-socket", "sender-http", "receiver-http", "admin"):
+        parser.add_argument(f"--{flag}", required=True)
+    parser.add_argument("--job", default="default")
+    parser.add_argument("--tls", default="")
+    options = parser.parse_args()
+
+    engine = Engine(options.receiver_socket)
+    engine.start()
+    with dws.Trainer(options.sender_socket, job_id=options.job) as trainer:
+        sync(trainer, engine)
+        ask(options)
+        engine.over.set()
+        engine.join(DEADLINE_SECONDS)
 
 
 if __name__ == "__main__":
