@@ -57,13 +57,22 @@ std::optional<std::pair<ConfigEntry::Kind, std::string>> Scalar(const toml::node
   return std::nullopt;
 }
 
+// A key of ours has fewer parts. What the file has deeper is a mistake, and recursion ends there.
+constexpr int kTablesMax = 32;
+// In a line: the library's own recursion over a.b.c. The longest list of addresses has fewer.
+constexpr std::ptrdiff_t kDotsMax = 20'000;
+
 class Flattener {
  public:
-  void Table(const std::string& prefix, const toml::table& table) {
+  void Table(const std::string& prefix, const toml::table& table, int depth = kTablesMax) {
     for (const auto& [name, node] : table) {
       const std::string key = prefix + std::string(name.str());
       if (const toml::table* inner = node.as_table()) {
-        Table(key + "-", *inner);
+        if (depth == 0) {
+          Mistake(LineOf(node), "tables in tables, deeper than any key of ours");
+          continue;
+        }
+        Table(key + "-", *inner, depth - 1);
       } else if (const toml::array* array = node.as_array()) {
         List(key, *array);
       } else if (const auto scalar = Scalar(node)) {
@@ -166,8 +175,13 @@ ConfigFileContent ParseConfigFile(std::string_view text) {
   Flattener flattener;
   std::vector<std::string> lines = SplitLines(text);
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (!IsTableHead(lines[i]) || HasName(lines[i])) continue;
-    flattener.Mistake(static_cast<int>(i) + 1, "expected a table's name after '['");
+    if (std::count(lines[i].begin(), lines[i].end(), '.') > kDotsMax) {
+      flattener.Mistake(static_cast<int>(i) + 1, "too many dots");
+    } else if (!IsTableHead(lines[i]) || HasName(lines[i])) {
+      continue;
+    } else {
+      flattener.Mistake(static_cast<int>(i) + 1, "expected a table's name after '['");
+    }
     static_cast<void>(LeaveOut(lines, i));
   }
   for (size_t tries = 0; tries < limits::kConfigMistakesMax; ++tries) {

@@ -5,6 +5,7 @@
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
 #include <openssl/x509v3.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <ctime>
@@ -128,6 +129,11 @@ Status CheckSignature(const TlsFiles& files, const std::vector<Certificate>& aut
 
 Result<std::string> ReadFlagFile(FileSystem& file_system, std::string_view flag,
                                  const std::string& path) {
+  // Opening a pipe waits for its writer, for ever and in the way of a stop.
+  struct stat found = {};
+  if (::stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+    return FailedPreconditionError("{}: expected a file, {} is something else", flag, path);
+  }
   const auto bytes = file_system.ReadFile(path, limits::kTlsFileBytesMax);
   if (!bytes.ok()) return Annotate(bytes.status(), flag);
   return std::string(AsText(*bytes));

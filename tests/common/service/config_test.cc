@@ -236,6 +236,18 @@ TEST_CASE("a default that depends on others gives way to any layer", "[config]")
   CHECK(Texts(other) == Lines{"/c.toml:1: tls-ca: is alone"});
 }
 
+TEST_CASE("tables in tables end somewhere", "[config]") {
+  for (const size_t depth : {100, 20'000, 500'000}) {
+    std::string name = "a";
+    for (size_t i = 1; i < depth; ++i) name += ".a";
+    for (const std::string& text : {fmt::format("[{}]\n", name), fmt::format("{} = 1\n", name),
+                                    fmt::format("b = {{{} = 1}}\n", name),
+                                    fmt::format("[{}]\n{} = {{{} = 1}}\n", name, name, name)}) {
+      CHECK_FALSE(ParseConfigFile(text).mistakes.empty());
+    }
+  }
+}
+
 TEST_CASE("no text makes the file's reader fail", "[config]") {
   for (const std::string_view text :
        {"\xff\xfe", "a", "[", "[[", "[.]", "[ [", "[a", "]", "a = \"\"\"", "a = [",

@@ -1,9 +1,12 @@
 #include "common/service/credentials.h"
 
 #include <openssl/ssl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -26,6 +29,10 @@ struct Fixture {
 
   static void Write(const std::string& path, const std::string& text) {
     std::ofstream(path) << text;
+  }
+  static std::string ReadText(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
   }
   void Install(const std::string& ca, const std::string& cert, const std::string& key) const {
     Write(files.ca, ca);
@@ -104,6 +111,22 @@ TEST_CASE("the three files come together, and have to be there", "[credentials]"
   const Status missing = CheckTlsFiles({.ca = "x", .cert = "", .key = ""});
   CHECK_THAT(std::string(Message(missing)), Catch::Contains("--tls-cert and --tls-key missing"));
   CHECK_THAT(std::string(Message(fixture.Load().status())), Catch::Contains("--tls-ca"));
+}
+
+TEST_CASE("a pipe is no file, and nobody waits for its writer", "[credentials]") {
+  Fixture fixture;
+  fixture.Install(fixture.Issue());
+  const auto credentials = fixture.Load();
+  REQUIRE(credentials.ok());
+  for (const std::string& path : {fixture.files.ca, fixture.files.cert, fixture.files.key}) {
+    const std::string text = Fixture::ReadText(path);
+    REQUIRE(::unlink(path.c_str()) == 0);
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+    CHECK_THAT(std::string(Message((*credentials)->Reload())), Catch::Contains("expected a file"));
+    REQUIRE(::unlink(path.c_str()) == 0);
+    Fixture::Write(path, text);
+  }
+  CHECK((*credentials)->Reload().ok());
 }
 
 TEST_CASE("a bad reload keeps what is in use, a good one replaces it", "[credentials]") {
