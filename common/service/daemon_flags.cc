@@ -97,11 +97,12 @@ void AddSecurityFlags(CLI::App& app, TlsFiles& tls, std::vector<std::string>& al
 }
 
 void RejectTlsInPart(Config& config, const TlsFiles& tls) {
-  if (!tls.given() || (!tls.ca.empty() && !tls.cert.empty() && !tls.key.empty())) return;
+  const Status status = CheckTlsFiles(tls);
+  if (status.ok()) return;
   const std::string_view given = !tls.ca.empty()     ? "tls-ca"
                                  : !tls.cert.empty() ? "tls-cert"
                                                      : "tls-key";
-  config.Reject(given, "expected tls-ca, tls-cert and tls-key, or none of them");
+  config.Reject(given, Message(status));
 }
 
 void RejectExposure(Config& config, std::string_view name, const std::string& address,
