@@ -63,6 +63,10 @@ void SenderChannel::Refresh() {
 
 Status SenderChannel::CheckPublisher(const Peer& peer, uint32_t rank) const {
   if (tls_.credentials == nullptr) return OkStatus();
+  if (!peer.verified) {  // CheckPeer lets it pass: it is made for plain listeners too
+    return MakeStatus(absl::StatusCode::kUnauthenticated,
+                      fmt::format("the sender at {} has shown no certificate", address_));
+  }
   return CheckPeer(peer, SenderIdentity(job_id_, rank),
                    fmt::format("the sender of trainer rank {} at {}", rank, address_));
 }

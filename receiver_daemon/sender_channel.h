@@ -31,7 +31,7 @@ class SenderChannel {
   void Refresh();
 
   // That the peer of a call, once something has arrived on it, publishes for `rank` of the job.
-  // PERMISSION_DENIED.
+  // PERMISSION_DENIED; UNAUTHENTICATED: with credentials, a peer that is not verified.
   Status CheckPublisher(const Peer& peer, uint32_t rank) const;
 
  private:
