@@ -73,8 +73,11 @@ void ShowVersions(Scrape& scrape, const WorkerStatus& worker, const Subscription
                Number(committed));
   scrape.Gauge("dws_receiver_newest_version", "The newest version a connected sender offers.",
                Number(newest));
+  // Versions of another stream say nothing of this one's: of the new stream the engine has none.
+  const bool same_stream = worker.live.has_value() && worker.live->stream == subscription.stream();
+  const uint64_t reached = same_stream ? committed : 0;
   scrape.Gauge("dws_receiver_version_lag", "How far the engine's version is behind the newest.",
-               Number(newest > committed ? newest - committed : 0));
+               Number(newest > reached ? newest - reached : 0));
   constexpr const char* kHelp = "Senders: --sender, and those of them that are connected.";
   scrape.Gauge("dws_receiver_senders", kHelp, connected, {{"state", "connected"}});
   scrape.Gauge("dws_receiver_senders", kHelp, Number(peers.size()), {{"state", "configured"}});

@@ -240,22 +240,24 @@ Status Worker::Commit(const Prepared& prepared, TimePoint begin) {
     report.fetch = std::max(report.fetch, rank.fetch);
     report.stage = std::max(report.stage, rank.stage);
   }
-  const Result<Duration> pause = pipeline_.Commit(engine, live_, prepared);
-  if (!pause.ok()) {
+  const Result<Duration> paused = pipeline_.Commit(engine, live_, prepared);
+  if (!paused.ok()) {
     if (!live_.known()) SetPaused(true);  // in the middle of writing
-    if (absl::IsDataLoss(pause.status())) CountWriteMismatch();
-    return pause.status();
+    if (absl::IsDataLoss(paused.status())) CountWriteMismatch();
+    return paused.status();
   }
+  // What drift had paused before did not wait for this commit alone.
+  const Duration pause = drift_paused_ ? Duration::zero() : *paused;
   SetPaused(false);
   drift_paused_ = false;
   PublishLive();
-  pipeline_.Acknowledge(prepared, *pause, staged - begin);
-  report.pause = *pause;
+  pipeline_.Acknowledge(prepared, pause, staged - begin);
+  report.pause = pause;
   report.commit = parts_.clock.Now() - staged;
   PublishCommit(report, first ? full_slices : 0);
   LogInfo("committed", {{"version", report.version.value()},
                         {"fetched_bytes", report.delta_bytes + report.full_bytes},
-                        {"pause_ms", ToSeconds(*pause) * 1e3},
+                        {"pause_ms", ToSeconds(pause) * 1e3},
                         {"seconds", ToSeconds(parts_.clock.Now() - begin)},
                         {"repaired", report.repaired},
                         {"first_release", first}});
@@ -265,6 +267,7 @@ Status Worker::Commit(const Prepared& prepared, TimePoint begin) {
 void Worker::ForgetEngine() {
   live_.Forget();
   weights_.reset();
+  resync_read_.reset();  // would keep the memory of an engine that is gone
   engine_.reset();
   drift_paused_ = false;
   SetPaused(false);

@@ -87,4 +87,41 @@ TEST_CASE("a receiver's metrics follow it from the first attach to a repair", "[
   CHECK(value("digest_mismatches_total", "source=\"verify\"") == "1");
 }
 
+TEST_CASE("an engine with a version of an earlier stream lags behind all of the new one",
+          "[metrics]") {
+  ReceiverMetrics metrics("job", "r");
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  metrics.Show({.worker = daemon.worker,
+                .subscription = daemon.subscription,
+                .registry = daemon.registry,
+                .clock = daemon.clock});
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  trainer.Publish();
+  daemon.Offer({1, trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(Sample(metrics, "dws_receiver_version_lag") == "0");
+
+  // A trainer starts anew.
+  StreamId next = trainer.stream();
+  ++next.incarnation;
+  REQUIRE(daemon.subscription
+              .OnWelcome(SenderIndex(0), {.stream = next,
+                                          .trainer_rank = TrainerRank(0),
+                                          .world_size = 1,
+                                          .rank_epoch = RankEpoch(1),
+                                          .layout = trainer.ranks()[0]})
+              .ok());
+  REQUIRE(
+      daemon.subscription
+          .OnAnnounce(SenderIndex(0), 1,
+                      {.stream = next, .rank_epoch = RankEpoch(1), .versions = {WeightVersion(1)}})
+          .ok());
+  CHECK(Sample(metrics, "dws_receiver_committed_version") == "2");
+  CHECK(Sample(metrics, "dws_receiver_version_lag") == "1");
+}
+
 }  // namespace dws

@@ -200,6 +200,20 @@ TEST_CASE("a resync that finds no sender keeps the proved version and tries agai
   CHECK(Outcome(**task) == OkStatus());
 }
 
+TEST_CASE("a resync that waits does not keep the memory of an engine that is gone", "[resync]") {
+  Running it;
+  const std::weak_ptr<const AttachedMemory> memory = it.daemon.registry.Engine()->memory.front();
+  it.trainer.fail_full = UnavailableError("away");
+  const auto task = it.daemon.desk.Resync(true);
+  REQUIRE(task.ok());
+  CHECK_FALSE(it.daemon.worker.Step().ok());
+  CHECK_FALSE(memory.expired());
+  it.daemon.registry.End(it.client.generation, UnavailableError("it hung up"));
+  it.Step();
+  CHECK(memory.expired());
+  CHECK_FALSE(Outcome(**task).has_value());
+}
+
 TEST_CASE("while drained nothing is committed, and drift pauses", "[drain]") {
   Running it;
   it.daemon.desk.SetDraining(true);
@@ -220,6 +234,7 @@ TEST_CASE("while drained nothing is committed, and drift pauses", "[drain]") {
   it.Step();
   CHECK(it.client.running == 2);
   CHECK(it.client.Holds(it.trainer, 2));
+  CHECK(it.daemon.worker.status().last_commit->pause == Duration::zero());  // drift had paused it
   CHECK(it.daemon.worker.status().drain == DrainStage::kNone);
   CHECK(it.daemon.worker.status().ready);
 }
