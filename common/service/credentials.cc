@@ -8,6 +8,8 @@
 namespace dws {
 namespace {
 
+constexpr int kLooksBetweenTries = 30;  // at files that were refused
+
 int64_t UnixNow() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -76,9 +78,11 @@ Status Credentials::Reload() {
 }
 
 // Files that are replaced one after the other do not match for a moment: a change is tried when it
-// has stood still from one look to the next. What was refused is not tried again until it changes.
+// has stood still from one look to the next. What was refused is tried again when it has changed,
+// and now and then: a certificate that is not valid yet becomes so.
 void Credentials::WatchFiles() {
   std::string seen;
+  int looks = 0;  // since the last try
   while (true) {
     {
       MutexLock lock(mutex_);
@@ -89,12 +93,15 @@ void Credentials::WatchFiles() {
     if (!material.ok()) continue;  // being replaced, or gone: those in use stay
     const std::string contents = Contents(*material);
     const bool settled = std::exchange(seen, contents) == contents;
-    bool tried = false;
+    bool due = false;
     {
       MutexLock lock(mutex_);
-      tried = tried_ == contents;
+      const bool in_use = Contents(*current_) == contents;
+      due = !in_use && (tried_ != contents || ++looks >= kLooksBetweenTries);
     }
-    if (settled && !tried) static_cast<void>(Reload());
+    if (!settled || !due) continue;
+    looks = 0;
+    static_cast<void>(Reload());
   }
 }
 

@@ -110,7 +110,7 @@ std::function<std::shared_ptr<SSL_CTX>()> MakeHttpsContextSource(
     Result<SslContext> made = MakeHttpsContext(*material, job_id);
     if (!made.ok()) LogError("https_refused", {{"reason", Message(made.status())}});
     generation = material->generation;
-    context = made.ok() ? std::shared_ptr<SSL_CTX>(std::move(*made)) : nullptr;
+    if (made.ok()) context = std::move(*made);
     return context;
   };
 }

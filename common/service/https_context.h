@@ -24,8 +24,9 @@ using SslContext = std::unique_ptr<SSL_CTX, SslContextDeleter>;
 // CheckTlsMaterial let pass.
 Result<SslContext> MakeHttpsContext(const TlsMaterial& material, const std::string& job_id);
 
-// For HttpEndpoint: the context of the credentials' current files, made anew when they change;
-// null, which is logged, when OpenSSL refuses them. Threads: one at a time.
+// For HttpEndpoint: the context of the credentials' current files, made anew when they change. When
+// OpenSSL refuses them, which is logged, the one before; null: there is none. Threads: one at a
+// time.
 std::function<std::shared_ptr<SSL_CTX>()> MakeHttpsContextSource(
     std::shared_ptr<Credentials> credentials, std::string job_id);
 

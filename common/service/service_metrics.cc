@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -31,7 +32,9 @@ double StartSeconds() {
   std::istringstream fields(text.substr(text.rfind(')') + 1));
   std::string field;
   for (int number = 3; number <= 22; ++number) fields >> field;
-  const double since_boot = std::stod(field) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  // 0 when /proc is hidden.
+  const double since_boot =
+      std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
   return Seconds(CLOCK_REALTIME) - Seconds(CLOCK_BOOTTIME) + since_boot;
 }
 

@@ -37,6 +37,10 @@ Bio Open(const std::string& pem) {
   return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
+// What OpenSSL asks of both ends of a connection on Debian: keys and signatures of 112 bits or
+// more. A weaker certificate would be taken here and then fail every handshake.
+constexpr int kSecurityLevel = 2;
+
 // What OpenSSL complained of last; forgets the rest.
 std::string OpenSslReason() {
   const unsigned long code = ERR_peek_last_error();
@@ -116,11 +120,19 @@ Status CheckSignature(const TlsFiles& files, const std::vector<Certificate>& aut
   X509_STORE_CTX_init(verification.get(), store.get(), chain.front().get(), between);
   X509_VERIFY_PARAM_set_time(X509_STORE_CTX_get0_param(verification.get()),
                              static_cast<std::time_t>(now));
+  X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(verification.get()), kSecurityLevel);
   const int verified = X509_verify_cert(verification.get());
   const int error = X509_STORE_CTX_get_error(verification.get());
   sk_X509_free(between);
   ERR_clear_error();
   if (verified == 1) return OkStatus();
+  if (error == X509_V_ERR_EE_KEY_TOO_SMALL || error == X509_V_ERR_CA_KEY_TOO_SMALL ||
+      error == X509_V_ERR_CA_MD_TOO_WEAK) {
+    return FailedPreconditionError(
+        "{}: no connection would take the certificate: {}; issue it anew, with keys of 2048 bits "
+        "(RSA) or 256 (EC) and SHA-256",
+        files.cert, X509_verify_cert_error_string(error));
+  }
   return FailedPreconditionError(
       "{}: the certificate is not signed by a CA in {}: {}; give the CA's certificate, and those "
       "between",

@@ -3,6 +3,7 @@
 #include <openssl/ec.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
+#include <openssl/rsa.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
@@ -78,7 +79,7 @@ TestAuthority::~TestAuthority() = default;
 const std::string& TestAuthority::pem() const { return parts_->pem; }
 
 TestPair TestAuthority::Issue(const Wish& wish) const {
-  const Key key = MakeKey();
+  const Key key = wish.weak ? Key(EVP_RSA_gen(1024), &EVP_PKEY_free) : MakeKey();
   const Certificate certificate = Make(key.get(), "leaf", parts_->certificate.get(),
                                        wish.begins_in_seconds, wish.ends_in_seconds);
   std::string names;

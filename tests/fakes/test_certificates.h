@@ -20,6 +20,7 @@ class TestAuthority {
     std::vector<std::string> names;  // as OpenSSL writes them: "URI:dws://j/operate/a", "DNS:x"
     int64_t begins_in_seconds = -3600;
     int64_t ends_in_seconds = 86400;
+    bool weak = false;  // RSA of 1024 bits
   };
 
   explicit TestAuthority(const std::string& name);

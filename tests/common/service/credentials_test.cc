@@ -79,6 +79,7 @@ TEST_CASE("files that would not work are refused in words", "[credentials]") {
   const TestPair early = issue({.names = {kUri}, .begins_in_seconds = 99});
   const TestPair nameless = issue({.names = {}});
   const TestPair another = issue({.names = {"URI:dws://job/receive/r1"}});
+  const TestPair weak = issue({.names = {kUri}, .weak = true});
   const TestPair malformed = issue({.names = {kUri, "URI:dws://job/king/r1"}});
   const std::string ca = fixture.authority.pem();
   const Case cases[] = {
@@ -94,6 +95,7 @@ TEST_CASE("files that would not work are refused in words", "[credentials]") {
       {stranger.pem(), good.cert_pem, good.key_pem, "not signed by a CA in "},
       {ca, nameless.cert_pem, nameless.key_pem, "dws://job/receive/r0"},
       {ca, another.cert_pem, another.key_pem, "found dws://job/receive/r1"},
+      {ca, weak.cert_pem, weak.key_pem, "EE certificate key too weak; issue it anew"},
       {ca, malformed.cert_pem, malformed.key_pem, "an unknown role"},
   };
   for (const Case& wrong : cases) {
@@ -155,6 +157,16 @@ TEST_CASE("changed files are found without being told", "[credentials]") {
   fixture.Install(second);
   CHECK(Eventually([&] { return (*credentials)->current()->cert_pem == second.cert_pem; }));
   CHECK((*credentials)->current()->generation == 2);
+}
+
+TEST_CASE("files that are not valid yet are taken once they are", "[credentials]") {
+  Fixture fixture;
+  fixture.Install(fixture.Issue());
+  const auto credentials = fixture.Load(std::chrono::milliseconds(5));
+  REQUIRE(credentials.ok());
+  const TestPair early = fixture.authority.Issue({.names = {kUri}, .begins_in_seconds = 2});
+  fixture.Install(early);
+  CHECK(Eventually([&] { return (*credentials)->current()->cert_pem == early.cert_pem; }));
 }
 
 // The server's end of a handshake in memory with a client that shows `pair`, or nothing; true when
