@@ -1,5 +1,7 @@
 #include "sender_daemon/sync_stream.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "common/base/log.h"
@@ -10,6 +12,15 @@
 
 namespace dws {
 namespace {
+
+// No longer than an error may be, and still UTF-8: it goes into the status.
+std::string Shortened(const std::string& text) {
+  size_t size = std::min(text.size(), limits::kErrorBytesMax);
+  while (size > 0 && size < text.size() && (static_cast<uint8_t>(text[size]) & 0xC0) == 0x80) {
+    --size;
+  }
+  return text.substr(0, size);
+}
 
 void FillWelcome(const RankState& state, v1::Welcome& welcome) {
   *welcome.mutable_stream() = ToProto(state.stream);
@@ -176,7 +187,7 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
     case v1::SyncUp::kNack: {
       const v1::Nack& nack = message.nack();
       DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(nack.stream()));
-      const std::string error = nack.message().substr(0, limits::kErrorBytesMax);
+      const std::string error = Shortened(nack.message());
       LogWarning("nack", {{"version", nack.version()},
                           {"last_good", nack.last_good_version()},
                           {"code", nack.code()},
@@ -193,6 +204,13 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
 }
 
 Status SyncStream::HandleHello(const v1::Hello& hello) {
+  // First: every refusal below quotes them.
+  if (std::max(hello.receiver_id().size(), hello.job_id().size()) > limits::kIdBytesMax) {
+    return InvalidArgumentError(
+        "a Hello has a receiver id of {} bytes and a job id of {}, at most "
+        "{} are supported",
+        hello.receiver_id().size(), hello.job_id().size(), limits::kIdBytesMax);
+  }
   if (hello.protocol_major() != kProtocolMajor) {
     return UnimplementedError(
         "receiver '{}' speaks protocol {}.{}, this sender {}.{}: upgrade the older one",

@@ -1,5 +1,7 @@
 #include "sender_daemon/trainer_session.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <future>
 #include <utility>
@@ -9,9 +11,20 @@
 #include "common/model/limits.h"
 
 namespace dws {
+namespace {
+
+// Sessions are numbered from here: a number is all that a call shows, so that those of another
+// process, or of another trainer, are not to be guessed. 63 bits: they never wrap.
+uint64_t RandomStart() {
+  uint64_t number = 0;
+  DWS_CHECK(::getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number)));
+  return number >> 1;
+}
+
+}  // namespace
 
 TrainerSession::TrainerSession(Options options, Parts parts)
-    : options_(std::move(options)), parts_(std::move(parts)) {}
+    : options_(std::move(options)), parts_(std::move(parts)), last_session_(RandomStart()) {}
 
 Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& request,
                                                    std::optional<uid_t> peer_uid) {

@@ -121,7 +121,7 @@ class TrainerSession {
 
   const Options options_;
   const Parts parts_;
-  uint64_t last_session_ = 0;
+  uint64_t last_session_;
   RankStatePtr state_;
   std::optional<Live> live_;  // after state_: an open version refers to its snapshot
   std::atomic<bool> present_{false};

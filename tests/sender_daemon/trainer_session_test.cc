@@ -187,6 +187,18 @@ TEST_CASE("a registered region is published and its changes are counted", "[trai
   CHECK(fixture.ledger_.state().last_version() == WeightVersion(2));
 }
 
+TEST_CASE("sessions of two processes are not numbered alike", "[trainer_session]") {
+  uint64_t first = 0;
+  for (int process = 0; process < 2; ++process) {
+    Fixture fixture;
+    const auto reply = fixture.Register(Resident(1, Layout()));
+    REQUIRE(reply.ok());
+    const uint64_t distance = reply->session() - first;
+    CHECK(std::min(distance, -distance) > 1'000'000);
+    first = reply->session();
+  }
+}
+
 TEST_CASE("a version that does not increase is refused and the newest named", "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
