@@ -222,7 +222,10 @@ Status Worker::Resync(OperatorTask& task, const std::optional<SyncTarget>& targe
     status = UnavailableError("{}", parts_.subscription.MissingTarget());
   }
   task.Update([&](TaskProgress& progress) {
-    if (status.ok()) progress.version = live_.at->version;
+    if (status.ok()) {
+      progress.version = live_.at->version;
+      progress.done_bytes = progress.total_bytes = Verification(weights_).total_bytes();
+    }
     progress.step = status.ok()
                         ? fmt::format("the engine has version {}", live_.at->version.value())
                         : "tries again: " + std::string(Message(status));

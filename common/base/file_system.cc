@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@ namespace {
 
 constexpr mode_t kFileMode = 0640;
 constexpr mode_t kFolderMode = 0750;
+constexpr int kPipeWaitMilliseconds = 3000;
 
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -57,6 +59,20 @@ Status SyncFolder(const std::string& folder) {
   return SyncFd(fd, folder);
 }
 
+// Until there is something to read, or a pipe's writers are gone.
+Status AwaitBytes(const UniqueFd& fd, const std::string& path) {
+  struct pollfd waiting = {.fd = fd.get(), .events = POLLIN, .revents = 0};
+  const int ready = ::poll(&waiting, 1, kPipeWaitMilliseconds);
+  if (ready > 0 || (ready < 0 && errno == EINTR)) return OkStatus();
+  return UnavailableError("{} is a pipe, and nothing came through it in {} s", path,
+                          kPipeWaitMilliseconds / 1000);
+}
+
+bool IsPipe(const UniqueFd& fd) {
+  struct stat found = {};
+  return ::fstat(fd.get(), &found) == 0 && S_ISFIFO(found.st_mode);
+}
+
 class PosixAppendFile final : public AppendFile {
  public:
   PosixAppendFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
@@ -91,7 +107,9 @@ Status MakeOneFolder(const std::string& folder) {
 
 Result<std::vector<std::byte>> PosixFileSystem::ReadFile(const std::string& path,
                                                          uint64_t size_bytes_max) {
-  DWS_ASSIGN_OR_RETURN(const UniqueFd fd, OpenPath(path, O_RDONLY, "open"));
+  // Opening a pipe without O_NONBLOCK waits for its writer, for ever.
+  DWS_ASSIGN_OR_RETURN(const UniqueFd fd, OpenPath(path, O_RDONLY | O_NONBLOCK, "open"));
+  if (IsPipe(fd)) DWS_RETURN_IF_ERROR(AwaitBytes(fd, path));
   std::vector<std::byte> bytes;
   // Reads to the end instead of trusting fstat: the file may grow, and special files have no size.
   constexpr size_t kStepBytes = 64 << 10;
@@ -102,6 +120,10 @@ Result<std::vector<std::byte>> PosixFileSystem::ReadFile(const std::string& path
     const int read_errno = errno;
     bytes.resize(used + (count > 0 ? static_cast<size_t>(count) : 0));
     if (count < 0 && read_errno == EINTR) continue;
+    if (count < 0 && read_errno == EAGAIN) {
+      DWS_RETURN_IF_ERROR(AwaitBytes(fd, path));
+      continue;
+    }
     if (count < 0) return ErrnoError(read_errno, fmt::format("cannot read {}", path));
     if (count == 0) return bytes;
     if (bytes.size() > size_bytes_max) {

@@ -35,10 +35,14 @@ std::optional<CodePoint> Decode(std::string_view text, size_t at) {
   return CodePoint{.value = value, .size_bytes = size};
 }
 
-// C0 and C1 controls, DEL, and what Unicode calls line and paragraph separators.
+// C0 and C1 controls, DEL, separators of lines and paragraphs, and marks of direction and invisible
+// joiners, with which a name can pretend to be another.
 bool IsControl(uint32_t code_point) {
-  return code_point < 0x20 || (code_point >= 0x7f && code_point < 0xa0) || code_point == 0x2028 ||
-         code_point == 0x2029;
+  const auto within = [code_point](uint32_t first, uint32_t last) {
+    return code_point >= first && code_point <= last;
+  };
+  return within(0, 0x1f) || within(0x7f, 0x9f) || code_point == 0x61c || within(0x200b, 0x200f) ||
+         within(0x2028, 0x202e) || within(0x2060, 0x206f) || code_point == 0xfeff;
 }
 
 // Of the format's string, between `quote`s.

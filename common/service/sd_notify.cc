@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdlib>
@@ -71,7 +72,9 @@ std::optional<std::chrono::microseconds> WatchdogInterval() {
   if (!interval.has_value() || *interval == 0) return std::nullopt;
   const std::optional<uint64_t> pid = NumberFrom("WATCHDOG_PID");
   if (pid.has_value() && *pid != static_cast<uint64_t>(::getpid())) return std::nullopt;
-  return std::chrono::microseconds(*interval);
+  // More often than asked does no harm; what overflows a clock's count would be now, for ever.
+  constexpr uint64_t kIntervalMax = std::chrono::microseconds(std::chrono::hours(1)).count();
+  return std::chrono::microseconds(std::min(*interval, kIntervalMax));
 }
 
 }  // namespace dws

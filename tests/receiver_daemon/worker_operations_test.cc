@@ -171,6 +171,7 @@ TEST_CASE("a resync takes what differs; a full one takes all", "[resync]") {
   it.Step();
   CHECK(Outcome(**task) == OkStatus());
   CHECK((*task)->progress().mismatches == 1);
+  CHECK((*task)->progress().done_bytes == 140'000 + 4 * 99);
   CHECK(it.Did("full 1 {1}"));
   CHECK(it.client.running == 1);
   CHECK(it.client.Holds(it.trainer, 1));

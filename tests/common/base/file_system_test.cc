@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <string>
+#include <thread>
 
 #include "tests/fakes/fault_file_system.h"
 #include "tests/fakes/temp_folder.h"
@@ -112,6 +114,17 @@ TEST_CASE("the fault file system loses what was not synced", "[file_system]") {
   }
   fs.LosePower(1);
   CHECK(Read(fs, "/f") == "keptl");
+}
+
+TEST_CASE("a pipe is read to its end, and is not waited for without a writer", "[file_system]") {
+  const TempFolder folder;
+  const std::string path = folder.File("pipe");
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  PosixFileSystem fs;
+  CHECK(absl::IsUnavailable(fs.ReadFile(path, 10).status()));
+  std::thread writer([&path] { std::ofstream(path) << "one " << std::flush << "two"; });
+  CHECK(Read(fs, path) == "one two");
+  writer.join();
 }
 
 }  // namespace

@@ -85,6 +85,8 @@ TEST_CASE("one line of valid UTF-8, whatever bytes a value holds", "[log]") {
                                            "\xe2\x80\xa8",
                                            "\xe2\x80\xa9",
                                            "\xc2\x85",
+                                           "\xe2\x80\xae",
+                                           "\xe2\x80\x8b",
                                            "\xed\xa0\x80",
                                            "\xf0\x9f\x98\x80",
                                            "\xc0\x80",
@@ -101,7 +103,8 @@ TEST_CASE("one line of valid UTF-8, whatever bytes a value holds", "[log]") {
     for (const LogFormat format : kFormats) {
       const std::string line = Format(format, {{"reason", value}, {"after", 1}});
       CHECK(line.find_first_of(std::string("\n\r\x1b\x7f\0", 5)) == std::string::npos);
-      for (const std::string_view separator : {"\xe2\x80\xa8", "\xe2\x80\xa9", "\xc2\x85"}) {
+      for (const std::string_view separator :
+           {"\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xae", "\xe2\x80\x8b", "\xc2\x85"}) {
         CHECK(line.find(separator) == std::string::npos);
       }
       CHECK_NOTHROW(nlohmann::json(line).dump());  // which refuses what is no UTF-8

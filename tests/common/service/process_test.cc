@@ -109,6 +109,8 @@ TEST_CASE("the watchdog's interval is for this process, or for nobody", "[servic
   ::setenv("WATCHDOG_PID", "1", 1);
   CHECK(WatchdogInterval() == std::nullopt);
   ::unsetenv("WATCHDOG_PID");
+  ::setenv("WATCHDOG_USEC", "18446744073709551615", 1);
+  CHECK(WatchdogInterval() == std::chrono::hours(1));
   for (const char* const wrong : {"0", "", "3s", "-1"}) {
     ::setenv("WATCHDOG_USEC", wrong, 1);
     CHECK(WatchdogInterval() == std::nullopt);
