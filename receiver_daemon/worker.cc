@@ -67,7 +67,9 @@ void Worker::Run() {
     const TimePoint until = parts_.clock.Now() + delay;
     for (uint64_t now = seen; !stopping_.load() && parts_.clock.Now() < until;) {
       if (busy_) {
+        const bool had_drifted = live_.drifted;
         VerifyNext();
+        if (live_.drifted && !had_drifted) break;  // repaired or paused at once, not later
       } else {
         now = parts_.changed.WaitBeyond(now, until - parts_.clock.Now());
       }
