@@ -1,4 +1,4 @@
-// Keeps gRPC's callback threads for the life of the process.
+// Keeps gRPC's callback threads for the life of the process, and makes events of what it logs.
 //
 // gRPC 1.51 shares one completion queue among all users of its callback API and takes it down with
 // the last of them; an operation that ends at that moment sometimes aborts the process

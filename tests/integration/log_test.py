@@ -16,6 +16,7 @@ import numpy as np
 from dws import engine as engine_module
 from dws import sender_link as sender_link_module
 from dws.handles import HandleConnection
+from tests.integration.certificates import Authority
 from tests.integration.cluster import SENDER, Daemon
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
@@ -37,6 +38,21 @@ class FormatTest(IntegrationCase):
             self.assertIn(line["level"], ("debug", "info", "warning", "error"))
         listening = next(line for line in lines if line["event"] == "listening")
         self.assertEqual(listening["sync_port"], sender.ports["sync"])
+
+    def test_what_grpc_says_is_an_event_too(self) -> None:
+        files = Authority(self.cluster.folder, "ca").issue("sender", "dws://test/publish/0")
+        sender = self.cluster.start_sender(0, "--log-format=json", *files.flags())
+        for _ in range(40):
+            with socket.create_connection(("127.0.0.1", sender.ports["sync"])) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                while stranger.recv(4096):
+                    pass
+        sender.stop()
+        lines = [json.loads(line) for line in read(sender).splitlines()]
+        said = [line for line in lines if line["event"] == "grpc"]
+        self.assertTrue(said)
+        self.assertIn("andshake", said[0]["reason"])
+        self.assertLess(len(said), 40)
 
     def test_the_journal_is_seen(self) -> None:
         sender = self.cluster.start_sender(0)
