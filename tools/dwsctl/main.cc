@@ -1,5 +1,6 @@
 // dwsctl: the command line over both daemons.
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,9 +12,23 @@
 #include "common/service/build_version.h"
 #include "tools/dwsctl/command.h"
 
+namespace {
+
+// A connection would take the place of a closed output, and get what is printed. Writing still
+// fails.
+void OpenStandardDescriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    static_cast<void>(::open("/dev/null", O_RDONLY));  // the lowest that is free: this one
+  }
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using dws::dwsctl::ExitCode;
 
+  OpenStandardDescriptors();
   // `dwsctl ... | head` is not an error: writes then fail with EPIPE, and the command ends.
   std::signal(SIGPIPE, SIG_IGN);
   dws::dwsctl::Console console(STDOUT_FILENO, STDERR_FILENO);

@@ -60,6 +60,9 @@ class ShellTest(unittest.TestCase):
         ran = bash(f"dwsctl status --address {self.daemon.address} > /dev/full")
         self.assertEqual(ran.returncode, 7)
         self.assertIn("No space left", ran.stderr)
+        ran = bash(f"dwsctl status --address {self.daemon.address} >&-")
+        self.assertEqual(ran.returncode, 7)
+        self.assertIn("Bad file descriptor", ran.stderr)
 
     def test_a_daemon_that_is_absent_exits_with_3_and_a_wrong_line_with_2(self) -> None:
         self.assertEqual(bash("dwsctl status --socket /nonexistent.sock").returncode, 3)
