@@ -90,6 +90,8 @@ class DaemonConnection:
                 f"({'nobody listens there' if exists else 'there is no such socket'}: {details}). "
                 f"Start it: {self.start_command}"
             )
+        if code == grpc.StatusCode.CANCELLED:  # by the daemon: nobody here cancels a call
+            return DaemonUnavailableError(f"{what}: the daemon ended before it answered: {details}")
         kind = _KINDS.get(code, DwsError)
         suffix = f" [{code.name}]" if kind is DwsError else ""
         return kind(f"{what}: {details}{suffix}")

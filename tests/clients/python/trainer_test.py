@@ -80,6 +80,9 @@ class TrainerTest(_WithSender):
         self.sender.wait_code = grpc.StatusCode.DEADLINE_EXCEEDED
         with self.assertRaises(dws.DeadlineError):
             trainer.wait(1)
+        self.sender.wait_code = grpc.StatusCode.CANCELLED  # it is stopped meanwhile
+        with self.assertRaisesRegex(dws.DaemonUnavailableError, "ended before it answered"):
+            trainer.wait(1)
 
     def test_an_absent_sender_is_named_with_the_command_to_start_it(self) -> None:
         trainer = dws.Trainer(os.path.join(self.folder, "none.sock"), job_id="job")
