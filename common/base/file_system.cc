@@ -125,6 +125,9 @@ Result<std::vector<std::byte>> PosixFileSystem::ReadFile(const std::string& path
       continue;
     }
     if (count < 0) return ErrnoError(read_errno, fmt::format("cannot read {}", path));
+    if (count == 0 && bytes.empty() && IsPipe(fd)) {
+      return UnavailableError("{} is a pipe that has been read to its end", path);
+    }
     if (count == 0) return bytes;
     if (bytes.size() > size_bytes_max) {
       return ResourceExhaustedError("{} is larger than the {} bytes allowed", path, size_bytes_max);

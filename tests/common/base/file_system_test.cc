@@ -1,6 +1,7 @@
 #include "common/base/file_system.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -125,6 +126,12 @@ TEST_CASE("a pipe is read to its end, and is not waited for without a writer", "
   std::thread writer([&path] { std::ofstream(path) << "one " << std::flush << "two"; });
   CHECK(Read(fs, path) == "one two");
   writer.join();
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  REQUIRE(::close(ends[1]) == 0);
+  const std::string read_before = fmt::format("/dev/fd/{}", ends[0]);
+  CHECK(absl::IsUnavailable(fs.ReadFile(read_before, 10).status()));
+  REQUIRE(::close(ends[0]) == 0);
 }
 
 }  // namespace
