@@ -60,26 +60,20 @@ void ShowWorker(Scrape& scrape, const WorkerStatus& worker, TimePoint now) {
 }
 
 void ShowVersions(Scrape& scrape, const WorkerStatus& worker, const Subscription& subscription) {
-  uint64_t newest = 0;
-  double connected = 0;
+  const NewestOffered newest = FindNewestOffered(worker, subscription);
   const std::vector<Subscription::Peer> peers = subscription.Peers();
-  for (const Subscription::Peer& peer : peers) {
-    if (!peer.connected) continue;
-    ++connected;
-    if (peer.newest.has_value()) newest = std::max(newest, peer.newest->value());
-  }
+  const auto connected =
+      std::count_if(peers.begin(), peers.end(), [](const auto& peer) { return peer.connected; });
   const uint64_t committed = worker.live.has_value() ? worker.live->version.value() : 0;
   scrape.Gauge("dws_receiver_committed_version", "The version the engine has; 0: none.",
                Number(committed));
   scrape.Gauge("dws_receiver_newest_version", "The newest version a connected sender offers.",
-               Number(newest));
-  // Versions of another stream say nothing of this one's: of the new stream the engine has none.
-  const bool same_stream = worker.live.has_value() && worker.live->stream == subscription.stream();
-  const uint64_t reached = same_stream ? committed : 0;
+               Number(newest.version));
   scrape.Gauge("dws_receiver_version_lag", "How far the engine's version is behind the newest.",
-               Number(newest > reached ? newest - reached : 0));
+               Number(newest.lag));
   constexpr const char* kHelp = "Senders: --sender, and those of them that are connected.";
-  scrape.Gauge("dws_receiver_senders", kHelp, connected, {{"state", "connected"}});
+  scrape.Gauge("dws_receiver_senders", kHelp, static_cast<double>(connected),
+               {{"state", "connected"}});
   scrape.Gauge("dws_receiver_senders", kHelp, Number(peers.size()), {{"state", "configured"}});
 }
 

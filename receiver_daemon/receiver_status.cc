@@ -1,7 +1,5 @@
 #include "receiver_daemon/receiver_status.h"
 
-#include <algorithm>
-
 #include "common/proto_convert/convert.h"
 
 namespace dws {
@@ -51,17 +49,17 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
                         v1::ReceiverStatus& status) {
   status.set_receiver_id(receiver_id);
   FillWorker(worker, status);
-  uint64_t newest = 0;
+  const NewestOffered newest = FindNewestOffered(worker, subscription);
   for (const Subscription::Peer& peer : subscription.Peers()) {
     v1::SenderPeer& sender = *status.add_senders();
     sender.set_address(peer.address);
     sender.set_connected(peer.connected);
     if (peer.trainer_rank.has_value()) sender.set_trainer_rank(peer.trainer_rank->value());
     if (peer.newest.has_value()) sender.set_newest_version(peer.newest->value());
-    if (peer.connected) newest = std::max(newest, sender.newest_version());
     sender.set_last_error(peer.last_error);
   }
-  status.set_newest_version(newest);
+  status.set_newest_version(newest.version);
+  status.set_version_lag(newest.lag);
   for (const EngineRegistry::RankState& rank : registry.Ranks()) {
     v1::EngineRankStatus& engine = *status.add_engine_ranks();
     engine.set_engine_rank(rank.engine_rank);

@@ -123,4 +123,17 @@ void Worker::SetReadiness(bool ready, std::string reason) {
   if (parts_.on_readiness) parts_.on_readiness(ready, reason);
 }
 
+NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& subscription) {
+  NewestOffered newest;
+  for (const Subscription::Peer& peer : subscription.Peers()) {
+    if (peer.connected && peer.newest.has_value()) {
+      newest.version = std::max(newest.version, peer.newest->value());
+    }
+  }
+  const bool same_stream = worker.live.has_value() && worker.live->stream == subscription.stream();
+  const uint64_t reached = same_stream ? worker.live->version.value() : 0;
+  newest.lag = newest.version > reached ? newest.version - reached : 0;
+  return newest;
+}
+
 }  // namespace dws

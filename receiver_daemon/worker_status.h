@@ -64,4 +64,12 @@ struct WorkerStatus {
   MismatchCounts mismatches;
 };
 
+// The newest version that a connected sender offers, and how far the engine is behind it. Versions
+// of another stream say nothing of this one's: of a new stream the engine has none.
+struct NewestOffered {
+  uint64_t version = 0;  // 0: none
+  uint64_t lag = 0;
+};
+NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& subscription);
+
 }  // namespace dws

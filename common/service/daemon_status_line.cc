@@ -23,18 +23,13 @@ std::string SenderLine(const v1::SenderStatus& sender) {
 }
 
 std::string ReceiverLine(const v1::ReceiverStatus& receiver) {
-  uint64_t newest = std::max(receiver.newest_version(), receiver.committed_version());
-  for (const v1::SenderPeer& peer : receiver.senders()) {
-    newest = std::max<uint64_t>(newest, peer.newest_version());
-  }
   const auto attached =
       std::count_if(receiver.engine_ranks().begin(), receiver.engine_ranks().end(),
                     [](const auto& rank) { return rank.attached(); });
   const std::string stage =
       receiver.stage().empty() || receiver.stage() == "idle" ? "" : ", " + receiver.stage();
   return fmt::format("version {}, lag {}{}, engine ranks {} of {}", receiver.committed_version(),
-                     newest - receiver.committed_version(), stage, attached,
-                     receiver.engine_ranks_size());
+                     receiver.version_lag(), stage, attached, receiver.engine_ranks_size());
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):  # type: ignore[misc]
         self.reply.receiver.receiver_id = "rollout-0"
         self.reply.receiver.committed_version = 100
         self.reply.receiver.newest_version = 101
+        self.reply.receiver.version_lag = 1
         self.reply.receiver.stage = "fetching"
         self.reply.receiver.target_version = 101
         self.reply.receiver.stage_total_bytes = 1000

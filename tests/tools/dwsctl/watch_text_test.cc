@@ -16,6 +16,7 @@ v1::StatusReply ReceiverReply() {
   receiver.set_receiver_id("rollout-0");
   receiver.set_committed_version(127);
   receiver.set_newest_version(128);
+  receiver.set_version_lag(1);
   receiver.set_target_version(128);
   receiver.set_stage("fetching");
   receiver.set_stage_done_bytes(45 << 20);
