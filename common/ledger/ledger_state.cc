@@ -149,6 +149,7 @@ Status ReceiverLedgerState::ApplyOne(const CommitAbandoned& record) {
 std::vector<ReceiverRecord> ReceiverLedgerState::Records() const {
   // Streams were accepted in this order: the committed one, the intent's, the newest.
   std::vector<ReceiverRecord> records;
+  records.reserve(7);
   if (committed_.has_value()) {
     records.push_back(StreamAccepted{.stream = committed_->stream});
     records.push_back(CommitIntent{.stream = committed_->stream,
