@@ -5,7 +5,11 @@ export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 unset TMPDIR HOME
 export HOME=/root
 
-fail() { echo "in_debian.sh: FAILED: $*" >&2; exit 1; }
+fail() {
+  tail -n 20 /tmp/sender.log /tmp/receiver.log >&2 2>/dev/null || true
+  echo "in_debian.sh: FAILED: $*" >&2
+  exit 1
+}
 ok() { echo "ok: $*"; }
 until_true() {  # SECONDS COMMAND...
   local end=$((SECONDS + $1))
@@ -60,27 +64,28 @@ command_of() {  # UNIT INSTANCE
   { echo env; sed -n 's/^Environment=//p' "$unit"; sed -n 's/^ExecStart=//p' "$unit"; } |
     sed "s/%i/$2/g; s/%H/$(hostname)/g" | tr '\n' ' '
 }
-as_dws() { setpriv --reuid=dws --regid=dws --init-groups --no-new-privs "$@"; }
+# An array: a function in the background would be a shell of its own, and get the signals.
+as_dws=(setpriv --reuid=dws --regid=dws --init-groups --no-new-privs)
 mode /run/dws '755 dws dws'
 mode /var/lib/dws '750 dws dws'
 ports="--listen=127.0.0.1:17700 --http=127.0.0.1:17701"
 read -r -a sender <<<"$(command_of dws-sender 0) $ports"
 ports="--listen=127.0.0.1:17710 --http=127.0.0.1:17711"
 read -r -a receiver <<<"$(command_of dws-receiver rollout-0) $ports --sender=127.0.0.1:17700"
-as_dws "${sender[@]}" --check-config >/dev/null
-as_dws "${receiver[@]}" --check-config >/dev/null
-as_dws "${sender[@]}" >/tmp/sender.log 2>&1 &
+"${as_dws[@]}" "${sender[@]}" --check-config >/dev/null
+"${as_dws[@]}" "${receiver[@]}" --check-config >/dev/null
+"${as_dws[@]}" "${sender[@]}" >/tmp/sender.log 2>&1 &
 sender_pid=$!
-as_dws "${receiver[@]}" >/tmp/receiver.log 2>&1 &
+"${as_dws[@]}" "${receiver[@]}" >/tmp/receiver.log 2>&1 &
 receiver_pid=$!
-logs() { tail -n 20 /tmp/sender.log /tmp/receiver.log; }
-trap 'logs' ERR
+trap 'fail "line $LINENO"' ERR
 socket_of() { find /run/dws -name "$1*.sock" -type s; }
 has_sockets() { [[ -n "$(socket_of sender)" && -n "$(socket_of receiver)" ]]; }
 until_true 20 has_sockets
 until_true 20 python3 -c 'import socket; socket.create_connection(("127.0.0.1", 17711), 1)'
 until_true 20 python3 -c 'import socket; socket.create_connection(("127.0.0.1", 17701), 1)'
-job="$(dwsctl status --json --socket="$(socket_of sender)" | sed -n 's/.*"job_id": *"\([^"]*\)".*/\1/p')"
+# Status 1: it answers, and has no trainer yet.
+job="$({ dwsctl status --json --socket="$(socket_of sender)" || true; } | sed -n 's/.*"job_id": *"\([^"]*\)".*/\1/p')"
 python3 exercise.py --sender-socket="$(socket_of sender)" --receiver-socket="$(socket_of receiver)" \
   --sender-http=127.0.0.1:17701 --receiver-http=127.0.0.1:17711 --admin=127.0.0.1:17710 --job="$job"
 dwsctl status --socket="$(socket_of sender)" >/dev/null || [[ $? -eq 1 ]]  # 1: its trainer has gone

@@ -4,7 +4,11 @@
 set -euo pipefail
 archive="$1" tree="$2"
 
-fail() { echo "in_libc_alone.sh: FAILED: $*" >&2; exit 1; }
+fail() {
+  tail -n 20 "$tree"/tmp/*.log >&2 || true
+  echo "in_libc_alone.sh: FAILED: $*" >&2
+  exit 1
+}
 ok() { echo "ok: $*"; }
 until_true() {  # SECONDS COMMAND...
   local end=$((SECONDS + $1))
@@ -14,10 +18,15 @@ until_true() {  # SECONDS COMMAND...
   done
 }
 
-mkdir -p "$tree"/{lib64,lib/x86_64-linux-gnu,dev,etc,tmp,run/dws,var/lib/dws}
+mkdir -p "$tree"/{proc,lib64,lib/x86_64-linux-gnu,dev,etc,tmp,var/lib/dws}
+# The sockets have one path on both sides, as with a volume between two containers.
+sockets="$tree.run"
+mkdir -p "$sockets" "$tree$sockets"
+mount --bind "$sockets" "$tree$sockets"
 cp -L /lib64/ld-linux-x86-64.so.2 "$tree/lib64"
 cp -L /lib/x86_64-linux-gnu/lib{c,m}.so.6 "$tree/lib/x86_64-linux-gnu"
 touch "$tree/dev/null" "$tree/dev/urandom"
+mount -t proc proc "$tree/proc"
 mount --bind /dev/null "$tree/dev/null"
 mount --bind /dev/urandom "$tree/dev/urandom"
 printf '127.0.0.1 localhost sender.test\n' >"$tree/etc/hosts"
@@ -51,20 +60,20 @@ stop() {
 trap stop EXIT
 # The receiver finds the sender by its name.
 read -r -a flags <<<"$(tls_flags sender)"
-chroot "$tree" /bin/dws-sender --job-id=job --socket=/run/dws/sender.sock --state-dir=/var/lib/dws/s \
+chroot "$tree" /bin/dws-sender --job-id=job --socket="$sockets"/sender.sock --state-dir=/var/lib/dws/s \
   --listen=127.0.0.1:17700 --http=127.0.0.1:17701 "${flags[@]}" >"$tree/tmp/sender.log" 2>&1 &
 pids+=($!)
 read -r -a flags <<<"$(tls_flags receiver)"
 chroot "$tree" /bin/dws-receiver --job-id=job --receiver-id=rollout-0 --sender=sender.test:17700 \
-  --socket=/run/dws/receiver.sock --state-dir=/var/lib/dws/r --listen=127.0.0.1:17710 \
+  --socket="$sockets"/receiver.sock --state-dir=/var/lib/dws/r --listen=127.0.0.1:17710 \
   --http=127.0.0.1:17711 "${flags[@]}" >"$tree/tmp/receiver.log" 2>&1 &
 pids+=($!)
-trap 'tail -n 20 "$tree"/tmp/*.log' ERR
-until_true 20 test -S "$tree/run/dws/sender.sock" -a -S "$tree/run/dws/receiver.sock"
+trap 'fail "line $LINENO"' ERR
+until_true 20 test -S "$sockets/sender.sock" -a -S "$sockets/receiver.sock"
 
 # The client that the archive brings, on a Python of the machine's: only sockets are shared.
 PYTHONPATH="$tree/python" PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$(dirname "$0")/exercise.py" \
-  --sender-socket="$tree/run/dws/sender.sock" --receiver-socket="$tree/run/dws/receiver.sock" \
+  --sender-socket="$sockets/sender.sock" --receiver-socket="$sockets/receiver.sock" \
   --sender-http=127.0.0.1:17701 --receiver-http=127.0.0.1:17711 --admin=localhost:17710 --job=job \
   --tls="$tls/ca.pem,$tls/operator.pem,$tls/operator.key"
 read -r -a flags <<<"$(tls_flags operator)"
