@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/service/handle_socket.h"
+#include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/change_signal.h"
 #include "receiver_daemon/engine_registry.h"
 #include "receiver_daemon/subscription.h"

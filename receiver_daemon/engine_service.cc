@@ -6,8 +6,8 @@
 
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
-#include "common/service/grpc_status.h"
-#include "common/service/unix_socket.h"
+#include "common/service/grpc/grpc_status.h"
+#include "common/service/sockets/unix_socket.h"
 #include "receiver_daemon/lease_stream.h"
 
 namespace dws {

@@ -7,7 +7,7 @@
 
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
-#include "common/service/grpc_status.h"
+#include "common/service/grpc/grpc_status.h"
 
 namespace dws {
 namespace {

@@ -11,7 +11,7 @@
 #include "common/base/pulse.h"
 #include "common/base/status.h"
 #include "common/model/limits.h"
-#include "common/service/tls_files.h"
+#include "common/service/security/tls_files.h"
 #include "proto/admin.pb.h"
 
 namespace dws {

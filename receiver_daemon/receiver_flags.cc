@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/model/limits.h"
-#include "common/service/daemon_flags.h"
+#include "common/service/program/daemon_flags.h"
 
 namespace dws {
 namespace {

@@ -1,7 +1,7 @@
 // The options of dws-receiver that dws-sender does not have.
 #pragma once
 
-#include "common/service/config.h"
+#include "common/service/config/config.h"
 #include "receiver_daemon/receiver_app.h"
 
 namespace dws {

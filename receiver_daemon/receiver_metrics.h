@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/service/metrics.h"
+#include "common/service/metrics/metrics.h"
 #include "receiver_daemon/engine_registry.h"
 #include "receiver_daemon/subscription.h"
 #include "receiver_daemon/worker.h"

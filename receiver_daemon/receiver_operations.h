@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/service/admin_operations.h"
+#include "common/service/grpc/admin_operations.h"
 #include "common/service/lifecycle.h"
 #include "receiver_daemon/engine_registry.h"
 #include "receiver_daemon/operator_desk.h"

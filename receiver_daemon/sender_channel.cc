@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "common/model/limits.h"
-#include "common/service/grpc_credentials.h"
-#include "common/service/grpc_runtime.h"
+#include "common/service/grpc/grpc_credentials.h"
+#include "common/service/grpc/grpc_runtime.h"
 
 namespace dws {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/service/access.h"
-#include "common/service/credentials.h"
+#include "common/service/security/access.h"
+#include "common/service/security/credentials.h"
 #include "proto/sync.grpc.pb.h"
 
 namespace dws {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "common/model/limits.h"
-#include "common/service/grpc_credentials.h"
-#include "common/service/grpc_status.h"
+#include "common/service/grpc/grpc_credentials.h"
+#include "common/service/grpc/grpc_status.h"
 
 namespace dws {
 

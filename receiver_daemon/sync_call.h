@@ -9,7 +9,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/service/access.h"
+#include "common/service/security/access.h"
 #include "proto/sync.grpc.pb.h"
 
 namespace dws {

@@ -6,7 +6,7 @@
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
-#include "common/service/grpc_credentials.h"
+#include "common/service/grpc/grpc_credentials.h"
 #include "common/service/protocol_version.h"
 
 namespace dws {

@@ -2,8 +2,8 @@
 #include <memory>
 #include <utility>
 
-#include "common/service/daemon_program.h"
-#include "common/service/daemon_status_line.h"
+#include "common/service/program/daemon_program.h"
+#include "common/service/program/daemon_status_line.h"
 #include "sender_daemon/sender_flags.h"
 
 namespace dws {

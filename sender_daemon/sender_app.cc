@@ -6,10 +6,10 @@
 #include "common/base/log.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/limits.h"
-#include "common/service/https_context.h"
+#include "common/service/http/https_context.h"
+#include "common/service/metrics/service_metrics.h"
 #include "common/service/ports_file.h"
-#include "common/service/service_metrics.h"
-#include "common/service/tls_status.h"
+#include "common/service/security/tls_status.h"
 
 namespace dws {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "common/model/limits.h"
-#include "common/service/daemon_flags.h"
+#include "common/service/program/daemon_flags.h"
 
 namespace dws {
 

@@ -1,7 +1,7 @@
 // The options of dws-sender that dws-receiver does not have.
 #pragma once
 
-#include "common/service/config.h"
+#include "common/service/config/config.h"
 #include "sender_daemon/sender_app.h"
 
 namespace dws {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/service/metrics.h"
-#include "common/service/reason_counters.h"
+#include "common/service/metrics/metrics.h"
+#include "common/service/metrics/reason_counters.h"
 #include "sender_daemon/rank_state.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/retained_version.h"

@@ -7,7 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
-#include "common/service/admin_operations.h"
+#include "common/service/grpc/admin_operations.h"
 #include "common/service/lifecycle.h"
 #include "sender_daemon/drain_switch.h"
 #include "sender_daemon/publish_pipeline.h"

@@ -7,8 +7,8 @@
 
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
-#include "common/service/grpc_credentials.h"
-#include "common/service/grpc_status.h"
+#include "common/service/grpc/grpc_credentials.h"
+#include "common/service/grpc/grpc_status.h"
 #include "sender_daemon/full_reader.h"
 #include "sender_daemon/sync_stream.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/mutex.h"
-#include "common/service/access.h"
+#include "common/service/security/access.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/sender_metrics.h"

@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "common/service/grpc_status.h"
-#include "common/service/unix_socket.h"
+#include "common/service/grpc/grpc_status.h"
+#include "common/service/sockets/unix_socket.h"
 
 namespace dws {
 namespace {

@@ -19,7 +19,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/ledger/version_ledger.h"
-#include "common/service/handle_socket.h"
+#include "common/service/sockets/handle_socket.h"
 #include "proto/trainer.pb.h"
 #include "sender_daemon/capture.h"
 #include "sender_daemon/drain_switch.h"

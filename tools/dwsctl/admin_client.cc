@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/model/limits.h"
-#include "common/service/grpc_credentials.h"
+#include "common/service/grpc/grpc_credentials.h"
 #include "proto/admin.grpc.pb.h"
 
 namespace dws::dwsctl {

@@ -1,4 +1,4 @@
-#include "common/service/access.h"
+#include "common/service/security/access.h"
 
 #include <google/protobuf/descriptor.h>
 

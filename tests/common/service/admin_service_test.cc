@@ -1,5 +1,5 @@
 // The operator's service over real sockets, in front of operations that do what a test tells them.
-#include "common/service/admin_service.h"
+#include "common/service/grpc/admin_service.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/model/limits.h"
-#include "common/service/grpc_server.h"
+#include "common/service/grpc/grpc_server.h"
 #include "common/service/lifecycle.h"
 #include "proto/admin.grpc.pb.h"
 #include "tests/fakes/eventually.h"

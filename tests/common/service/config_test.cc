@@ -1,5 +1,5 @@
 // Defaults, file, environment and flags over one declaration; every mistake with its place.
-#include "common/service/config.h"
+#include "common/service/config/config.h"
 
 #include <CLI/CLI.hpp>
 #include <catch2/catch.hpp>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/base/bytes.h"
-#include "common/service/closest_name.h"
-#include "common/service/daemon_flags.h"
+#include "common/service/config/closest_name.h"
+#include "common/service/program/daemon_flags.h"
 #include "tests/fakes/fault_file_system.h"
 
 namespace dws {

@@ -1,4 +1,4 @@
-#include "common/service/credentials.h"
+#include "common/service/security/credentials.h"
 
 #include <openssl/ssl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "common/service/https_context.h"
+#include "common/service/http/https_context.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/temp_folder.h"
 #include "tests/fakes/test_certificates.h"

@@ -1,4 +1,4 @@
-#include "common/service/grpc_server.h"
+#include "common/service/grpc/grpc_server.h"
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>

@@ -1,4 +1,4 @@
-#include "common/service/handle_socket.h"
+#include "common/service/sockets/handle_socket.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "common/memory/host/host_region.h"
-#include "common/service/descriptor_message.h"
+#include "common/service/sockets/descriptor_message.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/temp_folder.h"
 

@@ -1,4 +1,4 @@
-#include "common/service/http_endpoint.h"
+#include "common/service/http/http_endpoint.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -11,7 +11,7 @@
 
 #include "common/base/mutex.h"
 #include "common/model/limits.h"
-#include "common/service/http_endpoint.h"
+#include "common/service/http/http_endpoint.h"
 #include "tests/common/service/http_client.h"
 #include "tests/fakes/eventually.h"
 

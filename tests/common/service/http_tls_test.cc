@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "common/service/credentials.h"
-#include "common/service/http_endpoint.h"
-#include "common/service/https_context.h"
+#include "common/service/http/http_endpoint.h"
+#include "common/service/http/https_context.h"
+#include "common/service/security/credentials.h"
 #include "tests/common/service/http_client.h"
 #include "tests/fakes/temp_folder.h"
 #include "tests/fakes/test_certificates.h"

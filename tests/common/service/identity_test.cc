@@ -1,4 +1,4 @@
-#include "common/service/identity.h"
+#include "common/service/security/identity.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/service/listen_address.h"
-#include "common/service/unix_socket.h"
+#include "common/service/sockets/unix_socket.h"
 #include "tests/fakes/temp_folder.h"
 
 namespace dws {

@@ -1,4 +1,4 @@
-#include "common/service/metrics.h"
+#include "common/service/metrics/metrics.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/model/limits.h"
-#include "common/service/service_metrics.h"
+#include "common/service/metrics/service_metrics.h"
 
 namespace dws {
 namespace {

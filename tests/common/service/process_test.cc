@@ -12,8 +12,8 @@
 
 #include "common/base/unique_fd.h"
 #include "common/service/ports_file.h"
-#include "common/service/sd_notify.h"
-#include "common/service/shutdown_signal.h"
+#include "common/service/program/sd_notify.h"
+#include "common/service/program/shutdown_signal.h"
 #include "tests/fakes/fault_file_system.h"
 #include "tests/fakes/temp_folder.h"
 

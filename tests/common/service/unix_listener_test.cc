@@ -1,4 +1,4 @@
-#include "common/service/unix_listener.h"
+#include "common/service/sockets/unix_listener.h"
 
 #include <sys/resource.h>
 #include <sys/socket.h>

@@ -1,0 +1,266 @@
+// Status and Watch are answered from gRPC's threads and one ticker; operations run on a few threads
+// of their own, and offer their progress to streams that keep only the latest.
+#include "common/service/grpc/admin_service.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/executor.h"
+#include "common/model/limits.h"
+#include "common/service/build_version.h"
+#include "common/service/grpc/latest_streams.h"
+#include "proto/admin.grpc.pb.h"
+
+namespace dws {
+namespace {
+
+using WatchStream = LatestStream<v1::StatusReply>;
+using ProgressStream = LatestStream<v1::OperationProgress>;
+
+// How long a caller may take to read the end of its stream when the daemon stops.
+constexpr std::chrono::milliseconds kStopPatience{300};
+
+Result<Duration> WatchInterval(const v1::WatchRequest& request) {
+  const double seconds = request.interval_seconds();
+  if (seconds == 0) return Duration(limits::kWatchIntervalDefault);
+  // Not a number is neither.
+  if (seconds >= ToSeconds(limits::kWatchIntervalMin) &&
+      seconds <= ToSeconds(limits::kWatchIntervalMax)) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  }
+  return InvalidArgumentError("interval_seconds is {}, expected {} to {}, or 0 for {}", seconds,
+                              ToSeconds(limits::kWatchIntervalMin),
+                              ToSeconds(limits::kWatchIntervalMax),
+                              ToSeconds(limits::kWatchIntervalDefault));
+}
+
+// Calls of one kind that run now.
+class Slots {
+ public:
+  explicit Slots(size_t count_max) : count_max_(count_max) {}
+  bool Take() {
+    size_t taken = taken_.load();
+    while (taken < count_max_) {
+      if (taken_.compare_exchange_weak(taken, taken + 1)) return true;
+    }
+    return false;
+  }
+  void Return() { taken_.fetch_sub(1); }
+
+ private:
+  const size_t count_max_;
+  std::atomic<size_t> taken_{0};
+};
+
+}  // namespace
+
+class AdminService::Impl {
+ public:
+  using Operation = std::function<dws::Status(const AdminOperations::Sink&)>;
+
+  Impl(AdminOperations& operations, const Clock& clock, Options options)
+      : operations_(operations),
+        clock_(clock),
+        options_(std::move(options)),
+        watches_(limits::kWatchersMax, clock),
+        progresses_(limits::kAdminStreamsMax, clock),
+        ticker_([this] { RunTicker(); }) {}
+  ~Impl() { Stop(); }
+
+  v1::StatusReply Status() const;
+  WatchStream* Watch(grpc::CallbackServerContext* context, const v1::WatchRequest& request);
+  // Runs `operation` behind a stream of its progress. `slots`: of its kind.
+  ProgressStream* Run(grpc::CallbackServerContext* context, Slots& slots, Operation operation);
+  void Stop();
+
+  AdminOperations& operations() { return operations_; }
+  Slots& work() { return work_; }
+  Slots& drains() { return drains_; }
+
+ private:
+  struct Watcher {
+    WatchStream::Ptr stream;
+    Duration interval;
+    TimePoint due;
+  };
+  void RunTicker();
+
+  AdminOperations& operations_;
+  const Clock& clock_;
+  const Options options_;
+  // Draining has slots of its own: many long verifications must not keep an operator from undoing
+  // a drain.
+  Slots work_{limits::kAdminOperationsMax};
+  Slots drains_{limits::kAdminOperationsMax};
+  LatestStreams<v1::StatusReply> watches_;
+  LatestStreams<v1::OperationProgress> progresses_;
+  Executor executor_{2 * limits::kAdminOperationsMax, 2 * limits::kAdminOperationsMax};
+  std::atomic<bool> stopping_{false};
+  Mutex mutex_;
+  CondVar wake_;
+  std::vector<Watcher> watchers_ GUARDED_BY(mutex_);
+  std::thread ticker_;
+};
+
+v1::StatusReply AdminService::Impl::Status() const {
+  v1::StatusReply reply;
+  operations_.FillStatus(reply);
+  reply.set_build_version(std::string(kBuildVersion));
+  FillBuildStatus(*reply.mutable_build());
+  if (options_.fill_tls) options_.fill_tls(*reply.mutable_tls());
+  // For people and for other machines' clocks: the daemon itself decides nothing by it.
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  reply.set_unix_seconds(std::chrono::duration<double>(since_epoch).count());
+  return reply;
+}
+
+WatchStream* AdminService::Impl::Watch(grpc::CallbackServerContext* context,
+                                       const v1::WatchRequest& request) {
+  const auto [stream, accepted] = watches_.Open(context);
+  if (!accepted) return stream.get();
+  const Result<Duration> interval = WatchInterval(request);
+  if (!interval.ok()) {
+    stream->Close(interval.status());
+    return stream.get();
+  }
+  {
+    MutexLock lock(mutex_);
+    watchers_.push_back({.stream = stream, .interval = *interval, .due = clock_.Now()});
+    wake_.NotifyAll();
+  }
+  return stream.get();
+}
+
+void AdminService::Impl::RunTicker() {
+  while (true) {
+    std::vector<WatchStream::Ptr> due;
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+      const TimePoint now = clock_.Now();
+      TimePoint next = now + limits::kWatchIntervalDefault;
+      for (Watcher& watcher : watchers_) {
+        if (watcher.due <= now) {
+          due.push_back(watcher.stream);
+          // Ticks that were missed are not made up for.
+          watcher.due = std::max(watcher.due + watcher.interval, now);
+        }
+        next = std::min(next, watcher.due);
+      }
+      if (due.empty()) {
+        wake_.WaitFor(mutex_, std::max<Duration>(next - now, std::chrono::milliseconds(1)));
+        if (stopping_) return;
+      }
+    }
+    if (!due.empty()) {
+      const v1::StatusReply reply = Status();
+      for (WatchStream::Ptr& stream : due) {
+        if (stream->Offer(reply)) stream.reset();
+      }
+      MutexLock lock(mutex_);  // those left have hung up
+      std::erase_if(watchers_, [&due](const Watcher& watcher) {
+        return std::find(due.begin(), due.end(), watcher.stream) != due.end();
+      });
+    }
+    watches_.CancelStalled(limits::kStalledReaderTimeout);
+    progresses_.CancelStalled(limits::kStalledReaderTimeout);
+  }
+}
+
+ProgressStream* AdminService::Impl::Run(grpc::CallbackServerContext* context, Slots& slots,
+                                        Operation operation) {
+  const auto [stream, accepted] = progresses_.Open(context);
+  if (!accepted) return stream.get();
+  const auto busy = ResourceExhaustedError(
+      "{} operations run already: wait until one has ended, or end it by hanging up",
+      limits::kAdminOperationsMax);
+  if (!slots.Take()) {
+    stream->Close(busy);
+    return stream.get();
+  }
+  const bool posted = executor_.Post([this, &slots, stream = stream, run = std::move(operation)] {
+    const dws::Status status = run([this, &stream](const v1::OperationProgress& progress) {
+      return !stopping_.load() && stream->Offer(progress);
+    });
+    slots.Return();
+    stream->Close(status);
+  });
+  if (!posted) {
+    slots.Return();
+    stream->Close(busy);
+  }
+  return stream.get();
+}
+
+void AdminService::Impl::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_.store(true);
+    wake_.NotifyAll();
+  }
+  if (ticker_.joinable()) ticker_.join();
+  const dws::Status reason = UnavailableError("the daemon is stopping");
+  watches_.EndAll(reason, kStopPatience);
+  progresses_.EndAll(reason, kStopPatience);
+  executor_.Stop();
+  MutexLock lock(mutex_);
+  watchers_.clear();
+}
+
+class AdminService::Server final : public v1::AdminService::CallbackService {
+ public:
+  explicit Server(Impl& impl) : impl_(impl) {}
+
+  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context, const v1::StatusRequest*,
+                                   v1::StatusReply* reply) override {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    *reply = impl_.Status();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  grpc::ServerWriteReactor<v1::StatusReply>* Watch(grpc::CallbackServerContext* context,
+                                                   const v1::WatchRequest* request) override {
+    return impl_.Watch(context, *request);
+  }
+  grpc::ServerWriteReactor<v1::OperationProgress>* Verify(grpc::CallbackServerContext* context,
+                                                          const v1::VerifyRequest*) override {
+    return impl_.Run(context, impl_.work(), [this](const AdminOperations::Sink& sink) {
+      return impl_.operations().Verify(sink);
+    });
+  }
+  grpc::ServerWriteReactor<v1::OperationProgress>* Resync(
+      grpc::CallbackServerContext* context, const v1::ResyncRequest* request) override {
+    return impl_.Run(context, impl_.work(),
+                     [this, request = *request](const AdminOperations::Sink& sink) {
+                       return impl_.operations().Resync(request, sink);
+                     });
+  }
+  grpc::ServerWriteReactor<v1::OperationProgress>* Drain(grpc::CallbackServerContext* context,
+                                                         const v1::DrainRequest* request) override {
+    return impl_.Run(context, impl_.drains(),
+                     [this, request = *request](const AdminOperations::Sink& sink) {
+                       return impl_.operations().Drain(request, sink);
+                     });
+  }
+
+ private:
+  Impl& impl_;
+};
+
+AdminService::AdminService(AdminOperations& operations, const Clock& clock, Options options)
+    : impl_(std::make_unique<Impl>(operations, clock, std::move(options))) {}
+AdminService::~AdminService() = default;
+
+grpc::Service* AdminService::AddServer() {
+  servers_.push_back(std::make_unique<Server>(*impl_));
+  return servers_.back().get();
+}
+v1::StatusReply AdminService::Status() const { return impl_->Status(); }
+void AdminService::Stop() { impl_->Stop(); }
+
+}  // namespace dws

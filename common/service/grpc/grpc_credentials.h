@@ -1,0 +1,35 @@
+// TLS as gRPC wants it: of servers, of channels, of a peer.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/service/security/access.h"
+#include "common/service/security/credentials.h"
+
+namespace grpc {
+class AuthContext;
+class ChannelCredentials;
+class ServerCredentials;
+}  // namespace grpc
+
+namespace dws {
+
+// TLS 1.2 or 1.3; clients must show a certificate. Each handshake uses the credentials' current
+// files. Every call is checked against access.h's table for `job_id`.
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+    std::shared_ptr<Credentials> credentials, std::string job_id);
+
+// For a channel that uses these files for its whole life.
+std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsMaterial& material);
+
+// For a short-lived client: loads and checks the files; plain without TLS if none is given. The
+// server's certificate must have the name that is dialled, or the one given to
+// grpc::ChannelArguments::SetSslTargetNameOverride.
+Result<std::shared_ptr<grpc::ChannelCredentials>> LoadChannelCredentials(const TlsFiles& files);
+
+// Who is at the other end of a call, from its context's auth_context(). Null: not verified.
+Peer PeerOf(const grpc::AuthContext* context);
+
+}  // namespace dws

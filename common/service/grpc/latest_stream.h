@@ -1,0 +1,134 @@
+// The server's end of a streaming answer in which only the latest matters: a message that was not
+// yet sent is replaced by a newer one, so that whoever makes them never waits for a slow reader.
+// For latest_streams.h.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/service/grpc/grpc_status.h"
+
+namespace dws {
+
+// Lifecycle: made for a call and owned by it until gRPC says that it is done; others may hold on
+// for longer, their offers are then ignored. Threads: safe from any.
+template <typename Message>
+class LatestStream final : public grpc::ServerWriteReactor<Message> {
+ public:
+  using Ptr = std::shared_ptr<LatestStream>;
+
+  // `on_done` is called once, last, on a thread of gRPC; the caller's context is valid until it
+  // returns.
+  static Ptr Make(grpc::CallbackServerContext* context, const Clock& clock,
+                  std::function<void(const Ptr&)> on_done) {
+    Ptr stream(new LatestStream(context, clock, std::move(on_done)));
+    stream->self_ = stream;
+    return stream;
+  }
+
+  // Sends it, unless a newer one comes before its turn. False: nobody listens any more.
+  bool Offer(Message message) {
+    {
+      MutexLock lock(mutex_);
+      if (close_.has_value()) return false;
+      unsent_ = std::move(message);
+    }
+    Pump();
+    return true;
+  }
+
+  // Ends the call after what was offered; later offers are ignored. Again: nothing.
+  void Close(const Status& status) { End(status, false); }
+  // Ends the call without what has not been sent.
+  void Abort(const Status& status) { End(status, true); }
+
+  // Ends the call whether or not the caller reads. Only while it is not done (LatestStreams).
+  void Cancel() { context_->TryCancel(); }
+
+  // How long a write, or the end, has been waiting for the caller; zero when nothing does.
+  Duration stalled() const {
+    MutexLock lock(mutex_);
+    return busy_since_.has_value() ? clock_.Now() - *busy_since_ : Duration::zero();
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+      if (!close_.has_value()) busy_since_.reset();
+      if (!ok) gone_ = true;
+    }
+    Pump();
+  }
+  void OnCancel() override { Abort(CancelledError("the caller hung up")); }
+  void OnDone() override {
+    const Ptr self = std::move(self_);
+    on_done_(self);
+  }
+
+ private:
+  LatestStream(grpc::CallbackServerContext* context, const Clock& clock,
+               std::function<void(const Ptr&)> on_done)
+      : context_(context), clock_(clock), on_done_(std::move(on_done)) {}
+
+  void End(const Status& status, bool at_once) {
+    {
+      MutexLock lock(mutex_);
+      if (!close_.has_value()) close_ = status;
+      if (at_once) unsent_.reset();
+      if (!busy_since_.has_value()) busy_since_ = clock_.Now();
+    }
+    Pump();
+  }
+
+  // Starts what is next, if nothing is in flight. gRPC is called without the lock; `writing_` and
+  // `finished_` keep others from calling it meanwhile.
+  void Pump() {
+    bool write = false;
+    Status status;
+    {
+      MutexLock lock(mutex_);
+      if (writing_ || finished_) return;
+      if (unsent_.has_value() && !gone_) {
+        sending_ = *std::move(unsent_);
+        unsent_.reset();
+        writing_ = write = true;
+        if (!busy_since_.has_value()) busy_since_ = clock_.Now();
+      } else if (close_.has_value() || gone_) {
+        finished_ = true;
+        if (!close_.has_value()) close_ = CancelledError("the caller hung up");
+        status = *close_;
+      } else {
+        return;
+      }
+    }
+    if (write) {
+      this->StartWrite(&sending_);
+    } else {
+      this->Finish(ToGrpc(status));
+    }
+  }
+
+  grpc::CallbackServerContext* const context_;
+  const Clock& clock_;
+  const std::function<void(const Ptr&)> on_done_;
+  Ptr self_;  // until done
+  mutable Mutex mutex_;
+  std::optional<Message> unsent_ GUARDED_BY(mutex_);
+  Message sending_;  // gRPC's while writing_
+  bool writing_ GUARDED_BY(mutex_) = false;
+  bool gone_ GUARDED_BY(mutex_) = false;  // a write failed
+  bool finished_ GUARDED_BY(mutex_) = false;
+  std::optional<Status> close_ GUARDED_BY(mutex_);
+  std::optional<TimePoint> busy_since_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

@@ -1,0 +1,116 @@
+#include "common/service/program/daemon_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <vector>
+
+#include "common/model/limits.h"
+#include "common/service/listen_address.h"
+
+namespace dws {
+namespace {
+
+// Wide enough for any machine, and no number of threads or seconds overflows below.
+constexpr uint32_t kTimeoutSecondsMax = 86'400;
+
+}  // namespace
+
+LogLevel DaemonFlags::level() const {
+  if (log_level == "debug") return LogLevel::kDebug;
+  if (log_level == "warning") return LogLevel::kWarning;
+  return log_level == "error" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+LogFormat DaemonFlags::format() const {
+  if (log_format == "text") return LogFormat::kText;
+  if (log_format == "journal") return LogFormat::kJournal;
+  return log_format == "json" ? LogFormat::kJson : LogFormat::kAuto;
+}
+
+void AddDaemonFlags(CLI::App& app, DaemonFlags& flags) {
+  app.add_option("--config", flags.config, "TOML file with any of these options as keys")
+      ->type_name("FILE")
+      ->configurable(false);
+  app.add_flag("--check-config", flags.check_config,
+               "Print the effective configuration and every mistake, start nothing; exit status 2 "
+               "when there is one")
+      ->configurable(false);
+  app.add_option("--log-level", flags.log_level, "The least that is logged; SIGHUP reads it again")
+      ->check(CLI::IsMember(std::vector<std::string>{"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  app.add_option("--log-format", flags.log_format,
+                 "How: auto is journal where stderr is the journal, else text")
+      ->check(CLI::IsMember(std::vector<std::string>{"auto", "text", "journal", "json"}))
+      ->capture_default_str();
+  app.add_option("--stop-timeout", flags.stop_timeout_seconds,
+                 "How long SIGTERM lets what is under way take")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(uint32_t{0}, kTimeoutSecondsMax))
+      ->capture_default_str();
+  app.add_option("--stall-timeout", flags.stall_timeout_seconds,
+                 "Without progress for so long at work, systemd's watchdog is not fed any more")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(uint32_t{1}, kTimeoutSecondsMax))
+      ->capture_default_str();
+}
+
+CLI::Option* AddSizeFlag(CLI::App& app, const std::string& name, uint64_t& bytes,
+                         const std::string& help, SizeRange range) {
+  return app.add_option(name, bytes, help)
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true).description(""))
+      ->check(CLI::Range(range.bytes_min, range.bytes_max).description(""))
+      ->type_name("SIZE")
+      ->capture_default_str();
+}
+
+CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
+                       const std::string& help) {
+  const auto check = [](const std::string& text) {
+    if (!text.empty() && text.size() <= limits::kIdBytesMax) return std::string();
+    return fmt::format("has {} bytes, expected 1 to {}", text.size(), limits::kIdBytesMax);
+  };
+  return app.add_option(name, id, help)
+      ->check(CLI::Validator(check, "", "id"))
+      ->type_name("ID")
+      ->capture_default_str();
+}
+
+CLI::Option* AddListenFlag(CLI::App& app, const std::string& name, std::string& address,
+                           const std::string& help) {
+  const auto check = [](const std::string& text) {
+    return std::string(Message(ParseListenAddress(text).status()));
+  };
+  return app.add_option(name, address, help)
+      ->check(CLI::Validator(check, "", "address"))
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+}
+
+void AddSecurityFlags(CLI::App& app, TlsFiles& tls, std::vector<std::string>& allow_users) {
+  app.add_option("--tls-ca", tls.ca, "CAs of the job, PEM; with it, TCP is mutual TLS")
+      ->type_name("FILE");
+  app.add_option("--tls-cert", tls.cert, "Own certificate and those up to the CA, PEM")
+      ->type_name("FILE");
+  app.add_option("--tls-key", tls.key, "The certificate's private key, PEM")->type_name("FILE");
+  app.add_option("--allow-user", allow_users,
+                 "Users, besides root and the daemon's own, that alone may use the unix sockets")
+      ->type_name("USER");
+}
+
+void RejectTlsInPart(Config& config, const TlsFiles& tls) {
+  const Status status = CheckTlsFiles(tls);
+  if (status.ok()) return;
+  const std::string_view given = !tls.ca.empty()     ? "tls-ca"
+                                 : !tls.cert.empty() ? "tls-cert"
+                                                     : "tls-key";
+  config.Reject(given, Message(status));
+}
+
+void RejectExposure(Config& config, std::string_view name, const std::string& address,
+                    bool insecure) {
+  const Result<ListenAddress> parsed = ParseListenAddress(address);
+  if (!parsed.ok()) return;  // rejected on its own
+  const Status status = CheckExposure(*parsed, fmt::format("--{}", name), insecure);
+  if (!status.ok()) config.Reject(name, Message(status));
+}
+
+}  // namespace dws

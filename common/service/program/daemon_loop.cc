@@ -1,0 +1,112 @@
+#include "common/service/program/daemon_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <thread>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/service/program/sd_notify.h"
+
+namespace dws {
+namespace {
+
+// How often the status line and the log's counts are looked at.
+constexpr std::chrono::milliseconds kTick{1000};
+
+}  // namespace
+
+DaemonLoop::DaemonLoop(const RunningDaemon& daemon, ShutdownSignal& signals,
+                       std::function<void()> reload, const Options& options)
+    : daemon_(daemon),
+      signals_(signals),
+      reload_(std::move(reload)),
+      options_(options),
+      watch_(daemon.vital, options.stall_timeout),
+      next_feed_(clock_.Now()) {
+  if (const auto interval = WatchdogInterval()) feed_interval_ = *interval / 2;
+}
+
+void DaemonLoop::Run() {
+  TellStatus(daemon_.status_line());
+  NotifyReady();
+  while (true) {
+    const std::optional<int> number = Step();
+    if (number == SIGHUP) {
+      Reload();
+    } else if (number.has_value()) {
+      return Stop(*number);
+    }
+    TellStatus(daemon_.status_line());
+  }
+}
+
+std::optional<int> DaemonLoop::Step() {
+  Duration wait = kTick;
+  if (feed_interval_) wait = std::min<Duration>(wait, next_feed_ - clock_.Now());
+  const std::optional<int> number = signals_.WaitFor(
+      std::chrono::ceil<std::chrono::milliseconds>(std::max<Duration>(wait, Duration::zero())));
+  FeedWatchdog();
+  LogRepeatCounts();
+  return number;
+}
+
+// A stuck daemon is not fed: systemd ends and restarts it. One that runs by hand only says so.
+void DaemonLoop::FeedWatchdog() {
+  const TimePoint now = clock_.Now();
+  std::optional<std::string> stuck = watch_.Stuck(now);
+  if (stuck != told_stuck_) {
+    told_stuck_ = stuck;
+    if (stuck) {
+      LogError("stuck", {{"work", *stuck},
+                         {"seconds", ToSeconds(options_.stall_timeout)},
+                         {"watchdog", feed_interval_.has_value()}});
+    } else {
+      LogWarning("not_stuck_any_more");
+    }
+  }
+  if (!feed_interval_ || now < next_feed_ || stuck) return;
+  NotifyWatchdog();
+  next_feed_ = now + *feed_interval_;
+}
+
+void DaemonLoop::TellStatus(const std::string& line) {
+  if (line == told_status_) return;
+  told_status_ = line;
+  NotifyStatus(line);
+}
+
+void DaemonLoop::Reload() {
+  NotifyReloading();
+  reload_();
+  if (const Status status = daemon_.reload_credentials(); !status.ok()) {
+    LogError("credentials_kept", {{"reason", Message(status)}});
+  }
+  NotifyReady();
+}
+
+void DaemonLoop::Stop(int first_signal) {
+  LogInfo("stopping",
+          {{"signal", first_signal}, {"grace_seconds", ToSeconds(options_.stop_timeout)}});
+  NotifyStopping();
+  TellStatus("stopping: what is under way may end");
+  std::thread stopping([this] {
+    daemon_.stop(options_.stop_timeout);
+    signals_.Trigger();
+  });
+  bool hurried = false;
+  while (true) {
+    const std::optional<int> number = Step();
+    if (number == 0) break;
+    if (!number.has_value() || number == SIGHUP || hurried) continue;
+    hurried = true;
+    LogWarning("stopping_now", {{"signal", *number}});
+    TellStatus("stopping now: what writes ends, what waits is given up");
+    daemon_.end_grace();
+  }
+  stopping.join();
+}
+
+}  // namespace dws

@@ -1,0 +1,45 @@
+#include "common/service/program/daemon_status_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "proto/admin.pb.h"
+
+namespace dws {
+namespace {
+
+std::string SenderLine(const v1::SenderStatus& sender) {
+  uint64_t slowest = sender.newest_version();
+  int present = 0;
+  for (const v1::ReceiverPeer& peer : sender.receivers()) {
+    if (!peer.present()) continue;
+    ++present;
+    slowest = std::min<uint64_t>(slowest, peer.committed_version());
+  }
+  return fmt::format(
+      "version {}, receivers {}{}", sender.newest_version(), present,
+      slowest < sender.newest_version() ? fmt::format(", slowest at {}", slowest) : "");
+}
+
+std::string ReceiverLine(const v1::ReceiverStatus& receiver) {
+  const auto attached =
+      std::count_if(receiver.engine_ranks().begin(), receiver.engine_ranks().end(),
+                    [](const auto& rank) { return rank.attached(); });
+  const std::string stage =
+      receiver.stage().empty() || receiver.stage() == "idle" ? "" : ", " + receiver.stage();
+  return fmt::format("version {}, lag {}{}, engine ranks {} of {}", receiver.committed_version(),
+                     receiver.version_lag(), stage, attached, receiver.engine_ranks_size());
+}
+
+}  // namespace
+
+std::string StatusLine(const v1::StatusReply& status) {
+  std::string line = "running";
+  if (status.has_sender()) line = SenderLine(status.sender());
+  if (status.has_receiver()) line = ReceiverLine(status.receiver());
+  if (!status.ready()) return fmt::format("not ready: {} ({})", status.reason(), line);
+  return status.reason().empty() ? line : fmt::format("{}; {}", line, status.reason());
+}
+
+}  // namespace dws

@@ -1,0 +1,102 @@
+#include "common/service/security/access.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+constexpr std::array kTable = {
+    MethodAccess{"/dws.v1.SyncService/Sync", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.SyncService/Describe", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.SyncService/Fetch", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.SyncService/FetchFull", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.AdminService/Status", CallAccess::kAnyRole},
+    MethodAccess{"/dws.v1.AdminService/Watch", CallAccess::kAnyRole},
+    MethodAccess{"/dws.v1.AdminService/Verify", CallAccess::kOperate},
+    MethodAccess{"/dws.v1.AdminService/Resync", CallAccess::kOperate},
+    MethodAccess{"/dws.v1.AdminService/Drain", CallAccess::kOperate},
+    MethodAccess{"/grpc.health.v1.Health/", CallAccess::kAnyCertificate},
+    MethodAccess{"/grpc.reflection.v1alpha.ServerReflection/", CallAccess::kAnyCertificate},
+};
+
+Status PermissionDenied(std::string_view message) {
+  return MakeStatus(absl::StatusCode::kPermissionDenied, message);
+}
+
+// "no identity", or the URIs.
+std::string Describe(std::span<const Identity> identities) {
+  std::string text;
+  for (const Identity& identity : identities) {
+    text += text.empty() ? "" : ", ";
+    text += ToUri(identity);
+  }
+  return text.empty() ? "no dws:// identity" : text;
+}
+
+bool Has(std::span<const Identity> identities, std::string_view job_id, Role role) {
+  return std::any_of(identities.begin(), identities.end(), [&](const Identity& identity) {
+    return identity.job_id == job_id && identity.role == role;
+  });
+}
+
+bool IsGranted(CallAccess access, std::string_view job_id, std::span<const Identity> identities) {
+  switch (access) {
+    case CallAccess::kAnyCertificate:
+      return true;
+    case CallAccess::kAnyRole:
+      return std::any_of(identities.begin(), identities.end(),
+                         [job_id](const Identity& identity) { return identity.job_id == job_id; });
+    case CallAccess::kReceive:
+      return Has(identities, job_id, Role::kReceive);
+    case CallAccess::kOperate:
+      return Has(identities, job_id, Role::kOperate);
+  }
+  return false;
+}
+
+std::string_view NeededRole(CallAccess access) {
+  switch (access) {
+    case CallAccess::kAnyCertificate:
+    case CallAccess::kAnyRole:
+      return "any role";
+    case CallAccess::kReceive:
+      return "role receive";
+    case CallAccess::kOperate:
+      return "role operate";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::span<const MethodAccess> AccessTable() { return kTable; }
+
+Status CheckMethod(std::string_view path, std::string_view job_id,
+                   std::span<const Identity> identities) {
+  const auto row = std::find_if(kTable.begin(), kTable.end(), [path](const MethodAccess& entry) {
+    return entry.path.ends_with('/') ? path.starts_with(entry.path) : path == entry.path;
+  });
+  if (row == kTable.end()) {
+    return UnimplementedError("this daemon has no method {} for other machines",
+                              path.substr(0, limits::kIdBytesMax));
+  }
+  if (IsGranted(row->access, job_id, identities)) return OkStatus();
+  return PermissionDenied(
+      fmt::format("{} needs a certificate with {} of job '{}', the one shown has {}", path,
+                  NeededRole(row->access), job_id, Describe(identities)));
+}
+
+Status CheckPeer(const Peer& peer, const Identity& wanted, std::string_view claim) {
+  if (!peer.verified ||
+      std::find(peer.identities.begin(), peer.identities.end(), wanted) != peer.identities.end()) {
+    return OkStatus();
+  }
+  return PermissionDenied(fmt::format("{} needs a certificate with {}, the one shown has {}", claim,
+                                      ToUri(wanted), Describe(peer.identities)));
+}
+
+}  // namespace dws

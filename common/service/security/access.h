@@ -1,0 +1,45 @@
+// Who may call what over TCP with TLS: one table from the method to what its caller's certificate
+// has to say. Pure. Local unix sockets have no table: whom they let in may do everything.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/service/security/identity.h"
+
+namespace dws {
+
+enum class CallAccess {
+  kAnyCertificate,  // that the CA signed
+  kAnyRole,         // of the job
+  kReceive,         // role receive of the job
+  kOperate,         // role operate of the job
+};
+
+struct MethodAccess {
+  std::string_view path;  // "/dws.v1.SyncService/Sync"; "/grpc.health.v1.Health/" is the service
+  CallAccess access = CallAccess::kOperate;
+};
+
+// The table, for tests and documents.
+std::span<const MethodAccess> AccessTable();
+
+// What the other end of a connection has shown.
+struct Peer {
+  bool verified = false;  // TLS, with a certificate of the CA; without, nothing is known of it
+  std::vector<Identity> identities;
+};
+
+// PERMISSION_DENIED, saying what the method needs and what the certificate has. UNIMPLEMENTED: a
+// method that is not in the table.
+Status CheckMethod(std::string_view path, std::string_view job_id,
+                   std::span<const Identity> identities);
+
+// PERMISSION_DENIED unless `peer` is `wanted`. OK for a peer that is not verified: on a plain
+// listener nobody can prove who he is, and starting it was allowed. `claim` names what the peer
+// says: "receiver 'a'".
+Status CheckPeer(const Peer& peer, const Identity& wanted, std::string_view claim);
+
+}  // namespace dws

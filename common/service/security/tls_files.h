@@ -1,0 +1,50 @@
+// The three PEM files that mutual TLS needs, read and checked before anything uses them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/service/security/identity.h"
+
+namespace dws {
+
+// All three or none.
+struct TlsFiles {
+  std::string ca;    // certificates of the CAs whose clients and servers are trusted
+  std::string cert;  // the own certificate, then those between it and a CA in `ca`
+  std::string key;   // its private key, not encrypted
+
+  bool given() const { return !ca.empty() || !cert.empty() || !key.empty(); }
+};
+
+// What the files said at one moment. Immutable.
+struct TlsMaterial {
+  std::string ca_pem;
+  std::string cert_pem;
+  std::string key_pem;
+  std::vector<Identity> identities;  // of the own certificate
+  int64_t expires_unix_seconds = 0;  // of the own certificate
+  uint64_t generation = 0;           // grows with each reload; unique in a Credentials
+
+  // The URI of the first identity, "" when it has none.
+  std::string identity() const;
+};
+
+// INVALID_ARGUMENT: not all three paths are given.
+Status CheckTlsFiles(const TlsFiles& files);
+
+// The contents as they are, at most limits::kTlsFileBytesMax each. As FileSystem::ReadFile, naming
+// the flag.
+Result<TlsMaterial> ReadTlsFiles(const TlsFiles& files);
+
+// Fills in identities and expiry. FAILED_PRECONDITION, naming the file and what is wrong with it:
+// nothing in PEM, an encrypted or broken key, a key of another certificate, a certificate that is
+// not valid yet or not any more at `unix_seconds`, or that no CA of the file has signed, an
+// identity that cannot be read, or `required` not among its identities.
+Status CheckTlsMaterial(const TlsFiles& files, const std::optional<Identity>& required,
+                        int64_t unix_seconds, TlsMaterial& material);
+
+}  // namespace dws

@@ -1,0 +1,27 @@
+// What a daemon says of its own certificate.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "common/service/security/credentials.h"
+#include "proto/admin.pb.h"
+
+namespace dws {
+
+// `credentials` null: TLS is off.
+inline void FillTlsStatus(const Credentials* credentials, v1::TlsStatus& status) {
+  if (credentials == nullptr) return;
+  const auto material = credentials->current();
+  status.set_enabled(true);
+  status.set_identity(material->identity());
+  status.set_expires_unix_seconds(material->expires_unix_seconds);
+}
+
+// When the own certificate ends, for the metrics; nullopt without TLS.
+inline std::optional<int64_t> CertificateExpiry(const Credentials* credentials) {
+  if (credentials == nullptr) return std::nullopt;
+  return credentials->current()->expires_unix_seconds;
+}
+
+}  // namespace dws

@@ -1,0 +1,69 @@
+#include "common/service/sockets/handle_connection.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "common/base/bytes.h"
+
+namespace dws {
+
+void HandleConnection::Answer(std::string_view text) const {
+  // A client that does not read, or is gone, shows by hanging up.
+  static_cast<void>(::send(fd_.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+Status HandleConnection::Take(DescriptorMessage message, HandleRegistry& registry) {
+  if (stage_ == Stage::kEstablished) {
+    return InvalidArgumentError("expected nothing more after \"ok\", found a message of {} bytes",
+                                message.payload.size());
+  }
+  if (message.payload.size() != kHandlePayloadBytes) {
+    return InvalidArgumentError("expected messages of {} bytes (token, descriptor count), found {}",
+                                kHandlePayloadBytes, message.payload.size());
+  }
+  HandleToken token;
+  std::memcpy(token.data(), message.payload.data(), token.size());
+  const auto total = LoadLe<uint32_t>(message.payload.data() + token.size());
+  if (!registration_.has_value()) {
+    DWS_ASSIGN_OR_RETURN(const HandleRegistry::Claim claim, registry.ClaimToken(token, peer_.uid));
+    registration_ = claim.id;
+    token_ = token;
+    descriptor_count_ = claim.descriptor_count;
+  } else if (token != token_) {
+    return InvalidArgumentError("the token changed within one connection");
+  }
+  if (total != descriptor_count_) {
+    return InvalidArgumentError(
+        "expected {} descriptors, as registered, found an announcement of {}", descriptor_count_,
+        total);
+  }
+  const size_t missing = descriptor_count_ - descriptors_.size();
+  if (message.descriptors.empty() || message.descriptors.size() > missing) {
+    return InvalidArgumentError("expected 1 to {} more descriptors, found {} in one message",
+                                missing, message.descriptors.size());
+  }
+  std::move(message.descriptors.begin(), message.descriptors.end(),
+            std::back_inserter(descriptors_));
+  return OkStatus();
+}
+
+void HandleConnection::Establish() {
+  stage_ = Stage::kEstablished;
+  Answer("ok");
+}
+
+std::optional<HandleRegistrationId> HandleConnection::Refuse(const Status& why,
+                                                             TimePoint deadline) {
+  Answer(fmt::format("error: {}", Message(why)).substr(0, limits::kErrorBytesMax));
+  stage_ = Stage::kRefused;
+  deadline_ = deadline;
+  descriptors_.clear();
+  return std::exchange(registration_, std::nullopt);
+}
+
+}  // namespace dws

@@ -1,0 +1,117 @@
+#include "common/service/sockets/handle_registry.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace dws {
+
+Result<HandleSocket::Registration> HandleRegistry::Add(HandleSocket::Expectation expectation,
+                                                       TimePoint now) {
+  if (expectation.descriptor_count == 0 || expectation.descriptor_count > limits::kRegionsMax) {
+    return InvalidArgumentError("expected 1 to {} memory regions in a registration, found {}",
+                                limits::kRegionsMax, expectation.descriptor_count);
+  }
+  HandleToken token;
+  if (::getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
+    return ErrnoError(errno, "cannot draw a registration token");
+  }
+  MutexLock lock(mutex_);
+  if (waiting_.size() >= limits::kHandleExpectationsMax) {
+    return ResourceExhaustedError(
+        "{} registrations wait for their memory regions already; try again in {} s",
+        waiting_.size(), limits::kHandleTimeout.count());
+  }
+  const HandleRegistrationId id(++last_id_);
+  const TimePoint deadline = now + expectation.timeout;
+  entries_.emplace(id, Entry{.expectation = std::move(expectation),
+                             .token = token,
+                             .deadline = deadline,
+                             .claimed = false});
+  waiting_.emplace(token, id);
+  return HandleSocket::Registration{.id = id, .token = token};
+}
+
+Result<HandleRegistry::Claim> HandleRegistry::ClaimToken(const HandleToken& token, uid_t peer_uid) {
+  MutexLock lock(mutex_);
+  const auto found = waiting_.find(token);
+  if (found == waiting_.end()) {
+    return InvalidArgumentError(
+        "the token is unknown, used or expired; register again to get a new one");
+  }
+  const HandleRegistrationId id = found->second;
+  Entry& entry = entries_.at(id);
+  if (entry.expectation.peer_uid.value_or(peer_uid) != peer_uid) {
+    return FailedPreconditionError("the token was given to uid {}, found uid {}",
+                                   *entry.expectation.peer_uid, peer_uid);
+  }
+  entry.claimed = true;
+  waiting_.erase(found);
+  return Claim{.id = id, .descriptor_count = entry.expectation.descriptor_count};
+}
+
+bool HandleRegistry::Contains(HandleRegistrationId id) const {
+  MutexLock lock(mutex_);
+  return entries_.contains(id);
+}
+
+Status HandleRegistry::Deliver(HandleRegistrationId id, std::vector<UniqueFd> descriptors) {
+  std::function<Status(std::vector<UniqueFd>)> deliver;
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) return CancelledError("the registration was given up");
+    deliver = found->second.expectation.on_descriptors;
+  }
+  return deliver(std::move(descriptors));
+}
+
+void HandleRegistry::End(HandleRegistrationId id, const Status& why) {
+  Entry ended;
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) return;
+    ended = std::move(found->second);
+    entries_.erase(found);
+    if (!ended.claimed) waiting_.erase(ended.token);
+  }
+  if (ended.expectation.on_hangup) ended.expectation.on_hangup(why);
+}
+
+void HandleRegistry::Drop(HandleRegistrationId id) {
+  Entry dropped;  // its callbacks may own anything: destroyed outside the lock
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return;
+  if (!found->second.claimed) waiting_.erase(found->second.token);
+  dropped = std::move(found->second);
+  entries_.erase(found);
+}
+
+void HandleRegistry::EndExpired(TimePoint now) {
+  std::vector<HandleRegistrationId> expired;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [token, id] : waiting_) {
+      if (entries_.at(id).deadline <= now) expired.push_back(id);
+    }
+  }
+  for (const HandleRegistrationId id : expired) {
+    End(id, DeadlineExceededError("no client brought the memory regions in time"));
+  }
+}
+
+std::optional<TimePoint> HandleRegistry::NextDeadline() const {
+  MutexLock lock(mutex_);
+  std::optional<TimePoint> next;
+  for (const auto& [token, id] : waiting_) {
+    const TimePoint deadline = entries_.at(id).deadline;
+    next = std::min(next.value_or(deadline), deadline);
+  }
+  return next;
+}
+
+}  // namespace dws

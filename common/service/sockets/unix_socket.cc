@@ -1,0 +1,181 @@
+#include "common/service/sockets/unix_socket.h"
+
+#include <pwd.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace dws {
+namespace {
+
+constexpr mode_t kSocketMode = 0660;
+constexpr int kBacklog = 128;
+constexpr std::chrono::milliseconds kAcceptPause{100};
+
+// `path` fits: ClearSocketPath has looked.
+sockaddr_un AddressOf(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Result<uid_t> ParseUser(const std::string& user) {
+  uid_t uid = 0;
+  const auto [end, error] = std::from_chars(user.data(), user.data() + user.size(), uid);
+  if (error == std::errc() && end == user.data() + user.size()) return uid;
+  passwd entry = {};
+  passwd* found = nullptr;
+  std::array<char, 16'384> strings;
+  if (::getpwnam_r(user.c_str(), &entry, strings.data(), strings.size(), &found) != 0 ||
+      found == nullptr) {
+    return InvalidArgumentError("--allow-user: expected a user's name or number, found \"{}\"",
+                                user);
+  }
+  return found->pw_uid;
+}
+
+}  // namespace
+
+Status ClearSocketPath(const std::string& path, int type) {
+  constexpr size_t kPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.empty() || path.size() > kPathBytesMax) {
+    return InvalidArgumentError(
+        "expected a socket path of 1 to {} bytes, found {} bytes: {}; choose a shorter folder",
+        kPathBytesMax, path.size(), path);
+  }
+  const sockaddr_un address = AddressOf(path);
+
+  struct stat found = {};
+  if (::lstat(path.c_str(), &found) != 0) {
+    if (errno == ENOENT) return OkStatus();
+    return ErrnoError(errno, fmt::format("cannot look at the socket path {}", path));
+  }
+  if (!S_ISSOCK(found.st_mode)) {
+    return FailedPreconditionError(
+        "expected a socket or nothing at {}, found another kind of file; remove it or choose "
+        "another path",
+        path);
+  }
+  const UniqueFd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe.valid()) return ErrnoError(errno, "cannot make a socket");
+  const int connected =
+      ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  if (connected == 0 || errno != ECONNREFUSED) {
+    return FailedPreconditionError(
+        "the socket {} is in use by a running process; stop it or choose another path", path);
+  }
+  if (::unlink(path.c_str()) != 0) {
+    return ErrnoError(errno, fmt::format("cannot remove the stale socket {}", path));
+  }
+  return OkStatus();
+}
+
+Result<UnixPeer> PeerOfSocket(int fd) {
+  ucred credentials = {};
+  socklen_t size = sizeof(credentials);
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return ErrnoError(errno, "cannot tell who connected");
+  }
+  return UnixPeer{.uid = credentials.uid, .pid = credentials.pid};
+}
+
+std::optional<uid_t> UidOfCall(const std::string& grpc_peer) {
+  // How gRPC names a connection that it was given as a descriptor, which stays open during the
+  // call.
+  constexpr std::string_view kPrefix = "fd:";
+  int fd = -1;
+  const char* const end = grpc_peer.data() + grpc_peer.size();
+  if (!grpc_peer.starts_with(kPrefix) ||
+      std::from_chars(grpc_peer.data() + kPrefix.size(), end, fd).ptr != end) {
+    return std::nullopt;
+  }
+  const Result<UnixPeer> peer = PeerOfSocket(fd);
+  return peer.ok() ? std::optional(peer->uid) : std::nullopt;
+}
+
+AllowedUsers AllowedUsers::Only(std::vector<uid_t> uids) {
+  AllowedUsers users;
+  users.uids_ = std::move(uids);
+  return users;
+}
+
+Result<AllowedUsers> AllowedUsers::Parse(const std::vector<std::string>& users) {
+  if (users.empty()) return AllowedUsers();
+  std::vector<uid_t> uids;
+  for (const std::string& user : users) {
+    DWS_ASSIGN_OR_RETURN(const uid_t uid, ParseUser(user));
+    uids.push_back(uid);
+  }
+  return Only(std::move(uids));
+}
+
+Status AllowedUsers::Check(const UnixPeer& peer) const {
+  if (!uids_.has_value() || peer.uid == 0 || peer.uid == ::geteuid() ||
+      std::find(uids_->begin(), uids_->end(), peer.uid) != uids_->end()) {
+    return OkStatus();
+  }
+  return MakeStatus(absl::StatusCode::kPermissionDenied,
+                    fmt::format("uid {} may not use this daemon: run as uid {}, or allow the uid "
+                                "with the daemon's --allow-user",
+                                peer.uid, ::geteuid()));
+}
+
+Result<UnixAcceptor> UnixAcceptor::Listen(const std::string& path, int type,
+                                          const UniqueFd& epoll) {
+  DWS_RETURN_IF_ERROR(ClearSocketPath(path, type));
+  const sockaddr_un address = AddressOf(path);
+  UniqueFd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return ErrnoError(errno, "cannot make a socket");
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return ErrnoError(errno, fmt::format("cannot bind the socket {}", path));
+  }
+  // The mode first: nobody can connect before listen.
+  if (::chmod(path.c_str(), kSocketMode) != 0) {
+    return ErrnoError(errno, fmt::format("cannot set the mode of the socket {}", path));
+  }
+  epoll_event event = {.events = EPOLLIN, .data = {.fd = fd.get()}};
+  if (::listen(fd.get(), kBacklog) != 0 ||
+      ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
+    return ErrnoError(errno, fmt::format("cannot listen on the socket {}", path));
+  }
+  return UnixAcceptor(path, std::move(fd), epoll.get());
+}
+
+std::optional<UnixConnection> UnixAcceptor::Accept(TimePoint now) {
+  UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!fd.valid()) {
+    if (errno != EMFILE && errno != ENFILE) return std::nullopt;  // the client is gone again
+    LogError(
+        "out_of_descriptors",
+        {{"path", path_}, {"reason", "no free descriptor for a new client; raise LimitNOFILE"}});
+    epoll_event event = {.events = 0, .data = {.fd = listener_.get()}};
+    if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_.get(), &event) == 0) {
+      paused_until_ = now + kAcceptPause;
+    }
+    return std::nullopt;
+  }
+  const Result<UnixPeer> peer = PeerOfSocket(fd.get());
+  if (!peer.ok()) return std::nullopt;
+  return UnixConnection{.fd = std::move(fd), .peer = *peer};
+}
+
+void UnixAcceptor::Resume(TimePoint now) {
+  if (!paused_until_.has_value() || now < *paused_until_) return;
+  paused_until_.reset();
+  epoll_event event = {.events = EPOLLIN, .data = {.fd = fd()}};
+  static_cast<void>(::epoll_ctl(epoll_, EPOLL_CTL_MOD, fd(), &event));
+}
+
+}  // namespace dws
