@@ -223,14 +223,12 @@ Status ReceiverApp::Impl::StartServers() {
                                                         .service = admin_->AddServer()}},
                                           .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
-      http_,
-      HttpEndpoint::Listen(
-          {.address = options_.http,
-           .insecure = options_.insecure,
-           .tls = credentials_ == nullptr ? nullptr
-                                          : MakeHttpsContextSource(credentials_, options_.job_id)},
-          DaemonPages(lifecycle_, metrics_.registry(),
-                      [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
+      http_, HttpEndpoint::Listen(
+                 {.address = options_.http,
+                  .insecure = options_.insecure,
+                  .tls = MakeHttpsContextSource(credentials_, options_.job_id)},
+                 DaemonPages(lifecycle_, metrics_.registry(),
+                             [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
   return OkStatus();
 }
 

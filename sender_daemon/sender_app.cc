@@ -171,14 +171,12 @@ Status SenderApp::StartServers() {
                                                       {"dws.v1.AdminService", admin_->AddServer()}},
                                          .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
-      http_,
-      HttpEndpoint::Listen(
-          {.address = options_.http,
-           .insecure = options_.insecure,
-           .tls = credentials_ == nullptr ? nullptr
-                                          : MakeHttpsContextSource(credentials_, options_.job_id)},
-          DaemonPages(lifecycle_, metrics_.registry(),
-                      [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
+      http_, HttpEndpoint::Listen(
+                 {.address = options_.http,
+                  .insecure = options_.insecure,
+                  .tls = MakeHttpsContextSource(credentials_, options_.job_id)},
+                 DaemonPages(lifecycle_, metrics_.registry(),
+                             [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
   const uint16_t sync_port = remote_server_->port().value_or(0);
   LogInfo("listening",
           {{"socket", options_.socket}, {"sync_port", sync_port}, {"http_port", http_->port()}});

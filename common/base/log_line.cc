@@ -3,37 +3,13 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <optional>
+#include "common/base/utf8.h"
 
 namespace dws {
 namespace {
 
 constexpr std::string_view kCut = "…";
 constexpr size_t kValueBytesMax = 3072;
-
-// The code point that begins at `at`, and its length; nullopt where the bytes are no UTF-8 (too
-// long a form and surrogates included).
-struct CodePoint {
-  uint32_t value = 0;
-  size_t size_bytes = 0;
-};
-std::optional<CodePoint> Decode(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return CodePoint{.value = lead, .size_bytes = 1};
-  const size_t size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() - at < size) return std::nullopt;
-  uint32_t value = lead & (0xffU >> (size + 1));
-  for (size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80) return std::nullopt;
-    value = value << 6 | (byte(i) & 0x3fU);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (value < kLeast[size] || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) {
-    return std::nullopt;
-  }
-  return CodePoint{.value = value, .size_bytes = size};
-}
 
 // C0 and C1 controls, DEL, separators of lines and paragraphs, and marks of direction and invisible
 // joiners, with which a name can pretend to be another.
@@ -53,22 +29,23 @@ std::string Escaped(std::string_view text, char quote, bool json, size_t size_by
       out += kCut;
       break;
     }
-    const std::optional<CodePoint> point = Decode(text, at);
-    if (!point.has_value()) {
+    const auto [code_point, size_bytes] = FirstUtf8Character(text.substr(at));
+    if (size_bytes == 0) {
       out += json ? std::string("\\ufffd")
                   : fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at]));
       ++at;
       continue;
     }
-    if (IsControl(point->value)) {
-      out += json || point->value > 0xff ? fmt::format("\\u{:04x}", point->value)
-                                         : fmt::format("\\x{:02x}", point->value);
+    if (IsControl(code_point)) {
+      const auto value = static_cast<uint32_t>(code_point);
+      out +=
+          json || value > 0xff ? fmt::format("\\u{:04x}", value) : fmt::format("\\x{:02x}", value);
     } else if (text[at] == quote || text[at] == '\\') {
       out += {'\\', text[at]};
     } else {
-      out += text.substr(at, point->size_bytes);
+      out += text.substr(at, size_bytes);
     }
-    at += point->size_bytes;
+    at += size_bytes;
   }
   return out + quote;
 }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 
 #include "common/base/check.h"
+#include "common/base/utf8.h"
 
 namespace dws::dwsctl {
 namespace {
@@ -52,29 +52,6 @@ bool IsIn(const std::array<Range, kCount>& ranges, char32_t c) {
                      [c](const Range& range) { return c >= range.first && c <= range.last; });
 }
 
-struct Character {
-  char32_t code = 0;
-  size_t bytes = 0;  // 0: no UTF-8
-};
-
-// The first character of `text`, which is not empty. Overlong forms, surrogates and what is above
-// Unicode's end are no UTF-8.
-Character FirstCharacter(std::string_view text) {
-  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {.code = lead, .bytes = 1};
-  const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return {};
-  char32_t code = lead & (0xFFU >> (bytes + 1));
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {};
-    code = code << 6 | (byte(i) & 0x3F);
-  }
-  constexpr std::array<char32_t, 5> kSmallest = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kSmallest[bytes] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return {};
-  return {.code = code, .bytes = bytes};
-}
-
 size_t Columns(char32_t c) {
   if (IsIn(kCombining, c)) return 0;
   return IsIn(kWide, c) ? 2 : 1;
@@ -85,10 +62,10 @@ size_t BytesThatFit(std::string_view clean, size_t columns) {
   size_t used = 0;
   size_t bytes = 0;
   while (bytes < clean.size()) {
-    const Character next = FirstCharacter(clean.substr(bytes));
-    used += Columns(next.code);
+    const Utf8Character next = FirstUtf8Character(clean.substr(bytes));
+    used += Columns(next.code_point);
     if (used > columns) break;
-    bytes += std::max<size_t>(next.bytes, 1);
+    bytes += std::max<size_t>(next.size_bytes, 1);
   }
   return bytes;
 }
@@ -99,10 +76,10 @@ std::string Clean(std::string_view text) {
   std::string clean;
   clean.reserve(text.size());
   while (!text.empty()) {
-    const Character next = FirstCharacter(text);
-    const bool unwanted =
-        next.bytes == 0 || next.code < 0x20 || next.code == 0x7F || IsIn(kUnwanted, next.code);
-    const size_t bytes = std::max<size_t>(next.bytes, 1);
+    const Utf8Character next = FirstUtf8Character(text);
+    const bool unwanted = next.size_bytes == 0 || next.code_point < 0x20 ||
+                          next.code_point == 0x7F || IsIn(kUnwanted, next.code_point);
+    const size_t bytes = std::max<size_t>(next.size_bytes, 1);
     if (unwanted) {
       clean += '?';
     } else {
@@ -116,9 +93,9 @@ std::string Clean(std::string_view text) {
 size_t TextWidth(std::string_view clean) {
   size_t columns = 0;
   while (!clean.empty()) {
-    const Character next = FirstCharacter(clean);
-    columns += Columns(next.code);
-    clean.remove_prefix(std::max<size_t>(next.bytes, 1));
+    const Utf8Character next = FirstUtf8Character(clean);
+    columns += Columns(next.code_point);
+    clean.remove_prefix(std::max<size_t>(next.size_bytes, 1));
   }
   return columns;
 }

@@ -102,6 +102,7 @@ Result<SslContext> MakeHttpsContext(const TlsMaterial& material, const std::stri
 
 std::function<std::shared_ptr<SSL_CTX>()> MakeHttpsContextSource(
     std::shared_ptr<Credentials> credentials, std::string job_id) {
+  if (credentials == nullptr) return nullptr;
   return [credentials = std::move(credentials), job_id = std::move(job_id),
           context = std::shared_ptr<SSL_CTX>(),
           generation = uint64_t{0}]() mutable -> std::shared_ptr<SSL_CTX> {

@@ -26,7 +26,7 @@ Result<SslContext> MakeHttpsContext(const TlsMaterial& material, const std::stri
 
 // For HttpEndpoint: the context of the credentials' current files, made anew when they change. When
 // OpenSSL refuses them, which is logged, the one before; null: there is none. Threads: one at a
-// time.
+// time. Without credentials there is no source: plain HTTP.
 std::function<std::shared_ptr<SSL_CTX>()> MakeHttpsContextSource(
     std::shared_ptr<Credentials> credentials, std::string job_id);
 

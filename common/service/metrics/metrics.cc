@@ -13,6 +13,7 @@
 
 #include "common/base/check.h"
 #include "common/base/mutex.h"
+#include "common/base/utf8.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -20,29 +21,12 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// The bytes of the UTF-8 character `text` begins with; 0 when it begins with none.
-size_t CharacterBytes(std::string_view text) {
-  const auto first = static_cast<uint8_t>(text[0]);
-  if (first < 0x80) return 1;
-  const size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < size) return 0;
-  for (size_t i = 1; i < size; ++i) {
-    if ((static_cast<uint8_t>(text[i]) & 0xC0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates, and what lies above U+10FFFF.
-  const auto second = static_cast<uint8_t>(text[1]);
-  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F)) return 0;
-  if ((first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) return 0;
-  return size;
-}
-
 // One bad value would make Prometheus refuse the whole page.
 std::string CleanValue(std::string_view text) {
   std::string clean;
   while (!text.empty()) {
-    const size_t size = CharacterBytes(text);
-    const auto first = static_cast<uint8_t>(text[0]);
-    const bool printable = size > 0 && first >= 0x20 && first != 0x7F;
+    const auto [code_point, size] = FirstUtf8Character(text);
+    const bool printable = size > 0 && code_point >= 0x20 && code_point != 0x7F;
     const std::string_view next = printable ? text.substr(0, size) : kReplacement;
     if (clean.size() + next.size() > limits::kIdBytesMax) break;
     clean += next;

@@ -1,0 +1,42 @@
+#include "common/base/utf8.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <string_view>
+
+namespace dws {
+namespace {
+
+// As the standard lays it out; every code point but the surrogates.
+std::string Encoded(char32_t c) {
+  const auto tail = [c](int shift) { return static_cast<char>(0x80 | ((c >> shift) & 0x3F)); };
+  if (c < 0x80) return {static_cast<char>(c)};
+  if (c < 0x800) return {static_cast<char>(0xC0 | (c >> 6)), tail(0)};
+  if (c < 0x10000) return {static_cast<char>(0xE0 | (c >> 12)), tail(6), tail(0)};
+  return {static_cast<char>(0xF0 | (c >> 18)), tail(12), tail(6), tail(0)};
+}
+
+TEST_CASE("every code point is read, and not when its last byte is missing", "[utf8]") {
+  size_t wrong = 0;
+  for (char32_t c = 0; c <= 0x10FFFF; ++c) {
+    if (c >= 0xD800 && c <= 0xDFFF) continue;
+    const std::string bytes = Encoded(c);
+    const Utf8Character read = FirstUtf8Character(bytes + "x");
+    if (read.code_point != c || read.size_bytes != bytes.size()) ++wrong;
+    if (bytes.size() == 1) continue;
+    const std::string_view cut = std::string_view(bytes).substr(0, bytes.size() - 1);
+    if (FirstUtf8Character(cut).size_bytes != 0) ++wrong;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("overlong forms, surrogates and what lies above Unicode are no UTF-8", "[utf8]") {
+  for (const std::string_view bytes :
+       {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xED\xA0\x80", "\xED\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\x80", "\xFF", "\xC3("}) {
+    CHECK(FirstUtf8Character(bytes).size_bytes == 0);
+  }
+}
+
+}  // namespace
+}  // namespace dws
