@@ -18,7 +18,7 @@ Status DecodeEmpty(const EncodedBlockView& block) {
 }  // namespace
 
 Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& block,
-                   DecodedBlock& decoded) {
+                   DecodedBlock& decoded, const BlockBase& /*base*/) {
   DWS_CHECK(element_count <= limits::kBlockElements);
   decoded.kind = DecodedBlock::Kind::kNothing;
   decoded.positions.clear();

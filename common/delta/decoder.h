@@ -6,13 +6,20 @@
 
 #include "common/base/status.h"
 #include "common/delta/block.h"
+#include "common/model/class_table.h"
 #include "common/model/tensor_spec.h"
 
 namespace dws {
 
+// What a class-split block is decoded with. Other modes need none of it.
+struct BlockBase {
+  const ClassTable* classes = nullptr;  // the slice's, from the manifest
+  ByteSpan before;                      // the old block, in slice order
+};
+
 // DATA_LOSS: the payload is damaged (says what is wrong). UNIMPLEMENTED: a mode this version does
-// not know, by name or number.
+// not know, by number. FAILED_PRECONDITION: a class-split block, and `base` is missing.
 Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& block,
-                   DecodedBlock& decoded);
+                   DecodedBlock& decoded, const BlockBase& base = {});
 
 }  // namespace dws

@@ -12,7 +12,7 @@ namespace {
 
 // An upper bound of the bytes of one SliceDelta without frames, of one FrameEntry, and of the rest:
 // tags, lengths and numbers at their longest.
-constexpr uint64_t kSliceBytesMax = 80;
+constexpr uint64_t kSliceBytesMax = 96;
 constexpr uint64_t kFrameEntryBytesMax = 56;
 constexpr uint64_t kIdentityBytesMax = 160;
 
@@ -38,9 +38,13 @@ void Store(const SliceDelta& slice, v1::SliceDelta& message) {
     frame.set_size_bytes(entry.size_bytes);
     frame.set_checksum(entry.checksum);
   }
+  if (slice.classes.has_value()) {
+    const ClassTableBytes bytes = PackClassTable(*slice.classes);
+    message.set_class_table(bytes.data(), ClassTableSize(*slice.classes));
+  }
 }
 
-SliceDelta Load(const v1::SliceDelta& message) {
+Result<SliceDelta> Load(const v1::SliceDelta& message) {
   SliceDelta slice{.slice = RankSlice(message.rank_slice()),
                    .nnz = message.nnz(),
                    .before = Load(message.before()),
@@ -52,6 +56,9 @@ SliceDelta Load(const v1::SliceDelta& message) {
                             .offset = frame.offset(),
                             .size_bytes = frame.size_bytes(),
                             .checksum = frame.checksum()});
+  }
+  if (!message.class_table().empty()) {
+    DWS_ASSIGN_OR_RETURN(slice.classes, UnpackClassTable(AsBytes(message.class_table())));
   }
   return slice;
 }
@@ -161,7 +168,13 @@ Result<DeltaManifest> DeserializeManifest(ByteSpan bytes) {
                          .slices = {},
                          .state_token = Load(message.state_token())};
   manifest.slices.reserve(static_cast<size_t>(message.slices_size()));
-  for (const v1::SliceDelta& slice : message.slices()) manifest.slices.push_back(Load(slice));
+  for (const v1::SliceDelta& slice : message.slices()) {
+    auto loaded = Load(slice);
+    if (!loaded.ok()) {
+      return Annotate(loaded.status(), fmt::format("manifest: slice {}", slice.rank_slice()));
+    }
+    manifest.slices.push_back(*std::move(loaded));
+  }
   return manifest;
 }
 

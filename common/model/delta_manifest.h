@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/model/class_table.h"
 #include "common/model/digest.h"
 #include "common/model/layout.h"
 #include "common/model/stream_id.h"
@@ -29,7 +30,8 @@ struct SliceDelta {
   uint64_t nnz = 0;
   Digest before;
   Digest after;
-  std::vector<FrameEntry> frames;  // ascending, not overlapping
+  std::vector<FrameEntry> frames;     // ascending, not overlapping
+  std::optional<ClassTable> classes;  // of its class-split blocks; absent when there are none
 
   friend bool operator==(const SliceDelta&, const SliceDelta&) = default;
 };

@@ -1,0 +1,38 @@
+// How the elements of one slice fall into classes by old magnitude (common/delta/FORMAT.md, "Mode
+// 3: class-split"): an update has about the same size for every weight, so the smaller a weight,
+// the more likely it changes. Made by senders from earlier versions, carried by the manifest.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+
+namespace dws {
+
+inline constexpr size_t kClassesMax = 8;
+
+// An element's class is the number of thresholds that its magnitude byte (element.h) reaches.
+struct ClassTable {
+  std::array<uint8_t, kClassesMax - 1> thresholds{};  // strictly ascending, none 0
+  uint8_t threshold_count = 0;                        // those behind are 0
+  // Changes of elements whose magnitude byte is below `hot_below` carry their size one by one, as
+  // a Rice code with parameter hot_scale - magnitude byte, at least 0.
+  uint8_t hot_below = 0;
+  uint8_t hot_scale = 0;
+
+  size_t class_count() const { return size_t{threshold_count} + 1; }
+
+  friend bool operator==(const ClassTable&, const ClassTable&) = default;
+};
+
+// As the manifest has it: hot_below, hot_scale, the thresholds. ClassTableSize of them count.
+using ClassTableBytes = std::array<std::byte, kClassesMax + 1>;
+ClassTableBytes PackClassTable(const ClassTable& table);
+inline size_t ClassTableSize(const ClassTable& table) { return size_t{table.threshold_count} + 2; }
+// DATA_LOSS: no table, or not as it is packed.
+Result<ClassTable> UnpackClassTable(ByteSpan bytes);
+
+}  // namespace dws
