@@ -1,0 +1,117 @@
+// Dense and hostile states: exact both ways, and never dearer than the raw data.
+#include <catch2/catch.hpp>
+
+#include "common/delta/decoder.h"
+#include "common/delta/frame.h"
+#include "tests/common/delta/hostile_cases.h"
+#include "tests/common/delta/objects.h"
+#include "tests/common/delta/samples.h"
+
+namespace dws::samples {
+namespace {
+
+struct Profile {
+  const char* name;
+  EncodeOptions options;
+};
+constexpr Profile kProfiles[] = {
+    {"relative", {.relative = true, .absolute = false, .zstd = false}},
+    {"relative and absolute", {.relative = true, .absolute = true, .zstd = false}},
+    {"with zstd", {.relative = true, .absolute = true, .zstd = true}},
+    {"full", {.relative = false, .absolute = true, .zstd = false}},
+    {"full with zstd", {.relative = false, .absolute = true, .zstd = true}}};
+
+// The object between the two states of `hostile`, applied: REQUIREs that it leads there exactly.
+Bytes CheckExact(const HostileCase& hostile, const Profile& profile) {
+  const Encoding encoding =
+      EncodeState(hostile.layout, hostile.before, hostile.after, profile.options);
+  Bytes object = SealObject(hostile.layout, encoding, 4);
+  State state = hostile.before;
+  const Status status = ApplyObject(object, hostile.layout, true, state);
+  INFO(ToString(status));
+  REQUIRE(status.ok());
+  REQUIRE(state == hostile.after);
+  return object;
+}
+
+// Objects that need no base lead to the new state from any other.
+void CheckNeedsNoBase(const HostileCase& hostile, ByteSpan object) {
+  State state = RandomState(hostile.layout, 77);
+  REQUIRE(ApplyObject(object, hostile.layout, false, state).ok());
+  REQUIRE(state == hostile.after);
+}
+
+}  // namespace
+
+TEST_CASE("hostile tensors of every dtype come through every profile exactly", "[hostile]") {
+  Random random(TestSeed());
+  for (const DType dtype : kAllDTypes) {
+    for (const uint32_t elements : {1U, 2U, 3U, 1021U, limits::kBlockElements + 3}) {
+      for (const HostileCase& hostile : HostileTensors(random, dtype, elements)) {
+        for (const Profile& profile : kProfiles) {
+          INFO(hostile.name << ", " << profile.name);
+          const Bytes object = CheckExact(hostile, profile);
+          if (!profile.options.relative) CheckNeedsNoBase(hostile, object);
+          // Header, identity, one slice, one frame of one block: wherever the element is.
+          if (hostile.name.ends_with(": one element") && profile.options.relative) {
+            REQUIRE(object.size() < 400);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an object is never larger than its tensor and a thousandth", "[hostile]") {
+  Random random(TestSeed());
+  constexpr uint32_t kBytes = 1 << 20;
+  for (const DType dtype : {DType::kU8, DType::kF8E5M2, DType::kI16, DType::kBF16, DType::kU32,
+                            DType::kF32, DType::kI64, DType::kF64}) {
+    const uint32_t elements = kBytes / ElementBytes(dtype) - 1;
+    for (const HostileCase& hostile : HostileTensors(random, dtype, elements)) {
+      for (const Profile& profile : kProfiles) {
+        const Bytes object = SealObject(
+            hostile.layout,
+            EncodeState(hostile.layout, hostile.before, hostile.after, profile.options), 4);
+        INFO(hostile.name << ", " << profile.name << ": " << object.size() << " bytes");
+        REQUIRE(object.size() * 1000 <= hostile.layout.size_bytes() * 1001);
+      }
+    }
+  }
+}
+
+TEST_CASE("FP8 codes follow their flipped scales exactly, for less than raw", "[hostile]") {
+  Random random(TestSeed());
+  const HostileCase flipped = FlippedScales(random);
+  size_t moved = 0;
+  for (size_t i = 0; i < flipped.before[1].size(); ++i) {
+    moved += flipped.before[1][i] != flipped.after[1][i] ? 1 : 0;
+  }
+  // A third of the tiles moves whole (but for their zeros), the others here and there.
+  REQUIRE(moved > flipped.before[1].size() / 5);
+  for (const Profile& profile : kProfiles) {
+    INFO(profile.name);
+    const Bytes object = CheckExact(flipped, profile);
+    REQUIRE(object.size() * 1000 <= flipped.layout.size_bytes() * 1001);
+    if (profile.options.relative) REQUIRE(object.size() * 2 < flipped.layout.size_bytes());
+  }
+}
+
+TEST_CASE("tensors of no, of one and of an odd number of elements come through", "[hostile]") {
+  Random random(TestSeed());
+  const HostileCase odd = OddTensors(random);
+  for (const Profile& profile : kProfiles) {
+    INFO(profile.name);
+    CheckExact(odd, profile);
+  }
+}
+
+TEST_CASE("an object without changes is a header and an identity", "[hostile]") {
+  Random random(TestSeed());
+  HostileCase same = OddTensors(random);
+  same.after = same.before;
+  REQUIRE(CheckExact(same, kProfiles[0]).size() < 256);
+  REQUIRE(CheckExact(same, kProfiles[2]).size() < 256);
+}
+
+}  // namespace dws::samples
