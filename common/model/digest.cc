@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "common/base/instruction_set.h"
+#include "common/model/digest_kernels.h"
+
 namespace dws {
 
 std::string ToString(const Digest& digest) {
@@ -9,18 +12,18 @@ std::string ToString(const Digest& digest) {
 }
 
 Digest DigestBytes(ByteSpan bytes, uint64_t first_word) {
-  Digest digest;
-  const std::byte* at = bytes.data();
   const uint64_t words = bytes.size() / 8;
-  for (uint64_t i = 0; i < words; ++i) {
-    digest += MixWord(first_word + i, LoadLe<uint64_t>(at + i * 8));
-  }
+  Digest digest = digest_kernels::MixRun(ActiveInstructionSet(), bytes.data(), words, first_word);
   if (const size_t tail = bytes.size() % 8; tail != 0) {
     uint64_t word = 0;
-    std::memcpy(&word, at + words * 8, tail);
+    std::memcpy(&word, bytes.data() + words * 8, tail);
     digest += MixWord(first_word + words, word);
   }
   return digest;
+}
+
+Digest DigestDifference(const ChangedWords& changed, uint64_t first_word) {
+  return digest_kernels::MixChanges(ActiveInstructionSet(), changed, first_word);
 }
 
 }  // namespace dws

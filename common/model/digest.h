@@ -6,6 +6,7 @@
 // to tensors. It guards against faults, not against a forger.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -36,27 +37,44 @@ struct Digest {
 std::string ToString(const Digest& digest);
 
 namespace internal {
-inline uint64_t Finish(uint64_t x) {
-  constexpr uint64_t kM = 0xD6E8FEB86659FD93;
+// A, B and S of the two lanes, and M.
+inline constexpr uint64_t kWordFactor[2] = {0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93};
+inline constexpr uint64_t kIndexFactor[2] = {0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642E};
+inline constexpr uint64_t kOffset[2] = {0x243F6A8885A308D3, 0x13198A2E03707344};
+inline constexpr uint64_t kFinishFactor = 0xD6E8FEB86659FD93;
+
+constexpr uint64_t Finish(uint64_t x) {
   x ^= x >> 32;
-  x *= kM;
+  x *= kFinishFactor;
   x ^= x >> 32;
-  x *= kM;
+  x *= kFinishFactor;
   x ^= x >> 32;
   return x;
+}
+constexpr uint64_t MixLane(size_t lane, uint64_t index, uint64_t word) {
+  return Finish(kWordFactor[lane] * word + kIndexFactor[lane] * index + kOffset[lane]);
 }
 }  // namespace internal
 
 // What word number `index` with value `word` adds to the digest.
 inline Digest MixWord(uint64_t index, uint64_t word) {
-  return {.lane0 = internal::Finish(0x9E3779B97F4A7C15 * word + 0xC2B2AE3D27D4EB4F * index +
-                                    0x243F6A8885A308D3),
-          .lane1 = internal::Finish(0xD6E8FEB86659FD93 * word + 0xA0761D6478BD642E * index +
-                                    0x13198A2E03707344)};
+  return {.lane0 = internal::MixLane(0, index, word), .lane1 = internal::MixLane(1, index, word)};
 }
 
 // The digest of `bytes` (of one block, or of consecutive full blocks) whose first word has number
 // `first_word`; a tail shorter than a word is padded with zeros.
 Digest DigestBytes(ByteSpan bytes, uint64_t first_word);
+
+// Words of one block that changed: parallel arrays, `numbers` inside the block.
+struct ChangedWords {
+  const uint16_t* numbers = nullptr;
+  const uint64_t* before = nullptr;
+  const uint64_t* after = nullptr;
+  size_t count = 0;
+};
+
+// How the digest of a block whose first word has number `first_word` changes with its words: after
+// minus before.
+Digest DigestDifference(const ChangedWords& changed, uint64_t first_word);
 
 }  // namespace dws

@@ -1,0 +1,79 @@
+// Every instruction set sums the same digest, at every alignment and tail.
+#include "common/model/digest_kernels.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/common/delta/samples.h"
+
+namespace dws {
+namespace {
+
+using samples::Bytes;
+using samples::Random;
+
+// Those of this machine that are not portable.
+std::vector<InstructionSet> VectorSets() {
+  std::vector<InstructionSet> sets;
+  for (const InstructionSet set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    if (set <= MachineInstructionSet()) sets.push_back(set);
+  }
+  return sets;
+}
+
+// Numbers whose products carry between halves, or nowhere at all.
+uint64_t Word(Random& random) {
+  constexpr uint64_t kHostile[] = {
+      0, 1, ~uint64_t{0}, 0xFFFFFFFF, uint64_t{1} << 63, uint64_t{1} << 32, ~uint64_t{0xFFFFFFFF}};
+  return random.Chance(0.3) ? kHostile[random.Below(std::size(kHostile))] : random.Next();
+}
+
+}  // namespace
+
+TEST_CASE("every instruction set sums the same digest of bytes", "[digest]") {
+  Random random(samples::TestSeed());
+  Bytes bytes(8 * 300 + 64);
+  for (size_t at = 0; at + 8 <= bytes.size(); at += 8) StoreLe(bytes.data() + at, Word(random));
+  for (const InstructionSet set : VectorSets()) {
+    INFO(ToString(set));
+    for (size_t offset = 0; offset < 64; ++offset) {
+      const uint64_t count = random.Below(300);
+      const uint64_t first = Word(random);
+      REQUIRE(digest_kernels::MixRun(set, bytes.data() + offset, count, first) ==
+              digest_kernels::MixRunPortable(bytes.data() + offset, count, first));
+    }
+    for (uint64_t count = 0; count < 40; ++count) {
+      REQUIRE(digest_kernels::MixRun(set, bytes.data(), count, 7) ==
+              digest_kernels::MixRunPortable(bytes.data(), count, 7));
+    }
+  }
+}
+
+TEST_CASE("every instruction set sums the same difference of changed words", "[digest]") {
+  Random random(samples::TestSeed());
+  for (const InstructionSet set : VectorSets()) {
+    INFO(ToString(set));
+    for (size_t count = 0; count < 100; ++count) {
+      // Exactly as long as they are: what reads past the end is seen by AddressSanitizer.
+      std::vector<uint16_t> numbers;
+      std::vector<uint64_t> before;
+      std::vector<uint64_t> after;
+      Digest expected;
+      const uint64_t first = Word(random);
+      for (size_t i = 0; i < count; ++i) {
+        numbers.push_back(random.Chance(0.1) ? 0xFFFF : static_cast<uint16_t>(random.Next()));
+        before.push_back(Word(random));
+        after.push_back(Word(random));
+        expected += MixWord(first + numbers[i], after[i]) - MixWord(first + numbers[i], before[i]);
+      }
+      const ChangedWords changed{.numbers = numbers.data(),
+                                 .before = before.data(),
+                                 .after = after.data(),
+                                 .count = count};
+      REQUIRE(digest_kernels::MixChangesPortable(changed, first) == expected);
+      REQUIRE(digest_kernels::MixChanges(set, changed, first) == expected);
+      REQUIRE(DigestDifference(changed, first) == expected);
+    }
+  }
+}
+
+}  // namespace dws
