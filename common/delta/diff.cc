@@ -3,103 +3,16 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/instruction_set.h"
 #include "common/delta/element.h"
+#include "common/delta/kernels/diff_lines.h"
 #include "common/model/limits.h"
 
 namespace dws {
 namespace {
 
-// A chunk's results stay in the first-level cache until they are appended.
-constexpr uint32_t kChunkWords = 256;
-constexpr uint32_t kGroupWords = 8;  // one cache line is compared at once
-
-// Numbers of the words that differ, ascending. `changed` has room for `count`.
-uint32_t ChangedWords(const std::byte* before, const std::byte* after, uint32_t count,
-                      uint16_t* changed) {
-  uint32_t found = 0;
-  uint32_t i = 0;
-  for (; i + kGroupWords <= count; i += kGroupWords) {
-    uint64_t difference[kGroupWords];
-    uint64_t any = 0;
-    for (uint32_t j = 0; j < kGroupWords; ++j) {
-      difference[j] = LoadLe<uint64_t>(before + size_t{i + j} * 8) ^
-                      LoadLe<uint64_t>(after + size_t{i + j} * 8);
-      any |= difference[j];
-    }
-    if (any == 0) continue;
-    for (uint32_t j = 0; j < kGroupWords; ++j) {
-      changed[found] = static_cast<uint16_t>(i + j);
-      found += difference[j] != 0 ? 1 : 0;
-    }
-  }
-  for (; i < count; ++i) {
-    changed[found] = static_cast<uint16_t>(i);
-    found +=
-        LoadLe<uint64_t>(before + size_t{i} * 8) != LoadLe<uint64_t>(after + size_t{i} * 8) ? 1 : 0;
-  }
-  return found;
-}
-
-// Room for the changes of one chunk.
-template <typename Element>
-struct Chunk {
-  uint16_t positions[kChunkWords * Element::kLanes];
-  uint64_t steps[kChunkWords * Element::kLanes];
-  uint32_t size = 0;
-
-  // The changed elements of one word, whose first is element number `first`. Without a branch:
-  // which of a word's elements changed is not predictable.
-  void Add(uint64_t before, uint64_t after, uint32_t first) {
-    using Bits = typename Element::Bits;
-    for (uint32_t lane = 0; lane < Element::kLanes; ++lane) {
-      const Bits old_bits = static_cast<Bits>(before >> (lane * Element::kBytes * 8));
-      const Bits new_bits = static_cast<Bits>(after >> (lane * Element::kBytes * 8));
-      positions[size] = static_cast<uint16_t>(first + lane);
-      steps[size] = static_cast<Bits>(Element::Ordinal(new_bits) - Element::Ordinal(old_bits));
-      size += old_bits != new_bits ? 1 : 0;
-    }
-  }
-  void AppendTo(BlockChanges& changes) {
-    changes.positions.insert(changes.positions.end(), positions, positions + size);
-    changes.steps.insert(changes.steps.end(), steps, steps + size);
-    size = 0;
-  }
-};
-
-template <typename Element>
-Digest DiffElements(ByteSpan before, ByteSpan after, uint64_t first_word, BlockChanges& changes) {
-  const uint32_t words = static_cast<uint32_t>(before.size() / 8);
-  Digest difference;
-  Chunk<Element> chunk;
-  const auto add_word = [&](uint32_t word, uint64_t old_word, uint64_t new_word) {
-    difference += MixWord(first_word + word, new_word) - MixWord(first_word + word, old_word);
-    chunk.Add(old_word, new_word, word * Element::kLanes);
-  };
-  uint16_t changed[kChunkWords];
-  for (uint32_t begin = 0; begin < words; begin += kChunkWords) {
-    const std::byte* old_words = before.data() + size_t{begin} * 8;
-    const std::byte* new_words = after.data() + size_t{begin} * 8;
-    const uint32_t found =
-        ChangedWords(old_words, new_words, std::min(kChunkWords, words - begin), changed);
-    if (found == 0) continue;
-    for (uint32_t i = 0; i < found; ++i) {
-      add_word(begin + changed[i], LoadLe<uint64_t>(old_words + size_t{changed[i]} * 8),
-               LoadLe<uint64_t>(new_words + size_t{changed[i]} * 8));
-    }
-    chunk.AppendTo(changes);
-  }
-  if (const size_t tail = before.size() % 8; tail != 0) {
-    uint64_t old_word = 0;
-    uint64_t new_word = 0;
-    std::memcpy(&old_word, before.data() + size_t{words} * 8, tail);
-    std::memcpy(&new_word, after.data() + size_t{words} * 8, tail);
-    if (old_word != new_word) {
-      add_word(words, old_word, new_word);
-      chunk.AppendTo(changes);
-    }
-  }
-  return difference;
-}
+// Room for a block of the widest elements.
+constexpr size_t kRoom = limits::kBlockElements + kernels::DiffArrays::kSlack;
 
 // Adds each step to its element; `sign` is 1, or all ones to take the steps back.
 template <typename Element>
@@ -121,15 +34,66 @@ void StoreValues(const DecodedBlock& decoded, MutableByteSpan block) {
 
 }  // namespace
 
+BlockDiffer::BlockDiffer()
+    : positions_(std::make_unique_for_overwrite<uint16_t[]>(kRoom)),
+      steps_(std::make_unique_for_overwrite<uint64_t[]>(kRoom)),
+      words_(std::make_unique_for_overwrite<uint16_t[]>(kRoom)),
+      words_before_(std::make_unique_for_overwrite<uint64_t[]>(kRoom)),
+      words_after_(std::make_unique_for_overwrite<uint64_t[]>(kRoom)) {}
+
+Digest BlockDiffer::Diff(DType dtype, ByteSpan before, ByteSpan after, uint64_t first_word,
+                         BlockChanges& changes) {
+  const kernels::ElementKind kind{.bytes = ElementBytes(dtype), .mapping = MappingOf(dtype)};
+  DWS_CHECK(before.size() == after.size() && before.size() % kind.bytes == 0);
+  DWS_CHECK(before.size() <= uint64_t{limits::kBlockElements} * kind.bytes);
+  kernels::DiffArrays found{.positions = positions_.get(),
+                            .steps = steps_.get(),
+                            .words = words_.get(),
+                            .words_before = words_before_.get(),
+                            .words_after = words_after_.get()};
+  const uint32_t lines = static_cast<uint32_t>(before.size() / kernels::kLineBytes);
+  const InstructionSet set = ActiveInstructionSet();
+  kernels::DiffLines(set, kind,
+                     {.before = before.data(), .after = after.data(), .first = 0, .count = lines},
+                     found);
+  if (const size_t tail = before.size() % kernels::kLineBytes; tail != 0) {
+    // A line filled with zeros on both sides: they do not differ.
+    std::byte old_line[kernels::kLineBytes] = {};
+    std::byte new_line[kernels::kLineBytes] = {};
+    std::memcpy(old_line, before.data() + before.size() - tail, tail);
+    std::memcpy(new_line, after.data() + after.size() - tail, tail);
+    kernels::DiffLines(set, kind,
+                       {.before = old_line, .after = new_line, .first = lines, .count = 1}, found);
+  }
+  word_count_ = found.word_count;
+  changes.positions.assign(positions_.get(), positions_.get() + found.element_count);
+  changes.steps.assign(steps_.get(), steps_.get() + found.element_count);
+  return DigestDifference({.numbers = words_.get(),
+                           .before = words_before_.get(),
+                           .after = words_after_.get(),
+                           .count = word_count_},
+                          first_word);
+}
+
+void BlockDiffer::Update(MutableByteSpan block) const {
+  const uint64_t whole = block.size() / 8;
+  uint32_t count = word_count_;
+  if (count != 0 && words_[count - 1] == whole) {  // the last word reaches beyond the block
+    --count;
+    std::memcpy(block.data() + whole * 8, &words_after_[count], block.size() % 8);
+  }
+  if (count == whole) {
+    std::memcpy(block.data(), words_after_.get(), whole * 8);
+    return;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    StoreLe(block.data() + size_t{words_[i]} * 8, words_after_[i]);
+  }
+}
+
 Digest DiffBlock(DType dtype, ByteSpan before, ByteSpan after, uint64_t first_word,
                  BlockChanges& changes) {
-  const uint32_t element_bytes = ElementBytes(dtype);
-  DWS_CHECK(before.size() == after.size() && before.size() % element_bytes == 0);
-  DWS_CHECK(before.size() <= uint64_t{limits::kBlockElements} * element_bytes);
-  changes.clear();
-  return WithElement(dtype, [&](auto element) {
-    return DiffElements<decltype(element)>(before, after, first_word, changes);
-  });
+  return BlockDiffer().Diff(dtype, before, after, first_word, changes);
 }
 
 void ApplyBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block) {

@@ -8,10 +8,12 @@
 
 namespace dws {
 
-EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count) {
+EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count,
+                         EncodeScratch& scratch) {
   DWS_CHECK(element_count <= limits::kBlockElements && changes.size() <= element_count);
   if (changes.size() == 0) return {};
-  const SplitRicePlan split_rice = PlanSplitRice(dtype, changes);
+  SplitRicePlan& split_rice = scratch.split_rice;
+  PlanSplitRice(dtype, changes, split_rice);
   // Among equals the mode with the smaller number wins, so dense ulp has to be strictly smaller.
   if (split_rice.PayloadBytes() > DenseUlpBytesMin(element_count)) {
     const DenseUlpPlan dense = PlanDenseUlp(dtype, changes, element_count);
@@ -19,7 +21,12 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
       return WriteDenseUlp(dense, static_cast<uint32_t>(changes.size()));
     }
   }
-  return WriteSplitRice(dtype, changes, split_rice);
+  return WriteSplitRice(changes, split_rice);
+}
+
+EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count) {
+  EncodeScratch scratch;
+  return EncodeSteps(dtype, changes, element_count, scratch);
 }
 
 EncodedBlock EncodeFullBlock(DType dtype, ByteSpan block, bool zstd) {

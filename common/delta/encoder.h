@@ -6,6 +6,7 @@
 
 #include "common/base/bytes.h"
 #include "common/delta/block.h"
+#include "common/delta/split_rice.h"
 #include "common/model/tensor_spec.h"
 
 namespace dws {
@@ -27,7 +28,14 @@ EncodedBlock EncodeBlock(DType dtype, const BlockChanges& changes, ByteSpan afte
 // A full tensor's block: dense raw, or dense zstd where that is smaller and allowed.
 EncodedBlock EncodeFullBlock(DType dtype, ByteSpan block, bool zstd);
 
-// Relative encoding of steps alone, for squashed deltas: no old or new weights needed.
+// What encoding of one block after the other reuses: a worker has one.
+struct EncodeScratch {
+  SplitRicePlan split_rice;
+};
+
+// Relative encoding of steps alone: no old or new weights needed. For captures and squashed deltas.
+EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count,
+                         EncodeScratch& scratch);
 EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count);
 
 }  // namespace dws

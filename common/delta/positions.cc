@@ -2,20 +2,16 @@
 
 #include <bit>
 
+#include "common/base/instruction_set.h"
+#include "common/delta/kernels/pack.h"
+
 namespace dws {
 namespace {
 
-// The sum of gap >> k over all gaps.
-uint64_t SumQuotients(std::span<const uint16_t> positions, uint32_t k) {
-  uint64_t sum = positions[0] >> k;
-  for (size_t i = 1; i < positions.size(); ++i) {
-    sum += static_cast<uint16_t>(positions[i] - positions[i - 1] - 1) >> k;
-  }
-  return sum;
-}
-
 uint64_t GapBits(std::span<const uint16_t> positions, uint32_t k) {
-  return positions.size() * (k + 1) + SumQuotients(positions, k);
+  return positions.size() * (k + 1) +
+         kernels::SumGapQuotients(ActiveInstructionSet(), positions.data(),
+                                  static_cast<uint32_t>(positions.size()), k);
 }
 
 }  // namespace
@@ -43,20 +39,13 @@ GapCoding ChooseGapCoding(std::span<const uint16_t> positions) {
 }
 
 void WriteGapRemainders(std::span<const uint16_t> positions, uint32_t k, BitWriter& writer) {
-  if (k == 0) return;
-  const uint64_t mask = LowBits(k);
-  writer.Put(positions[0] & mask, k);
-  for (size_t i = 1; i < positions.size(); ++i) {
-    writer.Put(static_cast<uint16_t>(positions[i] - positions[i - 1] - 1) & mask, k);
-  }
+  kernels::PackGapRemainders(ActiveInstructionSet(), positions.data(),
+                             static_cast<uint32_t>(positions.size()), k, writer);
 }
 
 void WriteGapQuotients(std::span<const uint16_t> positions, uint32_t k, BitWriter& writer) {
-  writer.PutUnary(positions[0] >> k);
-  for (size_t i = 1; i < positions.size(); ++i) {
-    writer.PutUnary(
-        static_cast<uint32_t>(static_cast<uint16_t>(positions[i] - positions[i - 1] - 1)) >> k);
-  }
+  kernels::PackGapQuotients(ActiveInstructionSet(), positions.data(),
+                            static_cast<uint32_t>(positions.size()), k, writer);
 }
 
 std::optional<uint64_t> ReadGaps(ByteSpan payload, GapPlanes planes, uint32_t k, uint32_t limit,

@@ -1,7 +1,11 @@
 #include "common/delta/split_rice.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
+#include "common/base/instruction_set.h"
 #include "common/delta/element.h"
+#include "common/delta/kernels/pack.h"
 
 namespace dws {
 namespace {
@@ -11,40 +15,14 @@ constexpr uint32_t kCountBits = 16;
 constexpr uint32_t kExceptionHeaderBits =
     kCountBits + GapCoding::kParameterBits + ValueCoding::kParameterBits;
 
-// Magnitude of a step of w bits, as a number: the most negative one has 2^(w-1).
-uint64_t Magnitude(int64_t step) {
-  return step < 0 ? ~static_cast<uint64_t>(step) + 1 : static_cast<uint64_t>(step);
-}
-
-// True for steps other than -1, 0 and 1.
-bool IsException(int64_t step) { return static_cast<uint64_t>(step) + 1 > 2; }
-
-void CollectExceptions(const BlockChanges& changes, uint32_t element_bits, SplitRicePlan& plan) {
-  size_t count = 0;
-  for (const uint64_t step : changes.steps)
-    count += IsException(SignedStep(step, element_bits)) ? 1 : 0;
-  if (count == 0) return;
-  // Written without a branch, so one element more than there are is touched.
-  plan.exceptions.resize(count + 1);
-  plan.magnitudes.resize(count + 1);
-  size_t found = 0;
-  for (size_t i = 0; i < changes.size(); ++i) {
-    const int64_t step = SignedStep(changes.steps[i], element_bits);
-    plan.exceptions[found] = static_cast<uint16_t>(i);
-    plan.magnitudes[found] = Magnitude(step) - 2;
-    found += IsException(step) ? 1 : 0;
-  }
-  plan.exceptions.resize(count);
-  plan.magnitudes.resize(count);
-}
-
-void WriteSigns(const std::vector<uint64_t>& steps, uint32_t element_bits, BitWriter& writer) {
-  constexpr size_t kGroup = 32;
-  for (size_t i = 0; i < steps.size(); i += kGroup) {
-    const uint32_t count = static_cast<uint32_t>(std::min(kGroup, steps.size() - i));
-    uint64_t signs = 0;
-    for (uint32_t j = 0; j < count; ++j) signs |= (steps[i + j] >> (element_bits - 1) & 1) << j;
-    writer.Put(signs, count);
+void WriteSigns(std::span<const uint64_t> signs, size_t count, BitWriter& writer) {
+  constexpr uint32_t kHalf = 32;
+  size_t left = count;
+  for (const uint64_t word : signs) {
+    for (const uint64_t half : {word & LowBits(kHalf), word >> kHalf}) {
+      writer.Put(half, static_cast<uint32_t>(std::min<size_t>(left, kHalf)));
+      left -= std::min<size_t>(left, kHalf);
+    }
   }
 }
 
@@ -121,20 +99,31 @@ Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t eleme
 
 }  // namespace
 
-SplitRicePlan PlanSplitRice(DType dtype, const BlockChanges& changes) {
-  DWS_CHECK(changes.size() != 0 && changes.positions.size() == changes.steps.size());
-  SplitRicePlan plan;
+void PlanSplitRice(DType dtype, const BlockChanges& changes, SplitRicePlan& plan) {
+  const size_t count = changes.size();
+  DWS_CHECK(count != 0 && changes.positions.size() == changes.steps.size());
   plan.gaps = ChooseGapCoding(changes.positions);
-  plan.bits = plan.gaps.bits + changes.size();
-  CollectExceptions(changes, ElementBytes(dtype) * 8, plan);
-  if (plan.exceptions.empty()) return plan;
+  plan.bits = plan.gaps.bits + count;
+  if (plan.exception_room.size() < count + kernels::StepScan::kSlack) {
+    plan.exception_room.resize(count + kernels::StepScan::kSlack);
+    plan.magnitude_room.resize(count + kernels::StepScan::kSlack);
+    plan.sign_room.resize(CeilDiv(count, 64));
+  }
+  kernels::StepScan scan{.signs = plan.sign_room.data(),
+                         .exceptions = plan.exception_room.data(),
+                         .magnitudes = plan.magnitude_room.data()};
+  kernels::ScanSteps(ActiveInstructionSet(), changes.steps.data(), static_cast<uint32_t>(count),
+                     ElementBytes(dtype) * 8, scan);
+  plan.signs = std::span(plan.sign_room).first(CeilDiv(count, 64));
+  plan.exceptions = std::span(plan.exception_room).first(scan.exception_count);
+  plan.magnitudes = std::span(plan.magnitude_room).first(scan.exception_count);
+  if (plan.exceptions.empty()) return;
   plan.exception_gaps = ChooseGapCoding(plan.exceptions);
   plan.exception_magnitudes = ChooseValueCoding(plan.magnitudes);
   plan.bits += kExceptionHeaderBits + plan.exception_gaps.bits + plan.exception_magnitudes.bits;
-  return plan;
 }
 
-EncodedBlock WriteSplitRice(DType dtype, const BlockChanges& changes, const SplitRicePlan& plan) {
+EncodedBlock WriteSplitRice(const BlockChanges& changes, const SplitRicePlan& plan) {
   const bool has_exceptions = !plan.exceptions.empty();
   EncodedBlock block{
       .mode = BlockMode::kSplitRice,
@@ -143,7 +132,7 @@ EncodedBlock WriteSplitRice(DType dtype, const BlockChanges& changes, const Spli
       .payload = std::vector<std::byte>(plan.PayloadBytes() + BitWriter::kSlackBytes)};
   BitWriter writer(block.payload.data());
   WriteGapRemainders(changes.positions, plan.gaps.k, writer);
-  WriteSigns(changes.steps, ElementBytes(dtype) * 8, writer);
+  WriteSigns(plan.signs, changes.size(), writer);
   WriteGapQuotients(changes.positions, plan.gaps.k, writer);
   if (has_exceptions) {
     writer.Put(plan.exceptions.size() - 1, kCountBits);

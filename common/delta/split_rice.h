@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -15,21 +16,28 @@
 
 namespace dws {
 
-// How the changes of one block are coded, with the exact cost.
+// How the changes of one block are coded, with the exact cost. Reused from block to block to keep
+// its memory.
 struct SplitRicePlan {
   GapCoding gaps;
-  std::vector<uint16_t> exceptions;  // which changes are no steps of +-1
-  std::vector<uint64_t> magnitudes;  // |step| - 2 of each exception
-  GapCoding exception_gaps;          // meaningless without exceptions
-  ValueCoding exception_magnitudes;  // the same
+  std::span<const uint64_t> signs;       // a bit a change, 1 for a negative step
+  std::span<const uint16_t> exceptions;  // which changes are no steps of +-1
+  std::span<const uint64_t> magnitudes;  // |step| - 2 of each exception
+  GapCoding exception_gaps;              // meaningless without exceptions
+  ValueCoding exception_magnitudes;      // the same
   uint64_t bits = 0;
 
   uint64_t PayloadBytes() const { return CeilDiv(bits, 8); }
+
+  // What the spans look into.
+  std::vector<uint64_t> sign_room;
+  std::vector<uint16_t> exception_room;
+  std::vector<uint64_t> magnitude_room;
 };
 
 // `changes` is not empty.
-SplitRicePlan PlanSplitRice(DType dtype, const BlockChanges& changes);
-EncodedBlock WriteSplitRice(DType dtype, const BlockChanges& changes, const SplitRicePlan& plan);
+void PlanSplitRice(DType dtype, const BlockChanges& changes, SplitRicePlan& plan);
+EncodedBlock WriteSplitRice(const BlockChanges& changes, const SplitRicePlan& plan);
 
 // Fills positions and steps. `block.nnz` is 1 to `element_count`. DATA_LOSS says which plane is
 // damaged.

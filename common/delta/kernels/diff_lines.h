@@ -1,0 +1,52 @@
+// The inner loop of a diff: which words and elements of two states of a block differ. Once for each
+// instruction set; all find the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/instruction_set.h"
+#include "common/model/tensor_spec.h"
+
+namespace dws::kernels {
+
+inline constexpr uint32_t kLineBytes = 64;
+
+// Where a diff puts what it finds, and how much that is so far. The arrays have room for the whole
+// block and kSlack entries more, which kernels may overwrite.
+struct DiffArrays {
+  static constexpr size_t kSlack = 64;
+
+  uint16_t* positions = nullptr;  // of the changed elements, ascending
+  uint64_t* steps = nullptr;      // of the same
+  uint16_t* words = nullptr;      // numbers of the changed 8-byte words, ascending
+  uint64_t* words_before = nullptr;
+  uint64_t* words_after = nullptr;
+  uint32_t element_count = 0;
+  uint32_t word_count = 0;
+};
+
+// What the lines hold.
+struct ElementKind {
+  uint32_t bytes = 1;  // 1, 2, 4 or 8
+  Mapping mapping = Mapping::kInteger;
+};
+
+// A run of whole lines of two states of one block, of any alignment.
+struct LineRun {
+  const std::byte* before = nullptr;
+  const std::byte* after = nullptr;
+  uint32_t first = 0;  // number of the first line in the block
+  uint32_t count = 0;
+};
+
+// Appends what differs. Every byte of `after` is loaded once: its owner may be writing to it. The
+// machine has `set`.
+void DiffLines(InstructionSet set, ElementKind kind, const LineRun& lines, DiffArrays& found);
+
+// The variants.
+void DiffLinesPortable(ElementKind kind, const LineRun& lines, DiffArrays& found);
+void DiffLinesAvx2(ElementKind kind, const LineRun& lines, DiffArrays& found);
+void DiffLinesAvx512(ElementKind kind, const LineRun& lines, DiffArrays& found);
+
+}  // namespace dws::kernels

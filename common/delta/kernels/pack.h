@@ -1,0 +1,59 @@
+// The inner loops of mode A's encoder: costs and planes of gaps, signs and exceptions of steps.
+// Once for each instruction set; all write the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/instruction_set.h"
+#include "common/delta/bit_stream.h"
+
+namespace dws::kernels {
+
+// Gaps are those of FORMAT.md, "Gaps", between `count` strictly ascending positions; count is not
+// 0. In all functions: the machine has `set`.
+
+// The sum of gap >> k over all gaps, k below 16.
+uint64_t SumGapQuotients(InstructionSet set, const uint16_t* positions, uint32_t count, uint32_t k);
+// The plane of remainders, k bits each, k below 16.
+void PackGapRemainders(InstructionSet set, const uint16_t* positions, uint32_t count, uint32_t k,
+                       BitWriter& writer);
+// The plane of quotients, gap >> k in unary.
+void PackGapQuotients(InstructionSet set, const uint16_t* positions, uint32_t count, uint32_t k,
+                      BitWriter& writer);
+
+// What ScanSteps finds.
+struct StepScan {
+  // Entries of the arrays that may be overwritten past those it fills.
+  static constexpr size_t kSlack = 8;
+
+  uint64_t* signs = nullptr;       // a bit a step, 1 when it is negative; whole words are written
+  uint16_t* exceptions = nullptr;  // numbers of the steps other than -1 and 1
+  uint64_t* magnitudes = nullptr;  // |step| - 2 of the same
+  uint32_t exception_count = 0;
+};
+
+// Of `count` steps of `element_bits` bits each, none of which is zero. The arrays of `scan` have
+// room for all steps and kSlack entries more, `signs` for a bit each rounded up to words.
+void ScanSteps(InstructionSet set, const uint64_t* steps, uint32_t count, uint32_t element_bits,
+               StepScan& scan);
+
+// The variants.
+uint64_t SumGapQuotientsPortable(const uint16_t* positions, uint32_t count, uint32_t k);
+uint64_t SumGapQuotientsAvx2(const uint16_t* positions, uint32_t count, uint32_t k);
+uint64_t SumGapQuotientsAvx512(const uint16_t* positions, uint32_t count, uint32_t k);
+void PackGapRemaindersPortable(const uint16_t* positions, uint32_t count, uint32_t k,
+                               BitWriter& writer);
+void PackGapRemaindersAvx2(const uint16_t* positions, uint32_t count, uint32_t k,
+                           BitWriter& writer);
+void PackGapQuotientsPortable(const uint16_t* positions, uint32_t count, uint32_t k,
+                              BitWriter& writer);
+void PackGapQuotientsAvx2(const uint16_t* positions, uint32_t count, uint32_t k, BitWriter& writer);
+void PackGapQuotientsAvx512(const uint16_t* positions, uint32_t count, uint32_t k,
+                            BitWriter& writer);
+void ScanStepsPortable(const uint64_t* steps, uint32_t count, uint32_t element_bits,
+                       StepScan& scan);
+void ScanStepsAvx2(const uint64_t* steps, uint32_t count, uint32_t element_bits, StepScan& scan);
+void ScanStepsAvx512(const uint64_t* steps, uint32_t count, uint32_t element_bits, StepScan& scan);
+
+}  // namespace dws::kernels
