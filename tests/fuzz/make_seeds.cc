@@ -1,0 +1,144 @@
+// Writes inputs to begin a corpus with: make_seeds DIRECTORY makes DIRECTORY/<target>/<number>.
+// Sound blocks, frames, manifests and objects, which mutation alone would hardly find.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "common/base/check.h"
+#include "common/delta/compression.h"
+#include "common/delta/diff.h"
+#include "common/delta/frame.h"
+#include "common/delta/manifest.h"
+#include "tests/common/delta/objects.h"
+#include "tests/common/delta/samples.h"
+#include "tests/fuzz/fuzz_layouts.h"
+
+namespace dws::fuzz {
+namespace {
+
+using samples::Bytes;
+using samples::Random;
+
+class Seeds {
+ public:
+  Seeds(const std::string& directory, const std::string& target)
+      : folder_(directory + "/" + target) {
+    std::filesystem::create_directories(folder_);
+  }
+  void Add(const Bytes& input) {
+    std::ofstream file(fmt::format("{}/{:04}", folder_, count_++), std::ios::binary);
+    file.write(reinterpret_cast<const char*>(input.data()),
+               static_cast<std::streamsize>(input.size()));
+  }
+
+ private:
+  std::string folder_;
+  int count_ = 0;
+};
+
+template <typename T>
+void Put(Bytes& input, T value) {
+  input.resize(input.size() + sizeof(T));
+  StoreLe(input.data() + input.size() - sizeof(T), value);
+}
+
+void Append(Bytes& input, ByteSpan bytes) { input.insert(input.end(), bytes.begin(), bytes.end()); }
+
+constexpr EncodeOptions kOptions[] = {{.relative = true, .absolute = false, .zstd = false},
+                                      {.relative = true, .absolute = true, .zstd = true},
+                                      {.relative = false, .absolute = true, .zstd = false},
+                                      {.relative = false, .absolute = true, .zstd = true}};
+
+// As decode_block_fuzz reads them; `element_count` at most 512.
+Bytes BlockInput(DType dtype, uint32_t element_count, const EncodedBlock& block) {
+  Bytes input;
+  Put(input, static_cast<uint8_t>(static_cast<uint32_t>(dtype) - 1));
+  Put(input, static_cast<uint8_t>(block.mode));
+  Put(input, uint8_t{0});
+  Put(input, static_cast<uint16_t>(element_count - 1));
+  Put(input, block.nnz);
+  Put(input, block.parameters);
+  Put(input, uint8_t{0});
+  Append(input, block.payload);
+  return input;
+}
+
+void AddBlocks(const std::string& directory, Random& random) {
+  Seeds seeds(directory, "decode_block_fuzz");
+  Seeds frames(directory, "object_fuzz");
+  for (const DType dtype : samples::kAllDTypes) {
+    for (const uint32_t elements : {1U, 7U, 200U}) {
+      const Bytes before = samples::RandomBytes(random, size_t{elements} * ElementBytes(dtype));
+      std::vector<EncodedBlock> blocks;
+      for (const double density : {0.03, 0.3, 1.0}) {
+        const Bytes after = samples::Nudge(random, dtype, before, density, 20);
+        BlockChanges changes;
+        DiffBlock(dtype, before, after, 0, changes);
+        for (const EncodeOptions& options : kOptions) {
+          blocks.push_back(EncodeBlock(dtype, changes, after, options));
+          seeds.Add(BlockInput(dtype, elements, blocks.back()));
+        }
+      }
+      Bytes input(1, std::byte{3});
+      Append(input, BuildFrame(blocks));
+      frames.Add(input);
+    }
+  }
+}
+
+// Objects of the target's layout, whole and in parts, and their manifests.
+void AddObjects(const std::string& directory, Random& random) {
+  Seeds objects(directory, "object_fuzz/objects");
+  Seeds manifests(directory, "manifest_fuzz");
+  for (const RankLayout& layout : {ObjectLayout(), ManifestLayout()}) {
+    const samples::State before = samples::RandomState(layout, 1);
+    for (const double density : {0.0, 0.001, 0.01}) {
+      samples::State after = before;
+      for (size_t s = 0; s < after.size(); ++s) {
+        after[s] = samples::Nudge(random, layout.slices()[s].dtype, before[s], density, 6);
+      }
+      const Bytes object =
+          samples::SealObject(layout, samples::EncodeState(layout, before, after, {}), 4);
+      const ObjectHeader header = *ParseObjectHeader(object);
+      const Bytes manifest = SerializeManifest(*ParseObjectManifest(object, layout));
+      const ByteSpan frames = ByteSpan(object).last(header.frames_bytes);
+      for (const uint8_t fitting : {0, 1}) {
+        Bytes input;
+        Put(input, fitting);
+        Put(input, uint64_t{frames.size()});
+        Append(input, manifest);
+        manifests.Add(input);
+      }
+      if (layout != ObjectLayout()) continue;
+      Bytes whole(1);
+      Append(whole, object);
+      objects.Add(whole);
+      for (const uint8_t kind : {1, 2}) {
+        const Bytes stored = kind == 2 ? Compress(manifest) : manifest;
+        Bytes input;
+        Put(input, kind);
+        Put(input, static_cast<uint32_t>(manifest.size()));
+        Put(input, static_cast<uint16_t>(stored.size()));
+        Append(input, stored);
+        Append(input, frames);
+        objects.Add(input);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dws::fuzz
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fmt::print(stderr, "usage: make_seeds DIRECTORY\n");
+    return 2;
+  }
+  dws::samples::Random random(1);
+  dws::fuzz::AddBlocks(argv[1], random);
+  dws::fuzz::AddObjects(argv[1], random);
+  return 0;
+}

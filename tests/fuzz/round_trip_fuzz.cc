@@ -1,0 +1,87 @@
+// Structured input: an old block and changes to it, of any dtype. Whatever it is, every encoding of
+// it leads exactly to the new block, is no larger than that, and comes off again where it can.
+#include "common/base/check.h"
+#include "common/delta/decoder.h"
+#include "common/delta/diff.h"
+#include "common/delta/encoder.h"
+#include "common/delta/frame.h"
+#include "tests/common/delta/samples.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace dws::fuzz {
+namespace {
+
+struct States {
+  DType dtype;
+  Bytes before;
+  Bytes after;
+
+  uint32_t elements() const { return static_cast<uint32_t>(before.size() / ElementBytes(dtype)); }
+};
+
+void CheckBlock(const States& states, const EncodedBlock& block) {
+  DWS_CHECK(block.payload.size() <= states.after.size());
+  DecodedBlock decoded;
+  DWS_CHECK(DecodeBlock(states.dtype, states.elements(), samples::View(block), decoded).ok());
+  Bytes state = states.before;
+  ApplyBlock(states.dtype, decoded, state);
+  DWS_CHECK(state == states.after);
+  if (block.mode != BlockMode::kEmpty && !IsRelative(block.mode)) {
+    Bytes other(state.size(), std::byte{0xA5});
+    ApplyBlock(states.dtype, decoded, other);
+    DWS_CHECK(block.mode == BlockMode::kRaw || other == states.after);
+    return;
+  }
+  UndoBlock(states.dtype, decoded, state);
+  DWS_CHECK(state == states.before);
+}
+
+// Changes and the changes back cancel; added to nothing they stay.
+void CheckComposition(const States& states, const BlockChanges& changes) {
+  BlockChanges back;
+  DiffBlock(states.dtype, states.after, states.before, 0, back);
+  DWS_CHECK(ComposeSteps(states.dtype, changes, back).size() == 0);
+  const BlockChanges same = ComposeSteps(states.dtype, {}, changes);
+  DWS_CHECK(same.positions == changes.positions && same.steps == changes.steps);
+}
+
+void Run(FuzzInput input) {
+  const bool zstd = input.Take<uint8_t>() % 16 == 15;  // slow, and nothing of ours
+  States states{.dtype = TakeDType(input)};
+  const uint32_t element_count = TakeElementCount(input);
+  states.before = TakeBlock(input, size_t{element_count} * ElementBytes(states.dtype));
+  states.after = states.before;
+  TakeChanges(input, states.dtype, 200, states.after);
+
+  BlockChanges changes;
+  const Digest difference = DiffBlock(states.dtype, states.before, states.after, 5, changes);
+  DWS_CHECK(DigestBytes(states.before, 5) + difference == DigestBytes(states.after, 5));
+  CheckComposition(states, changes);
+
+  std::vector<EncodedBlock> blocks;
+  for (const EncodeOptions& options :
+       {EncodeOptions{.relative = true, .absolute = false, .zstd = false},
+        EncodeOptions{.relative = true, .absolute = true, .zstd = zstd},
+        EncodeOptions{.relative = false, .absolute = true, .zstd = zstd}}) {
+    blocks.push_back(EncodeBlock(states.dtype, changes, states.after, options));
+    CheckBlock(states, blocks.back());
+  }
+  const Bytes frame = BuildFrame(blocks);
+  const auto views = ParseFrameBlocks(frame, static_cast<uint32_t>(blocks.size()));
+  DWS_CHECK(views.ok() && views->size() == blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const EncodedBlockView& view = (*views)[i];
+    DWS_CHECK(view.mode == blocks[i].mode && view.nnz == blocks[i].nnz);
+    DWS_CHECK(view.parameters == blocks[i].parameters);
+    DWS_CHECK(std::equal(view.payload.begin(), view.payload.end(), blocks[i].payload.begin(),
+                         blocks[i].payload.end()));
+  }
+}
+
+}  // namespace
+}  // namespace dws::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  dws::fuzz::Run({bytes, size});
+  return 0;
+}

@@ -1,0 +1,82 @@
+// Structured input: a chain of versions of a small rank. Its squash is exactly its versions applied
+// one after the other, and never holds a change that is none.
+#include "common/base/check.h"
+#include "sender_daemon/delta_log.h"
+#include "tests/common/delta/objects.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace dws::fuzz {
+namespace {
+
+constexpr size_t kVersionsMax = 4;
+constexpr size_t kChangesMax = 24;  // of one slice in one version
+
+RankLayout Layout(uint64_t large_elements) {
+  Result<RankLayout> layout = RankLayout::Create(
+      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {3, 100}, .cuts = {1}},
+        .slice_count = 2},
+       {.tensor = {.name = "b", .dtype = DType::kF8E4M3, .shape = {large_elements}}},
+       {.tensor = {.name = "c", .dtype = DType::kI64, .shape = {9}}}});
+  DWS_CHECK(layout.ok());
+  return *std::move(layout);
+}
+
+// The version that leads from `before` to `after`.
+RetainedVersionPtr Retain(const RankLayout& layout, const samples::State& before,
+                          const samples::State& after, uint64_t base) {
+  const samples::Encoding encoding = samples::EncodeState(layout, before, after, {});
+  auto version = std::make_shared<RetainedVersion>();
+  version->version = WeightVersion(base + 1);
+  version->base = WeightVersion(base);
+  version->object = samples::SealObject(layout, encoding, base);
+  version->header = *ParseObjectHeader(version->object);
+  version->manifest = *ParseObjectManifest(version->object, layout);
+  version->after = encoding.after;
+  return version;
+}
+
+void Run(FuzzInput input) {
+  static const RankLayout one_block = Layout(300);
+  static const RankLayout two_blocks = Layout(65'541);  // slow, so seldom
+  const RankLayout& layout = input.Take<uint8_t>() % 16 == 15 ? two_blocks : one_block;
+  const size_t versions = input.Take<uint8_t>() % kVersionsMax + 1;
+  std::vector<samples::State> states(1);
+  for (const RankLayout::SliceEntry& slice : layout.slices()) {
+    states[0].push_back(TakeBlock(input, slice.size_bytes()));
+  }
+  std::vector<RetainedVersionPtr> chain;
+  for (size_t v = 0; v < versions; ++v) {
+    samples::State next = states.back();
+    // Some versions go back to an earlier one: steps cancel.
+    if (const auto from = input.Take<uint8_t>(); from % 8 == 7)
+      next = states[from / 8 % states.size()];
+    for (size_t s = 0; s < next.size(); ++s) {
+      TakeChanges(input, layout.slices()[s].dtype, input.Take<uint8_t>() % kChangesMax, next[s]);
+    }
+    chain.push_back(Retain(layout, states.back(), next, v + 1));
+    samples::State sequential = states.back();
+    DWS_CHECK(samples::ApplyObject(chain.back()->object, layout, true, sequential).ok());
+    DWS_CHECK(sequential == next);
+    states.push_back(std::move(next));
+  }
+
+  const Result<std::vector<std::byte>> squashed = Squash(layout, chain);
+  DWS_CHECK(squashed.ok());
+  samples::State state = states.front();
+  DWS_CHECK(samples::ApplyObject(*squashed, layout, true, state).ok());
+  DWS_CHECK(state == states.back());
+  const DeltaManifest manifest = *ParseObjectManifest(*squashed, layout);
+  DWS_CHECK(manifest.base_version == WeightVersion(1));
+  DWS_CHECK(manifest.version == WeightVersion(versions + 1));
+  // The direct delta between the ends is the same but for what it is called.
+  const RetainedVersionPtr direct = Retain(layout, states.front(), states.back(), versions);
+  DWS_CHECK(manifest.slices == direct->manifest.slices);
+}
+
+}  // namespace
+}  // namespace dws::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  dws::fuzz::Run({bytes, size});
+  return 0;
+}
