@@ -1,5 +1,6 @@
 #include "sender_daemon/capture.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -11,11 +12,33 @@
 
 namespace dws {
 
+namespace {
+
+// What a worker takes at once: enough that neither claiming it nor a cache line shared with the
+// next worker's results counts, even when every block is a few bytes.
+constexpr size_t kBatchBytes = size_t{1} << 20;
+constexpr size_t kBatchBlocks = 1024;
+// Each worker should take several, or one that is late is waited for.
+constexpr size_t kBatchesPerWorker = 8;
+
+}  // namespace
+
 // What one worker reuses from block to block.
-struct Capture::Scratch {
-  std::vector<std::byte> current =
-      std::vector<std::byte>(size_t{limits::kBlockElements} * sizeof(uint64_t));
+struct alignas(128) Capture::Scratch {
+  BlockDiffer differ;
   BlockChanges changes;
+  EncodeScratch encode;
+  std::vector<std::byte> gathered;  // a block that does not lie in one piece
+
+  // The current bytes of a block; each is yet to be loaded once.
+  ByteSpan Current(const WeightSource& source, BlockRef ref, size_t size_bytes) {
+    const ByteSpan view = source.View(ref, size_bytes);
+    if (!view.empty()) return view;
+    if (gathered.size() < size_bytes) gathered.resize(size_bytes);
+    const MutableByteSpan block(gathered.data(), size_bytes);
+    source.Read(ref, block);
+    return block;
+  }
 };
 
 Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version)
@@ -38,21 +61,22 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   const MutableByteSpan before = snapshot_.BlockBytes(ref.slice, ref.block);
   const uint64_t number = slice.first_block + ref.block;
   const uint64_t first_word = slice.BlockFirstWord(ref.block);
-  const MutableByteSpan current(scratch.current.data(), before.size());
-  source.Read(ref, current);
+  const ByteSpan current = scratch.Current(source, ref, before.size());
   if (!snapshot_.version().has_value()) {  // first version: there is nothing to diff against
-    block_differences_[number] = DigestBytes(current, first_word);
     std::memcpy(before.data(), current.data(), current.size());
+    block_differences_[number] = DigestBytes(before, first_word);
     return;
   }
-  block_differences_[number] = DiffBlock(slice.dtype, before, current, first_word, scratch.changes);
+  block_differences_[number] =
+      scratch.differ.Diff(slice.dtype, before, current, first_word, scratch.changes);
   if (scratch.changes.size() == 0) return;
-  blocks_[number] = EncodeBlock(slice.dtype, scratch.changes, current, {.relative = true});
-  std::memcpy(before.data(), current.data(), current.size());
+  blocks_[number] =
+      EncodeSteps(slice.dtype, scratch.changes,
+                  static_cast<uint32_t>(before.size() / ElementBytes(slice.dtype)), scratch.encode);
+  scratch.differ.Update(before);
 }
 
-Status Capture::Blocks(std::span<const BlockRef> refs, const WeightSource& source) {
-  DWS_CHECK(open_);
+Status Capture::Claim(std::span<const BlockRef> refs) {
   const RankLayout& layout = snapshot_.layout();
   for (size_t i = 0; i < refs.size(); ++i) {
     uint8_t& captured = captured_[layout.slice(refs[i].slice).first_block + refs[i].block];
@@ -68,8 +92,35 @@ Status Capture::Blocks(std::span<const BlockRef> refs, const WeightSource& sourc
         layout.tensor(refs[i].slice).name, refs[i].block, layout.slice(refs[i].slice).slice,
         version_.value());
   }
-  pool_.ParallelFor(refs.size(), [&](size_t index, size_t worker) {
-    CaptureBlock(refs[index], source, scratch_[worker]);
+  return OkStatus();
+}
+
+std::vector<size_t> Capture::Batches(std::span<const BlockRef> refs) const {
+  const RankLayout& layout = snapshot_.layout();
+  const size_t blocks_max =
+      std::clamp<size_t>(refs.size() / (pool_.worker_count() * kBatchesPerWorker), 1, kBatchBlocks);
+  std::vector<size_t> ends;
+  size_t begin = 0;
+  size_t bytes = 0;
+  for (size_t i = 0; i < refs.size(); ++i) {
+    const RankLayout::SliceEntry& slice = layout.slice(refs[i].slice);
+    bytes += BlockElements(slice.elements, refs[i].block) * ElementBytes(slice.dtype);
+    if (bytes < kBatchBytes && i + 1 - begin < blocks_max && i + 1 < refs.size()) continue;
+    ends.push_back(i + 1);
+    begin = i + 1;
+    bytes = 0;
+  }
+  return ends;
+}
+
+Status Capture::Blocks(std::span<const BlockRef> refs, const WeightSource& source) {
+  DWS_CHECK(open_);
+  DWS_RETURN_IF_ERROR(Claim(refs));
+  const std::vector<size_t> ends = Batches(refs);
+  pool_.ParallelFor(ends.size(), [&](size_t batch, size_t worker) {
+    for (size_t i = batch == 0 ? 0 : ends[batch - 1]; i < ends[batch]; ++i) {
+      CaptureBlock(refs[i], source, scratch_[worker]);
+    }
   });
   return OkStatus();
 }

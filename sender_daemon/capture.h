@@ -54,6 +54,10 @@ class Capture {
 
  private:
   struct Scratch;
+  // Refuses a block that was captured already, then marks all of `refs`.
+  Status Claim(std::span<const BlockRef> refs);
+  // Which of `refs` a worker captures in one go: ends in `refs`, the last one refs.size().
+  std::vector<size_t> Batches(std::span<const BlockRef> refs) const;
   void CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
   void CloseGate();
 

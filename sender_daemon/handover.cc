@@ -65,6 +65,12 @@ void ResidentSource::Read(BlockRef ref, MutableByteSpan block) const {
   slices_[ref.slice.value()].Gather(uint64_t{ref.block} * limits::kBlockElements, block);
 }
 
+ByteSpan ResidentSource::View(BlockRef ref, size_t size_bytes) const {
+  const ConstSegmentMap& slice = slices_[ref.slice.value()];
+  return slice.Contiguous(uint64_t{ref.block} * limits::kBlockElements,
+                          size_bytes / slice.element_bytes());
+}
+
 Result<BucketSource> BucketSource::Create(const RankLayout& layout, ByteSpan bucket,
                                           std::vector<BucketPiece> pieces) {
   std::sort(pieces.begin(), pieces.end(), [](const BucketPiece& a, const BucketPiece& b) {
@@ -99,6 +105,10 @@ Result<BucketSource> BucketSource::Create(const RankLayout& layout, ByteSpan buc
 }
 
 void BucketSource::Read(BlockRef ref, MutableByteSpan block) const {
+  std::memcpy(block.data(), View(ref, block.size()).data(), block.size());
+}
+
+ByteSpan BucketSource::View(BlockRef ref, size_t size_bytes) const {
   auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), ref,
                                 [](const BlockRef& wanted, const BucketPiece& candidate) {
                                   return std::tie(wanted.slice, wanted.block) <
@@ -110,7 +120,7 @@ void BucketSource::Read(BlockRef ref, MutableByteSpan block) const {
   const uint64_t offset =
       piece->offset_bytes +
       PieceBytes(layout_->slice(ref.slice), piece->first_block, ref.block - piece->first_block);
-  std::memcpy(block.data(), bucket_.data() + offset, block.size());
+  return bucket_.subspan(offset, size_bytes);
 }
 
 std::vector<BlockRef> BucketSource::Blocks() const {

@@ -30,6 +30,7 @@ class ResidentSource final : public WeightSource {
                                                         std::vector<HostRegion> regions,
                                                         std::span<const ShardPlace> places);
   void Read(BlockRef ref, MutableByteSpan block) const override;
+  ByteSpan View(BlockRef ref, size_t size_bytes) const override;
 
  private:
   explicit ResidentSource(std::vector<HostRegion> regions) : regions_(std::move(regions)) {}
@@ -54,6 +55,7 @@ class BucketSource final : public WeightSource {
   static Result<BucketSource> Create(const RankLayout& layout, ByteSpan bucket,
                                      std::vector<BucketPiece> pieces);
   void Read(BlockRef ref, MutableByteSpan block) const override;
+  ByteSpan View(BlockRef ref, size_t size_bytes) const override;
   std::vector<BlockRef> Blocks() const;
 
  private:

@@ -17,7 +17,7 @@ struct BlockRef {
   uint32_t block = 0;
 };
 
-// Threads: Read is called from several at once, for different blocks.
+// Threads: called from several at once, for different blocks.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
@@ -26,6 +26,11 @@ class WeightSource {
   // of the trainer's memory is loaded once, so delta, digest and snapshot agree even if the trainer
   // writes meanwhile.
   virtual void Read(BlockRef ref, MutableByteSpan block) const = 0;
+
+  // The trainer's own `size_bytes` bytes of one block where they lie in slice order, one after the
+  // other; empty where they do not, then the block has to be Read. Whoever looks loads each byte
+  // once.
+  virtual ByteSpan View(BlockRef ref, size_t size_bytes) const = 0;
 };
 
 }  // namespace dws

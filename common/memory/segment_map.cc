@@ -123,6 +123,12 @@ void ConstSegmentMap::Gather(uint64_t first, MutableByteSpan out) const {
                });
 }
 
+ByteSpan ConstSegmentMap::Contiguous(uint64_t first, uint64_t count) const {
+  DWS_CHECK(first <= element_count() && count <= element_count() - first);
+  if (count == 0 || first % runs_.run_elements + count > runs_.run_elements) return {};
+  return {Address(first), count * element_bytes_};
+}
+
 Result<SegmentMap> SegmentMap::Create(MutableByteSpan region, uint64_t offset_bytes,
                                       const StridedRuns& runs, uint32_t element_bytes) {
   SegmentMap map;

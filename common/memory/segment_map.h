@@ -32,6 +32,9 @@ class ConstSegmentMap {
   uint64_t OffsetBytes(uint64_t element) const;
   const std::byte* Address(uint64_t element) const { return base_ + OffsetBytes(element); }
 
+  // The memory of elements [first, first + count) where they lie side by side, else an empty span.
+  ByteSpan Contiguous(uint64_t first, uint64_t count) const;
+
   // Copies elements [first, first + out.size() / element_bytes) to `out`, in slice order. `out`
   // holds whole elements.
   void Gather(uint64_t first, MutableByteSpan out) const;

@@ -24,12 +24,20 @@ class WeightsSource final : public WeightSource {
   WeightsSource(const RankLayout& layout, const Weights& weights)
       : layout_(layout), weights_(weights) {}
   void Read(BlockRef ref, MutableByteSpan block) const override {
-    const size_t offset =
-        size_t{ref.block} * limits::kBlockElements * ElementBytes(layout_.slice(ref.slice).dtype);
-    std::memcpy(block.data(), weights_[ref.slice.value()].data() + offset, block.size());
+    std::memcpy(block.data(), At(ref, block.size()).data(), block.size());
+  }
+  // Every second block has to be read, so that tests see both ways.
+  ByteSpan View(BlockRef ref, size_t size_bytes) const override {
+    return ref.block % 2 == 0 ? At(ref, size_bytes) : ByteSpan();
   }
 
  private:
+  ByteSpan At(BlockRef ref, size_t size_bytes) const {
+    const size_t offset =
+        size_t{ref.block} * limits::kBlockElements * ElementBytes(layout_.slice(ref.slice).dtype);
+    return ByteSpan(weights_[ref.slice.value()]).subspan(offset, size_bytes);
+  }
+
   const RankLayout& layout_;
   const Weights& weights_;
 };
