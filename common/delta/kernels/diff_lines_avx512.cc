@@ -1,6 +1,6 @@
-// Two steps for each run of lines, so that no branch depends on the data:
-//   1. compare: a line of `after` is loaded once and kept in `lines`; it stays there if it differs
-//   2. extract: of each line kept, changed words and elements are compressed to the front
+// Two steps for each run of lines, so that branches depend little on the data:
+//   1. compare: a line of `after` is loaded once and kept, with which of its words differ
+//   2. extract: of each line that differs, changed words and elements are compressed to the front
 #include "common/base/intrinsics.h"
 #include "common/delta/kernels/diff_lines.h"
 
@@ -9,34 +9,34 @@
 namespace dws::kernels {
 namespace {
 
-constexpr uint32_t kRunLines = 32;
+constexpr uint32_t kRunLines = 64;
 // As far ahead as memory takes to answer.
-constexpr size_t kPrefetchBytes = 1536;
-
-struct ChangedLines {
-  alignas(kLineBytes) std::byte lines[(kRunLines + 1) * kLineBytes];
-  uint32_t numbers[kRunLines + 1];
-  uint32_t count;
-};
+constexpr size_t kPrefetchBytes = 1024;
 
 DWS_TARGET_AVX512 inline void Prefetch(const std::byte* at) {
   _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
 }
 
-DWS_TARGET_AVX512 inline void Compare(const std::byte* before, const std::byte* after,
-                                      uint32_t line_count, ChangedLines& changed) {
-  uint32_t count = 0;
+// Lines of `after` as they were when they were compared.
+struct Run {
+  alignas(kLineBytes) std::byte lines[kRunLines * kLineBytes];
+  alignas(kLineBytes) __mmask8 changed[kRunLines] = {};  // which words of a line
+};
+
+// Returns which lines differ.
+DWS_TARGET_AVX512 inline uint64_t Compare(const std::byte* before, const std::byte* after,
+                                          uint32_t line_count, Run& run) {
   for (uint32_t i = 0; i < line_count; ++i) {
     const size_t at = size_t{i} * kLineBytes;
     Prefetch(before + at + kPrefetchBytes);
     Prefetch(after + at + kPrefetchBytes);
     const __m512i line = _mm512_loadu_si512(after + at);
-    const __mmask8 differs = _mm512_cmpneq_epi64_mask(_mm512_loadu_si512(before + at), line);
-    _mm512_store_si512(changed.lines + size_t{count} * kLineBytes, line);
-    changed.numbers[count] = i;
-    count += differs != 0 ? 1 : 0;
+    _mm512_store_si512(run.lines + at, line);
+    run.changed[i] = _mm512_cmpneq_epi64_mask(_mm512_loadu_si512(before + at), line);
   }
-  changed.count = count;
+  const __m512i changed = _mm512_load_si512(run.changed);
+  const uint64_t differs = _mm512_test_epi8_mask(changed, changed);
+  return line_count == kRunLines ? differs : differs & ((uint64_t{1} << line_count) - 1);
 }
 
 // Stores the first `count` of 32 numbers of 16 bits as 64 bits each.
@@ -167,15 +167,17 @@ DWS_TARGET_AVX512 inline void AppendWords(__m512i before, __m512i after, uint32_
 template <typename Elements>
 DWS_TARGET_AVX512 void DiffRun(const LineRun& lines, DiffArrays& result) {
   DiffArrays found = result;  // a copy whose counts stay in registers
-  ChangedLines changed;
+  Run run;
   for (uint32_t begin = 0; begin < lines.count; begin += kRunLines) {
     const std::byte* const before = lines.before + size_t{begin} * kLineBytes;
-    Compare(before, lines.after + size_t{begin} * kLineBytes,
-            lines.count - begin < kRunLines ? lines.count - begin : kRunLines, changed);
-    for (uint32_t i = 0; i < changed.count; ++i) {
-      const __m512i new_line = _mm512_load_si512(changed.lines + size_t{i} * kLineBytes);
-      const __m512i old_line = _mm512_loadu_si512(before + size_t{changed.numbers[i]} * kLineBytes);
-      const uint32_t line = lines.first + begin + changed.numbers[i];
+    uint64_t changed =
+        Compare(before, lines.after + size_t{begin} * kLineBytes,
+                lines.count - begin < kRunLines ? lines.count - begin : kRunLines, run);
+    for (; changed != 0; changed &= changed - 1) {
+      const uint32_t i = static_cast<uint32_t>(__builtin_ctzll(changed));
+      const __m512i new_line = _mm512_load_si512(run.lines + size_t{i} * kLineBytes);
+      const __m512i old_line = _mm512_loadu_si512(before + size_t{i} * kLineBytes);
+      const uint32_t line = lines.first + begin + i;
       AppendWords(old_line, new_line, line, found);
       Elements::Append(old_line, new_line, line, found);
     }
