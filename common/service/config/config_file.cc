@@ -59,8 +59,8 @@ std::optional<std::pair<ConfigEntry::Kind, std::string>> Scalar(const toml::node
 
 // A key of ours has fewer parts. What the file has deeper is a mistake, and recursion ends there.
 constexpr int kTablesMax = 32;
-// In a line: the library's own recursion over a.b.c. The longest list of addresses has fewer.
-constexpr std::ptrdiff_t kDotsMax = 20'000;
+// In a line: the library's own recursion over a.b.c. A list of a thousand addresses has fewer.
+constexpr std::ptrdiff_t kDotsMax = 4'000;
 
 class Flattener {
  public:
@@ -176,7 +176,9 @@ ConfigFileContent ParseConfigFile(std::string_view text) {
   std::vector<std::string> lines = SplitLines(text);
   for (size_t i = 0; i < lines.size(); ++i) {
     if (std::count(lines[i].begin(), lines[i].end(), '.') > kDotsMax) {
-      flattener.Mistake(static_cast<int>(i) + 1, "too many dots");
+      flattener.Mistake(
+          static_cast<int>(i) + 1,
+          fmt::format("more than {} dots in a line; write a long list in several lines", kDotsMax));
     } else if (!IsTableHead(lines[i]) || HasName(lines[i])) {
       continue;
     } else {

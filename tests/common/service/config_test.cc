@@ -237,7 +237,7 @@ TEST_CASE("a default that depends on others gives way to any layer", "[config]")
 }
 
 TEST_CASE("tables in tables end somewhere", "[config]") {
-  for (const size_t depth : {100, 20'000, 500'000}) {
+  for (const size_t depth : {100, 4'000, 500'000}) {
     std::string name = "a";
     for (size_t i = 1; i < depth; ++i) name += ".a";
     for (const std::string& text : {fmt::format("[{}]\n", name), fmt::format("{} = 1\n", name),
