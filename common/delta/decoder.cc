@@ -2,6 +2,7 @@
 
 #include "common/base/check.h"
 #include "common/delta/absolute.h"
+#include "common/delta/class_split.h"
 #include "common/delta/dense_ulp.h"
 #include "common/delta/split_rice.h"
 #include "common/model/limits.h"
@@ -15,10 +16,20 @@ Status DecodeEmpty(const EncodedBlockView& block) {
                        block.parameters, block.payload.size());
 }
 
+Status DecodeClassSplit(DType dtype, uint32_t element_count, const EncodedBlockView& block,
+                        DecodedBlock& decoded, const BlockBase& base) {
+  if (base.classes == nullptr) return DataLossError("class-split: its slice has no class table");
+  if (base.before.size() != uint64_t{element_count} * ElementBytes(dtype)) {
+    return FailedPreconditionError("class-split: needs the old block of {} elements, has {} bytes",
+                                   element_count, base.before.size());
+  }
+  return ReadClassSplit(dtype, block, *base.classes, base.before, decoded);
+}
+
 }  // namespace
 
 Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& block,
-                   DecodedBlock& decoded, const BlockBase& /*base*/) {
+                   DecodedBlock& decoded, const BlockBase& base) {
   DWS_CHECK(element_count <= limits::kBlockElements);
   decoded.kind = DecodedBlock::Kind::kNothing;
   decoded.positions.clear();
@@ -43,8 +54,7 @@ Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& 
     case BlockMode::kDenseZstd:
       return ReadDenseZstd(dtype, element_count, block, decoded);
     case BlockMode::kClassSplit:
-      return UnimplementedError(
-          "block mode 3 (class-split) is reserved and not known to this build");
+      return DecodeClassSplit(dtype, element_count, block, decoded, base);
   }
   return UnimplementedError("block mode {} is not known to this build; it knows 0 to 6",
                             static_cast<uint32_t>(block.mode));

@@ -17,8 +17,9 @@ struct BlockBase {
   ByteSpan before;                      // the old block, in slice order
 };
 
-// DATA_LOSS: the payload is damaged (says what is wrong). UNIMPLEMENTED: a mode this version does
-// not know, by number. FAILED_PRECONDITION: a class-split block, and `base` is missing.
+// DATA_LOSS: the payload is damaged (says what is wrong), or is class-split and its slice has no
+// class table. UNIMPLEMENTED: a mode this version does not know, by number. FAILED_PRECONDITION: a
+// class-split block, and `base` has not the old block.
 Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                    DecodedBlock& decoded, const BlockBase& base = {});
 

@@ -45,6 +45,17 @@ decltype(auto) WithElement(DType dtype, Function&& function) {
                   : function(Element<uint64_t, Mapping::kInteger>());
 }
 
+// What class-split sorts floats by (FORMAT.md, "Mode 3"): the eight bits below the sign, which of a
+// BF16 are the exponent; of 8-bit floats all seven.
+template <typename Bits>
+constexpr uint8_t MagnitudeByte(Bits bits) {
+  if constexpr (sizeof(Bits) == 1) {
+    return bits & 0x7F;
+  } else {
+    return static_cast<uint8_t>(bits >> (sizeof(Bits) * 8 - 9));
+  }
+}
+
 // The lowest `width` bits set; width at most 64.
 constexpr uint64_t LowBits(uint32_t width) {
   return width >= 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;

@@ -29,6 +29,21 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
   return EncodeSteps(dtype, changes, element_count, scratch);
 }
 
+std::optional<EncodedBlock> EncodeClassSplit(DType dtype, const BlockChanges& changes,
+                                             const EncodedBlock& relative, ByteSpan before,
+                                             const ClassTable& table, EncodeScratch& scratch) {
+  if (relative.mode == BlockMode::kEmpty) return std::nullopt;
+  ClassSplitPlan& plan = scratch.class_split;
+  PlanClassSplit(dtype, changes, scratch.split_rice, before, table, plan);
+  const uint64_t bytes = plan.PayloadBytes();
+  // Among equals the mode with the smaller number.
+  if (bytes > relative.payload.size() ||
+      (bytes == relative.payload.size() && relative.mode < BlockMode::kClassSplit)) {
+    return std::nullopt;
+  }
+  return WriteClassSplit(changes, scratch.split_rice, plan);
+}
+
 EncodedBlock EncodeFullBlock(DType dtype, ByteSpan block, bool zstd) {
   if (zstd) {
     EncodedBlock compressed = WriteDenseZstd(dtype, block);

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "common/base/bytes.h"
 #include "common/delta/block.h"
+#include "common/delta/class_split.h"
 #include "common/delta/split_rice.h"
 #include "common/model/tensor_spec.h"
 
@@ -31,11 +33,19 @@ EncodedBlock EncodeFullBlock(DType dtype, ByteSpan block, bool zstd);
 // What encoding of one block after the other reuses: a worker has one.
 struct EncodeScratch {
   SplitRicePlan split_rice;
+  ClassSplitPlan class_split;
 };
 
 // Relative encoding of steps alone: no old or new weights needed. For captures and squashed deltas.
 EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count,
                          EncodeScratch& scratch);
 EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count);
+
+// The same changes class-split, for links where bytes are dear; nullopt when `relative`, which
+// EncodeSteps has just made of them with the same `scratch`, is no larger. `before` is the block they
+// change, `table` fits `dtype` (class_split.h).
+std::optional<EncodedBlock> EncodeClassSplit(DType dtype, const BlockChanges& changes,
+                                             const EncodedBlock& relative, ByteSpan before,
+                                             const ClassTable& table, EncodeScratch& scratch);
 
 }  // namespace dws

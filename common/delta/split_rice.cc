@@ -15,6 +15,8 @@ constexpr uint32_t kCountBits = 16;
 constexpr uint32_t kExceptionHeaderBits =
     kCountBits + GapCoding::kParameterBits + ValueCoding::kParameterBits;
 
+}  // namespace
+
 void WriteSigns(std::span<const uint64_t> signs, size_t count, BitWriter& writer) {
   constexpr uint32_t kHalf = 32;
   size_t left = count;
@@ -26,7 +28,6 @@ void WriteSigns(std::span<const uint64_t> signs, size_t count, BitWriter& writer
   }
 }
 
-// Steps of +1 and -1 from the sign plane at bit `begin`.
 void ReadSigns(ByteSpan payload, uint64_t begin, uint32_t element_bits,
                std::vector<uint64_t>& steps) {
   constexpr size_t kGroup = 32;
@@ -38,8 +39,6 @@ void ReadSigns(ByteSpan payload, uint64_t begin, uint32_t element_bits,
   }
 }
 
-// Puts the steps of the exceptions, coded from bit `begin` on, in their places. Returns the
-// payload's end.
 Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t element_bits,
                                 DecodedBlock& decoded) {
   const uint64_t payload_bits = payload.size() * 8;
@@ -96,8 +95,6 @@ Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t eleme
   }
   return *end;
 }
-
-}  // namespace
 
 void PlanSplitRice(DType dtype, const BlockChanges& changes, SplitRicePlan& plan) {
   const size_t count = changes.size();

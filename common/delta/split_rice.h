@@ -44,4 +44,16 @@ EncodedBlock WriteSplitRice(const BlockChanges& changes, const SplitRicePlan& pl
 Status ReadSplitRice(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                      DecodedBlock& decoded);
 
+// Planes that class-split has as well.
+//
+// `count` signs, a bit each.
+void WriteSigns(std::span<const uint64_t> signs, size_t count, BitWriter& writer);
+// Steps of +1 and -1 from the sign plane at bit `begin`, which lies inside `payload`.
+void ReadSigns(ByteSpan payload, uint64_t begin, uint32_t element_bits,
+               std::vector<uint64_t>& steps);
+// Puts the steps of the exceptions, coded from bit `begin` on, in their places among
+// decoded.values. Returns the end of the last plane. DATA_LOSS: damaged.
+Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t element_bits,
+                                DecodedBlock& decoded);
+
 }  // namespace dws

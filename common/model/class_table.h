@@ -28,6 +28,15 @@ struct ClassTable {
   friend bool operator==(const ClassTable&, const ClassTable&) = default;
 };
 
+// The class of an element with this magnitude byte.
+inline size_t ClassOf(const ClassTable& table, uint8_t magnitude) {
+  size_t number = 0;
+  for (size_t i = 0; i < table.threshold_count; ++i) {
+    number += magnitude >= table.thresholds[i] ? 1 : 0;
+  }
+  return number;
+}
+
 // As the manifest has it: hot_below, hot_scale, the thresholds. ClassTableSize of them count.
 using ClassTableBytes = std::array<std::byte, kClassesMax + 1>;
 ClassTableBytes PackClassTable(const ClassTable& table);
