@@ -54,8 +54,8 @@ struct ClassSplitPlan {
   uint64_t PayloadBytes() const { return CeilDiv(bits, 8); }
 };
 
-// `changes` is not empty, `split_rice` their plan in mode A, `before` the block they change; `table`
-// fits `dtype`.
+// `changes` is not empty, `split_rice` their plan in mode A, `before` the block they change;
+// `table` fits `dtype`.
 void PlanClassSplit(DType dtype, const BlockChanges& changes, const SplitRicePlan& split_rice,
                     ByteSpan before, const ClassTable& table, ClassSplitPlan& plan);
 EncodedBlock WriteClassSplit(const BlockChanges& changes, const SplitRicePlan& split_rice,

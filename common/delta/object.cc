@@ -27,7 +27,10 @@ SliceDelta BuildSlice(const SliceBlocks& slice, std::vector<std::byte>& frames) 
                             .size_bytes = frame.size(),
                             .checksum = FrameChecksum(frame)});
     frames.insert(frames.end(), frame.begin(), frame.end());
-    for (const EncodedBlock& block : blocks) delta.nnz += block.nnz;
+    for (const EncodedBlock& block : blocks) {
+      delta.nnz += block.nnz;
+      if (block.mode == BlockMode::kClassSplit) delta.classes = slice.classes;
+    }
     next += count;
   }
 }

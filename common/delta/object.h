@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct SliceBlocks {
   Digest before;
   Digest after;
   std::span<const EncodedBlock> blocks;  // slice.blocks of them
+  // Of the class-split ones among them; ignored when there are none.
+  std::optional<ClassTable> classes;
 };
 
 // The bytes of an object. `identity` is its manifest without slices, which BuildObject fills in:

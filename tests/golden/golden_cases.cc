@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/delta/frame.h"
 #include "common/delta/ordinal.h"
+#include "tests/golden/golden_parts.h"
 
 namespace dws::golden {
 namespace {
@@ -18,35 +18,6 @@ constexpr EncodeOptions kRelative{};
 constexpr EncodeOptions kBoth{.relative = true, .absolute = true, .zstd = false};
 constexpr EncodeOptions kFull{.relative = false, .absolute = true, .zstd = false};
 constexpr EncodeOptions kFullZstd{.relative = false, .absolute = true, .zstd = true};
-
-TensorSpec Tensor(std::string name, DType dtype, std::vector<uint64_t> shape) {
-  TensorSpec spec;
-  spec.name = std::move(name);
-  spec.dtype = dtype;
-  spec.shape = std::move(shape);
-  return spec;
-}
-
-RankLayout LayoutOf(std::vector<TensorSpec> tensors) {
-  std::vector<Shard> shards;
-  for (TensorSpec& tensor : tensors) {
-    const uint32_t slice_count = tensor.SliceCount();
-    shards.push_back({.tensor = std::move(tensor), .first_slice = 0, .slice_count = slice_count});
-  }
-  Result<RankLayout> layout = RankLayout::Create(std::move(shards));
-  DWS_CHECK(layout.ok());
-  return *std::move(layout);
-}
-
-State NudgeAll(const RankLayout& layout, const State& before, double density, uint32_t step_bits) {
-  Random random(42);
-  State after;
-  for (size_t s = 0; s < before.size(); ++s) {
-    after.push_back(
-        samples::Nudge(random, layout.slices()[s].dtype, before[s], density, step_bits));
-  }
-  return after;
-}
 
 // Moves an F32 element as an optimiser moves master weights: a bell of about 150 units, rarely much
 // further.
@@ -121,6 +92,55 @@ void AddSparse(std::vector<GoldenCase>& cases) {
   cases.push_back(Sound("two_frames_around_unchanged_blocks", large, 7, after, kRelative));
 }
 
+// The smaller an element, the more often it changes, and the further.
+State NudgeByMagnitude(const RankLayout& layout, const State& before) {
+  Random random(43);
+  State after = before;
+  for (size_t s = 0; s < before.size(); ++s) {
+    const DType dtype = layout.slices()[s].dtype;
+    const Bytes few = samples::Nudge(random, dtype, before[s], 0.01, 1);
+    const Bytes many = samples::Nudge(random, dtype, before[s], 0.7, 3);
+    const size_t width = ElementBytes(dtype);
+    for (size_t at = 0; at < before[s].size(); at += width) {
+      const auto top = static_cast<uint8_t>(before[s][at + width - 1]) & 0x7F;
+      const Bytes& from = top < 0x28 ? many : few;
+      std::copy_n(from.begin() + static_cast<ptrdiff_t>(at), width,
+                  after[s].begin() + static_cast<ptrdiff_t>(at));
+    }
+  }
+  return after;
+}
+
+GoldenCase SoundSplit(std::string name, const RankLayout& layout, uint64_t seed,
+                      const ClassTable& table) {
+  const State before = samples::RandomState(layout, seed);
+  State after = NudgeByMagnitude(layout, before);
+  Encoding encoding = samples::EncodeState(layout, before, after, kRelative);
+  samples::SplitEveryBlock(layout, before, after, table, encoding);
+  return {.name = std::move(name),
+          .layout = layout,
+          .seed = seed,
+          .outcome = "OK",
+          .object = samples::SealObject(layout, encoding, 4),
+          .after = std::move(after)};
+}
+
+void AddClassSplit(std::vector<GoldenCase>& cases) {
+  const RankLayout floats =
+      LayoutOf({Tensor("bf16", DType::kBF16, {70, 1000}), Tensor("f16", DType::kF16, {999}),
+                Tensor("f32", DType::kF32, {1001}), Tensor("f64", DType::kF64, {63}),
+                Tensor("f8_e4m3", DType::kF8E4M3, {130}), Tensor("f8_e5m2", DType::kF8E5M2, {1}),
+                Tensor("i16", DType::kI16, {500})});
+  cases.push_back(SoundSplit("class_split", floats, 30, kClasses));
+  const RankLayout one = LayoutOf({Tensor("w", DType::kBF16, {3000})});
+  cases.push_back(SoundSplit("class_split_one_class_none_hot", one, 31, ClassTable{}));
+  cases.push_back(SoundSplit("class_split_eight_classes_all_hot", one, 32,
+                             {.thresholds = {20, 30, 40, 50, 60, 70, 100},
+                              .threshold_count = 7,
+                              .hot_below = 240,
+                              .hot_scale = 44}));
+}
+
 void AddDense(std::vector<GoldenCase>& cases) {
   const RankLayout f32 = LayoutOf({Tensor("masters", DType::kF32, {1999})});
   State after = samples::RandomState(f32, 10);
@@ -145,132 +165,43 @@ void AddDense(std::vector<GoldenCase>& cases) {
   cases.push_back(Sound("full_tensors_zstd", mixed, 16, compressible, kFullZstd));
 }
 
-// What is damaged below: one small tensor, one frame of one block with exceptions, an uncompressed
-// manifest.
-struct Victim {
-  RankLayout layout = LayoutOf({Tensor("w", DType::kBF16, {1000})});
-  uint64_t seed = 20;
-  Encoding encoding;
-  DeltaManifest manifest;
-  Bytes frame;
-
-  Victim() {
-    const State before = samples::RandomState(layout, seed);
-    encoding = samples::EncodeState(layout, before, NudgeAll(layout, before, 0.03, 3), kRelative);
-    Refresh();
-  }
-  EncodedBlock& block() { return encoding.blocks[0][0]; }
-  // Frame and manifest of the encoding as it is now.
-  void Refresh() {
-    frame = BuildFrame(encoding.blocks[0]);
-    manifest = samples::Identity(layout, encoding, 4);
-    manifest.slices.resize(1);
-    manifest.slices[0].nnz = block().nnz;
-    manifest.slices[0].before = encoding.before[0];
-    manifest.slices[0].after = encoding.after[0];
-    manifest.slices[0].frames = {{.first_block = 0,
-                                  .block_count = 1,
-                                  .offset = 0,
-                                  .size_bytes = frame.size(),
-                                  .checksum = FrameChecksum(frame)}};
-  }
-  Bytes Object() const { return samples::Assemble(manifest, frame, 1); }
-  GoldenCase Damaged(std::string name, std::string outcome, Bytes object) const {
-    return {.name = std::move(name),
-            .layout = layout,
-            .seed = seed,
-            .outcome = std::move(outcome),
-            .object = std::move(object),
-            .after = {}};
-  }
-};
-
-// Damage that checksums find.
-void AddDamaged(std::vector<GoldenCase>& cases) {
-  const Victim victim;
-  const Bytes sound = victim.Object();
-  const auto cut = [&](size_t size) {
-    return Bytes(sound.begin(), sound.begin() + static_cast<ptrdiff_t>(size));
-  };
-  const auto flip = [&](size_t at) {
-    Bytes object = sound;
-    object[at] ^= std::byte{0x10};
-    return object;
-  };
-  cases.push_back(victim.Damaged("header_truncated", "DATA_LOSS", cut(63)));
-  cases.push_back(victim.Damaged("manifest_truncated", "DATA_LOSS", cut(100)));
-  cases.push_back(victim.Damaged("frames_truncated", "DATA_LOSS", cut(sound.size() - 1)));
-  Bytes longer = sound;
-  longer.push_back(std::byte{0});
-  cases.push_back(victim.Damaged("byte_after_the_last_frame", "DATA_LOSS", longer));
-  cases.push_back(victim.Damaged("magic_flipped", "DATA_LOSS", flip(3)));
-  cases.push_back(victim.Damaged("format_version_flipped", "DATA_LOSS", flip(8)));
-  cases.push_back(victim.Damaged("manifest_size_flipped", "DATA_LOSS", flip(16)));
-  cases.push_back(victim.Damaged("manifest_flipped", "DATA_LOSS", flip(80)));
-  cases.push_back(victim.Damaged("frame_flipped", "DATA_LOSS", flip(sound.size() - 20)));
-}
-
-// Damage under checksums that fit.
-void AddMalformed(std::vector<GoldenCase>& cases) {
-  const Victim sound;
-  cases.push_back(sound.Damaged("format_version_2", "UNIMPLEMENTED",
-                                samples::Assemble(sound.manifest, sound.frame, 2)));
-  const auto add_block = [&](std::string name, std::string outcome, auto damage) {
-    Victim victim;
-    damage(victim.block());
-    victim.Refresh();
-    cases.push_back(victim.Damaged(std::move(name), std::move(outcome), victim.Object()));
-  };
-  add_block("mode_3_reserved", "UNIMPLEMENTED",
-            [](EncodedBlock& block) { block.mode = BlockMode::kClassSplit; });
-  add_block("mode_9_unknown", "UNIMPLEMENTED",
-            [](EncodedBlock& block) { block.mode = static_cast<BlockMode>(9); });
-  add_block("payload_padding_not_zero", "DATA_LOSS",
-            [](EncodedBlock& block) { block.payload.back() |= std::byte{0x80}; });
-  add_block("payload_one_byte_short", "DATA_LOSS",
-            [](EncodedBlock& block) { block.payload.pop_back(); });
-  add_block("payload_one_byte_long", "DATA_LOSS",
-            [](EncodedBlock& block) { block.payload.push_back(std::byte{0}); });
-  add_block("count_one_too_large", "DATA_LOSS", [](EncodedBlock& block) { ++block.nnz; });
-  add_block("parameters_reserved_bit", "DATA_LOSS",
-            [](EncodedBlock& block) { block.parameters |= 0x20; });
-
-  const auto add_manifest = [&](std::string name, std::string outcome, auto damage) {
-    Victim victim;
-    damage(victim.manifest);
-    cases.push_back(victim.Damaged(std::move(name), std::move(outcome), victim.Object()));
-  };
-  add_manifest("digest_after_of_another_state", "DATA_LOSS",
-               [](DeltaManifest& manifest) { ++manifest.slices[0].after.lane1; });
-  add_manifest("digest_before_of_another_base", "DATA_LOSS",
-               [](DeltaManifest& manifest) { ++manifest.slices[0].before.lane0; });
-  add_manifest("another_layout", "FAILED_PRECONDITION",
-               [](DeltaManifest& manifest) { ++manifest.layout_signature.lane0; });
-  add_manifest("slice_outside_the_layout", "DATA_LOSS",
-               [](DeltaManifest& manifest) { manifest.slices[0].slice = RankSlice(1); });
-  add_manifest("block_outside_the_slice", "DATA_LOSS",
-               [](DeltaManifest& manifest) { manifest.slices[0].frames[0].first_block = 1; });
-  add_manifest("frames_overlap", "DATA_LOSS", [](DeltaManifest& manifest) {
-    manifest.slices[0].frames.push_back(manifest.slices[0].frames[0]);
-  });
-  add_manifest("version_not_above_base", "DATA_LOSS",
-               [](DeltaManifest& manifest) { manifest.base_version = manifest.version; });
-
-  Victim short_tensor;  // positions of 1000 elements, read with a layout of 900
-  short_tensor.layout = LayoutOf({Tensor("w", DType::kBF16, {900})});
-  short_tensor.Refresh();
-  cases.push_back(
-      short_tensor.Damaged("position_outside_the_block", "DATA_LOSS", short_tensor.Object()));
-}
-
 }  // namespace
+
+TensorSpec Tensor(std::string name, DType dtype, std::vector<uint64_t> shape) {
+  TensorSpec spec;
+  spec.name = std::move(name);
+  spec.dtype = dtype;
+  spec.shape = std::move(shape);
+  return spec;
+}
+
+RankLayout LayoutOf(std::vector<TensorSpec> tensors) {
+  std::vector<Shard> shards;
+  for (TensorSpec& tensor : tensors) {
+    const uint32_t slice_count = tensor.SliceCount();
+    shards.push_back({.tensor = std::move(tensor), .first_slice = 0, .slice_count = slice_count});
+  }
+  Result<RankLayout> layout = RankLayout::Create(std::move(shards));
+  DWS_CHECK(layout.ok());
+  return *std::move(layout);
+}
+
+State NudgeAll(const RankLayout& layout, const State& before, double density, uint32_t step_bits) {
+  Random random(42);
+  State after;
+  for (size_t s = 0; s < before.size(); ++s) {
+    after.push_back(
+        samples::Nudge(random, layout.slices()[s].dtype, before[s], density, step_bits));
+  }
+  return after;
+}
 
 std::vector<GoldenCase> MakeGoldenCases() {
   std::vector<GoldenCase> cases;
   AddSparse(cases);
+  AddClassSplit(cases);
   AddDense(cases);
-  AddDamaged(cases);
-  AddMalformed(cases);
+  AddDamagedCases(cases);
   return cases;
 }
 

@@ -217,7 +217,7 @@ def decode_object(data: bytes, layout: List[Dict[str, Any]], base: List[bytes],
     slices = rank_slices(layout)
     manifest_bytes, frames = read_header(data)
     blocks = sum(part.blocks for part in slices)
-    must(len(manifest_bytes) <= 160 + 80 * len(slices) + 56 * blocks, "size of the manifest")
+    must(len(manifest_bytes) <= 160 + 96 * len(slices) + 56 * blocks, "size of the manifest")
     manifest = protobuf(manifest_bytes)
     if digest_field(manifest, 5) != layout_signature(layout):
         raise FormatError("FAILED_PRECONDITION", "another layout")
@@ -234,6 +234,9 @@ def decode_object(data: bytes, layout: List[Dict[str, Any]], base: List[bytes],
         must(number(delta, 2) <= part.elements and 5 in delta, f"slice {index}: changes or frames")
         if compare_base:
             must(slice_digest(part, state[index]) == digest_field(delta, 3), f"slice {index}: base")
+        table = delta.get(6, [b""])[-1]
+        must(len(table) in (0, *range(2, 10)), f"slice {index}: class table")
+        must(all(a < b for a, b in zip(b"\0" + table[2:], table[2:])), f"slice {index}: thresholds")
         nnz = next_block = 0
         for entry in map(protobuf, delta[5]):
             first, count, offset, size, frame_sum = (number(entry, f) for f in range(1, 6))
@@ -245,7 +248,7 @@ def decode_object(data: bytes, layout: List[Dict[str, Any]], base: List[bytes],
             frame = frames[offset : offset + size]
             must(checksum(frame) == frame_sum, f"slice {index}: frame checksum")
             for i, block in enumerate(read_frame(frame, count)):
-                state[index] = apply_block(part, first + i, block, state[index])
+                state[index] = apply_block(part, first + i, block, state[index], table)
                 nnz += block.nnz
         must(nnz == number(delta, 2), f"slice {index}: nnz")
         must(slice_digest(part, state[index]) == digest_field(delta, 4), f"slice {index}: digest after")
@@ -355,6 +358,23 @@ def read_quotients(bits: Bits, values: List[int], width: int, escape_width: int)
     return [value + (quotient << width) for value, quotient in zip(values, quotients)]
 
 
+def read_exceptions(bits: Bits, steps: List[int], w: int) -> List[int]:
+    """Gives the exceptions among +-1 steps their sizes; returns their numbers."""
+    count = bits.take(16) + 1
+    k2 = bits.take(4)
+    width, fixed, escape = value_coding(bits.take(15), w)
+    must(count <= len(steps), "exceptions")
+    gap_remainders = bits.plane(count, k2)
+    values = bits.plane(count, width)
+    exceptions = read_gaps(bits, gap_remainders, k2, len(steps))
+    if not fixed:
+        values = read_quotients(bits, values, width, escape)
+    for index, value in zip(exceptions, values):
+        steps[index] *= value + 2
+        must(-(1 << (w - 1)) <= steps[index] < 1 << (w - 1), "magnitude")
+    return exceptions
+
+
 def split_rice(block: Block, elements: int, w: int) -> Dict[int, int]:
     must(block.parameters < 32, "parameters")
     k = block.parameters & 15
@@ -364,18 +384,7 @@ def split_rice(block: Block, elements: int, w: int) -> Dict[int, int]:
     positions = read_gaps(bits, remainders, k, elements)
     steps = [-1 if sign else 1 for sign in signs]
     if block.parameters & 16:
-        count = bits.take(16) + 1
-        k2 = bits.take(4)
-        width, fixed, escape = value_coding(bits.take(15), w)
-        must(count <= block.nnz, "exceptions")
-        gap_remainders = bits.plane(count, k2)
-        values = bits.plane(count, width)
-        exceptions = read_gaps(bits, gap_remainders, k2, block.nnz)
-        if not fixed:
-            values = read_quotients(bits, values, width, escape)
-        for index, value in zip(exceptions, values):
-            steps[index] *= value + 2
-            must(-(1 << (w - 1)) <= steps[index] < 1 << (w - 1), "magnitude")
+        read_exceptions(bits, steps, w)
     bits.finish()
     return dict(zip(positions, steps))
 
@@ -391,6 +400,47 @@ def dense_ulp(block: Block, elements: int, w: int) -> Dict[int, int]:
     steps = {i: value >> 1 if value % 2 == 0 else -(value >> 1) - 1 for i, value in enumerate(values) if value}
     must(len(steps) == block.nnz, "nnz")
     return steps
+
+
+def class_split(block: Block, old: List[int], dtype: str, table: bytes) -> Dict[int, int]:
+    _, size, is_float = DTYPES[dtype]
+    w = size * 8
+    top = 127 if w == 8 else 255
+    must(len(table) >= 2 and is_float and all(t <= top for t in table[2:]), "class table")
+    shift = (block.parameters >> 12) - 8
+    hot_below, hot_scale, *thresholds = (number + shift for number in table)
+    must(all(0 <= n <= top for n in (hot_below, hot_scale)) and all(1 <= t <= top for t in thresholds), "shift")
+    count_bits, escape_width = (block.parameters & 15) + 1, block.parameters >> 5 & 127
+    bits = Bits(block.payload)
+
+    magnitudes = [x % 128 if w == 8 else (x >> (w - 9)) % 256 for x in old]
+    members: List[List[int]] = [[] for _ in range(len(thresholds) + 1)]
+    for position, magnitude in enumerate(magnitudes):
+        members[sum(magnitude >= t for t in thresholds)].append(position)
+    heads = [(bits.take(count_bits), bits.take(4), bits.take(1)) for _ in members]
+    must(max(1, max(count for count, _, _ in heads).bit_length()) == count_bits, "width of counts")
+    must(all(count or not k for count, k, _ in heads), "parameter of no ranks")
+    remainders = [bits.plane(count, k) for count, k, _ in heads]
+    signs = bits.plane(block.nnz, 1)
+    changed = []
+    for group, (_, k, inverted), plane in zip(members, heads, remainders):
+        ranks = set(read_gaps(bits, plane, k, len(group)))
+        changed += [position for rank, position in enumerate(group) if (rank in ranks) != bool(inverted)]
+    must(len(changed) == block.nnz, "nnz")
+    positions = sorted(changed)
+    steps = [-1 if sign else 1 for sign in signs]
+
+    hot = [i for i, position in enumerate(positions) if magnitudes[position] < hot_below]
+    widths = [min(15, w - 1, max(0, hot_scale - magnitudes[positions[i]])) for i in hot]
+    values = [bits.take(width) for width in widths]
+    quotients = read_quotients(bits, [0] * len(hot), 0, escape_width)
+    if block.parameters & 16:
+        must(not set(read_exceptions(bits, steps, w)) & set(hot), "a hot exception")
+    for i, value, width, quotient in zip(hot, values, widths, quotients):
+        steps[i] *= value + (quotient << width) + 1
+        must(-(1 << (w - 1)) <= steps[i] < 1 << (w - 1), "magnitude")
+    bits.finish()
+    return dict(zip(positions, steps))
 
 
 def dense_values(block: Block, elements: int, size: int) -> bytes:
@@ -411,11 +461,11 @@ def raw_values(block: Block, elements: int, size: int) -> Dict[int, int]:
             for i, p in enumerate(positions)}
 
 
-def apply_block(part: Slice, index: int, block: Block, state: bytes) -> bytes:
+def apply_block(part: Slice, index: int, block: Block, state: bytes, table: bytes) -> bytes:
     """The bytes of the slice with one block brought to the new version."""
     size, elements = part.element_bytes, part.block_elements(index)
     w = size * 8
-    if block.mode == 3 or block.mode > 6:
+    if block.mode > 6:
         raise FormatError("UNIMPLEMENTED", f"mode {block.mode}")
     if block.mode == 0:
         must(block.nnz == 0 and block.parameters == 0 and not block.payload, "empty block")
@@ -434,7 +484,12 @@ def apply_block(part: Slice, index: int, block: Block, state: bytes) -> bytes:
         for position, value in raw_values(block, elements, size).items():
             put(position, value)
         return bytes(result)
-    steps = (split_rice if block.mode == 2 else dense_ulp)(block, elements, w)
+    if block.mode == 3:
+        old_bits = [int.from_bytes(state[begin + i * size : begin + (i + 1) * size], "little")
+                    for i in range(elements)]
+        steps = class_split(block, old_bits, part.dtype, table)
+    else:
+        steps = (split_rice if block.mode == 2 else dense_ulp)(block, elements, w)
     for position, step in steps.items():
         at = begin + position * size
         old = int.from_bytes(state[at : at + size], "little")

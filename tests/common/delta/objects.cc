@@ -26,15 +26,18 @@ BlockRange RangeOf(const RankLayout::SliceEntry& slice, uint32_t block) {
 }
 
 Status ApplyFrame(ByteSpan object, const ObjectHeader& header, const FrameEntry& entry,
-                  const RankLayout::SliceEntry& slice, Bytes& bytes, uint64_t& nnz) {
+                  const RankLayout::SliceEntry& slice, const ClassTable* classes, Bytes& bytes,
+                  uint64_t& nnz) {
   DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlockView> blocks,
                        ParseFrame(FrameBytes(object, header, entry), entry));
   DecodedBlock decoded;
   for (uint32_t b = 0; b < blocks.size(); ++b) {
     const BlockRange range = RangeOf(slice, entry.first_block + b);
-    DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, range.elements, blocks[b], decoded));
-    ApplyBlock(slice.dtype, decoded,
-               MutableByteSpan(bytes).subspan(range.begin_bytes, range.size_bytes));
+    const MutableByteSpan block =
+        MutableByteSpan(bytes).subspan(range.begin_bytes, range.size_bytes);
+    DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, range.elements, blocks[b], decoded,
+                                    {.classes = classes, .before = block}));
+    ApplyBlock(slice.dtype, decoded, block);
     nnz += blocks[b].nnz;
   }
   return OkStatus();
@@ -77,6 +80,29 @@ Encoding EncodeState(const RankLayout& layout, const State& before, const State&
   return encoding;
 }
 
+void SplitEveryBlock(const RankLayout& layout, const State& before, const State& after,
+                     const ClassTable& table, Encoding& encoding) {
+  BlockChanges changes;
+  EncodeScratch scratch;
+  encoding.classes.resize(layout.slice_count());
+  for (size_t s = 0; s < layout.slices().size(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slices()[s];
+    if (!TableFits(table, slice.dtype)) continue;
+    encoding.classes[s] = table;
+    for (uint32_t b = 0; b < slice.blocks; ++b) {
+      const BlockRange range = RangeOf(slice, b);
+      const ByteSpan old_block = ByteSpan(before[s]).subspan(range.begin_bytes, range.size_bytes);
+      DiffBlock(slice.dtype, old_block,
+                ByteSpan(after[s]).subspan(range.begin_bytes, range.size_bytes), 0, changes);
+      if (changes.size() == 0) continue;
+      PlanSplitRice(slice.dtype, changes, scratch.split_rice);
+      PlanClassSplit(slice.dtype, changes, scratch.split_rice, old_block, table,
+                     scratch.class_split);
+      encoding.blocks[s][b] = WriteClassSplit(changes, scratch.split_rice, scratch.class_split);
+    }
+  }
+}
+
 DeltaManifest Identity(const RankLayout& layout, const Encoding& encoding, uint64_t base) {
   DeltaManifest manifest;
   manifest.stream = {.incarnation = 7, .id_hi = 0x0123456789ABCDEF, .id_lo = 0xFEDCBA9876543210};
@@ -94,7 +120,8 @@ Bytes SealObject(const RankLayout& layout, const Encoding& encoding, uint64_t ba
     slices.push_back({.slice = RankSlice(s),
                       .before = encoding.before[s],
                       .after = encoding.after[s],
-                      .blocks = encoding.blocks[s]});
+                      .blocks = encoding.blocks[s],
+                      .classes = encoding.classes.empty() ? std::nullopt : encoding.classes[s]});
   }
   return BuildObject(Identity(layout, encoding, base), slices);
 }
@@ -114,7 +141,9 @@ Status ApplyObject(ByteSpan object, const RankLayout& layout, bool compare_base,
     }
     uint64_t nnz = 0;
     for (const FrameEntry& entry : delta.frames) {
-      DWS_RETURN_IF_ERROR(ApplyFrame(object, header, entry, slice, bytes, nnz));
+      DWS_RETURN_IF_ERROR(ApplyFrame(object, header, entry, slice,
+                                     delta.classes.has_value() ? &*delta.classes : nullptr, bytes,
+                                     nnz));
     }
     if (nnz != delta.nnz) return DataLossError("{} changes, expected {}", nnz, delta.nnz);
     DWS_RETURN_IF_ERROR(CompareDigest("after", DigestBytes(bytes, slice.first_word), delta.after));

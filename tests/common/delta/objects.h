@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/status.h"
@@ -24,9 +25,14 @@ struct Encoding {
   std::vector<std::vector<EncodedBlock>> blocks;
   std::vector<Digest> before;
   std::vector<Digest> after;
+  std::vector<std::optional<ClassTable>> classes;  // of every slice; empty: none has one
 };
 Encoding EncodeState(const RankLayout& layout, const State& before, const State& after,
                      const EncodeOptions& options);
+
+// Makes every block with changes class-split where `table` fits its dtype, smaller or not.
+void SplitEveryBlock(const RankLayout& layout, const State& before, const State& after,
+                     const ClassTable& table, Encoding& encoding);
 
 // Version `base` + 1 over `base`, made for `layout`; state token of the digests after.
 DeltaManifest Identity(const RankLayout& layout, const Encoding& encoding, uint64_t base);
