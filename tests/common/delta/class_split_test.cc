@@ -177,12 +177,14 @@ TEST_CASE("class-split: needs a table that fits, and the old block", "[delta]") 
 
 TEST_CASE("class-split: where small weights change more often it is much smaller than mode A",
           "[delta]") {
-  // As an optimiser does it: an update of one size for all, which rounding hides from large weights.
+  // As an optimiser does it: an update of one size for all, which rounding hides from large
+  // weights.
   Random random(samples::TestSeed());
   Bytes before(size_t{65'536} * 2);
   Bytes after = before;
   for (size_t i = 0; i < 65'536; ++i) {
-    const auto bits = static_cast<uint16_t>((random.Next() & 0x807F) | (112 + random.Below(12)) << 7);
+    const auto bits =
+        static_cast<uint16_t>((random.Next() & 0x807F) | (112 + random.Below(12)) << 7);
     StoreLe(before.data() + i * 2, bits);
     const double chance = std::min(0.9, std::exp2(112 - ((bits >> 7) & 0xFF)));
     const uint16_t step = random.Chance(0.5) ? 1 : 0xFFFF;
@@ -204,8 +206,7 @@ TEST_CASE("class-split: where small weights change more often it is much smaller
   const std::optional<ClassTable> table = ChooseClassTable(DType::kBF16, statistics, 1);
   REQUIRE(table.has_value());
   REQUIRE(table->threshold_count >= 2);
-  const auto split =
-      EncodeClassSplit(DType::kBF16, changes, relative, before, *table, scratch);
+  const auto split = EncodeClassSplit(DType::kBF16, changes, relative, before, *table, scratch);
   REQUIRE(split.has_value());
   REQUIRE(split->payload.size() * 100 < relative.payload.size() * 75);
   RoundTrip(DType::kBF16, before, after, *table, scratch);

@@ -45,7 +45,8 @@ TEST_CASE("class scan: all instruction sets agree, and merging undoes splitting"
   const auto mask = std::make_unique<BlockMask>();
   const auto merged = std::make_unique<BlockMask>();
   for (const uint32_t element_bytes : {1U, 2U, 4U, 8U}) {
-    for (const uint32_t count : {1U, 2U, 31U, 32U, 33U, 63U, 64U, 65U, 127U, 128U, 1000U, 65'535U, 65'536U}) {
+    for (const uint32_t count :
+         {1U, 2U, 31U, 32U, 33U, 63U, 64U, 65U, 127U, 128U, 1000U, 65'535U, 65'536U}) {
       for (size_t class_count = 1; class_count <= kClassesMax; ++class_count) {
         if (count > 1000 && class_count % 3 != 2) continue;
         const size_t shift = random.Below(64);
