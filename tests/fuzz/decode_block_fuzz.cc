@@ -1,5 +1,6 @@
-// Arbitrary bytes as an encoded block of any mode and dtype. They are refused, or they decode to
-// something that is possible, applies to any base, comes off again and can be encoded.
+// Arbitrary bytes as an encoded block of any mode and dtype, with and without a base. They are
+// refused, or they decode to something that is possible, applies to any base, comes off again and
+// can be encoded.
 #include "common/base/check.h"
 #include "common/delta/decoder.h"
 #include "common/delta/diff.h"
@@ -53,15 +54,20 @@ void Run(FuzzInput input) {
   block.nnz = input.Take<uint32_t>() & 0x1FFFF;
   block.parameters = input.Take<uint16_t>();
   const Bytes before = TakeBlock(input, size_t{element_count} * ElementBytes(dtype));
+  const auto kind_of_base = input.Take<uint8_t>();  // most inputs have a base
+  const std::optional<ClassTable> classes = TakeClassTable(input);
+  BlockBase base{.classes = classes.has_value() ? &*classes : nullptr, .before = before};
+  if (kind_of_base % 16 == 14) base.before = {};
+  if (kind_of_base % 16 == 15) base.before = base.before.first(before.size() - 1);
   const Bytes payload(input.rest().begin(), input.rest().end());  // its end is the end of a buffer
   block.payload = payload;
 
   DecodedBlock decoded;
-  const Status status = DecodeBlock(dtype, element_count, block, decoded);
+  const Status status = DecodeBlock(dtype, element_count, block, decoded, base);
   DecodedBlock again;
   again.positions.resize(3, 7);
   again.values.resize(5, 9);
-  DWS_CHECK(DecodeBlock(dtype, element_count, block, again).code() == status.code());
+  DWS_CHECK(DecodeBlock(dtype, element_count, block, again, base).code() == status.code());
   if (!status.ok()) return;
   DWS_CHECK(decoded.kind == again.kind && decoded.positions == again.positions &&
             decoded.values == again.values && decoded.dense == again.dense);

@@ -69,14 +69,24 @@ void Change(FuzzInput& input, size_t& position, MutableByteSpan block) {
 DType TakeDType(FuzzInput& input) { return *DTypeFromNumber(input.Take<uint8_t>() % 16 + 1); }
 
 uint32_t TakeElementCount(FuzzInput& input) {
-  const bool large = input.Take<uint8_t>() % 16 == 15;
+  const auto kind = input.Take<uint8_t>();
   const uint32_t count = input.Take<uint16_t>();
-  return (large ? count : count % 512) + 1;
+  if (kind == 0xFF && count == 0xFFFF) return count + 1;
+  return count % (kind < 0xF0 ? 256 : 2048) + 1;
 }
 
 Bytes TakeBlock(FuzzInput& input, size_t size_bytes) {
-  const ByteSpan pattern = input.TakeBytes(input.Take<uint8_t>() % 33);
+  const auto kind = input.Take<uint8_t>();
   Bytes block(size_bytes);
+  if (kind >= 0xE0) {
+    uint64_t state = input.Take<uint32_t>();
+    for (std::byte& byte : block) {
+      state = state * 6364136223846793005 + 1442695040888963407;
+      byte = static_cast<std::byte>(state >> 56);
+    }
+    return block;
+  }
+  const ByteSpan pattern = input.TakeBytes(kind % 33);
   if (pattern.empty()) return block;
   size_t filled = std::min(size_bytes, pattern.size());
   std::copy_n(pattern.begin(), filled, block.begin());
@@ -86,6 +96,13 @@ Bytes TakeBlock(FuzzInput& input, size_t size_bytes) {
     filled += more;
   }
   return block;
+}
+
+std::optional<ClassTable> TakeClassTable(FuzzInput& input) {
+  const Result<ClassTable> table =
+      UnpackClassTable(input.TakeBytes(input.Take<uint8_t>() % (kClassesMax + 3)));
+  if (!table.ok()) return std::nullopt;
+  return *table;
 }
 
 void TakeChanges(FuzzInput& input, DType dtype, size_t changes_max, MutableByteSpan block) {

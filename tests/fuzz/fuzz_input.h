@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/bytes.h"
+#include "common/model/class_table.h"
 #include "common/model/tensor_spec.h"
 
 namespace dws::fuzz {
@@ -40,11 +42,14 @@ class FuzzInput {
 
 DType TakeDType(FuzzInput& input);
 
-// Elements of a block: 1 to 65,536, mostly some hundreds, so that inputs are run fast.
+// Elements of a block: 1 to 65,536, mostly at most 256, so that inputs are run fast.
 uint32_t TakeElementCount(FuzzInput& input);
 
-// A block of up to 32 bytes of input, repeated.
+// A block of up to 32 bytes of input, repeated, or of noise.
 Bytes TakeBlock(FuzzInput& input, size_t size_bytes);
+
+// A class table as a manifest may have it; nullopt when the bytes are none.
+std::optional<ClassTable> TakeClassTable(FuzzInput& input);
 
 // Changes elements of `block` as the input says: single steps, raw values, runs of equal steps,
 // noise. Takes at most `changes_max` of them.

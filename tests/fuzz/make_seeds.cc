@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/check.h"
+#include "common/delta/class_split.h"
 #include "common/delta/compression.h"
 #include "common/delta/diff.h"
 #include "common/delta/frame.h"
@@ -20,6 +21,8 @@ namespace {
 
 using samples::Bytes;
 using samples::Random;
+
+constexpr size_t kPatternBytes = 32;
 
 class Seeds {
  public:
@@ -51,8 +54,10 @@ constexpr EncodeOptions kOptions[] = {{.relative = true, .absolute = false, .zst
                                       {.relative = false, .absolute = true, .zstd = false},
                                       {.relative = false, .absolute = true, .zstd = true}};
 
-// As decode_block_fuzz reads them; `element_count` at most 512.
-Bytes BlockInput(DType dtype, uint32_t element_count, const EncodedBlock& block) {
+// As decode_block_fuzz reads them; at most 256 elements.
+Bytes BlockInput(DType dtype, const Bytes& before, const EncodedBlock& block,
+                 const ClassTable& classes) {
+  const auto element_count = static_cast<uint32_t>(before.size() / ElementBytes(dtype));
   Bytes input;
   Put(input, static_cast<uint8_t>(static_cast<uint32_t>(dtype) - 1));
   Put(input, static_cast<uint8_t>(block.mode));
@@ -60,17 +65,44 @@ Bytes BlockInput(DType dtype, uint32_t element_count, const EncodedBlock& block)
   Put(input, static_cast<uint16_t>(element_count - 1));
   Put(input, block.nnz);
   Put(input, block.parameters);
+  Put(input, static_cast<uint8_t>(kPatternBytes));
+  Append(input, ByteSpan(before).first(kPatternBytes));
   Put(input, uint8_t{0});
+  Put(input, static_cast<uint8_t>(ClassTableSize(classes)));
+  const ClassTableBytes packed = PackClassTable(classes);
+  Append(input, ByteSpan(packed).first(ClassTableSize(classes)));
   Append(input, block.payload);
   return input;
+}
+
+// 32 random bytes, repeated.
+Bytes PatternBlock(Random& random, size_t size_bytes) {
+  const Bytes pattern = samples::RandomBytes(random, kPatternBytes);
+  Bytes block(size_bytes);
+  for (size_t i = 0; i < size_bytes; ++i) block[i] = pattern[i % kPatternBytes];
+  return block;
+}
+
+// The same changes class-split, whatever that costs; nullopt for integers.
+std::optional<EncodedBlock> ClassSplit(DType dtype, const BlockChanges& changes,
+                                       const Bytes& before, const ClassTable& classes) {
+  if (!TableFits(classes, dtype) || changes.size() == 0) return std::nullopt;
+  EncodeScratch scratch;
+  const auto element_count = static_cast<uint32_t>(before.size() / ElementBytes(dtype));
+  EncodedBlock relative = EncodeSteps(dtype, changes, element_count, scratch);
+  relative.payload.resize(before.size() * 2 + 1024);
+  return EncodeClassSplit(dtype, changes, relative, before, classes, scratch);
 }
 
 void AddBlocks(const std::string& directory, Random& random) {
   Seeds seeds(directory, "decode_block_fuzz");
   Seeds frames(directory, "object_fuzz");
   for (const DType dtype : samples::kAllDTypes) {
-    for (const uint32_t elements : {1U, 7U, 200U}) {
-      const Bytes before = samples::RandomBytes(random, size_t{elements} * ElementBytes(dtype));
+    const auto top = static_cast<uint8_t>(ElementBytes(dtype) == 1 ? 100 : 200);
+    const ClassTable classes{
+        .thresholds = {20, 60, top}, .threshold_count = 3, .hot_below = 30, .hot_scale = 33};
+    for (const uint32_t elements : {32U, 67U, 200U}) {
+      const Bytes before = PatternBlock(random, size_t{elements} * ElementBytes(dtype));
       std::vector<EncodedBlock> blocks;
       for (const double density : {0.03, 0.3, 1.0}) {
         const Bytes after = samples::Nudge(random, dtype, before, density, 20);
@@ -78,12 +110,40 @@ void AddBlocks(const std::string& directory, Random& random) {
         DiffBlock(dtype, before, after, 0, changes);
         for (const EncodeOptions& options : kOptions) {
           blocks.push_back(EncodeBlock(dtype, changes, after, options));
-          seeds.Add(BlockInput(dtype, elements, blocks.back()));
+          seeds.Add(BlockInput(dtype, before, blocks.back(), classes));
+        }
+        if (const auto split = ClassSplit(dtype, changes, before, classes); split.has_value()) {
+          seeds.Add(BlockInput(dtype, before, *split, classes));
+          blocks.push_back(*split);
         }
       }
       Bytes input(1, std::byte{3});
       Append(input, BuildFrame(blocks));
       frames.Add(input);
+    }
+  }
+}
+
+// As round_trip_fuzz reads them: some changes of every kind, on random elements of every dtype.
+void AddRoundTrips(const std::string& directory, Random& random) {
+  Seeds seeds(directory, "round_trip_fuzz");
+  for (const DType dtype : samples::kAllDTypes) {
+    for (const uint8_t table : {0, 1}) {
+      Bytes input;
+      Put(input, uint8_t{0});  // no zstd
+      Put(input, static_cast<uint8_t>(static_cast<uint32_t>(dtype) - 1));
+      Put(input, uint8_t{0});
+      Put(input, uint16_t{199});
+      Put(input, uint8_t{0xE0});  // noise
+      Put(input, static_cast<uint32_t>(random.Next()));
+      Put(input, uint8_t{8});
+      for (uint8_t change = 0; change < 8; ++change) {
+        Put(input, static_cast<uint8_t>(change % 2 == 0 ? 0x80 : 5 + change % 5));
+        Put(input, random.Next());
+      }
+      Put(input, table);
+      for (const uint8_t byte : {5, 30, 33, 20, 60, 100}) Put(input, byte);
+      seeds.Add(input);
     }
   }
 }
@@ -139,6 +199,7 @@ int main(int argc, char** argv) {
   }
   dws::samples::Random random(1);
   dws::fuzz::AddBlocks(argv[1], random);
+  dws::fuzz::AddRoundTrips(argv[1], random);
   dws::fuzz::AddObjects(argv[1], random);
   return 0;
 }

@@ -1,6 +1,8 @@
 // Structured input: an old block and changes to it, of any dtype. Whatever it is, every encoding of
 // it leads exactly to the new block, is no larger than that, and comes off again where it can.
 #include "common/base/check.h"
+#include "common/delta/class_split.h"
+#include "common/delta/class_statistics.h"
 #include "common/delta/decoder.h"
 #include "common/delta/diff.h"
 #include "common/delta/encoder.h"
@@ -19,10 +21,10 @@ struct States {
   uint32_t elements() const { return static_cast<uint32_t>(before.size() / ElementBytes(dtype)); }
 };
 
-void CheckBlock(const States& states, const EncodedBlock& block) {
+void CheckBlock(const States& states, const EncodedBlock& block, const BlockBase& base) {
   DWS_CHECK(block.payload.size() <= states.after.size());
   DecodedBlock decoded;
-  DWS_CHECK(DecodeBlock(states.dtype, states.elements(), samples::View(block), decoded).ok());
+  DWS_CHECK(DecodeBlock(states.dtype, states.elements(), samples::View(block), decoded, base).ok());
   Bytes state = states.before;
   ApplyBlock(states.dtype, decoded, state);
   DWS_CHECK(state == states.after);
@@ -45,18 +47,56 @@ void CheckComposition(const States& states, const BlockChanges& changes) {
   DWS_CHECK(same.positions == changes.positions && same.steps == changes.steps);
 }
 
+// The table of the input, or the one that statistics of these very changes make.
+std::optional<ClassTable> TakeTable(FuzzInput& input, const States& states,
+                                    const BlockChanges& changes) {
+  if (MappingOf(states.dtype) != Mapping::kFloat) return std::nullopt;
+  if (input.Take<uint8_t>() % 2 == 0) return TakeClassTable(input);
+  ClassStatistics statistics;
+  const DecodedBlock steps{
+      .kind = DecodedBlock::Kind::kSteps, .positions = changes.positions, .values = changes.steps};
+  statistics.Add(states.dtype, steps, states.after);
+  return ChooseClassTable(states.dtype, statistics, 1);
+}
+
+// Class-split whether it is the smallest or not.
+void CheckClassSplit(const States& states, const BlockChanges& changes, const ClassTable& table) {
+  if (changes.size() == 0 || !TableFits(table, states.dtype)) return;
+  EncodeScratch scratch;
+  EncodedBlock relative = EncodeSteps(states.dtype, changes, states.elements(), scratch);
+  const auto split =
+      EncodeClassSplit(states.dtype, changes, relative, states.before, table, scratch);
+  if (split.has_value()) {
+    DWS_CHECK(split->payload.size() < relative.payload.size() + (relative.mode > split->mode));
+    CheckBlock(states, *split, {.classes = &table, .before = states.before});
+  }
+  relative.payload.resize(states.after.size() * 2 + 1024);  // no smaller than anything
+  const auto forced =
+      EncodeClassSplit(states.dtype, changes, relative, states.before, table, scratch);
+  DWS_CHECK(forced.has_value() && forced->mode == BlockMode::kClassSplit);
+  DecodedBlock decoded;
+  DWS_CHECK(DecodeBlock(states.dtype, states.elements(), samples::View(*forced), decoded,
+                        {.classes = &table, .before = states.before})
+                .ok());
+  DWS_CHECK(decoded.kind == DecodedBlock::Kind::kSteps);
+  DWS_CHECK(decoded.positions == changes.positions && decoded.values == changes.steps);
+}
+
 void Run(FuzzInput input) {
   const bool zstd = input.Take<uint8_t>() % 16 == 15;  // slow, and nothing of ours
   States states{.dtype = TakeDType(input)};
   const uint32_t element_count = TakeElementCount(input);
   states.before = TakeBlock(input, size_t{element_count} * ElementBytes(states.dtype));
   states.after = states.before;
-  TakeChanges(input, states.dtype, 200, states.after);
+  const size_t changes_max = input.Take<uint8_t>();
+  TakeChanges(input, states.dtype, changes_max, states.after);
 
   BlockChanges changes;
   const Digest difference = DiffBlock(states.dtype, states.before, states.after, 5, changes);
   DWS_CHECK(DigestBytes(states.before, 5) + difference == DigestBytes(states.after, 5));
   CheckComposition(states, changes);
+  const std::optional<ClassTable> table = TakeTable(input, states, changes);
+  if (table.has_value()) CheckClassSplit(states, changes, *table);
 
   std::vector<EncodedBlock> blocks;
   for (const EncodeOptions& options :
@@ -64,7 +104,7 @@ void Run(FuzzInput input) {
         EncodeOptions{.relative = true, .absolute = true, .zstd = zstd},
         EncodeOptions{.relative = false, .absolute = true, .zstd = zstd}}) {
     blocks.push_back(EncodeBlock(states.dtype, changes, states.after, options));
-    CheckBlock(states, blocks.back());
+    CheckBlock(states, blocks.back(), {});
   }
   const Bytes frame = BuildFrame(blocks);
   const auto views = ParseFrameBlocks(frame, static_cast<uint32_t>(blocks.size()));
