@@ -21,7 +21,7 @@
 
 namespace dws {
 
-// Whether blocks of `dtype` may be class-split by `table`: floats, no threshold out of their reach.
+// Whether blocks of `dtype` may be class-split by `table`: floats, no number out of their reach.
 bool TableFits(const ClassTable& table, DType dtype);
 
 // `table` for updates 2^shift times as large: every magnitude in it is shifted. nullopt: one of

@@ -156,6 +156,7 @@ void WriteExceptions(const ClassSplitPlan& plan, BitWriter& writer) {
 bool TableFits(const ClassTable& table, DType dtype) {
   if (MappingOf(dtype) != Mapping::kFloat) return false;
   const uint8_t byte_max = ElementBytes(dtype) == 1 ? 0x7F : 0xFF;
+  if (table.hot_below > byte_max || table.hot_scale > byte_max) return false;
   return table.threshold_count == 0 || table.thresholds[table.threshold_count - 1] <= byte_max;
 }
 

@@ -64,6 +64,7 @@ void ChooseHot(DType dtype, const ClassStatistics& statistics, std::span<const u
   constexpr double kGapBits = 6;       // of an exception among the changes: about one in 20
   constexpr uint32_t kScalesMax = 24;  // above the smallest magnitude with many changes
   const uint32_t element_bits = ElementBytes(dtype) * 8;
+  const uint32_t byte_max = element_bits == 8 ? 0x7F : 0xFF;
   // Sizes grow twofold from one magnitude down to the next, so the scale lies where they are one.
   uint32_t scale_end = 1;
   for (const uint8_t byte : bytes) {
@@ -72,10 +73,10 @@ void ChooseHot(DType dtype, const ClassStatistics& statistics, std::span<const u
   double saved_best = 0;
   for (uint32_t scale = scale_end > kScalesMax ? scale_end - kScalesMax : 1; scale < scale_end;
        ++scale) {
-    ClassTable candidate{.hot_scale = static_cast<uint8_t>(std::min(scale, 255U))};
+    ClassTable candidate{.hot_scale = static_cast<uint8_t>(std::min(scale, byte_max))};
     double saved = 0;  // by the hot coding of magnitudes up to here
     for (const uint8_t byte : bytes) {
-      if (byte == 255) break;  // hot_below could not be above it
+      if (byte == byte_max) break;  // hot_below could not be above it
       const uint32_t width = HotWidth(candidate, byte, element_bits);
       for (uint32_t size = 0; size < ClassStatistics::kSizes; ++size) {
         const uint32_t count = statistics.sizes[byte][size];

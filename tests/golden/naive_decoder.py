@@ -406,7 +406,7 @@ def class_split(block: Block, old: List[int], dtype: str, table: bytes) -> Dict[
     _, size, is_float = DTYPES[dtype]
     w = size * 8
     top = 127 if w == 8 else 255
-    must(len(table) >= 2 and is_float and all(t <= top for t in table[2:]), "class table")
+    must(len(table) >= 2 and is_float and all(n <= top for n in table), "class table")
     shift = (block.parameters >> 12) - 8
     hot_below, hot_scale, *thresholds = (number + shift for number in table)
     must(all(0 <= n <= top for n in (hot_below, hot_scale)) and all(1 <= t <= top for t in thresholds), "shift")

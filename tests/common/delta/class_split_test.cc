@@ -92,6 +92,36 @@ TEST_CASE("class-split: hostile states come back under any table", "[delta]") {
   }
 }
 
+TEST_CASE("class-split: the table that statistics make fits its dtype, to the last magnitude",
+          "[delta]") {
+  Random random(samples::TestSeed());
+  EncodeScratch scratch;
+  BlockChanges changes;
+  for (const DType dtype : kFloats) {
+    // Steps of every size on every magnitude: the largest of 8-bit floats once made a hot_scale of
+    // 128, which no block can have.
+    const Bytes before = samples::RandomBytes(random, size_t{20'000} * ElementBytes(dtype));
+    for (const Bytes& after : {samples::RandomBytes(random, before.size()),
+                               samples::Nudge(random, dtype, before, 0.5, 7)}) {
+      DiffBlock(dtype, before, after, 0, changes);
+      ClassStatistics statistics;
+      statistics.Add(dtype,
+                     {.kind = DecodedBlock::Kind::kSteps,
+                      .positions = changes.positions,
+                      .values = changes.steps},
+                     after);
+      const std::optional<ClassTable> table = ChooseClassTable(dtype, statistics, 1);
+      INFO(ToString(dtype));
+      REQUIRE(table.has_value());
+      REQUIRE(TableFits(*table, dtype));
+      RoundTrip(dtype, before, after, *table, scratch);
+    }
+  }
+  CHECK_FALSE(TableFits({.hot_below = 128}, DType::kF8E4M3));
+  CHECK_FALSE(TableFits({.hot_scale = 128}, DType::kF8E5M2));
+  CHECK(TableFits({.hot_below = 128, .hot_scale = 255}, DType::kBF16));
+}
+
 TEST_CASE("class-split: truncated and longer payloads are errors", "[delta]") {
   Random random(samples::TestSeed());
   EncodeScratch scratch;
