@@ -1,6 +1,7 @@
 // Two steps for each run of lines, so that branches depend little on the data:
 //   1. compare: a line of `after` is loaded once and kept, with which of its words differ
 //   2. extract: of each line that differs, changed words and elements are compressed to the front
+#include "common/base/bytes.h"
 #include "common/base/intrinsics.h"
 #include "common/delta/kernels/diff_lines.h"
 
@@ -10,29 +11,43 @@ namespace dws::kernels {
 namespace {
 
 constexpr uint32_t kRunLines = 64;
-// As far ahead as memory takes to answer.
-constexpr size_t kPrefetchBytes = 1024;
-
-DWS_TARGET_AVX512 inline void Prefetch(const std::byte* at) {
-  _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
-}
+constexpr uint32_t kGroupLines = 4;
+// Only `before` is prefetched, and not far: the processor sees two streams coming by itself, and
+// more requests than it has room for make it wait (measured: both streams, 1 KiB ahead, cost a
+// tenth of the speed on pages of 4 KiB and a fifth on huge ones).
+constexpr size_t kPrefetchBytes = 512;
 
 // Lines of `after` as they were when they were compared.
 struct Run {
   alignas(kLineBytes) std::byte lines[kRunLines * kLineBytes];
-  alignas(kLineBytes) __mmask8 changed[kRunLines] = {};  // which words of a line
+  alignas(kLineBytes) uint8_t changed[kRunLines] = {};  // which words of a line
 };
+
+// Keeps line number `i` of `after`. Returns which of its words differ.
+DWS_TARGET_AVX512 inline uint32_t CompareLine(const std::byte* before, const std::byte* after,
+                                              uint32_t i, Run& run) {
+  const size_t at = size_t{i} * kLineBytes;
+  const __m512i line = _mm512_loadu_si512(after + at);
+  _mm512_store_si512(run.lines + at, line);
+  return _mm512_cmpneq_epi64_mask(_mm512_loadu_si512(before + at), line);
+}
 
 // Returns which lines differ.
 DWS_TARGET_AVX512 inline uint64_t Compare(const std::byte* before, const std::byte* after,
                                           uint32_t line_count, Run& run) {
-  for (uint32_t i = 0; i < line_count; ++i) {
-    const size_t at = size_t{i} * kLineBytes;
-    Prefetch(before + at + kPrefetchBytes);
-    Prefetch(after + at + kPrefetchBytes);
-    const __m512i line = _mm512_loadu_si512(after + at);
-    _mm512_store_si512(run.lines + at, line);
-    run.changed[i] = _mm512_cmpneq_epi64_mask(_mm512_loadu_si512(before + at), line);
+  uint32_t i = 0;
+  for (; i + kGroupLines <= line_count; i += kGroupLines) {
+    const std::byte* const ahead = before + size_t{i} * kLineBytes + kPrefetchBytes;
+    for (uint32_t j = 0; j < kGroupLines; ++j) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + size_t{j} * kLineBytes), _MM_HINT_T0);
+    }
+    const uint32_t group =
+        CompareLine(before, after, i, run) | CompareLine(before, after, i + 1, run) << 8 |
+        CompareLine(before, after, i + 2, run) << 16 | CompareLine(before, after, i + 3, run) << 24;
+    StoreLe(reinterpret_cast<std::byte*>(run.changed + i), group);
+  }
+  for (; i < line_count; ++i) {
+    run.changed[i] = static_cast<uint8_t>(CompareLine(before, after, i, run));
   }
   const __m512i changed = _mm512_load_si512(run.changed);
   const uint64_t differs = _mm512_test_epi8_mask(changed, changed);
