@@ -29,17 +29,30 @@ constexpr std::array<const char*, 10> kColumns = {
 struct Profile {
   const char* name;
   EncodeOptions options;
+  bool class_split = false;
 };
 constexpr Profile kDeltas[] = {
     {"relative", {.relative = true, .absolute = false, .zstd = false}},
-    {"with-absolute", {.relative = true, .absolute = true, .zstd = false}}};
+    {"with-absolute", {.relative = true, .absolute = true, .zstd = false}},
+    {"class-split", {.relative = true, .absolute = false, .zstd = false}, true}};
 constexpr Profile kFull[] = {{"full", {.relative = false, .absolute = true, .zstd = false}},
                              {"full-zstd", {.relative = false, .absolute = true, .zstd = true}}};
 
-std::string Row(const HostileCase& states, const Profile& profile) {
+// Two states to encode, and the class tables a sender would have: of earlier changes.
+struct SizesCase {
+  HostileCase states;
+  samples::ClassTables tables;
+};
+
+std::string Row(const SizesCase& sizes, const Profile& profile) {
+  const HostileCase& states = sizes.states;
   const RankLayout& layout = states.layout;
-  const Bytes object = samples::SealObject(
-      layout, samples::EncodeState(layout, states.before, states.after, profile.options), 4);
+  samples::Encoding encoding =
+      samples::EncodeState(layout, states.before, states.after, profile.options);
+  if (profile.class_split) {
+    samples::SplitWhereSmaller(layout, states.before, states.after, sizes.tables, encoding);
+  }
+  const Bytes object = samples::SealObject(layout, encoding, 4);
   const ObjectHeader header = *ParseObjectHeader(object);
   const DeltaManifest manifest = *ParseObjectManifest(object, layout);
   uint64_t changed = 0;
@@ -62,18 +75,27 @@ std::string Row(const HostileCase& states, const Profile& profile) {
   return row;
 }
 
-// The steps of the recorded run, one after the other and all at once.
-std::vector<HostileCase> TraceCases() {
+// The steps of the recorded run, one after the other and all at once. Class tables are those of the
+// step before; of the first step and of all at once, those of the first.
+std::vector<SizesCase> TraceCases() {
   const samples::TraceExcerpt excerpt = samples::ReadTraceExcerpt();
-  std::vector<HostileCase> cases;
-  const auto add = [&](size_t from, size_t to) {
-    cases.push_back({.name = fmt::format("rl-trace {}-{}", excerpt.steps[from], excerpt.steps[to]),
-                     .layout = excerpt.layout,
-                     .before = excerpt.states[from],
-                     .after = excerpt.states[to]});
+  std::vector<SizesCase> cases;
+  const samples::ClassTables first =
+      samples::ChooseTables(excerpt.layout, excerpt.states[0], excerpt.states[1]);
+  const auto add = [&](size_t from, size_t to, const samples::ClassTables& tables) {
+    cases.push_back(
+        {.states = {.name = fmt::format("rl-trace {}-{}", excerpt.steps[from], excerpt.steps[to]),
+                    .layout = excerpt.layout,
+                    .before = excerpt.states[from],
+                    .after = excerpt.states[to]},
+         .tables = tables});
   };
-  for (size_t i = 1; i < excerpt.states.size(); ++i) add(i - 1, i);
-  add(0, excerpt.states.size() - 1);
+  samples::ClassTables latest = first;
+  for (size_t i = 1; i < excerpt.states.size(); ++i) {
+    add(i - 1, i, latest);
+    latest = samples::ChooseTables(excerpt.layout, excerpt.states[i - 1], excerpt.states[i]);
+  }
+  add(0, excerpt.states.size() - 1, first);
   return cases;
 }
 
@@ -123,20 +145,26 @@ HostileCase ManyTensors() {
   return many;
 }
 
-std::vector<HostileCase> MadeCases() {
+// Their class tables are made of the very changes.
+std::vector<SizesCase> MadeCases() {
   Random random(5);
-  std::vector<HostileCase> cases = {Nudged("BF16 0.1 %", DType::kBF16, 1'000'000, 0.001, 3),
-                                    Nudged("BF16 0.8 %", DType::kBF16, 1'000'000, 0.008, 3),
-                                    Nudged("BF16 10 %", DType::kBF16, 300'000, 0.1, 3),
-                                    Nudged("I8 1 %", DType::kI8, 300'000, 0.01, 3),
-                                    Nudged("F64 1 %", DType::kF64, 100'000, 0.01, 40),
-                                    Masters(),
-                                    ManyTensors(),
-                                    samples::FlippedScales(random),
-                                    samples::OddTensors(random)};
+  std::vector<HostileCase> made = {Nudged("BF16 0.1 %", DType::kBF16, 1'000'000, 0.001, 3),
+                                   Nudged("BF16 0.8 %", DType::kBF16, 1'000'000, 0.008, 3),
+                                   Nudged("BF16 10 %", DType::kBF16, 300'000, 0.1, 3),
+                                   Nudged("I8 1 %", DType::kI8, 300'000, 0.01, 3),
+                                   Nudged("F64 1 %", DType::kF64, 100'000, 0.01, 40),
+                                   Masters(),
+                                   ManyTensors(),
+                                   samples::FlippedScales(random),
+                                   samples::OddTensors(random)};
   for (HostileCase& hostile : samples::HostileTensors(random, DType::kBF16, 70'003)) {
     std::replace(hostile.name.begin(), hostile.name.end(), ',', ';');
-    cases.push_back(std::move(hostile));
+    made.push_back(std::move(hostile));
+  }
+  std::vector<SizesCase> cases;
+  for (HostileCase& states : made) {
+    samples::ClassTables tables = samples::ChooseTables(states.layout, states.before, states.after);
+    cases.push_back({.states = std::move(states), .tables = std::move(tables)});
   }
   return cases;
 }
@@ -185,8 +213,8 @@ std::string SizesHeader() {
 std::vector<std::string> SizesRows() {
   std::vector<std::string> rows;
   for (const auto& cases : {TraceCases(), MadeCases()}) {
-    for (const HostileCase& states : cases) {
-      for (const Profile& profile : kDeltas) rows.push_back(Row(states, profile));
+    for (const SizesCase& sizes : cases) {
+      for (const Profile& profile : kDeltas) rows.push_back(Row(sizes, profile));
     }
     for (const Profile& profile : kFull) rows.push_back(Row(cases[0], profile));
   }

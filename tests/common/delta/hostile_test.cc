@@ -13,19 +13,28 @@ namespace {
 struct Profile {
   const char* name;
   EncodeOptions options;
+  bool class_split = false;
 };
 constexpr Profile kProfiles[] = {
     {"relative", {.relative = true, .absolute = false, .zstd = false}},
     {"relative and absolute", {.relative = true, .absolute = true, .zstd = false}},
     {"with zstd", {.relative = true, .absolute = true, .zstd = true}},
+    {"class-split", {.relative = true, .absolute = false, .zstd = false}, true},
     {"full", {.relative = false, .absolute = true, .zstd = false}},
     {"full with zstd", {.relative = false, .absolute = true, .zstd = true}}};
 
+Bytes Encode(const HostileCase& hostile, const Profile& profile) {
+  const auto& [name, layout, before, after] = hostile;
+  Encoding encoding = EncodeState(layout, before, after, profile.options);
+  if (profile.class_split) {
+    SplitWhereSmaller(layout, before, after, ChooseTables(layout, before, after), encoding);
+  }
+  return SealObject(layout, encoding, 4);
+}
+
 // The object between the two states of `hostile`, applied: REQUIREs that it leads there exactly.
 Bytes CheckExact(const HostileCase& hostile, const Profile& profile) {
-  const Encoding encoding =
-      EncodeState(hostile.layout, hostile.before, hostile.after, profile.options);
-  Bytes object = SealObject(hostile.layout, encoding, 4);
+  Bytes object = Encode(hostile, profile);
   State state = hostile.before;
   const Status status = ApplyObject(object, hostile.layout, true, state);
   INFO(ToString(status));
@@ -41,6 +50,19 @@ void CheckNeedsNoBase(const HostileCase& hostile, ByteSpan object) {
   REQUIRE(state == hostile.after);
 }
 
+// Every block class-split, by a table that fits nothing in particular and small weights' sizes.
+void CheckSplitEverywhere(const HostileCase& hostile) {
+  const ClassTable table{.thresholds = {1, 9, 40, 70, 101, 126, 127},
+                         .threshold_count = 7,
+                         .hot_below = 44,
+                         .hot_scale = 47};
+  Encoding encoding = EncodeState(hostile.layout, hostile.before, hostile.after, {});
+  SplitEveryBlock(hostile.layout, hostile.before, hostile.after, table, encoding);
+  State state = hostile.before;
+  REQUIRE(ApplyObject(SealObject(hostile.layout, encoding, 4), hostile.layout, true, state).ok());
+  REQUIRE(state == hostile.after);
+}
+
 }  // namespace
 
 TEST_CASE("hostile tensors of every dtype come through every profile exactly", "[hostile]") {
@@ -48,6 +70,7 @@ TEST_CASE("hostile tensors of every dtype come through every profile exactly", "
   for (const DType dtype : kAllDTypes) {
     for (const uint32_t elements : {1U, 2U, 3U, 1021U, limits::kBlockElements + 3}) {
       for (const HostileCase& hostile : HostileTensors(random, dtype, elements)) {
+        CheckSplitEverywhere(hostile);
         for (const Profile& profile : kProfiles) {
           INFO(hostile.name << ", " << profile.name);
           const Bytes object = CheckExact(hostile, profile);
@@ -70,9 +93,7 @@ TEST_CASE("an object is never larger than its tensor and a thousandth", "[hostil
     const uint32_t elements = kBytes / ElementBytes(dtype) - 1;
     for (const HostileCase& hostile : HostileTensors(random, dtype, elements)) {
       for (const Profile& profile : kProfiles) {
-        const Bytes object = SealObject(
-            hostile.layout,
-            EncodeState(hostile.layout, hostile.before, hostile.after, profile.options), 4);
+        const Bytes object = Encode(hostile, profile);
         INFO(hostile.name << ", " << profile.name << ": " << object.size() << " bytes");
         REQUIRE(object.size() * 1000 <= hostile.layout.size_bytes() * 1001);
       }

@@ -2,6 +2,7 @@
 
 #include "common/base/check.h"
 #include "common/delta/checksum.h"
+#include "common/delta/class_statistics.h"
 #include "common/delta/decoder.h"
 #include "common/delta/diff.h"
 #include "common/delta/frame.h"
@@ -99,6 +100,47 @@ void SplitEveryBlock(const RankLayout& layout, const State& before, const State&
       PlanClassSplit(slice.dtype, changes, scratch.split_rice, old_block, table,
                      scratch.class_split);
       encoding.blocks[s][b] = WriteClassSplit(changes, scratch.split_rice, scratch.class_split);
+    }
+  }
+}
+
+ClassTables ChooseTables(const RankLayout& layout, const State& before, const State& after) {
+  ClassTables tables;
+  DecodedBlock steps{.kind = DecodedBlock::Kind::kSteps};
+  BlockChanges changes;
+  for (size_t s = 0; s < layout.slices().size(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slices()[s];
+    ClassStatistics statistics;
+    for (uint32_t b = 0; b < slice.blocks; ++b) {
+      const BlockRange range = RangeOf(slice, b);
+      const ByteSpan block = ByteSpan(after[s]).subspan(range.begin_bytes, range.size_bytes);
+      DiffBlock(slice.dtype, ByteSpan(before[s]).subspan(range.begin_bytes, range.size_bytes),
+                block, 0, changes);
+      steps.positions = changes.positions;
+      steps.values = changes.steps;
+      statistics.Add(slice.dtype, steps, block);
+    }
+    tables.push_back(ChooseClassTable(slice.dtype, statistics, slice.blocks));
+  }
+  return tables;
+}
+
+void SplitWhereSmaller(const RankLayout& layout, const State& before, const State& after,
+                       const ClassTables& tables, Encoding& encoding) {
+  BlockChanges changes;
+  EncodeScratch scratch;
+  encoding.classes = tables;
+  for (size_t s = 0; s < layout.slices().size(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slices()[s];
+    if (!tables[s].has_value()) continue;
+    for (uint32_t b = 0; b < slice.blocks; ++b) {
+      const BlockRange range = RangeOf(slice, b);
+      const ByteSpan old_block = ByteSpan(before[s]).subspan(range.begin_bytes, range.size_bytes);
+      DiffBlock(slice.dtype, old_block,
+                ByteSpan(after[s]).subspan(range.begin_bytes, range.size_bytes), 0, changes);
+      const EncodedBlock relative = EncodeSteps(slice.dtype, changes, range.elements, scratch);
+      auto split = EncodeClassSplit(slice.dtype, changes, relative, old_block, *tables[s], scratch);
+      if (split.has_value()) encoding.blocks[s][b] = *std::move(split);
     }
   }
 }

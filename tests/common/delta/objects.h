@@ -34,6 +34,16 @@ Encoding EncodeState(const RankLayout& layout, const State& before, const State&
 void SplitEveryBlock(const RankLayout& layout, const State& before, const State& after,
                      const ClassTable& table, Encoding& encoding);
 
+// The class table of every slice that the changes between two states make; none where there is
+// none.
+using ClassTables = std::vector<std::optional<ClassTable>>;
+ClassTables ChooseTables(const RankLayout& layout, const State& before, const State& after);
+
+// Makes the blocks class-split that are smaller so: what a sender has for links where bytes are
+// dear.
+void SplitWhereSmaller(const RankLayout& layout, const State& before, const State& after,
+                       const ClassTables& tables, Encoding& encoding);
+
 // Version `base` + 1 over `base`, made for `layout`; state token of the digests after.
 DeltaManifest Identity(const RankLayout& layout, const Encoding& encoding, uint64_t base);
 
