@@ -1,11 +1,26 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh codec [--mi-elements N] [--trace DIR] [--csv FILE]
+# Builds one benchmark optimised and runs it: tools/bench.sh codec [--help | OPTION...]
+#
+# CSV on stdout and nothing else, a table with the bars on stderr. Without --trace: the recorded trace
+# beside this checkout if there is one, else the excerpt of it in tests/data.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh codec [ARGUMENT...]}"
+name="${1:?usage: tools/bench.sh codec [--help | OPTION...]}"
 shift
-target="//tools/bench:${name}_bench"
-tools/bazel.sh build --config=opt --noshow_progress "$target"
+target="//tools/bench:$name"
+tools/install.sh >&2
+tools/bazel.sh build --config=opt --noshow_progress "$target" >&2
 bin="$(tools/bazel.sh info --config=opt --noshow_progress bazel-bin 2>/dev/null)"
-exec "$bin/tools/bench/${name}_bench" "$@"
+
+if [[ " $* " != *" --trace"[\ =]* && " $* " != *" --help "* ]]; then
+  steps="$(mktemp -d)"
+  trap 'rm -rf "$steps"' EXIT
+  if [[ -f ../shared/data/rl_trace/unpack.py ]]; then
+    python3 ../shared/data/rl_trace/unpack.py "$steps" >&2
+  else
+    python3 tests/data/rl_trace_excerpt/excerpt.py unpack "$steps" >&2
+  fi
+  set -- "$@" --trace "$steps"
+fi
+"$bin/tools/bench/$name" "$@"

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
-#include "common/base/bytes.h"
+#include "tools/bench/safetensors_file.h"
 
 namespace dws::bench {
 namespace {
@@ -16,6 +16,30 @@ std::optional<DType> DTypeNamed(const std::string& name) {
     if (ToString(*DTypeFromNumber(number)) == name) return DTypeFromNumber(number);
   }
   return std::nullopt;
+}
+
+Result<std::vector<std::byte>> ReadFile(const std::string& path) {
+  std::error_code error;
+  std::vector<std::byte> bytes(std::filesystem::file_size(path, error));
+  std::ifstream stream(path, std::ios::binary);
+  stream.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (error || !stream) return UnavailableError("{}: cannot be read", path);
+  return bytes;
+}
+
+Result<TensorSpec> SpecOf(const FileTensor& tensor, const std::string& path) {
+  const std::optional<DType> dtype = DTypeNamed(tensor.dtype);
+  if (!dtype.has_value()) {
+    return DataLossError("{}: tensor '{}' has the unknown dtype '{}'", path, tensor.name,
+                         tensor.dtype);
+  }
+  TensorSpec spec{.name = tensor.name, .dtype = *dtype, .shape = tensor.shape};
+  DWS_RETURN_IF_ERROR(Validate(spec));
+  if (spec.SizeBytes() != tensor.bytes.size()) {
+    return DataLossError("{}: tensor '{}' has {} bytes, its shape has {}", path, tensor.name,
+                         tensor.bytes.size(), spec.SizeBytes());
+  }
+  return spec;
 }
 
 }  // namespace
@@ -33,37 +57,39 @@ Result<std::vector<std::string>> TraceFiles(const std::string& directory) {
   return files;
 }
 
-Result<std::vector<TraceTensor>> ReadTrace(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  const std::string file{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  const uint64_t header_bytes = file.size() < 8 ? 0 : LoadLe<uint64_t>(AsBytes(file).data());
-  if (file.size() < 8 || header_bytes > file.size() - 8) {
-    return DataLossError("{}: {} bytes are no safetensors file", path, file.size());
+Result<std::vector<TensorPair>> ReadFirstStep(const std::string& file) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ReadFile(file));
+  DWS_ASSIGN_OR_RETURN(const TensorFile parsed, ParseTensorFile(bytes, file));
+  std::vector<TensorPair> tensors;
+  for (const FileTensor& tensor : parsed.tensors) {
+    TensorPair& pair = tensors.emplace_back();
+    DWS_ASSIGN_OR_RETURN(pair.spec, SpecOf(tensor, file));
+    pair.before.assign(tensor.bytes.begin(), tensor.bytes.end());
+    pair.after = pair.before;
   }
-  const nlohmann::json header = nlohmann::json::parse(file.substr(8, header_bytes), nullptr, false);
-  if (!header.is_object()) return DataLossError("{}: its header is no JSON object", path);
-  const ByteSpan data = AsBytes(file).subspan(8 + header_bytes);
-  std::vector<TraceTensor> tensors;
-  for (const auto& [name, tensor] : header.items()) {  // ordered by name
-    if (name == "__metadata__") continue;
-    const std::optional<DType> dtype = DTypeNamed(tensor.value("dtype", ""));
-    const auto offsets = tensor.value("data_offsets", std::vector<uint64_t>());
-    if (!dtype.has_value() || offsets.size() != 2 || offsets[0] > offsets[1] ||
-        offsets[1] > data.size()) {
-      return DataLossError("{}: tensor '{}' has an unknown dtype or lies outside the file", path,
-                           name);
-    }
-    const ByteSpan bytes = data.subspan(offsets[0], offsets[1] - offsets[0]);
-    TraceTensor& read = tensors.emplace_back();
-    read.spec.name = name;
-    read.spec.dtype = *dtype;
-    read.spec.shape = tensor.value("shape", std::vector<uint64_t>());
-    read.bytes.assign(bytes.begin(), bytes.end());
-    if (read.spec.SizeBytes() != bytes.size()) {
-      return DataLossError("{}: tensor '{}' has {} bytes, its shape has {}", path, name,
-                           bytes.size(), read.spec.SizeBytes());
-    }
+  return tensors;
+}
+
+Status ReadNextStep(const std::string& file, std::vector<TensorPair>& tensors) {
+  DWS_ASSIGN_OR_RETURN(std::vector<TensorPair> next, ReadFirstStep(file));
+  if (next.size() != tensors.size()) {
+    return DataLossError("{}: {} tensors, the file before it has {}", file, next.size(),
+                         tensors.size());
   }
+  for (size_t i = 0; i < next.size(); ++i) {
+    if (!(next[i].spec == tensors[i].spec)) {
+      return DataLossError("{}: tensor '{}' is another in the file before it", file,
+                           next[i].spec.name);
+    }
+    tensors[i].before = std::exchange(tensors[i].after, std::move(next[i].after));
+  }
+  return OkStatus();
+}
+
+Result<std::vector<TensorPair>> ReadLastSteps(const std::string& directory) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> files, TraceFiles(directory));
+  DWS_ASSIGN_OR_RETURN(std::vector<TensorPair> tensors, ReadFirstStep(files[files.size() - 2]));
+  DWS_RETURN_IF_ERROR(ReadNextStep(files.back(), tensors));
   return tensors;
 }
 

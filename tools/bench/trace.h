@@ -6,19 +6,20 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/model/tensor_spec.h"
+#include "tools/bench/workload.h"
 
 namespace dws::bench {
-
-struct TraceTensor {
-  TensorSpec spec;
-  std::vector<std::byte> bytes;
-};
 
 // The .safetensors files of `directory`, by name. NOT_FOUND: fewer than two.
 Result<std::vector<std::string>> TraceFiles(const std::string& directory);
 
-// Tensors ordered by name. DATA_LOSS: no safetensors file.
-Result<std::vector<TraceTensor>> ReadTrace(const std::string& path);
+// The tensors of `file` as both versions, ordered by name. DATA_LOSS: no safetensors file.
+Result<std::vector<TensorPair>> ReadFirstStep(const std::string& file);
+// What was `after` becomes `before`, and `after` is what `file` holds. DATA_LOSS: it has other
+// tensors.
+Status ReadNextStep(const std::string& file, std::vector<TensorPair>& tensors);
+
+// The last two steps of the trace.
+Result<std::vector<TensorPair>> ReadLastSteps(const std::string& directory);
 
 }  // namespace dws::bench

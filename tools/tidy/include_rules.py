@@ -60,7 +60,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"systemd/", ()),  # sd_notify is our own few lines
     (r"toml\+\+/", ("common/service/config/",)),
     (r"uc[pst]/", ("common/transport/rdma/",)),
-    (r"xxhash|zstd", ("common/delta/", "common/formats/")),
+    (r"xxhash|zstd", ("common/delta/", "common/formats/", "tools/bench/")),
 )
 _INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 

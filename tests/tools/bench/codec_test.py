@@ -1,0 +1,74 @@
+"""The codec benchmark at a small size, without its daemons: every figure is there, in CSV and in the
+table, and what each peer wrote was decoded to the trainer's weights (the program ends with an error
+otherwise)."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+EXCERPT = Path("tests/data/rl_trace_excerpt/excerpt.py")
+RUN = Path("tools/bench/run_codec.sh")
+IDS = {
+    "P1a", "P1b", "P2a", "P2b", "P2c", "P2d", "P2e", "P2f", "P2g", "P2h",
+    "P3a", "P4a", "P4c", "dense",
+}  # fmt: skip
+PEERS = [
+    "slime format B: xor", "slime format B: overwrite", "slime format A: indices",
+    "slime format A: deltas", "slime format A: deltas_zstd", "gaps + xor masks",
+    "zstd --patch-from", "xdelta3", "sparse safetensors",
+]  # fmt: skip
+
+
+def run_codec(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", str(RUN), *arguments], check=False, capture_output=True, text=True)
+
+
+class Codec(unittest.TestCase):
+    def test_every_figure_is_printed_and_every_peer_decodes(self) -> None:
+        with tempfile.TemporaryDirectory() as steps:
+            subprocess.run([sys.executable, str(EXCERPT), "unpack", steps], check=True)
+            ran = run_codec("--size=8MiB", "--rounds=1", "--no-daemons", f"--trace={steps}")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        rows = list(csv.DictReader(ran.stdout.splitlines()))
+        self.assertEqual(list(rows[0]), ["id", "case", "ours", "reference", "ratio", "unit"])
+        self.assertEqual({row["id"] for row in rows}, IDS)
+        for row in rows:
+            for column in ("ours", "reference"):
+                self.assertGreater(float(row[column]), 0, row)
+            self.assertIn(row["case"], ran.stderr)
+            self.assertTrue(row["unit"], row)
+        for peer in PEERS:
+            self.assertTrue(any(peer in row["case"] for row in rows), peer)
+        # The one kind of figure that no machine changes: each way of shipping beats the next worse.
+        wire = {row["id"]: float(row["reference"]) for row in rows if row["id"].startswith("P2")}
+        self.assertGreater(wire["P2h"], wire["P2b"])
+        self.assertIn("<=", ran.stderr)
+
+    def test_a_damaged_trace_is_refused_by_name(self) -> None:
+        with tempfile.TemporaryDirectory() as steps:
+            for step in ("a", "b"):
+                (Path(steps) / f"{step}.safetensors").write_bytes(b"\xff" * 64)
+            ran = run_codec("--size=1MiB", "--rounds=1", "--no-daemons", f"--trace={steps}")
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("a.safetensors", ran.stderr)
+
+    def test_groups_are_run_alone(self) -> None:
+        ran = run_codec("--size=1MiB", "--rounds=1", "--only=dense")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        rows = list(csv.DictReader(ran.stdout.splitlines()))
+        self.assertEqual({row["id"] for row in rows}, {"dense"})
+
+    def test_help_lists_the_options(self) -> None:
+        ran = run_codec("--help")
+        self.assertEqual(ran.returncode, 0)
+        for option in ("--size", "--trace", "--rounds", "--only", "--no-daemons"):
+            self.assertIn(option, ran.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,49 @@
+// Other ways to ship changed weights, as their own documents and libraries have them: what a user
+// would pick instead. Each encodes the difference of two versions to everything it would send, and
+// decodes that again.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "tools/bench/report.h"
+#include "tools/bench/workload.h"
+
+namespace dws::bench {
+
+using TensorStates = std::vector<std::vector<std::byte>>;  // by tensor
+
+struct Peer {
+  std::string id;  // "P2a"
+  std::string name;
+  std::optional<Bar> bar;  // of its bytes over ours
+  Result<std::vector<std::byte>> (*encode)(std::span<const TensorPair> tensors) = nullptr;
+  // Brings `states` from before to after; of `tensors` it may use specs only.
+  Status (*decode)(ByteSpan bytes, std::span<const TensorPair> tensors,
+                   TensorStates& states) = nullptr;
+};
+
+// Format B of slime: one compressed entry a changed tensor, and an index.
+Peer SlimeXor();
+Peer SlimeOverwrite();
+// Format A of slime: positions and values of all tensors in two tensors.
+Peer SlimeIndices();
+Peer SlimeDeltas();
+Peer SlimeDeltasZstd();
+// Gaps and XOR masks in buckets, as NeMo-DCR lays them out.
+Peer GapXor();
+// zstd with the old weights as prefix: the command's --patch-from.
+Peer ZstdPatch();
+// The xdelta3 program.
+Peer Xdelta();
+// Indices and values as safetensors entries.
+Peer SparseTensors();
+
+// In the order of the report.
+std::vector<Peer> AllPeers();
+
+}  // namespace dws::bench

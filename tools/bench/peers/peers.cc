@@ -1,0 +1,10 @@
+#include "tools/bench/peers/peer.h"
+
+namespace dws::bench {
+
+std::vector<Peer> AllPeers() {
+  return {SlimeXor(),    SlimeDeltasZstd(), GapXor(), SlimeOverwrite(), SlimeIndices(),
+          SlimeDeltas(), ZstdPatch(),       Xdelta(), SparseTensors()};
+}
+
+}  // namespace dws::bench

@@ -1,0 +1,17 @@
+// All tensors as one file, for peers that know files only: their bytes in order.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tools/bench/peers/peer.h"
+
+namespace dws::bench {
+
+std::vector<std::byte> JoinBefore(std::span<const TensorPair> tensors);
+std::vector<std::byte> JoinAfter(std::span<const TensorPair> tensors);
+std::vector<std::byte> Join(const TensorStates& states);
+// DATA_LOSS: not as many bytes as the states have.
+Status Split(ByteSpan file, TensorStates& states);
+
+}  // namespace dws::bench
