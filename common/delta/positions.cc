@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "common/base/instruction_set.h"
+#include "common/delta/kernels/gaps.h"
 #include "common/delta/kernels/pack.h"
 
 namespace dws {
@@ -12,6 +13,16 @@ uint64_t GapBits(std::span<const uint16_t> positions, uint32_t k) {
   return positions.size() * (k + 1) +
          kernels::SumGapQuotients(ActiveInstructionSet(), positions.data(),
                                   static_cast<uint32_t>(positions.size()), k);
+}
+
+using ReadGapsKernel = kernels::GapOutput (*)(const kernels::GapInput& input, uint64_t* scratch,
+                                              uint16_t* positions);
+
+ReadGapsKernel ChooseReadGaps() {
+#if defined(__x86_64__)
+  if (ActiveInstructionSet() == InstructionSet::kAvx512) return kernels::ReadGapsAvx512;
+#endif
+  return kernels::ReadGapsPortable;
 }
 
 }  // namespace
@@ -50,22 +61,18 @@ void WriteGapQuotients(std::span<const uint16_t> positions, uint32_t k, BitWrite
 
 std::optional<uint64_t> ReadGaps(ByteSpan payload, GapPlanes planes, uint32_t k, uint32_t limit,
                                  std::span<uint64_t> scratch, std::span<uint16_t> positions) {
-  const uint32_t count = static_cast<uint32_t>(positions.size());
-  const std::optional<uint64_t> end = SelectOnes(payload, planes.quotients, count, scratch.data());
-  if (!end.has_value()) return std::nullopt;
-  ReadPlane(payload, planes.remainders, k, count, positions.data());
-  // Before one number i lie i ones and the zeros of all quotients so far, so no quotient needs the
-  // one before it; only the remainders are summed up.
-  uint64_t position = 0;
-  uint64_t remainders = 0;
-  for (uint32_t i = 0; i < count; ++i) {
-    remainders += positions[i];
-    position = ((scratch[i] - i) << k) + remainders + i;
-    positions[i] = static_cast<uint16_t>(position);
-  }
+  if (positions.empty()) return planes.quotients;
+  static const ReadGapsKernel read_gaps = ChooseReadGaps();
+  const kernels::GapOutput gaps = read_gaps({.payload = payload.data(),
+                                             .size_bytes = payload.size(),
+                                             .remainders = planes.remainders,
+                                             .quotients = planes.quotients,
+                                             .k = k,
+                                             .count = static_cast<uint32_t>(positions.size())},
+                                            scratch.data(), positions.data());
   // Positions ascend, so the last one bounds all.
-  if (count != 0 && position >= limit) return std::nullopt;
-  return end;
+  if (!gaps.complete || gaps.last >= limit) return std::nullopt;
+  return gaps.end;
 }
 
 }  // namespace dws

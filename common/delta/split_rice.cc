@@ -5,10 +5,20 @@
 #include "common/base/check.h"
 #include "common/base/instruction_set.h"
 #include "common/delta/element.h"
+#include "common/delta/kernels/gaps.h"
 #include "common/delta/kernels/pack.h"
 
 namespace dws {
 namespace {
+
+using ReadSignsKernel = void (*)(const kernels::SignInput& input, uint64_t* steps);
+
+ReadSignsKernel ChooseReadSigns() {
+#if defined(__x86_64__)
+  if (ActiveInstructionSet() == InstructionSet::kAvx512) return kernels::ReadSignsAvx512;
+#endif
+  return kernels::ReadSignsPortable;
+}
 
 constexpr uint32_t kExceptionsFlag = 1u << GapCoding::kParameterBits;
 constexpr uint32_t kCountBits = 16;
@@ -30,13 +40,14 @@ void WriteSigns(std::span<const uint64_t> signs, size_t count, BitWriter& writer
 
 void ReadSigns(ByteSpan payload, uint64_t begin, uint32_t element_bits,
                std::vector<uint64_t>& steps) {
-  constexpr size_t kGroup = 32;
-  const uint64_t mask = LowBits(element_bits);
-  for (size_t i = 0; i < steps.size(); i += kGroup) {
-    const uint64_t signs = LoadBits57(payload, begin + i);
-    const size_t count = std::min(kGroup, steps.size() - i);
-    for (size_t j = 0; j < count; ++j) steps[i + j] = (1 - 2 * (signs >> j & 1)) & mask;
-  }
+  static const ReadSignsKernel read_signs = ChooseReadSigns();
+  read_signs({.payload = payload.data(),
+              .size_bytes = payload.size(),
+              .begin = begin,
+              .count = static_cast<uint32_t>(steps.size()),
+              .plus = 1,
+              .minus = LowBits(element_bits)},
+             steps.data());
 }
 
 Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t element_bits,

@@ -1,0 +1,191 @@
+// Eight elements in eight 64-bit lanes, whatever their width: each lane has the whole word around
+// its element. Two changed elements of one word are rare where changes are sparse, so groups
+// without them store their lanes as they are, and the others are listed one by one.
+#include "common/delta/kernels/changed_words.h"
+
+#if defined(__x86_64__)
+// False alarms about the placeholders in the compiler's own intrinsics (gcc bug 105593).
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include <bit>
+#include <cstring>
+
+#include "common/base/instruction_set.h"
+
+namespace dws::kernels {
+namespace {
+
+constexpr uint32_t kGroup = 8;
+
+DWS_TARGET_AVX512 inline uint64_t LoadWord(const std::byte* at) {
+  uint64_t word;
+  std::memcpy(&word, at, sizeof(word));
+  return word;
+}
+
+// How elements lie in words, for all groups.
+struct Shape {
+  uint32_t bytes = 1;       // of an element
+  uint32_t lanes_log2 = 3;  // elements of a word
+  __m128i number_shift;     // from a position to its word
+  __m128i bits_shift;       // from a number in the word to bits
+  __m128i bytes_shift;      // and to bytes
+  __m128i top_shift;        // from the bottom of 64 bits to the top
+  __m512i lane_mask;
+  __m512i magnitude_mask;  // of an element at the top: all but the sign; 0 for integers
+};
+
+DWS_TARGET_AVX512 inline Shape MakeShape(const ElementChanges& changes) {
+  const int bytes_log2 = std::countr_zero(changes.element_bytes);
+  const int bits = static_cast<int>(changes.element_bytes) * 8;
+  const uint64_t element_mask = ~uint64_t{0} << (64 - bits);
+  const uint64_t magnitude = changes.is_float ? element_mask & (~uint64_t{0} >> 1) : 0;
+  return {.bytes = changes.element_bytes,
+          .lanes_log2 = static_cast<uint32_t>(3 - bytes_log2),
+          .number_shift = _mm_cvtsi32_si128(3 - bytes_log2),
+          .bits_shift = _mm_cvtsi32_si128(3 + bytes_log2),
+          .bytes_shift = _mm_cvtsi32_si128(bytes_log2),
+          .top_shift = _mm_cvtsi32_si128(64 - bits),
+          .lane_mask = _mm512_set1_epi64((1 << (3 - bytes_log2)) - 1),
+          .magnitude_mask = _mm512_set1_epi64(static_cast<int64_t>(magnitude))};
+}
+
+// An ordinal of a float from its bits, and back: in lanes whose element is at the top.
+DWS_TARGET_AVX512 inline __m512i Ordinal(__m512i top_aligned, __m512i magnitude_mask) {
+  const __m512i sign = _mm512_srai_epi64(top_aligned, 63);
+  return _mm512_xor_si512(top_aligned, _mm512_and_si512(sign, magnitude_mask));
+}
+
+// Eight elements: the numbers of their words, the words, and which bits of those they change.
+struct Group {
+  __m512i number;
+  __m512i before;
+  __m512i difference;
+};
+
+DWS_TARGET_AVX512 inline void StoreValues(const Shape& shape, __m512i values, std::byte* to) {
+  if (shape.bytes == 2) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi64_epi16(0xFF, values));
+  } else if (shape.bytes == 4) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi64_epi32(0xFF, values));
+  } else if (shape.bytes == 8) {
+    _mm512_storeu_si512(to, values);
+  } else {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi64_epi8(0xFF, values));
+  }
+}
+
+// Elements from number `i` on; stores their new values.
+DWS_TARGET_AVX512 inline Group ChangeGroup(const Shape& shape, const ElementChanges& changes,
+                                           uint32_t i, std::byte* new_values) {
+  const __m512i position = _mm512_cvtepu16_epi64(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(changes.positions + i)));
+  const __m512i lane = _mm512_and_si512(position, shape.lane_mask);
+  const __m512i offset = _mm512_cvtepu32_epi64(
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(changes.offsets + i)));
+  alignas(64) int64_t at[kGroup];
+  _mm512_store_si512(at, _mm512_sub_epi64(offset, _mm512_sll_epi64(lane, shape.bytes_shift)));
+  alignas(64) uint64_t loaded[kGroup];
+  for (uint32_t j = 0; j < kGroup; ++j) loaded[j] = LoadWord(changes.memory + at[j]);
+  const __m512i before = _mm512_load_si512(loaded);
+
+  // The element at the top of its lane: to the bottom by `down`, then up.
+  const __m512i down = _mm512_sll_epi64(lane, shape.bits_shift);
+  const __m512i old_top = _mm512_sll_epi64(_mm512_srlv_epi64(before, down), shape.top_shift);
+  const __m512i value = _mm512_sll_epi64(_mm512_loadu_si512(changes.values + i), shape.top_shift);
+  __m512i new_top = value;
+  if (changes.are_steps) {
+    new_top = Ordinal(_mm512_add_epi64(Ordinal(old_top, shape.magnitude_mask), value),
+                      shape.magnitude_mask);
+  }
+  StoreValues(shape, _mm512_srl_epi64(new_top, shape.top_shift),
+              new_values + size_t{i} * shape.bytes);
+  const __m512i bits = _mm512_srl_epi64(_mm512_xor_si512(old_top, new_top), shape.top_shift);
+  return {.number = _mm512_srl_epi64(position, shape.number_shift),
+          .before = before,
+          .difference = _mm512_sllv_epi64(bits, down)};
+}
+
+// Lists a group behind `listed` words, of which the last has number `last` (none: above all).
+// Returns how many are listed then.
+DWS_TARGET_AVX512 inline uint32_t ListGroup(const Group& group, uint32_t last, uint32_t listed,
+                                            const WordList& words) {
+  // Lanes in the word of the lane before them.
+  const __m512i previous =
+      _mm512_alignr_epi64(group.number, _mm512_set1_epi64(static_cast<int64_t>(last)), 7);
+  const __mmask8 same = _mm512_cmpeq_epi64_mask(group.number, previous);
+  if (same == 0) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(words.numbers + listed),
+                     _mm512_maskz_cvtepi64_epi16(0xFF, group.number));
+    _mm512_storeu_si512(words.before + listed, group.before);
+    _mm512_storeu_si512(words.after + listed, _mm512_xor_si512(group.before, group.difference));
+    return listed + kGroup;
+  }
+  alignas(64) uint64_t numbers[kGroup];
+  alignas(64) uint64_t before[kGroup];
+  alignas(64) uint64_t differences[kGroup];
+  _mm512_store_si512(numbers, group.number);
+  _mm512_store_si512(before, group.before);
+  _mm512_store_si512(differences, group.difference);
+  for (uint32_t j = 0; j < kGroup; ++j) {
+    if ((same >> j & 1) == 0) {
+      words.numbers[listed] = static_cast<uint16_t>(numbers[j]);
+      words.before[listed] = before[j];
+      words.after[listed] = before[j];
+      ++listed;
+    }
+    words.after[listed - 1] ^= differences[j];
+  }
+  return listed;
+}
+
+// The elements from number `i` on, one by one: they begin in the middle of a word, perhaps one that
+// is listed.
+uint32_t ListRest(const ElementChanges& changes, uint32_t i, uint32_t lanes_log2, uint32_t last,
+                  uint32_t listed, std::byte* new_values, const WordList& words) {
+  if (i == changes.count) return listed;
+  ElementChanges rest = changes;
+  rest.offsets += i;
+  rest.positions += i;
+  rest.values += i;
+  rest.count -= i;
+  const WordList behind{.numbers = words.numbers + listed,
+                        .before = words.before + listed,
+                        .after = words.after + listed};
+  uint32_t more =
+      ListChangedWordsPortable(rest, new_values + size_t{i} * changes.element_bytes, behind);
+  if (static_cast<uint32_t>(rest.positions[0] >> lanes_log2) != last) return listed + more;
+  // Both entries start from the word in memory: what the second one changes, the first one lacks.
+  words.after[listed - 1] ^= behind.before[0] ^ behind.after[0];
+  --more;
+  std::memmove(behind.numbers, behind.numbers + 1, more * sizeof(*behind.numbers));
+  std::memmove(behind.before, behind.before + 1, more * sizeof(*behind.before));
+  std::memmove(behind.after, behind.after + 1, more * sizeof(*behind.after));
+  return listed + more;
+}
+
+}  // namespace
+
+DWS_TARGET_AVX512 uint32_t ListChangedWordsAvx512(const ElementChanges& changes,
+                                                  std::byte* new_values, const WordList& words) {
+  for (uint32_t i = 0; i < changes.fetch_count; ++i) {
+    __builtin_prefetch(changes.fetch_memory + changes.fetch_offsets[i], 0, 2);
+  }
+  const Shape shape = MakeShape(changes);
+  uint32_t listed = 0;
+  uint32_t last = ~uint32_t{0};  // the word listed last
+  uint32_t i = 0;
+  for (; i + kGroup <= changes.count; i += kGroup) {
+    listed = ListGroup(ChangeGroup(shape, changes, i, new_values), last, listed, words);
+    last = words.numbers[listed - 1];
+  }
+  ElementChanges fetched = changes;
+  fetched.fetch_count = 0;
+  return ListRest(fetched, i, shape.lanes_log2, last, listed, new_values, words);
+}
+
+}  // namespace dws::kernels
+#endif
