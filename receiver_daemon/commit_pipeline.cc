@@ -22,6 +22,9 @@
 namespace dws {
 namespace {
 
+// Of each trainer rank's writes: enough that workers which started late leave no gap at the end.
+constexpr size_t kScatterSharesPerWorker = 8;
+
 EngineVersion VersionOf(const StreamId& stream, WeightVersion version,
                         std::vector<Digest> rank_tokens) {
   return {.stream = stream, .version = version, .state_token = EngineToken(rank_tokens)};
@@ -129,16 +132,13 @@ void CommitPipeline::Abandon(const Engine& engine, const LiveState& live,
 }
 
 Status CommitPipeline::Write(const EngineWeights& weights, const Prepared& prepared) {
-  for (const PreparedRank& rank : prepared.ranks) {
-    // Runs write to different bytes, so any share of them may go to any worker.
-    const size_t runs = rank.writes.run_count();
-    const size_t share = runs / pool_.worker_count() + 1;
-    pool_.ParallelFor((runs + share - 1) / share, [&](size_t index, size_t) {
-      DWS_KILLPOINT("receiver.commit.inside_scatter");
-      const size_t first = index * share;
-      rank.writes.Scatter(first, std::min(share, runs - first));
-    });
-  }
+  // Runs write to different bytes, so any share of any rank's may go to any worker.
+  const size_t shares =
+      pool_.worker_count() == 1 ? 1 : pool_.worker_count() * kScatterSharesPerWorker;
+  pool_.ParallelFor(prepared.ranks.size() * shares, [&](size_t index, size_t) {
+    DWS_KILLPOINT("receiver.commit.inside_scatter");
+    prepared.ranks[index / shares].writes.ScatterShare(index % shares, shares);
+  });
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     const PreparedRank& rank = prepared.ranks[r];
     if (rank.delta_spool.has_value()) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/model/limits.h"
+#include "receiver_daemon/block_source.h"
 
 namespace dws {
 namespace {
@@ -83,9 +83,8 @@ std::vector<SliceState> EngineWeights::ComputeStates(TrainerRank rank,
     const SegmentMap& map = Places(rank, slices[step.item])[step.place];
     const uint32_t end = std::min(step.first_block + kBlocksPerStep, slice.blocks);
     for (uint32_t block = step.first_block; block < end; ++block) {
-      scratch[worker].resize(uint64_t{BlockElements(slice.elements, block)} * map.element_bytes());
-      map.Gather(uint64_t{block} * limits::kBlockElements, scratch[worker]);
-      digests[index] += DigestBytes(scratch[worker], slice.BlockFirstWord(block));
+      digests[index] +=
+          DigestBytes(OldBlock(slice, map, block, scratch[worker]), slice.BlockFirstWord(block));
     }
   });
 

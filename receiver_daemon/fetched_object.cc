@@ -20,8 +20,10 @@ Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout) 
   DWS_ASSIGN_OR_RETURN(object.manifest, ParseObjectManifest(head, layout));
   for (const SliceDelta& slice : object.manifest.slices) {
     for (const FrameEntry& entry : slice.frames) {
-      object.frames.push_back(
-          {.slice = slice.slice, .entry = entry, .spool_offset = frames_begin + entry.offset});
+      object.frames.push_back({.slice = slice.slice,
+                               .entry = entry,
+                               .spool_offset = frames_begin + entry.offset,
+                               .classes = slice.classes});
     }
   }
   return object;

@@ -1,94 +1,59 @@
-// A frame's blocks are handled one after the other by one worker: gather the old bytes, apply,
-// compare. Gathering the old bytes anew for each place, instead of once for all copies, is what
-// proves that each copy ends as predicted.
 #include "receiver_daemon/staging.h"
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <utility>
 
 #include "common/base/failpoint.h"
-#include "common/delta/decoder.h"
 #include "common/delta/diff.h"
-#include "common/delta/frame.h"
 #include "common/model/limits.h"
+#include "receiver_daemon/block_source.h"
+#include "receiver_daemon/frame_stager.h"
 
 namespace dws {
 namespace {
 
 struct Scratch {
   std::vector<std::byte> frame;
-  std::vector<std::byte> before;
-  std::vector<std::byte> after;
+  std::vector<std::byte> block;
   DecodedBlock decoded;
-  BlockChanges changes;
 };
 
-// Calls visit(block number, decoded) for each block of a frame.
+// Calls visit(block number, decoded) for each block of a frame. `base` is where class-split blocks
+// find their old elements.
 Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
-                    const Spool& spool, Scratch& scratch,
+                    const Spool& spool, const SegmentMap* base, Scratch& scratch,
                     const std::function<Status(uint32_t, const DecodedBlock&)>& visit) {
-  DWS_ASSIGN_OR_RETURN(const ByteSpan bytes,
-                       spool.Read(frame.spool_offset, frame.entry.size_bytes, scratch.frame));
-  DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlockView> blocks, ParseFrame(bytes, frame.entry));
+  DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlockView> blocks,
+                       ReadBlocks(slice, frame, spool, scratch.frame));
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     const uint32_t block = frame.entry.first_block + i;
-    if (block >= slice.blocks) {
-      return DataLossError("a frame holds block {} of a slice of {} blocks", block, slice.blocks);
-    }
     DWS_RETURN_IF_ERROR(
-        DecodeBlock(slice.dtype, BlockElements(slice.elements, block), blocks[i], scratch.decoded));
+        DecodeAgainst(slice, frame, base, block, blocks[i], scratch.decoded, scratch.block));
     DWS_RETURN_IF_ERROR(visit(block, scratch.decoded));
   }
   return OkStatus();
 }
 
-// Reads the old block from `map` and applies the change: before and after are then in `scratch`.
-void Predict(const RankLayout::SliceEntry& slice, const SegmentMap& map, uint32_t block,
-             const DecodedBlock& decoded, Scratch& scratch) {
-  scratch.before.resize(uint64_t{BlockElements(slice.elements, block)} * map.element_bytes());
-  map.Gather(uint64_t{block} * limits::kBlockElements, scratch.before);
-  scratch.after = scratch.before;
-  ApplyBlock(slice.dtype, decoded, scratch.after);
-}
-
-// What one frame came to.
-struct FrameResult {
-  Status status;
-  std::vector<Digest> differences;  // by place
-  StagedWrites writes;
-};
-
-FrameResult StageFrame(const RankLayout::SliceEntry& slice, std::span<const SegmentMap> places,
-                       const SpooledFrame& frame, const Spool& spool, uint64_t staging_bytes_max,
-                       std::atomic<uint64_t>& staged_bytes, Scratch& scratch) {
-  FrameResult result;
-  result.differences.resize(places.size());
-  uint64_t counted = 0;
-  result.status =
-      ForEachBlock(slice, frame, spool, scratch, [&](uint32_t block, const DecodedBlock& decoded) {
-        if (decoded.kind == DecodedBlock::Kind::kNothing) return OkStatus();
-        for (size_t p = 0; p < places.size(); ++p) {
-          Predict(slice, places[p], block, decoded, scratch);
-          result.differences[p] += DiffBlock(slice.dtype, scratch.before, scratch.after,
-                                             slice.BlockFirstWord(block), scratch.changes);
-          if (staged_bytes.load(std::memory_order_relaxed) > staging_bytes_max)
-            continue;  // dry run
-          places[p].StageElements(uint64_t{block} * limits::kBlockElements,
-                                  scratch.changes.positions, scratch.after, result.writes);
-        }
-        const uint64_t size = result.writes.size_bytes();
-        staged_bytes.fetch_add(size - counted, std::memory_order_relaxed);
-        counted = size;
-        return OkStatus();
-      });
-  return result;
+// Brings one block of live memory to its new state.
+void ApplyAt(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint32_t block,
+             const DecodedBlock& decoded, std::vector<std::byte>& buffer) {
+  const uint64_t first = uint64_t{block} * limits::kBlockElements;
+  if (decoded.kind == DecodedBlock::Kind::kNothing) return;
+  if (decoded.kind == DecodedBlock::Kind::kDense) return place.Write(first, decoded.dense);
+  const uint64_t count = BlockElements(slice.elements, block);
+  if (const MutableByteSpan there = place.Contiguous(first, count); !there.empty()) {
+    return ApplyBlock(slice.dtype, decoded, there);
+  }
+  buffer.resize(count * place.element_bytes());
+  place.Gather(first, buffer);
+  ApplyBlock(slice.dtype, decoded, buffer);
+  place.Write(first, buffer);
 }
 
 // The reason to reject one slice of the manifest, from the results of its frames.
 Status CheckSlice(const TensorSpec& tensor, uint32_t slice_number, const SliceDelta& delta,
-                  const SliceState& live, std::span<const FrameResult> results,
+                  const SliceState& live, std::span<const FrameStager::Staged> results,
                   std::span<const size_t> frame_numbers, size_t place_count) {
   const std::string name = fmt::format("tensor '{}' slice {}", tensor.name, slice_number);
   if (!live.Matches(delta.before)) {
@@ -118,19 +83,20 @@ StagedDelta StageDelta(const EngineWeights& weights, TrainerRank rank,
                        const Spool& spool, std::span<const SliceState> live,
                        uint64_t staging_bytes_max, ThreadPool& pool) {
   const RankLayout& layout = weights.layouts().rank(rank);
-  std::atomic<uint64_t> staged_bytes{0};
-  std::vector<FrameResult> results(frames.size());
-  std::vector<Scratch> scratch(pool.worker_count());
+  StagingBudget budget{.bytes = 0, .bytes_max = staging_bytes_max};
+  std::vector<FrameStager::Staged> results(frames.size());
+  std::vector<FrameStager> stagers;
+  stagers.reserve(pool.worker_count());
+  for (size_t i = 0; i < pool.worker_count(); ++i) stagers.emplace_back(budget);
   pool.ParallelFor(frames.size(), [&](size_t index, size_t worker) {
     const SpooledFrame& frame = frames[index];
     const auto places = weights.Places(rank, frame.slice);
     if (places.empty()) return;
-    results[index] = StageFrame(layout.slice(frame.slice), places, frame, spool, staging_bytes_max,
-                                staged_bytes, scratch[worker]);
+    results[index] = stagers[worker].Stage(layout.slice(frame.slice), places, frame, spool);
   });
 
   StagedDelta staged;
-  staged.in_place = staged_bytes.load() > staging_bytes_max;
+  staged.in_place = budget.passed();
   size_t next = 0;
   for (const SliceDelta& delta : manifest.slices) {
     std::vector<size_t> numbers;
@@ -145,8 +111,14 @@ StagedDelta StageDelta(const EngineWeights& weights, TrainerRank rank,
       continue;
     }
     if (staged.in_place) continue;
-    for (const size_t number : numbers) staged.writes.Merge(std::move(results[number].writes));
+    for (const size_t number : numbers) {
+      const FrameStager::Staged& result = results[number];
+      staged.writes.AppendRuns(result.stager->writes(), result.first_run, result.run_count);
+    }
   }
+  if (staged.in_place) return staged;
+  for (FrameStager& stager : stagers) staged.writes.TakeMemory(stager.TakeWrites());
+  staged.writes.Seal();
   return staged;
 }
 
@@ -159,7 +131,7 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
   pool.ParallelFor(frames.size(), [&](size_t index, size_t worker) {
     const RankLayout::SliceEntry& slice = layout.slice(frames[index].slice);
     statuses[index] = ForEachBlock(
-        slice, frames[index], spool, scratch[worker],
+        slice, frames[index], spool, nullptr, scratch[worker],
         [&](uint32_t block, const DecodedBlock& decoded) -> Status {
           if (decoded.kind != DecodedBlock::Kind::kDense) {
             return DataLossError("block {} of a full tensor is not a full block", block);
@@ -208,21 +180,14 @@ Status ApplyFramesInPlace(const EngineWeights& weights, TrainerRank rank,
     const auto places = weights.Places(rank, frames[index].slice);
     if (places.empty()) return;
     Scratch& mine = scratch[worker];
-    statuses[index] = ForEachBlock(
-        slice, frames[index], spool, mine, [&](uint32_t block, const DecodedBlock& decoded) {
-          DWS_KILLPOINT("receiver.commit.inside_apply");
-          const uint64_t first = uint64_t{block} * limits::kBlockElements;
-          for (const SegmentMap& place : places) {
-            if (decoded.kind == DecodedBlock::Kind::kNothing) continue;
-            if (decoded.kind == DecodedBlock::Kind::kDense) {
-              place.Write(first, decoded.dense);
-              continue;
-            }
-            Predict(slice, place, block, decoded, mine);
-            place.Write(first, mine.after);
-          }
-          return OkStatus();
-        });
+    statuses[index] = ForEachBlock(slice, frames[index], spool, &places[0], mine,
+                                   [&](uint32_t block, const DecodedBlock& decoded) {
+                                     DWS_KILLPOINT("receiver.commit.inside_apply");
+                                     for (const SegmentMap& place : places) {
+                                       ApplyAt(slice, place, block, decoded, mine.block);
+                                     }
+                                     return OkStatus();
+                                   });
   });
   for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
   return OkStatus();

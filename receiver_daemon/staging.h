@@ -16,15 +16,9 @@
 #include "common/model/delta_manifest.h"
 #include "receiver_daemon/engine_weights.h"
 #include "receiver_daemon/spool.h"
+#include "receiver_daemon/spooled_frame.h"
 
 namespace dws {
-
-// A frame that lies in a spool.
-struct SpooledFrame {
-  RankSlice slice;
-  FrameEntry entry;  // its offset is not used
-  uint64_t spool_offset = 0;
-};
 
 // A slice whose change cannot be applied, and why. It needs its full tensor.
 struct RejectedSlice {

@@ -129,6 +129,44 @@ ByteSpan ConstSegmentMap::Contiguous(uint64_t first, uint64_t count) const {
   return {Address(first), count * element_bytes_};
 }
 
+bool ConstSegmentMap::WordOffsets(uint64_t first, uint64_t count,
+                                  std::span<const uint16_t> positions, uint32_t* offsets) const {
+  if (positions.empty()) return true;
+  DWS_CHECK(first < element_count() && count <= element_count() - first);
+  DWS_CHECK(positions.back() < count);
+  const uint64_t word_elements = 8 / element_bytes_;
+  if (positions.back() / word_elements >= count / word_elements) return false;  // the short tail
+  const uint64_t in_run = first % runs_.run_elements;
+  if (in_run + count <= runs_.run_elements) {
+    for (size_t i = 0; i < positions.size(); ++i) offsets[i] = positions[i] * element_bytes_;
+    return true;
+  }
+  if (runs_.run_elements % word_elements != 0 || first % word_elements != 0) return false;
+  const uint64_t skipped = runs_.stride_elements - runs_.run_elements;  // between two runs
+  if (OffsetBytes(first + positions.back()) - OffsetBytes(first) >
+      std::numeric_limits<uint32_t>::max()) {
+    return false;
+  }
+  // Positions are below 2^16. For runs shorter than that, x / run is x * (2^34 / run, rounded up)
+  // / 2^34 exactly for x below 2^17; a block crosses the end of a longer run at most once.
+  constexpr uint64_t kShortRun = uint64_t{1} << 16;
+  constexpr uint32_t kShift = 34;
+  if (runs_.run_elements >= kShortRun) {
+    const uint64_t crossing = runs_.run_elements - in_run;
+    for (size_t i = 0; i < positions.size(); ++i) {
+      const uint64_t gap = positions[i] >= crossing ? skipped : 0;
+      offsets[i] = static_cast<uint32_t>((positions[i] + gap) * element_bytes_);
+    }
+    return true;
+  }
+  const uint64_t inverse = (uint64_t{1} << kShift) / runs_.run_elements + 1;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const uint64_t run = (in_run + positions[i]) * inverse >> kShift;
+    offsets[i] = static_cast<uint32_t>((positions[i] + run * skipped) * element_bytes_);
+  }
+  return true;
+}
+
 Result<SegmentMap> SegmentMap::Create(MutableByteSpan region, uint64_t offset_bytes,
                                       const StridedRuns& runs, uint32_t element_bytes) {
   SegmentMap map;
@@ -136,6 +174,12 @@ Result<SegmentMap> SegmentMap::Create(MutableByteSpan region, uint64_t offset_by
                        ConstSegmentMap::Create(region, offset_bytes, runs, element_bytes));
   map.base_ = region.data() + offset_bytes;
   return map;
+}
+
+MutableByteSpan SegmentMap::Contiguous(uint64_t first, uint64_t count) const {
+  const ByteSpan bytes = source_.Contiguous(first, count);
+  if (bytes.empty()) return {};
+  return {base_ + (bytes.data() - source_.base_), bytes.size()};
 }
 
 void SegmentMap::Write(uint64_t first, ByteSpan bytes) const {

@@ -35,6 +35,13 @@ class ConstSegmentMap {
   // The memory of elements [first, first + count) where they lie side by side, else an empty span.
   ByteSpan Contiguous(uint64_t first, uint64_t count) const;
 
+  // Where the elements first + positions[i] (ascending, below first + count) lie, as bytes from
+  // Address(first). False, and `offsets` (as many as positions) meaningless, unless every 8-byte
+  // word of the canonical bytes from `first` on that holds one of them lies in memory in one piece
+  // and inside those `count` elements, and no offset needs more than 32 bits.
+  bool WordOffsets(uint64_t first, uint64_t count, std::span<const uint16_t> positions,
+                   uint32_t* offsets) const;
+
   // Copies elements [first, first + out.size() / element_bytes) to `out`, in slice order. `out`
   // holds whole elements.
   void Gather(uint64_t first, MutableByteSpan out) const;
@@ -60,6 +67,11 @@ class SegmentMap {
   uint32_t element_bytes() const { return source_.element_bytes(); }
   std::byte* Address(uint64_t element) const { return base_ + source_.OffsetBytes(element); }
   void Gather(uint64_t first, MutableByteSpan out) const { source_.Gather(first, out); }
+  MutableByteSpan Contiguous(uint64_t first, uint64_t count) const;
+  bool WordOffsets(uint64_t first, uint64_t count, std::span<const uint16_t> positions,
+                   uint32_t* offsets) const {
+    return source_.WordOffsets(first, count, positions, offsets);
+  }
 
   // Writes consecutive elements from `first` on, now. `bytes` holds whole elements in slice order.
   void Write(uint64_t first, ByteSpan bytes) const;

@@ -12,37 +12,64 @@
 #include <vector>
 
 #include "common/base/bytes.h"
+#include "common/memory/own_pages.h"
 
 namespace dws {
 
 // Lifecycle: filled by Append..., scattered any number of times, then destroyed or Cleared. The
-// target memory must stay mapped until then. Threads: one at a time; to stage in parallel give each
-// worker its own and Merge them.
+// target memory must stay mapped until then. Threads: one at a time, but Scatter... from many; to
+// stage in parallel give each worker its own, and take over what they hold.
 class StagedWrites {
  public:
+  // Where the next elements of an open run go: offset i to offsets[i], value i to values + i *
+  // element_bytes. Valid until its StagedWrites is merged, taken over or cleared.
+  struct Room {
+    uint32_t* offsets = nullptr;
+    std::byte* values = nullptr;
+    uint32_t left = 0;  // elements
+    size_t run = 0;
+  };
+
   StagedWrites() = default;
   StagedWrites(StagedWrites&& other) noexcept;
   StagedWrites& operator=(StagedWrites&& other) noexcept;
 
+  // Opens a run to be filled in place: values go to base + offset. element_bytes is 1, 2, 4 or 8.
+  Room Open(std::byte* base, uint32_t element_bytes, uint32_t element_count_max);
+  // The next `count` elements of the room are filled: they belong to the run from now on.
+  void Fill(Room& room, uint32_t count);
+  // Memory that Open takes.
+  static uint64_t RunBytes(uint32_t element_bytes, uint64_t element_count) {
+    return sizeof(Run) + element_count * (sizeof(uint32_t) + element_bytes);
+  }
+
   // Element i of `values` (packed, offsets.size() * element_bytes bytes) goes to base + offsets[i].
-  // Copies both. element_bytes is 1, 2, 4 or 8.
+  // Copies both.
   void Append(std::byte* base, uint32_t element_bytes, std::span<const uint32_t> offsets,
               ByteSpan values);
   // `bytes` go to `target`, contiguously.
   void AppendCopy(std::byte* target, ByteSpan bytes);
-  // Takes over what `other` holds, behind what is here; `other` is empty afterwards. No copying of
-  // values.
-  void Merge(StagedWrites&& other);
+
+  // Copies the runs [first, first + count) of `other` behind those here. Their values stay where
+  // they are: `other` must be given to TakeMemory before the runs are used.
+  void AppendRuns(const StagedWrites& other, size_t first, size_t count);
+  // Takes over the memory of `other`, which has no runs afterwards.
+  void TakeMemory(StagedWrites&& other);
   void Clear();
 
   // Memory held, for the staging cap.
   uint64_t size_bytes() const { return arena_bytes_ + runs_.size() * sizeof(Run); }
   size_t run_count() const { return runs_.size(); }
 
-  // Writes all, or runs [first, first + count), in the order they were appended: the last value of
-  // an address wins, unless parts are scattered in parallel. Allocates nothing, cannot fail.
-  void Scatter() const { Scatter(0, runs_.size()); }
-  void Scatter(size_t first, size_t count) const;
+  // Writes all, in the order of the runs: the last value of an address wins. Allocates nothing,
+  // cannot fail.
+  void Scatter() const;
+  // Adds up what the runs cost, for ScatterShare; nothing may be staged afterwards.
+  void Seal();
+  // Writes one of `share_count` (at least 1) parts of about equal cost, whatever the sizes of the
+  // runs. Shares may be written at the same time, if no address is written twice. Allocates
+  // nothing, cannot fail. Only after Seal.
+  void ScatterShare(size_t share, size_t share_count) const;
 
  private:
   struct Run {
@@ -51,17 +78,27 @@ class StagedWrites {
     const std::byte* values = nullptr;
     uint32_t count = 0;  // elements; bytes of a contiguous piece
     uint32_t element_bytes = 1;
+
+    uint64_t cost() const;  // in elements scattered
   };
   struct Chunk {
-    std::unique_ptr<std::byte[]> bytes;
+    OwnPages pages;                     // one of the two, by size
+    std::unique_ptr<std::byte[]> heap;  //
     size_t capacity = 0;
     size_t used = 0;
+
+    std::byte* bytes() const { return pages != nullptr ? pages.get() : heap.get(); }
   };
+
+  class Reader;
 
   // `size` bytes at a multiple of 8; they never move.
   std::byte* Allocate(size_t size);
+  // Writes `cost` elements' worth from `skip` elements behind the beginning of run `run` on.
+  void ScatterFrom(size_t run, uint64_t skip, uint64_t cost) const;
 
   std::vector<Run> runs_;
+  std::vector<uint64_t> cost_up_to_;  // the runs up to and with this one; empty until sealed
   std::vector<Chunk> chunks_;
   uint64_t arena_bytes_ = 0;
 };

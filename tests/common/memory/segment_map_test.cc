@@ -82,6 +82,64 @@ TEST_CASE("gathering, writing and staging agree with the definition on random la
   }
 }
 
+TEST_CASE("offsets of words are those of their elements, and words lie in one piece", "[memory]") {
+  const uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  int found = 0;
+  int refused = 0;
+  for (int round = 0; round < 400; ++round) {
+    const uint32_t width = 1u << (random() % 4);
+    const uint64_t lanes = 8 / width;
+    StridedRuns runs = RandomRuns(random);
+    if (round % 2 == 0) runs.run_elements *= lanes;
+    if (round % 5 == 0) runs.run_elements += 70'000 / lanes * lanes;
+    if (round % 7 == 0) runs.run_elements = 1;
+    runs.stride_elements = runs.run_elements + random() % 100;
+    std::vector<std::byte> region(ExtentBytes(runs, width));
+    const Result<SegmentMap> map = SegmentMap::Create(region, 0, runs, width);
+    REQUIRE(map.ok());
+    const uint64_t elements = map->element_count();
+    const uint64_t first = random() % elements / lanes * lanes;
+    const uint64_t count = std::min<uint64_t>(elements - first, 1 + random() % 65'536);
+    std::vector<uint16_t> positions;
+    for (uint64_t i = 0; i < count; ++i) {
+      if (random() % 50 == 0 || i + 1 == count) positions.push_back(static_cast<uint16_t>(i));
+    }
+    std::vector<uint32_t> offsets(positions.size());
+    const bool in_one_piece = !map->Contiguous(first, count).empty();
+    if (!map->WordOffsets(first, count, positions, offsets.data())) {
+      // The last position is in a tail, or words may lie in two runs.
+      CHECK((count % lanes != 0 || (!in_one_piece && runs.run_elements % lanes != 0)));
+      ++refused;
+      continue;
+    }
+    ++found;
+    for (size_t i = 0; i < positions.size(); ++i) {
+      REQUIRE(map->Address(first) + offsets[i] == map->Address(first + positions[i]));
+      const uint64_t word = first + positions[i] / lanes * lanes;
+      for (uint64_t lane = 0; lane < lanes; ++lane) {
+        REQUIRE(word + lane < first + count);
+        REQUIRE(map->Address(word + lane) == map->Address(word) + lane * width);
+      }
+    }
+  }
+  CHECK(found > 50);
+  CHECK(refused > 50);
+}
+
+TEST_CASE("elements that lie side by side are seen where they are", "[memory]") {
+  const StridedRuns runs{.run_elements = 10, .run_count = 3, .stride_elements = 16};
+  std::vector<std::byte> region(2 * 42);
+  const Result<SegmentMap> map = SegmentMap::Create(region, 0, runs, 2);
+  REQUIRE(map.ok());
+  CHECK(map->Contiguous(10, 10).data() == region.data() + 32);
+  CHECK(map->Contiguous(10, 10).size() == 20);
+  CHECK(map->Contiguous(9, 2).empty());
+  CHECK(map->Contiguous(29, 1).size() == 2);
+  CHECK(map->Contiguous(30, 0).empty());
+}
+
 TEST_CASE("a row shard in a fused projection is mapped without its neighbours", "[memory]") {
   // Columns 2..4 of a [4, 6] array of 2-byte elements.
   const Result<StridedRuns> runs = CoalesceRuns({4, 2}, {6, 1});

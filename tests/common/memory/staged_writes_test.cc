@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -52,7 +53,8 @@ TEST_CASE("a scatter that was interrupted can be repeated", "[memory]") {
     const std::vector<std::byte> value(8, static_cast<std::byte>(i + 1));
     staged.Append(memory.data(), 8, offsets, value);
   }
-  staged.Scatter(0, 3);
+  staged.Seal();
+  staged.ScatterShare(0, 3);
   staged.Scatter();
   const std::vector<std::byte> once = memory;
   staged.Scatter();
@@ -74,8 +76,8 @@ TEST_CASE("contiguous pieces are copied where they belong", "[memory]") {
   CHECK(memory[15] == std::byte{0});
 }
 
-TEST_CASE("values stay where they are while more is staged and merged", "[memory]") {
-  // Many chunks, an entry larger than a chunk, and merges in between.
+TEST_CASE("values stay where they are while more is staged and taken over", "[memory]") {
+  // Many chunks, an entry larger than a chunk, and other memory taken over in between.
   std::vector<std::byte> memory(8 << 20);
   std::vector<std::byte> expected(memory.size());
   StagedWrites all;
@@ -88,7 +90,8 @@ TEST_CASE("values stay where they are while more is staged and merged", "[memory
       std::copy(bytes.begin(), bytes.end(), expected.begin() + static_cast<ptrdiff_t>(at));
       at += size;
     }
-    all.Merge(std::move(staged));
+    all.AppendRuns(staged, 0, staged.run_count());
+    all.TakeMemory(std::move(staged));
     CHECK(staged.run_count() == 0);   // NOLINT: promised
     CHECK(staged.size_bytes() == 0);  // NOLINT
     all.AppendCopy(memory.data() + at, AsBytes("x"));
@@ -110,6 +113,87 @@ TEST_CASE("later runs win over earlier ones at the same address", "[memory]") {
   staged.Append(memory.data(), 2, offsets, AsBytes("cd"));
   staged.Scatter();
   CHECK(AsText(ByteSpan(memory).first(2)) == "cd");
+}
+
+TEST_CASE("a run is filled in its room, and only what was filled is written", "[memory]") {
+  std::vector<std::byte> memory(16, std::byte{'.'});
+  StagedWrites staged;
+  StagedWrites::Room one = staged.Open(memory.data(), 2, 3);
+  StagedWrites::Room other = staged.Open(memory.data() + 8, 1, 5);
+  const StagedWrites::Room unused = staged.Open(memory.data(), 8, 7);
+  CHECK(unused.left == 7);
+  one.offsets[0] = 0;
+  std::memcpy(one.values, "ab", 2);
+  staged.Fill(one, 1);
+  other.offsets[0] = 7;
+  other.offsets[1] = 0;
+  std::memcpy(other.values, "xy", 2);
+  staged.Fill(other, 2);
+  one.offsets[0] = 4;
+  std::memcpy(one.values, "cd", 2);
+  staged.Fill(one, 1);
+  CHECK(one.left == 1);
+  StagedWrites kept;
+  kept.AppendRuns(staged, 0, staged.run_count());
+  CHECK(kept.run_count() == 2);
+  kept.TakeMemory(std::move(staged));
+  kept.Scatter();
+  CHECK(AsText(memory) == "ab..cd..y......x");
+}
+
+TEST_CASE("shares write everything once, evenly, whatever the runs", "[memory]") {
+  const uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 30; ++round) {
+    // Runs of 1 to 3000 elements of random widths and pieces, each in an area of its own.
+    std::vector<std::byte> memory(size_t{4} << 20);
+    std::vector<std::byte> expected = memory;
+    StagedWrites staged;
+    uint64_t cost = 0;
+    for (size_t at = 0; at + 40'000 <= memory.size(); at += 40'000) {
+      const uint32_t width = 1u << (random() % 4);
+      const size_t most = random() % 3 == 0 ? 3000 : 3;
+      const size_t count = 1 + random() % most;
+      if (random() % 4 == 0) {
+        const std::vector<std::byte> bytes = RandomBytes(count * 8, random);
+        staged.AppendCopy(memory.data() + at, bytes);
+        std::copy(bytes.begin(), bytes.end(), expected.begin() + static_cast<ptrdiff_t>(at));
+        cost += CeilDiv(bytes.size(), 128);
+        continue;
+      }
+      std::vector<uint32_t> offsets(count);
+      for (size_t i = 0; i < count; ++i) offsets[i] = static_cast<uint32_t>(i * (1 + width));
+      const std::vector<std::byte> values = RandomBytes(count * width, random);
+      for (size_t i = 0; i < count; ++i) {
+        std::memcpy(expected.data() + at + offsets[i], values.data() + i * width, width);
+      }
+      staged.Append(memory.data() + at, width, offsets, values);
+      cost += count;
+    }
+    staged.Seal();
+    const size_t shares = 1 + random() % 40;
+    std::vector<size_t> order(shares);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::shuffle(order.begin(), order.end(), random);
+    for (const size_t share : order) {
+      const std::vector<std::byte> before = memory;
+      staged.ScatterShare(share, shares);
+      // What a share changes is at most its part: up to 128 bytes for each unit of its cost.
+      size_t changed = 0;
+      for (size_t i = 0; i < memory.size(); ++i) changed += memory[i] != before[i] ? 1 : 0;
+      CHECK(changed <= (cost / shares + 1) * 128);
+    }
+    REQUIRE(memory == expected);
+  }
+}
+
+TEST_CASE("nothing staged is nothing written, in any number of shares", "[memory]") {
+  StagedWrites staged;
+  staged.Seal();
+  staged.Scatter();
+  for (size_t share = 0; share < 3; ++share) staged.ScatterShare(share, 3);
+  CHECK(staged.run_count() == 0);
 }
 
 }  // namespace

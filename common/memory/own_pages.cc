@@ -1,0 +1,36 @@
+#include "common/memory/own_pages.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+
+#include "common/base/check.h"
+
+namespace dws {
+namespace {
+
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+}  // namespace
+
+void OwnPagesRelease::operator()(std::byte* bytes) const { ::munmap(bytes, size); }
+
+OwnPages AllocateOwnPages(size_t size) {
+  size = (size + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  // One huge page more than needed, so that an aligned range lies inside; the rest goes back.
+  const size_t mapped_size = size + kHugePageBytes;
+  void* const mapped =
+      ::mmap(nullptr, mapped_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  DWS_CHECK(mapped != MAP_FAILED);
+  std::byte* const begin = static_cast<std::byte*>(mapped);
+  const size_t misaligned = reinterpret_cast<uintptr_t>(begin) % kHugePageBytes;
+  const size_t front = misaligned == 0 ? 0 : kHugePageBytes - misaligned;
+  if (front != 0) ::munmap(begin, front);
+  if (front != kHugePageBytes) ::munmap(begin + front + size, kHugePageBytes - front);
+  std::byte* const bytes = begin + front;
+  // A wish: where huge pages are off, small ones do.
+  ::madvise(bytes, size, MADV_HUGEPAGE);
+  return OwnPages(bytes, OwnPagesRelease{size});
+}
+
+}  // namespace dws
