@@ -56,6 +56,7 @@ Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options,
     object_bytes = chunk.object_bytes();
     Spool::Options sized = options;
     sized.size_bytes_max = object_bytes;
+    sized.size_bytes_expected = object_bytes;
     if (options.progress != nullptr) options.progress->total_bytes += object_bytes;
     spool.emplace(std::move(sized));
   }

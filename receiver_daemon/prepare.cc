@@ -169,9 +169,11 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job) {
                          ToString(prepared.state_token), ToString(object.manifest.state_token));
   }
 
-  StagedDelta staged =
-      StageDelta(job.weights, job.rank, object.manifest, object.frames, spool, job.state().slices,
-                 options_.staging_bytes_max / job.target.ranks.size(), pool_);
+  // What is spooled in memory stays there while the writes are staged: one cap for both.
+  const uint64_t bytes_max = options_.staging_bytes_max / job.target.ranks.size();
+  const uint64_t spooled = spool.on_disk() ? 0 : std::min(spool.size_bytes(), bytes_max);
+  StagedDelta staged = StageDelta(job.weights, job.rank, object.manifest, object.frames, spool,
+                                  job.state().slices, bytes_max - spooled, pool_);
   prepared.writes = std::move(staged.writes);
   std::vector<RankSlice> rejected;
   for (const RejectedSlice& slice : staged.rejected) rejected.push_back(slice.slice);
@@ -240,8 +242,12 @@ Result<PreparedRank> Preparer::FromDescription(const Job& job) {
 
 Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared) {
   const TimePoint begin = clock_.Now();
+  Spool::Options spool_options = SpoolOptions(job);
+  for (const RankSlice slice : slices) {
+    spool_options.size_bytes_expected += job.layout().slice(slice).size_bytes();
+  }
   DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank, job.layout(),
-                                                            slices, SpoolOptions(job)));
+                                                            slices, std::move(spool_options)));
   prepared.fetch += clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");
   prepared.fetched_bytes += full.spool.size_bytes();

@@ -8,13 +8,22 @@
 #include <cerrno>
 
 namespace dws {
+namespace {
+
+// Room for a transfer of unknown size, to begin with.
+constexpr uint64_t kUnknownBytes = uint64_t{1} << 20;
+
+}  // namespace
 
 Status Spool::Append(ByteSpan bytes) {
   if (bytes.size() > options_.size_bytes_max - size_bytes_) {
     return DataLossError("a sender sent more than the {} bytes it announced",
                          options_.size_bytes_max);
   }
-  if (!on_disk() && size_bytes_ + bytes.size() > options_.memory_bytes_max) {
+  // To the file at once when it is known to end there. What stays in memory is room taken once:
+  // a vector that grows holds its bytes twice for a while.
+  const bool too_large = options_.size_bytes_expected > options_.memory_bytes_max;
+  if (!on_disk() && (too_large || size_bytes_ + bytes.size() > options_.memory_bytes_max)) {
     DWS_RETURN_IF_ERROR(OpenFile());
     DWS_RETURN_IF_ERROR(WriteFile(memory_, 0));
     memory_ = {};
@@ -22,6 +31,12 @@ Status Spool::Append(ByteSpan bytes) {
   if (on_disk()) {
     DWS_RETURN_IF_ERROR(WriteFile(bytes, size_bytes_));
   } else {
+    if (memory_.empty()) {
+      const uint64_t about = options_.size_bytes_expected != 0
+                                 ? options_.size_bytes_expected + options_.size_bytes_expected / 64
+                                 : kUnknownBytes;
+      memory_.reserve(std::min({about, options_.size_bytes_max, options_.memory_bytes_max}));
+    }
     memory_.insert(memory_.end(), bytes.begin(), bytes.end());
   }
   size_bytes_ += bytes.size();

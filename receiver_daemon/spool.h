@@ -21,6 +21,7 @@ class Spool {
     std::string folder;                    // for the file
     uint64_t memory_bytes_max = 0;         // above: everything goes to the file
     uint64_t size_bytes_max = 0;           // what the sender announced, at most
+    uint64_t size_bytes_expected = 0;      // about; 0: unknown
     TransferProgress* progress = nullptr;  // not owned; told of every byte that arrives
   };
 

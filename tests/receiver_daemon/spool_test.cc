@@ -49,6 +49,23 @@ TEST_CASE("nothing outside a spool is read, nothing beyond its size appended", "
   CHECK(absl::IsDataLoss(spool.Read(1, ~uint64_t{0}, buffer).status()));
 }
 
+TEST_CASE("a transfer that will not fit memory goes to disk from its first byte", "[spool]") {
+  const TempFolder folder;
+  Spool spool({.folder = folder.path(),
+               .memory_bytes_max = 100,
+               .size_bytes_max = 1000,
+               .size_bytes_expected = 101});
+  REQUIRE(spool.Append(Bytes(10, 5)).ok());
+  CHECK(spool.on_disk());
+  std::vector<std::byte> buffer;
+  const auto read = spool.Read(0, 10, buffer);
+  REQUIRE(read.ok());
+  CHECK(std::vector<std::byte>(read->begin(), read->end()) == Bytes(10, 5));
+  // What is expected is no promise.
+  REQUIRE(spool.Append(Bytes(500, 6)).ok());
+  CHECK(spool.size_bytes() == 510);
+}
+
 TEST_CASE("a spool that cannot have its file says where", "[spool]") {
   Spool spool({.folder = "/nonexistent/folder", .memory_bytes_max = 0, .size_bytes_max = 64});
   const Status status = spool.Append(Bytes(1, 0));
