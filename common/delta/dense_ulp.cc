@@ -14,14 +14,14 @@ uint64_t UnZigZag(uint64_t value) { return (value >> 1) ^ (0 - (value & 1)); }
 
 }  // namespace
 
-DenseUlpPlan PlanDenseUlp(DType dtype, const BlockChanges& changes, uint32_t element_count) {
+void PlanDenseUlp(DType dtype, const BlockChanges& changes, uint32_t element_count,
+                  DenseUlpPlan& plan) {
   const uint32_t element_bits = ElementBytes(dtype) * 8;
-  DenseUlpPlan plan{.values = std::vector<uint64_t>(element_count), .coding = {}};
+  plan.values.assign(element_count, 0);
   for (size_t i = 0; i < changes.size(); ++i) {
     plan.values[changes.positions[i]] = ZigZag(SignedStep(changes.steps[i], element_bits));
   }
   plan.coding = ChooseValueCoding(plan.values);
-  return plan;
 }
 
 EncodedBlock WriteDenseUlp(const DenseUlpPlan& plan, uint32_t nnz) {

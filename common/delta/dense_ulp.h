@@ -13,6 +13,7 @@
 
 namespace dws {
 
+// Reused from block to block to keep its memory.
 struct DenseUlpPlan {
   std::vector<uint64_t> values;  // zigzag of each element's step
   ValueCoding coding;
@@ -20,7 +21,8 @@ struct DenseUlpPlan {
   uint64_t PayloadBytes() const { return CeilDiv(coding.bits, 8); }
 };
 
-DenseUlpPlan PlanDenseUlp(DType dtype, const BlockChanges& changes, uint32_t element_count);
+void PlanDenseUlp(DType dtype, const BlockChanges& changes, uint32_t element_count,
+                  DenseUlpPlan& plan);
 EncodedBlock WriteDenseUlp(const DenseUlpPlan& plan, uint32_t nnz);
 
 // No plan for `element_count` elements is smaller.

@@ -16,7 +16,8 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
   PlanSplitRice(dtype, changes, split_rice);
   // Among equals the mode with the smaller number wins, so dense ulp has to be strictly smaller.
   if (split_rice.PayloadBytes() > DenseUlpBytesMin(element_count)) {
-    const DenseUlpPlan dense = PlanDenseUlp(dtype, changes, element_count);
+    DenseUlpPlan& dense = scratch.dense_ulp;
+    PlanDenseUlp(dtype, changes, element_count, dense);
     if (dense.PayloadBytes() < split_rice.PayloadBytes()) {
       return WriteDenseUlp(dense, static_cast<uint32_t>(changes.size()));
     }

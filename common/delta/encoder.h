@@ -8,6 +8,7 @@
 #include "common/base/bytes.h"
 #include "common/delta/block.h"
 #include "common/delta/class_split.h"
+#include "common/delta/dense_ulp.h"
 #include "common/delta/split_rice.h"
 #include "common/model/tensor_spec.h"
 
@@ -33,6 +34,7 @@ EncodedBlock EncodeFullBlock(DType dtype, ByteSpan block, bool zstd);
 // What encoding of one block after the other reuses: a worker has one.
 struct EncodeScratch {
   SplitRicePlan split_rice;
+  DenseUlpPlan dense_ulp;
   ClassSplitPlan class_split;
 };
 

@@ -1,8 +1,10 @@
 #include "common/delta/values.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+
+#include "common/base/instruction_set.h"
+#include "common/delta/kernels/value_cost.h"
 
 namespace dws {
 namespace {
@@ -14,14 +16,18 @@ struct Spread {
 };
 
 Spread Measure(std::span<const uint64_t> values) {
-  std::array<uint32_t, 65> widths{};
-  Spread spread;
-  for (const uint64_t value : values) {
-    ++widths[static_cast<size_t>(std::bit_width(value))];
-    spread.max = std::max(spread.max, value);
+  const InstructionSet set = ActiveInstructionSet();
+  Spread spread{.max = kernels::MaxValue(set, values.data(), values.size())};
+  // The narrowest width that more than half of the values fit.
+  uint32_t end = static_cast<uint32_t>(std::bit_width(spread.max));
+  while (spread.median_width < end) {
+    const uint32_t middle = (spread.median_width + end) / 2;
+    if (kernels::CountNarrow(set, values.data(), values.size(), middle) > values.size() / 2) {
+      end = middle;
+    } else {
+      spread.median_width = middle + 1;
+    }
   }
-  size_t below = widths[0];
-  while (below <= values.size() / 2) below += widths[++spread.median_width];
   return spread;
 }
 
@@ -33,18 +39,13 @@ uint32_t EscapeWidth(uint64_t max, uint32_t width) {
 }
 
 ValueCoding RiceCoding(std::span<const uint64_t> values, uint64_t max, uint32_t width) {
-  uint64_t quotients = 0;
-  uint64_t escapes = 0;
-  for (const uint64_t value : values) {
-    const uint64_t quotient = std::min<uint64_t>(value >> width, ValueCoding::kQuotientMax);
-    quotients += quotient;
-    escapes += quotient / ValueCoding::kQuotientMax;
-  }
+  const kernels::QuotientSum sum = kernels::SumQuotients(
+      ActiveInstructionSet(), values.data(), values.size(), width, ValueCoding::kQuotientMax);
   const uint32_t escape_width = EscapeWidth(max, width);
   return {.width = width,
           .fixed = false,
           .escape_width = escape_width,
-          .bits = values.size() * (width + 1) + quotients + escapes * escape_width};
+          .bits = values.size() * (width + 1) + sum.quotients + sum.at_limit * escape_width};
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+// The inner loops of choosing how numbers are coded (FORMAT.md, "Values"): in dense blocks they see
+// every element. Once for each instruction set that gains by it; all compute the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/instruction_set.h"
+
+namespace dws::kernels {
+
+// The machine has `set`, in all functions.
+
+// The largest of `count` values; 0 of none.
+uint64_t MaxValue(InstructionSet set, const uint64_t* values, size_t count);
+
+// How many of `count` values are below 2^width, width at most 64.
+size_t CountNarrow(InstructionSet set, const uint64_t* values, size_t count, uint32_t width);
+
+// What quotients value >> width, width below 64, add up to when those above `limit` count as
+// `limit`, and how many reach it.
+struct QuotientSum {
+  uint64_t quotients = 0;
+  uint64_t at_limit = 0;
+
+  friend bool operator==(const QuotientSum&, const QuotientSum&) = default;
+};
+QuotientSum SumQuotients(InstructionSet set, const uint64_t* values, size_t count, uint32_t width,
+                         uint64_t limit);
+
+// The variants.
+uint64_t MaxValueAvx512(const uint64_t* values, size_t count);
+size_t CountNarrowAvx512(const uint64_t* values, size_t count, uint32_t width);
+QuotientSum SumQuotientsAvx512(const uint64_t* values, size_t count, uint32_t width,
+                               uint64_t limit);
+
+}  // namespace dws::kernels

@@ -1,0 +1,49 @@
+// Every instruction set counts the same costs.
+#include "common/delta/kernels/value_cost.h"
+
+#include <algorithm>
+#include <bit>
+#include <catch2/catch.hpp>
+
+#include "tests/common/delta/samples.h"
+
+namespace dws::kernels {
+namespace {
+
+using samples::Random;
+
+constexpr InstructionSet kAllSets[] = {InstructionSet::kPortable, InstructionSet::kAvx2,
+                                       InstructionSet::kAvx512};
+
+}  // namespace
+
+TEST_CASE("every instruction set counts the same costs of values", "[delta][kernels]") {
+  Random random(samples::TestSeed());
+  for (size_t count = 0; count < 200; ++count) {
+    std::vector<uint64_t> values(count);
+    for (uint64_t& value : values) value = random.Next() >> random.Below(65) % 64;
+    if (count > 3) values[random.Below(count)] = 0;
+    if (count > 50) values[random.Below(count)] = ~uint64_t{0};
+    for (uint32_t width = 0; width <= 64; ++width) {
+      uint64_t max = 0;
+      size_t narrow = 0;
+      QuotientSum sum;
+      for (const uint64_t value : values) {
+        max = std::max(max, value);
+        narrow += static_cast<uint32_t>(std::bit_width(value)) <= width ? 1 : 0;
+        const uint64_t quotient = std::min<uint64_t>(width == 64 ? 0 : value >> width, 16);
+        sum.quotients += quotient;
+        sum.at_limit += quotient / 16;
+      }
+      for (const InstructionSet set : kAllSets) {
+        if (set > MachineInstructionSet()) continue;
+        INFO(ToString(set) << ": " << count << " values, width " << width);
+        REQUIRE(MaxValue(set, values.data(), count) == max);
+        REQUIRE(CountNarrow(set, values.data(), count, width) == narrow);
+        if (width < 64) REQUIRE(SumQuotients(set, values.data(), count, width, 16) == sum);
+      }
+    }
+  }
+}
+
+}  // namespace dws::kernels
