@@ -104,7 +104,7 @@ Status TakeFrame(const v1::FullFrame& message, const RankLayout& layout,
 }  // namespace
 
 Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, WeightVersion version,
-                              Spool::Options options) {
+                              DeltaProfile profile, Spool::Options options) {
   std::optional<Spool> spool;
   uint64_t object_bytes = 0;
   Attempts attempts(calls_);
@@ -115,6 +115,7 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
     request.set_base_version(base.value());
     request.set_version(version.value());
     request.set_offset(had);
+    request.set_class_split(profile == DeltaProfile::kWan);
     ActiveCalls::Call call(calls_, TransferTimeout(object_bytes - had));
     const auto reader = stub_->Fetch(call.context(), request);
     v1::FetchChunk chunk;

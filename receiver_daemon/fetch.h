@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/model/delta_profile.h"
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/active_calls.h"
 #include "receiver_daemon/sender_group.h"
@@ -24,7 +25,7 @@ class Fetcher {
       : stub_(std::move(stub)), calls_(calls), check_peer_(std::move(check_peer)) {}
 
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
-                       Spool::Options options);
+                       DeltaProfile profile, Spool::Options options);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
   Result<FetchedFull> Full(const StreamId& stream, WeightVersion version, const RankLayout& layout,
                            std::span<const RankSlice> slices, Spool::Options options);

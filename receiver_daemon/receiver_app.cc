@@ -132,6 +132,7 @@ Status ReceiverApp::Impl::Start() {
           .job_id = options_.job_id,
           .receiver_id = options_.receiver_id,
           .tls = {.credentials = credentials_, .server_name = options_.tls_server_name},
+          .profile = options_.profile,
           .pulse = &worker_pulse_},
       *subscription_, clock_);
   DWS_RETURN_IF_ERROR(StartEngineSide());

@@ -10,6 +10,7 @@
 
 #include "common/base/pulse.h"
 #include "common/base/status.h"
+#include "common/model/delta_profile.h"
 #include "common/model/limits.h"
 #include "common/service/security/tls_files.h"
 #include "proto/admin.pb.h"
@@ -27,7 +28,8 @@ struct ReceiverOptions {
   std::string ports_file;  // empty: none
   bool insecure = false;   // listen beyond loopback
   uint64_t staging_bytes = limits::kStagingBytesDefault;
-  size_t threads = 1;           // besides the worker
+  size_t threads = 1;  // besides the worker
+  ProfileChoice profile = ProfileChoice::kAuto;
   TlsFiles tls;                 // none: plain
   std::string tls_server_name;  // expected in senders' certificates; empty: the host dialled
   std::vector<std::string> allow_users;  // names or uids (unix_socket.h)

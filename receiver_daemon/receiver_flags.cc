@@ -47,6 +47,10 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  AddProfileFlag(
+      app, options.profile,
+      "Deltas to ask for: the smallest (wan), the cheapest to apply (fast), by the speed "
+      "of the link (auto)");
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
       ->type_name("PATH");
   app.add_flag("--insecure", options.insecure,

@@ -11,6 +11,7 @@
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/active_calls.h"
 #include "receiver_daemon/fetch.h"
+#include "receiver_daemon/link_speed.h"
 #include "receiver_daemon/sender_channel.h"
 #include "receiver_daemon/subscription.h"
 #include "receiver_daemon/sync_call.h"
@@ -37,6 +38,7 @@ class SyncLink {
   // Of what this sender's rank publishes.
   Fetcher fetcher(TrainerRank rank);
   ActiveCalls& calls() { return calls_; }
+  LinkSpeed& speed() { return speed_; }
 
  private:
   Status OnMessage(const v1::SyncDown& message, const Peer& peer);
@@ -53,6 +55,7 @@ class SyncLink {
   const Clock& clock_;
   SenderChannel channel_;
   ActiveCalls calls_;
+  LinkSpeed speed_;
 
   Mutex mutex_;
   CondVar done_;

@@ -9,7 +9,7 @@
 namespace dws {
 
 SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock)
-    : pulse_(options.pulse) {
+    : pulse_(options.pulse), profile_(options.profile), clock_(clock) {
   for (uint32_t i = 0; i < options.addresses.size(); ++i) {
     links_.push_back(std::make_unique<SyncLink>(
         SenderIndex(i), options.addresses[i],
@@ -54,9 +54,13 @@ SyncLink& SyncLinks::Link(const SyncTarget& target, TrainerRank rank) {
 Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                                      Spool::Options spool) {
   const PulseWait wait(pulse_);
-  return Link(target, rank)
-      .fetcher(rank)
-      .Object(target.stream, base, target.version, std::move(spool));
+  SyncLink& link = Link(target, rank);
+  const DeltaProfile profile = link.speed().Choose(profile_);
+  const TimePoint began = clock_.Now();
+  auto object =
+      link.fetcher(rank).Object(target.stream, base, target.version, profile, std::move(spool));
+  if (object.ok()) link.speed().Add(object->size_bytes(), clock_.Now() - began);
+  return object;
 }
 
 Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank rank) {

@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/pulse.h"
+#include "common/model/delta_profile.h"
 #include "receiver_daemon/sender_channel.h"
 #include "receiver_daemon/sender_group.h"
 #include "receiver_daemon/subscription.h"
@@ -26,6 +27,7 @@ class SyncLinks final : public SenderGroup {
     std::string job_id;
     std::string receiver_id;
     SenderTls tls = {};
+    ProfileChoice profile = ProfileChoice::kAuto;
     Pulse* pulse = nullptr;  // waits while a transfer is waited for
   };
 
@@ -54,6 +56,8 @@ class SyncLinks final : public SenderGroup {
   SyncLink& Link(const SyncTarget& target, TrainerRank rank);
 
   Pulse* const pulse_;
+  const ProfileChoice profile_;
+  const Clock& clock_;
   std::vector<std::unique_ptr<SyncLink>> links_;
   Mutex mutex_;
   CondVar stopped_;

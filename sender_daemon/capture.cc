@@ -41,15 +41,19 @@ struct alignas(128) Capture::Scratch {
   }
 };
 
-Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version)
+Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, DeltaProfile profile)
     : snapshot_(snapshot),
       pool_(pool),
       version_(version),
+      profile_(profile),
       blocks_(snapshot.layout().block_count()),
       block_differences_(snapshot.layout().block_count()),
       captured_(snapshot.layout().block_count()),
       scratch_(pool.worker_count()) {
   snapshot_.gate().BeginCapture();
+  if (profile_ == DeltaProfile::kWan && snapshot_.version().has_value()) {
+    split_blocks_.resize(blocks_.size());
+  }
 }
 
 Capture::~Capture() {
@@ -73,6 +77,12 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   blocks_[number] =
       EncodeSteps(slice.dtype, scratch.changes,
                   static_cast<uint32_t>(before.size() / ElementBytes(slice.dtype)), scratch.encode);
+  if (const ClassTable* const table = snapshot_.class_tables().Find(ref.slice);
+      table != nullptr && !split_blocks_.empty()) {
+    split_blocks_[number] = EncodeClassSplit(slice.dtype, scratch.changes, blocks_[number], before,
+                                             *table, scratch.encode)
+                                .value_or(EncodedBlock());
+  }
   scratch.differ.Update(before);
 }
 
@@ -143,6 +153,14 @@ Result<CapturedVersion> Capture::Finish() {
       result.after[s] += block_differences_[b];
       result.nnz += blocks_[b].nnz;
     }
+  }
+  if (!split_blocks_.empty()) {
+    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+      const ClassTable* const table = snapshot_.class_tables().Find(RankSlice(s));
+      result.class_tables.push_back(table == nullptr ? std::nullopt : std::optional(*table));
+    }
+    result.split_blocks = std::move(split_blocks_);
+    snapshot_.class_tables().Learn(snapshot_, blocks_, version_, pool_);
   }
   if (result.base.has_value()) result.blocks = std::move(blocks_);
   snapshot_.SetVersion(version_, result.after);

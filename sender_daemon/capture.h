@@ -11,6 +11,8 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/delta/block.h"
+#include "common/model/class_table.h"
+#include "common/model/delta_profile.h"
 #include "common/model/digest.h"
 #include "common/model/weight_version.h"
 #include "sender_daemon/snapshot.h"
@@ -27,6 +29,10 @@ struct CapturedVersion {
   std::vector<Digest> before;        // by rank slice
   std::vector<Digest> after;
   uint64_t nnz = 0;
+  // Profile wan: the blocks that are smaller class-split, by rank block number, the others empty;
+  // and the tables of their slices, by rank slice. Else both empty.
+  std::vector<EncodedBlock> split_blocks;
+  std::vector<std::optional<ClassTable>> class_tables;
 };
 
 // One version in the making. Lifecycle: Begin (takes the snapshot's gate), Blocks any number of
@@ -34,7 +40,9 @@ struct CapturedVersion {
 // time.
 class Capture {
  public:
-  Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version);
+  // Profile wan: blocks are class-split besides.
+  Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version,
+          DeltaProfile profile = DeltaProfile::kFast);
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -64,11 +72,13 @@ class Capture {
   Snapshot& snapshot_;
   ThreadPool& pool_;
   const WeightVersion version_;
+  const DeltaProfile profile_;
   bool open_ = true;
-  std::vector<EncodedBlock> blocks_;       // by rank block number
-  std::vector<Digest> block_differences_;  // by rank block number
-  std::vector<uint8_t> captured_;          // by rank block number
-  std::vector<Scratch> scratch_;           // by worker
+  std::vector<EncodedBlock> blocks_;        // by rank block number
+  std::vector<EncodedBlock> split_blocks_;  // the same; empty unless profile wan
+  std::vector<Digest> block_differences_;   // by rank block number
+  std::vector<uint8_t> captured_;           // by rank block number
+  std::vector<Scratch> scratch_;            // by worker
 };
 
 // Every block of a layout, in order.

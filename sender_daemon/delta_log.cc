@@ -13,11 +13,11 @@ DeltaLog::DeltaLog(RankLayout layout, DeltaLogLimits limits)
 
 void DeltaLog::Append(RetainedVersionPtr version) {
   MutexLock lock(mutex_);
-  bytes_ += version->object.size();
+  bytes_ += version->retained_bytes();
   versions_.push_back(std::move(version));
   while (versions_.size() > 1 &&
          (bytes_ > limits_.bytes_max || versions_.size() > limits_.versions_max)) {
-    bytes_ -= versions_.front()->object.size();
+    bytes_ -= versions_.front()->retained_bytes();
     versions_.pop_front();
   }
   appended_.NotifyAll();
@@ -80,10 +80,16 @@ Status DeltaLog::WaitFor(WeightVersion version, Duration timeout) const {
   return OkStatus();
 }
 
-Result<ObjectPtr> DeltaLog::Object(WeightVersion base, WeightVersion target) {
+Result<ObjectPtr> DeltaLog::Object(WeightVersion base, WeightVersion target, DeltaProfile profile) {
   DWS_ASSIGN_OR_RETURN(const auto chain, Chain(base, target));
-  if (chain.size() == 1) {
-    return ObjectPtr(chain.front(), &chain.front()->object);  // shares the version's ownership
+  if (profile == DeltaProfile::kWan) {
+    MutexLock lock(mutex_);
+    if (!wan_asked_.has_value() || *wan_asked_ < target) wan_asked_ = target;
+  }
+  if (chain.size() == 1) {  // shares the version's ownership
+    const RetainedVersionPtr& version = chain.front();
+    const bool split = profile == DeltaProfile::kWan && !version->split_object.empty();
+    return ObjectPtr(version, split ? &version->split_object : &version->object);
   }
   {
     MutexLock lock(mutex_);
@@ -97,6 +103,12 @@ Result<ObjectPtr> DeltaLog::Object(WeightVersion base, WeightVersion target) {
   composed_.push_back({.base = base, .target = target, .object = object});
   if (composed_.size() > limits::kComposedCacheMax) composed_.pop_front();
   return object;
+}
+
+bool DeltaLog::WanAsked() const {
+  MutexLock lock(mutex_);
+  return wan_asked_.has_value() && !versions_.empty() &&
+         versions_.back()->version.value() - wan_asked_->value() <= limits::kWanAskedVersions;
 }
 
 }  // namespace dws

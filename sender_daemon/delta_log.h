@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/model/delta_profile.h"
 #include "common/model/layout.h"
 #include "sender_daemon/retained_version.h"
 
@@ -43,8 +45,13 @@ class DeltaLog {
   Status WaitFor(WeightVersion version, Duration timeout) const;
 
   // The object base -> target: the retained one, or a squash of several, composed once and kept for
-  // others.
-  Result<ObjectPtr> Object(WeightVersion base, WeightVersion target);
+  // others. Wan: the class-split one where there is one (never of a squash: steps compose, ranks do
+  // not), and it is remembered that somebody asked.
+  Result<ObjectPtr> Object(WeightVersion base, WeightVersion target,
+                           DeltaProfile profile = DeltaProfile::kFast);
+
+  // Whether a receiver asked for profile wan lately.
+  bool WanAsked() const;
 
  private:
   struct Composed {
@@ -59,7 +66,8 @@ class DeltaLog {
   mutable CondVar appended_;
   std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);
   uint64_t bytes_ GUARDED_BY(mutex_) = 0;
-  std::deque<Composed> composed_ GUARDED_BY(mutex_);  // newest last
+  std::optional<WeightVersion> wan_asked_ GUARDED_BY(mutex_);  // for this version, last
+  std::deque<Composed> composed_ GUARDED_BY(mutex_);           // newest last
 };
 
 // One object for the changes of `chain`, whose versions follow each other. Exact: steps of

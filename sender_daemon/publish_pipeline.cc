@@ -24,12 +24,27 @@ std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedV
     bool touched = false;
     for (const EncodedBlock& block : blocks) touched |= block.mode != BlockMode::kEmpty;
     if (!touched) continue;
-    slices.push_back({.slice = RankSlice(s),
-                      .before = captured.before[s],
-                      .after = captured.after[s],
-                      .blocks = blocks});
+    slices.push_back(
+        {.slice = RankSlice(s),
+         .before = captured.before[s],
+         .after = captured.after[s],
+         .blocks = blocks,
+         .classes = captured.class_tables.empty() ? std::nullopt : captured.class_tables[s]});
   }
   return slices;
+}
+
+// The object of profile wan; empty when no block is smaller class-split. Uses the blocks up.
+std::vector<std::byte> SealSplit(const RankLayout& layout, const DeltaManifest& identity,
+                                 CapturedVersion& captured, uint64_t& split_bytes) {
+  split_bytes = 0;
+  for (size_t b = 0; b < captured.split_blocks.size(); ++b) {
+    if (captured.split_blocks[b].mode == BlockMode::kEmpty) continue;
+    split_bytes += captured.split_blocks[b].payload.size();
+    captured.blocks[b] = std::move(captured.split_blocks[b]);
+  }
+  if (split_bytes == 0) return {};
+  return BuildObject(identity, TouchedSlices(layout, captured));
 }
 
 }  // namespace
@@ -57,6 +72,9 @@ RetainedVersionPtr Seal(SealJob job) {
     auto header = ParseObjectHeader(sealed->object);
     auto manifest = ParseObjectManifest(sealed->object, layout);
     DWS_CHECK(header.ok() && manifest.ok());  // we built it a moment ago
+    sealed->split_object =
+        SealSplit(layout, sealed->manifest, captured,
+                  sealed->payload_bytes[static_cast<size_t>(BlockMode::kClassSplit)]);
     sealed->header = *header;
     sealed->manifest = *std::move(manifest);
   }
@@ -166,6 +184,7 @@ bool PublishPipeline::Process(SealJob job) {
   LogInfo("published", {{"version", sealed->version.value()},
                         {"nnz", sealed->nnz},
                         {"wire_bytes", sealed->object.size()},
+                        {"wan_bytes", sealed->split_object.size()},
                         {"full_bytes", state->layout().size_bytes()},
                         {"capture_ms", sealed->capture_seconds * 1e3}});
   outputs_.announce(state);

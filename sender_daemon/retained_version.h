@@ -22,13 +22,17 @@ struct RetainedVersion {
   WeightVersion version;
   std::optional<WeightVersion> base;  // absent: no delta leads here, full tensors only
   std::vector<std::byte> object;      // empty without a base
+  // The same changes with class-split blocks, for links of profile wan; empty when there is none.
+  std::vector<std::byte> split_object;
   ObjectHeader header;
   DeltaManifest manifest;     // of the object; identity only without a base
   std::vector<Digest> after;  // by rank slice
   uint64_t nnz = 0;
-  std::array<uint64_t, kBlockModes> payload_bytes = {};  // of the object's blocks, by mode
+  std::array<uint64_t, kBlockModes> payload_bytes = {};  // of both objects' blocks, by mode
   double capture_seconds = 0;                            // of all passes over the trainer's memory
   TimePoint accepted_at;                                 // when the trainer's Publish arrived
+
+  uint64_t retained_bytes() const { return object.size() + split_object.size(); }
 
   // The encoded blocks [first_block, first_block + blocks.size()) of one slice into `blocks`;
   // kEmpty where this version changed nothing. The views look into `object`. DATA_LOSS: our own

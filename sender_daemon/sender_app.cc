@@ -92,6 +92,7 @@ Status SenderApp::StartParts() {
                               .trainer_rank = TrainerRank(options_.trainer_rank),
                               .log_limits = {.bytes_max = options_.retain_bytes,
                                              .versions_max = options_.retain_versions},
+                              .profile = options_.profile,
                               .epoch_floor = RankEpoch(EpochFloor())},
       TrainerSession::Parts{.clock = &clock_,
                             .executor = trainer_executor_.get(),

@@ -43,6 +43,7 @@ struct SenderOptions {
   std::string ports_file;  // empty: none
   uint64_t retain_bytes = uint64_t{1} << 30;
   size_t retain_versions = 64;
+  ProfileChoice profile = ProfileChoice::kAuto;
   size_t threads = 1;  // for captures
   bool insecure = false;
   TlsFiles tls;                          // none: plain

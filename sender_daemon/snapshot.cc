@@ -37,7 +37,8 @@ Snapshot::Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes,
       bytes_(bytes),
       size_bytes_(size_bytes),
       offsets_(std::move(offsets)),
-      digests_(layout_.slice_count()) {}
+      digests_(layout_.slice_count()),
+      class_tables_(layout_.slice_count()) {}
 
 Snapshot::~Snapshot() { ::munmap(bytes_, size_bytes_); }
 

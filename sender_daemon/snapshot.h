@@ -13,6 +13,7 @@
 #include "common/model/digest.h"
 #include "common/model/layout.h"
 #include "common/model/weight_version.h"
+#include "sender_daemon/class_tables.h"
 #include "sender_daemon/snapshot_gate.h"
 
 namespace dws {
@@ -40,6 +41,9 @@ class Snapshot {
   const std::vector<Digest>& digests() const { return digests_; }
   void SetVersion(WeightVersion version, std::vector<Digest> digests);
 
+  // How the next version's blocks may be class-split.
+  ClassTables& class_tables() { return class_tables_; }
+
  private:
   Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes, std::vector<size_t> offsets);
 
@@ -50,6 +54,7 @@ class Snapshot {
   SnapshotGate gate_;
   std::optional<WeightVersion> version_;
   std::vector<Digest> digests_;
+  ClassTables class_tables_;
 };
 
 }  // namespace dws

@@ -130,8 +130,10 @@ Result<std::vector<RankSlice>> ParseSlices(const v1::FetchFullRequest& request,
 
 Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& request) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
-  DWS_ASSIGN_OR_RETURN(ObjectPtr object, state->log->Object(WeightVersion(request.base_version()),
-                                                            WeightVersion(request.version())));
+  const DeltaProfile profile = request.class_split() ? DeltaProfile::kWan : DeltaProfile::kFast;
+  DWS_ASSIGN_OR_RETURN(ObjectPtr object,
+                       state->log->Object(WeightVersion(request.base_version()),
+                                          WeightVersion(request.version()), profile));
   const uint64_t size = object->size();
   if (request.offset() > size || request.length() > size - request.offset()) {
     return InvalidArgumentError("bytes {} + {} are outside the object of {} bytes",
@@ -139,7 +141,8 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
   }
   const uint64_t length = request.length() == 0 ? size - request.offset() : request.length();
   const RetainedVersionPtr version = state->log->Find(WeightVersion(request.version()));
-  const bool retained = version != nullptr && &version->object == object.get();
+  const bool retained = version != nullptr && (&version->object == object.get() ||
+                                               &version->split_object == object.get());
   return FetchRange{.object = std::move(object),
                     .offset = request.offset(),
                     .length = length,

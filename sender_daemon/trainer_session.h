@@ -55,6 +55,7 @@ class TrainerSession {
     std::string job_id;
     TrainerRank trainer_rank;
     DeltaLogLimits log_limits;
+    ProfileChoice profile = ProfileChoice::kAuto;
     // New epochs start here: above those of any earlier process, even if its ledger was lost.
     RankEpoch epoch_floor = RankEpoch(1);
   };
@@ -116,6 +117,8 @@ class TrainerSession {
   void OnHangup(uint64_t session);
   Result<RankStatePtr> OpenState(const Registration& registration);
   Result<Live*> Find(uint64_t session);
+  // Whether the next version's blocks are class-split besides.
+  DeltaProfile NextProfile() const;
   Status AdmitVersion(WeightVersion version) const;
   std::optional<WeightVersion> LastVersion() const;
 

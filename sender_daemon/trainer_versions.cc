@@ -49,6 +49,18 @@ Status TrainerSession::AdmitVersion(WeightVersion version) const {
       version.value(), ToString(state_->stream), last, last + 1);
 }
 
+DeltaProfile TrainerSession::NextProfile() const {
+  switch (options_.profile) {
+    case ProfileChoice::kFast:
+      return DeltaProfile::kFast;
+    case ProfileChoice::kWan:
+      return DeltaProfile::kWan;
+    case ProfileChoice::kAuto:
+      break;
+  }
+  return state_->log->WanAsked() ? DeltaProfile::kWan : DeltaProfile::kFast;
+}
+
 Status TrainerSession::Begin(const v1::BeginRequest& request) {
   DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
   if (!live->registration.ring.has_value()) {
@@ -61,8 +73,8 @@ Status TrainerSession::Begin(const v1::BeginRequest& request) {
   }
   DWS_RETURN_IF_ERROR(AdmitVersion(WeightVersion(request.version())));
   live->capture_time = {};
-  live->open_version =
-      std::make_unique<Capture>(*state_->snapshot, *parts_.pool, WeightVersion(request.version()));
+  live->open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool,
+                                                 WeightVersion(request.version()), NextProfile());
   return OkStatus();
 }
 
@@ -128,7 +140,8 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   const TimePoint began = parts_.clock->Now();
   if (!ring && still_wanted()) {
     live->capture_time = {};
-    live->open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version);
+    live->open_version =
+        std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, NextProfile());
     // Every block once: it cannot be refused.
     DWS_CHECK(live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident).ok());
   }

@@ -23,8 +23,8 @@ struct ClassStatistics {
   std::array<uint64_t, kBytes> changes{};
   std::array<std::array<uint32_t, kSizes>, kBytes> sizes{};  // of changes, by bit width
 
-  // Counts one block of a float dtype: `after` and the changes that led to it. Of the elements one
-  // in `kStride` groups is looked at.
+  // Counts one block: `after` and the changes that led to it. Of the elements of a large block a
+  // part is looked at. Nothing for a dtype that is no float.
   void Add(DType dtype, const DecodedBlock& steps, ByteSpan after);
 };
 

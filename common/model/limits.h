@@ -52,7 +52,11 @@ inline constexpr size_t kSealBacklogMax = 2;     // captured versions that wait 
 inline constexpr size_t kFullTransfersMax = 64;  // FetchFull streams at a time
 inline constexpr size_t kComposedCacheMax = 8;   // squashed objects kept for other receivers
 
+inline constexpr uint64_t kWanAskedVersions = 16;  // class-split so long after the last who asked
+
 // Receiver.
+inline constexpr uint64_t kWanBytesPerSecond = uint64_t{32} << 20;   // slower links ask for wan
+inline constexpr uint64_t kLinkSampleBytesMin = uint64_t{64} << 10;  // less says nothing of a link
 inline constexpr size_t kSendersMax = 4096;
 inline constexpr uint64_t kStagingBytesMin = uint64_t{1} << 20;
 inline constexpr uint64_t kStagingBytesDefault = uint64_t{256} << 20;

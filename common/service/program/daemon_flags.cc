@@ -62,6 +62,16 @@ CLI::Option* AddSizeFlag(CLI::App& app, const std::string& name, uint64_t& bytes
       ->capture_default_str();
 }
 
+CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::string& help) {
+  const auto take = [&profile](const std::string& text) {
+    profile = *ProfileChoiceNamed(text);  // one of those checked
+  };
+  return app.add_option_function<std::string>("--profile", take, help)
+      ->check(CLI::IsMember({"auto", "fast", "wan"}).description(""))
+      ->type_name("auto|fast|wan")
+      ->default_str(std::string(ToString(profile)));
+}
+
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
                        const std::string& help) {
   const auto check = [](const std::string& text) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/model/delta_profile.h"
 #include "common/service/config/config.h"
 #include "common/service/security/tls_files.h"
 
@@ -37,6 +38,9 @@ struct SizeRange {
 // Takes bytes and "256MiB". The default is what `bytes` holds.
 CLI::Option* AddSizeFlag(CLI::App& app, const std::string& name, uint64_t& bytes,
                          const std::string& help, SizeRange range);
+
+// "auto", "fast" or "wan".
+CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::string& help);
 
 // An id of limits::kIdBytesMax bytes at most, not empty.
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,

@@ -1,0 +1,41 @@
+// How fast deltas come from one sender, and which encoding of them follows from it.
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/model/delta_profile.h"
+#include "common/model/limits.h"
+
+namespace dws {
+
+// Threads: safe from any.
+class LinkSpeed {
+ public:
+  // A transfer that ended. Short ones are latency, not bandwidth, and are not counted.
+  void Add(uint64_t bytes, Duration took) {
+    if (bytes < limits::kLinkSampleBytesMin || took <= Duration::zero()) return;
+    const double sample = static_cast<double>(bytes) / ToSeconds(took);
+    MutexLock lock(mutex_);
+    bytes_per_second_ =
+        bytes_per_second_ == 0 ? sample : bytes_per_second_ * kKeep + sample * (1 - kKeep);
+  }
+
+  // Auto: wan on a link that was measured and is slow.
+  DeltaProfile Choose(ProfileChoice choice) const {
+    if (choice == ProfileChoice::kWan) return DeltaProfile::kWan;
+    if (choice == ProfileChoice::kFast) return DeltaProfile::kFast;
+    MutexLock lock(mutex_);
+    const bool slow = bytes_per_second_ != 0 && bytes_per_second_ < limits::kWanBytesPerSecond;
+    return slow ? DeltaProfile::kWan : DeltaProfile::kFast;
+  }
+
+ private:
+  static constexpr double kKeep = 0.7;  // of what earlier transfers said
+
+  mutable Mutex mutex_;
+  double bytes_per_second_ GUARDED_BY(mutex_) = 0;  // 0: not measured
+};
+
+}  // namespace dws
