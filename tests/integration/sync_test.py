@@ -2,12 +2,14 @@
 mapped."""
 
 import unittest
+import urllib.request
 from typing import Any
 
 import numpy as np
 import torch
 
 import dws
+from tests.integration.cluster import Daemon
 from tests.integration.integration_case import IntegrationCase, change
 
 
@@ -16,6 +18,15 @@ def tiny_module(seed: int) -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Embedding(50, 64), torch.nn.Linear(64, 300), torch.nn.LayerNorm(300)
     ).to(torch.bfloat16)
+
+
+def fetched_delta_bytes(receiver: Daemon) -> float:
+    url = f"http://127.0.0.1:{receiver.ports['http']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as reply:
+        for line in reply.read().decode().splitlines():
+            if line.startswith("dws_receiver_fetched_bytes_total") and 'kind="delta"' in line:
+                return float(line.rsplit(" ", 1)[1])
+    raise AssertionError("the receiver has no dws_receiver_fetched_bytes_total of deltas")
 
 
 class ResidentTest(IntegrationCase):
@@ -64,6 +75,29 @@ class ResidentTest(IntegrationCase):
             with engine.running(), torch.no_grad():
                 self.assertTrue(torch.equal(ours(tokens), theirs(tokens)))
         self.assertEqual(pointers, [p.data_ptr() for p in theirs.parameters()])
+
+    def test_class_split_deltas_are_smaller_and_give_the_same_bits(self) -> None:
+        self.cluster.start_sender(0, "--profile=auto")  # makes them because one receiver asks
+        engines = []
+        generator = torch.Generator().manual_seed(3)
+        masters = torch.randn(1000, 700, generator=generator) * 0.02
+        trainer = self.trainer()
+        source = trainer.register({"w": masters.to(torch.bfloat16)})
+        for profile in ("fast", "wan"):
+            receiver = self.cluster.start_receiver(f"receiver-{profile}", f"--profile={profile}")
+            engine = self.engine(receiver)
+            engines.append((engine, engine.attach({"w": torch.zeros_like(source["w"])})))
+        for version in range(1, 8):
+            up = torch.rand(masters.shape, generator=generator) < 0.5
+            masters += torch.where(up, 1e-6, -1e-6)  # an update of one size for all
+            source["w"].copy_(masters)
+            trainer.publish(version)
+            self.assertEqual(len(trainer.wait(version).committed), 2)
+            for engine, live in engines:
+                self.await_version(engine, version)
+                self.assert_same_weights(engine, live, source)
+        fast, wan = (fetched_delta_bytes(receiver) for receiver in self.cluster.receivers)
+        self.assertLess(wan, 0.9 * fast)
 
     def test_a_publish_takes_little_wire_for_few_changes(self) -> None:
         self.start()

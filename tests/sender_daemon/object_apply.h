@@ -12,7 +12,8 @@
 namespace dws {
 
 inline void ApplyFrame(const RankLayout& layout, RankSlice number, ByteSpan bytes,
-                       const FrameEntry& entry, Weights& weights) {
+                       const FrameEntry& entry, Weights& weights,
+                       const std::optional<ClassTable>& classes = std::nullopt) {
   const RankLayout::SliceEntry& slice = layout.slice(number);
   const size_t element_bytes = ElementBytes(slice.dtype);
   auto blocks = ParseFrame(bytes, entry);
@@ -21,11 +22,15 @@ inline void ApplyFrame(const RankLayout& layout, RankSlice number, ByteSpan byte
   for (uint32_t i = 0; i < entry.block_count; ++i) {
     const uint32_t block = entry.first_block + i;
     const uint32_t elements = BlockElements(slice.elements, block);
-    DWS_CHECK(DecodeBlock(slice.dtype, elements, (*blocks)[i], decoded).ok());
-    ApplyBlock(slice.dtype, decoded,
-               MutableByteSpan(weights[number.value()])
-                   .subspan(size_t{block} * limits::kBlockElements * element_bytes,
-                            elements * element_bytes));
+    const MutableByteSpan bytes_of_block =
+        MutableByteSpan(weights[number.value()])
+            .subspan(size_t{block} * limits::kBlockElements * element_bytes,
+                     elements * element_bytes);
+    DWS_CHECK(DecodeBlock(
+                  slice.dtype, elements, (*blocks)[i], decoded,
+                  {.classes = classes.has_value() ? &*classes : nullptr, .before = bytes_of_block})
+                  .ok());
+    ApplyBlock(slice.dtype, decoded, bytes_of_block);
   }
 }
 
@@ -35,7 +40,8 @@ inline void ApplyObject(const RankLayout& layout, ByteSpan object, Weights& weig
   DWS_CHECK(header.ok() && manifest.ok());
   for (const SliceDelta& slice : manifest->slices) {
     for (const FrameEntry& entry : slice.frames) {
-      ApplyFrame(layout, slice.slice, FrameBytes(object, *header, entry), entry, weights);
+      ApplyFrame(layout, slice.slice, FrameBytes(object, *header, entry), entry, weights,
+                 slice.classes);
     }
   }
 }

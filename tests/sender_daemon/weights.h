@@ -88,8 +88,9 @@ inline RankStatePtr MakeState(const RankLayout& layout, DeltaLogLimits limits) {
 
 // Captures `weights` as `version`.
 inline CapturedVersion CaptureAll(const RankState& state, ThreadPool& pool, uint64_t version,
-                                  const Weights& weights) {
-  Capture capture(*state.snapshot, pool, WeightVersion(version));
+                                  const Weights& weights,
+                                  DeltaProfile profile = DeltaProfile::kFast) {
+  Capture capture(*state.snapshot, pool, WeightVersion(version), profile);
   DWS_CHECK(capture.Blocks(AllBlocks(state.layout()), WeightsSource(state.layout(), weights)).ok());
   auto captured = capture.Finish();
   DWS_CHECK(captured.ok());
@@ -97,9 +98,10 @@ inline CapturedVersion CaptureAll(const RankState& state, ThreadPool& pool, uint
 }
 
 inline RetainedVersionPtr PublishAll(const RankStatePtr& state, ThreadPool& pool, uint64_t version,
-                                     const Weights& weights) {
+                                     const Weights& weights,
+                                     DeltaProfile profile = DeltaProfile::kFast) {
   RetainedVersionPtr sealed =
-      Seal({.state = state, .captured = CaptureAll(*state, pool, version, weights)});
+      Seal({.state = state, .captured = CaptureAll(*state, pool, version, weights, profile)});
   state->log->Append(sealed);
   return sealed;
 }

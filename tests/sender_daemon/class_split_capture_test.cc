@@ -1,0 +1,168 @@
+// Profile wan: the second encoding of a version leads to the same weights, is smaller where updates
+// have one size, and is served to those who ask for it.
+#include <catch2/catch.hpp>
+
+#include "common/delta/ordinal.h"
+#include "sender_daemon/delta_log.h"
+#include "tests/sender_daemon/object_apply.h"
+#include "tests/sender_daemon/weights.h"
+
+namespace dws {
+namespace {
+
+constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
+constexpr DeltaProfile kWan = DeltaProfile::kWan;
+
+RankLayout MixedLayout() {
+  std::vector<Shard> shards;
+  const auto add = [&](std::string name, DType dtype, std::vector<uint64_t> shape) {
+    Shard& shard = shards.emplace_back();
+    shard.tensor.name = std::move(name);
+    shard.tensor.dtype = dtype;
+    shard.tensor.shape = std::move(shape);
+  };
+  add("a_bf16", DType::kBF16, {20, 65'536});
+  add("b_bf16", DType::kBF16, {1000});
+  add("c_f16", DType::kF16, {300, 401});
+  add("d_u8", DType::kU8, {70'001});
+  auto layout = RankLayout::Create(std::move(shards));
+  DWS_CHECK(layout.ok());
+  return *std::move(layout);
+}
+
+// Weights of many magnitudes: 16-bit floats between 2^-15 and 2^-3 of a BF16.
+Weights ManyMagnitudes(const RankLayout& layout, std::mt19937_64& random) {
+  Weights weights = RandomWeights(layout, random);
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    if (ElementBytes(layout.slice(RankSlice(s)).dtype) != 2) continue;
+    for (size_t at = 0; at < weights[s].size(); at += 2) {
+      const uint64_t bits = random();
+      StoreLe(weights[s].data() + at,
+              static_cast<uint16_t>((bits & 0x807F) | (112 + (bits >> 32) % 13) << 7));
+    }
+  }
+  return weights;
+}
+
+// What an update of one size does: the larger an element, the more rarely it is rounded elsewhere.
+void Update(const RankLayout& layout, Weights& weights, std::mt19937_64& random) {
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    if (ElementBytes(layout.slice(RankSlice(s)).dtype) != 2) continue;
+    for (size_t at = 0; at < weights[s].size(); at += 2) {
+      const auto bits = LoadLe<uint16_t>(weights[s].data() + at);
+      const uint64_t dice = random();
+      if ((dice & 0xFFFF) >= (uint64_t{0x6000} >> (((bits >> 7) & 0xFF) - 112))) continue;
+      const auto step = static_cast<uint16_t>((dice >> 32 & 1) != 0 ? 1 : 0xFFFF);
+      const auto ordinal = static_cast<uint16_t>(ToOrdinal(bits, Mapping::kFloat) + step);
+      StoreLe(weights[s].data() + at, FromOrdinal(ordinal, Mapping::kFloat));
+    }
+  }
+}
+
+TEST_CASE("a class-split object leads to the same weights and is smaller", "[capture]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(1);
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+  CHECK(PublishAll(state, pool, 1, weights, kWan)->split_object.empty());
+  for (uint64_t version = 2; version <= 12; ++version) {
+    Weights replica = weights;
+    Weights other = weights;
+    Update(layout, weights, random);
+    const RetainedVersionPtr sealed = PublishAll(state, pool, version, weights, kWan);
+    ApplyObject(layout, sealed->object, replica);
+    CHECK(replica == weights);
+    CHECK(sealed->after == DigestsOf(layout, weights));
+    if (version == 2) {  // nothing was known of the slices yet
+      CHECK(sealed->split_object.empty());
+      continue;
+    }
+    ApplyObject(layout, sealed->split_object, other);
+    CHECK(other == weights);
+    CHECK(sealed->split_object.size() * 10 < sealed->object.size() * 9);
+    CHECK(sealed->payload_bytes[static_cast<size_t>(BlockMode::kClassSplit)] > 0);
+  }
+}
+
+TEST_CASE("class-split objects do not depend on the number of threads", "[capture]") {
+  const auto seed = Catch::rngSeed();
+  const RankLayout layout = MixedLayout();
+  std::vector<std::vector<std::byte>> objects;
+  for (const size_t threads : {0, 3}) {
+    std::mt19937_64 random(seed);
+    ThreadPool pool(threads);
+    const RankStatePtr state = MakeState(layout, kNoLimits);
+    Weights weights = ManyMagnitudes(layout, random);
+    for (uint64_t version = 1; version <= 5; ++version) {
+      objects.push_back(PublishAll(state, pool, version, weights, kWan)->split_object);
+      Update(layout, weights, random);
+    }
+  }
+  REQUIRE(objects.size() == 10);
+  REQUIRE_FALSE(objects[4].empty());
+  for (size_t i = 0; i < 5; ++i) CHECK(objects[i] == objects[i + 5]);
+}
+
+TEST_CASE("a version is undone, squashed and retained with class-split blocks as without",
+          "[capture]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(1);
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+  PublishAll(state, pool, 1, weights, kWan);
+  Update(layout, weights, random);
+  PublishAll(state, pool, 2, weights, kWan);
+  const Weights second = weights;
+  Update(layout, weights, random);
+  {
+    Capture capture(*state->snapshot, pool, WeightVersion(3), kWan);
+    REQUIRE(capture.Blocks(AllBlocks(layout), WeightsSource(layout, weights)).ok());
+  }
+  CHECK(SnapshotWeights(*state) == second);
+  const uint64_t before = state->log->retained_bytes();
+  const RetainedVersionPtr third = PublishAll(state, pool, 3, weights, kWan);
+  CHECK(state->log->retained_bytes() - before == third->object.size() + third->split_object.size());
+  Update(layout, weights, random);
+  PublishAll(state, pool, 4, weights, kWan);
+  const auto squash = state->log->Object(WeightVersion(2), WeightVersion(4), kWan);
+  REQUIRE(squash.ok());
+  Weights replica = second;
+  ApplyObject(layout, **squash, replica);
+  CHECK(replica == weights);
+}
+
+TEST_CASE("who asks for class-split deltas gets them while they are made, and is remembered",
+          "[capture]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(1);
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+  const auto publish = [&](uint64_t version, DeltaProfile profile) {
+    Update(layout, weights, random);
+    return PublishAll(state, pool, version, weights, profile);
+  };
+  const auto get = [&](uint64_t version, DeltaProfile profile) {
+    return state->log->Object(WeightVersion(version - 1), WeightVersion(version), profile);
+  };
+  publish(1, DeltaProfile::kFast);
+  const RetainedVersionPtr second = publish(2, DeltaProfile::kFast);
+  CHECK_FALSE(state->log->WanAsked());
+  CHECK((*get(2, kWan)).get() == &second->object);  // there is no other
+  CHECK(state->log->WanAsked());
+  publish(3, kWan);
+  const RetainedVersionPtr fourth = publish(4, kWan);
+  CHECK((*get(4, kWan)).get() == &fourth->split_object);
+  CHECK((*get(4, DeltaProfile::kFast)).get() == &fourth->object);
+  for (uint64_t version = 5; version <= 4 + limits::kWanAskedVersions; ++version) {
+    publish(version, DeltaProfile::kFast);
+    CHECK(state->log->WanAsked());
+  }
+  publish(5 + limits::kWanAskedVersions, DeltaProfile::kFast);
+  CHECK_FALSE(state->log->WanAsked());
+}
+
+}  // namespace
+}  // namespace dws
