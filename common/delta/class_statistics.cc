@@ -13,8 +13,8 @@
 namespace dws {
 namespace {
 
-constexpr uint32_t kGroup = 64;  // elements
-constexpr uint32_t kStride = 16; // one group of so many is counted
+constexpr uint32_t kGroup = 64;   // elements
+constexpr uint32_t kStride = 16;  // one group of so many is counted
 
 template <typename Element>
 void AddBlock(const DecodedBlock& steps, ByteSpan after, ClassStatistics& statistics) {
