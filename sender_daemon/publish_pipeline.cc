@@ -13,6 +13,8 @@ namespace dws {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryDelay{500};
+// Bytes of a class table in the manifest: a slice that saves no more is not class-split.
+constexpr uint64_t kClassTableCost = kClassesMax + 3;
 
 // The slices that a version changed, with their blocks.
 std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedVersion& captured) {
@@ -38,10 +40,23 @@ std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedV
 std::vector<std::byte> SealSplit(const RankLayout& layout, const DeltaManifest& identity,
                                  CapturedVersion& captured, uint64_t& split_bytes) {
   split_bytes = 0;
-  for (size_t b = 0; b < captured.split_blocks.size(); ++b) {
-    if (captured.split_blocks[b].mode == BlockMode::kEmpty) continue;
-    split_bytes += captured.split_blocks[b].payload.size();
-    captured.blocks[b] = std::move(captured.split_blocks[b]);
+  if (captured.split_blocks.empty()) return {};
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    const auto relative = std::span(captured.blocks).subspan(slice.first_block, slice.blocks);
+    const auto split = std::span(captured.split_blocks).subspan(slice.first_block, slice.blocks);
+    uint64_t saved = 0;
+    for (size_t b = 0; b < split.size(); ++b) {
+      if (split[b].mode != BlockMode::kEmpty) {
+        saved += relative[b].payload.size() - split[b].payload.size();
+      }
+    }
+    if (saved <= kClassTableCost) continue;
+    for (size_t b = 0; b < split.size(); ++b) {
+      if (split[b].mode == BlockMode::kEmpty) continue;
+      split_bytes += split[b].payload.size();
+      relative[b] = std::move(split[b]);
+    }
   }
   if (split_bytes == 0) return {};
   return BuildObject(identity, TouchedSlices(layout, captured));

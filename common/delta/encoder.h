@@ -43,9 +43,9 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
                          EncodeScratch& scratch);
 EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count);
 
-// The same changes class-split, for links where bytes are dear; nullopt when `relative`, which
-// EncodeSteps has just made of them with the same `scratch`, is no larger. `before` is the block
-// they change, `table` fits `dtype` (class_split.h).
+// The same changes class-split, for links where bytes are dear; nullopt unless it is smaller than
+// `relative`, which EncodeSteps has just made of them with the same `scratch`, or as small as one
+// of dense ulp. `before` is the block they change, `table` fits `dtype` (class_split.h).
 std::optional<EncodedBlock> EncodeClassSplit(DType dtype, const BlockChanges& changes,
                                              const EncodedBlock& relative, ByteSpan before,
                                              const ClassTable& table, EncodeScratch& scratch);

@@ -1,5 +1,8 @@
 #include "common/delta/manifest.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
 #include <algorithm>
 
 #include "common/base/check.h"
@@ -134,6 +137,41 @@ Status CheckContents(const DeltaManifest& manifest, const RankLayout* layout,
   return OkStatus();
 }
 
+// Counts what an array of the message will hold before it is parsed: an empty SliceDelta or
+// FrameEntry is two bytes here and a hundred there.
+Status CheckCounts(ByteSpan bytes, const RankLayout* layout) {
+  constexpr uint64_t kFrameBytesMin = 6;  // of one that says anything possible, and of a slice 8
+  const uint64_t slices_max =
+      std::min<uint64_t>(layout != nullptr ? layout->slice_count() : limits::kSlicesMax,
+                         bytes.size() / (kFrameBytesMin + 2));
+  const uint64_t frames_max = std::min<uint64_t>(
+      layout != nullptr ? layout->block_count() : UINT64_MAX, bytes.size() / kFrameBytesMin);
+  namespace pb = google::protobuf;
+  const auto end = static_cast<int>(bytes.size());
+  pb::io::CodedInputStream input(reinterpret_cast<const uint8_t*>(bytes.data()), end);
+  constexpr uint32_t kSlicesTag = v1::DeltaManifest::kSlicesFieldNumber << 3 | 2;
+  constexpr uint32_t kFramesTag = v1::SliceDelta::kFramesFieldNumber << 3 | 2;
+  uint64_t slices = 0;
+  uint64_t frames = 0;
+  int slice_end = 0;  // of the slice that is being read
+  while (uint32_t tag = input.ReadTag()) {
+    const bool in_slice = input.CurrentPosition() <= slice_end;
+    slices += !in_slice && tag == kSlicesTag ? 1 : 0;
+    frames += in_slice && tag == kFramesTag ? 1 : 0;
+    if (slices > slices_max || frames > frames_max) {
+      return DataLossError("manifest: more than {} slices or {} frames", slices_max, frames_max);
+    }
+    uint32_t size = 0;
+    if (!in_slice && tag == kSlicesTag) {
+      if (!input.ReadVarint32(&size) || size > bytes.size()) break;
+      slice_end = input.CurrentPosition() + static_cast<int>(size);
+    } else if (!pb::internal::WireFormatLite::SkipField(&input, tag)) {
+      break;
+    }
+  }
+  return OkStatus();  // what is no message fails to parse
+}
+
 }  // namespace
 
 std::vector<std::byte> SerializeManifest(const DeltaManifest& manifest) {
@@ -152,10 +190,14 @@ std::vector<std::byte> SerializeManifest(const DeltaManifest& manifest) {
   return bytes;
 }
 
-Result<DeltaManifest> DeserializeManifest(ByteSpan bytes) {
+Result<DeltaManifest> DeserializeManifest(ByteSpan bytes, const RankLayout* layout) {
   v1::DeltaManifest message;
-  if (bytes.size() > limits::kManifestBytesMax ||
-      !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (bytes.size() > limits::kManifestBytesMax) {
+    return DataLossError("manifest: {} bytes, at most {} are possible", bytes.size(),
+                         limits::kManifestBytesMax);
+  }
+  DWS_RETURN_IF_ERROR(CheckCounts(bytes, layout));
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return DataLossError("manifest: {} bytes are no DeltaManifest", bytes.size());
   }
   DeltaManifest manifest{.stream = {.incarnation = message.stream().incarnation(),

@@ -87,7 +87,7 @@ Result<DeltaManifest> ParseObjectManifest(ByteSpan head, const RankLayout& layou
                          header.manifest_raw_bytes, ManifestBytesMax(layout));
   }
   DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> raw, UnpackManifest(stored, header));
-  DWS_ASSIGN_OR_RETURN(DeltaManifest manifest, DeserializeManifest(raw));
+  DWS_ASSIGN_OR_RETURN(DeltaManifest manifest, DeserializeManifest(raw, &layout));
   DWS_RETURN_IF_ERROR(CheckManifest(manifest, layout, header.frames_bytes));
   return manifest;
 }

@@ -34,8 +34,8 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Create(const Placement& placemen
   return side;
 }
 
-void SenderSide::Capture(ThreadPool& pool) {
-  dws::Capture capture(snapshot(), pool, WeightVersion(++version_));
+void SenderSide::Capture(ThreadPool& pool, DeltaProfile profile) {
+  dws::Capture capture(snapshot(), pool, WeightVersion(++version_), profile);
   DWS_CHECK(capture.Blocks(blocks_, *source_).ok());
   Result<CapturedVersion> captured = capture.Finish();
   DWS_CHECK(captured.ok());

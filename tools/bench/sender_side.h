@@ -9,6 +9,7 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
+#include "common/model/delta_profile.h"
 #include "sender_daemon/capture.h"
 #include "sender_daemon/handover.h"
 #include "sender_daemon/rank_state.h"
@@ -31,7 +32,7 @@ class SenderSide {
   const RankStatePtr& state() const { return state_; }
 
   // Captures the weights as the next version: all of Publish but its RPC. Kept for Seal.
-  void Capture(ThreadPool& pool);
+  void Capture(ThreadPool& pool, DeltaProfile profile = DeltaProfile::kFast);
   // The captured version as it is retained and sent.
   RetainedVersionPtr Seal();
 
@@ -46,5 +47,10 @@ class SenderSide {
   uint64_t version_ = 0;
   std::optional<CapturedVersion> captured_;
 };
+
+// The smaller of a version's objects: what a link of profile wan gets.
+inline const std::vector<std::byte>& SmallestObject(const RetainedVersion& version) {
+  return version.split_object.empty() ? version.object : version.split_object;
+}
 
 }  // namespace dws::bench

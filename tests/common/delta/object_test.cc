@@ -62,6 +62,29 @@ void RequireApplies(const Bytes& object, const RankLayout& layout, const State& 
 
 }  // namespace
 
+TEST_CASE("a manifest of more slices or frames than a layout has is refused before it is parsed",
+          "[delta]") {
+  const Bytes slices = [] {
+    Bytes bytes;
+    for (int i = 0; i < 500'000; ++i) {  // empty SliceDeltas
+      bytes.push_back(std::byte{0x32});
+      bytes.push_back(std::byte{0});
+    }
+    return bytes;
+  }();
+  const Result<DeltaManifest> many_slices = DeserializeManifest(slices);
+  REQUIRE(many_slices.status().code() == absl::StatusCode::kDataLoss);
+  REQUIRE(Message(many_slices.status()).find("slices") != std::string_view::npos);
+  Bytes frames = {std::byte{0x32}, std::byte{100}};  // a SliceDelta of 50 empty frames
+  for (int i = 0; i < 50; ++i) {
+    frames.push_back(std::byte{0x2A});
+    frames.push_back(std::byte{0});
+  }
+  const Result<DeltaManifest> many_frames = DeserializeManifest(frames);
+  REQUIRE(many_frames.status().code() == absl::StatusCode::kDataLoss);
+  REQUIRE(Message(many_frames.status()).find("frames") != std::string_view::npos);
+}
+
 TEST_CASE("an object brings every slice from its base to the new version", "[delta]") {
   const uint64_t seed = samples::TestSeed();
   Random random(seed);
