@@ -27,7 +27,7 @@ ByteSpan OldBlock(const RankLayout::SliceEntry& slice, const SegmentMap& place, 
                   std::vector<std::byte>& buffer);
 
 // Decodes a block of `slice`. A class-split block is read against what `base` holds (nullptr:
-// FAILED_PRECONDITION for those); `buffer` as for OldBlock. Errors as DecodeBlock's.
+// DATA_LOSS for those); `buffer` as for OldBlock. Errors as DecodeBlock's.
 Status DecodeAgainst(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
                      const SegmentMap* base, uint32_t block, const EncodedBlockView& view,
                      DecodedBlock& decoded, std::vector<std::byte>& buffer);

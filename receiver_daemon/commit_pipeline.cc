@@ -136,8 +136,10 @@ Status CommitPipeline::Write(const EngineWeights& weights, const Prepared& prepa
   const size_t shares =
       pool_.worker_count() == 1 ? 1 : pool_.worker_count() * kScatterSharesPerWorker;
   pool_.ParallelFor(prepared.ranks.size() * shares, [&](size_t index, size_t) {
+    const StagedWrites& writes = prepared.ranks[index / shares].writes;
+    if (writes.run_count() == 0) return;
     DWS_KILLPOINT("receiver.commit.inside_scatter");
-    prepared.ranks[index / shares].writes.ScatterShare(index % shares, shares);
+    writes.ScatterShare(index % shares, shares);
   });
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     const PreparedRank& rank = prepared.ranks[r];

@@ -88,8 +88,7 @@ RetainedVersionPtr Seal(SealJob job) {
     auto manifest = ParseObjectManifest(sealed->object, layout);
     DWS_CHECK(header.ok() && manifest.ok());  // we built it a moment ago
     sealed->split_object =
-        SealSplit(layout, sealed->manifest, captured,
-                  sealed->payload_bytes[static_cast<size_t>(BlockMode::kClassSplit)]);
+        SealSplit(layout, sealed->manifest, captured, sealed->split_payload_bytes);
     sealed->header = *header;
     sealed->manifest = *std::move(manifest);
   }

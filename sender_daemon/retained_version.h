@@ -28,7 +28,8 @@ struct RetainedVersion {
   DeltaManifest manifest;     // of the object; identity only without a base
   std::vector<Digest> after;  // by rank slice
   uint64_t nnz = 0;
-  std::array<uint64_t, kBlockModes> payload_bytes = {};  // of both objects' blocks, by mode
+  std::array<uint64_t, kBlockModes> payload_bytes = {};  // of the object's blocks, by mode
+  uint64_t split_payload_bytes = 0;                      // of split_object's class-split blocks
   double capture_seconds = 0;                            // of all passes over the trainer's memory
   TimePoint accepted_at;                                 // when the trainer's Publish arrived
 

@@ -132,6 +132,8 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   const uint64_t payload =
       std::accumulate(version.payload_bytes.begin(), version.payload_bytes.end(), uint64_t{0});
   wire_bytes_[0].Increment(static_cast<double>(version.object.size() - payload));
+  wire_bytes_[static_cast<size_t>(BlockMode::kClassSplit)].Increment(
+      static_cast<double>(version.split_payload_bytes));
 }
 
 void SenderMetrics::OnServed(ServedKind kind, uint64_t bytes) {

@@ -1,4 +1,5 @@
 // Squash: several consecutive deltas as one, from the retained steps alone.
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -39,6 +40,7 @@ Result<std::vector<EncodedBlock>> SquashSlice(const RankLayout::SliceEntry& slic
   blocks.resize(slice.blocks);
   DecodedBlock decoded;
   BlockChanges changes;
+  const auto scratch = std::make_unique<EncodeScratch>();
   for (uint32_t b = 0; b < slice.blocks; ++b) {
     BlockChanges sum;
     for (const auto& version : views) {
@@ -46,7 +48,9 @@ Result<std::vector<EncodedBlock>> SquashSlice(const RankLayout::SliceEntry& slic
       DWS_RETURN_IF_ERROR(DecodeSteps(slice, b, version[b], decoded, changes));
       sum = ComposeSteps(slice.dtype, sum, changes);
     }
-    if (sum.size() > 0) blocks[b] = EncodeSteps(slice.dtype, sum, BlockElements(slice.elements, b));
+    if (sum.size() > 0) {
+      blocks[b] = EncodeSteps(slice.dtype, sum, BlockElements(slice.elements, b), *scratch);
+    }
   }
   return blocks;
 }

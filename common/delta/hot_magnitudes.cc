@@ -65,6 +65,7 @@ std::optional<uint64_t> ReadHotMagnitudes(ByteSpan payload, uint64_t begin,
       const uint64_t escape = LoadBits(payload, end, hot.escape_width);
       end += hot.escape_width;
       escapes |= escape;
+      if (escape > ~uint64_t{0} - quotient) return std::nullopt;
       quotient += escape;
     }
     if (quotient > ~uint64_t{0} >> hot.widths[i]) return std::nullopt;

@@ -4,6 +4,7 @@
 // is coded.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>

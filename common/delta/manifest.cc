@@ -140,6 +140,8 @@ Status CheckContents(const DeltaManifest& manifest, const RankLayout* layout,
 // Counts what an array of the message will hold before it is parsed: an empty SliceDelta or
 // FrameEntry is two bytes here and a hundred there.
 Status CheckCounts(ByteSpan bytes, const RankLayout* layout) {
+  constexpr uint32_t kSmallMessageBytesMax =
+      64;                                 // a digest, a stream, a frame entry, a class table
   constexpr uint64_t kFrameBytesMin = 6;  // of one that says anything possible, and of a slice 8
   const uint64_t slices_max =
       std::min<uint64_t>(layout != nullptr ? layout->slice_count() : limits::kSlicesMax,
@@ -161,10 +163,20 @@ Status CheckCounts(ByteSpan bytes, const RankLayout* layout) {
     if (slices > slices_max || frames > frames_max) {
       return DataLossError("manifest: more than {} slices or {} frames", slices_max, frames_max);
     }
+    const uint32_t field = tag >> 3;
+    if (field == 0 || field > (in_slice ? 6U : 7U)) {
+      return DataLossError("manifest: field {} is unknown", field);
+    }
     uint32_t size = 0;
     if (!in_slice && tag == kSlicesTag) {
       if (!input.ReadVarint32(&size) || size > bytes.size()) break;
       slice_end = input.CurrentPosition() + static_cast<int>(size);
+    } else if ((tag & 7) == 2) {
+      if (!input.ReadVarint32(&size) || size > kSmallMessageBytesMax) {
+        return DataLossError("manifest: field {} has {} bytes, at most {} are possible", field,
+                             size, kSmallMessageBytesMax);
+      }
+      input.Skip(static_cast<int>(size));
     } else if (!pb::internal::WireFormatLite::SkipField(&input, tag)) {
       break;
     }

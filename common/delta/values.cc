@@ -123,6 +123,7 @@ std::optional<uint64_t> ReadValues(ByteSpan payload, ValuePlanes planes, const V
       const uint64_t excess = LoadBits(payload, end, coding.escape_width);
       end += coding.escape_width;
       escapes_seen |= excess;
+      if (excess > ~uint64_t{0} - quotient) return std::nullopt;
       quotient += excess;
     }
     if (quotient > quotient_limit) return std::nullopt;

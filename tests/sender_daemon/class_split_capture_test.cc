@@ -81,7 +81,9 @@ TEST_CASE("a class-split object leads to the same weights and is smaller", "[cap
     ApplyObject(layout, sealed->split_object, other);
     CHECK(other == weights);
     CHECK(sealed->split_object.size() * 10 < sealed->object.size() * 9);
-    CHECK(sealed->payload_bytes[static_cast<size_t>(BlockMode::kClassSplit)] > 0);
+    CHECK(sealed->split_payload_bytes > 0);
+    CHECK(sealed->split_payload_bytes < sealed->split_object.size());
+    CHECK(sealed->payload_bytes[static_cast<size_t>(BlockMode::kClassSplit)] == 0);
   }
 }
 

@@ -58,12 +58,8 @@ Result<StagedDelta> ReceiverSide::Stage(ThreadPool& pool) const {
 }
 
 void ReceiverSide::Scatter(const StagedWrites& writes, ThreadPool& pool) {
-  const size_t runs = writes.run_count();
-  const size_t share = runs / pool.worker_count() + 1;
-  pool.ParallelFor((runs + share - 1) / share, [&](size_t index, size_t) {
-    const size_t first = index * share;
-    writes.Scatter(first, std::min(share, runs - first));
-  });
+  const size_t shares = pool.worker_count() == 1 ? 1 : pool.worker_count() * 8;
+  pool.ParallelFor(shares, [&](size_t index, size_t) { writes.ScatterShare(index, shares); });
 }
 
 Status ReceiverSide::ReceiveFull(std::span<const FullFrame> frames) {

@@ -14,7 +14,10 @@ std::optional<std::string> BlockCheck::Decode(DType dtype, uint32_t elements,
                                               const EncodedBlockView& block) {
   // Class-split needs the old weights, which an object has not: its bytes are checked by checksum
   // only.
-  if (block.mode == BlockMode::kClassSplit) return std::nullopt;
+  if (block.mode == BlockMode::kClassSplit) {
+    if (has_class_table_) return std::nullopt;
+    return "class-split: its slice has no class table";
+  }
   const Status status = DecodeBlock(dtype, elements, block, decoded_);
   if (status.ok()) return std::nullopt;
   return std::string(Message(status));

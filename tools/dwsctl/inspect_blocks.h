@@ -18,8 +18,9 @@ namespace dws::dwsctl {
 // Not thread-safe.
 class BlockCheck {
  public:
-  // `slice` may be null: no layout.
-  explicit BlockCheck(const RankLayout::SliceEntry* slice) : slice_(slice) {}
+  // `slice` may be null: no layout. `has_class_table`: its class-split blocks have one.
+  BlockCheck(const RankLayout::SliceEntry* slice, bool has_class_table)
+      : slice_(slice), has_class_table_(has_class_table) {}
 
   // Why `block`, number `number` of the slice, cannot be decoded; nullopt when it can.
   // `last_known`: no block of the slice that the object holds comes after it.
@@ -30,6 +31,7 @@ class BlockCheck {
   std::optional<std::string> CheckAnySize(const EncodedBlockView& block, bool last_known);
 
   const RankLayout::SliceEntry* const slice_;
+  const bool has_class_table_;
   std::array<bool, 4> possible_ = {true, true, true, true};  // 1, 2, 4, 8 bytes an element
   DecodedBlock decoded_;
 };

@@ -179,7 +179,7 @@ Status ObjectInspection::Frames(const ObjectHeader& header, const DeltaManifest&
 
 Status ObjectInspection::Slice(const SliceDelta& slice, uint64_t frames_begin, bool shown) {
   const bool known = layout_ != nullptr && slice.slice.value() < layout_->slice_count();
-  BlockCheck check(known ? &layout_->slice(slice.slice) : nullptr);
+  BlockCheck check(known ? &layout_->slice(slice.slice) : nullptr, slice.classes.has_value());
   slice_nnz_ = 0;
   slice_read_ = true;
   for (size_t i = 0; i < slice.frames.size() && wanted_; ++i) {

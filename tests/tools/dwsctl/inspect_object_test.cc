@@ -50,8 +50,10 @@ Found Inspect(const std::string& path, const RankLayout* layout,
 }
 
 // Damage that only somebody who has the weights can see.
-const std::set<std::string> kNeedsWeights = {"digest_after_of_another_state",
-                                             "digest_before_of_another_base"};
+const std::set<std::string> kNeedsWeights = {
+    "class_split_count_too_large",   "class_split_shift_out_of_reach",
+    "class_split_other_classes",     "class_split_padding_not_zero",
+    "digest_after_of_another_state", "digest_before_of_another_base"};
 // And only somebody who has the layout.
 const std::set<std::string> kNeedsLayout = {
     "another_layout",
