@@ -114,7 +114,7 @@ TEST_CASE("damage is reported where it is", "[dwsctl]") {
   CHECK(first("frames_truncated").offset == 244);
   CHECK(first("byte_after_the_last_frame").offset == 245);
   CHECK(first("frame_flipped").message.find("checksum") != std::string::npos);
-  CHECK(first("mode_3_reserved").message.find("class-split") != std::string::npos);
+  CHECK(first("class_split_without_a_table").message.find("class-split") != std::string::npos);
   CHECK(first("mode_9_unknown").message.find("mode 9") != std::string::npos);
 }
 
