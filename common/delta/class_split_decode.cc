@@ -123,14 +123,10 @@ Status FindPositions(const EncodedBlockView& block, const kernels::ClassScanInpu
   if (nnz != block.nnz) {
     return DataLossError("class-split: its classes have {} changes, expected {}", nnz, block.nnz);
   }
+  decoded.positions.resize(block.nnz + kernels::kNumbersSlack);
+  const uint32_t found = kernels::ListMarks(ActiveInstructionSet(), scratch.mask.data(),
+                                            input.count, true, decoded.positions.data());
   decoded.positions.resize(block.nnz);
-  size_t found = 0;
-  for (uint32_t base = 0; base < input.count; base += 64) {
-    for (uint64_t word = scratch.mask[base / 64]; word != 0; word &= word - 1) {
-      decoded.positions[found++] =
-          static_cast<uint16_t>(base + static_cast<uint32_t>(std::countr_zero(word)));
-    }
-  }
   DWS_CHECK(found == block.nnz);
   return OkStatus();
 }
@@ -141,14 +137,18 @@ void FindHot(const ClassTable& table, ByteSpan before, std::span<const uint16_t>
              Scratch& scratch) {
   using Bits = typename Element::Bits;
   scratch.hot.Clear();
-  scratch.hot_changes.clear();
+  scratch.hot_changes.resize(positions.size() + 1);
+  scratch.hot.widths.resize(positions.size() + 1);
+  size_t found = 0;  // counted without a branch: which are hot cannot be predicted
   for (size_t i = 0; i < positions.size(); ++i) {
     const uint8_t byte =
         MagnitudeByte(LoadLe<Bits>(before.data() + size_t{positions[i]} * Element::kBytes));
-    if (byte >= table.hot_below) continue;
-    scratch.hot_changes.push_back(static_cast<uint32_t>(i));
-    scratch.hot.widths.push_back(HotWidth(table, byte, Element::kBytes * 8));
+    scratch.hot_changes[found] = static_cast<uint32_t>(i);
+    scratch.hot.widths[found] = HotWidth(table, byte, Element::kBytes * 8);
+    found += byte < table.hot_below ? 1 : 0;
   }
+  scratch.hot_changes.resize(found);
+  scratch.hot.widths.resize(found);
 }
 
 // Gives the hot changes, whose steps are +-1 so far, their sizes.

@@ -15,27 +15,16 @@ using class_split::kExceptionCountBits;
 constexpr uint32_t kExceptionHeaderBits =
     kExceptionCountBits + GapCoding::kParameterBits + ValueCoding::kParameterBits;
 
-// Appends the numbers of the first `size` bits of `words` that are `value`.
-void AppendRanks(const uint64_t* words, uint32_t size, bool value, std::vector<uint16_t>& ranks) {
-  const uint64_t flip = value ? 0 : ~uint64_t{0};
-  for (uint32_t base = 0; base < size; base += 64) {
-    uint64_t word = words[base / 64] ^ flip;
-    if (size - base < 64) word &= LowBits(size - base);
-    for (; word != 0; word &= word - 1) {
-      ranks.push_back(static_cast<uint16_t>(base + static_cast<uint32_t>(std::countr_zero(word))));
-    }
-  }
-}
-
 // Codes the marked elements of a class, or the others when they are fewer.
-void PlanClass(const kernels::ClassMarks& marks, size_t c, uint32_t marked, ClassSplitPlan& plan) {
+void PlanClass(const kernels::ClassMarks& marks, size_t c, uint32_t marked, uint32_t rank_begin,
+               ClassSplitPlan& plan) {
   ClassSplitPlan::Class& out = plan.classes[c];
   const uint32_t size = marks.sizes[c];
   out = {};
   out.inverted = uint64_t{marked} * 2 > size;
-  out.rank_begin = static_cast<uint32_t>(plan.ranks.size());
-  AppendRanks(marks.words[c].data(), size, !out.inverted, plan.ranks);
-  out.rank_count = static_cast<uint32_t>(plan.ranks.size()) - out.rank_begin;
+  out.rank_begin = rank_begin;
+  out.rank_count = kernels::ListMarks(ActiveInstructionSet(), marks.words[c].data(), size,
+                                      !out.inverted, plan.ranks.data() + rank_begin);
   if (out.rank_count == 0) return;
   out.gaps = ChooseGapCoding(std::span(plan.ranks).subspan(out.rank_begin, out.rank_count));
 }
@@ -71,6 +60,12 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
   std::array<uint32_t, 256> ones{};  // steps of +-1, by magnitude byte of the old element
   for (const uint8_t byte : plan.magnitude_bytes) ++ones[byte];
   for (const uint16_t change : split_rice.exceptions) --ones[plan.magnitude_bytes[change]];
+  std::array<uint8_t, 256> bytes;  // those with steps of +-1
+  size_t byte_count = 0;
+  for (size_t byte = 0; byte < ones.size(); ++byte) {
+    bytes[byte_count] = static_cast<uint8_t>(byte);
+    byte_count += ones[byte] != 0 ? 1 : 0;
+  }
   int best = 0;
   uint64_t best_bits = ~uint64_t{0};
   for (int n = 0; n < 2 * class_split::kShiftBias; ++n) {  // 0, -1, 1, -2, ...
@@ -78,9 +73,8 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
     const std::optional<ClassTable> shifted = ShiftTable(table, shift, dtype);
     if (!shifted.has_value()) continue;
     uint64_t bits = 0;
-    for (uint32_t b = 0; b < shifted->hot_below; ++b) {
-      const auto byte = static_cast<uint8_t>(b);
-      if (ones[b] != 0) bits += uint64_t{ones[b]} * (HotWidth(*shifted, byte, element_bits) + 1U);
+    for (size_t b = 0; b < byte_count && bytes[b] < shifted->hot_below; ++b) {
+      bits += uint64_t{ones[bytes[b]]} * (HotWidth(*shifted, bytes[b], element_bits) + 1U);
     }
     for (size_t i = 0; i < others && bits < best_bits; ++i) {
       const uint8_t byte = plan.magnitude_bytes[split_rice.exceptions[i]];
@@ -197,12 +191,19 @@ void PlanClassSplit(DType dtype, const BlockChanges& changes, const SplitRicePla
   for (const uint16_t position : changes.positions) plan.mask[position / 64] = 0;
 
   std::array<uint32_t, kClassesMax> marked{};
-  for (const uint8_t byte : plan.magnitude_bytes) ++marked[ClassOf(plan.table, byte)];
-  plan.ranks.clear();
+  std::array<uint8_t, 256> class_of{};
+  for (size_t byte = 0; byte < class_of.size(); ++byte) {
+    class_of[byte] = static_cast<uint8_t>(ClassOf(plan.table, static_cast<uint8_t>(byte)));
+  }
+  for (const uint8_t byte : plan.magnitude_bytes) ++marked[class_of[byte]];
+  // The fewer of a class's elements are listed, so never more than there are changes.
+  plan.ranks.resize(changes.size() + kernels::kNumbersSlack);
+  uint32_t rank_end = 0;
   plan.bits = 0;
   uint32_t count_max = 1;
   for (size_t c = 0; c < table.class_count(); ++c) {
-    PlanClass(plan.marks, c, marked[c], plan);
+    PlanClass(plan.marks, c, marked[c], rank_end, plan);
+    rank_end += plan.classes[c].rank_count;
     plan.bits += plan.classes[c].gaps.bits;
     count_max = std::max(count_max, plan.classes[c].rank_count);
   }

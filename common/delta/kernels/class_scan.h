@@ -46,7 +46,14 @@ void SplitByClass(InstructionSet set, const ClassScanInput& input, const BlockMa
 void MergeClasses(InstructionSet set, const ClassScanInput& input, ClassMarks& marks,
                   BlockMask& mask);
 
+// The numbers of the first `size` bits of `words` that are `marked`, ascending; returns how many.
+// `numbers` has room for them and kNumbersSlack more.
+inline constexpr size_t kNumbersSlack = 32;
+uint32_t ListMarks(InstructionSet set, const uint64_t* words, uint32_t size, bool marked,
+                   uint16_t* numbers);
+
 namespace internal {
+uint32_t ListMarksAvx512(const uint64_t* words, uint32_t size, uint64_t flip, uint16_t* numbers);
 // Variants for 1- and 2-byte floats; false: not for this width.
 bool SplitByClassAvx512(const ClassScanInput& input, const BlockMask& mask, ClassMarks& marks);
 bool MergeClassesAvx512(const ClassScanInput& input, ClassMarks& marks, BlockMask& mask);

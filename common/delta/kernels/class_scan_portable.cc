@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "common/base/bytes.h"
@@ -64,7 +65,28 @@ void MergePortable(const ClassScanInput& input, ClassMarks& marks, BlockMask& ma
   });
 }
 
+// `flip` is all ones to list what is not marked, else 0.
+uint32_t ListMarksPortable(const uint64_t* words, uint32_t size, uint64_t flip, uint16_t* numbers) {
+  uint32_t found = 0;
+  for (uint32_t base = 0; base < size; base += 64) {
+    uint64_t word = words[base / 64] ^ flip;
+    if (size - base < 64) word &= LowBits(size - base);
+    for (; word != 0; word &= word - 1) {
+      numbers[found++] =
+          static_cast<uint16_t>(base + static_cast<uint32_t>(std::countr_zero(word)));
+    }
+  }
+  return found;
+}
+
 }  // namespace
+
+uint32_t ListMarks(InstructionSet set, const uint64_t* words, uint32_t size, bool marked,
+                   uint16_t* numbers) {
+  const uint64_t flip = marked ? 0 : ~uint64_t{0};
+  return set == InstructionSet::kAvx512 ? internal::ListMarksAvx512(words, size, flip, numbers)
+                                        : ListMarksPortable(words, size, flip, numbers);
+}
 
 void SplitByClass(InstructionSet set, const ClassScanInput& input, const BlockMask& mask,
                   ClassMarks& marks) {

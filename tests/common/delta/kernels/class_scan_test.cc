@@ -81,4 +81,29 @@ TEST_CASE("class scan: all instruction sets agree, and merging undoes splitting"
   }
 }
 
+TEST_CASE("list marks: all instruction sets list what is marked, or what is not", "[kernels]") {
+  Random random(samples::TestSeed());
+  for (const uint32_t size : {0U, 1U, 31U, 32U, 33U, 63U, 64U, 65U, 1000U, 65'536U}) {
+    for (const double density : {0.0, 0.01, 0.5, 1.0}) {
+      std::vector<uint64_t> words(CeilDiv(size, 64) + 1, ~uint64_t{0});  // bits behind are ignored
+      std::vector<uint16_t> marked;
+      std::vector<uint16_t> others;
+      for (uint32_t i = 0; i < size; ++i) {
+        const bool mark = random.Chance(density);
+        if (!mark) words[i / 64] &= ~(uint64_t{1} << (i % 64));
+        (mark ? marked : others).push_back(static_cast<uint16_t>(i));
+      }
+      for (const InstructionSet set : {InstructionSet::kPortable, InstructionSet::kAvx512}) {
+        if (set > MachineInstructionSet()) continue;
+        for (const bool which : {true, false}) {
+          std::vector<uint16_t> numbers(size + kNumbersSlack);
+          numbers.resize(ListMarks(set, words.data(), size, which, numbers.data()));
+          INFO(ToString(set) << ": " << size << " at " << density);
+          REQUIRE(numbers == (which ? marked : others));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace dws::kernels
