@@ -11,11 +11,11 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/delta/block.h"
+#include "common/delta/exceptions.h"
 #include "common/delta/hot_magnitudes.h"
 #include "common/delta/kernels/class_scan.h"
 #include "common/delta/positions.h"
 #include "common/delta/split_rice.h"
-#include "common/delta/values.h"
 #include "common/model/class_table.h"
 #include "common/model/tensor_spec.h"
 
@@ -44,8 +44,7 @@ struct ClassSplitPlan {
   HotMagnitudes hot;
   std::vector<uint16_t> exceptions;  // changes, not hot, whose step is not +-1
   std::vector<uint64_t> magnitudes;  // |step| - 2 of each exception
-  GapCoding exception_gaps;          // meaningless without exceptions
-  ValueCoding exception_magnitudes;  // the same
+  ExceptionCoding exception_coding;  // meaningless without exceptions
   uint64_t bits = 0;
   std::vector<uint8_t> magnitude_bytes;  // of the changed elements, before
   kernels::BlockMask mask{};             // the planner's own: all zero between blocks
@@ -76,7 +75,6 @@ inline constexpr uint32_t kShiftShift = 12;
 inline constexpr int kShiftBias = 8;
 inline constexpr uint32_t kInvertedFlag = 1u << GapCoding::kParameterBits;
 inline constexpr uint32_t kCodeBits = GapCoding::kParameterBits + 1;
-inline constexpr uint32_t kExceptionCountBits = 16;
 }  // namespace class_split
 
 }  // namespace dws

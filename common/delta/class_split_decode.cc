@@ -5,6 +5,7 @@
 #include "common/base/check.h"
 #include "common/delta/class_split.h"
 #include "common/delta/element.h"
+#include "common/delta/exceptions.h"
 #include "common/delta/split_rice.h"
 
 namespace dws {

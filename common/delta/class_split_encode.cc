@@ -9,11 +9,6 @@ namespace dws {
 namespace {
 
 using class_split::kCodeBits;
-using class_split::kExceptionCountBits;
-
-// Bits of an exceptions section besides its planes.
-constexpr uint32_t kExceptionHeaderBits =
-    kExceptionCountBits + GapCoding::kParameterBits + ValueCoding::kParameterBits;
 
 // Codes the marked elements of a class, or the others when they are fewer.
 void PlanClass(const kernels::ClassMarks& marks, size_t c, uint32_t marked, uint32_t rank_begin,
@@ -125,24 +120,12 @@ void PlanSteps(DType dtype, const BlockChanges& changes, const SplitRicePlan& sp
   PlanHotMagnitudes(plan.hot);
   plan.bits += plan.hot.bits;
   if (plan.exceptions.empty()) return;
-  plan.exception_gaps = ChooseGapCoding(plan.exceptions);
-  plan.exception_magnitudes = ChooseValueCoding(plan.magnitudes);
-  plan.bits += kExceptionHeaderBits + plan.exception_gaps.bits + plan.exception_magnitudes.bits;
+  plan.exception_coding = ChooseExceptionCoding(plan.exceptions, plan.magnitudes);
+  plan.bits += plan.exception_coding.bits();
 }
 
 std::span<const uint16_t> RanksOf(const ClassSplitPlan& plan, size_t c) {
   return std::span(plan.ranks).subspan(plan.classes[c].rank_begin, plan.classes[c].rank_count);
-}
-
-void WriteExceptions(const ClassSplitPlan& plan, BitWriter& writer) {
-  if (plan.exceptions.empty()) return;
-  writer.Put(plan.exceptions.size() - 1, kExceptionCountBits);
-  writer.Put(plan.exception_gaps.k, GapCoding::kParameterBits);
-  writer.Put(PackValueCoding(plan.exception_magnitudes), ValueCoding::kParameterBits);
-  WriteGapRemainders(plan.exceptions, plan.exception_gaps.k, writer);
-  WriteValueRemainders(plan.magnitudes, plan.exception_magnitudes, writer);
-  WriteGapQuotients(plan.exceptions, plan.exception_gaps.k, writer);
-  WriteValueQuotients(plan.magnitudes, plan.exception_magnitudes, writer);
 }
 
 }  // namespace
@@ -239,7 +222,9 @@ EncodedBlock WriteClassSplit(const BlockChanges& changes, const SplitRicePlan& s
     WriteGapQuotients(RanksOf(plan, c), plan.classes[c].gaps.k, writer);
   }
   WriteHotMagnitudes(plan.hot, writer);
-  WriteExceptions(plan, writer);
+  if (!plan.exceptions.empty()) {
+    WriteExceptions(plan.exceptions, plan.magnitudes, plan.exception_coding, writer);
+  }
   DWS_CHECK(writer.end() == block.payload.data() + plan.PayloadBytes());
   block.payload.resize(plan.PayloadBytes());
   return block;

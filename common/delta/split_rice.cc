@@ -21,9 +21,6 @@ ReadSignsKernel ChooseReadSigns() {
 }
 
 constexpr uint32_t kExceptionsFlag = 1u << GapCoding::kParameterBits;
-constexpr uint32_t kCountBits = 16;
-constexpr uint32_t kExceptionHeaderBits =
-    kCountBits + GapCoding::kParameterBits + ValueCoding::kParameterBits;
 
 }  // namespace
 
@@ -50,63 +47,6 @@ void ReadSigns(ByteSpan payload, uint64_t begin, uint32_t element_bits,
              steps.data());
 }
 
-Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t element_bits,
-                                DecodedBlock& decoded) {
-  const uint64_t payload_bits = payload.size() * 8;
-  if (begin + kExceptionHeaderBits > payload_bits) {
-    return DataLossError("split-rice: the header of the exceptions is cut off at {} bytes",
-                         payload.size());
-  }
-  const uint64_t header = LoadBits(payload, begin, kExceptionHeaderBits);
-  const uint32_t count = static_cast<uint32_t>(header & LowBits(kCountBits)) + 1;
-  const uint32_t k = header >> kCountBits & LowBits(GapCoding::kParameterBits);
-  const std::optional<ValueCoding> coding = UnpackValueCoding(
-      static_cast<uint32_t>(header >> (kCountBits + GapCoding::kParameterBits)), element_bits);
-  if (count > decoded.positions.size() || !coding.has_value()) {
-    return DataLossError(
-        "split-rice: the header of the exceptions has {} of {} changes and parameters {:x}", count,
-        decoded.positions.size(), header >> kCountBits);
-  }
-  const GapPlanes gaps{.remainders = begin + kExceptionHeaderBits,
-                       .quotients = begin + kExceptionHeaderBits + uint64_t{count} * k +
-                                    coding->RemainderBits(count)};
-  if (gaps.quotients > payload_bits) {
-    return DataLossError("split-rice: the remainders of {} exceptions are cut off at {} bytes",
-                         count, payload.size());
-  }
-
-  std::vector<uint16_t> exceptions(count);
-  decoded.scratch.resize(2 * size_t{count});
-  const std::span<uint64_t> scratch(decoded.scratch.data(), count);
-  const std::span<uint64_t> magnitudes(decoded.scratch.data() + count, count);
-  const std::optional<uint64_t> gaps_end = ReadGaps(
-      payload, gaps, k, static_cast<uint32_t>(decoded.positions.size()), scratch, exceptions);
-  if (!gaps_end.has_value()) {
-    return DataLossError("split-rice: the positions of {} exceptions are damaged", count);
-  }
-  const ValuePlanes values{.remainders = gaps.remainders + uint64_t{count} * k,
-                           .quotients = *gaps_end};
-  const std::optional<uint64_t> end = ReadValues(payload, values, *coding, scratch, magnitudes);
-  if (!end.has_value()) {
-    return DataLossError("split-rice: the magnitudes of {} exceptions are damaged", count);
-  }
-
-  const uint64_t mask = LowBits(element_bits);
-  const uint64_t magnitude_max = uint64_t{1} << (element_bits - 1);  // of a negative step
-  for (uint32_t i = 0; i < count; ++i) {
-    uint64_t& step = decoded.values[exceptions[i]];
-    const uint64_t negative = step == 1 ? 0 : 1;
-    if (magnitudes[i] > magnitude_max - 3 + negative) {
-      return DataLossError(
-          "split-rice: an exception has a magnitude of {} above 2, too large for {} bits",
-          magnitudes[i], element_bits);
-    }
-    const uint64_t magnitude = magnitudes[i] + 2;
-    step = ((magnitude ^ (0 - negative)) + negative) & mask;
-  }
-  return *end;
-}
-
 void PlanSplitRice(DType dtype, const BlockChanges& changes, SplitRicePlan& plan) {
   const size_t count = changes.size();
   DWS_CHECK(count != 0 && changes.positions.size() == changes.steps.size());
@@ -126,9 +66,8 @@ void PlanSplitRice(DType dtype, const BlockChanges& changes, SplitRicePlan& plan
   plan.exceptions = std::span(plan.exception_room).first(scan.exception_count);
   plan.magnitudes = std::span(plan.magnitude_room).first(scan.exception_count);
   if (plan.exceptions.empty()) return;
-  plan.exception_gaps = ChooseGapCoding(plan.exceptions);
-  plan.exception_magnitudes = ChooseValueCoding(plan.magnitudes);
-  plan.bits += kExceptionHeaderBits + plan.exception_gaps.bits + plan.exception_magnitudes.bits;
+  plan.exception_coding = ChooseExceptionCoding(plan.exceptions, plan.magnitudes);
+  plan.bits += plan.exception_coding.bits();
 }
 
 EncodedBlock WriteSplitRice(const BlockChanges& changes, const SplitRicePlan& plan) {
@@ -143,13 +82,7 @@ EncodedBlock WriteSplitRice(const BlockChanges& changes, const SplitRicePlan& pl
   WriteSigns(plan.signs, changes.size(), writer);
   WriteGapQuotients(changes.positions, plan.gaps.k, writer);
   if (has_exceptions) {
-    writer.Put(plan.exceptions.size() - 1, kCountBits);
-    writer.Put(plan.exception_gaps.k, GapCoding::kParameterBits);
-    writer.Put(PackValueCoding(plan.exception_magnitudes), ValueCoding::kParameterBits);
-    WriteGapRemainders(plan.exceptions, plan.exception_gaps.k, writer);
-    WriteValueRemainders(plan.magnitudes, plan.exception_magnitudes, writer);
-    WriteGapQuotients(plan.exceptions, plan.exception_gaps.k, writer);
-    WriteValueQuotients(plan.magnitudes, plan.exception_magnitudes, writer);
+    WriteExceptions(plan.exceptions, plan.magnitudes, plan.exception_coding, writer);
   }
   DWS_CHECK(writer.end() == block.payload.data() + plan.PayloadBytes());
   block.payload.resize(plan.PayloadBytes());

@@ -10,6 +10,7 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/delta/block.h"
+#include "common/delta/exceptions.h"
 #include "common/delta/positions.h"
 #include "common/delta/values.h"
 #include "common/model/tensor_spec.h"
@@ -23,8 +24,7 @@ struct SplitRicePlan {
   std::span<const uint64_t> signs;       // a bit a change, 1 for a negative step
   std::span<const uint16_t> exceptions;  // which changes are no steps of +-1
   std::span<const uint64_t> magnitudes;  // |step| - 2 of each exception
-  GapCoding exception_gaps;              // meaningless without exceptions
-  ValueCoding exception_magnitudes;      // the same
+  ExceptionCoding exception_coding;      // meaningless without exceptions
   uint64_t bits = 0;
 
   uint64_t PayloadBytes() const { return CeilDiv(bits, 8); }
@@ -51,9 +51,5 @@ void WriteSigns(std::span<const uint64_t> signs, size_t count, BitWriter& writer
 // Steps of +1 and -1 from the sign plane at bit `begin`, which lies inside `payload`.
 void ReadSigns(ByteSpan payload, uint64_t begin, uint32_t element_bits,
                std::vector<uint64_t>& steps);
-// Puts the steps of the exceptions, coded from bit `begin` on, in their places among
-// decoded.values. Returns the end of the last plane. DATA_LOSS: damaged.
-Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t element_bits,
-                                DecodedBlock& decoded);
 
 }  // namespace dws
