@@ -4,16 +4,11 @@
 #include "common/delta/kernels/changed_words.h"
 
 #if defined(__x86_64__)
-// False alarms about the placeholders in the compiler's own intrinsics (gcc bug 105593).
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-
 #include <bit>
 #include <cstring>
 
 #include "common/base/instruction_set.h"
+#include "common/base/intrinsics.h"
 
 namespace dws::kernels {
 namespace {

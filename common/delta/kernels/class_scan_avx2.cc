@@ -3,9 +3,9 @@
 #include "common/delta/kernels/class_scan.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
 #include <cstring>
+
+#include "common/base/intrinsics.h"
 
 namespace dws::kernels::internal {
 namespace {

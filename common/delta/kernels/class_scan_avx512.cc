@@ -3,7 +3,7 @@
 #include "common/delta/kernels/class_scan.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "common/base/intrinsics.h"
 
 namespace dws::kernels::internal {
 namespace {
