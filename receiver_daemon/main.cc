@@ -4,6 +4,7 @@
 
 #include "common/service/program/daemon_program.h"
 #include "common/service/program/daemon_status_line.h"
+#include "receiver_daemon/receiver_app.h"
 #include "receiver_daemon/receiver_flags.h"
 
 namespace dws {

@@ -18,39 +18,19 @@
 #include "common/service/security/credentials.h"
 #include "common/service/security/tls_status.h"
 #include "common/service/sockets/handle_socket.h"
-#include "receiver_daemon/attach_desk.h"
-#include "receiver_daemon/engine_registry.h"
-#include "receiver_daemon/engine_service.h"
+#include "receiver_daemon/engine/attach_desk.h"
+#include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/engine/engine_service.h"
+#include "receiver_daemon/group/group_endpoint.h"
 #include "receiver_daemon/operator_desk.h"
 #include "receiver_daemon/receiver_metrics.h"
 #include "receiver_daemon/receiver_operations.h"
-#include "receiver_daemon/subscription.h"
-#include "receiver_daemon/sync_links.h"
+#include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/transfer/sync_links.h"
 #include "receiver_daemon/worker.h"
 
 namespace dws {
 namespace {
-
-Status CheckOptions(const ReceiverOptions& options) {
-  if (options.job_id.empty() || options.job_id.size() > limits::kIdBytesMax) {
-    return InvalidArgumentError("--job-id has {} bytes, expected 1 to {}", options.job_id.size(),
-                                limits::kIdBytesMax);
-  }
-  if (options.receiver_id.empty() || options.receiver_id.size() > limits::kIdBytesMax) {
-    return InvalidArgumentError("--receiver-id has {} bytes, expected 1 to {}",
-                                options.receiver_id.size(), limits::kIdBytesMax);
-  }
-  if (options.senders.empty() || options.senders.size() > limits::kSendersMax) {
-    return InvalidArgumentError(
-        "--sender was given {} times, expected one for each trainer rank, at most {}",
-        options.senders.size(), limits::kSendersMax);
-  }
-  if (options.staging_bytes < limits::kStagingBytesMin) {
-    return InvalidArgumentError("--staging-bytes is {}, expected at least {}",
-                                options.staging_bytes, limits::kStagingBytesMin);
-  }
-  return OkStatus();
-}
 
 // Above those of any earlier process with this state folder, as long as the wall clock is.
 Generation FirstGeneration() {
@@ -68,7 +48,7 @@ class ReceiverApp::Impl {
       : options_(options),
         metrics_(options.job_id, options.receiver_id),
         pool_(options.threads),
-        registry_(FirstGeneration(), changed_) {}
+        registry_(FirstGeneration(), changed_, grouped() ? Coverage::kShare : Coverage::kWhole) {}
   ~Impl() { Stop(limits::kShutdownGrace); }
 
   Status Start();
@@ -85,6 +65,8 @@ class ReceiverApp::Impl {
   uint16_t http_port() const { return http_->port(); }
 
  private:
+  bool grouped() const { return !options_.group.group_id.empty(); }
+  void MakeGroup();
   Status StartEngineSide();
   Status StartServers();
 
@@ -103,6 +85,8 @@ class ReceiverApp::Impl {
   std::unique_ptr<ReceiverLedger> ledger_;
   std::unique_ptr<Subscription> subscription_;
   std::unique_ptr<SyncLinks> links_;
+  std::unique_ptr<CommitGroup> group_;  // null: the engine is this receiver's alone
+  std::unique_ptr<GroupEndpoint> group_endpoint_;
   std::unique_ptr<HandleSocket> handles_;
   std::unique_ptr<AttachDesk> desk_;
   std::unique_ptr<Worker> worker_;
@@ -135,10 +119,12 @@ Status ReceiverApp::Impl::Start() {
           .profile = options_.profile,
           .pulse = &worker_pulse_},
       *subscription_, clock_);
+  if (grouped()) MakeGroup();
   DWS_RETURN_IF_ERROR(StartEngineSide());
   DWS_RETURN_IF_ERROR(StartServers());
   worker_->Start();
   links_->Start();
+  if (group_endpoint_ != nullptr) group_endpoint_->Start();
   if (!options_.ports_file.empty()) {
     DWS_RETURN_IF_ERROR(WritePortsFile(file_system_, options_.ports_file,
                                        {{"admin", admin_port()}, {"http", http_port()}}));
@@ -148,6 +134,18 @@ Status ReceiverApp::Impl::Start() {
                       {"http_port", http_port()},
                       {"senders", options_.senders.size()}});
   return OkStatus();
+}
+
+void ReceiverApp::Impl::MakeGroup() {
+  std::optional<VersionAt> decided;
+  if (const auto& open = ledger_->state().decided(); open.has_value()) {
+    decided = VersionAt{.stream = open->stream, .version = open->version};
+  }
+  group_ = std::make_unique<CommitGroup>(options_.group, options_.receiver_id, decided, clock_,
+                                         changed_);
+  group_endpoint_ = std::make_unique<GroupEndpoint>(
+      GroupEndpoint::Identity{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
+      PeerTls{.credentials = credentials_, .server_name = ""}, *group_, clock_);
 }
 
 Status ReceiverApp::Impl::StartEngineSide() {
@@ -173,10 +171,12 @@ Status ReceiverApp::Impl::StartEngineSide() {
                           }
                         },
                     .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
-                    .pulse = &worker_pulse_},
+                    .pulse = &worker_pulse_,
+                    .group = group_.get()},
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,
                                   .staging_bytes_max = options_.staging_bytes},
-                      .pause_timeout = limits::kPauseDeadline});
+                      .pause_timeout = limits::kPauseDeadline,
+                      .scrub_bytes_per_second = options_.scrub_bytes_per_second});
   engine_service_ =
       std::make_unique<EngineServiceImpl>(*desk_, registry_, handles_->path(), clock_);
   return OkStatus();
@@ -190,9 +190,13 @@ Status ReceiverApp::Impl::StartServers() {
                                 .registry = registry_,
                                 .worker = *worker_,
                                 .desk = operator_desk_,
-                                .clock = clock_});
-  metrics_.Show(
-      {.worker = *worker_, .subscription = *subscription_, .registry = registry_, .clock = clock_});
+                                .clock = clock_,
+                                .group = group_.get()});
+  metrics_.Show({.worker = *worker_,
+                 .subscription = *subscription_,
+                 .registry = registry_,
+                 .clock = clock_,
+                 .group = group_.get()});
   AddServiceMetrics(
       metrics_.registry(),
       {.lifecycle = &lifecycle_,
@@ -214,15 +218,18 @@ Status ReceiverApp::Impl::StartServers() {
            .services = {{.name = "dws.v1.EngineService", .service = engine_service_.get()},
                         {.name = "dws.v1.AdminService", .service = admin_->AddServer()}},
            .lifecycle = &lifecycle_}));
-  DWS_ASSIGN_OR_RETURN(tcp_server_,
-                       GrpcServer::Start({.unix_socket = "",
-                                          .listen = options_.listen,
-                                          .insecure = options_.insecure,
-                                          .credentials = credentials_,
-                                          .job_id = options_.job_id,
-                                          .services = {{.name = "dws.v1.AdminService",
-                                                        .service = admin_->AddServer()}},
-                                          .lifecycle = &lifecycle_}));
+  std::vector<GrpcServer::NamedService> for_others = {
+      {.name = "dws.v1.AdminService", .service = admin_->AddServer()}};
+  if (group_endpoint_ != nullptr && group_endpoint_->service() != nullptr) {
+    for_others.push_back({.name = "dws.v1.GroupService", .service = group_endpoint_->service()});
+  }
+  DWS_ASSIGN_OR_RETURN(tcp_server_, GrpcServer::Start({.unix_socket = "",
+                                                       .listen = options_.listen,
+                                                       .insecure = options_.insecure,
+                                                       .credentials = credentials_,
+                                                       .job_id = options_.job_id,
+                                                       .services = std::move(for_others),
+                                                       .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
       http_, HttpEndpoint::Listen(
                  {.address = options_.http,
@@ -237,8 +244,8 @@ void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
   lifecycle_.SetStopping();
   // 1. no new engines  2. the worker ends what it does; only a pause can keep it, which losing the
   // leases ends
-  // 3. leases and memory  4. senders hear the last acknowledgements until here  5. servers: what
-  // is left are calls that only watch
+  // 3. leases and memory  4. senders hear the last acknowledgements until here, the group what was
+  // written  5. servers: what is left are calls that only watch
   if (desk_ != nullptr) desk_->Stop();
   if (links_ != nullptr) links_->CancelFetches();
   if (admin_ != nullptr) admin_->Stop();
@@ -248,6 +255,7 @@ void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
   if (worker_ != nullptr) worker_->Join();
   registry_.EndAll(reason);
   if (links_ != nullptr) links_->Stop();
+  if (group_endpoint_ != nullptr) group_endpoint_->Stop();
   http_.reset();
   if (tcp_server_ != nullptr) tcp_server_->Shutdown(limits::kCallGrace);
   if (unix_server_ != nullptr) unix_server_->Shutdown(limits::kCallGrace);

@@ -5,35 +5,14 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "common/base/pulse.h"
 #include "common/base/status.h"
-#include "common/model/delta_profile.h"
-#include "common/model/limits.h"
-#include "common/service/security/tls_files.h"
 #include "proto/admin.pb.h"
+#include "receiver_daemon/receiver_options.h"
 
 namespace dws {
-
-struct ReceiverOptions {
-  std::string job_id;
-  std::string receiver_id;
-  std::vector<std::string> senders;               // "host:port"
-  std::string socket = "/run/dws/receiver.sock";  // and <socket>.handles
-  std::string listen = "127.0.0.1:0";             // operators
-  std::string http = "127.0.0.1:0";
-  std::string state_dir = "/var/lib/dws/receiver";
-  std::string ports_file;  // empty: none
-  bool insecure = false;   // listen beyond loopback
-  uint64_t staging_bytes = limits::kStagingBytesDefault;
-  size_t threads = 1;  // besides the worker
-  ProfileChoice profile = ProfileChoice::kAuto;
-  TlsFiles tls;                 // none: plain
-  std::string tls_server_name;  // expected in senders' certificates; empty: the host dialled
-  std::vector<std::string> allow_users;  // names or uids (unix_socket.h)
-};
 
 // Lifecycle: serves from Start until Stop or the destructor. Threads: one.
 class ReceiverApp {

@@ -10,15 +10,44 @@
 namespace dws {
 namespace {
 
-// HOST:PORT of another machine: any name, a port that is not 0.
-std::string CheckPeer(const std::string& text) {
+// HOST:PORT of another machine: any name, a port that is not 0. `what` is there.
+std::string CheckAddress(const std::string& text, std::string_view what) {
   const size_t colon = text.rfind(':');
   unsigned port = 0;
   if (colon != std::string::npos && colon > 0 &&
       CLI::detail::lexical_cast(text.substr(colon + 1), port) && port > 0 && port < 65'536) {
     return "";
   }
-  return fmt::format("expected HOST:PORT of a sender, found '{}'", text);
+  return fmt::format("expected HOST:PORT of {}, found '{}'", what, text);
+}
+std::string CheckSender(const std::string& text) { return CheckAddress(text, "a sender"); }
+std::string CheckLeader(const std::string& text) {
+  return text.empty() ? "" : CheckAddress(text, "the group's leader");
+}
+
+// A group's id, or none.
+std::string CheckGroupId(const std::string& text) {
+  if (text.size() <= limits::kIdBytesMax) return "";
+  return fmt::format("{} bytes, expected at most {}", text.size(), limits::kIdBytesMax);
+}
+
+void AddGroupFlags(CLI::App& app, GroupPlace& group) {
+  app.add_option("--group-id", group.group_id,
+                 "Commit group of receivers that serve one engine together; empty: none")
+      ->type_name("ID")
+      ->check(CLI::Validator(CheckGroupId, "", "group"));
+  app.add_option("--group-index", group.index,
+                 "This receiver's place in its group; 0: it leads, and serves engine rank 0")
+      ->check(CLI::Range(0U, limits::kGroupMembersMax - 1))
+      ->capture_default_str();
+  app.add_option("--group-members", group.member_count,
+                 "How many receivers the group has, the leader included")
+      ->check(CLI::Range(0U, limits::kGroupMembersMax))
+      ->capture_default_str();
+  app.add_option("--group-leader", group.leader_address,
+                 "The leader's --listen, as others reach it; of the leader: none")
+      ->type_name("HOST:PORT")
+      ->check(CLI::Validator(CheckLeader, "", "leader"));
 }
 
 }  // namespace
@@ -30,27 +59,31 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
       ->required();
   app.add_option("--sender", options.senders, "A sender; once for each trainer rank")
       ->type_name("HOST:PORT")
-      ->check(CLI::Validator(CheckPeer, "", "peer"))
+      ->check(CLI::Validator(CheckSender, "", "peer"))
       ->required();
   app.add_option("--socket", options.socket,
                  "Unix socket for engines; <socket>.handles is beside it")
       ->type_name("PATH")
       ->capture_default_str();
-  AddListenFlag(app, "--listen", options.listen, "Where operators connect; port 0 picks one");
+  AddListenFlag(app, "--listen", options.listen,
+                "Where operators, and a group's members, connect; port 0 picks one");
   AddListenFlag(app, "--http", options.http, "/healthz and /readyz; port 0 picks one");
   app.add_option("--state-dir", options.state_dir, "Folder of the ledger and of spooled transfers")
       ->type_name("PATH")
       ->capture_default_str();
   AddSizeFlag(app, "--staging-bytes", options.staging_bytes,
-              "Memory for staged writes and for transfers, each; in bytes or as 256MiB",
+              "Memory for transfers and staged writes together, in bytes or as 256MiB",
               {.bytes_min = limits::kStagingBytesMin, .bytes_max = limits::kRegionBytesMax});
+  AddSizeFlag(app, "--scrub-rate", options.scrub_bytes_per_second,
+              "Live memory to read again and compare with what was published, each second; 0: none",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
   app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   AddProfileFlag(
       app, options.profile,
-      "Deltas to ask for: the smallest (wan), the cheapest to apply (fast), by the speed "
-      "of the link (auto)");
+      "Deltas to ask for: the smallest (wan), small and cheap to apply (fast), nothing dense to "
+      "decode (direct), by the speed of the link (auto)");
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
       ->type_name("PATH");
   app.add_flag("--insecure", options.insecure,
@@ -59,6 +92,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--tls-server-name", options.tls_server_name,
                  "Name in the senders' certificates, where it is not the host that is dialled")
       ->type_name("NAME");
+  AddGroupFlags(app, options.group);
 }
 
 void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
@@ -68,6 +102,9 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (options.senders.size() > limits::kSendersMax) {
     config.Reject("sender", fmt::format("given {} times, expected at most {}",
                                         options.senders.size(), limits::kSendersMax));
+  }
+  for (const GroupMistake& mistake : GroupMistakes(options.group)) {
+    config.Reject(mistake.option, mistake.message);
   }
 }
 

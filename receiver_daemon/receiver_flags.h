@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/service/config/config.h"
-#include "receiver_daemon/receiver_app.h"
+#include "receiver_daemon/receiver_options.h"
 
 namespace dws {
 

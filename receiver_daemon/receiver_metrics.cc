@@ -30,6 +30,7 @@ void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
   const MismatchCounts& mismatches = worker.mismatches;
   const std::map<std::string, uint64_t> by_source = {{"delta", mismatches.delta},
                                                      {"verify", mismatches.verify},
+                                                     {"scrub", mismatches.scrub},
                                                      {"attach", mismatches.attach},
                                                      {"write", mismatches.write}};
   for (const auto& [source, count] : by_source) {
@@ -37,6 +38,14 @@ void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
                    "Slices that were not what their digest says, by who found out.", Number(count),
                    {{"source", source}});
   }
+}
+
+void ShowScrub(Scrape& scrape, const ScrubProgress& scrub) {
+  scrape.Counter("dws_receiver_scrubbed_bytes_total",
+                 "Live memory read again in the background and compared.", Number(scrub.bytes));
+  scrape.Gauge("dws_receiver_scrub_last_pass_timestamp_seconds",
+               "When all of it had been read last, in seconds since 1970; 0: not yet.",
+               scrub.last_pass_unix_seconds);
 }
 
 void ShowWorker(Scrape& scrape, const WorkerStatus& worker, TimePoint now) {
@@ -88,6 +97,22 @@ void ShowEngine(Scrape& scrape, const EngineRegistry& registry) {
                {{"state", "expected"}});
 }
 
+void ShowGroup(Scrape& scrape, const CommitGroup& group) {
+  const GroupView view = group.view();
+  scrape.Gauge("dws_receiver_group_leader_connected",
+               "1 while a commit group's member has its leader, the leader itself always.",
+               view.leader_connected ? 1 : 0);
+  if (!group.leads()) return;
+  const auto connected = std::count_if(view.members.begin(), view.members.end(),
+                                       [](const auto& member) { return member.connected; });
+  constexpr const char* kHelp =
+      "Members of the commit group that this receiver leads: those connected, and all.";
+  scrape.Gauge("dws_receiver_group_members", kHelp, static_cast<double>(connected),
+               {{"state", "connected"}});
+  scrape.Gauge("dws_receiver_group_members", kHelp, group.place().member_count,
+               {{"state", "configured"}});
+}
+
 }  // namespace
 
 ReceiverMetrics::ReceiverMetrics(const std::string& job_id, const std::string& receiver_id)
@@ -119,8 +144,10 @@ void ReceiverMetrics::Show(States states) {
     const WorkerStatus worker = states.worker.status();
     ShowTotals(scrape, worker);
     ShowWorker(scrape, worker, states.clock.Now());
+    ShowScrub(scrape, worker.scrub);
     ShowVersions(scrape, worker, states.subscription);
     ShowEngine(scrape, states.registry);
+    if (states.group != nullptr) ShowGroup(scrape, *states.group);
   });
 }
 

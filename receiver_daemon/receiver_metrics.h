@@ -6,8 +6,8 @@
 
 #include "common/base/clock.h"
 #include "common/service/metrics/metrics.h"
-#include "receiver_daemon/engine_registry.h"
-#include "receiver_daemon/subscription.h"
+#include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/worker.h"
 
 namespace dws {
@@ -29,6 +29,7 @@ class ReceiverMetrics {
     const Subscription& subscription;
     const EngineRegistry& registry;
     const Clock& clock;
+    const CommitGroup* group = nullptr;  // null: in none
   };
   // Once, before the first scrape.
   void Show(States states);

@@ -57,6 +57,9 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   }
   FillReceiverStatus(names_.receiver_id, worker, parts_.subscription, parts_.registry,
                      *reply.mutable_receiver());
+  if (parts_.group != nullptr) {
+    FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
+  }
 }
 
 Status ReceiverOperations::Follow(OperatorTask& task, const Sink& progress) const {

@@ -7,9 +7,9 @@
 #include "common/base/clock.h"
 #include "common/service/grpc/admin_operations.h"
 #include "common/service/lifecycle.h"
-#include "receiver_daemon/engine_registry.h"
+#include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/operator_desk.h"
-#include "receiver_daemon/subscription.h"
+#include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/worker.h"
 
 namespace dws {
@@ -28,6 +28,7 @@ class ReceiverOperations final : public AdminOperations {
     const Worker& worker;
     OperatorDesk& desk;
     const Clock& clock;
+    const CommitGroup* group = nullptr;  // null: in none
   };
 
   ReceiverOperations(Names names, Parts parts);

@@ -33,6 +33,9 @@ void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
   status.set_repairs(worker.repairs);
   status.set_staging_bytes(worker.staging_bytes);
   status.set_staging_bytes_max(worker.staging_bytes_max);
+  status.set_scrub_bytes_per_second_max(worker.scrub.bytes_per_second_max);
+  status.set_scrub_passes(worker.scrub.passes);
+  status.set_scrub_last_pass_unix_seconds(worker.scrub.last_pass_unix_seconds);
   uint64_t nacks = 0;
   for (const auto& [code, count] : worker.nacks) nacks += count;
   status.set_nacks(nacks);
@@ -42,7 +45,62 @@ void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
   }
 }
 
+const char* NameOf(GroupMemberState::Phase phase) {
+  switch (phase) {
+    case GroupMemberState::Phase::kIdle:
+      return "idle";
+    case GroupMemberState::Phase::kStaging:
+      return "staging";
+    case GroupMemberState::Phase::kStaged:
+      return "staged";
+    case GroupMemberState::Phase::kWriting:
+      return "writing";
+  }
+  return "";
+}
+
+const char* NameOf(GroupLeaderState::Phase phase) {
+  switch (phase) {
+    case GroupLeaderState::Phase::kStaging:
+      return "staging";
+    case GroupLeaderState::Phase::kDeciding:
+      return "deciding";
+    case GroupLeaderState::Phase::kPausing:
+      return "pausing";
+    case GroupLeaderState::Phase::kCommitting:
+      return "committing";
+  }
+  return "";
+}
+
 }  // namespace
+
+void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
+  const GroupPlace& place = group.place();
+  const GroupView view = group.view();
+  status.set_group_id(place.group_id);
+  status.set_member_index(place.index);
+  status.set_member_count(place.member_count);
+  status.set_leader_address(place.leader_address);
+  status.set_leader_connected(view.leader_connected);
+  status.set_last_error(view.last_error);
+  status.set_phase(view.ended ? "ended" : NameOf(view.phase));
+  if (view.round.has_value()) {
+    status.set_round_phase(NameOf(view.round->phase));
+    status.set_round_version(view.round->target.version.value());
+  }
+  if (view.decided.has_value()) status.set_decided_version(view.decided->version.value());
+  for (const GroupView::Member& member : view.members) {
+    v1::GroupMember& row = *status.add_members();
+    row.set_receiver_id(member.receiver_id);
+    row.set_connected(member.connected);
+    row.set_attached(member.attached);
+    if (member.live.has_value()) row.set_live_version(member.live->version.value());
+    row.set_staged(member.staged);
+    row.set_released(member.released);
+    row.set_last_error(member.last_error);
+  }
+}
 
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,

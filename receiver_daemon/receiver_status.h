@@ -4,8 +4,9 @@
 #include <string>
 
 #include "proto/admin.pb.h"
-#include "receiver_daemon/engine_registry.h"
-#include "receiver_daemon/subscription.h"
+#include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/group/commit_group.h"
+#include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/worker.h"
 
 namespace dws {
@@ -13,5 +14,7 @@ namespace dws {
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
                         v1::ReceiverStatus& status);
+
+void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status);
 
 }  // namespace dws

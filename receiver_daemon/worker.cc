@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
-#include "receiver_daemon/lease_control.h"
 
 namespace dws {
 
@@ -16,7 +16,10 @@ Worker::Worker(Parts parts, Options options)
       verify_batch_bytes_(options.verify_batch_bytes),
       pause_timeout_(options.pause_timeout),
       preparer_(parts_.senders, parts_.pool, parts_.clock, std::move(options.prepare)),
-      pipeline_(parts_.senders, parts_.ledger, parts_.pool, parts_.clock, options.pause_timeout) {}
+      pipeline_(parts_.senders, parts_.ledger, parts_.pool, parts_.clock, options.pause_timeout),
+      scrub_(options.scrub_bytes_per_second) {
+  status_.scrub.bytes_per_second_max = scrub_.rate();
+}
 
 Worker::~Worker() { DWS_CHECK(!thread_.joinable()); }
 
@@ -45,16 +48,15 @@ void Worker::EndGrace() {
   ended_.NotifyAll();
 }
 
-void Worker::Join() {
-  if (thread_.joinable()) thread_.join();
-}
-
 void Worker::Run() {
   uint64_t seen = 0;
   Duration delay = limits::kReconnectDelayMin;
   while (!stopping_.load()) {
     // Read before the state is: a change during the step wakes the next wait at once.
-    if (!busy_) seen = parts_.changed.WaitBeyond(seen, limits::kReconnectDelayMax);
+    if (!busy_) {
+      const Duration scrub = scrub_.UntilDue(parts_.clock.Now()).value_or(Duration::max());
+      seen = parts_.changed.WaitBeyond(seen, std::min<Duration>(limits::kReconnectDelayMax, scrub));
+    }
     if (stopping_.load()) break;
     const Status status = Step();
     if (status.ok()) {
@@ -63,17 +65,7 @@ void Worker::Run() {
     }
     if (stopping_.load()) break;
     LogWarning("step_failed", {{"reason", ToString(status)}});
-    // Not sooner, whatever changes meanwhile; then again even if nothing changed.
-    const TimePoint until = parts_.clock.Now() + delay;
-    for (uint64_t now = seen; !stopping_.load() && parts_.clock.Now() < until;) {
-      if (busy_) {
-        const bool had_drifted = live_.drifted;
-        VerifyNext();
-        if (live_.drifted && !had_drifted) break;  // repaired or paused at once, not later
-      } else {
-        now = parts_.changed.WaitBeyond(now, until - parts_.clock.Now());
-      }
-    }
+    AwaitRetry(seen, delay);
     seen = 0;
     delay = std::min<Duration>(delay * 2, limits::kReconnectDelayMax);
   }
@@ -85,62 +77,89 @@ void Worker::Run() {
   ended_.NotifyAll();
 }
 
+// Not sooner, whatever changes meanwhile; then again even if nothing changed.
+void Worker::AwaitRetry(uint64_t seen, Duration delay) {
+  const TimePoint until = parts_.clock.Now() + delay;
+  while (!stopping_.load() && parts_.clock.Now() < until) {
+    if (!busy_) {
+      seen = parts_.changed.WaitBeyond(seen, until - parts_.clock.Now());
+    } else if (LookForDrift()) {
+      return;  // repaired or paused at once, not later
+    }
+  }
+}
+
 // Drift that a round has not repaired pauses the engine, whatever the reason: the one round is what
 // it may go on for, so that the repair can be fetched before the pause.
 Status Worker::Step() {
   const PulseWork work(parts_.pulse);
   const Status status = Round();
-  if (live_.drifted && !drift_paused_) PauseForDrift(status);
-  VerifyNext();
+  // A commit group's member has paused for drift already (TellDrift).
+  if (live_.drifted && !drift_paused_ && parts_.group == nullptr) PauseForDrift(status);
+  LookForDrift();
   return status;
 }
 
 Status Worker::Round() {
-  SetDrain(parts_.desk.draining());
+  // What is staged for a group is in flight until its leader has said what becomes of it.
+  SetDrain(parts_.desk.draining() && !group_work_.staged.has_value());
   DWS_RETURN_IF_ERROR(AcceptStream());
+  if (parts_.group != nullptr) return GroupRound();
   DWS_ASSIGN_OR_RETURN(const bool attached, RefreshEngine());
-  if (!attached) return OkStatus();
-  if (drained_) {
-    SetTrouble("");
-    SetReadiness(false, live_.proved()  ? ""
-                        : live_.drifted ? DriftReason()
-                                        : "the engine is paused");
-    return OkStatus();
-  }
-  const std::optional<SyncTarget> target = parts_.subscription.Target();
+  return attached ? FollowTarget() : OkStatus();
+}
+
+Status Worker::FollowTarget() {
+  std::optional<SyncTarget> target;
+  if (!drained_) target = parts_.subscription.Target();
   if (target.has_value() && !weights_->layouts().Fits(*target)) {
     // The stream has changed since the engine was looked at, or its ranks do not fit each other.
     return parts_.subscription.Layouts().status();
   }
-  if (const OperatorTaskPtr resync = parts_.desk.resync()) return Resync(*resync, target);
-  const bool current =
-      live_.proved() && (!target.has_value() || (live_.at->stream == target->stream &&
-                                                 live_.at->version >= target->version));
-  if (current) {
-    SetTrouble("");
-    SetReadiness(true, "");
-    return OkStatus();
+  const OperatorTaskPtr resync = parts_.desk.resync();
+  ReceiverView view{.drained = drained_,
+                    .resync = resync != nullptr,
+                    .live = live_.at,
+                    .drifted = live_.drifted,
+                    .target = std::nullopt};
+  if (target.has_value()) view.target = target->at();
+  switch (NextStep(view)) {
+    case ReceiverStep::kHold:
+      SetTrouble("");
+      SetReadiness(false, live_.proved()  ? ""
+                          : live_.drifted ? DriftReason()
+                                          : "the engine is paused");
+      return OkStatus();
+    case ReceiverStep::kResync:
+      return Resync(*resync, target);
+    case ReceiverStep::kCurrent:
+      SetTrouble("");
+      SetReadiness(true, "");
+      return OkStatus();
+    case ReceiverStep::kAwait: {
+      const std::string missing = parts_.subscription.MissingTarget();
+      if (live_.drifted) return UnavailableError("{}", missing);
+      SetReadiness(false, "the engine is paused: " + missing);
+      return OkStatus();
+    }
+    case ReceiverStep::kAdopt:
+      SetReadiness(false, fmt::format("the engine is paused: version {} is being fetched",
+                                      target->version.value()));
+      DWS_RETURN_IF_ERROR(AdoptCommitted(*target));
+      return Advance(*target, Way::kDelta);
+    case ReceiverStep::kAdvance:
+      return Advance(*target, Way::kDelta);
   }
-  if (!target.has_value()) {
-    const std::string missing = parts_.subscription.MissingTarget();
-    if (live_.drifted) return UnavailableError("{}", missing);
-    SetReadiness(false, "the engine is paused: " + missing);
-    return OkStatus();
-  }
-  Status status = OkStatus();
-  if (!live_.at.has_value()) {
-    SetReadiness(false, fmt::format("the engine is paused: version {} is being fetched",
-                                    target->version.value()));
-    status = AdoptCommitted(*target);
-  }
-  return status.ok() ? Advance(*target, Way::kDelta) : status;
+  return OkStatus();
 }
 
 Status Worker::AcceptStream() {
   const std::optional<StreamId> stream = parts_.subscription.stream();
   if (!stream.has_value() || parts_.ledger.state().stream() == stream) return OkStatus();
   LogInfo("stream_accepted", {{"stream", ToString(*stream)}});
-  return Annotate(parts_.ledger.Append(StreamAccepted{.stream = *stream}), "recording the stream");
+  const Status recorded = parts_.ledger.Append(StreamAccepted{.stream = *stream});
+  DWS_KILLPOINT("receiver.stream.after_record");
+  return Annotate(recorded, "recording the stream");
 }
 
 Result<bool> Worker::RefreshEngine() {
@@ -154,7 +173,8 @@ Result<bool> Worker::RefreshEngine() {
   }
   if (weights_ == nullptr || weights_->generation() != engine->generation) {
     ForgetEngine();
-    Result<EngineWeightsPtr> weights = EngineWeights::Create(engine->layouts, engine->memory);
+    Result<EngineWeightsPtr> weights =
+        EngineWeights::Create(engine->layouts, engine->memory, parts_.registry.coverage());
     if (!weights.ok()) {
       parts_.registry.EndAll(weights.status());
       SetReadiness(false, std::string(Message(weights.status())));
@@ -163,6 +183,7 @@ Result<bool> Worker::RefreshEngine() {
     weights_ = *std::move(weights);
     engine_ = std::move(engine);
     SetPaused(true);
+    if (parts_.group != nullptr) TellEngine();  // not only once all memory has been read
   }
   if (!live_.known()) {
     const TimePoint begin = parts_.clock.Now();
@@ -173,97 +194,10 @@ Result<bool> Worker::RefreshEngine() {
     }
     LogInfo("digests_computed", {{"generation", weights_->generation().value()},
                                  {"seconds", ToSeconds(parts_.clock.Now() - begin)}});
+    group_work_.adoption_tried = false;
+    DWS_KILLPOINT("receiver.attach.after_digests");
   }
   return true;
-}
-
-Status Worker::AdoptCommitted(const SyncTarget& target) {
-  const auto& committed = parts_.ledger.state().committed();
-  if (!committed.has_value() || committed->stream != target.stream ||
-      committed->version >= target.version) {
-    return OkStatus();
-  }
-  const std::optional<SyncTarget> last = parts_.subscription.TargetAt(committed->version);
-  if (!last.has_value() || !weights_->layouts().Fits(*last)) return OkStatus();
-  const TimePoint begin = parts_.clock.Now();
-  Result<std::optional<Prepared>> prepared = preparer_.PrepareAdoption(live_, *last);
-  if (!prepared.ok()) {
-    // The last version is a short cut, the target is what counts.
-    return absl::IsAborted(prepared.status()) ? OkStatus() : prepared.status();
-  }
-  if (!prepared->has_value()) return OkStatus();
-  return Commit(**prepared, begin);
-}
-
-Status Worker::Advance(const SyncTarget& target, Way way) {
-  const TimePoint begin = parts_.clock.Now();
-  SetStage("fetching", target.version);
-  Result<Prepared> prepared = preparer_.Prepare(*weights_, live_, target, way);
-  Status status = prepared.status();
-  if (status.ok()) {
-    SetStage("committing", target.version);
-    SetStaging(prepared->staging_bytes());
-    status = Commit(*prepared, begin);
-  }
-  SetStage("idle", std::nullopt);
-  PublishLive();
-  SetTrouble(status.ok() ? ""
-                         : fmt::format("version {} cannot be reached: {}", target.version.value(),
-                                       Message(status)));
-  if (live_.proved()) {
-    SetReadiness(true, "");
-  } else if (!live_.drifted) {
-    SetReadiness(false, fmt::format("the engine is paused: version {}: {}", target.version.value(),
-                                    Message(status)));
-  }
-  return status;
-}
-
-Status Worker::Commit(const Prepared& prepared, TimePoint begin) {
-  LeaseControl control(engine_->leases, parts_.clock, parts_.pulse);
-  const CommitPipeline::Engine engine{
-      .control = control, .weights = *weights_, .is_current = [this] {
-        const std::optional<AttachedEngine> now = parts_.registry.Engine();
-        return now.has_value() && now->generation == weights_->generation();
-      }};
-  const bool first = !live_.at.has_value();
-  const TimePoint staged = parts_.clock.Now();
-  CommitReport report{.version = prepared.target.version, .repaired = prepared.repairs()};
-  uint64_t full_slices = 0;
-  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
-    const PreparedRank& rank = prepared.ranks[r];
-    const RankLayout& layout = weights_->layouts().rank(TrainerRank(r));
-    full_slices += rank.full_slices.size();
-    report.delta_bytes += rank.fetched_bytes - rank.full_bytes();
-    report.full_bytes += rank.full_bytes();
-    report.nnz += rank.nnz;
-    report.elements += layout.element_count();
-    report.model_bytes += layout.size_bytes();
-    report.fetch = std::max(report.fetch, rank.fetch);
-    report.stage = std::max(report.stage, rank.stage);
-  }
-  const Result<Duration> paused = pipeline_.Commit(engine, live_, prepared);
-  if (!paused.ok()) {
-    if (!live_.known()) SetPaused(true);  // in the middle of writing
-    if (absl::IsDataLoss(paused.status())) CountWriteMismatch();
-    return paused.status();
-  }
-  // What drift had paused before did not wait for this commit alone.
-  const Duration pause = drift_paused_ ? Duration::zero() : *paused;
-  SetPaused(false);
-  drift_paused_ = false;
-  PublishLive();
-  pipeline_.Acknowledge(prepared, pause, staged - begin);
-  report.pause = pause;
-  report.commit = parts_.clock.Now() - staged;
-  PublishCommit(report, first ? full_slices : 0);
-  LogInfo("committed", {{"version", report.version.value()},
-                        {"fetched_bytes", report.delta_bytes + report.full_bytes},
-                        {"pause_ms", ToSeconds(pause) * 1e3},
-                        {"seconds", ToSeconds(parts_.clock.Now() - begin)},
-                        {"repaired", report.repaired},
-                        {"first_release", first}});
-  return OkStatus();
 }
 
 void Worker::ForgetEngine() {
@@ -271,6 +205,7 @@ void Worker::ForgetEngine() {
   weights_.reset();
   resync_read_.reset();  // would keep the memory of an engine that is gone
   engine_.reset();
+  scrub_.Forget();  // so would this
   drift_paused_ = false;
   SetPaused(false);
   PublishLive();

@@ -18,14 +18,17 @@
 #include "common/base/thread_pool.h"
 #include "common/ledger/version_ledger.h"
 #include "common/model/limits.h"
+#include "common/sync_state/live_state.h"
 #include "receiver_daemon/change_signal.h"
-#include "receiver_daemon/commit_pipeline.h"
-#include "receiver_daemon/engine_registry.h"
-#include "receiver_daemon/live_state.h"
+#include "receiver_daemon/commit/commit_pipeline.h"
+#include "receiver_daemon/commit/prepare.h"
+#include "receiver_daemon/commit/scrub.h"
+#include "receiver_daemon/commit/verification.h"
+#include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/group/commit_group.h"
+#include "receiver_daemon/group/group_work.h"
 #include "receiver_daemon/operator_desk.h"
-#include "receiver_daemon/prepare.h"
-#include "receiver_daemon/subscription.h"
-#include "receiver_daemon/verification.h"
+#include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/worker_status.h"
 
 namespace dws {
@@ -49,11 +52,14 @@ class Worker {
     std::function<void(const CommitReport&)> on_commit = {};
     // Works during a step, waits for engine ranks inside it. May be null.
     Pulse* pulse = nullptr;
+    // Null: the engine is this receiver's alone. Else its leader picks targets and releases it.
+    CommitGroup* group = nullptr;
   };
   struct Options {
     Preparer::Options prepare;
     Duration pause_timeout;
     uint64_t verify_batch_bytes = limits::kVerifyBatchBytes;
+    uint64_t scrub_bytes_per_second = 0;
   };
 
   Worker(Parts parts, Options options);
@@ -65,12 +71,15 @@ class Worker {
   // A RequestStop under way does not wait any more. Threads: any.
   void EndGrace();
   // Waits for the end, however long.
-  void Join();
+  void Join() {
+    if (thread_.joinable()) thread_.join();
+  }
 
   WorkerStatus status() const;
 
-  // Everything that can be done now: one round, then one batch of what is to be verified. Public
-  // for tests, which call it instead of Start. An error means "again, a little later".
+  // Everything that can be done now: one round, then one batch of what is to be verified or is due
+  // to be scrubbed. Public for tests, which call it instead of Start. An error means "again, a
+  // little later".
   Status Step();
   // Whether there is more to do without anything having changed.
   bool busy() const { return busy_; }
@@ -88,24 +97,58 @@ class Worker {
   };
 
   void Run();
+  void AwaitRetry(uint64_t seen, Duration delay);
   Status Round();
+  Status FollowTarget();
   // Reads engine and memory; false when there is no engine to work on.
   Result<bool> RefreshEngine();
   Status AcceptStream();
+  void ForgetEngine();
+
+  // Versions (worker_commit.cc).
   Status Advance(const SyncTarget& target, Way way);
   Status AdoptCommitted(const SyncTarget& target);
   Status Commit(const Prepared& prepared, TimePoint begin);
-  void ForgetEngine();
+  bool EngineIsCurrent() const;
+  Result<Duration> RunPipeline(const Prepared& prepared, CommitPipeline::Release release);
+  CommitReport ReportOf(const Prepared& prepared) const;
+
+  // In a commit group (worker_group.cc).
+  Status GroupRound();
+  void TellEngine();
+  Status TellDrift();
+  Status AdoptForGroup(const std::optional<SyncTarget>& target);
+  Status ResyncForGroup();
+  void ObeyGroup();
+  void Obey(const StageOrder& order);
+  void Obey(const DropStaged& order);
+  void Obey(const WriteStaged& order);
+  void Obey(const ReleaseEngine& order);
+  void Obey(const EndEngine& order);
+  void Obey(const RecordDecided& order);
+  void Obey(const RecordSettled& order);
+  void Obey(const PauseEngine& order);
+  // False: there is nothing to stage, or not yet.
+  bool StageForGroup();
+  Result<Prepared> PrepareForGroup(const SyncTarget& target, bool resync);
+  Status CommitForGroup(const Prepared& prepared, TimePoint begin);
+  void NotePause();
+  void ShowGroup();
 
   // Operators (worker_operations.cc).
   Status Resync(OperatorTask& task, const std::optional<SyncTarget>& target);
   Status ReadAll(OperatorTask& task);
+  // Reads a batch of what is to be verified or is due to be scrubbed. True: there is new drift, and
+  // the next round is to repair it.
+  bool LookForDrift();
   void VerifyNext();
   void VerifyBatch(ActiveVerify& active);
   void TakeVerifies();
-  // Reads a batch; tells `task` of what is not as `expected`, and remembers it as drift.
+  void ScrubNext();
+  // Reads a batch; tells `task` of what is not as `expected`, and remembers it as drift, counted as
+  // found by `source`.
   void CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
-                    OperatorTask& task);
+                    OperatorTask& task, uint64_t MismatchCounts::*source);
   const std::vector<Digest>& Published(TrainerRank rank, bool& described);
   void PauseForDrift(const Status& cause);
   std::string DriftReason() const;
@@ -121,7 +164,8 @@ class Worker {
   void PublishLive();
   void PublishCommit(CommitReport report, uint64_t attach_mismatches);
   void CountWriteMismatch();
-  void CountDrift();
+  void CountDrift(uint64_t MismatchCounts::*source);
+  void CountScrub(uint64_t bytes, bool pass_done);
 
   const Parts parts_;
   const uint64_t staging_bytes_max_;
@@ -136,8 +180,11 @@ class Worker {
   LiveState live_;
   bool drained_ = false;
   bool drift_paused_ = false;  // because of drift that could not be repaired
+  uint64_t drifts_ = 0;        // slices found to differ
+  GroupWork group_work_;
   bool busy_ = false;
   std::vector<ActiveVerify> verifies_;
+  Scrub scrub_;
   Described described_;
   EngineWeightsPtr resync_read_;  // whose memory the resync has read
 

@@ -1,5 +1,6 @@
-// What operators ask of the worker: Verify and Resync, and what follows when live memory is not
-// what it should be. On the worker's thread like everything else that reads or writes live memory.
+// What operators ask of the worker: Verify and Resync; the scrub; and what follows when live memory
+// is not what it should be. On the worker's thread like everything else that reads or writes live
+// memory.
 //
 // Drift, protocol.md §5:
 // 1. a slice is not what was published for the version the engine has: counted, logged, not ready
@@ -11,7 +12,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
-#include "receiver_daemon/lease_control.h"
+#include "receiver_daemon/engine/lease_control.h"
 #include "receiver_daemon/worker.h"
 
 namespace dws {
@@ -43,15 +44,36 @@ void Worker::VerifyNext() {
     return;
   }
   SetStage("verifying", std::nullopt);
-  const bool had_drifted = live_.drifted;
   for (ActiveVerify& active : verifies_) VerifyBatch(active);
   std::erase_if(verifies_, [](const ActiveVerify& active) { return active.reading.done(); });
   if (verifies_.empty()) SetStage("idle", std::nullopt);
-  if (live_.drifted && !had_drifted) {
-    PublishLive();
-    SetReadiness(false, DriftReason() + ": it is being repaired");
-  }
-  busy_ = !verifies_.empty() || (live_.drifted && !had_drifted);
+  busy_ = !verifies_.empty();
+}
+
+// Not while an operator's verification reads the same. The digests kept since the commit are
+// compared: no sender is asked, none needs to be there.
+void Worker::ScrubNext() {
+  if (!verifies_.empty() || !live_.at.has_value()) return;
+  const TimePoint now = parts_.clock.Now();
+  if (scrub_.UntilDue(now) != Duration::zero()) return;
+  if (!scrub_.on(weights_)) scrub_.Begin(weights_);
+  const SliceBatch batch = scrub_.Next(now);
+  OperatorTask unseen(/*full=*/false);
+  CompareBatch(batch, live_.ranks[batch.rank.value()].published, unseen, &MismatchCounts::scrub);
+  const bool pass_done = scrub_.done();
+  CountScrub(batch.bytes, pass_done);
+  if (pass_done) scrub_.Forget();
+}
+
+bool Worker::LookForDrift() {
+  const bool had_drifted = live_.drifted;
+  VerifyNext();
+  ScrubNext();
+  if (!live_.drifted || had_drifted) return false;
+  PublishLive();
+  SetReadiness(false, DriftReason() + ": it is being repaired");
+  busy_ = true;
+  return true;
 }
 
 void Worker::VerifyBatch(ActiveVerify& active) {
@@ -60,7 +82,7 @@ void Worker::VerifyBatch(ActiveVerify& active) {
     bool described = false;
     const SliceBatch batch = reading.Next(verify_batch_bytes_);
     const std::vector<Digest>& expected = Published(batch.rank, described);
-    CompareBatch(batch, expected, *active.task);
+    CompareBatch(batch, expected, *active.task, &MismatchCounts::verify);
     active.described = active.described && described;
   }
   SetStageBytes(reading.done_bytes(), reading.total_bytes());
@@ -83,7 +105,7 @@ void Worker::VerifyBatch(ActiveVerify& active) {
 }
 
 void Worker::CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
-                          OperatorTask& task) {
+                          OperatorTask& task, uint64_t MismatchCounts::*source) {
   const std::vector<SliceState> found =
       weights_->ComputeStates(batch.rank, batch.slices, parts_.pool);
   const RankLayout& layout = weights_->layouts().rank(batch.rank);
@@ -104,7 +126,8 @@ void Worker::CompareBatch(const SliceBatch& batch, const std::vector<Digest>& ex
                            .found = std::nullopt};
     if (found[i].kind == SliceState::Kind::kHeld) mismatch.found = found[i].digest;
     if (news) {
-      CountDrift();
+      ++drifts_;
+      CountDrift(source);
       LogError("drift_found", {{"version", mismatch.version.value()},
                                {"tensor", mismatch.tensor},
                                {"rank", batch.rank.value()},
@@ -181,7 +204,7 @@ Status Worker::ReadAll(OperatorTask& task) {
     if (stopping_.load()) return CancelledError("the receiver is stopping");
     const SliceBatch batch = reading.Next(verify_batch_bytes_);
     if (live_.at.has_value()) {
-      CompareBatch(batch, live_.ranks[batch.rank.value()].published, task);
+      CompareBatch(batch, live_.ranks[batch.rank.value()].published, task, &MismatchCounts::verify);
     } else {
       const std::vector<SliceState> found =
           weights_->ComputeStates(batch.rank, batch.slices, parts_.pool);

@@ -9,6 +9,15 @@
 #include "receiver_daemon/worker.h"
 
 namespace dws {
+namespace {
+
+// For people and other machines; nothing is decided by it.
+double UnixSecondsNow() {
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(since_epoch).count();
+}
+
+}  // namespace
 
 WorkerStatus Worker::status() const {
   WorkerStatus status;
@@ -34,7 +43,9 @@ WorkerStatus Worker::status() const {
 }
 
 void Worker::PublishLive() {
-  parts_.subscription.SetLive(live_.proved() ? live_.at : std::nullopt);
+  // In a group it counts as committed once all members have it, and the engine runs.
+  const bool counts = live_.proved() && (parts_.group == nullptr || group_work_.released);
+  parts_.subscription.SetLive(counts ? live_.at : std::nullopt);
   std::vector<Digest> tokens;
   for (const LiveState::Rank& rank : live_.ranks) tokens.push_back(rank.state_token);
   MutexLock lock(mutex_);
@@ -43,9 +54,7 @@ void Worker::PublishLive() {
 }
 
 void Worker::PublishCommit(CommitReport report, uint64_t attach_mismatches) {
-  // For people and other machines; nothing is decided by it.
-  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
-  report.unix_seconds = std::chrono::duration<double>(since_epoch).count();
+  report.unix_seconds = UnixSecondsNow();
   {
     MutexLock lock(mutex_);
     ++status_.commits;
@@ -64,9 +73,17 @@ void Worker::CountWriteMismatch() {
   ++status_.mismatches.write;
 }
 
-void Worker::CountDrift() {
+void Worker::CountDrift(uint64_t MismatchCounts::*source) {
   MutexLock lock(mutex_);
-  ++status_.mismatches.verify;
+  ++(status_.mismatches.*source);
+}
+
+void Worker::CountScrub(uint64_t bytes, bool pass_done) {
+  MutexLock lock(mutex_);
+  status_.scrub.bytes += bytes;
+  if (!pass_done) return;
+  ++status_.scrub.passes;
+  status_.scrub.last_pass_unix_seconds = UnixSecondsNow();
 }
 
 void Worker::SetStage(std::string stage, std::optional<WeightVersion> target) {
@@ -121,6 +138,15 @@ void Worker::SetReadiness(bool ready, std::string reason) {
     status_.reason = reason;
   }
   if (parts_.on_readiness) parts_.on_readiness(ready, reason);
+}
+
+void LogCommitted(const CommitReport& report, Duration took, bool first_release) {
+  LogInfo("committed", {{"version", report.version.value()},
+                        {"fetched_bytes", report.delta_bytes + report.full_bytes},
+                        {"pause_ms", ToSeconds(report.pause) * 1e3},
+                        {"seconds", ToSeconds(took)},
+                        {"repaired", report.repaired},
+                        {"first_release", first_release}});
 }
 
 NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& subscription) {

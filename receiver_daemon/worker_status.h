@@ -9,8 +9,9 @@
 #include "common/base/clock.h"
 #include "common/model/digest.h"
 #include "common/model/weight_version.h"
+#include "receiver_daemon/commit/scrub.h"
 #include "receiver_daemon/operator_desk.h"
-#include "receiver_daemon/subscription.h"
+#include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {
 
@@ -33,10 +34,14 @@ struct CommitReport {
 // Slices that were not what they should be, by who found out.
 struct MismatchCounts {
   uint64_t delta = 0;   // a delta did not fit or lead to what it says
-  uint64_t verify = 0;  // live memory had drifted
+  uint64_t verify = 0;  // live memory had drifted: an operator's verification found it
+  uint64_t scrub = 0;   // the same, found in the background
   uint64_t attach = 0;  // an attached engine's memory was not the version it is released with
   uint64_t write = 0;   // read back after a commit
 };
+
+// The log's line of it; `took` from when the version was looked at.
+void LogCommitted(const CommitReport& report, Duration took, bool first_release);
 
 struct WorkerStatus {
   bool ready = false;   // all engine ranks generate with one verified version
@@ -46,7 +51,7 @@ struct WorkerStatus {
   std::optional<VersionAt> live;
   Digest state_token;  // of `live`
   std::optional<WeightVersion> target;
-  std::string stage = "idle";  // fetching, staging, committing, verifying, drained
+  std::string stage = "idle";  // fetching, staging, staged, committing, verifying, drained
   uint64_t stage_done_bytes = 0;
   uint64_t stage_total_bytes = 0;  // 0: not known
   DrainStage drain = DrainStage::kNone;
@@ -62,6 +67,7 @@ struct WorkerStatus {
   uint64_t staging_bytes_max = 0;
   std::map<std::string, uint64_t> nacks;  // by status code, lower case
   MismatchCounts mismatches;
+  ScrubProgress scrub;
 };
 
 // The newest version that a connected sender offers, and how far the engine is behind it. Versions

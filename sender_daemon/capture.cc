@@ -51,8 +51,8 @@ Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, De
       captured_(snapshot.layout().block_count()),
       scratch_(pool.worker_count()) {
   snapshot_.gate().BeginCapture();
-  if (profile_ == DeltaProfile::kWan && snapshot_.version().has_value()) {
-    split_blocks_.resize(blocks_.size());
+  if (profile_ != DeltaProfile::kFast && snapshot_.version().has_value()) {
+    other_blocks_.resize(blocks_.size());
   }
 }
 
@@ -77,13 +77,18 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   blocks_[number] =
       EncodeSteps(slice.dtype, scratch.changes,
                   static_cast<uint32_t>(before.size() / ElementBytes(slice.dtype)), scratch.encode);
-  if (const ClassTable* const table = snapshot_.class_tables().Find(ref.slice);
-      table != nullptr && !split_blocks_.empty()) {
-    split_blocks_[number] = EncodeClassSplit(slice.dtype, scratch.changes, blocks_[number], before,
+  const ClassTable* const table = profile_ == DeltaProfile::kWan && !other_blocks_.empty()
+                                      ? snapshot_.class_tables().Find(ref.slice)
+                                      : nullptr;
+  if (table != nullptr) {
+    other_blocks_[number] = EncodeClassSplit(slice.dtype, scratch.changes, blocks_[number], before,
                                              *table, scratch.encode)
                                 .value_or(EncodedBlock());
   }
   scratch.differ.Update(before);
+  if (profile_ == DeltaProfile::kDirect && blocks_[number].mode == BlockMode::kDenseUlp) {
+    other_blocks_[number] = EncodeFullBlock(slice.dtype, before, false);
+  }
 }
 
 Status Capture::Claim(std::span<const BlockRef> refs) {
@@ -135,6 +140,18 @@ Status Capture::Blocks(std::span<const BlockRef> refs, const WeightSource& sourc
   return OkStatus();
 }
 
+// A digest that is carried on from changes stays wrong for ever once a bit has flipped. The bytes
+// are the trainer's again when all of them have been captured; receivers, whom the steps do not
+// lead to the new digest, take the slice in full.
+void Capture::Mend(RankSlice slice, Digest& after) {
+  if (!snapshot_.distrusts(slice)) return;
+  const RankLayout::SliceEntry& entry = snapshot_.layout().slice(slice);
+  const auto first = captured_.begin() + static_cast<ptrdiff_t>(entry.first_block);
+  if (std::find(first, first + entry.blocks, 0) != first + entry.blocks) return;
+  after = snapshot_.DigestBlocks(slice, 0, entry.blocks);
+  snapshot_.Trust(slice);
+}
+
 Result<CapturedVersion> Capture::Finish() {
   DWS_CHECK(open_);
   const RankLayout& layout = snapshot_.layout();
@@ -153,13 +170,15 @@ Result<CapturedVersion> Capture::Finish() {
       result.after[s] += block_differences_[b];
       result.nnz += blocks_[b].nnz;
     }
+    Mend(RankSlice(s), result.after[s]);
   }
-  if (!split_blocks_.empty()) {
+  result.other = profile_;
+  result.other_blocks = std::move(other_blocks_);
+  if (profile_ == DeltaProfile::kWan && result.base.has_value()) {
     for (uint32_t s = 0; s < layout.slice_count(); ++s) {
       const ClassTable* const table = snapshot_.class_tables().Find(RankSlice(s));
       result.class_tables.push_back(table == nullptr ? std::nullopt : std::optional(*table));
     }
-    result.split_blocks = std::move(split_blocks_);
     snapshot_.class_tables().Learn(snapshot_, blocks_, version_, pool_);
   }
   if (result.base.has_value()) result.blocks = std::move(blocks_);
@@ -179,13 +198,8 @@ void Capture::Undo() {
       if (block.mode == BlockMode::kEmpty) continue;
       const MutableByteSpan bytes = snapshot_.BlockBytes(RankSlice(s), b);
       // We encoded it a moment ago: that it does not decode would be our bug.
-      DWS_CHECK(DecodeBlock(slice.dtype, BlockElements(slice.elements, b),
-                            {.mode = block.mode,
-                             .nnz = block.nnz,
-                             .parameters = block.parameters,
-                             .payload = block.payload},
-                            decoded)
-                    .ok());
+      DWS_CHECK(
+          DecodeBlock(slice.dtype, BlockElements(slice.elements, b), ViewOf(block), decoded).ok());
       UndoBlock(slice.dtype, decoded, bytes);
     }
   }

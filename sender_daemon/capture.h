@@ -29,9 +29,11 @@ struct CapturedVersion {
   std::vector<Digest> before;        // by rank slice
   std::vector<Digest> after;
   uint64_t nnz = 0;
-  // Profile wan: the blocks that are smaller class-split, by rank block number, the others empty;
-  // and the tables of their slices, by rank slice. Else both empty.
-  std::vector<EncodedBlock> split_blocks;
+  // What profile `other` has instead, by rank block number: wan the blocks that are smaller
+  // class-split, with the tables of their slices, by rank slice; direct the dense blocks, raw.
+  // Empty where it has nothing else, and without another profile.
+  DeltaProfile other = DeltaProfile::kFast;
+  std::vector<EncodedBlock> other_blocks;
   std::vector<std::optional<ClassTable>> class_tables;
 };
 
@@ -40,7 +42,7 @@ struct CapturedVersion {
 // time.
 class Capture {
  public:
-  // Profile wan: blocks are class-split besides.
+  // Blocks are encoded for `profile` besides.
   Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version,
           DeltaProfile profile = DeltaProfile::kFast);
   ~Capture();
@@ -66,6 +68,7 @@ class Capture {
   Status Claim(std::span<const BlockRef> refs);
   // Which of `refs` a worker captures in one go: ends in `refs`, the last one refs.size().
   std::vector<size_t> Batches(std::span<const BlockRef> refs) const;
+  void Mend(RankSlice slice, Digest& after);
   void CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
   void CloseGate();
 
@@ -75,7 +78,7 @@ class Capture {
   const DeltaProfile profile_;
   bool open_ = true;
   std::vector<EncodedBlock> blocks_;        // by rank block number
-  std::vector<EncodedBlock> split_blocks_;  // the same; empty unless profile wan
+  std::vector<EncodedBlock> other_blocks_;  // the same; empty with profile fast
   std::vector<Digest> block_differences_;   // by rank block number
   std::vector<uint8_t> captured_;           // by rank block number
   std::vector<Scratch> scratch_;            // by worker

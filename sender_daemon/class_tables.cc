@@ -22,13 +22,9 @@ std::optional<ClassTable> LearnSlice(Snapshot& snapshot, RankSlice number,
     if (block.mode == BlockMode::kEmpty) continue;
     const auto block_number = static_cast<uint32_t>(b);
     // We encoded it a moment ago: that it does not decode would be our bug.
-    DWS_CHECK(DecodeBlock(slice.dtype, BlockElements(slice.elements, block_number),
-                          {.mode = block.mode,
-                           .nnz = block.nnz,
-                           .parameters = block.parameters,
-                           .payload = block.payload},
-                          steps)
-                  .ok());
+    DWS_CHECK(
+        DecodeBlock(slice.dtype, BlockElements(slice.elements, block_number), ViewOf(block), steps)
+            .ok());
     if (!statistics.has_value()) statistics.emplace();
     statistics->Add(slice.dtype, steps, snapshot.BlockBytes(number, block_number));
   }

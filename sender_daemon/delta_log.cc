@@ -9,17 +9,13 @@
 namespace dws {
 
 DeltaLog::DeltaLog(RankLayout layout, DeltaLogLimits limits)
-    : layout_(std::move(layout)), limits_(limits) {}
+    : layout_(std::move(layout)), chain_(limits.bytes_max, limits.versions_max) {}
 
 void DeltaLog::Append(RetainedVersionPtr version) {
   MutexLock lock(mutex_);
-  bytes_ += version->retained_bytes();
+  size_t gone = chain_.Append(version->version, version->base, version->retained_bytes());
   versions_.push_back(std::move(version));
-  while (versions_.size() > 1 &&
-         (bytes_ > limits_.bytes_max || versions_.size() > limits_.versions_max)) {
-    bytes_ -= versions_.front()->retained_bytes();
-    versions_.pop_front();
-  }
+  for (; gone > 0; --gone) versions_.pop_front();
   appended_.NotifyAll();
 }
 
@@ -42,28 +38,15 @@ std::vector<RetainedVersionPtr> DeltaLog::All() const {
 
 uint64_t DeltaLog::retained_bytes() const {
   MutexLock lock(mutex_);
-  return bytes_;
+  return chain_.bytes();
 }
 
 Result<std::vector<RetainedVersionPtr>> DeltaLog::Chain(WeightVersion base,
                                                         WeightVersion target) const {
   MutexLock lock(mutex_);
-  std::vector<RetainedVersionPtr> chain;
-  for (const RetainedVersionPtr& entry : versions_) {
-    if (entry->version > base && entry->version <= target) chain.push_back(entry);
-  }
-  WeightVersion at = base;
-  for (const RetainedVersionPtr& entry : chain) {
-    if (!entry->base.has_value() || *entry->base != at) break;
-    at = entry->version;
-  }
-  if (at != target || chain.empty()) {
-    return AbortedError(
-        "no delta leads from version {} to {}: the log retains {} to {}; take full tensors",
-        base.value(), target.value(), versions_.empty() ? 0 : versions_.front()->version.value(),
-        versions_.empty() ? 0 : versions_.back()->version.value());
-  }
-  return chain;
+  DWS_ASSIGN_OR_RETURN(const RetainedChain::Range range, chain_.Lead(base, target));
+  const auto first = versions_.begin() + static_cast<ptrdiff_t>(range.first);
+  return std::vector<RetainedVersionPtr>(first, first + static_cast<ptrdiff_t>(range.count));
 }
 
 Status DeltaLog::WaitFor(WeightVersion version, Duration timeout) const {
@@ -82,14 +65,14 @@ Status DeltaLog::WaitFor(WeightVersion version, Duration timeout) const {
 
 Result<ObjectPtr> DeltaLog::Object(WeightVersion base, WeightVersion target, DeltaProfile profile) {
   DWS_ASSIGN_OR_RETURN(const auto chain, Chain(base, target));
-  if (profile == DeltaProfile::kWan) {
+  if (profile != DeltaProfile::kFast) {
     MutexLock lock(mutex_);
-    if (!wan_asked_.has_value() || *wan_asked_ < target) wan_asked_ = target;
+    auto& asked = profile == DeltaProfile::kWan ? wan_asked_ : direct_asked_;
+    if (!asked.has_value() || *asked < target) asked = target;
   }
   if (chain.size() == 1) {  // shares the version's ownership
     const RetainedVersionPtr& version = chain.front();
-    const bool split = profile == DeltaProfile::kWan && !version->split_object.empty();
-    return ObjectPtr(version, split ? &version->split_object : &version->object);
+    return ObjectPtr(version, &version->object_of(profile));
   }
   {
     MutexLock lock(mutex_);
@@ -105,10 +88,14 @@ Result<ObjectPtr> DeltaLog::Object(WeightVersion base, WeightVersion target, Del
   return object;
 }
 
-bool DeltaLog::WanAsked() const {
+DeltaProfile DeltaLog::Asked() const {
   MutexLock lock(mutex_);
-  return wan_asked_.has_value() && !versions_.empty() &&
-         versions_.back()->version.value() - wan_asked_->value() <= limits::kWanAskedVersions;
+  const auto lately = [&](const std::optional<WeightVersion>& asked) {
+    return asked.has_value() && !versions_.empty() &&
+           versions_.back()->version.value() - asked->value() <= limits::kWanAskedVersions;
+  };
+  if (lately(wan_asked_)) return DeltaProfile::kWan;
+  return lately(direct_asked_) ? DeltaProfile::kDirect : DeltaProfile::kFast;
 }
 
 }  // namespace dws

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/model/delta_profile.h"
 #include "common/model/layout.h"
+#include "common/sync_state/retained_chain.h"
 #include "sender_daemon/retained_version.h"
 
 namespace dws {
@@ -45,13 +46,14 @@ class DeltaLog {
   Status WaitFor(WeightVersion version, Duration timeout) const;
 
   // The object base -> target: the retained one, or a squash of several, composed once and kept for
-  // others. Wan: the class-split one where there is one (never of a squash: steps compose, ranks do
-  // not), and it is remembered that somebody asked.
+  // others. With another profile the version's other one where it has that (never of a squash:
+  // steps compose, ranks and values do not), and it is remembered that somebody asked.
   Result<ObjectPtr> Object(WeightVersion base, WeightVersion target,
                            DeltaProfile profile = DeltaProfile::kFast);
 
-  // Whether a receiver asked for profile wan lately.
-  bool WanAsked() const;
+  // What the next version should be encoded for besides: wan when a receiver asked for it lately,
+  // else direct when one asked for that, else fast, which is nothing besides.
+  DeltaProfile Asked() const;
 
  private:
   struct Composed {
@@ -61,13 +63,13 @@ class DeltaLog {
   };
 
   const RankLayout layout_;
-  const DeltaLogLimits limits_;
   mutable Mutex mutex_;
   mutable CondVar appended_;
-  std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);
-  uint64_t bytes_ GUARDED_BY(mutex_) = 0;
-  std::optional<WeightVersion> wan_asked_ GUARDED_BY(mutex_);  // for this version, last
-  std::deque<Composed> composed_ GUARDED_BY(mutex_);           // newest last
+  RetainedChain chain_ GUARDED_BY(mutex_);
+  std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);    // those of chain_
+  std::optional<WeightVersion> wan_asked_ GUARDED_BY(mutex_);     // for this version, last
+  std::optional<WeightVersion> direct_asked_ GUARDED_BY(mutex_);  // the same
+  std::deque<Composed> composed_ GUARDED_BY(mutex_);              // newest last
 };
 
 // One object for the changes of `chain`, whose versions follow each other. Exact: steps of

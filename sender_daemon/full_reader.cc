@@ -1,19 +1,37 @@
 #include "sender_daemon/full_reader.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/delta/decoder.h"
 #include "common/delta/diff.h"
-#include "common/delta/encoder.h"
 #include "common/delta/frame.h"
 #include "common/model/limits.h"
 
 namespace dws {
 namespace {
-// Copied under the gate at once: a few milliseconds that a capture may have to wait.
-constexpr uint64_t kReadBytes = uint64_t{16} << 20;
+// Copied under the gate at once: a capture may have to wait for it, about a millisecond. So few
+// that they are still in the cache when they are checksummed and sent.
+constexpr uint64_t kReadBytes = uint64_t{4} << 20;
+constexpr uint64_t kFrameAlignment = 64;
+// The last frame may reach beyond kReadBytes.
+constexpr uint64_t kMemoryBytes = kReadBytes + limits::kFrameBytesMax + kFrameSlackBytes;
+
+// What the index says of `count` dense-raw blocks from `first_block` on.
+std::vector<FrameRow> DenseRawRows(const RankLayout::SliceEntry& slice, uint32_t first_block,
+                                   uint32_t count) {
+  std::vector<FrameRow> rows(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto elements = static_cast<uint32_t>(BlockElements(slice.elements, first_block + i));
+    rows[i][kFrameSize] = elements * ElementBytes(slice.dtype);
+    rows[i][kFrameNnz] = elements;
+    rows[i][kFrameMode] = static_cast<uint32_t>(BlockMode::kDenseRaw);
+  }
+  return rows;
+}
+
 }  // namespace
 
 FullReader::FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
@@ -21,9 +39,10 @@ FullReader::FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<Delta
     : snapshot_(std::move(snapshot)),
       log_(std::move(log)),
       version_(version),
-      slices_(std::move(slices)) {}
+      slices_(std::move(slices)),
+      memory_(AllocateOwnPages(kMemoryBytes)) {}
 
-// The next pieces, each the blocks of one frame. Bytes are allocated here, outside the gate.
+// The next pieces, each the blocks of one frame, whose index is written here, outside the gate.
 std::vector<FullReader::Piece> FullReader::TakePieces() {
   std::vector<Piece> pieces;
   uint64_t bytes = 0;
@@ -34,19 +53,18 @@ std::vector<FullReader::Piece> FullReader::TakePieces() {
       next_block_ = 0;
       continue;
     }
-    const uint64_t element_bytes = ElementBytes(slice.dtype);
-    const uint64_t block_bytes = limits::kBlockElements * element_bytes;
+    const uint64_t block_bytes = uint64_t{limits::kBlockElements} * ElementBytes(slice.dtype);
     // Half a frame's limit of raw blocks leaves room for the index.
     const auto blocks_max = static_cast<uint32_t>(limits::kFrameBytesMax / 2 / block_bytes);
     Piece piece{.slice = slices_[next_slice_], .first_block = next_block_};
     piece.block_count = std::min(std::max<uint32_t>(blocks_max, 1), slice.blocks - next_block_);
-    const uint64_t first = uint64_t{next_block_} * limits::kBlockElements;
-    const uint64_t last =
-        std::min(slice.elements, first + uint64_t{piece.block_count} * limits::kBlockElements);
-    piece.bytes.resize((last - first) * element_bytes);
-    bytes += piece.bytes.size();
+    const std::vector<FrameRow> rows = DenseRawRows(slice, piece.first_block, piece.block_count);
+    std::byte* const frame = memory_.get() + bytes;
+    piece.frame = ByteSpan(frame, FrameSize(rows));
+    piece.payloads = WriteFrameIndex(rows, frame);
+    bytes += CeilDiv(piece.frame.size(), kFrameAlignment) * kFrameAlignment;
     next_block_ += piece.block_count;
-    pieces.push_back(std::move(piece));
+    pieces.push_back(piece);
   }
   return pieces;
 }
@@ -62,7 +80,7 @@ Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout)
 }
 
 // Newest version first: each one's steps are taken back from what it led to.
-Status FullReader::Undo(Piece& piece) const {
+Status FullReader::Undo(const Piece& piece) const {
   const RankLayout::SliceEntry& slice = snapshot_->layout().slice(piece.slice);
   std::vector<EncodedBlockView> views(piece.block_count);
   DecodedBlock decoded;
@@ -74,46 +92,38 @@ Status FullReader::Undo(Piece& piece) const {
       DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, elements, views[i], decoded));
       const size_t element_bytes = ElementBytes(slice.dtype);
       UndoBlock(slice.dtype, decoded,
-                MutableByteSpan(piece.bytes)
-                    .subspan(size_t{i} * limits::kBlockElements * element_bytes,
-                             elements * element_bytes));
+                piece.payloads.subspan(size_t{i} * limits::kBlockElements * element_bytes,
+                                       elements * element_bytes));
     }
   }
   return OkStatus();
 }
 
 Result<std::vector<FullFrame>> FullReader::Next(Duration timeout) {
-  std::vector<Piece> pieces = TakePieces();
+  const std::vector<Piece> pieces = TakePieces();
   std::vector<FullFrame> frames;
   if (pieces.empty()) return frames;
 
   DWS_RETURN_IF_ERROR(snapshot_->gate().BeginRead(timeout));
   const WeightVersion at =
       *snapshot_->version();  // `version_` was published, so a capture has ended
-  for (Piece& piece : pieces) {
+  for (const Piece& piece : pieces) {
     const size_t offset = size_t{piece.first_block} * limits::kBlockElements *
                           ElementBytes(snapshot_->layout().slice(piece.slice).dtype);
-    const ByteSpan from = snapshot_->SliceBytes(piece.slice).subspan(offset, piece.bytes.size());
-    std::copy(from.begin(), from.end(), piece.bytes.begin());
+    std::memcpy(piece.payloads.data(), snapshot_->SliceBytes(piece.slice).data() + offset,
+                piece.payloads.size());
   }
   snapshot_->gate().EndRead();
 
   DWS_RETURN_IF_ERROR(ExtendChain(at, timeout));
-  for (Piece& piece : pieces) {
+  for (const Piece& piece : pieces) {
     DWS_RETURN_IF_ERROR(Undo(piece));
-    const DType dtype = snapshot_->layout().slice(piece.slice).dtype;
-    const size_t block_bytes = size_t{limits::kBlockElements} * ElementBytes(dtype);
-    std::vector<EncodedBlock> blocks;
-    for (size_t offset = 0; offset < piece.bytes.size(); offset += block_bytes) {
-      const size_t size = std::min(block_bytes, piece.bytes.size() - offset);
-      blocks.push_back(EncodeFullBlock(dtype, ByteSpan(piece.bytes).subspan(offset, size), false));
-    }
-    FullFrame frame{.slice = piece.slice, .bytes = BuildFrame(blocks)};
-    frame.entry = {.first_block = piece.first_block,
-                   .block_count = piece.block_count,
-                   .size_bytes = frame.bytes.size(),
-                   .checksum = FrameChecksum(frame.bytes)};
-    frames.push_back(std::move(frame));
+    frames.push_back({.slice = piece.slice,
+                      .entry = {.first_block = piece.first_block,
+                                .block_count = piece.block_count,
+                                .size_bytes = piece.frame.size(),
+                                .checksum = FrameChecksum(piece.frame)},
+                      .bytes = piece.frame});
   }
   return frames;
 }

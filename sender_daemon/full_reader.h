@@ -1,6 +1,6 @@
 // Full tensors at exactly one version, read from a snapshot that moves on: a few blocks at a time
-// are copied between captures, and the retained steps of newer versions are taken back from the
-// copy. The trainer waits at most for one such copy.
+// are copied between captures, straight into frames, and the retained steps of newer versions are
+// taken back from the copy. The trainer waits at most for one such copy.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,10 @@
 #include <optional>
 #include <vector>
 
+#include "common/base/bytes.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/delta/block.h"
+#include "common/memory/own_pages.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/layout.h"
 #include "sender_daemon/delta_log.h"
@@ -22,31 +23,34 @@ namespace dws {
 struct FullFrame {
   RankSlice slice;
   FrameEntry entry;  // offset unused
-  std::vector<std::byte> bytes;
+  ByteSpan bytes;    // the reader's own memory
 };
 
-// Lifecycle: one for each FetchFull; shares snapshot and log. Threads: one at a time.
+// Lifecycle: one for each FetchFull; shares snapshot and log, and owns the memory of its frames, a
+// few MiB. Threads: one at a time.
 class FullReader {
  public:
   // `slices` ascending, in range.
   FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
              WeightVersion version, std::vector<RankSlice> slices);
 
-  // The next frames, about as much as one read of the snapshot covers; empty at the end. ABORTED:
-  // the version can no longer be reached from the snapshot; take a newer one. DEADLINE_EXCEEDED:
-  // try again.
+  // The next frames, about as much as one read of the snapshot covers; empty at the end. They are
+  // valid until the next call. ABORTED: the version can no longer be reached from the snapshot;
+  // take a newer one. DEADLINE_EXCEEDED: try again.
   Result<std::vector<FullFrame>> Next(Duration timeout);
 
  private:
+  // A frame in the making.
   struct Piece {
     RankSlice slice;
     uint32_t first_block = 0;
     uint32_t block_count = 0;
-    std::vector<std::byte> bytes;
+    ByteSpan frame;
+    MutableByteSpan payloads;  // of the frame: the blocks' bytes, one after the other
   };
   std::vector<Piece> TakePieces();
   Status ExtendChain(WeightVersion snapshot_version, Duration timeout);
-  Status Undo(Piece& piece) const;
+  Status Undo(const Piece& piece) const;
 
   const std::shared_ptr<Snapshot> snapshot_;
   const std::shared_ptr<DeltaLog> log_;
@@ -55,6 +59,7 @@ class FullReader {
   // Every version after `version_` that the snapshot has been seen at. Held here, they outlive
   // their place in the log: a transfer that takes longer than the log retains still ends.
   std::vector<RetainedVersionPtr> chain_;
+  const OwnPages memory_;
   size_t next_slice_ = 0;    // index in slices_
   uint32_t next_block_ = 0;  // of that slice
 };

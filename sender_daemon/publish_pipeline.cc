@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/delta/object.h"
 #include "common/model/limits.h"
@@ -36,29 +37,37 @@ std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedV
   return slices;
 }
 
-// The object of profile wan; empty when no block is smaller class-split. Uses the blocks up.
-std::vector<std::byte> SealSplit(const RankLayout& layout, const DeltaManifest& identity,
+// Bytes that the other profile's blocks of a slice save. Raw ones save none: they are for their
+// speed.
+uint64_t Saved(std::span<const EncodedBlock> relative, std::span<const EncodedBlock> other) {
+  uint64_t saved = 0;
+  for (size_t b = 0; b < other.size(); ++b) {
+    if (other[b].mode == BlockMode::kClassSplit) {
+      saved += relative[b].payload.size() - other[b].payload.size();
+    }
+  }
+  return saved;
+}
+
+// The object of the other profile; empty when no block of it is another. Uses the blocks up.
+std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& identity,
                                  CapturedVersion& captured, uint64_t& split_bytes) {
   split_bytes = 0;
-  if (captured.split_blocks.empty()) return {};
+  if (captured.other_blocks.empty()) return {};
+  bool differs = false;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
     const auto relative = std::span(captured.blocks).subspan(slice.first_block, slice.blocks);
-    const auto split = std::span(captured.split_blocks).subspan(slice.first_block, slice.blocks);
-    uint64_t saved = 0;
-    for (size_t b = 0; b < split.size(); ++b) {
-      if (split[b].mode != BlockMode::kEmpty) {
-        saved += relative[b].payload.size() - split[b].payload.size();
-      }
-    }
-    if (saved <= kClassTableCost) continue;
-    for (size_t b = 0; b < split.size(); ++b) {
-      if (split[b].mode == BlockMode::kEmpty) continue;
-      split_bytes += split[b].payload.size();
-      relative[b] = std::move(split[b]);
+    const auto other = std::span(captured.other_blocks).subspan(slice.first_block, slice.blocks);
+    if (captured.other == DeltaProfile::kWan && Saved(relative, other) <= kClassTableCost) continue;
+    for (size_t b = 0; b < other.size(); ++b) {
+      if (other[b].mode == BlockMode::kEmpty) continue;
+      differs = true;
+      if (other[b].mode == BlockMode::kClassSplit) split_bytes += other[b].payload.size();
+      relative[b] = std::move(other[b]);
     }
   }
-  if (split_bytes == 0) return {};
+  if (!differs) return {};
   return BuildObject(identity, TouchedSlices(layout, captured));
 }
 
@@ -87,8 +96,9 @@ RetainedVersionPtr Seal(SealJob job) {
     auto header = ParseObjectHeader(sealed->object);
     auto manifest = ParseObjectManifest(sealed->object, layout);
     DWS_CHECK(header.ok() && manifest.ok());  // we built it a moment ago
-    sealed->split_object =
-        SealSplit(layout, sealed->manifest, captured, sealed->split_payload_bytes);
+    sealed->other = captured.other;
+    sealed->other_object =
+        SealOther(layout, sealed->manifest, captured, sealed->split_payload_bytes);
     sealed->header = *header;
     sealed->manifest = *std::move(manifest);
   }
@@ -174,6 +184,7 @@ bool PublishPipeline::Process(SealJob job) {
   const RankStatePtr state = job.state;
   const auto began = std::chrono::steady_clock::now();
   const RetainedVersionPtr sealed = Seal(std::move(job));
+  DWS_KILLPOINT("sender.publish.after_seal");
   const Duration seal_time = std::chrono::steady_clock::now() - began;
   while (true) {
     pulse_.Beat();
@@ -193,15 +204,19 @@ bool PublishPipeline::Process(SealJob job) {
     MutexLock lock(mutex_);
     changed_.WaitFor(mutex_, kRetryDelay);
   }
+  DWS_KILLPOINT("sender.publish.after_record");
   state->log->Append(sealed);
+  DWS_KILLPOINT("sender.publish.after_retain");
   if (outputs_.on_published) outputs_.on_published(*state, *sealed, seal_time);
   LogInfo("published", {{"version", sealed->version.value()},
                         {"nnz", sealed->nnz},
                         {"wire_bytes", sealed->object.size()},
-                        {"wan_bytes", sealed->split_object.size()},
+                        {"wan_bytes", sealed->other_bytes(DeltaProfile::kWan)},
+                        {"direct_bytes", sealed->other_bytes(DeltaProfile::kDirect)},
                         {"full_bytes", state->layout().size_bytes()},
                         {"capture_ms", sealed->capture_seconds * 1e3}});
   outputs_.announce(state);
+  DWS_KILLPOINT("sender.publish.after_announce");
   return true;
 }
 

@@ -108,7 +108,7 @@ void ReceiverHub::OnStaged(ConnectionId connection, Nonce nonce, const StreamId&
 }
 
 void ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
-                              const CommitReport& report) {
+                              const AcknowledgedCommit& report) {
   {
     MutexLock lock(mutex_);
     if (!Plausible(stream, report.version)) return;
@@ -117,10 +117,10 @@ void ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
   FinishWaits();
 }
 
-void ReceiverHub::OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
+bool ReceiverHub::OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
                          const std::string& error) {
   MutexLock lock(mutex_);
-  state_.OnNack(connection, nonce, stream, error);
+  return state_.OnNack(connection, nonce, stream, error);
 }
 
 void ReceiverHub::Welcome(RankStatePtr state) {

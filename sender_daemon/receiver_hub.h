@@ -55,8 +55,10 @@ class ReceiverHub {
   void OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version);
   void OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
                 WeightVersion version);
-  void OnCommitted(ConnectionId connection, const StreamId& stream, const CommitReport& report);
-  void OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
+  void OnCommitted(ConnectionId connection, const StreamId& stream,
+                   const AcknowledgedCommit& report);
+  // Whether it answers the last announcement: an older one's counts, and changes nothing.
+  bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
               const std::string& error);
 
   // The trainer registered: everyone is welcomed (again) and told what can be served.
@@ -75,6 +77,7 @@ class ReceiverHub {
   void AddWait(Wait wait);
 
   std::map<std::string, AnnouncerState::Receiver> Receivers() const;
+  const Clock& clock() const { return clock_; }
 
  private:
   void Run();

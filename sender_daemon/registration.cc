@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "proto/trainer.pb.h"
@@ -55,10 +56,11 @@ Status ParseRing(const v1::RingHandover& handover, Registration& registration) {
 }  // namespace
 
 Result<Registration> ParseRegistration(const v1::RegisterRequest& request) {
-  Registration registration{.job_id = request.job_id(),
-                            .client = request.client().substr(0, limits::kIdBytesMax),
-                            .trainer_rank = TrainerRank(request.trainer_rank()),
-                            .world_size = request.world_size()};
+  Registration registration{
+      .job_id = request.job_id(),
+      .client = std::string(Utf8Prefix(request.client(), limits::kIdBytesMax)),
+      .trainer_rank = TrainerRank(request.trainer_rank()),
+      .world_size = request.world_size()};
   if (request.world_size() < 1 || request.world_size() > limits::kWorldSizeMax ||
       request.trainer_rank() >= request.world_size()) {
     return InvalidArgumentError(

@@ -15,6 +15,7 @@
 #include "common/delta/block.h"
 #include "common/delta/object.h"
 #include "common/model/delta_manifest.h"
+#include "common/model/delta_profile.h"
 
 namespace dws {
 
@@ -22,18 +23,26 @@ struct RetainedVersion {
   WeightVersion version;
   std::optional<WeightVersion> base;  // absent: no delta leads here, full tensors only
   std::vector<std::byte> object;      // empty without a base
-  // The same changes with class-split blocks, for links of profile wan; empty when there is none.
-  std::vector<std::byte> split_object;
+  // The same changes as links of profile `other` have them; empty when that is no different.
+  DeltaProfile other = DeltaProfile::kFast;
+  std::vector<std::byte> other_object;
   ObjectHeader header;
   DeltaManifest manifest;     // of the object; identity only without a base
   std::vector<Digest> after;  // by rank slice
   uint64_t nnz = 0;
   std::array<uint64_t, kBlockModes> payload_bytes = {};  // of the object's blocks, by mode
-  uint64_t split_payload_bytes = 0;                      // of split_object's class-split blocks
+  uint64_t split_payload_bytes = 0;                      // of class-split blocks
   double capture_seconds = 0;                            // of all passes over the trainer's memory
   TimePoint accepted_at;                                 // when the trainer's Publish arrived
 
-  uint64_t retained_bytes() const { return object.size() + split_object.size(); }
+  // What a link of `profile` is served.
+  const std::vector<std::byte>& object_of(DeltaProfile profile) const {
+    return profile == other && !other_object.empty() ? other_object : object;
+  }
+  uint64_t other_bytes(DeltaProfile profile) const {
+    return profile == other ? other_object.size() : 0;
+  }
+  uint64_t retained_bytes() const { return object.size() + other_object.size(); }
 
   // The encoded blocks [first_block, first_block + blocks.size()) of one slice into `blocks`;
   // kEmpty where this version changed nothing. The views look into `object`. DATA_LOSS: our own

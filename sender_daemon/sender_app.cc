@@ -87,6 +87,7 @@ Status SenderApp::StartParts() {
   trainer_executor_ = std::make_unique<Executor>(1, kTrainerQueueMax);
   delta_executor_ = std::make_unique<Executor>(kDeltaThreads, kServeQueueMax);
   full_executor_ = std::make_unique<Executor>(kFullThreads, kServeQueueMax);
+  recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{.job_id = options_.job_id,
                               .trainer_rank = TrainerRank(options_.trainer_rank),
@@ -150,8 +151,8 @@ Status SenderApp::StartServers() {
   StartOperations();
   trainer_service_ =
       std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_, metrics_);
-  sync_service_ =
-      std::make_unique<SyncServiceImpl>(*hub_, metrics_, *delta_executor_, *full_executor_);
+  sync_service_ = std::make_unique<SyncServiceImpl>(*hub_, metrics_, *recheck_, *delta_executor_,
+                                                    *full_executor_);
   admin_ = std::make_unique<AdminService>(
       *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {
         FillTlsStatus(credentials_.get(), tls);
@@ -232,6 +233,7 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   handles_.reset();
   if (delta_executor_ != nullptr) delta_executor_->Stop();
   if (full_executor_ != nullptr) full_executor_->Stop();
+  if (recheck_ != nullptr) recheck_->Stop();
   if (pipeline_ == nullptr) return;
   if (!AwaitRecords(deadline)) LogWarning("stopped_before_recording");  // 4
   pipeline_->Stop();

@@ -26,6 +26,7 @@
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/sender_metrics.h"
 #include "sender_daemon/sender_operations.h"
+#include "sender_daemon/snapshot_recheck.h"
 #include "sender_daemon/sync_service.h"
 #include "sender_daemon/trainer_service.h"
 #include "sender_daemon/trainer_session.h"
@@ -107,6 +108,7 @@ class SenderApp {
   std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial
   std::unique_ptr<Executor> delta_executor_;
   std::unique_ptr<Executor> full_executor_;
+  std::unique_ptr<SnapshotRecheck> recheck_;
   std::unique_ptr<TrainerSession> session_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::unique_ptr<SyncServiceImpl> sync_service_;

@@ -36,8 +36,8 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
       ->check(CLI::Range(size_t{1}, limits::kRetainedVersionsMax))
       ->capture_default_str();
   AddProfileFlag(app, options.profile,
-                 "Whether deltas are class-split, too, for slow links: always (wan), never (fast), "
-                 "while a receiver asks (auto)");
+                 "What deltas are encoded for besides: slow links (wan), the fastest (direct), "
+                 "neither (fast), what a receiver asks for (auto)");
   app.add_option("--threads", options.threads, "Threads that capture weights (default: all cores)")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -98,6 +98,10 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
       seal_seconds_(registry_.AddHistogram("dws_sender_seal_seconds",
                                            "Making a delta object of a captured version.",
                                            buckets::kStageSeconds)),
+      ack_seconds_(registry_.AddHistogram(
+          "dws_sender_ack_seconds",
+          "From a version's announcement to a receiver until it had committed that version.",
+          buckets::kStageSeconds)),
       published_versions_(
           registry_.AddCounter("dws_sender_published_versions_total", "Versions published.")),
       published_elements_(registry_.AddCounter("dws_sender_published_elements_total",
@@ -134,6 +138,10 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   wire_bytes_[0].Increment(static_cast<double>(version.object.size() - payload));
   wire_bytes_[static_cast<size_t>(BlockMode::kClassSplit)].Increment(
       static_cast<double>(version.split_payload_bytes));
+}
+
+void SenderMetrics::OnAcknowledged(Duration since_announced) {
+  ack_seconds_.Observe(ToSeconds(since_announced));
 }
 
 void SenderMetrics::OnServed(ServedKind kind, uint64_t bytes) {

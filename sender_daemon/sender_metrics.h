@@ -28,6 +28,8 @@ class SenderMetrics {
   void OnPublishReply(Duration stall);
   // A version is recorded and about to be announced.
   void OnPublished(const RankState& state, const RetainedVersion& version, Duration seal_time);
+  // A receiver has committed what was announced to it this long ago.
+  void OnAcknowledged(Duration since_announced);
   void OnServed(ServedKind kind, uint64_t bytes);
   void OnNack(uint32_t code);
   // The snapshot differs from the published digests in `slices` more slices.
@@ -48,6 +50,7 @@ class SenderMetrics {
   Histogram publish_seconds_;
   Histogram capture_seconds_;
   Histogram seal_seconds_;
+  Histogram ack_seconds_;
   Counter published_versions_;
   Counter published_elements_;
   Counter changed_elements_;

@@ -117,16 +117,10 @@ Status SenderOperations::Verify(const Sink& progress) {
     }
     if (difference.ok() && difference->has_value()) {
       message.set_mismatches(message.mismatches() + 1);
-      parts_.metrics.OnVerifyMismatches(1);
+      if (!(*difference)->known) parts_.metrics.OnVerifyMismatches(1);
       if (message.mismatches() <= kMismatchesShown) {
         FillMismatch(*state, **difference, mismatched.emplace_back());
-        LogError("snapshot_damaged",
-                 {{"tensor", mismatched.back().tensor()},
-                  {"rank_slice", mismatched.back().rank_slice()},
-                  {"version", mismatched.back().version()},
-                  {"reason",
-                   "its bytes have another digest than was published; restart the "
-                   "sender: it takes all weights anew"}});
+        LogSnapshotDamaged(state->layout(), **difference);
       }
     }
     if (parts_.clock.Now() - told < kLook) continue;

@@ -39,8 +39,8 @@ class SenderOperations final : public AdminOperations {
   SenderOperations(Names names, Parts parts);
 
   void FillStatus(v1::StatusReply& reply) const override;
-  // Of the snapshot as it is now. Counts what differs and repairs nothing: a restarted sender takes
-  // all weights anew from its trainer.
+  // Of the snapshot as it is now. What differs is counted, and mended by the next version that
+  // brings it (snapshot.h).
   Status Verify(const Sink& progress) override;
   // FAILED_PRECONDITION: it is the receivers that are resynchronised.
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;

@@ -38,6 +38,7 @@ Snapshot::Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes,
       size_bytes_(size_bytes),
       offsets_(std::move(offsets)),
       digests_(layout_.slice_count()),
+      distrusted_(layout_.slice_count()),
       class_tables_(layout_.slice_count()) {}
 
 Snapshot::~Snapshot() { ::munmap(bytes_, size_bytes_); }
@@ -51,6 +52,15 @@ MutableByteSpan Snapshot::BlockBytes(RankSlice slice, uint32_t block) {
   const size_t element_bytes = ElementBytes(entry.dtype);
   return SliceBytes(slice).subspan(size_t{block} * limits::kBlockElements * element_bytes,
                                    BlockElements(entry.elements, block) * element_bytes);
+}
+
+Digest Snapshot::DigestBlocks(RankSlice slice, uint32_t first, uint32_t end) {
+  const RankLayout::SliceEntry& entry = layout_.slice(slice);
+  Digest digest;
+  for (uint32_t block = first; block < end; ++block) {
+    digest += DigestBytes(BlockBytes(slice, block), entry.BlockFirstWord(block));
+  }
+  return digest;
 }
 
 void Snapshot::SetVersion(WeightVersion version, std::vector<Digest> digests) {

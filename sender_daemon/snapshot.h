@@ -36,10 +36,19 @@ class Snapshot {
   MutableByteSpan SliceBytes(RankSlice slice);
   MutableByteSpan BlockBytes(RankSlice slice, uint32_t block);
 
+  // Of the bytes of the blocks [first, end) of a slice.
+  Digest DigestBlocks(RankSlice slice, uint32_t first, uint32_t end);
+
   // The newest version whose capture ended.
   std::optional<WeightVersion> version() const { return version_; }
   const std::vector<Digest>& digests() const { return digests_; }
   void SetVersion(WeightVersion version, std::vector<Digest> digests);
+
+  // Its digest was found not to be that of its bytes (a flipped bit of either). The next version
+  // that brings the whole slice recomputes it. Only inside a capture, or as one.
+  void Distrust(RankSlice slice) { distrusted_[slice.value()] = true; }
+  void Trust(RankSlice slice) { distrusted_[slice.value()] = false; }
+  bool distrusts(RankSlice slice) const { return distrusted_[slice.value()]; }
 
   // How the next version's blocks may be class-split.
   ClassTables& class_tables() { return class_tables_; }
@@ -54,6 +63,7 @@ class Snapshot {
   SnapshotGate gate_;
   std::optional<WeightVersion> version_;
   std::vector<Digest> digests_;
+  std::vector<bool> distrusted_;  // by rank slice
   ClassTables class_tables_;
 };
 

@@ -20,7 +20,18 @@ struct SliceDifference {
   WeightVersion version;  // of the snapshot when it was compared
   Digest expected;        // published
   Digest found;           // of the bytes
+  bool known = false;     // it was distrusted before
 };
+
+// Compares one slice, in reads of a few milliseconds that a capture waits for; only for a slice
+// that changes faster than it can be read in pieces, in one. What differs is distrusted from then
+// on (snapshot.h). FAILED_PRECONDITION: the snapshot has no version yet. DEADLINE_EXCEEDED:
+// captures left no gap within `timeout`.
+Result<std::optional<SliceDifference>> CheckSlice(Snapshot& snapshot, RankSlice slice,
+                                                  Duration timeout);
+
+// One line of the log: which tensor, and what becomes of it.
+void LogSnapshotDamaged(const RankLayout& layout, const SliceDifference& difference);
 
 // Lifecycle: one for each pass over the snapshot, which it shares. Threads: one at a time.
 class SnapshotCheck {
@@ -30,16 +41,10 @@ class SnapshotCheck {
   bool done() const { return next_ == snapshot_->layout().slice_count(); }
   uint64_t done_bytes() const { return done_bytes_; }
 
-  // Compares the next slice. A capture waits for one read of a few milliseconds; only for a slice
-  // that changes faster than it can be read in pieces, for all of it. FAILED_PRECONDITION: the
-  // snapshot has no version yet. DEADLINE_EXCEEDED: captures left no gap within `timeout`; the same
-  // slice is next again.
+  // Compares the next slice, as CheckSlice. On an error the same slice is next again.
   Result<std::optional<SliceDifference>> Next(Duration timeout);
 
  private:
-  // Reads `step` blocks at a time. False when the slice changed between two reads.
-  Result<bool> Read(RankSlice slice, uint32_t step, Duration timeout, SliceDifference& result);
-
   const std::shared_ptr<Snapshot> snapshot_;
   uint32_t next_ = 0;
   uint64_t done_bytes_ = 0;

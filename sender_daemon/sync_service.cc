@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/failpoint.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
@@ -48,6 +49,7 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
   }
   void OnWriteDone(bool ok) override {
     if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
+    DWS_KILLPOINT("sender.fetch.after_chunk");
     Next();
   }
   void OnDone() override { delete this; }
@@ -91,6 +93,7 @@ class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
   }
   void OnWriteDone(bool ok) override {
     if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
+    DWS_KILLPOINT("sender.full.after_frame");
     if (!frames_.empty()) return WriteFront();
     if (!executor_.Post([this] { Refill(); })) Finish(ToGrpc(Busy()));
   }
@@ -111,7 +114,7 @@ class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
   SenderMetrics& metrics_;
   std::atomic<size_t>& transfers_;
   std::unique_ptr<FullReader> reader_;
-  std::deque<FullFrame> frames_;
+  std::deque<FullFrame> frames_;  // of the reader's last read: all are gone before the next
   v1::FullFrame message_;
 };
 
@@ -130,7 +133,9 @@ Result<std::vector<RankSlice>> ParseSlices(const v1::FetchFullRequest& request,
 
 Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& request) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
-  const DeltaProfile profile = request.class_split() ? DeltaProfile::kWan : DeltaProfile::kFast;
+  const DeltaProfile profile = request.class_split() ? DeltaProfile::kWan
+                               : request.dense_raw() ? DeltaProfile::kDirect
+                                                     : DeltaProfile::kFast;
   DWS_ASSIGN_OR_RETURN(ObjectPtr object,
                        state->log->Object(WeightVersion(request.base_version()),
                                           WeightVersion(request.version()), profile));
@@ -142,7 +147,7 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
   const uint64_t length = request.length() == 0 ? size - request.offset() : request.length();
   const RetainedVersionPtr version = state->log->Find(WeightVersion(request.version()));
   const bool retained = version != nullptr && (&version->object == object.get() ||
-                                               &version->split_object == object.get());
+                                               &version->other_object == object.get());
   return FetchRange{.object = std::move(object),
                     .offset = request.offset(),
                     .length = length,
@@ -164,7 +169,7 @@ Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
 
 grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* SyncServiceImpl::Sync(
     grpc::CallbackServerContext* context) {
-  return SyncStream::Start(hub_, metrics_, PeerOf(context->auth_context().get()));
+  return SyncStream::Start(hub_, metrics_, recheck_, PeerOf(context->auth_context().get()));
 }
 
 grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext* context,

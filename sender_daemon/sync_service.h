@@ -11,6 +11,7 @@
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/sender_metrics.h"
+#include "sender_daemon/snapshot_recheck.h"
 
 namespace dws {
 
@@ -18,10 +19,11 @@ class SyncServiceImpl final : public v1::SyncService::CallbackService {
  public:
   // `delta_executor` makes deltas ready; `full_executor` reads the snapshot, which waits for
   // captures: joiners must not hold up those who follow.
-  SyncServiceImpl(ReceiverHub& hub, SenderMetrics& metrics, Executor& delta_executor,
-                  Executor& full_executor)
+  SyncServiceImpl(ReceiverHub& hub, SenderMetrics& metrics, SnapshotRecheck& recheck,
+                  Executor& delta_executor, Executor& full_executor)
       : hub_(hub),
         metrics_(metrics),
+        recheck_(recheck),
         delta_executor_(delta_executor),
         full_executor_(full_executor) {}
 
@@ -38,6 +40,7 @@ class SyncServiceImpl final : public v1::SyncService::CallbackService {
  private:
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
+  SnapshotRecheck& recheck_;
   Executor& delta_executor_;
   Executor& full_executor_;
   std::atomic<size_t> full_transfers_{0};

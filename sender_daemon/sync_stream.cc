@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_status.h"
@@ -12,15 +14,6 @@
 
 namespace dws {
 namespace {
-
-// No longer than an error may be, and still UTF-8: it goes into the status.
-std::string Shortened(const std::string& text) {
-  size_t size = std::min(text.size(), limits::kErrorBytesMax);
-  while (size > 0 && size < text.size() && (static_cast<uint8_t>(text[size]) & 0xC0) == 0x80) {
-    --size;
-  }
-  return text.substr(0, size);
-}
 
 void FillWelcome(const RankState& state, v1::Welcome& welcome) {
   *welcome.mutable_stream() = ToProto(state.stream);
@@ -41,12 +34,18 @@ void FillAnnounce(const RankState& state, v1::Announce& announce) {
     announce.set_object_bytes(version->object.size());
     *announce.mutable_state_token() = ToProto(version->manifest.state_token);
   }
+  const RetainedVersionPtr newest = state.log->Newest();
+  if (newest == nullptr || !newest->base.has_value()) return;
+  if (newest->object.size() > limits::kInlineObjectBytesMax) return;
+  announce.set_object_base(newest->base->value());
+  announce.set_object(newest->object.data(), newest->object.size());
 }
 
 }  // namespace
 
-SyncStream* SyncStream::Start(ReceiverHub& hub, SenderMetrics& metrics, Peer peer) {
-  std::shared_ptr<SyncStream> stream(new SyncStream(hub, metrics, std::move(peer)));
+SyncStream* SyncStream::Start(ReceiverHub& hub, SenderMetrics& metrics, SnapshotRecheck& recheck,
+                              Peer peer) {
+  std::shared_ptr<SyncStream> stream(new SyncStream(hub, metrics, recheck, std::move(peer)));
   stream->self_ = stream;
   stream->StartRead(&stream->up_);
   return stream.get();
@@ -125,6 +124,8 @@ void SyncStream::Pump() {
       break;
     case Next::kAnnounce:
       FillAnnounce(*state, *down_.mutable_announce());
+      metrics_.OnServed(ServedKind::kDelta, down_.announce().object().size());
+      RememberAnnounced(*state);
       break;
     case Next::kKeepalive:
       down_.mutable_keepalive();
@@ -170,11 +171,13 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
       DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(ack.stream()));
       const WeightVersion version(ack.version());
       if (ack.stage() == v1::Ack::COMMITTED) {
+        OnCommitted(version);
         hub_.OnCommitted(connection, stream,
                          {.version = version,
                           .pause_seconds = ack.pause_seconds(),
                           .stage_seconds = ack.stage_seconds(),
                           .fetched_bytes = ack.fetched_bytes()});
+        DWS_KILLPOINT("sender.ack.after_commit");
       } else if (ack.stage() == v1::Ack::STAGED) {
         hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);
       } else {
@@ -187,20 +190,45 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
     case v1::SyncUp::kNack: {
       const v1::Nack& nack = message.nack();
       DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(nack.stream()));
-      const std::string error = Shortened(nack.message());
+      const std::string error(Utf8Prefix(nack.message(), limits::kErrorBytesMax));
       LogWarning("nack", {{"version", nack.version()},
                           {"last_good", nack.last_good_version()},
                           {"code", nack.code()},
                           {"slices", nack.rank_slices_size()},
                           {"reason", error}});
       metrics_.OnNack(nack.code());
-      hub_.OnNack(connection, Nonce(nack.nonce()), stream, error);
+      if (hub_.OnNack(connection, Nonce(nack.nonce()), stream, error)) Recheck(stream, nack);
       return OkStatus();
     }
     case v1::SyncUp::MESSAGE_NOT_SET:
       break;  // of a newer minor version: ignored
   }
   return OkStatus();
+}
+
+void SyncStream::RememberAnnounced(const RankState& state) {
+  const RetainedVersionPtr newest = state.log->Newest();
+  if (newest == nullptr) return;
+  MutexLock lock(mutex_);
+  if (announced_ == newest->version) return;
+  announced_ = newest->version;
+  announced_at_ = hub_.clock().Now();
+}
+
+void SyncStream::OnCommitted(WeightVersion version) {
+  MutexLock lock(mutex_);
+  if (announced_ != version) return;  // an older one: it says nothing of this announcement
+  announced_.reset();
+  metrics_.OnAcknowledged(hub_.clock().Now() - announced_at_);
+}
+
+// Refused because of digests: perhaps it is this sender's memory that is wrong.
+void SyncStream::Recheck(const StreamId& stream, const v1::Nack& nack) {
+  const RankStatePtr state = hub_.Current();
+  if (nack.rank_slices().empty() || state == nullptr || state->stream != stream) return;
+  std::vector<RankSlice> slices;
+  for (const uint32_t slice : nack.rank_slices()) slices.emplace_back(slice);
+  recheck_.Ask(state, std::move(slices));
 }
 
 Status SyncStream::HandleHello(const v1::Hello& hello) {

@@ -11,6 +11,7 @@
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/sender_metrics.h"
+#include "sender_daemon/snapshot_recheck.h"
 
 namespace dws {
 
@@ -19,7 +20,8 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
                          public SyncConnection {
  public:
   // `peer` is who opened the stream, as far as its certificate says.
-  static SyncStream* Start(ReceiverHub& hub, SenderMetrics& metrics, Peer peer);
+  static SyncStream* Start(ReceiverHub& hub, SenderMetrics& metrics, SnapshotRecheck& recheck,
+                           Peer peer);
 
   void WelcomeDue() override;
   void AnnounceDue() override;
@@ -32,15 +34,19 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   void OnDone() override;
 
  private:
-  SyncStream(ReceiverHub& hub, SenderMetrics& metrics, Peer peer)
-      : hub_(hub), metrics_(metrics), peer_(std::move(peer)) {}
+  SyncStream(ReceiverHub& hub, SenderMetrics& metrics, SnapshotRecheck& recheck, Peer peer)
+      : hub_(hub), metrics_(metrics), recheck_(recheck), peer_(std::move(peer)) {}
   Status HandleUp(const v1::SyncUp& message);
   Status HandleHello(const v1::Hello& hello);
+  void Recheck(const StreamId& stream, const v1::Nack& nack);
+  void RememberAnnounced(const RankState& state);
+  void OnCommitted(WeightVersion version);
   // Starts the next write, or finishes, if neither is under way. Called without the lock.
   void Pump();
 
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
+  SnapshotRecheck& recheck_;
   const Peer peer_;
   std::shared_ptr<SyncStream> self_;  // until OnDone
   v1::SyncUp up_;
@@ -52,6 +58,9 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   bool announce_due_ GUARDED_BY(mutex_) = false;
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
   bool writing_ GUARDED_BY(mutex_) = false;
+  // The newest version announced here, and when it was first.
+  std::optional<WeightVersion> announced_ GUARDED_BY(mutex_);
+  TimePoint announced_at_ GUARDED_BY(mutex_);
   bool finished_ GUARDED_BY(mutex_) = false;
   std::optional<Status> close_reason_ GUARDED_BY(mutex_);
 };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 
@@ -164,6 +165,7 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
   DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(registration.layout));
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));
+  DWS_KILLPOINT("sender.register.after_record");
   return std::make_shared<const RankState>(
       RankState{.stream = registration.stream,
                 .trainer_rank = registration.trainer_rank,

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/model/limits.h"
 #include "sender_daemon/trainer_session.h"
 
@@ -50,15 +51,8 @@ Status TrainerSession::AdmitVersion(WeightVersion version) const {
 }
 
 DeltaProfile TrainerSession::NextProfile() const {
-  switch (options_.profile) {
-    case ProfileChoice::kFast:
-      return DeltaProfile::kFast;
-    case ProfileChoice::kWan:
-      return DeltaProfile::kWan;
-    case ProfileChoice::kAuto:
-      break;
-  }
-  return state_->log->WanAsked() ? DeltaProfile::kWan : DeltaProfile::kFast;
+  const std::optional<DeltaProfile> decided = Decided(options_.profile);
+  return decided.has_value() ? *decided : state_->log->Asked();
 }
 
 Status TrainerSession::Begin(const v1::BeginRequest& request) {
@@ -156,6 +150,7 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   v1::PublishReply reply;
   reply.set_changed_elements(captured.nnz);
   reply.set_total_elements(state_->layout().element_count());
+  DWS_KILLPOINT("sender.publish.after_capture");
   reply.set_capture_seconds(ToSeconds(parts_.clock->Now() - accepted_at));
   parts_.pipeline->Submit(
       {.state = state_,

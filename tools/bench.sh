@@ -1,19 +1,19 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh codec [--help | OPTION...]
+# Builds one benchmark optimised and runs it: tools/bench.sh codec|control [--help | OPTION...]
 #
-# CSV on stdout and nothing else, a table with the bars on stderr. Without --trace: the recorded trace
-# beside this checkout if there is one, else the excerpt of it in tests/data.
+# CSV on stdout and nothing else, a table with the bars on stderr. codec without --trace: the recorded
+# trace beside this checkout if there is one, else the excerpt of it in tests/data.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh codec [--help | OPTION...]}"
+name="${1:?usage: tools/bench.sh codec|control [--help | OPTION...]}"
 shift
 target="//tools/bench:$name"
 tools/install.sh >&2
 tools/bazel.sh build --config=opt --noshow_progress "$target" >&2
 bin="$(tools/bazel.sh info --config=opt --noshow_progress bazel-bin 2>/dev/null)"
 
-if [[ " $* " != *" --trace"[\ =]* && " $* " != *" --help "* ]]; then
+if [[ "$name" == codec && " $* " != *" --trace"[\ =]* && " $* " != *" --help "* ]]; then
   steps="$(mktemp -d)"
   trap 'rm -rf "$steps"' EXIT
   if [[ -f ../shared/data/rl_trace/unpack.py ]]; then

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <charconv>
 #include <csignal>
 #include <cstdlib>
 
@@ -12,8 +13,8 @@
 
 namespace dws {
 
-FailpointAction FindFailpoint(std::string_view armed, std::string_view name) {
-  FailpointAction found = FailpointAction::kNone;
+ArmedFailpoint FindFailpoint(std::string_view armed, std::string_view name) {
+  ArmedFailpoint found;
   while (!armed.empty()) {
     const size_t comma = armed.find(',');
     const std::string_view entry = armed.substr(0, comma);
@@ -21,17 +22,34 @@ FailpointAction FindFailpoint(std::string_view armed, std::string_view name) {
 
     const size_t colon = entry.find(':');
     DWS_CHECK(colon != std::string_view::npos && colon > 0);
-    const std::string_view action = entry.substr(colon + 1);
+    DWS_CHECK(IsFailpoint(entry.substr(0, colon)));
+    const size_t at_sign = std::min(entry.find('@'), entry.size());
+    const std::string_view action = entry.substr(colon + 1, at_sign - colon - 1);
     DWS_CHECK(action == "kill" || action == "error" || action == "hold");
+    uint32_t at = 0;
+    if (at_sign < entry.size()) {
+      const char* const end = entry.data() + entry.size();
+      const auto parsed = std::from_chars(entry.data() + at_sign + 1, end, at);
+      DWS_CHECK(parsed.ec == std::errc() && parsed.ptr == end && at > 0);
+    }
     if (entry.substr(0, colon) != name) continue;
-    found = action == "kill"    ? FailpointAction::kKill
-            : action == "error" ? FailpointAction::kError
-                                : FailpointAction::kHold;
+    found = {.action = action == "kill"    ? FailpointAction::kKill
+                       : action == "error" ? FailpointAction::kError
+                                           : FailpointAction::kHold,
+             .at = at};
   }
   return found;
 }
 
 namespace {
+
+// How often the point has been reached, this time included.
+uint32_t Reached(std::string_view name) {
+  static std::array<std::atomic<uint32_t>, kFailpoints.size()> counts = {};
+  const auto* const at = std::find(kFailpoints.begin(), kFailpoints.end(), name);
+  DWS_CHECK(at != kFailpoints.end());
+  return ++counts[static_cast<size_t>(at - kFailpoints.begin())];
+}
 
 // Whoever waits for the file knows that the thread is here, and lets it go on.
 void Hold() {
@@ -50,7 +68,10 @@ void Hold() {
 Status ReachFailpoint(std::string_view name) {
   const char* const armed = std::getenv("DWS_FAILPOINT");
   if (armed == nullptr) return OkStatus();
-  switch (FindFailpoint(armed, name)) {
+  const ArmedFailpoint found = FindFailpoint(armed, name);
+  if (found.action == FailpointAction::kNone) return OkStatus();
+  if (found.at > 0 && Reached(name) != found.at) return OkStatus();
+  switch (found.action) {
     case FailpointAction::kNone:
       return OkStatus();
     case FailpointAction::kKill:

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "common/base/failpoint.h"
 #include "common/base/unique_fd.h"
 
 namespace dws {
@@ -150,6 +151,7 @@ Status PosixFileSystem::ReplaceFile(const std::string& path, ByteSpan bytes) {
     DWS_RETURN_IF_ERROR(WriteAll(fd, bytes, temporary));
     return SyncFd(fd, temporary);
   }();
+  DWS_KILLPOINT("file.replace.before_rename");
   if (written.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
     written = ErrnoError(errno, fmt::format("cannot rename {} to {}", temporary, path));
   }
@@ -157,6 +159,7 @@ Status PosixFileSystem::ReplaceFile(const std::string& path, ByteSpan bytes) {
     ::unlink(temporary.c_str());
     return written;
   }
+  DWS_KILLPOINT("file.replace.after_rename");
   return SyncFolder(FolderOf(path));
 }
 

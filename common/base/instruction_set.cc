@@ -26,7 +26,8 @@ InstructionSet MachineInstructionSet() {
       avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
       __builtin_cpu_supports("avx512vbmi") != 0 && __builtin_cpu_supports("avx512vbmi2") != 0 &&
-      __builtin_cpu_supports("avx512bitalg") != 0 && __builtin_cpu_supports("avx512vpopcntdq") != 0;
+      __builtin_cpu_supports("avx512bitalg") != 0 &&
+      __builtin_cpu_supports("avx512vpopcntdq") != 0 && __builtin_cpu_supports("gfni") != 0;
   if (avx512) return InstructionSet::kAvx512;
   if (avx2) return InstructionSet::kAvx2;
 #endif

@@ -10,9 +10,9 @@
 // ThreadSanitizer leaves kernels alone: gcc 12 loses mask registers over the calls it puts before
 // masked loads, and lanes that were to be left out are loaded.
 #define DWS_TARGET_AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt"), no_sanitize("thread")))
-#define DWS_TARGET_AVX512                                                          \
-  __attribute__((target("avx2,bmi,bmi2,popcnt,avx512f,avx512bw,avx512dq,avx512vl," \
-                        "avx512vbmi,avx512vbmi2,avx512bitalg,avx512vpopcntdq"),    \
+#define DWS_TARGET_AVX512                                                            \
+  __attribute__((target("avx2,bmi,bmi2,popcnt,avx512f,avx512bw,avx512dq,avx512vl,"   \
+                        "avx512vbmi,avx512vbmi2,avx512bitalg,avx512vpopcntdq,gfni"), \
                  no_sanitize("thread")))
 
 namespace dws {
@@ -20,7 +20,7 @@ namespace dws {
 enum class InstructionSet : uint8_t {
   kPortable,
   kAvx2,    // with BMI1, BMI2, POPCNT
-  kAvx512,  // F, BW, DQ, VL, VBMI, VBMI2, BITALG, VPOPCNTDQ: Ice Lake, Zen 4 and newer
+  kAvx512,  // F, BW, DQ, VL, VBMI, VBMI2, BITALG, VPOPCNTDQ, GFNI: Ice Lake, Zen 4 and newer
 };
 
 // The best set this machine has, or less when the environment's DWS_INSTRUCTION_SET is "portable"

@@ -1,5 +1,6 @@
 #include "common/base/utf8.h"
 
+#include <algorithm>
 #include <array>
 
 namespace dws {
@@ -19,6 +20,15 @@ Utf8Character FirstUtf8Character(std::string_view text) {
   const bool is_surrogate = code_point >= 0xD800 && code_point <= 0xDFFF;
   if (code_point < kSmallest[size] || code_point > 0x10FFFF || is_surrogate) return {};
   return {.code_point = code_point, .size_bytes = size};
+}
+
+std::string_view Utf8Prefix(std::string_view text, size_t bytes_max) {
+  size_t size = std::min(text.size(), bytes_max);
+  const auto continues = [text](size_t i) {
+    return (static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80;
+  };
+  while (size > 0 && size < text.size() && continues(size)) --size;
+  return text.substr(0, size);
 }
 
 }  // namespace dws

@@ -15,4 +15,8 @@ struct Utf8Character {
 // U+10FFFF and a character that is cut off are no UTF-8. Pure.
 Utf8Character FirstUtf8Character(std::string_view text);
 
+// The start of `text`, at most `bytes_max` of it, with no character cut in two: a Protobuf string
+// that is no UTF-8 is a message nobody can parse. Pure.
+std::string_view Utf8Prefix(std::string_view text, size_t bytes_max);
+
 }  // namespace dws

@@ -1,5 +1,4 @@
-// The values the codec works on: the changes of one block, and one encoded block. Plain data, no
-// behaviour.
+// The values the codec works on: the changes of one block, and one encoded block. Plain data.
 //
 // A block is at most limits::kBlockElements consecutive elements of one slice in slice order;
 // positions are element numbers inside the block. FORMAT.md specifies the modes byte by byte.
@@ -18,7 +17,7 @@ enum class BlockMode : uint8_t {
   kEmpty = 0,
   kRaw = 1,         // positions and absolute new values
   kSplitRice = 2,   // mode A: gaps in two planes, steps of +-1 as a sign plane, exceptions
-  kClassSplit = 3,  // mode B, reserved: refused by name
+  kClassSplit = 3,  // mode B: ranks inside classes of the old magnitude
   kDenseUlp = 4,    // a step for each element
   kDenseRaw = 5,    // all new values
   kDenseZstd = 6,   // all new values, compressed
@@ -60,6 +59,14 @@ struct EncodedBlockView {
   uint16_t parameters = 0;
   ByteSpan payload;
 };
+
+// `block`, which must outlive it.
+inline EncodedBlockView ViewOf(const EncodedBlock& block) {
+  return {.mode = block.mode,
+          .nnz = block.nnz,
+          .parameters = block.parameters,
+          .payload = block.payload};
+}
 
 // What a block decodes to. Reused from block to block to keep its memory.
 struct DecodedBlock {

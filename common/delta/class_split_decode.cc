@@ -19,23 +19,21 @@ struct CodedClass {
   uint32_t count = 0;  // of coded ranks
   uint32_t k = 0;
   bool inverted = false;
-  uint32_t rank_end = 0;  // above the last coded rank
 };
 
-// What reading a block needs besides its output. Too large for the stack; all of `marks` that a
-// class can reach is zero between blocks.
+// What reading a block needs besides its output. Too large for the stack.
 struct Scratch {
-  kernels::ClassMarks marks{};
-  kernels::BlockMask mask{};
+  kernels::ClassIndex index;
+  kernels::BlockMask mask;
   std::array<CodedClass, kClassesMax> classes;
   HotMagnitudes hot;
-  std::vector<uint16_t> ranks;
+  std::vector<uint16_t> ranks;        // of all classes, one after the other
   std::vector<uint32_t> hot_changes;  // their numbers
 };
 
 Scratch& ThreadScratch() {
   thread_local std::unique_ptr<Scratch> scratch;
-  if (scratch == nullptr) scratch = std::make_unique<Scratch>();
+  if (scratch == nullptr) scratch = std::make_unique_for_overwrite<Scratch>();
   return *scratch;
 }
 
@@ -69,64 +67,68 @@ Result<uint64_t> ReadClassHeads(const EncodedBlockView& block, uint32_t element_
   return end;
 }
 
-// Turns the ranks of a class into marks; those of an inverted class are taken out of all.
-void Mark(const CodedClass& coded, std::span<const uint16_t> ranks, std::span<uint64_t> words) {
-  if (coded.inverted) std::fill(words.begin(), words.end(), ~uint64_t{0});
-  for (const uint16_t rank : ranks) words[rank / 64] ^= uint64_t{1} << (rank % 64);
-}
-
-void ClearMarks(uint32_t element_count, size_t class_count, Scratch& scratch) {
+// Reads the coded ranks of all classes. Returns the end of the quotient planes.
+Result<uint64_t> ReadRanks(const EncodedBlockView& block, uint32_t element_count,
+                           size_t class_count, GapPlanes planes, DecodedBlock& decoded,
+                           Scratch& scratch) {
+  uint64_t total = 0;
+  for (size_t c = 0; c < class_count; ++c) total += scratch.classes[c].count;
+  scratch.ranks.resize(total);
+  std::span<uint16_t> left = scratch.ranks;
   for (size_t c = 0; c < class_count; ++c) {
     const CodedClass& coded = scratch.classes[c];
-    const uint64_t reach = coded.inverted ? element_count : coded.rank_end;
-    std::fill_n(scratch.marks.words[c].begin(), CeilDiv(reach, 64), 0);
-  }
-}
-
-// Reads the ranks of all classes into the marks. Returns the end of the quotient planes.
-Result<uint64_t> ReadRanks(const EncodedBlockView& block, uint32_t element_count,
-                           size_t class_count, uint64_t remainders, uint64_t quotients,
-                           DecodedBlock& decoded, Scratch& scratch) {
-  GapPlanes planes{.remainders = remainders, .quotients = quotients};
-  for (size_t c = 0; c < class_count; ++c) {
-    CodedClass& coded = scratch.classes[c];
-    scratch.ranks.resize(coded.count);
+    if (coded.count == 0) continue;
     decoded.scratch.resize(coded.count);
-    if (coded.count != 0) {
-      const std::optional<uint64_t> end =
-          ReadGaps(block.payload, planes, coded.k, element_count, decoded.scratch, scratch.ranks);
-      if (!end.has_value()) {
-        return DataLossError("class-split: the ranks of class {} are damaged", c);
-      }
-      planes.remainders += uint64_t{coded.count} * coded.k;
-      planes.quotients = *end;
-      coded.rank_end = scratch.ranks.back() + 1U;
-    }
-    Mark(coded, scratch.ranks, std::span(scratch.marks.words[c]).first(CeilDiv(element_count, 64)));
+    const std::optional<uint64_t> end = ReadGaps(block.payload, planes, coded.k, element_count,
+                                                 decoded.scratch, left.first(coded.count));
+    if (!end.has_value()) return DataLossError("class-split: the ranks of class {} are damaged", c);
+    planes.remainders += uint64_t{coded.count} * coded.k;
+    planes.quotients = *end;
+    left = left.subspan(coded.count);
   }
   return planes.quotients;
 }
 
-// Positions of the marked elements. DATA_LOSS: ranks beyond their class, or not nnz of them.
-Status FindPositions(const EncodedBlockView& block, const kernels::ClassScanInput& input,
+// Marks the changed elements of one class in the mask, where none of them is
+// marked yet. Returns how many they are. DATA_LOSS: ranks beyond the class.
+Result<uint64_t> MarkClass(const CodedClass& coded, size_t c, std::span<const uint16_t> ranks,
+                           Scratch& scratch) {
+  const uint32_t size = scratch.index.sizes[c];
+  if (!ranks.empty() && ranks.back() >= size) {
+    return DataLossError("class-split: rank {} in class {}, which has {} elements", ranks.back(), c,
+                         size);
+  }
+  if (coded.inverted) {
+    for (size_t i = 0; i < scratch.index.group_count; ++i) {
+      scratch.mask[i] |= scratch.index.members[i][c];
+    }
+  }
+  kernels::FlipRanks(ActiveInstructionSet(), scratch.index, c, ranks.data(), coded.count,
+                     scratch.mask.data());
+  return coded.inverted ? size - coded.count : coded.count;
+}
+
+// Positions of the changed elements, from the ranks. DATA_LOSS: ranks beyond
+// their class, or not nnz of them.
+Status FindPositions(const EncodedBlockView& block, const kernels::ClassIndexInput& input,
                      DecodedBlock& decoded, Scratch& scratch) {
-  kernels::MergeClasses(ActiveInstructionSet(), input, scratch.marks, scratch.mask);
+  kernels::IndexClasses(ActiveInstructionSet(), input, scratch.index);
+  scratch.mask.fill(0);
   uint64_t nnz = 0;
+  std::span<const uint16_t> left = scratch.ranks;
   for (size_t c = 0; c < input.classes->class_count(); ++c) {
     const CodedClass& coded = scratch.classes[c];
-    const uint32_t size = scratch.marks.sizes[c];
-    if (coded.rank_end > size) {
-      return DataLossError("class-split: rank {} in class {}, which has {} elements",
-                           coded.rank_end - 1, c, size);
-    }
-    nnz += coded.inverted ? size - coded.count : coded.count;
+    DWS_ASSIGN_OR_RETURN(const uint64_t marked,
+                         MarkClass(coded, c, left.first(coded.count), scratch));
+    nnz += marked;
+    left = left.subspan(coded.count);
   }
   if (nnz != block.nnz) {
     return DataLossError("class-split: its classes have {} changes, expected {}", nnz, block.nnz);
   }
   decoded.positions.resize(block.nnz + kernels::kNumbersSlack);
-  const uint32_t found = kernels::ListMarks(ActiveInstructionSet(), scratch.mask.data(),
-                                            input.count, true, decoded.positions.data());
+  const uint32_t found = kernels::ListOnes(ActiveInstructionSet(), scratch.mask.data(), input.count,
+                                           decoded.positions.data());
   decoded.positions.resize(block.nnz);
   DWS_CHECK(found == block.nnz);
   return OkStatus();
@@ -161,7 +163,8 @@ Status ApplyHot(uint32_t element_bits, const Scratch& scratch, std::vector<uint6
     const uint64_t negative = step == 1 ? 0 : 1;
     if (scratch.hot.values[i] > magnitude_max - 2 + negative || (step != 1 && step != mask)) {
       return DataLossError(
-          "class-split: hot change {} has a magnitude of {} above 1, or is an exception too",
+          "class-split: hot change {} has a magnitude of {} "
+          "above 1, or is an exception too",
           scratch.hot_changes[i], scratch.hot.values[i]);
     }
     step = ((scratch.hot.values[i] + 1) ^ (0 - negative)) + negative;
@@ -170,8 +173,8 @@ Status ApplyHot(uint32_t element_bits, const Scratch& scratch, std::vector<uint6
   return OkStatus();
 }
 
-// Fills the steps of the changes at decoded.positions. `signs` and `sizes` are where those planes
-// begin.
+// Fills the steps of the changes at decoded.positions. `signs` and `sizes` are
+// where those planes begin.
 Status ReadSteps(DType dtype, const EncodedBlockView& block, const ClassTable& table,
                  ByteSpan before, uint64_t signs, uint64_t sizes, DecodedBlock& decoded,
                  Scratch& scratch) {
@@ -201,8 +204,9 @@ Status ReadSteps(DType dtype, const EncodedBlockView& block, const ClassTable& t
   DWS_RETURN_IF_ERROR(ApplyHot(element_bits, scratch, decoded.values));
   if (!EndsCleanly(block.payload, end)) {
     return DataLossError(
-        "class-split: planes end at bit {} of {} bytes, or the padding is not zero", end,
-        block.payload.size());
+        "class-split: planes end at bit {} of {} bytes, or "
+        "the padding is not zero",
+        end, block.payload.size());
   }
   return OkStatus();
 }
@@ -210,10 +214,11 @@ Status ReadSteps(DType dtype, const EncodedBlockView& block, const ClassTable& t
 Status Read(DType dtype, const EncodedBlockView& block, const ClassTable& table, ByteSpan before,
             DecodedBlock& decoded, Scratch& scratch) {
   const uint32_t element_bytes = ElementBytes(dtype);
-  const kernels::ClassScanInput input{.elements = before.data(),
-                                      .element_bytes = element_bytes,
-                                      .count = static_cast<uint32_t>(before.size() / element_bytes),
-                                      .classes = &table};
+  const kernels::ClassIndexInput input{
+      .elements = before.data(),
+      .element_bytes = element_bytes,
+      .count = static_cast<uint32_t>(before.size() / element_bytes),
+      .classes = &table};
   const size_t class_count = table.class_count();
   DWS_ASSIGN_OR_RETURN(const uint64_t remainders,
                        ReadClassHeads(block, input.count, class_count, scratch));
@@ -223,16 +228,17 @@ Status Read(DType dtype, const EncodedBlockView& block, const ClassTable& table,
   }
   const uint64_t quotients = signs + block.nnz;
   if (quotients > block.payload.size() * 8) {
-    return DataLossError("class-split: remainders and signs of {} changes are cut off at {} bytes",
-                         block.nnz, block.payload.size());
+    return DataLossError(
+        "class-split: remainders and signs of {} changes are "
+        "cut off at {} bytes",
+        block.nnz, block.payload.size());
   }
-  const Result<uint64_t> sizes =
-      ReadRanks(block, input.count, class_count, remainders, quotients, decoded, scratch);
-  Status status = sizes.status();
-  if (status.ok()) status = FindPositions(block, input, decoded, scratch);
-  ClearMarks(input.count, class_count, scratch);
-  DWS_RETURN_IF_ERROR(status);
-  return ReadSteps(dtype, block, table, before, signs, *sizes, decoded, scratch);
+  DWS_ASSIGN_OR_RETURN(
+      const uint64_t sizes,
+      ReadRanks(block, input.count, class_count, {.remainders = remainders, .quotients = quotients},
+                decoded, scratch));
+  DWS_RETURN_IF_ERROR(FindPositions(block, input, decoded, scratch));
+  return ReadSteps(dtype, block, table, before, signs, sizes, decoded, scratch);
 }
 
 }  // namespace

@@ -4,24 +4,38 @@
 #include "common/base/check.h"
 #include "common/delta/class_split.h"
 #include "common/delta/element.h"
+#include "common/delta/escapes.h"
 
 namespace dws {
 namespace {
 
 using class_split::kCodeBits;
 
-// Codes the marked elements of a class, or the others when they are fewer.
-void PlanClass(const kernels::ClassMarks& marks, size_t c, uint32_t marked, uint32_t rank_begin,
-               ClassSplitPlan& plan) {
-  ClassSplitPlan::Class& out = plan.classes[c];
-  const uint32_t size = marks.sizes[c];
-  out = {};
-  out.inverted = uint64_t{marked} * 2 > size;
-  out.rank_begin = rank_begin;
-  out.rank_count = kernels::ListMarks(ActiveInstructionSet(), marks.words[c].data(), size,
-                                      !out.inverted, plan.ranks.data() + rank_begin);
-  if (out.rank_count == 0) return;
-  out.gaps = ChooseGapCoding(std::span(plan.ranks).subspan(out.rank_begin, out.rank_count));
+// The ranks below `size` that are not among `ranks`, which are more: written
+// over them.
+void Complement(uint32_t size, std::span<uint16_t> ranks, std::vector<uint16_t>& scratch) {
+  scratch.assign(ranks.begin(), ranks.end());
+  uint16_t* out = ranks.data();
+  uint32_t next = 0;
+  for (const uint16_t rank : scratch) {
+    for (; next < rank; ++next) *out++ = static_cast<uint16_t>(next);
+    ++next;
+  }
+  for (; next < size; ++next) *out++ = static_cast<uint16_t>(next);
+}
+
+// Codes the changed elements of a class of `size`, or the others when they are
+// fewer. `ranks` of the changed ones lie in plan.ranks.
+ClassSplitPlan::Class PlanClass(std::span<uint16_t> ranks, uint32_t size, ClassSplitPlan& plan) {
+  ClassSplitPlan::Class out;
+  out.inverted = uint64_t{ranks.size()} * 2 > size;
+  if (out.inverted) {
+    Complement(size, ranks, plan.scratch);
+    ranks = ranks.first(size - ranks.size());
+  }
+  out.ranks = ranks;
+  if (!ranks.empty()) out.gaps = ChooseGapCoding(ranks);
+  return out;
 }
 
 template <typename Element>
@@ -42,11 +56,12 @@ uint64_t OtherStepBits(const ClassTable& table, uint8_t byte, uint64_t magnitude
     return kGapBits + 2 * static_cast<uint64_t>(std::bit_width(magnitude));
   }
   const uint8_t width = HotWidth(table, byte, element_bits);
-  return width + 1 + std::min<uint64_t>((magnitude + 1) >> width, HotMagnitudes::kQuotientMax);
+  return width + 1 + std::min<uint64_t>((magnitude + 1) >> width, kQuotientMax);
 }
 
-// The shift of the table that makes the sizes of the steps cheapest, the nearest to 0 among equals.
-// Updates of one version have about one size: blocks tell better than earlier versions which.
+// The shift of the table that makes the sizes of the steps cheapest, the
+// nearest to 0 among equals. Updates of one version have about one size: blocks
+// tell better than earlier versions which.
 int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& table,
                 const ClassSplitPlan& plan) {
   constexpr size_t kOthersMax = 256;  // steps other than +-1; so many are enough
@@ -82,8 +97,8 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
   return best;
 }
 
-// Sorts the sizes of the steps: hot ones, exceptions, and steps of one. Without a branch: which a
-// step is cannot be predicted.
+// Sorts the sizes of the steps: hot ones, exceptions, and steps of one. Without
+// a branch: which a step is cannot be predicted.
 void SortSteps(const SplitRicePlan& split_rice, uint32_t element_bits, ClassSplitPlan& plan) {
   const size_t count = plan.magnitude_bytes.size();
   const size_t others = split_rice.exceptions.size();
@@ -124,8 +139,29 @@ void PlanSteps(DType dtype, const BlockChanges& changes, const SplitRicePlan& sp
   plan.bits += plan.exception_coding.bits();
 }
 
-std::span<const uint16_t> RanksOf(const ClassSplitPlan& plan, size_t c) {
-  return std::span(plan.ranks).subspan(plan.classes[c].rank_begin, plan.classes[c].rank_count);
+// The ranks of the changes in their classes, for each class.
+std::array<std::span<uint16_t>, kClassesMax> RanksByClass(const BlockChanges& changes,
+                                                          ClassSplitPlan& plan) {
+  const size_t count = changes.size();
+  std::array<uint8_t, 256> class_of{};
+  for (size_t i = 0; i < plan.table.threshold_count; ++i) {
+    for (size_t byte = plan.table.thresholds[i]; byte < class_of.size(); ++byte) ++class_of[byte];
+  }
+  plan.class_numbers.resize(count);
+  for (size_t i = 0; i < count; ++i) plan.class_numbers[i] = class_of[plan.magnitude_bytes[i]];
+  plan.scratch.resize(count);
+  kernels::RankElements(ActiveInstructionSet(), plan.index, changes.positions.data(),
+                        plan.class_numbers.data(), static_cast<uint32_t>(count),
+                        plan.scratch.data());
+  plan.ranks.resize(count * plan.table.class_count());
+  std::array<uint16_t*, kClassesMax> ends{};
+  for (size_t c = 0; c < plan.table.class_count(); ++c) ends[c] = plan.ranks.data() + c * count;
+  for (size_t i = 0; i < count; ++i) *ends[plan.class_numbers[i]]++ = plan.scratch[i];
+  std::array<std::span<uint16_t>, kClassesMax> ranks;
+  for (size_t c = 0; c < plan.table.class_count(); ++c) {
+    ranks[c] = std::span(plan.ranks.data() + c * count, ends[c]);
+  }
+  return ranks;
 }
 
 }  // namespace
@@ -157,38 +193,25 @@ void PlanClassSplit(DType dtype, const BlockChanges& changes, const SplitRicePla
                     ByteSpan before, const ClassTable& table, ClassSplitPlan& plan) {
   DWS_CHECK(changes.size() != 0 && TableFits(table, dtype));
   const uint32_t element_bytes = ElementBytes(dtype);
-  const kernels::ClassScanInput input{.elements = before.data(),
-                                      .element_bytes = element_bytes,
-                                      .count = static_cast<uint32_t>(before.size() / element_bytes),
-                                      .classes = &plan.table};
+  const kernels::ClassIndexInput input{
+      .elements = before.data(),
+      .element_bytes = element_bytes,
+      .count = static_cast<uint32_t>(before.size() / element_bytes),
+      .classes = &plan.table};
   DWS_CHECK(changes.positions.back() < input.count);
   WithElement(dtype, [&](auto element) {
     LoadMagnitudeBytes<decltype(element)>(changes, before, plan.magnitude_bytes);
   });
   plan.shift = ChooseShift(dtype, split_rice, table, plan);
   plan.table = *ShiftTable(table, plan.shift, dtype);
-  for (const uint16_t position : changes.positions) {
-    plan.mask[position / 64] |= uint64_t{1} << (position % 64);
-  }
-  kernels::SplitByClass(ActiveInstructionSet(), input, plan.mask, plan.marks);
-  for (const uint16_t position : changes.positions) plan.mask[position / 64] = 0;
-
-  std::array<uint32_t, kClassesMax> marked{};
-  std::array<uint8_t, 256> class_of{};
-  for (size_t byte = 0; byte < class_of.size(); ++byte) {
-    class_of[byte] = static_cast<uint8_t>(ClassOf(plan.table, static_cast<uint8_t>(byte)));
-  }
-  for (const uint8_t byte : plan.magnitude_bytes) ++marked[class_of[byte]];
-  // The fewer of a class's elements are listed, so never more than there are changes.
-  plan.ranks.resize(changes.size() + kernels::kNumbersSlack);
-  uint32_t rank_end = 0;
+  kernels::IndexClasses(ActiveInstructionSet(), input, plan.index);
+  const std::array<std::span<uint16_t>, kClassesMax> ranks = RanksByClass(changes, plan);
   plan.bits = 0;
   uint32_t count_max = 1;
   for (size_t c = 0; c < table.class_count(); ++c) {
-    PlanClass(plan.marks, c, marked[c], rank_end, plan);
-    rank_end += plan.classes[c].rank_count;
+    plan.classes[c] = PlanClass(ranks[c], plan.index.sizes[c], plan);
     plan.bits += plan.classes[c].gaps.bits;
-    count_max = std::max(count_max, plan.classes[c].rank_count);
+    count_max = std::max(count_max, static_cast<uint32_t>(plan.classes[c].ranks.size()));
   }
   plan.count_bits = static_cast<uint32_t>(std::bit_width(count_max));
   plan.bits += table.class_count() * (plan.count_bits + kCodeBits);
@@ -209,17 +232,17 @@ EncodedBlock WriteClassSplit(const BlockChanges& changes, const SplitRicePlan& s
   const size_t class_count = plan.table.class_count();
   for (size_t c = 0; c < class_count; ++c) {
     const ClassSplitPlan::Class& each = plan.classes[c];
-    writer.Put(each.rank_count, plan.count_bits);
+    writer.Put(each.ranks.size(), plan.count_bits);
     writer.Put(each.gaps.k | (each.inverted ? class_split::kInvertedFlag : 0), kCodeBits);
   }
   for (size_t c = 0; c < class_count; ++c) {
-    if (plan.classes[c].rank_count == 0) continue;
-    WriteGapRemainders(RanksOf(plan, c), plan.classes[c].gaps.k, writer);
+    const ClassSplitPlan::Class& each = plan.classes[c];
+    if (!each.ranks.empty()) WriteGapRemainders(each.ranks, each.gaps.k, writer);
   }
   WriteSigns(split_rice.signs, changes.size(), writer);
   for (size_t c = 0; c < class_count; ++c) {
-    if (plan.classes[c].rank_count == 0) continue;
-    WriteGapQuotients(RanksOf(plan, c), plan.classes[c].gaps.k, writer);
+    const ClassSplitPlan::Class& each = plan.classes[c];
+    if (!each.ranks.empty()) WriteGapQuotients(each.ranks, each.gaps.k, writer);
   }
   WriteHotMagnitudes(plan.hot, writer);
   if (!plan.exceptions.empty()) {

@@ -29,7 +29,9 @@ struct ClassStatistics {
 };
 
 // The table of least expected cost; `blocks` is how many blocks the statistics stand for, since
-// each class has a head in each. nullopt: no change was seen, or `dtype` is no float.
+// each class has a head in each. nullopt: no change was seen, or `dtype` is no float. Logarithms
+// may differ in their last bit from machine to machine, and so may tables, within a bit of cost:
+// blocks are decoded with the one that their manifest carries.
 std::optional<ClassTable> ChooseClassTable(DType dtype, const ClassStatistics& statistics,
                                            uint64_t blocks);
 

@@ -13,6 +13,8 @@
 namespace dws {
 namespace {
 
+static_assert(kFrameSlackBytes == BitWriter::kSlackBytes);  // what a column's last word spills
+
 // From this many empty blocks on, a second frame costs less than their rows of the index.
 constexpr size_t kEmptyRunMin = 32;
 
@@ -47,10 +49,17 @@ struct FrameShape {
   }
 };
 
-FrameShape ShapeOf(std::span<const EncodedBlock> blocks) {
+FrameShape ShapeOf(std::span<const FrameRow> rows) {
   FrameShape shape;
-  for (const EncodedBlock& block : blocks) shape.Add(RowOf(block));
+  for (const FrameRow& row : rows) shape.Add(row);
   return shape;
+}
+
+std::vector<FrameRow> RowsOf(std::span<const EncodedBlock> blocks) {
+  std::vector<FrameRow> rows;
+  rows.reserve(blocks.size());
+  for (const EncodedBlock& block : blocks) rows.push_back(RowOf(block));
+  return rows;
 }
 
 // One column of the index as it was before packing. Checks that it is packed as tightly as it can
@@ -79,33 +88,40 @@ Status ReadColumn(const FrameHeader& header, size_t column, ByteSpan packed,
 
 }  // namespace
 
-std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks) {
-  DWS_CHECK(!blocks.empty() && blocks.size() <= kFrameBlocksMax);
-  const FrameShape shape = ShapeOf(blocks);
+MutableByteSpan WriteFrameIndex(std::span<const FrameRow> rows, std::byte* frame) {
+  DWS_CHECK(!rows.empty() && rows.size() <= kFrameBlocksMax);
+  const FrameShape shape = ShapeOf(rows);
   FrameHeader header{.block_count = static_cast<uint32_t>(shape.blocks),
                      .payload_bytes = static_cast<uint32_t>(shape.payload_bytes),
                      .base = shape.low};
   for (size_t c = 0; c < kFrameColumns; ++c) header.width[c] = shape.Width(c);
-
-  // A column's last word is stored whole; payloads are written after, over what it spills.
-  std::vector<std::byte> frame(shape.SizeBytes() + BitWriter::kSlackBytes);
-  StoreFrameHeader(header, frame.data());
-  std::byte* at = frame.data() + kFrameHeaderBytes;
+  StoreFrameHeader(header, frame);
+  std::byte* at = frame + kFrameHeaderBytes;
   for (size_t c = 0; c < kFrameColumns; ++c) {
     BitWriter writer(at);
-    for (const EncodedBlock& block : blocks)
-      writer.Put(RowOf(block)[c] - shape.low[c], header.width[c]);
+    for (const FrameRow& row : rows) writer.Put(row[c] - shape.low[c], header.width[c]);
     at += shape.ColumnBytes(c);
     DWS_CHECK(writer.end() == at);
   }
-  at = frame.data() + shape.SizeBytes() - shape.payload_bytes;
+  std::byte* const payloads = frame + shape.SizeBytes() - shape.payload_bytes;
+  std::fill(at, payloads, std::byte{0});
+  return {payloads, shape.payload_bytes};
+}
+
+std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks) {
+  const std::vector<FrameRow> rows = RowsOf(blocks);
+  const uint64_t size_bytes = FrameSize(rows);
+  std::vector<std::byte> frame(size_bytes + kFrameSlackBytes);
+  std::byte* at = WriteFrameIndex(rows, frame.data()).data();
   for (const EncodedBlock& block : blocks)
     at = std::copy(block.payload.begin(), block.payload.end(), at);
-  frame.resize(shape.SizeBytes());
+  frame.resize(size_bytes);
   return frame;
 }
 
-uint64_t FrameSize(std::span<const EncodedBlock> blocks) { return ShapeOf(blocks).SizeBytes(); }
+uint64_t FrameSize(std::span<const FrameRow> rows) { return ShapeOf(rows).SizeBytes(); }
+
+uint64_t FrameSize(std::span<const EncodedBlock> blocks) { return FrameSize(RowsOf(blocks)); }
 
 size_t BlocksOfNextFrame(std::span<const EncodedBlock> blocks) {
   FrameShape shape;

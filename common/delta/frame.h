@@ -19,6 +19,13 @@ namespace dws {
 std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks);
 uint64_t FrameSize(std::span<const EncodedBlock> blocks);
 
+// The same in two steps, for whoever fills in the payloads in place: the size, then header and
+// index at `frame`, which has room for it and kFrameSlackBytes more. Returns where the payloads go,
+// one after the other; they are to be written after. `rows` is not empty.
+inline constexpr size_t kFrameSlackBytes = 8;
+uint64_t FrameSize(std::span<const FrameRow> rows);
+MutableByteSpan WriteFrameIndex(std::span<const FrameRow> rows, std::byte* frame);
+
 // How many of the leading `blocks` go into the next frame: as many as fit limits::kFrameBytesMax,
 // at least one, at most kFrameBlocksMax, at most up to the first run of empty blocks worth leaving
 // out, never ending in empty blocks.

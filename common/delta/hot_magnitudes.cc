@@ -1,16 +1,10 @@
 #include "common/delta/hot_magnitudes.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "common/delta/escapes.h"
 
 namespace dws {
-namespace {
-constexpr uint64_t kQuotientMax = HotMagnitudes::kQuotientMax;
-
-uint32_t EscapeWidth(uint64_t escapes) {
-  return static_cast<uint32_t>(std::max(1, static_cast<int>(std::bit_width(escapes))));
-}
-}  // namespace
 
 void PlanHotMagnitudes(HotMagnitudes& hot) {
   uint64_t escapes = 0;  // all of them or-ed: as wide as the widest
@@ -18,7 +12,7 @@ void PlanHotMagnitudes(HotMagnitudes& hot) {
   hot.bits = 0;
   for (size_t i = 0; i < hot.values.size(); ++i) {
     const uint64_t quotient = hot.values[i] >> hot.widths[i];
-    hot.bits += hot.widths[i] + std::min(quotient, kQuotientMax) + 1;
+    hot.bits += hot.widths[i] + std::min<uint64_t>(quotient, kQuotientMax) + 1;
     if (quotient < kQuotientMax) continue;
     escapes |= quotient - kQuotientMax;
     ++escape_count;
@@ -32,7 +26,7 @@ void WriteHotMagnitudes(const HotMagnitudes& hot, BitWriter& writer) {
     writer.Put(hot.values[i] & LowBits(hot.widths[i]), hot.widths[i]);
   }
   for (size_t i = 0; i < hot.values.size(); ++i) {
-    writer.PutUnary(std::min(hot.values[i] >> hot.widths[i], kQuotientMax));
+    writer.PutUnary(std::min<uint64_t>(hot.values[i] >> hot.widths[i], kQuotientMax));
   }
   if (hot.escape_width == 0) return;
   for (size_t i = 0; i < hot.values.size(); ++i) {
@@ -52,29 +46,18 @@ std::optional<uint64_t> ReadHotMagnitudes(ByteSpan payload, uint64_t begin,
   if (!quotients_end.has_value()) return std::nullopt;
 
   hot.values.resize(count);
-  uint64_t end = *quotients_end;
-  uint64_t escapes = 0;
+  EscapeReader escapes(payload, *quotients_end, hot.escape_width);
   uint64_t next = 0;  // bits of the quotient plane before this quotient
   uint64_t remainder = begin;
   for (size_t i = 0; i < count; ++i) {
     uint64_t quotient = scratch[i] - next;
     next = scratch[i] + 1;
-    if (quotient >= kQuotientMax) {
-      if (quotient > kQuotientMax || hot.escape_width == 0) return std::nullopt;
-      if (end + hot.escape_width > payload.size() * 8) return std::nullopt;
-      const uint64_t escape = LoadBits(payload, end, hot.escape_width);
-      end += hot.escape_width;
-      escapes |= escape;
-      if (escape > ~uint64_t{0} - quotient) return std::nullopt;
-      quotient += escape;
-    }
+    if (!escapes.Complete(quotient)) return std::nullopt;
     if (quotient > ~uint64_t{0} >> hot.widths[i]) return std::nullopt;
     hot.values[i] = quotient << hot.widths[i] | LoadBits(payload, remainder, hot.widths[i]);
     remainder += hot.widths[i];
   }
-  const uint32_t width_needed = end == *quotients_end ? 0 : EscapeWidth(escapes);
-  if (width_needed != hot.escape_width) return std::nullopt;
-  return end;
+  return escapes.End();
 }
 
 }  // namespace dws

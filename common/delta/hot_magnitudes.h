@@ -18,7 +18,6 @@ namespace dws {
 
 // The hot changes of a block.
 struct HotMagnitudes {
-  static constexpr uint32_t kQuotientMax = 16;
   static constexpr uint32_t kWidthMax = 15;
 
   std::vector<uint64_t> values;  // |step| - 1

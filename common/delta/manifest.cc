@@ -1,7 +1,8 @@
 #include "common/delta/manifest.h"
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/wire_format_lite.h>
+#include <google/protobuf/wire_format.h>
 
 #include <algorithm>
 
@@ -12,6 +13,8 @@
 
 namespace dws {
 namespace {
+
+namespace pb = google::protobuf;
 
 // An upper bound of the bytes of one SliceDelta without frames, of one FrameEntry, and of the rest:
 // tags, lengths and numbers at their longest.
@@ -137,52 +140,57 @@ Status CheckContents(const DeltaManifest& manifest, const RankLayout* layout,
   return OkStatus();
 }
 
-// Counts what an array of the message will hold before it is parsed: an empty SliceDelta or
-// FrameEntry is two bytes here and a hundred there.
-Status CheckCounts(ByteSpan bytes, const RankLayout* layout) {
-  constexpr uint32_t kSmallMessageBytesMax =
-      64;                                 // a digest, a stream, a frame entry, a class table
-  constexpr uint64_t kFrameBytesMin = 6;  // of one that says anything possible, and of a slice 8
-  const uint64_t slices_max =
-      std::min<uint64_t>(layout != nullptr ? layout->slice_count() : limits::kSlicesMax,
-                         bytes.size() / (kFrameBytesMin + 2));
-  const uint64_t frames_max = std::min<uint64_t>(
-      layout != nullptr ? layout->block_count() : UINT64_MAX, bytes.size() / kFrameBytesMin);
-  namespace pb = google::protobuf;
-  const auto end = static_cast<int>(bytes.size());
-  pb::io::CodedInputStream input(reinterpret_cast<const uint8_t*>(bytes.data()), end);
-  constexpr uint32_t kSlicesTag = v1::DeltaManifest::kSlicesFieldNumber << 3 | 2;
-  constexpr uint32_t kFramesTag = v1::SliceDelta::kFramesFieldNumber << 3 | 2;
-  uint64_t slices = 0;
-  uint64_t frames = 0;
-  int slice_end = 0;  // of the slice that is being read
-  while (uint32_t tag = input.ReadTag()) {
-    const bool in_slice = input.CurrentPosition() <= slice_end;
-    slices += !in_slice && tag == kSlicesTag ? 1 : 0;
-    frames += in_slice && tag == kFramesTag ? 1 : 0;
-    if (slices > slices_max || frames > frames_max) {
-      return DataLossError("manifest: more than {} slices or {} frames", slices_max, frames_max);
-    }
-    const uint32_t field = tag >> 3;
-    if (field == 0 || field > (in_slice ? 6U : 7U)) {
-      return DataLossError("manifest: field {} is unknown", field);
-    }
-    uint32_t size = 0;
-    if (!in_slice && tag == kSlicesTag) {
-      if (!input.ReadVarint32(&size) || size > bytes.size()) break;
-      slice_end = input.CurrentPosition() + static_cast<int>(size);
-    } else if ((tag & 7) == 2) {
-      if (!input.ReadVarint32(&size) || size > kSmallMessageBytesMax) {
-        return DataLossError("manifest: field {} has {} bytes, at most {} are possible", field,
-                             size, kSmallMessageBytesMax);
-      }
-      input.Skip(static_cast<int>(size));
-    } else if (!pb::internal::WireFormatLite::SkipField(&input, tag)) {
-      break;
-    }
+// What a message says before it is parsed: bytes that are no field of ours would be kept, and an
+// empty SliceDelta or FrameEntry is two bytes here and a hundred there.
+class ShapeChecker {
+ public:
+  ShapeChecker(ByteSpan bytes, const RankLayout* layout)
+      : input_(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size())) {
+    constexpr uint64_t kFrameBytesMin = 6;  // of one that says anything possible, and of a slice 8
+    slices_max_ = std::min<uint64_t>(layout != nullptr ? layout->slice_count() : limits::kSlicesMax,
+                                     bytes.size() / (kFrameBytesMin + 2));
+    frames_max_ = std::min<uint64_t>(layout != nullptr ? layout->block_count() : UINT64_MAX,
+                                     bytes.size() / kFrameBytesMin);
   }
-  return OkStatus();  // what is no message fails to parse
-}
+
+  // Reads a message of `type`, and those inside, to the end of what is readable.
+  Status Check(const pb::Descriptor& type) {
+    slices_ += &type == v1::SliceDelta::descriptor() ? 1 : 0;
+    frames_ += &type == v1::FrameEntry::descriptor() ? 1 : 0;
+    if (slices_ > slices_max_ || frames_ > frames_max_) {
+      return DataLossError("manifest: more than {} slices or {} frames", slices_max_, frames_max_);
+    }
+    while (const uint32_t tag = input_.ReadTag()) {
+      const pb::FieldDescriptor* const field = type.FindFieldByNumber(static_cast<int>(tag >> 3));
+      if (field == nullptr || pb::internal::WireFormat::MakeTag(field) != tag) {
+        return DataLossError("manifest: a {} has no field {} of wire type {}", type.name(),
+                             tag >> 3, tag & 7);
+      }
+      DWS_RETURN_IF_ERROR(CheckField(*field, tag));
+    }
+    return OkStatus();
+  }
+
+ private:
+  Status CheckField(const pb::FieldDescriptor& field, uint32_t tag) {
+    bool whole = true;
+    if (field.message_type() == nullptr) {
+      whole = pb::internal::WireFormatLite::SkipField(&input_, tag);
+    } else {
+      const auto outer = input_.ReadLengthAndPushLimit();
+      DWS_RETURN_IF_ERROR(Check(*field.message_type()));
+      whole = input_.CheckEntireMessageConsumedAndPopLimit(outer);
+    }
+    if (whole) return OkStatus();
+    return DataLossError("manifest: field '{}' is cut off", field.name());
+  }
+
+  pb::io::CodedInputStream input_;
+  uint64_t slices_max_ = 0;
+  uint64_t frames_max_ = 0;
+  uint64_t slices_ = 0;
+  uint64_t frames_ = 0;
+};
 
 }  // namespace
 
@@ -208,7 +216,7 @@ Result<DeltaManifest> DeserializeManifest(ByteSpan bytes, const RankLayout* layo
     return DataLossError("manifest: {} bytes, at most {} are possible", bytes.size(),
                          limits::kManifestBytesMax);
   }
-  DWS_RETURN_IF_ERROR(CheckCounts(bytes, layout));
+  DWS_RETURN_IF_ERROR(ShapeChecker(bytes, layout).Check(*v1::DeltaManifest::descriptor()));
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return DataLossError("manifest: {} bytes are no DeltaManifest", bytes.size());
   }

@@ -16,8 +16,9 @@ namespace dws {
 // same bytes.
 std::vector<std::byte> SerializeManifest(const DeltaManifest& manifest);
 
-// DATA_LOSS: no manifest, or more slices or frames than `layout` (of any, when it is null) can
-// have; nothing is allocated for those. Says nothing else about its contents: CheckManifest does.
+// DATA_LOSS: no manifest, fields that a manifest does not have, or more slices or frames than
+// `layout` (any, when it is null) can have; nothing is allocated for those. Says nothing else about
+// its contents: CheckManifest does.
 Result<DeltaManifest> DeserializeManifest(ByteSpan bytes, const RankLayout* layout = nullptr);
 
 // No manifest of an object of this layout has more bytes.

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "common/base/instruction_set.h"
+#include "common/delta/escapes.h"
 #include "common/delta/kernels/value_cost.h"
 
 namespace dws {
@@ -31,17 +32,11 @@ Spread Measure(std::span<const uint64_t> values) {
   return spread;
 }
 
-// Bits of an escape when the largest value is `max`; 0 when no quotient reaches the limit.
-uint32_t EscapeWidth(uint64_t max, uint32_t width) {
-  const uint64_t quotient = max >> width;
-  if (quotient < ValueCoding::kQuotientMax) return 0;
-  return std::max(1, static_cast<int>(std::bit_width(quotient - ValueCoding::kQuotientMax)));
-}
-
 ValueCoding RiceCoding(std::span<const uint64_t> values, uint64_t max, uint32_t width) {
-  const kernels::QuotientSum sum = kernels::SumQuotients(
-      ActiveInstructionSet(), values.data(), values.size(), width, ValueCoding::kQuotientMax);
-  const uint32_t escape_width = EscapeWidth(max, width);
+  const kernels::QuotientSum sum = kernels::SumQuotients(ActiveInstructionSet(), values.data(),
+                                                         values.size(), width, kQuotientMax);
+  const uint64_t largest = max >> width;
+  const uint32_t escape_width = largest < kQuotientMax ? 0 : EscapeWidth(largest - kQuotientMax);
   return {.width = width,
           .fixed = false,
           .escape_width = escape_width,
@@ -90,13 +85,13 @@ void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& co
                          BitWriter& writer) {
   if (coding.fixed) return;
   for (const uint64_t value : values) {
-    writer.PutUnary(std::min<uint64_t>(value >> coding.width, ValueCoding::kQuotientMax));
+    writer.PutUnary(std::min<uint64_t>(value >> coding.width, kQuotientMax));
   }
   if (coding.escape_width == 0) return;
   for (const uint64_t value : values) {
     const uint64_t quotient = value >> coding.width;
-    if (quotient < ValueCoding::kQuotientMax) continue;
-    writer.PutWide(quotient - ValueCoding::kQuotientMax, coding.escape_width);
+    if (quotient < kQuotientMax) continue;
+    writer.PutWide(quotient - kQuotientMax, coding.escape_width);
   }
 }
 
@@ -109,30 +104,16 @@ std::optional<uint64_t> ReadValues(ByteSpan payload, ValuePlanes planes, const V
       SelectOnes(payload, planes.quotients, count, scratch.data());
   if (!quotients_end.has_value()) return std::nullopt;
 
-  uint64_t end = *quotients_end;
-  uint64_t escapes_seen =
-      0;  // all of them or-ed: the widest tells whether the plane is as narrow as it can be
+  EscapeReader escapes(payload, *quotients_end, coding.escape_width);
   uint64_t next = 0;  // bits of the quotient plane before this quotient
   const uint64_t quotient_limit = ~uint64_t{0} >> coding.width;  // more would not fit 64 bits
   for (uint32_t i = 0; i < count; ++i) {
     uint64_t quotient = scratch[i] - next;
     next = scratch[i] + 1;
-    if (quotient >= ValueCoding::kQuotientMax) {
-      if (quotient > ValueCoding::kQuotientMax || coding.escape_width == 0) return std::nullopt;
-      if (end + coding.escape_width > payload.size() * 8) return std::nullopt;
-      const uint64_t excess = LoadBits(payload, end, coding.escape_width);
-      end += coding.escape_width;
-      escapes_seen |= excess;
-      if (excess > ~uint64_t{0} - quotient) return std::nullopt;
-      quotient += excess;
-    }
-    if (quotient > quotient_limit) return std::nullopt;
+    if (!escapes.Complete(quotient) || quotient > quotient_limit) return std::nullopt;
     values[i] |= quotient << coding.width;
   }
-  const uint32_t width_needed =
-      end == *quotients_end ? 0 : std::max(1, static_cast<int>(std::bit_width(escapes_seen)));
-  if (width_needed != coding.escape_width) return std::nullopt;
-  return end;
+  return escapes.End();
 }
 
 }  // namespace dws

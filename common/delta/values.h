@@ -13,8 +13,6 @@
 namespace dws {
 
 struct ValueCoding {
-  // A quotient of this or more is written as this, and the excess goes to the escape plane.
-  static constexpr uint32_t kQuotientMax = 16;
   static constexpr uint32_t kParameterBits = 15;
 
   uint32_t width = 0;         // bits of a remainder

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/ledger/ledger_bytes.h"
 #include "common/model/limits.h"
@@ -99,6 +100,13 @@ Result<std::unique_ptr<FileLedger>> FileLedger::Open(FileSystem& file_system,
   return ledger;
 }
 
+namespace {
+Status Sync(AppendFile& file) {
+  DWS_FAILPOINT("ledger.append.before_sync");
+  return file.Sync();
+}
+}  // namespace
+
 Status FileLedger::Append(const RawRecord& record) {
   if (file_ == nullptr) {
     return FailedPreconditionError("ledger {}: its end is unknown after an error, rewrite it",
@@ -111,7 +119,8 @@ Status FileLedger::Append(const RawRecord& record) {
                                   bytes.size(), limits::kLedgerBytesMax);
   }
   Status status = file_->Append(bytes);
-  if (status.ok()) status = file_->Sync();
+  if (status.ok()) status = Sync(*file_);
+  DWS_KILLPOINT("ledger.append.after_sync");
   if (!status.ok()) {
     file_.reset();
     return status;

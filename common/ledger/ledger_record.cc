@@ -13,6 +13,8 @@ enum RecordType : uint32_t {
   kCommitIntent = 17,
   kVersionCommitted = 18,
   kCommitAbandoned = 19,
+  kGroupDecided = 20,
+  kGroupSettled = 21,
 };
 
 RawRecord Pack(RecordType type, std::initializer_list<uint64_t> words) {
@@ -81,6 +83,14 @@ struct Encoder {
     return Pack(kCommitAbandoned,
                 {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo, r.target.value()});
   }
+  RawRecord operator()(const GroupDecided& r) const {
+    return Pack(kGroupDecided,
+                {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo, r.version.value()});
+  }
+  RawRecord operator()(const GroupSettled& r) const {
+    return Pack(kGroupSettled,
+                {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo, r.version.value()});
+  }
 };
 
 }  // namespace
@@ -143,6 +153,16 @@ Result<ReceiverRecord> DecodeReceiverRecord(uint32_t type, ByteSpan payload) {
       DWS_ASSIGN_OR_RETURN(const WeightVersion target, VersionNumber("CommitAbandoned", w[3]));
       return CommitAbandoned{.stream = {w[0], w[1], w[2]}, .target = target};
     }
+    case kGroupDecided: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<4>("GroupDecided", payload));
+      DWS_ASSIGN_OR_RETURN(const WeightVersion version, VersionNumber("GroupDecided", w[3]));
+      return GroupDecided{.stream = {w[0], w[1], w[2]}, .version = version};
+    }
+    case kGroupSettled: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<4>("GroupSettled", payload));
+      DWS_ASSIGN_OR_RETURN(const WeightVersion version, VersionNumber("GroupSettled", w[3]));
+      return GroupSettled{.stream = {w[0], w[1], w[2]}, .version = version};
+    }
     default:
       return UnknownType(type, LedgerKind::kReceiver);
   }
@@ -162,6 +182,10 @@ std::string_view RecordTypeName(uint32_t type) {
       return "VersionCommitted";
     case kCommitAbandoned:
       return "CommitAbandoned";
+    case kGroupDecided:
+      return "GroupDecided";
+    case kGroupSettled:
+      return "GroupSettled";
     default:
       return "";
   }
@@ -191,6 +215,8 @@ std::span<const std::string_view> RecordWordNames(uint32_t type) {
       return kIntent;
     case kVersionCommitted:
     case kCommitAbandoned:
+    case kGroupDecided:
+    case kGroupSettled:
       return kVersioned;
     default:
       return {};

@@ -70,9 +70,25 @@ struct CommitAbandoned {
   friend bool operator==(const CommitAbandoned&, const CommitAbandoned&) = default;
 };
 
+// Receiver, as the leader of a commit group: all members have staged `version`, and COMMITs may go
+// out. The group does not go below it any more.
+struct GroupDecided {
+  StreamId stream;
+  WeightVersion version;
+  friend bool operator==(const GroupDecided&, const GroupDecided&) = default;
+};
+
+// Receiver, as a leader: all members are known to hold `version`; what was decided before it is
+// done, or reached nobody.
+struct GroupSettled {
+  StreamId stream;
+  WeightVersion version;
+  friend bool operator==(const GroupSettled&, const GroupSettled&) = default;
+};
+
 using SenderRecord = std::variant<StreamOpened, VersionPublished>;
-using ReceiverRecord =
-    std::variant<StreamAccepted, CommitIntent, VersionCommitted, CommitAbandoned>;
+using ReceiverRecord = std::variant<StreamAccepted, CommitIntent, VersionCommitted, CommitAbandoned,
+                                    GroupDecided, GroupSettled>;
 
 // A record as a ledger file has it: type number and payload.
 struct RawRecord {

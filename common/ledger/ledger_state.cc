@@ -100,14 +100,40 @@ Status ReceiverLedgerState::ApplyOne(const StreamAccepted& record) {
 }
 
 Status ReceiverLedgerState::ApplyOne(const CommitIntent& record) {
-  DWS_RETURN_IF_ERROR(CheckCurrent(stream_, record.stream, "a commit intent"));
-  if (committed_.has_value() && committed_->stream == record.stream &&
-      record.target < committed_->version) {
-    return FailedPreconditionError("commit intent for version {}, but version {} is committed",
-                                   record.target.value(), committed_->version.value());
+  DWS_RETURN_IF_ERROR(CheckNotBelow(record.stream, record.target, "a commit intent"));
+  if (open_intent_.has_value() && open_intent_->stream == record.stream &&
+      record.target < open_intent_->target) {
+    return FailedPreconditionError(
+        "a commit intent for version {}, but version {} may have been reached: only forward",
+        record.target.value(), open_intent_->target.value());
   }
   intent_replaced_another_ = open_intent_.has_value();
   open_intent_ = record;
+  return OkStatus();
+}
+
+Status ReceiverLedgerState::CheckNotBelow(const StreamId& stream, WeightVersion version,
+                                          std::string_view what) const {
+  DWS_RETURN_IF_ERROR(CheckCurrent(stream_, stream, what));
+  if (committed_.has_value() && committed_->stream == stream && version < committed_->version) {
+    return FailedPreconditionError("{} for version {}, but version {} is committed", what,
+                                   version.value(), committed_->version.value());
+  }
+  return OkStatus();
+}
+
+Status ReceiverLedgerState::ApplyOne(const GroupDecided& record) {
+  DWS_RETURN_IF_ERROR(CheckNotBelow(record.stream, record.version, "a group's decision"));
+  decided_ = record;
+  return OkStatus();
+}
+
+Status ReceiverLedgerState::ApplyOne(const GroupSettled& record) {
+  if (!decided_.has_value()) {
+    return FailedPreconditionError("version {} of stream {} is settled, but no decision is open",
+                                   record.version.value(), ToString(record.stream));
+  }
+  decided_.reset();
   return OkStatus();
 }
 
@@ -147,11 +173,21 @@ Status ReceiverLedgerState::ApplyOne(const CommitAbandoned& record) {
 }
 
 std::vector<ReceiverRecord> ReceiverLedgerState::Records() const {
-  // Streams were accepted in this order: the committed one, the intent's, the newest.
+  // Streams were accepted in this order: the committed one, the intent's, the newest. A decision's
+  // is one of them, or lies before.
   std::vector<ReceiverRecord> records;
-  records.reserve(7);
+  records.reserve(9);
+  bool decided = !decided_.has_value();
+  const auto accept = [&](const StreamId& stream) {
+    if (!decided && decided_->stream.incarnation <= stream.incarnation) {
+      records.push_back(StreamAccepted{.stream = decided_->stream});
+      records.push_back(*decided_);
+      decided = true;
+    }
+    records.push_back(StreamAccepted{.stream = stream});
+  };
   if (committed_.has_value()) {
-    records.push_back(StreamAccepted{.stream = committed_->stream});
+    accept(committed_->stream);
     records.push_back(CommitIntent{.stream = committed_->stream,
                                    .base = std::nullopt,
                                    .target = committed_->version,
@@ -160,12 +196,12 @@ std::vector<ReceiverRecord> ReceiverLedgerState::Records() const {
         VersionCommitted{.stream = committed_->stream, .version = committed_->version});
   }
   if (open_intent_.has_value()) {
-    records.push_back(StreamAccepted{.stream = open_intent_->stream});
+    accept(open_intent_->stream);
     // Twice: the second replaces the first.
     if (intent_replaced_another_) records.push_back(*open_intent_);
     records.push_back(*open_intent_);
   }
-  if (stream_.has_value()) records.push_back(StreamAccepted{.stream = *stream_});
+  if (stream_.has_value()) accept(*stream_);
   return records;
 }
 

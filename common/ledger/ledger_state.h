@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -69,9 +70,13 @@ class ReceiverLedgerState {
   };
 
   // StreamAccepted: a stream that CheckStream accepts.
-  // CommitIntent: of the accepted stream, its target not below what is committed of that stream. It
-  //   replaces an open intent: recovery rolls forward, possibly to a newer target.
+  // CommitIntent: of the accepted stream, its target not below what is committed of that stream,
+  // nor
+  //   below an open intent's. It replaces that: recovery rolls forward, possibly to a newer target.
   // VersionCommitted: exactly the open intent.
+  // GroupDecided: of the accepted stream, not below what is committed of it; replaces an open
+  //   decision.
+  // GroupSettled: a decision is open.
   // CommitAbandoned: exactly the open intent, which did not replace another: memory that an earlier
   //   one may have torn is not whole because a later one wrote nothing.
   Status Apply(const ReceiverRecord& record);
@@ -84,6 +89,9 @@ class ReceiverLedgerState {
   // generate.
   const std::optional<CommitIntent>& open_intent() const { return open_intent_; }
 
+  // Set: what this receiver, as the leader of a group, decided and has not settled.
+  const std::optional<GroupDecided>& decided() const { return decided_; }
+
   std::vector<ReceiverRecord> Records() const;
 
   friend bool operator==(const ReceiverLedgerState&, const ReceiverLedgerState&) = default;
@@ -93,12 +101,16 @@ class ReceiverLedgerState {
   Status ApplyOne(const CommitIntent& record);
   Status ApplyOne(const VersionCommitted& record);
   Status ApplyOne(const CommitAbandoned& record);
+  Status ApplyOne(const GroupDecided& record);
+  Status ApplyOne(const GroupSettled& record);
+  Status CheckNotBelow(const StreamId& stream, WeightVersion version, std::string_view what) const;
   Status CheckOpen(const StreamId& stream, WeightVersion target, std::string_view what) const;
 
   std::optional<StreamId> stream_;
   std::optional<Committed> committed_;
   std::optional<CommitIntent> open_intent_;
   bool intent_replaced_another_ = false;
+  std::optional<GroupDecided> decided_;
 };
 
 }  // namespace dws

@@ -7,11 +7,6 @@
 #include "common/base/check.h"
 
 namespace dws {
-namespace {
-
-constexpr size_t kHugePageBytes = size_t{2} << 20;
-
-}  // namespace
 
 void OwnPagesRelease::operator()(std::byte* bytes) const { ::munmap(bytes, size); }
 

@@ -7,6 +7,9 @@
 
 namespace dws {
 
+// What sizes are rounded up to.
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
 // Gives the pages back to the system.
 struct OwnPagesRelease {
   size_t size = 0;

@@ -129,6 +129,11 @@ ByteSpan ConstSegmentMap::Contiguous(uint64_t first, uint64_t count) const {
   return {Address(first), count * element_bytes_};
 }
 
+uint64_t ConstSegmentMap::PieceCount(uint64_t first, uint64_t count) const {
+  DWS_CHECK(count > 0 && first < element_count() && count <= element_count() - first);
+  return (first + count - 1) / runs_.run_elements - first / runs_.run_elements + 1;
+}
+
 bool ConstSegmentMap::WordOffsets(uint64_t first, uint64_t count,
                                   std::span<const uint16_t> positions, uint32_t* offsets) const {
   if (positions.empty()) return true;

@@ -34,6 +34,8 @@ class ConstSegmentMap {
 
   // The memory of elements [first, first + count) where they lie side by side, else an empty span.
   ByteSpan Contiguous(uint64_t first, uint64_t count) const;
+  // How many contiguous pieces the elements [first, first + count) lie in; count is at least 1.
+  uint64_t PieceCount(uint64_t first, uint64_t count) const;
 
   // Where the elements first + positions[i] (ascending, below first + count) lie, as bytes from
   // Address(first). False, and `offsets` (as many as positions) meaningless, unless every 8-byte
@@ -68,6 +70,9 @@ class SegmentMap {
   std::byte* Address(uint64_t element) const { return base_ + source_.OffsetBytes(element); }
   void Gather(uint64_t first, MutableByteSpan out) const { source_.Gather(first, out); }
   MutableByteSpan Contiguous(uint64_t first, uint64_t count) const;
+  uint64_t PieceCount(uint64_t first, uint64_t count) const {
+    return source_.PieceCount(first, count);
+  }
   bool WordOffsets(uint64_t first, uint64_t count, std::span<const uint16_t> positions,
                    uint32_t* offsets) const {
     return source_.WordOffsets(first, count, positions, offsets);

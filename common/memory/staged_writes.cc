@@ -16,81 +16,27 @@ constexpr size_t kChunkBytesMin = size_t{1} << 10;
 constexpr size_t kChunkBytesMax = size_t{4} << 20;
 constexpr size_t kChunkPagesMin = size_t{2} << 20;  // from here on in pages of its own
 
-// The targets are scattered over gigabytes: without prefetching, every write waits for its cache
-// line. The distance is in elements, over the ends of runs: runs may be short.
-constexpr uint32_t kPrefetchDistance = 256;
-
-// Bytes of a contiguous piece that take as long as one scattered element.
-constexpr uint64_t kPieceBytesPerElement = 128;
-
-template <typename T>
-void ScatterElements(std::byte* base, const uint32_t* offsets, const std::byte* values,
-                     const std::byte* ahead_base, const uint32_t* ahead_offsets, uint32_t count) {
-  for (uint32_t i = 0; i < count; ++i) {
-    __builtin_prefetch(ahead_base + ahead_offsets[i], 0, 2);
-    std::memcpy(base + offsets[i], values + size_t{i} * sizeof(T), sizeof(T));
-  }
+constexpr size_t RoundUp(size_t size, size_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
 }
 
-template <typename T>
-void ScatterLast(std::byte* base, const uint32_t* offsets, const std::byte* values,
-                 uint32_t count) {
-  for (uint32_t i = 0; i < count; ++i) {
-    std::memcpy(base + offsets[i], values + size_t{i} * sizeof(T), sizeof(T));
-  }
-}
-
-// Elements of scattered runs, part of a run at a time.
-struct Part {
-  std::byte* base = nullptr;
-  const uint32_t* offsets = nullptr;
-  const std::byte* values = nullptr;
-  uint32_t count = 0;
-  uint32_t element_bytes = 1;
-
-  void Skip(uint32_t elements) {
-    offsets += elements;
-    values += size_t{elements} * element_bytes;
-    count -= elements;
-  }
-};
-
-// Writes the first `count` elements of `part` and fetches as many of `ahead`, if there are any.
-void ScatterPart(const Part& part, const Part* ahead, uint32_t count) {
-  const auto scatter = [&](auto element) {
-    using T = decltype(element);
-    if (ahead == nullptr) {
-      ScatterLast<T>(part.base, part.offsets, part.values, count);
-    } else {
-      ScatterElements<T>(part.base, part.offsets, part.values, ahead->base, ahead->offsets, count);
-    }
-  };
-  switch (part.element_bytes) {
-    case 1:
-      return scatter(uint8_t{});
-    case 2:
-      return scatter(uint16_t{});
-    case 4:
-      return scatter(uint32_t{});
-    default:
-      return scatter(uint64_t{});
-  }
+// What there is of a chunk for `size` bytes: pages come in huge ones.
+constexpr size_t ChunkCapacity(size_t size) {
+  return RoundUp(size, size < kChunkPagesMin ? 8 : kHugePageBytes);
 }
 
 }  // namespace
 
-uint64_t StagedWrites::Run::cost() const {
-  return offsets == nullptr ? CeilDiv(count, kPieceBytesPerElement) : count;
-}
-
 StagedWrites::StagedWrites(StagedWrites&& other) noexcept
-    : runs_(std::exchange(other.runs_, {})),
+    : budget_(other.budget_),
+      runs_(std::exchange(other.runs_, {})),
       cost_up_to_(std::exchange(other.cost_up_to_, {})),
       chunks_(std::exchange(other.chunks_, {})),
       arena_bytes_(std::exchange(other.arena_bytes_, 0)) {}
 
 StagedWrites& StagedWrites::operator=(StagedWrites&& other) noexcept {
   StagedWrites taken(std::move(other));
+  std::swap(budget_, taken.budget_);
   std::swap(runs_, taken.runs_);
   std::swap(cost_up_to_, taken.cost_up_to_);
   std::swap(chunks_, taken.chunks_);
@@ -98,33 +44,59 @@ StagedWrites& StagedWrites::operator=(StagedWrites&& other) noexcept {
   return *this;
 }
 
-std::byte* StagedWrites::Allocate(size_t size) {
-  size = (size + 7) / 8 * 8;
-  if (chunks_.empty() || chunks_.back().capacity - chunks_.back().used < size) {
-    const size_t next =
-        chunks_.empty() ? kChunkBytesMin : std::min(chunks_.back().capacity * 2, kChunkBytesMax);
-    Chunk chunk{.pages = nullptr, .heap = nullptr, .capacity = std::max(size, next), .used = 0};
-    if (chunk.capacity >= kChunkPagesMin) {
-      chunk.pages = AllocateOwnPages(chunk.capacity);
-    } else {
-      chunk.heap = std::make_unique_for_overwrite<std::byte[]>(chunk.capacity);
+bool StagedWrites::AddChunk(size_t size, size_t wanted) {
+  const size_t usual =
+      chunks_.empty() ? kChunkBytesMin : std::min(chunks_.back().capacity * 2, kChunkBytesMax);
+  size_t capacity = ChunkCapacity(std::max(wanted, usual));
+  if (!Take(capacity)) {
+    capacity = ChunkCapacity(size);
+    if (!Take(capacity)) {
+      budget_->Pass();
+      return false;
     }
-    arena_bytes_ += chunk.capacity;
-    chunks_.push_back(std::move(chunk));
   }
+  Chunk chunk{.pages = nullptr, .heap = nullptr, .capacity = capacity, .used = 0};
+  if (capacity >= kChunkPagesMin) {
+    chunk.pages = AllocateOwnPages(capacity);
+  } else {
+    chunk.heap = std::make_unique_for_overwrite<std::byte[]>(capacity);
+  }
+  arena_bytes_ += capacity;
+  chunks_.push_back(std::move(chunk));
+  return true;
+}
+
+bool StagedWrites::MakeRoom(size_t size, size_t wanted) {
+  if (!Take(kRunBytes)) {
+    budget_->Pass();
+    return false;
+  }
+  return LeftInChunk() >= RoundUp(size, 8) || AddChunk(size, wanted);
+}
+
+std::byte* StagedWrites::Allocate(size_t size) {
   Chunk& chunk = chunks_.back();
   std::byte* const at = chunk.bytes() + chunk.used;
-  chunk.used += size;
+  chunk.used += RoundUp(size, 8);
+  DWS_CHECK(chunk.used <= chunk.capacity);
   return at;
 }
 
-StagedWrites::Room StagedWrites::Open(std::byte* base, uint32_t element_bytes,
-                                      uint32_t element_count_max) {
+StagedWrites::Room StagedWrites::Open(std::byte* base, uint32_t element_bytes, uint32_t count,
+                                      uint32_t count_max) {
   DWS_CHECK(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8);
-  std::byte* const at = Allocate(size_t{element_count_max} * (sizeof(uint32_t) + element_bytes));
+  DWS_CHECK(count > 0 && count <= count_max);
+  // What is left of a chunk is used up first, as far as it holds the least: or half of the memory
+  // would be such leftovers.
+  if (!MakeRoom(ElementsBytes(element_bytes, count), ElementsBytes(element_bytes, count_max))) {
+    return {};
+  }
+  const uint64_t fits = LeftInChunk() / ElementsBytes(element_bytes, 1);
+  const auto room_count = static_cast<uint32_t>(std::min<uint64_t>(count_max, fits));
+  std::byte* const at = Allocate(ElementsBytes(element_bytes, room_count));
   Room room{.offsets = reinterpret_cast<uint32_t*>(at),
-            .values = at + size_t{element_count_max} * sizeof(uint32_t),
-            .left = element_count_max,
+            .values = at + size_t{room_count} * sizeof(uint32_t),
+            .left = room_count,
             .run = runs_.size()};
   runs_.push_back({.base = base,
                    .offsets = room.offsets,
@@ -149,7 +121,8 @@ void StagedWrites::Append(std::byte* base, uint32_t element_bytes,
   DWS_CHECK(offsets.size() <= std::numeric_limits<uint32_t>::max());
   if (offsets.empty()) return;
   const uint32_t count = static_cast<uint32_t>(offsets.size());
-  Room room = Open(base, element_bytes, count);
+  Room room = Open(base, element_bytes, count, count);
+  if (room.left == 0) return;
   std::memcpy(room.offsets, offsets.data(), offsets.size_bytes());
   std::memcpy(room.values, values.data(), values.size());
   Fill(room, count);
@@ -157,7 +130,7 @@ void StagedWrites::Append(std::byte* base, uint32_t element_bytes,
 
 void StagedWrites::AppendCopy(std::byte* target, ByteSpan bytes) {
   DWS_CHECK(bytes.size() <= std::numeric_limits<uint32_t>::max());
-  if (bytes.empty()) return;
+  if (bytes.empty() || !MakeRoom(bytes.size(), bytes.size())) return;
   std::byte* const at = Allocate(bytes.size());
   std::memcpy(at, bytes.data(), bytes.size());
   runs_.push_back({.base = target,
@@ -184,92 +157,10 @@ void StagedWrites::TakeMemory(StagedWrites&& other) {
 }
 
 void StagedWrites::Clear() {
-  runs_.clear();
-  cost_up_to_.clear();
+  runs_ = std::vector<Run>();
+  cost_up_to_ = std::vector<uint64_t>();
   chunks_.clear();
   arena_bytes_ = 0;
-}
-
-void StagedWrites::Seal() {
-  cost_up_to_.clear();
-  cost_up_to_.reserve(runs_.size());
-  uint64_t cost = 0;
-  for (const Run& run : runs_) cost_up_to_.push_back(cost += run.cost());
-}
-
-// The parts of scattered runs in a stretch of all runs, one after the other. Contiguous pieces are
-// passed over, or copied at once.
-class StagedWrites::Reader {
- public:
-  Reader(std::span<const Run> runs, uint64_t skip, uint64_t cost)
-      : runs_(runs), skip_(skip), left_(cost) {}
-
-  // Finds the next part when there is none; false at the end.
-  bool Find(bool copy_pieces) {
-    while (part.count == 0 && left_ > 0 && !runs_.empty()) {
-      const Run& run = runs_.front();
-      runs_ = runs_.subspan(1);
-      const uint64_t first = std::exchange(skip_, 0);
-      const uint64_t count = std::min(run.cost() - first, left_);
-      left_ -= count;
-      if (run.offsets != nullptr) {
-        part = {.base = run.base,
-                .offsets = run.offsets + first,
-                .values = run.values + first * run.element_bytes,
-                .count = static_cast<uint32_t>(count),
-                .element_bytes = run.element_bytes};
-      } else if (copy_pieces) {
-        const uint64_t begin = first * kPieceBytesPerElement;
-        const uint64_t end = std::min<uint64_t>((first + count) * kPieceBytesPerElement, run.count);
-        std::memcpy(run.base + begin, run.values + begin, end - begin);
-      }
-    }
-    return part.count != 0;
-  }
-
-  Part part;
-
- private:
-  std::span<const Run> runs_;
-  uint64_t skip_;  // of the first run
-  uint64_t left_;
-};
-
-void StagedWrites::ScatterFrom(size_t run, uint64_t skip, uint64_t cost) const {
-  Reader writer(std::span<const Run>(runs_).subspan(run), skip, cost);
-  Reader ahead = writer;
-  for (uint32_t fetched = 0; fetched < kPrefetchDistance && ahead.Find(false);) {
-    const uint32_t count = std::min(ahead.part.count, kPrefetchDistance - fetched);
-    for (uint32_t i = 0; i < count; ++i) {
-      __builtin_prefetch(ahead.part.base + ahead.part.offsets[i], 0, 2);
-    }
-    ahead.part.Skip(count);
-    fetched += count;
-  }
-  while (writer.Find(true)) {
-    const bool fetch = ahead.Find(false);
-    const uint32_t count =
-        fetch ? std::min(writer.part.count, ahead.part.count) : writer.part.count;
-    ScatterPart(writer.part, fetch ? &ahead.part : nullptr, count);
-    if (fetch) ahead.part.Skip(count);
-    writer.part.Skip(count);
-  }
-}
-
-void StagedWrites::Scatter() const { ScatterFrom(0, 0, std::numeric_limits<uint64_t>::max()); }
-
-void StagedWrites::ScatterShare(size_t share, size_t share_count) const {
-  DWS_CHECK(share < share_count && cost_up_to_.size() == runs_.size());
-  if (runs_.empty()) return;
-  const auto cost_before = [&](size_t shares) {
-    return static_cast<uint64_t>(static_cast<unsigned __int128>(cost_up_to_.back()) * shares /
-                                 share_count);
-  };
-  const uint64_t begin = cost_before(share);
-  const auto first = std::upper_bound(cost_up_to_.begin(), cost_up_to_.end(), begin);
-  if (first == cost_up_to_.end()) return;
-  const size_t run = static_cast<size_t>(first - cost_up_to_.begin());
-  ScatterFrom(run, begin - (*first - runs_[run].cost()), cost_before(share + 1) - begin);
 }
 
 }  // namespace dws

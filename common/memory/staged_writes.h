@@ -3,6 +3,7 @@
 //
 // A changed element costs its own bytes and a 4-byte offset; a contiguous piece costs its own bytes
 // only. Values are absolute, so a scatter may be repeated after a crash and gives the same memory.
+// Memory comes in chunks, and is taken from a budget as it is allocated, not as it is filled.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,7 @@
 
 #include "common/base/bytes.h"
 #include "common/memory/own_pages.h"
+#include "common/memory/staging_budget.h"
 
 namespace dws {
 
@@ -20,6 +22,17 @@ namespace dws {
 // target memory must stay mapped until then. Threads: one at a time, but Scatter... from many; to
 // stage in parallel give each worker its own, and take over what they hold.
 class StagedWrites {
+ private:
+  struct Run {
+    std::byte* base = nullptr;
+    const uint32_t* offsets = nullptr;  // nullptr: one contiguous piece
+    const std::byte* values = nullptr;
+    uint32_t count = 0;  // elements; bytes of a contiguous piece
+    uint32_t element_bytes = 1;
+
+    uint64_t cost() const;  // in elements scattered
+  };
+
  public:
   // Where the next elements of an open run go: offset i to offsets[i], value i to values + i *
   // element_bytes. Valid until its StagedWrites is merged, taken over or cleared.
@@ -31,16 +44,24 @@ class StagedWrites {
   };
 
   StagedWrites() = default;
+  // Takes what it allocates from `budget`. What that has no room for is not staged, and the budget
+  // passed.
+  explicit StagedWrites(StagingBudget& budget) : budget_(&budget) {}
   StagedWrites(StagedWrites&& other) noexcept;
   StagedWrites& operator=(StagedWrites&& other) noexcept;
 
   // Opens a run to be filled in place: values go to base + offset. element_bytes is 1, 2, 4 or 8.
-  Room Open(std::byte* base, uint32_t element_bytes, uint32_t element_count_max);
+  // Room for `count` elements (at least 1), and for up to `count_max` as far as memory is at hand;
+  // none when the budget passed.
+  Room Open(std::byte* base, uint32_t element_bytes, uint32_t count, uint32_t count_max);
   // The next `count` elements of the room are filled: they belong to the run from now on.
   void Fill(Room& room, uint32_t count);
-  // Memory that Open takes.
-  static uint64_t RunBytes(uint32_t element_bytes, uint64_t element_count) {
-    return sizeof(Run) + element_count * (sizeof(uint32_t) + element_bytes);
+  // Memory that a run takes in the lists that it goes through, at most: in one that grows twofold
+  // (where it is filled), in one of the right size, and its cost there.
+  static constexpr uint64_t kRunBytes = 3 * sizeof(Run) + sizeof(uint64_t);
+  // Memory that so many elements take besides.
+  static constexpr uint64_t ElementsBytes(uint32_t element_bytes, uint64_t count) {
+    return count * (sizeof(uint32_t) + element_bytes);
   }
 
   // Element i of `values` (packed, offsets.size() * element_bytes bytes) goes to base + offsets[i].
@@ -50,6 +71,8 @@ class StagedWrites {
   // `bytes` go to `target`, contiguously.
   void AppendCopy(std::byte* target, ByteSpan bytes);
 
+  // Room for `count` more runs in the list, and no more: for AppendRuns.
+  void ReserveRuns(size_t count) { runs_.reserve(runs_.size() + count); }
   // Copies the runs [first, first + count) of `other` behind those here. Their values stay where
   // they are: `other` must be given to TakeMemory before the runs are used.
   void AppendRuns(const StagedWrites& other, size_t first, size_t count);
@@ -57,8 +80,11 @@ class StagedWrites {
   void TakeMemory(StagedWrites&& other);
   void Clear();
 
-  // Memory held, for the staging cap.
-  uint64_t size_bytes() const { return arena_bytes_ + runs_.size() * sizeof(Run); }
+  // Memory held, filled or not.
+  uint64_t size_bytes() const {
+    return arena_bytes_ + runs_.capacity() * sizeof(Run) +
+           cost_up_to_.capacity() * sizeof(uint64_t);
+  }
   size_t run_count() const { return runs_.size(); }
 
   // Writes all, in the order of the runs: the last value of an address wins. Allocates nothing,
@@ -72,15 +98,6 @@ class StagedWrites {
   void ScatterShare(size_t share, size_t share_count) const;
 
  private:
-  struct Run {
-    std::byte* base = nullptr;
-    const uint32_t* offsets = nullptr;  // nullptr: one contiguous piece
-    const std::byte* values = nullptr;
-    uint32_t count = 0;  // elements; bytes of a contiguous piece
-    uint32_t element_bytes = 1;
-
-    uint64_t cost() const;  // in elements scattered
-  };
   struct Chunk {
     OwnPages pages;                     // one of the two, by size
     std::unique_ptr<std::byte[]> heap;  //
@@ -92,11 +109,20 @@ class StagedWrites {
 
   class Reader;
 
-  // `size` bytes at a multiple of 8; they never move.
+  size_t LeftInChunk() const {
+    return chunks_.empty() ? 0 : chunks_.back().capacity - chunks_.back().used;
+  }
+  bool Take(uint64_t bytes) const { return budget_ == nullptr || budget_->Take(bytes); }
+  // Room for `size` bytes in a chunk, and for a run in the list; a new chunk has `wanted` bytes if
+  // the budget does. False: the budget passed.
+  bool MakeRoom(size_t size, size_t wanted);
+  bool AddChunk(size_t size, size_t wanted);
+  // `size` bytes that there is room for, at a multiple of 8; they never move.
   std::byte* Allocate(size_t size);
   // Writes `cost` elements' worth from `skip` elements behind the beginning of run `run` on.
   void ScatterFrom(size_t run, uint64_t skip, uint64_t cost) const;
 
+  StagingBudget* budget_ = nullptr;  // none: no limit
   std::vector<Run> runs_;
   std::vector<uint64_t> cost_up_to_;  // the runs up to and with this one; empty until sealed
   std::vector<Chunk> chunks_;

@@ -22,6 +22,15 @@ DWS_TARGET_AVX512 inline __m512i Finish(__m512i x, __m512i m) {
   return _mm512_xor_si512(x, _mm512_srli_epi64(x, 32));
 }
 
+// Unsigned, so that it may wrap: _mm512_reduce_add_epi64 adds signed numbers.
+DWS_TARGET_AVX512 inline uint64_t SumOfLanes(__m512i x) {
+  alignas(64) uint64_t lanes[kLanes];
+  _mm512_store_si512(lanes, x);
+  uint64_t sum = 0;
+  for (const uint64_t lane : lanes) sum += lane;
+  return sum;
+}
+
 }  // namespace
 
 DWS_TARGET_AVX512 Digest MixRunAvx512(const std::byte* words, uint64_t count, uint64_t first_word) {
@@ -49,8 +58,7 @@ DWS_TARGET_AVX512 Digest MixRunAvx512(const std::byte* words, uint64_t count, ui
     index0 = _mm512_add_epi64(index0, step0);
     index1 = _mm512_add_epi64(index1, step1);
   }
-  const Digest sum{.lane0 = static_cast<uint64_t>(_mm512_reduce_add_epi64(sum0)),
-                   .lane1 = static_cast<uint64_t>(_mm512_reduce_add_epi64(sum1))};
+  const Digest sum{.lane0 = SumOfLanes(sum0), .lane1 = SumOfLanes(sum1)};
   return sum + MixRunPortable(words + i * 8, count - i, first_word + i);
 }
 
@@ -80,8 +88,7 @@ DWS_TARGET_AVX512 Digest MixChangesAvx512(const ChangedWords& changed, uint64_t 
     sum0 = _mm512_add_epi64(sum0, _mm512_sub_epi64(new0, old0));
     sum1 = _mm512_add_epi64(sum1, _mm512_sub_epi64(new1, old1));
   }
-  return {.lane0 = static_cast<uint64_t>(_mm512_reduce_add_epi64(sum0)),
-          .lane1 = static_cast<uint64_t>(_mm512_reduce_add_epi64(sum1))};
+  return {.lane0 = SumOfLanes(sum0), .lane1 = SumOfLanes(sum1)};
 }
 
 }  // namespace dws::digest_kernels

@@ -69,6 +69,13 @@ inline constexpr int kFetchAttemptsMax = 5;   // in a row without progress
 inline constexpr uint64_t kFetchBytesPerSecondMin = uint64_t{1}
                                                     << 20;  // stretches a transfer's deadline
 
+inline constexpr uint64_t kInlineObjectBytesMax = 65'536;  // goes inside its announcement
+
+// Commit groups.
+inline constexpr uint32_t kGroupMembersMax = 64;
+inline constexpr size_t kGroupQueueMax = 64;  // messages that wait to be written to one of them
+inline constexpr std::chrono::seconds kGroupOfferWait{5};  // for a version the leader has heard of
+
 // HTTP and metrics.
 inline constexpr size_t kHttpHeadBytesMax = 8192;  // request line and headers
 inline constexpr size_t kHttpBodyBytesMax = 4096;  // read and ignored: no page takes one

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/utf8.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -88,7 +89,7 @@ bool AnnouncerState::OnStaged(ConnectionId connection, Nonce nonce, const Stream
 }
 
 bool AnnouncerState::OnCommitted(ConnectionId connection, const StreamId& stream,
-                                 const CommitReport& report, TimePoint now) {
+                                 const AcknowledgedCommit& report, TimePoint now) {
   Receiver* receiver = Find(connection, stream);
   if (receiver == nullptr) return false;
   // A repetition after a reconnect has nothing to tell of how the commit went.
@@ -104,7 +105,7 @@ bool AnnouncerState::OnNack(ConnectionId connection, Nonce nonce, const StreamId
   if (receiver == nullptr) return false;
   ++receiver->nacks;
   if (receiver->last_announced != nonce) return false;
-  receiver->last_error = std::string(error.substr(0, limits::kErrorBytesMax));
+  receiver->last_error = std::string(Utf8Prefix(error, limits::kErrorBytesMax));
   return true;
 }
 

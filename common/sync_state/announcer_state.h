@@ -32,7 +32,7 @@ struct WaitCondition {
   uint32_t quorum = 1;
 };
 
-struct CommitReport {
+struct AcknowledgedCommit {
   WeightVersion version;
   double pause_seconds = 0;
   double stage_seconds = 0;
@@ -46,7 +46,7 @@ class AnnouncerState {
     Nonce last_announced;                    // nonce of the last announcement on this connection
     std::optional<WeightVersion> staged;
     std::optional<WeightVersion> committed;
-    CommitReport last_commit;
+    AcknowledgedCommit last_commit;
     std::string last_error;
     uint64_t nacks = 0;  // of this stream or an earlier one, late ones included
     // When versions were first reported committed, newest last, bounded.
@@ -75,8 +75,8 @@ class AnnouncerState {
   // True when the report was counted.
   bool OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
                 WeightVersion version);
-  bool OnCommitted(ConnectionId connection, const StreamId& stream, const CommitReport& report,
-                   TimePoint now);
+  bool OnCommitted(ConnectionId connection, const StreamId& stream,
+                   const AcknowledgedCommit& report, TimePoint now);
   bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream, std::string_view error);
 
   // The receivers at or above `version`, when the condition is met by those present; nullopt when

@@ -129,6 +129,10 @@ Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce,
     return InvalidArgumentError("an announcement lists {} versions, at most {} are supported",
                                 announcement.versions.size(), limits::kRetainedVersionsMax);
   }
+  if (nonce <= entry.nonce) {
+    return FailedPreconditionError("an announcement with nonce {} after one with {}", nonce,
+                                   entry.nonce);
+  }
   WeightVersion last;
   for (const WeightVersion version : announcement.versions) {
     if (version <= last) {

@@ -21,6 +21,7 @@
 #include "common/model/layout.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
+#include "common/sync_state/live_state.h"
 
 namespace dws {
 
@@ -51,6 +52,8 @@ struct SyncTarget {
   StreamId stream;
   WeightVersion version;
   std::vector<Rank> ranks;  // by trainer rank
+
+  VersionAt at() const { return {.stream = stream, .version = version}; }
 };
 
 class SubscriptionState {

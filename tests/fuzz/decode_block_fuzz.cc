@@ -41,7 +41,7 @@ void CheckSteps(DType dtype, ByteSpan before, const DecodedBlock& decoded, Mutab
   const auto element_count = static_cast<uint32_t>(before.size() / ElementBytes(dtype));
   const EncodedBlock encoded = EncodeSteps(dtype, changes, element_count);
   DecodedBlock again;
-  DWS_CHECK(DecodeBlock(dtype, element_count, samples::View(encoded), again).ok());
+  DWS_CHECK(DecodeBlock(dtype, element_count, ViewOf(encoded), again).ok());
   DWS_CHECK(again.positions == decoded.positions && again.values == decoded.values);
   UndoBlock(dtype, decoded, after);
   DWS_CHECK(std::equal(before.begin(), before.end(), after.begin()));

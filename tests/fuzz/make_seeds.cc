@@ -148,6 +148,46 @@ void AddRoundTrips(const std::string& directory, Random& random) {
   }
 }
 
+// As stage_fuzz reads them: sound frames of every mode, and their bytes as arbitrary ones.
+void AddStaging(const std::string& directory, Random& random) {
+  Seeds seeds(directory, "stage_fuzz");
+  for (const DType dtype : samples::kAllDTypes) {
+    for (uint8_t mode = 0; mode < 4; ++mode) {
+      Bytes head;
+      Put(head, static_cast<uint8_t>(static_cast<uint32_t>(dtype) - 1));
+      Put(head, uint8_t{0});
+      Put(head, uint16_t{199});  // 200 elements
+      Put(head, static_cast<uint8_t>(kPatternBytes));
+      Append(head, samples::RandomBytes(random, kPatternBytes));
+      Put(head, uint8_t{39});  // runs of 40
+      Put(head, static_cast<uint8_t>(mode == 0 ? 10 : 23));
+      Put(head, uint8_t{6});
+      for (const uint8_t byte : {30, 33, 20, 60, 90, 100}) Put(head, byte);
+      Bytes sound = head;
+      Put(sound, mode);
+      Put(sound, uint8_t{8});
+      for (uint8_t change = 0; change < 8; ++change) {
+        Put(sound, static_cast<uint8_t>(change % 2 == 0 ? 0x80 : 5 + change % 5));
+        Put(sound, random.Next());
+      }
+      for (const uint8_t kind : {0, 1}) {
+        Bytes input(1, static_cast<std::byte>(kind));
+        Append(input, sound);
+        seeds.Add(input);
+      }
+      const Bytes before = PatternBlock(random, size_t{200} * ElementBytes(dtype));
+      const Bytes after = samples::Nudge(random, dtype, before, 0.2, 4);
+      BlockChanges changes;
+      DiffBlock(dtype, before, after, 0, changes);
+      const std::vector<EncodedBlock> blocks = {EncodeBlock(dtype, changes, after, kOptions[mode])};
+      Bytes arbitrary(1, std::byte{16});
+      Append(arbitrary, head);
+      Append(arbitrary, BuildFrame(blocks));
+      seeds.Add(arbitrary);
+    }
+  }
+}
+
 // Objects of the target's layout, whole and in parts, and their manifests.
 void AddObjects(const std::string& directory, Random& random) {
   Seeds objects(directory, "object_fuzz/objects");
@@ -201,5 +241,6 @@ int main(int argc, char** argv) {
   dws::fuzz::AddBlocks(argv[1], random);
   dws::fuzz::AddRoundTrips(argv[1], random);
   dws::fuzz::AddObjects(argv[1], random);
+  dws::fuzz::AddStaging(argv[1], random);
   return 0;
 }

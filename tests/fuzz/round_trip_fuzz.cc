@@ -24,7 +24,7 @@ struct States {
 void CheckBlock(const States& states, const EncodedBlock& block, const BlockBase& base) {
   DWS_CHECK(block.payload.size() <= states.after.size());
   DecodedBlock decoded;
-  DWS_CHECK(DecodeBlock(states.dtype, states.elements(), samples::View(block), decoded, base).ok());
+  DWS_CHECK(DecodeBlock(states.dtype, states.elements(), ViewOf(block), decoded, base).ok());
   Bytes state = states.before;
   ApplyBlock(states.dtype, decoded, state);
   DWS_CHECK(state == states.after);
@@ -75,7 +75,7 @@ void CheckClassSplit(const States& states, const BlockChanges& changes, const Cl
       EncodeClassSplit(states.dtype, changes, relative, states.before, table, scratch);
   DWS_CHECK(forced.has_value() && forced->mode == BlockMode::kClassSplit);
   DecodedBlock decoded;
-  DWS_CHECK(DecodeBlock(states.dtype, states.elements(), samples::View(*forced), decoded,
+  DWS_CHECK(DecodeBlock(states.dtype, states.elements(), ViewOf(*forced), decoded,
                         {.classes = &table, .before = states.before})
                 .ok());
   DWS_CHECK(decoded.kind == DecodedBlock::Kind::kSteps);

@@ -202,6 +202,7 @@ std::vector<GoldenCase> MakeGoldenCases() {
   AddClassSplit(cases);
   AddDense(cases);
   AddDamagedCases(cases);
+  AddEscapeCases(cases);
   return cases;
 }
 

@@ -1,4 +1,5 @@
-// What the files of golden cases share: layouts, states, and the damaged half of the cases.
+// What the files of golden cases share: layouts, states, and the cases of other
+// files.
 #pragma once
 
 #include <string>
@@ -20,5 +21,6 @@ inline constexpr ClassTable kClasses{
     .thresholds = {40, 56, 80, 100}, .threshold_count = 4, .hot_below = 56, .hot_scale = 58};
 
 void AddDamagedCases(std::vector<GoldenCase>& cases);
+void AddEscapeCases(std::vector<GoldenCase>& cases);
 
 }  // namespace dws::golden

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 from typing import Any, Optional
 
 # Paths in the runfiles.
@@ -27,13 +28,18 @@ class DaemonFailed(RuntimeError):
 
 @dataclasses.dataclass
 class Daemon:
-    """One daemon process; `start` and the stops may alternate. Its folder and log live on."""
+    """One daemon process; `start` and the stops may alternate. Its folder and log live on.
+
+    Attributes:
+      host: the address it listens on for others.
+    """
 
     name: str
     folder: str
     command: list[str]
     process: Optional[subprocess.Popen[bytes]] = None
     ports: dict[str, int] = dataclasses.field(default_factory=dict)
+    host: str = "127.0.0.1"
 
     @property
     def socket(self) -> str:
@@ -61,7 +67,7 @@ class Daemon:
             f"--socket={self.socket}",
             f"--ports-file={ports_file}",
             f"--http=127.0.0.1:{self.ports.get('http', 0)}",
-            f"--listen=127.0.0.1:{self.ports.get('sync', self.ports.get('admin', 0))}",
+            f"--listen={self.host}:{self.ports.get('sync', self.ports.get('admin', 0))}",
             f"--state-dir={os.path.join(self.folder, 'state')}",
         ]
         with open(self.log_path, "ab") as log:
@@ -69,10 +75,37 @@ class Daemon:
         deadline = time.monotonic() + START_SECONDS
         while not os.path.exists(ports_file):
             if self.process.poll() is not None or time.monotonic() > deadline:
+                if self.process.poll() is not None:
+                    self.process = None  # there is nothing to stop
                 raise DaemonFailed(f"{self.name} did not start:\n{self.log_tail()}")
             time.sleep(0.01)
         with open(ports_file) as file:
             self.ports = json.load(file)
+
+    def page(self, path: str) -> str:
+        """What its HTTP port answers with now.
+
+        Raises:
+          urllib.error.HTTPError: with another code than 200.
+        """
+        url = f"http://127.0.0.1:{self.ports['http']}{path}"
+        with urllib.request.urlopen(url, timeout=10) as page:
+            text: str = page.read().decode()
+        return text
+
+    def metric(self, name: str, label: str = "") -> float:
+        """The one sample of that name whose labels contain `label`, as /metrics has it now.
+
+        Raises:
+          KeyError: there is none, or there are several.
+        """
+        lines = self.page("/metrics").splitlines()
+        found = [
+            line for line in lines if line.startswith((name + "{", name + " ")) and label in line
+        ]
+        if len(found) != 1:
+            raise KeyError(f"{self.name} has {len(found)} samples of {name} with {label!r}")
+        return float(found[0].rsplit(" ", 1)[1])
 
     def kill(self) -> None:
         """kill -9."""
@@ -117,29 +150,36 @@ class Cluster:
         # Not the test's own folder: a unix socket's path has at most 107 bytes.
         self.folder = folder or tempfile.mkdtemp(prefix="dws-", dir="/tmp")
         self.keep = keep
+        # Where the next daemons run: the command in front of theirs, and the address they have there.
+        self.prefix: list[str] = []
+        self.host = "127.0.0.1"
         self.senders: list[Daemon] = []
         self.receivers: list[Daemon] = []
 
-    def start_sender(self, rank: int = 0, *flags: str) -> Daemon:
-        """A sender for one trainer rank."""
+    def start_sender(self, rank: int = 0, *flags: str, name: str = "") -> Daemon:
+        """A sender for one trainer rank; `name`: of its folder, where the rank has several."""
         command = [SENDER, f"--job-id={self.job_id}", f"--trainer-rank={rank}", *flags]
-        self.senders.append(self._start(f"sender-{rank}", command))
-        return self.senders[-1]
+        return self._start(name or f"sender-{rank}", command, self.senders)
 
-    def start_receiver(self, name: str, *flags: str, senders: bool = True) -> Daemon:
-        """A receiver of all senders started so far, or of those that `flags` name."""
-        command = [RECEIVER, f"--job-id={self.job_id}", f"--receiver-id={name}", *flags]
+    def start_receiver(
+        self, receiver_id: str, *flags: str, senders: bool = True, name: str = ""
+    ) -> Daemon:
+        """A receiver of all senders started so far, or of those that `flags` name. Without a scrub,
+        which would be before a test that looks for drift, unless `flags` have one. `name`: of its
+        folder, where several have the id."""
+        command = [RECEIVER, f"--job-id={self.job_id}", f"--receiver-id={receiver_id}", *flags]
+        if not any(flag.startswith("--scrub-rate") for flag in flags):
+            command.append("--scrub-rate=0")
         for sender in self.senders if senders else []:
-            command.append(f"--sender=127.0.0.1:{sender.ports['sync']}")
-        self.receivers.append(self._start(name, command))
-        return self.receivers[-1]
+            command.append(f"--sender={sender.host}:{sender.ports['sync']}")
+        return self._start(name or receiver_id, command, self.receivers)
 
-    def _start(self, name: str, command: list[str]) -> Daemon:
+    def _start(self, name: str, command: list[str], daemons: list[Daemon]) -> Daemon:
         folder = os.path.join(self.folder, name)
         os.makedirs(folder, exist_ok=True)
-        daemon = Daemon(name, folder, command)
-        daemon.start()
-        return daemon
+        daemons.append(Daemon(name, folder, [*self.prefix, *command], host=self.host))
+        daemons[-1].start()
+        return daemons[-1]
 
     @property
     def daemons(self) -> list[Daemon]:

@@ -10,6 +10,7 @@ from tests.integration.engine_process import EngineProcess
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
 SHAPES = {"a": (500, 700), "b": (33,)}
+FULL_BYTES = (500 * 700 * 4, 33 * 4)
 
 
 class FaultsTest(IntegrationCase):
@@ -18,11 +19,16 @@ class FaultsTest(IntegrationCase):
         self.random = np.random.default_rng(11)
         self.version = 0
 
-    def registered(self) -> dws.Trainer:
+    def registered(self, weights: Any = None) -> dws.Trainer:
         trainer = self.trainer()
-        weights = {n: self.random.standard_normal(s, np.float32) for n, s in SHAPES.items()}
+        if weights is None:
+            weights = {n: self.random.standard_normal(s, np.float32) for n, s in SHAPES.items()}
         self.source = trainer.register(weights)
         return trainer
+
+    def copy(self) -> Any:
+        """The trainer's weights as a checkpoint keeps them."""
+        return {name: array.copy() for name, array in self.source.items()}
 
     def attached(self, **options: Any) -> tuple[dws.Engine, Any]:
         engine = self.engine(**options)
@@ -151,6 +157,51 @@ class FaultsTest(IntegrationCase):
             self.addCleanup(late.close)
             late.register({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
         self.assert_newest(engine, live)
+
+    def test_a_new_stream_brings_only_what_differs(self) -> None:
+        self.start()
+        trainer = self.registered()
+        engine, live = self.attached()
+        trainer.wait(self.publish(trainer))
+        weights = self.copy()
+        weights["b"] += 1
+        trainer.close()
+        trainer, self.version = self.registered(weights), 1
+        trainer.publish(1)
+        trainer.wait(1)
+        self.assert_newest(engine, live)
+        self.assertEqual(engine.wait_ready(0).stream, trainer.stream)
+        receiver = self.cluster.receivers[0]
+        full_bytes = receiver.metric("dws_receiver_fetched_bytes_total", 'kind="full"')
+        self.assertLess(full_bytes, sum(FULL_BYTES) + FULL_BYTES[1] + 1000)  # with their frames
+        trainer.wait(self.publish(trainer))
+        self.assert_newest(engine, live)
+
+    def test_a_run_that_ended_whole_resumes_from_its_checkpoint(self) -> None:
+        self.start()
+        trainer = self.registered()
+        first = EngineProcess(self.cluster.receivers[0].socket, SHAPES)
+        self.addCleanup(first.kill)
+        for version in (1, 2, 3, 4):
+            self.publish(trainer)
+            while first.look()[0] != version:
+                pass
+            if version == 2:
+                checkpoint = self.copy()
+        for daemon in self.cluster.daemons:
+            daemon.kill()
+        first.kill()
+        trainer.close()
+        for daemon in self.cluster.senders + self.cluster.receivers:
+            daemon.start()
+        # Numbers begin anew, with older weights: what was version 2 is version 1 of another stream.
+        trainer, self.version = self.registered(checkpoint), 0
+        engine, live = self.attached()
+        self.assertIsNone(engine.grant)
+        for _ in range(5):
+            trainer.wait(self.publish(trainer))
+            self.assert_newest(engine, live)
+            self.assertEqual(engine.wait_ready(0).stream, trainer.stream)
 
 
 if __name__ == "__main__":

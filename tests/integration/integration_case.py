@@ -3,6 +3,7 @@ compared."""
 
 from __future__ import annotations
 
+import os
 import time
 import unittest
 from typing import Any, Callable, Mapping, Optional
@@ -12,6 +13,7 @@ import numpy as np
 import dws
 from dws.arrays import raw_bits
 from dws.digest import combine, digest_hex, rank_state_token
+from tests.integration import cluster
 from tests.integration.cluster import Cluster, Daemon
 
 WAIT_SECONDS = 60.0
@@ -31,11 +33,20 @@ class IntegrationCase(unittest.TestCase):
         if not outcome.success:
             print(f"=== {self.id()}\n{self.cluster.logs(40)}", flush=True)
 
-    def start(self, ranks: int = 1, receivers: int = 1) -> None:
+    def use_failpoints(self, *daemons: str) -> None:
+        """From now on these (SENDER, RECEIVER) are started as programs with failpoints, armed by
+        the environment of this process until the test ends."""
+        for daemon in daemons:
+            self.addCleanup(setattr, cluster, daemon, getattr(cluster, daemon))
+            setattr(cluster, daemon, getattr(cluster, daemon) + "-failpoints")
+        self.addCleanup(os.environ.pop, "DWS_FAILPOINT", None)
+
+    def start(self, ranks: int = 1, receivers: int = 1, flags: tuple[str, ...] = ()) -> None:
+        """Senders and their receivers; `flags` are the receivers'."""
         for rank in range(ranks):
             self.cluster.start_sender(rank)
         for index in range(receivers):
-            self.cluster.start_receiver(f"receiver-{index}")
+            self.cluster.start_receiver(f"receiver-{index}", *flags)
 
     def trainer(
         self, rank: int = 0, world_size: int = 1, stream: Optional[dws.Stream] = None

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import dws
-from tests.integration import cluster
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
 SHAPES = {"a": (900, 700), "b": (33,), "c": (7, 5, 3)}
@@ -18,9 +17,7 @@ class KillTest(IntegrationCase):
     def setUp(self) -> None:
         super().setUp()
         self.random = np.random.default_rng(5)
-        self.addCleanup(setattr, cluster, "RECEIVER", cluster.RECEIVER)
-        cluster.RECEIVER += "-failpoints"
-        self.addCleanup(os.environ.pop, "DWS_FAILPOINT", None)
+        self.use_failpoints("RECEIVER")
 
     def begin(self, failpoint: str, *flags: str) -> tuple[dws.Trainer, dws.Engine, Any]:
         """A trainer, and an engine whose receiver dies at `failpoint`."""

@@ -5,19 +5,16 @@ import unittest
 
 import grpc
 
-from tests.integration import cluster
 from tests.integration.admin_case import ADMIN, AdminCase, eventually
 
 
 class OperationsKillTest(AdminCase):
     def setUp(self) -> None:
         super().setUp()
-        self.addCleanup(setattr, cluster, "RECEIVER", cluster.RECEIVER)
-        cluster.RECEIVER += "-failpoints"
+        self.use_failpoints("RECEIVER")
 
     def check(self, failpoint: str, method: str, **request: bool) -> None:
         os.environ["DWS_FAILPOINT"] = f"{failpoint}:kill"
-        self.addCleanup(os.environ.pop, "DWS_FAILPOINT", None)
         self.begin()
         del os.environ["DWS_FAILPOINT"]
         self.flip("a", 99)
@@ -48,7 +45,6 @@ class OperationsKillTest(AdminCase):
         receiver = self.cluster.receivers[0]
         receiver.stop()
         os.environ["DWS_FAILPOINT"] = "receiver.prepare.after_fetch_full:kill"
-        self.addCleanup(os.environ.pop, "DWS_FAILPOINT", None)
         receiver.start()
         del os.environ["DWS_FAILPOINT"]
         eventually(lambda: self.dws_engine.stats().reattachments == 1, lambda: "it attaches again")

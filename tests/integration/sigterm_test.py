@@ -13,7 +13,6 @@ import grpc
 import numpy as np
 
 import dws
-from tests.integration import cluster
 from tests.integration.cluster import Daemon
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
@@ -27,8 +26,7 @@ class SigtermCase(IntegrationCase):
     def begin(self, failpoint: Optional[str], *flags: str) -> None:
         self.random = np.random.default_rng(3)
         self.hold = os.path.join(self.cluster.folder, "hold")
-        self.addCleanup(setattr, cluster, "RECEIVER", cluster.RECEIVER)
-        cluster.RECEIVER += "-failpoints"
+        self.use_failpoints("RECEIVER")
         self.cluster.start_sender(0)
         armed = {"DWS_FAILPOINT": f"{failpoint}:hold", "DWS_FAILPOINT_HOLD": self.hold}
         with mock.patch.dict(os.environ, armed if failpoint else {}):

@@ -10,7 +10,6 @@ from unittest import mock
 import numpy as np
 
 import dws
-from tests.integration import cluster
 from tests.integration.cluster import Daemon
 from tests.integration.integration_case import IntegrationCase, change, eventually
 from tests.integration.notify_socket import NotifySocket
@@ -102,8 +101,7 @@ class WatchdogTest(SystemdCase):
 
     def begin(self) -> tuple[NotifySocket, dws.Trainer, dws.Engine, Any]:
         self.cluster.start_sender(0)
-        self.addCleanup(setattr, cluster, "RECEIVER", cluster.RECEIVER)
-        cluster.RECEIVER += "-failpoints"
+        self.use_failpoints("RECEIVER")
         self.hold = os.path.join(self.cluster.folder, "hold")
         variables = {"DWS_FAILPOINT": "receiver.commit.after_scatter:hold", "DWS_FAILPOINT_HOLD": self.hold}
         with self.listen() as notify, mock.patch.dict(os.environ, variables):

@@ -1,5 +1,5 @@
 // Prepare and commit together, against a trainer and an engine in this process.
-#include "receiver_daemon/commit_pipeline.h"
+#include "receiver_daemon/commit/commit_pipeline.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -47,7 +47,7 @@ struct Job {
     const auto pause = pipeline.Commit({.control = control,
                                         .weights = *engine.weights,
                                         .is_current = [this] { return is_current; }},
-                                       live, *prepared);
+                                       live, *prepared, release);
     DWS_RETURN_IF_ERROR(pause.status());
     pipeline.Acknowledge(*prepared, *pause, Duration::zero());
     return OkStatus();
@@ -71,6 +71,7 @@ struct Job {
   LiveState live;
   uint64_t staging_bytes_max = uint64_t{1} << 30;
   bool is_current = true;
+  CommitPipeline::Release release = CommitPipeline::Release::kAtOnce;
 };
 
 }  // namespace
@@ -99,6 +100,26 @@ TEST_CASE("a delta is staged, acknowledged, intended, written in the pause, and 
   }
   CHECK(job.control.resumed.state_token ==
         EngineToken({job.live.ranks[0].state_token, job.live.ranks[1].state_token}));
+}
+
+TEST_CASE("a commit that its group's leader releases ends with the engine paused", "[commit]") {
+  Job job;
+  job.release = CommitPipeline::Release::kByLeader;
+  REQUIRE(job.Commit(2).ok());
+  CHECK(job.engine.Equals(job.trainer, 2));
+  CHECK(job.live.at->version == WeightVersion(2));
+  CHECK(job.control.log == Log{"pause", "post_commit 2"});
+  CHECK_FALSE(job.Did("staged 2"));  // that was said before
+  CHECK(job.ledger.state().committed()->version == WeightVersion(2));
+
+  job.trainer.Publish();
+  job.control.log.clear();
+  job.control.fail_pause = DeadlineExceededError("busy");
+  CHECK(absl::IsDeadlineExceeded(job.Commit(3)));
+  CHECK(job.engine.Equals(job.trainer, 2));
+  CHECK(job.live.at->version == WeightVersion(2));
+  CHECK(job.control.log == Log{"pause"});
+  CHECK_FALSE(job.ledger.state().open_intent().has_value());
 }
 
 TEST_CASE("versions between base and target are skipped as one delta", "[commit]") {

@@ -1,4 +1,4 @@
-#include "receiver_daemon/engine_lease.h"
+#include "receiver_daemon/engine/engine_lease.h"
 
 #include <catch2/catch.hpp>
 #include <memory>
@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "receiver_daemon/lease_control.h"
+#include "receiver_daemon/engine/lease_control.h"
 
 namespace dws {
 namespace {

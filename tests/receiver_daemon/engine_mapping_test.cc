@@ -1,4 +1,4 @@
-#include "receiver_daemon/engine_mapping.h"
+#include "receiver_daemon/engine/engine_mapping.h"
 
 #include <catch2/catch.hpp>
 #include <memory>
@@ -164,6 +164,20 @@ TEST_CASE("every slice is attached by some rank, or its tensor excluded", "[mapp
   CHECK(absl::IsInvalidArgument(missing));
   CHECK(Message(missing).find("'down'") != std::string_view::npos);
   CHECK(Message(missing).find("slice 1") != std::string_view::npos);
+}
+
+TEST_CASE("in a commit group some slice of every tensor is attached, or it is excluded",
+          "[mapping]") {
+  const LayoutSetPtr set = Layouts();
+  const auto part = Map({Columns(0, 2, 0), Whole("q", {4, 6}, 100)}, 1024, {"k"});
+  const auto without = Map({Columns(0, 2, 0), Whole("q", {4, 6}, 100)});
+  REQUIRE(part.ok());
+  REQUIRE(without.ok());
+  CHECK(CheckCoverage(*set, std::vector<const EngineMapping*>{&*part}, Coverage::kShare).ok());
+  const Status missing =
+      CheckCoverage(*set, std::vector<const EngineMapping*>{&*without}, Coverage::kShare);
+  CHECK(absl::IsInvalidArgument(missing));
+  CHECK(Message(missing).find("'k'") != std::string_view::npos);
 }
 
 TEST_CASE("ranges of one tensor are equal or apart", "[mapping]") {

@@ -1,5 +1,5 @@
 // Which ranks make an engine. Memory and leases are real, clients are this process.
-#include "receiver_daemon/engine_registry.h"
+#include "receiver_daemon/engine/engine_registry.h"
 
 #include <fcntl.h>
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "receiver_daemon/attached_memory.h"
-#include "receiver_daemon/engine_control.h"
-#include "receiver_daemon/engine_weights.h"
-#include "receiver_daemon/live_state.h"
+#include "common/sync_state/live_state.h"
+#include "receiver_daemon/engine/attached_memory.h"
+#include "receiver_daemon/engine/engine_control.h"
+#include "receiver_daemon/engine/engine_weights.h"
 #include "tests/receiver_daemon/fake_trainer.h"
 
 namespace dws {

@@ -14,13 +14,13 @@
 
 #include "common/base/check.h"
 #include "common/base/mutex.h"
-#include "common/delta/diff.h"
 #include "common/delta/encoder.h"
 #include "common/delta/frame.h"
 #include "common/delta/object.h"
 #include "common/model/limits.h"
-#include "receiver_daemon/layout_set.h"
-#include "receiver_daemon/sender_group.h"
+#include "receiver_daemon/engine/layout_set.h"
+#include "receiver_daemon/transfer/sender_group.h"
+#include "tests/common/delta/objects.h"
 
 namespace dws {
 
@@ -98,30 +98,17 @@ class FakeTrainer final : public SenderGroup {
 
   std::vector<std::byte> Object(uint32_t rank, uint64_t base, uint64_t version) const {
     const RankLayout& layout = *ranks_[rank];
-    const std::vector<Digest> before = Digests(base, rank);
-    const std::vector<Digest> after = Digests(version, rank);
-    std::vector<std::vector<EncodedBlock>> blocks(layout.slice_count());
-    std::vector<SliceBlocks> slices;
-    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
-      const auto& slice = layout.slice(RankSlice(s));
-      for (uint32_t b = 0; b < slice.blocks; ++b) {
-        BlockChanges changes;
-        const ByteSpan now = Block(slice, At(version, rank)[s], b);
-        DiffBlock(slice.dtype, Block(slice, At(base, rank)[s], b), now, 0, changes);
-        blocks[s].push_back(EncodeBlock(slice.dtype, changes, now, {}));
-      }
-      if (before[s] == after[s]) continue;
-      slices.push_back(
-          {.slice = RankSlice(s), .before = before[s], .after = after[s], .blocks = blocks[s]});
+    const RankBytes& before = At(base, rank);
+    const RankBytes& after = At(version, rank);
+    samples::Encoding encoding = samples::EncodeState(layout, before, after, {});
+    if (classes.has_value()) {
+      samples::SplitEveryBlock(layout, before, after, *classes, encoding);
     }
-    return BuildObject({.stream = stream_,
-                        .trainer_rank = TrainerRank(rank),
-                        .version = WeightVersion(version),
-                        .base_version = WeightVersion(base),
-                        .layout_signature = layout.signature(),
-                        .slices = {},
-                        .state_token = StateToken(after)},
-                       slices);
+    DeltaManifest identity = samples::Identity(layout, encoding, base);
+    identity.stream = stream_;
+    identity.trainer_rank = TrainerRank(rank);
+    identity.version = WeightVersion(version);
+    return samples::SealObject(encoding, std::move(identity));
   }
 
   // What the receiver did, in order: "object 1->2", "full 2 {0,1}", "staged 2", "committed 2",
@@ -137,6 +124,7 @@ class FakeTrainer final : public SenderGroup {
   std::vector<Rejection> rejections;  // read while nobody calls
 
   // Knobs: what the next fetches come to.
+  std::optional<ClassTable> classes;  // blocks of floats are class-split by it
   Status fail_objects;
   Status fail_full;
   std::function<void(std::vector<std::byte>&)> damage_object = [](auto&) {};
@@ -149,6 +137,7 @@ class FakeTrainer final : public SenderGroup {
     if (!published_.contains(base.value())) return AbortedError("version {} is gone", base.value());
     std::vector<std::byte> object = Object(rank.value(), base.value(), target.version.value());
     damage_object(object);
+    options.size_bytes_expected = object.size();
     Spool spool(std::move(options));
     DWS_RETURN_IF_ERROR(spool.Append(object));
     return spool;

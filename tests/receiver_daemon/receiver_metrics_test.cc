@@ -44,6 +44,9 @@ TEST_CASE("a receiver's metrics follow it from the first attach to a repair", "[
   CHECK(value("senders", "state=\"connected\"") == "0");
   CHECK(value("nacks_total", "reason=\"data_loss\"") == "0");
   CHECK(value("digest_mismatches_total", "source=\"verify\"") == "0");
+  CHECK(value("digest_mismatches_total", "source=\"scrub\"") == "0");
+  CHECK(value("scrubbed_bytes_total") == "0");
+  CHECK(value("scrub_last_pass_timestamp_seconds") == "0");
   CHECK(value("density_ratio").empty());
 
   daemon.Connect();
@@ -117,7 +120,7 @@ TEST_CASE("an engine with a version of an earlier stream lags behind all of the 
               .ok());
   REQUIRE(
       daemon.subscription
-          .OnAnnounce(SenderIndex(0), 1,
+          .OnAnnounce(SenderIndex(0), 99,
                       {.stream = next, .rank_epoch = RankEpoch(1), .versions = {WeightVersion(1)}})
           .ok());
   CHECK(Sample(metrics, "dws_receiver_committed_version") == "2");

@@ -1,5 +1,5 @@
 // Whom a receiver takes for the sender of a trainer rank.
-#include "receiver_daemon/sender_channel.h"
+#include "receiver_daemon/transfer/sender_channel.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>

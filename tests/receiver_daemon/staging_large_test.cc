@@ -4,14 +4,12 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "receiver_daemon/staging.h"
-#include "tests/receiver_daemon/fake_engine.h"
-#include "tests/receiver_daemon/fake_trainer.h"
+#include "common/delta/diff.h"
+#include "tests/receiver_daemon/staging_case.h"
 
 namespace dws {
 namespace {
 
-constexpr uint64_t kPlenty = uint64_t{1} << 30;
 constexpr uint64_t kFourGiB = uint64_t{1} << 32;
 constexpr Digest kBase = {.lane0 = 21, .lane1 = 22};  // stands for that of all the zeros, not read
 
@@ -73,20 +71,13 @@ std::vector<std::byte> MakeObject(const LargeEngine& engine,
 }
 
 StagedDelta Stage(const LargeEngine& engine, const std::vector<std::byte>& object) {
-  const auto header = ParseObjectHeader(object);
-  const auto manifest = ParseObjectManifest(object, *engine.layout);
-  REQUIRE((header.ok() && manifest.ok()));
-  Spool spool({.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty});
-  REQUIRE(spool.Append(object).ok());
-  std::vector<SpooledFrame> frames;
-  for (const FrameEntry& entry : manifest->slices.at(0).frames) {
-    frames.push_back({.slice = RankSlice(0),
-                      .entry = entry,
-                      .spool_offset = header->total_bytes() - header->frames_bytes + entry.offset});
-  }
+  const Spool spool = SpoolOf(object);
+  const Result<FetchedObject> fetched = ParseObject(spool, *engine.layout);
+  REQUIRE(fetched.ok());
   ThreadPool pool(1);
   const std::vector<SliceState> live = {{.kind = SliceState::Kind::kHeld, .digest = kBase}};
-  return StageDelta(*engine.weights, TrainerRank(0), *manifest, frames, spool, live, kPlenty, pool);
+  return StageDelta(*engine.weights, TrainerRank(0), fetched->manifest, fetched->frames, spool,
+                    live, kPlenty, pool);
 }
 
 void CheckCommit(const LargeEngine& engine, const std::vector<uint64_t>& elements) {

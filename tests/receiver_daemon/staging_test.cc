@@ -1,67 +1,11 @@
-#include "receiver_daemon/staging.h"
+#include "receiver_daemon/commit/staging.h"
 
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "tests/receiver_daemon/fake_engine.h"
-#include "tests/receiver_daemon/fake_trainer.h"
+#include "tests/receiver_daemon/staging_case.h"
 
 namespace dws {
-namespace {
-
-constexpr uint64_t kPlenty = uint64_t{1} << 30;
-
-// Several blocks, an odd tail, columns of two trainer ranks, an FP32 tensor, a scalar.
-std::vector<std::shared_ptr<const RankLayout>> Ranks() {
-  const TensorSpec columns{.name = "columns",
-                           .dtype = DType::kBF16,
-                           .shape = {300, 501},
-                           .cut_dim = 1,
-                           .cuts = {100, 350}};
-  return {MakeRankLayout(
-              {{.tensor = {.name = "big", .dtype = DType::kBF16, .shape = {150'001}, .cuts = {}}},
-               {.tensor = columns, .first_slice = 0, .slice_count = 2}}),
-          MakeRankLayout(
-              {{.tensor = columns, .first_slice = 2},
-               {.tensor = {.name = "norm", .dtype = DType::kF32, .shape = {777}, .cuts = {}}},
-               {.tensor = {.name = "scale", .dtype = DType::kF32, .shape = {}, .cuts = {}}}})};
-}
-
-struct Delta {
-  DeltaManifest manifest;
-  std::vector<SpooledFrame> frames;
-  Spool spool;
-};
-
-Delta MakeDelta(const FakeTrainer& trainer, uint32_t rank, uint64_t base, uint64_t version) {
-  const std::vector<std::byte> object = trainer.Object(rank, base, version);
-  const auto header = ParseObjectHeader(object);
-  REQUIRE(header.ok());
-  auto manifest = ParseObjectManifest(object, *trainer.ranks()[rank]);
-  REQUIRE(manifest.ok());
-  Delta delta{
-      .manifest = *std::move(manifest),
-      .frames = {},
-      .spool = Spool({.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty})};
-  REQUIRE(delta.spool.Append(object).ok());
-  for (const SliceDelta& slice : delta.manifest.slices) {
-    for (const FrameEntry& entry : slice.frames) {
-      delta.frames.push_back(
-          {.slice = slice.slice,
-           .entry = entry,
-           .spool_offset = header->total_bytes() - header->frames_bytes + entry.offset});
-    }
-  }
-  return delta;
-}
-
-StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& delta,
-                  const LiveState& live, ThreadPool& pool, uint64_t staging_bytes_max = kPlenty) {
-  return StageDelta(*engine.weights, TrainerRank(rank), delta.manifest, delta.frames, delta.spool,
-                    live.ranks[rank].slices, staging_bytes_max, pool);
-}
-
-}  // namespace
 
 TEST_CASE("staging writes nothing, scattering makes exactly the next version", "[staging]") {
   FakeTrainer trainer(Ranks());

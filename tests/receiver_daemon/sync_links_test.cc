@@ -1,5 +1,5 @@
 // The connections to senders against a sender in this process that cuts, stalls and lies.
-#include "receiver_daemon/sync_links.h"
+#include "receiver_daemon/transfer/sync_links.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -81,6 +81,8 @@ class FakeSender final : public v1::SyncService::Service {
       *down.mutable_announce()->mutable_stream() = ToProto(kStream);
       down.mutable_announce()->set_rank_epoch(1);
       for (const uint64_t version : {4, 5}) down.mutable_announce()->add_versions(version);
+      down.mutable_announce()->set_object_base(4);
+      down.mutable_announce()->set_object(inline_object);
       stream->Write(down);
     }
     return grpc::Status::OK;
@@ -135,6 +137,7 @@ class FakeSender final : public v1::SyncService::Service {
   // Set while nobody calls.
   std::shared_ptr<const RankLayout> layout = OneTensor();
   uint32_t protocol_major = kProtocolMajor;
+  std::string inline_object;  // 4 -> 5, inside the announcement
   std::string object = std::string(950, 'x');
   // What Fetch and FetchFull do, and what they were asked.
   Mutex script;
@@ -241,6 +244,40 @@ TEST_CASE("a sender that falls silent is dropped and tried again", "[sync]") {
   REQUIRE(Eventually([&] { return sender.Heard().size() >= 2; }));
   CHECK(sender.Heard()[1].has_hello());
   receiver.Target();
+}
+
+TEST_CASE("an object that came with its announcement is not fetched", "[fetch]") {
+  FakeSender sender;
+  sender.inline_object = std::string(limits::kInlineObjectBytesMax, 'i');
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  const SyncTarget target = receiver.Target();
+  const auto spool = receiver.Fetch(target);
+  REQUIRE(spool.ok());
+  CHECK(spool->size_bytes() == limits::kInlineObjectBytesMax);
+  std::vector<std::byte> buffer;
+  CHECK(AsText(*spool->Read(7, 3, buffer)) == "iii");
+  // That delta alone: not from another base, not to another version, not of another stream.
+  SyncTarget other = target;
+  other.version = WeightVersion(4);
+  CHECK(receiver.Fetch(other)->size_bytes() == 950);
+  other = target;
+  other.stream.incarnation += 1;
+  CHECK(receiver.Fetch(other)->size_bytes() == 950);
+  const auto from_another_base = receiver.links.FetchObject(
+      target, TrainerRank(0), WeightVersion(3),
+      {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 20});
+  CHECK(from_another_base->size_bytes() == 950);
+  MutexLock lock(sender.script);
+  CHECK(sender.offsets.size() == 3);
+}
+
+TEST_CASE("an object too large for an announcement is fetched all the same", "[fetch]") {
+  FakeSender sender;
+  sender.inline_object = std::string(limits::kInlineObjectBytesMax + 1, 'i');
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  CHECK(receiver.Fetch(receiver.Target())->size_bytes() == 950);
 }
 
 TEST_CASE("a broken transfer goes on where it stopped", "[fetch]") {

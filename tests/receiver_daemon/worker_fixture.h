@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -89,11 +90,22 @@ struct Client {
 
 struct Daemon {
   explicit Daemon(FakeTrainer& trainer_in, MemoryReceiverLedger& ledger_in,
-                  std::function<void(const CommitReport&)> on_commit_in = {})
+                  std::function<void(const CommitReport&)> on_commit_in = {},
+                  uint64_t scrub_bytes_per_second = 0, const GroupPlace& place = {})
       : trainer(trainer_in),
         ledger(ledger_in),
         on_commit(std::move(on_commit_in)),
-        subscription({"sender:1"}, ledger.state().stream(), changed) {}
+        subscription({"sender:1"}, ledger.state().stream(), changed),
+        scrub_rate(scrub_bytes_per_second),
+        group(MakeGroup(place)) {}
+
+  std::unique_ptr<CommitGroup> MakeGroup(const GroupPlace& place) {
+    if (place.group_id.empty()) return nullptr;
+    std::optional<VersionAt> decided;
+    if (const auto& open = ledger.state().decided()) decided = {open->stream, open->version};
+    return std::make_unique<CommitGroup>(place, fmt::format("r{}", place.index), decided, clock,
+                                         changed);
+  }
 
   void Connect() {
     subscription.OnConnect(SenderIndex(0));
@@ -109,10 +121,11 @@ struct Daemon {
     SenderAnnouncement announcement{
         .stream = trainer.stream(), .rank_epoch = RankEpoch(1), .versions = {}};
     for (const uint64_t version : versions) announcement.versions.emplace_back(version);
-    REQUIRE(subscription.OnAnnounce(SenderIndex(0), 1, announcement).ok());
+    REQUIRE(subscription.OnAnnounce(SenderIndex(0), ++nonce, announcement).ok());
   }
 
   FakeTrainer& trainer;
+  uint64_t nonce = 0;
   MemoryReceiverLedger& ledger;
   std::function<void(const CommitReport&)> on_commit;
   RealClock clock;
@@ -122,6 +135,8 @@ struct Daemon {
   EngineRegistry registry{Generation(1), changed};
   OperatorDesk desk{changed};
   std::vector<std::string> readiness;
+  const uint64_t scrub_rate;
+  std::unique_ptr<CommitGroup> group;
   Worker worker{{.subscription = subscription,
                  .registry = registry,
                  .senders = trainer,
@@ -134,10 +149,13 @@ struct Daemon {
                      [this](bool ready, const std::string& reason) {
                        readiness.push_back(ready ? "ready" : reason);
                      },
-                 .on_commit = on_commit},
+                 .on_commit = on_commit,
+                 .pulse = nullptr,
+                 .group = group.get()},
                 {.prepare = {.spool_folder = "/tmp", .staging_bytes_max = 1 << 24},
                  .pause_timeout = std::chrono::seconds(1),
-                 .verify_batch_bytes = 1}};  // a slice at a time
+                 .verify_batch_bytes = 1,  // a slice at a time
+                 .scrub_bytes_per_second = scrub_rate}};
 };
 
 }  // namespace dws

@@ -12,7 +12,8 @@ namespace {
 
 // An engine that runs with version 1.
 struct Running {
-  Running() {
+  explicit Running(uint64_t scrub_bytes_per_second = 0)
+      : daemon(trainer, ledger, {}, scrub_bytes_per_second) {
     daemon.Connect();
     client.Attach(trainer.layouts());
     daemon.Offer({trainer.Publish()});
@@ -38,7 +39,7 @@ struct Running {
 
   FakeTrainer trainer{OneRank()};
   MemoryReceiverLedger ledger;
-  Daemon daemon{trainer, ledger};
+  Daemon daemon;
   Client client{*trainer.layouts(), daemon.registry};
 };
 
@@ -238,6 +239,47 @@ TEST_CASE("while drained nothing is committed, and drift pauses", "[drain]") {
   CHECK(it.daemon.worker.status().last_commit->pause == Duration::zero());  // drift had paused it
   CHECK(it.daemon.worker.status().drain == DrainStage::kNone);
   CHECK(it.daemon.worker.status().ready);
+}
+
+TEST_CASE("the scrub finds a flipped bit by itself, and the next round repairs it", "[scrub]") {
+  Running it(uint64_t{1} << 40);  // all of this memory in one batch, and always due again
+  const uint64_t passes = it.daemon.worker.status().scrub.passes;
+  it.Step();
+  CHECK(it.daemon.worker.status().scrub.passes == passes + 1);
+  CHECK(it.daemon.worker.status().scrub.bytes == (passes + 1) * (140'000 + 4 * 99));
+  CHECK(it.daemon.worker.status().scrub.last_pass_unix_seconds > 1.6e9);
+  CHECK(it.daemon.worker.status().stage == "idle");
+  CHECK_FALSE(it.daemon.worker.busy());
+
+  it.Flip(1);
+  it.trainer.fail_full = UnavailableError("the sender is away");
+  it.Step();
+  CHECK_FALSE(it.daemon.worker.status().ready);
+  CHECK(it.daemon.readiness.back().find("'x'") != std::string::npos);
+  CHECK(it.daemon.worker.status().mismatches.scrub == 1);
+  CHECK(it.daemon.worker.status().mismatches.verify == 0);
+  CHECK(it.daemon.worker.busy());
+  CHECK_FALSE(it.daemon.worker.Step().ok());
+  CHECK(it.client.running == 0);
+  CHECK(it.daemon.worker.status().mismatches.scrub == 1);  // the same drift again: no news
+
+  it.trainer.fail_full = OkStatus();
+  it.Step();
+  CHECK(it.client.running == 1);
+  CHECK(it.client.Holds(it.trainer, 1));
+  CHECK(it.daemon.worker.status().ready);
+}
+
+TEST_CASE("the scrub reads no faster than it is told, and commits go on", "[scrub]") {
+  Running it(1);  // a byte each second: one slice, then nothing for two days
+  for (int i = 0; i < 5; ++i) it.Step();
+  CHECK(it.daemon.worker.status().scrub.bytes == 140'000);
+  CHECK(it.daemon.worker.status().scrub.passes == 0);
+  it.Flip(1);
+  it.daemon.Offer({1, it.trainer.Publish(0)});
+  it.Step();
+  CHECK(it.client.running == 2);
+  CHECK(it.daemon.worker.status().mismatches.scrub == 0);
 }
 
 TEST_CASE("an engine that attaches while drained waits", "[drain]") {

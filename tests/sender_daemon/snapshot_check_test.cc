@@ -4,6 +4,9 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "sender_daemon/capture.h"
+#include "sender_daemon/snapshot_recheck.h"
+#include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/weights.h"
 
 namespace dws {
@@ -50,6 +53,55 @@ TEST_CASE("one flipped bit is found, in its slice", "[snapshot_check]") {
   CHECK(differences[0].version == WeightVersion(4));
   CHECK(differences[0].expected == published->after[1]);
   CHECK(differences[0].found == DigestsOf(state->layout(), SnapshotWeights(*state))[1]);
+}
+
+TEST_CASE("a damaged slice is mended by the next version that brings it", "[snapshot_check]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(1);
+  const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
+  Weights weights = RandomWeights(state->layout(), random);
+  PublishAll(state, pool, 1, weights);
+  state->snapshot->SliceBytes(RankSlice(1))[3] ^= std::byte{0x10};
+  // Nobody has noticed: the steps start from the flipped bit, and the digest is carried on from it.
+  const RetainedVersionPtr wrong = PublishAll(state, pool, 2, weights);
+  CHECK(wrong->nnz == 1);
+  CHECK(wrong->after[1] != DigestsOf(state->layout(), weights)[1]);
+  CHECK(CheckAll(*state).size() == 1);
+  CHECK(CheckAll(*state).size() == 1);  // looking mends nothing
+
+  // A version that does not bring all of the slice cannot mend it.
+  {
+    Capture other(*state->snapshot, pool, WeightVersion(3));
+    REQUIRE(other.Finish().ok());
+  }
+  CHECK(CheckAll(*state).size() == 1);
+
+  Perturb(weights, 0.01, random);
+  const RetainedVersionPtr mended = PublishAll(state, pool, 4, weights);
+  CHECK(mended->after == DigestsOf(state->layout(), weights));
+  CHECK(CheckAll(*state).empty());
+  // The digest before is what receivers have been told: they find out, and take the slice in full.
+  CHECK(mended->manifest.base_version == WeightVersion(3));
+  Perturb(weights, 0.01, random);
+  CHECK(PublishAll(state, pool, 5, weights)->after == DigestsOf(state->layout(), weights));
+}
+
+TEST_CASE("a refused slice is looked at, and only what is damaged is counted", "[snapshot_check]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(1);
+  const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
+  Weights weights = RandomWeights(state->layout(), random);
+  PublishAll(state, pool, 1, weights);
+  state->snapshot->SliceBytes(RankSlice(1))[3] ^= std::byte{0x10};
+  std::atomic<int> damaged{0};
+  SnapshotRecheck recheck([&damaged] { ++damaged; });
+  recheck.Ask(state, {RankSlice(0), RankSlice(1), RankSlice(1), RankSlice(1'000'000)});
+  REQUIRE(Eventually([&damaged] { return damaged.load() == 1; }));
+  Perturb(weights, 0.01, random);
+  CHECK(PublishAll(state, pool, 2, weights)->after == DigestsOf(state->layout(), weights));
+  recheck.Stop();
+  recheck.Ask(state, {RankSlice(0)});
+  CHECK(damaged.load() == 1);
 }
 
 TEST_CASE("without a version there is nothing to compare", "[snapshot_check]") {

@@ -17,16 +17,18 @@ constexpr uint64_t kBytesMax = uint64_t{256} << 20;
 constexpr Bar kBar = AtLeast(0.3);
 constexpr Duration kReadTimeout = std::chrono::seconds(10);
 
-Result<std::vector<FullFrame>> ReadFull(const SenderSide& sender) {
+// Calls take(frame) for every frame of the newest version: as the sender makes them, a few at a
+// time.
+template <typename Take>
+Status ReadFull(const SenderSide& sender, const Take& take) {
   std::vector<RankSlice> slices;
   for (uint32_t s = 0; s < sender.state()->layout().slice_count(); ++s) slices.emplace_back(s);
   FullReader reader(sender.state()->snapshot, sender.state()->log,
                     *sender.state()->snapshot->version(), std::move(slices));
-  std::vector<FullFrame> all;
   while (true) {
-    DWS_ASSIGN_OR_RETURN(std::vector<FullFrame> frames, reader.Next(kReadTimeout));
-    if (frames.empty()) return all;
-    std::move(frames.begin(), frames.end(), std::back_inserter(all));
+    DWS_ASSIGN_OR_RETURN(const std::vector<FullFrame> frames, reader.Next(kReadTimeout));
+    if (frames.empty()) return OkStatus();
+    for (const FullFrame& frame : frames) DWS_RETURN_IF_ERROR(take(frame));
   }
 }
 
@@ -54,22 +56,23 @@ Status BenchFullTensors(const Options& options, Report& report) {
   workload.FillBefore(sender->weights());
   ThreadPool pool(0);
   sender->Capture(pool);
-  DWS_ASSIGN_OR_RETURN(const std::vector<FullFrame> frames, ReadFull(*sender));
   DWS_ASSIGN_OR_RETURN(const auto receiver, ReceiverSide::Create(workload.placement()));
-  DWS_RETURN_IF_ERROR(receiver->ReceiveFull(frames));
+  receiver->BeginFull();
+  DWS_RETURN_IF_ERROR(
+      ReadFull(*sender, [&](const FullFrame& frame) { return receiver->ReceiveFull(frame); }));
   DWS_ASSIGN_OR_RETURN(const CreatedRegion copy,
                        CreateHostRegion("bench-copy", workload.placement().size_bytes));
 
   Status status;
-  std::vector<FullFrame> read;
+  uint64_t frame_bytes = 0;
   const std::vector<Contender> contenders = {
       {.run =
            [&] {
-             Result<std::vector<FullFrame>> result = ReadFull(*sender);
-             if (result.ok()) read = *std::move(result);
-             status.Update(result.status());
-           },
-       .prepare = [&] { read.clear(); }},
+             status.Update(ReadFull(*sender, [&](const FullFrame& frame) {
+               frame_bytes += frame.bytes.size();
+               return OkStatus();
+             }));
+           }},
       {.run = [&] { status.Update(receiver->WriteFull(pool)); }},
       {.run = [&] { CopyStream(copy.region.mutable_bytes(), sender->source_bytes(), pool); }}};
   const std::vector<double> seconds = MedianSeconds(contenders, options.rounds);

@@ -62,15 +62,15 @@ void ReceiverSide::Scatter(const StagedWrites& writes, ThreadPool& pool) {
   pool.ParallelFor(shares, [&](size_t index, size_t) { writes.ScatterShare(index, shares); });
 }
 
-Status ReceiverSide::ReceiveFull(std::span<const FullFrame> frames) {
+void ReceiverSide::BeginFull() {
   spool_ = NewSpool();
   object_ = {};
-  for (const FullFrame& frame : frames) {
-    object_.frames.push_back(
-        {.slice = frame.slice, .entry = frame.entry, .spool_offset = spool_->size_bytes()});
-    DWS_RETURN_IF_ERROR(spool_->Append(frame.bytes));
-  }
-  return OkStatus();
+}
+
+Status ReceiverSide::ReceiveFull(const FullFrame& frame) {
+  object_.frames.push_back(
+      {.slice = frame.slice, .entry = frame.entry, .spool_offset = spool_->size_bytes()});
+  return spool_->Append(frame.bytes);
 }
 
 Status ReceiverSide::WriteFull(ThreadPool& pool) const {

@@ -11,8 +11,8 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
-#include "receiver_daemon/fetched_object.h"
-#include "receiver_daemon/staging.h"
+#include "receiver_daemon/commit/staging.h"
+#include "receiver_daemon/transfer/fetched_object.h"
 #include "sender_daemon/full_reader.h"
 #include "tools/bench/workload.h"
 
@@ -34,8 +34,9 @@ class ReceiverSide {
   // Writes what was staged, shared out as the commit does.
   static void Scatter(const StagedWrites& writes, ThreadPool& pool);
 
-  // Takes full tensors in, and writes them as a repair does.
-  Status ReceiveFull(std::span<const FullFrame> frames);
+  // Takes full tensors in, frame by frame after BeginFull, and writes them as a repair does.
+  void BeginFull();
+  Status ReceiveFull(const FullFrame& frame);
   Status WriteFull(ThreadPool& pool) const;
 
  private:

@@ -50,7 +50,7 @@ class SenderSide {
 
 // The smaller of a version's objects: what a link of profile wan gets.
 inline const std::vector<std::byte>& SmallestObject(const RetainedVersion& version) {
-  return version.split_object.empty() ? version.object : version.split_object;
+  return version.other_object.empty() ? version.object : version.other_object;
 }
 
 }  // namespace dws::bench

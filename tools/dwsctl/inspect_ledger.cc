@@ -47,6 +47,11 @@ Facts FactsOf(const ReceiverLedgerState& state) {
                                    "has compared it",
                                    state.open_intent()->target.value()));
   }
+  if (state.decided().has_value()) {
+    facts.emplace_back("group's decision", fmt::format("version {} of stream {}, not settled",
+                                                       state.decided()->version.value(),
+                                                       ToString(state.decided()->stream)));
+  }
   return facts;
 }
 

@@ -15,16 +15,6 @@ constexpr size_t kNameColumns = 20;
 constexpr size_t kIndent = 2;
 constexpr size_t kErrorLinesMax = 4;
 
-// "    rollout-1: connection refused", under the table whose rows have no room for it.
-std::string ErrorLine(std::string_view name, std::string_view error, size_t columns) {
-  if (error.empty()) return "";
-  const std::string line = fmt::format("{}: {}", Printable(name, kNameColumns), error);
-  const size_t indent = 2 * kIndent;
-  return fmt::format("{:{}}{}\n", "", indent,
-                     Wrapped(line, std::max<size_t>(columns, 30) - indent - kIndent, kErrorLinesMax,
-                             indent + kIndent));
-}
-
 uint64_t Behind(uint64_t newest, uint64_t version) {
   return newest > version ? newest - version : 0;
 }
@@ -32,6 +22,15 @@ uint64_t Behind(uint64_t newest, uint64_t version) {
 std::string Count(uint64_t count) { return fmt::format("{}", count); }
 
 }  // namespace
+
+std::string FormatErrorLine(std::string_view name, std::string_view error, size_t columns) {
+  if (error.empty()) return "";
+  const std::string line = fmt::format("{}: {}", Printable(name, kNameColumns), error);
+  const size_t indent = 2 * kIndent;
+  return fmt::format("{:{}}{}\n", "", indent,
+                     Wrapped(line, std::max<size_t>(columns, 30) - indent - kIndent, kErrorLinesMax,
+                             indent + kIndent));
+}
 
 std::string FormatVersionTable(const v1::SenderStatus& sender, size_t shown) {
   std::vector<std::vector<std::string>> rows;
@@ -71,7 +70,7 @@ std::string FormatReceiverTable(const v1::SenderStatus& sender, size_t columns) 
                     Count(Behind(sender.newest_version(), receiver.committed_version())),
                     FormatVersion(receiver.staged_version()), FormatBytes(receiver.fetched_bytes()),
                     FormatSeconds(receiver.pause_seconds()), Count(receiver.nacks())});
-    errors += ErrorLine(receiver.receiver_id(), receiver.last_error(), columns);
+    errors += FormatErrorLine(receiver.receiver_id(), receiver.last_error(), columns);
   }
   return FormatTable({{.title = "receiver", .left = true},
                       {.title = "state", .left = true},
@@ -93,7 +92,7 @@ std::string FormatSenderTable(const v1::ReceiverStatus& receiver, size_t columns
     rows.push_back({Printable(sender.address(), kNameColumns + 12),
                     sender.connected() ? "connected" : "not connected",
                     Count(sender.trainer_rank()), FormatVersion(sender.newest_version())});
-    errors += ErrorLine(sender.address(), sender.last_error(), columns);
+    errors += FormatErrorLine(sender.address(), sender.last_error(), columns);
   }
   return FormatTable({{.title = "sender", .left = true},
                       {.title = "state", .left = true},

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tools/dwsctl/printable.h"
 #include "tools/dwsctl/text_table.h"
 
@@ -102,11 +104,23 @@ std::string FormatEngine(const v1::ReceiverStatus& receiver) {
                      rows, kIndent);
 }
 
-std::string FormatReceiver(const v1::ReceiverStatus& receiver, size_t columns) {
+std::string FormatScrub(const v1::ReceiverStatus& receiver, double now_unix_seconds) {
+  if (receiver.scrub_bytes_per_second_max() == 0) return "off";
+  const std::string rate = FormatBytes(receiver.scrub_bytes_per_second_max()) + "/s";
+  if (receiver.scrub_passes() == 0) return rate + ", no full pass yet";
+  const double age = std::max(0.0, now_unix_seconds - receiver.scrub_last_pass_unix_seconds());
+  return fmt::format("{}, {} full passes, the last {} ago", rate, receiver.scrub_passes(),
+                     FormatSeconds(age));
+}
+
+std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_seconds,
+                           size_t columns) {
   const std::string staging =
       OfMax(FormatBytes(receiver.staging_bytes()), FormatBytes(receiver.staging_bytes_max()),
             receiver.staging_bytes_max() > 0);
+  const bool grouped = receiver.has_group();
   return FormatKeyLine("receiver", receiver.receiver_id(), columns) +
+         (grouped ? FormatKeyLine("group", FormatGroup(receiver.group()), columns) : "") +
          FormatKeyLine("stream", FormatStream(receiver.stream()), columns) +
          FormatKeyLine(
              "committed",
@@ -120,8 +134,10 @@ std::string FormatReceiver(const v1::ReceiverStatus& receiver, size_t columns) {
                        columns) +
          FormatKeyLine("pause", FormatSeconds(receiver.last_pause_seconds()) + " (last)", columns) +
          FormatLastCommit(receiver, columns) +
-         FormatKeyLine("memory", "staging " + staging, columns) + "\n" +
-         FormatSenderTable(receiver, columns) + "\n" + FormatEngine(receiver);
+         FormatKeyLine("memory", "staging " + staging, columns) +
+         FormatKeyLine("scrub", FormatScrub(receiver, now_unix_seconds), columns) + "\n" +
+         FormatSenderTable(receiver, columns) + "\n" + FormatEngine(receiver) +
+         (grouped ? FormatGroupTable(receiver.group(), columns) : "");
 }
 
 }  // namespace
@@ -151,7 +167,7 @@ std::string FormatStatus(const v1::StatusReply& status, size_t columns) {
     case v1::StatusReply::kSender:
       return text + FormatSender(status.sender(), columns);
     case v1::StatusReply::kReceiver:
-      return text + FormatReceiver(status.receiver(), columns);
+      return text + FormatReceiver(status.receiver(), status.unix_seconds(), columns);
     case v1::StatusReply::ROLE_NOT_SET:
       break;
   }

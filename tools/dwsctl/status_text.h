@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "proto/admin.pb.h"
 
@@ -27,6 +28,14 @@ std::string FormatReceiverTable(const v1::SenderStatus& sender, size_t columns);
 std::string FormatVersionTable(const v1::SenderStatus& sender, size_t shown);
 // The senders of a receiver; what their last errors were below.
 std::string FormatSenderTable(const v1::ReceiverStatus& receiver, size_t columns);
+// "    rollout-1: connection refused", under a table whose rows have no room for it; "" without
+// one.
+std::string FormatErrorLine(std::string_view name, std::string_view error, size_t columns);
+// The commit group that a receiver is in: "engine-3, member 1 of 4, staged; leader a:7710
+// connected".
+std::string FormatGroup(const v1::GroupStatus& group);
+// Its members, as their leader sees them; what their last errors were below.
+std::string FormatGroupTable(const v1::GroupStatus& group, size_t columns);
 // What is in flight: "129, fetching, 45 % of 1.2 MiB", "nothing in flight".
 std::string FormatTarget(const v1::ReceiverStatus& receiver);
 // What the last commit brought and how long it took; "" before the first.

@@ -37,6 +37,7 @@ _GRPC_USERS = (
     "sender_daemon/",
     "tests/",
     "tools/bazel/debian/",
+    "tools/bench/control_plane/",
     "tools/dwsctl/",
 )
 # What a header's name matches, and where it may be included.

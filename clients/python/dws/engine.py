@@ -62,7 +62,8 @@ class Engine:
     def __init__(self, socket: str, engine_rank: int = 0, world_size: int = 1) -> None:
         """Args:
           socket: the receiver's --socket.
-          engine_rank, world_size: of this engine (tensor-parallel ranks, say).
+          engine_rank, world_size: of this engine (tensor-parallel ranks, say); of an engine over
+            several hosts, of its ranks on this host, from 0.
 
         Raises:
           InvalidArgumentError: the rank does not fit.

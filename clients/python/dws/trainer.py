@@ -118,7 +118,7 @@ class Trainer:
         self,
         tensors: Tensors,
         bucket_bytes: int = 64 << 20,
-        bucket_count: int = 4,
+        bucket_count: int = 3,
         shards: Optional[ShardRanges] = None,
         cuts: Optional[Cuts] = None,
     ) -> None:

@@ -1,7 +1,10 @@
-// Two steps for each run of lines, so that branches depend little on the data:
-//   1. compare: a line of `after` is loaded once and kept, with which of its words differ
-//   2. extract: of each line that differs, changed words and elements are compressed to the front
-#include "common/base/bytes.h"
+// Two steps for each run of lines, so that no branch depends on the data but the end of a step:
+//   1. compare: each line of `after`, loaded once, is stored behind those that differ so far; one
+//      that does not differ is overwritten by the next
+//   2. extract: of the lines that differ, changed words and elements are compressed to the front
+// Nothing is prefetched: the processor sees both streams coming, and whatever was asked for besides
+// (either stream or both, 512 bytes to 8 KiB ahead) made it wait: a third of the speed. Short runs
+// let it run ahead in memory while lines are extracted; runs of 256 lines cost a third as well.
 #include "common/base/intrinsics.h"
 #include "common/delta/kernels/diff_lines.h"
 
@@ -11,47 +14,26 @@ namespace dws::kernels {
 namespace {
 
 constexpr uint32_t kRunLines = 64;
-constexpr uint32_t kGroupLines = 4;
-// Only `before` is prefetched, and not far: the processor sees two streams coming by itself, and
-// more requests than it has room for make it wait (measured: both streams, 1 KiB ahead, cost a
-// tenth of the speed on pages of 4 KiB and a fifth on huge ones).
-constexpr size_t kPrefetchBytes = 512;
 
-// Lines of `after` as they were when they were compared.
+// Lines of `after` that differ, and their numbers in the run; there is room for one that does not.
 struct Run {
-  alignas(kLineBytes) std::byte lines[kRunLines * kLineBytes];
-  alignas(kLineBytes) uint8_t changed[kRunLines] = {};  // which words of a line
+  alignas(kLineBytes) std::byte lines[(kRunLines + 1) * kLineBytes];
+  uint8_t numbers[kRunLines + 1];
 };
 
-// Keeps line number `i` of `after`. Returns which of its words differ.
-DWS_TARGET_AVX512 inline uint32_t CompareLine(const std::byte* before, const std::byte* after,
-                                              uint32_t i, Run& run) {
-  const size_t at = size_t{i} * kLineBytes;
-  const __m512i line = _mm512_loadu_si512(after + at);
-  _mm512_store_si512(run.lines + at, line);
-  return _mm512_cmpneq_epi64_mask(_mm512_loadu_si512(before + at), line);
-}
-
-// Returns which lines differ.
-DWS_TARGET_AVX512 inline uint64_t Compare(const std::byte* before, const std::byte* after,
+// Returns how many lines differ.
+DWS_TARGET_AVX512 inline uint32_t Compare(const std::byte* before, const std::byte* after,
                                           uint32_t line_count, Run& run) {
-  uint32_t i = 0;
-  for (; i + kGroupLines <= line_count; i += kGroupLines) {
-    const std::byte* const ahead = before + size_t{i} * kLineBytes + kPrefetchBytes;
-    for (uint32_t j = 0; j < kGroupLines; ++j) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + size_t{j} * kLineBytes), _MM_HINT_T0);
-    }
-    const uint32_t group =
-        CompareLine(before, after, i, run) | CompareLine(before, after, i + 1, run) << 8 |
-        CompareLine(before, after, i + 2, run) << 16 | CompareLine(before, after, i + 3, run) << 24;
-    StoreLe(reinterpret_cast<std::byte*>(run.changed + i), group);
+  uint32_t found = 0;
+#pragma GCC unroll 4
+  for (uint32_t i = 0; i < line_count; ++i) {
+    const size_t at = size_t{i} * kLineBytes;
+    const __m512i line = _mm512_loadu_si512(after + at);
+    _mm512_store_si512(run.lines + size_t{found} * kLineBytes, line);
+    run.numbers[found] = static_cast<uint8_t>(i);
+    found += _mm512_cmpneq_epi64_mask(_mm512_loadu_si512(before + at), line) != 0 ? 1 : 0;
   }
-  for (; i < line_count; ++i) {
-    run.changed[i] = static_cast<uint8_t>(CompareLine(before, after, i, run));
-  }
-  const __m512i changed = _mm512_load_si512(run.changed);
-  const uint64_t differs = _mm512_test_epi8_mask(changed, changed);
-  return line_count == kRunLines ? differs : differs & ((uint64_t{1} << line_count) - 1);
+  return found;
 }
 
 // Stores the first `count` of 32 numbers of 16 bits as 64 bits each.
@@ -185,14 +167,14 @@ DWS_TARGET_AVX512 void DiffRun(const LineRun& lines, DiffArrays& result) {
   Run run;
   for (uint32_t begin = 0; begin < lines.count; begin += kRunLines) {
     const std::byte* const before = lines.before + size_t{begin} * kLineBytes;
-    uint64_t changed =
-        Compare(before, lines.after + size_t{begin} * kLineBytes,
-                lines.count - begin < kRunLines ? lines.count - begin : kRunLines, run);
-    for (; changed != 0; changed &= changed - 1) {
-      const uint32_t i = static_cast<uint32_t>(__builtin_ctzll(changed));
+    const uint32_t left = lines.count - begin;
+    const uint32_t changed = Compare(before, lines.after + size_t{begin} * kLineBytes,
+                                     left < kRunLines ? left : kRunLines, run);
+    for (uint32_t i = 0; i < changed; ++i) {
+      const uint32_t number = run.numbers[i];
       const __m512i new_line = _mm512_load_si512(run.lines + size_t{i} * kLineBytes);
-      const __m512i old_line = _mm512_loadu_si512(before + size_t{i} * kLineBytes);
-      const uint32_t line = lines.first + begin + i;
+      const __m512i old_line = _mm512_loadu_si512(before + size_t{number} * kLineBytes);
+      const uint32_t line = lines.first + begin + number;
       AppendWords(old_line, new_line, line, found);
       Elements::Append(old_line, new_line, line, found);
     }

@@ -199,7 +199,7 @@ std::optional<std::string> Config::Set(Setting& setting, const std::vector<std::
     static_cast<void>(Assign(*setting.option, setting.values));  // what held before
     return wrong;
   }
-  setting.values = setting.option->results();
+  setting.values = AssignedValues(*setting.option);
   setting.source = source;
   return std::nullopt;
 }

@@ -129,6 +129,16 @@ std::optional<std::string> Assign(CLI::Option& option, const std::vector<std::st
   }
 }
 
+std::vector<std::string> AssignedValues(const CLI::Option& option) {
+  std::vector<std::string> values = option.results();
+  if (!IsSwitch(option)) return values;
+  // CLI11 also takes yes, on and 1.
+  for (std::string& value : values) {
+    value = CLI::detail::to_flag_value(value) > 0 ? "true" : "false";
+  }
+  return values;
+}
+
 std::string TomlValue(const CLI::Option& option, const std::vector<std::string>& values) {
   const OptionType type = TypeOf(option);
   std::vector<std::string> written;

@@ -29,6 +29,9 @@ std::optional<std::string> WrongType(const CLI::Option& option, const ConfigEntr
 // Converts, checks and stores. In words what is wrong, or nullopt.
 std::optional<std::string> Assign(CLI::Option& option, const std::vector<std::string>& values);
 
+// What Assign stored, as the file would say it: a switch is "true" or "false".
+std::vector<std::string> AssignedValues(const CLI::Option& option);
+
 // "7", "true", "\"text\"" or "[\"a\", \"b\"]".
 std::string TomlValue(const CLI::Option& option, const std::vector<std::string>& values);
 

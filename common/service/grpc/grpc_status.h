@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -16,7 +17,7 @@ inline grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
   std::string message(Message(status));
   if (message.size() > limits::kErrorBytesMax) {
-    message = message.substr(0, limits::kErrorBytesMax) + " ... (shortened)";
+    message = std::string(Utf8Prefix(message, limits::kErrorBytesMax)) + " ... (shortened)";
   }
   return {static_cast<grpc::StatusCode>(status.code()), std::move(message)};
 }

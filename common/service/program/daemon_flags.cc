@@ -30,9 +30,10 @@ void AddDaemonFlags(CLI::App& app, DaemonFlags& flags) {
   app.add_option("--config", flags.config, "TOML file with any of these options as keys")
       ->type_name("FILE")
       ->configurable(false);
-  app.add_flag("--check-config", flags.check_config,
-               "Print the effective configuration and every mistake, start nothing; exit status 2 "
-               "when there is one")
+  app.add_flag(
+         "--check-config", flags.check_config,
+         "Print the effective configuration and every mistake, start nothing and open nothing "
+         "that it names; exit status 2 when there is one")
       ->configurable(false);
   app.add_option("--log-level", flags.log_level, "The least that is logged; SIGHUP reads it again")
       ->check(CLI::IsMember(std::vector<std::string>{"debug", "info", "warning", "error"}))
@@ -67,8 +68,8 @@ CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::st
     profile = *ProfileChoiceNamed(text);  // one of those checked
   };
   return app.add_option_function<std::string>("--profile", take, help)
-      ->check(CLI::IsMember({"auto", "fast", "wan"}).description(""))
-      ->type_name("auto|fast|wan")
+      ->check(CLI::IsMember({"auto", "fast", "wan", "direct"}).description(""))
+      ->type_name("auto|fast|wan|direct")
       ->default_str(std::string(ToString(profile)));
 }
 

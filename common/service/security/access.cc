@@ -14,6 +14,7 @@ constexpr std::array kTable = {
     MethodAccess{"/dws.v1.SyncService/Describe", CallAccess::kReceive},
     MethodAccess{"/dws.v1.SyncService/Fetch", CallAccess::kReceive},
     MethodAccess{"/dws.v1.SyncService/FetchFull", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.GroupService/Join", CallAccess::kReceive},
     MethodAccess{"/dws.v1.AdminService/Status", CallAccess::kAnyRole},
     MethodAccess{"/dws.v1.AdminService/Watch", CallAccess::kAnyRole},
     MethodAccess{"/dws.v1.AdminService/Verify", CallAccess::kOperate},
@@ -97,6 +98,14 @@ Status CheckPeer(const Peer& peer, const Identity& wanted, std::string_view clai
   }
   return PermissionDenied(fmt::format("{} needs a certificate with {}, the one shown has {}", claim,
                                       ToUri(wanted), Describe(peer.identities)));
+}
+
+Status CheckPeerRole(const Peer& peer, std::string_view job_id, Role role, std::string_view claim) {
+  if (!peer.verified || Has(peer.identities, job_id, role)) return OkStatus();
+  return PermissionDenied(
+      fmt::format("{} needs a certificate with role {} of job '{}', the one "
+                  "shown has {}",
+                  claim, ToString(role), job_id, Describe(peer.identities)));
 }
 
 }  // namespace dws

@@ -42,4 +42,7 @@ Status CheckMethod(std::string_view path, std::string_view job_id,
 // says: "receiver 'a'".
 Status CheckPeer(const Peer& peer, const Identity& wanted, std::string_view claim);
 
+// As CheckPeer, for any identity that has `role` in the job.
+Status CheckPeerRole(const Peer& peer, std::string_view job_id, Role role, std::string_view claim);
+
 }  // namespace dws

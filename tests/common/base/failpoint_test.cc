@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <string>
 
 namespace dws {
 namespace {
@@ -18,13 +19,15 @@ Status Work() {
 TEST_CASE("a failpoint that is not armed does nothing", "[failpoint]") {
   ::unsetenv("DWS_FAILPOINT");
   CHECK(Work().ok());
-  ::setenv("DWS_FAILPOINT", "test.workshop:error,test.wor:kill", 1);
+  ::setenv("DWS_FAILPOINT", "file.replace.after_rename:error,sender.full.after_frame:kill", 1);
   CHECK(Work().ok());
 }
 
 TEST_CASE("a failpoint armed with error fails its function", "[failpoint]") {
-  ::setenv("DWS_FAILPOINT", "test.other:kill,test.work:error", 1);
+  ::setenv("DWS_FAILPOINT", "sender.full.after_frame:kill,test.work:error@2", 1);
+  CHECK(Work().ok());
   CHECK(Work().code() == absl::StatusCode::kInternal);
+  CHECK(Work().ok());
 }
 
 TEST_CASE("a failpoint armed with kill ends the process as a power cut would", "[failpoint]") {
@@ -42,8 +45,11 @@ TEST_CASE("a failpoint armed with kill ends the process as a power cut would", "
 }
 
 TEST_CASE("the last of two entries for one failpoint counts", "[failpoint]") {
-  CHECK(FindFailpoint("a:kill,a:error", "a") == FailpointAction::kError);
-  CHECK(FindFailpoint("", "a") == FailpointAction::kNone);
+  const std::string armed = "test.work:kill@7,test.work:error";
+  CHECK(FindFailpoint(armed, "test.work").action == FailpointAction::kError);
+  CHECK(FindFailpoint(armed, "test.work").at == 0);
+  CHECK(FindFailpoint("test.work:kill@7", "test.work").at == 7);
+  CHECK(FindFailpoint("", "test.work").action == FailpointAction::kNone);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace dws {
 namespace {
@@ -35,6 +36,14 @@ TEST_CASE("overlong forms, surrogates and what lies above Unicode are no UTF-8",
        {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xED\xA0\x80", "\xED\xBF\xBF",
         "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\x80", "\xFF", "\xC3("}) {
     CHECK(FirstUtf8Character(bytes).size_bytes == 0);
+  }
+}
+
+TEST_CASE("a text is shortened between characters, never inside one", "[utf8]") {
+  const std::string text = "a\u00e4\u20ac\U0001f600";  // of 1, 2, 3 and 4 bytes
+  const std::vector<size_t> sizes = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 10};
+  for (size_t bytes_max = 0; bytes_max < sizes.size(); ++bytes_max) {
+    CHECK(Utf8Prefix(text, bytes_max) == text.substr(0, sizes[bytes_max]));
   }
 }
 

@@ -31,7 +31,7 @@ size_t RoundTrip(DType dtype, const Bytes& before, const Bytes& after,
 
   const uint32_t element_count = static_cast<uint32_t>(before.size() / ElementBytes(dtype));
   DecodedBlock decoded;
-  const Status status = DecodeBlock(dtype, element_count, samples::View(block), decoded);
+  const Status status = DecodeBlock(dtype, element_count, ViewOf(block), decoded);
   INFO(ToString(status));
   REQUIRE(status.ok());
   Bytes state = before;

@@ -45,7 +45,7 @@ EncodedBlock Split(DType dtype, const Bytes& before, const Bytes& after, const C
 Status Decode(DType dtype, const Bytes& before, const EncodedBlock& block, const ClassTable& table,
               DecodedBlock& decoded) {
   return DecodeBlock(dtype, static_cast<uint32_t>(before.size() / ElementBytes(dtype)),
-                     samples::View(block), decoded, {.classes = &table, .before = before});
+                     ViewOf(block), decoded, {.classes = &table, .before = before});
 }
 
 void RoundTrip(DType dtype, const Bytes& before, const Bytes& after, const ClassTable& table,
@@ -194,7 +194,7 @@ TEST_CASE("class-split: needs a table that fits, and the old block", "[delta]") 
   const ClassTable table{.thresholds = {100, 140}, .threshold_count = 2};
   const EncodedBlock block = Split(DType::kBF16, before, after, table, changes, scratch);
   const auto code = [&](DType dtype, uint32_t elements, const BlockBase& base) {
-    return DecodeBlock(dtype, elements, samples::View(block), decoded, base).code();
+    return DecodeBlock(dtype, elements, ViewOf(block), decoded, base).code();
   };
   CHECK(code(DType::kBF16, 1000, {.classes = &table, .before = before}) == absl::StatusCode::kOk);
   CHECK(code(DType::kBF16, 1000, {.before = before}) == absl::StatusCode::kDataLoss);

@@ -69,7 +69,7 @@ TEST_CASE("every truncation of every payload is an error", "[delta]") {
   DecodedBlock decoded;
   for (const Sample& sample : EveryMode(random)) {
     INFO(ToString(sample.block.mode) << " of " << ToString(sample.dtype));
-    EncodedBlockView view = samples::View(sample.block);
+    EncodedBlockView view = ViewOf(sample.block);
     const size_t step = 1 + sample.block.payload.size() / 300;
     for (size_t size = 0; size < sample.block.payload.size(); size += step) {
       view.payload = ByteSpan(sample.block.payload).first(size);
@@ -100,7 +100,7 @@ TEST_CASE("damaged payloads, counts and parameters are errors or decode inside t
       if (random.Chance(0.3)) block.payload.resize(random.Below(block.payload.size() + 9));
       const uint32_t elements =
           random.Chance(0.3) ? 1 + static_cast<uint32_t>(random.Below(4000)) : 3000;
-      const Status status = DecodeBlock(sample.dtype, elements, samples::View(block), decoded);
+      const Status status = DecodeBlock(sample.dtype, elements, ViewOf(block), decoded);
       if (status.ok()) {
         CheckApplies(sample.dtype, elements, decoded);
       } else {

@@ -76,7 +76,7 @@ TEST_CASE("composed steps are the same as steps applied one after the other", "[
       const EncodedBlock direct = EncodeBlock(dtype, both, v3, {});
       REQUIRE(block.payload == direct.payload);
       DecodedBlock decoded;
-      REQUIRE(DecodeBlock(dtype, elements, samples::View(block), decoded).ok());
+      REQUIRE(DecodeBlock(dtype, elements, ViewOf(block), decoded).ok());
       Bytes state = v1;
       ApplyBlock(dtype, decoded, state);
       REQUIRE(state == v3);

@@ -85,6 +85,44 @@ TEST_CASE("a manifest of more slices or frames than a layout has is refused befo
   REQUIRE(Message(many_frames.status()).find("frames") != std::string_view::npos);
 }
 
+TEST_CASE("a manifest with fields that it does not have is refused before it is parsed",
+          "[delta]") {
+  // Each would be kept, as fifty times its bytes where it is a group.
+  const auto in = [](std::vector<uint8_t> outer, std::vector<uint8_t> unknown, size_t times) {
+    Bytes inner;
+    for (size_t i = 0; i < times; ++i) {
+      for (const uint8_t byte : unknown) inner.push_back(static_cast<std::byte>(byte));
+    }
+    for (auto tag = outer.rbegin(); tag != outer.rend(); ++tag) {
+      REQUIRE(inner.size() < 128);
+      inner.insert(inner.begin(), {std::byte{*tag}, static_cast<std::byte>(inner.size())});
+    }
+    return DeserializeManifest(inner).status();
+  };
+  constexpr uint8_t kStream = 0x0A, kSlice = 0x32, kBefore = 0x1A, kFrame = 0x2A;
+  const std::vector<std::vector<uint8_t>> outers = {
+      {}, {kStream}, {kSlice}, {kSlice, kBefore}, {kSlice, kFrame}};
+  const std::vector<std::vector<uint8_t>> unknowns = {
+      {0x78, 1},           // 15 as a varint
+      {0x7B, 0x7C},        // 15 as a group
+      {0x7A, 1, 0xFF},     // 15 as bytes
+      {0x0D, 1, 2, 3, 4},  // 1 as four bytes: nowhere is it that
+  };
+  for (const auto& outer : outers) {
+    for (const auto& unknown : unknowns) {
+      for (const size_t times : {1, 20}) {
+        const Status status = in(outer, unknown, times);
+        INFO(ToString(status));
+        REQUIRE(absl::IsDataLoss(status));
+        REQUIRE(Message(status).find("no DeltaManifest") == std::string_view::npos);  // not parsed
+      }
+    }
+  }
+  const Status cut_off = in({}, {kStream, 9, 0x11}, 1);
+  REQUIRE(absl::IsDataLoss(cut_off));
+  REQUIRE(Message(cut_off).find("is cut off") != std::string_view::npos);
+}
+
 TEST_CASE("an object brings every slice from its base to the new version", "[delta]") {
   const uint64_t seed = samples::TestSeed();
   Random random(seed);

@@ -157,15 +157,19 @@ DeltaManifest Identity(const RankLayout& layout, const Encoding& encoding, uint6
 }
 
 Bytes SealObject(const RankLayout& layout, const Encoding& encoding, uint64_t base) {
+  return SealObject(encoding, Identity(layout, encoding, base));
+}
+
+Bytes SealObject(const Encoding& encoding, DeltaManifest identity) {
   std::vector<SliceBlocks> slices;
-  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+  for (uint32_t s = 0; s < encoding.blocks.size(); ++s) {
     slices.push_back({.slice = RankSlice(s),
                       .before = encoding.before[s],
                       .after = encoding.after[s],
                       .blocks = encoding.blocks[s],
                       .classes = encoding.classes.empty() ? std::nullopt : encoding.classes[s]});
   }
-  return BuildObject(Identity(layout, encoding, base), slices);
+  return BuildObject(std::move(identity), slices);
 }
 
 Status ApplyObject(ByteSpan object, const RankLayout& layout, bool compare_base, State& state) {

@@ -48,6 +48,7 @@ void SplitWhereSmaller(const RankLayout& layout, const State& before, const Stat
 DeltaManifest Identity(const RankLayout& layout, const Encoding& encoding, uint64_t base);
 
 Bytes SealObject(const RankLayout& layout, const Encoding& encoding, uint64_t base);
+Bytes SealObject(const Encoding& encoding, DeltaManifest identity);
 
 // Checks everything that can be checked and brings `state` to the object's version. Digests before
 // are compared when `compare_base`. DATA_LOSS also when a digest differs.

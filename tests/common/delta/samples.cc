@@ -98,11 +98,4 @@ std::vector<Hostile> HostilePairs(Random& random, DType dtype, uint32_t element_
           {"small steps and one outlier", zeros, one_outlier}};
 }
 
-EncodedBlockView View(const EncodedBlock& block) {
-  return {.mode = block.mode,
-          .nnz = block.nnz,
-          .parameters = block.parameters,
-          .payload = block.payload};
-}
-
 }  // namespace dws::samples

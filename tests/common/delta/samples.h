@@ -50,6 +50,4 @@ struct Hostile {
 };
 std::vector<Hostile> HostilePairs(Random& random, DType dtype, uint32_t element_count);
 
-EncodedBlockView View(const EncodedBlock& block);
-
 }  // namespace dws::samples

@@ -30,19 +30,23 @@ TEST_CASE("records have the bytes that LEDGER.md says", "[ledger]") {
                                              .generation = Generation(6)};
   const ReceiverRecord committed = VersionCommitted{.stream = kStream, .version = WeightVersion(5)};
   const ReceiverRecord abandoned = CommitAbandoned{.stream = kStream, .target = WeightVersion(5)};
+  const ReceiverRecord decided = GroupDecided{.stream = kStream, .version = WeightVersion(5)};
+  const ReceiverRecord settled = GroupSettled{.stream = kStream, .version = WeightVersion(5)};
   CHECK(Words(EncodeRecord(opened)) == "1: 7 11 22 3 9");
   CHECK(Words(EncodeRecord(published)) == "2: 7 11 22 a 0 a b");
   CHECK(Words(EncodeRecord(accepted)) == "16: 7 11 22");
   CHECK(Words(EncodeRecord(intent)) == "17: 7 11 22 4 5 6");
   CHECK(Words(EncodeRecord(committed)) == "18: 7 11 22 5");
   CHECK(Words(EncodeRecord(abandoned)) == "19: 7 11 22 5");
+  CHECK(Words(EncodeRecord(decided)) == "20: 7 11 22 5");
+  CHECK(Words(EncodeRecord(settled)) == "21: 7 11 22 5");
 
   for (const SenderRecord& record : {opened, published}) {
     const RawRecord raw = EncodeRecord(record);
     CHECK(DecodeSenderRecord(raw.type, raw.payload).value() == record);
     CHECK(absl::IsFailedPrecondition(DecodeReceiverRecord(raw.type, raw.payload).status()));
   }
-  for (const ReceiverRecord& record : {accepted, intent, committed, abandoned}) {
+  for (const ReceiverRecord& record : {accepted, intent, committed, abandoned, decided, settled}) {
     const RawRecord raw = EncodeRecord(record);
     CHECK(DecodeReceiverRecord(raw.type, raw.payload).value() == record);
     CHECK(absl::IsFailedPrecondition(DecodeSenderRecord(raw.type, raw.payload).status()));
@@ -54,7 +58,7 @@ TEST_CASE("a payload of a wrong size, or version 0, is damage", "[ledger]") {
     const std::vector<std::byte> payload(8);
     CHECK(absl::IsDataLoss(DecodeSenderRecord(type, payload).status()));
   }
-  for (const uint32_t type : {16u, 17u, 18u, 19u}) {
+  for (const uint32_t type : {16u, 17u, 18u, 19u, 20u, 21u}) {
     const std::vector<std::byte> payload(23);
     CHECK(absl::IsDataLoss(DecodeReceiverRecord(type, payload).status()));
   }

@@ -32,6 +32,12 @@ ReceiverRecord Intent(const StreamId& stream, uint64_t target) {
 ReceiverRecord Commit(const StreamId& stream, uint64_t version) {
   return VersionCommitted{.stream = stream, .version = WeightVersion(version)};
 }
+ReceiverRecord Decide(const StreamId& stream, uint64_t version) {
+  return GroupDecided{.stream = stream, .version = WeightVersion(version)};
+}
+ReceiverRecord Settle(const StreamId& stream, uint64_t version) {
+  return GroupSettled{.stream = stream, .version = WeightVersion(version)};
+}
 ReceiverRecord Abandon(const StreamId& stream, uint64_t target) {
   return CommitAbandoned{.stream = stream, .target = WeightVersion(target)};
 }
@@ -134,6 +140,35 @@ TEST_CASE("an intent may be abandoned unless an earlier one may have torn the me
   REQUIRE(state.Apply(Abandon(kOld, 3)).ok());
 }
 
+TEST_CASE("an intent replaces another only forward: the engine may have reached that already",
+          "[ledger]") {
+  ReceiverLedgerState state;
+  REQUIRE(state.Apply(Accept(kOld)).ok());
+  REQUIRE(state.Apply(Intent(kOld, 4)).ok());
+  CheckRefused(state, Intent(kOld, 3));
+  REQUIRE(state.Apply(Intent(kOld, 4)).ok());
+  REQUIRE(state.Apply(Intent(kOld, 5)).ok());
+  REQUIRE(state.Apply(Accept(kNew)).ok());
+  REQUIRE(state.Apply(Intent(kNew, 1)).ok());
+}
+
+TEST_CASE("a group's decision stays open until it is settled, and replaces an earlier one",
+          "[ledger]") {
+  ReceiverLedgerState state;
+  CheckRefused(state, Decide(kOld, 4));
+  REQUIRE(state.Apply(Accept(kOld)).ok());
+  CheckRefused(state, Settle(kOld, 4));
+  REQUIRE(state.Apply(Decide(kOld, 4)).ok());
+  REQUIRE(state.Apply(Decide(kOld, 5)).ok());
+  CHECK(state.decided()->version == WeightVersion(5));
+  REQUIRE(state.Apply(Intent(kOld, 5)).ok());
+  REQUIRE(state.Apply(Commit(kOld, 5)).ok());
+  CHECK(state.decided().has_value());
+  REQUIRE(state.Apply(Settle(kOld, 5)).ok());
+  CHECK_FALSE(state.decided().has_value());
+  CheckRefused(state, Decide(kOld, 4));
+}
+
 TEST_CASE("any reachable state survives compaction exactly", "[ledger]") {
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
@@ -150,9 +185,10 @@ TEST_CASE("any reachable state survives compaction exactly", "[ledger]") {
                                     : Publish(sender.stream().value_or(stream), number);
       static_cast<void>(sender.Apply(sent));
       const StreamId current = receiver.stream().value_or(stream);
-      const ReceiverRecord records[] = {Accept(stream), Intent(current, number),
-                                        Commit(current, number), Abandon(current, number)};
-      static_cast<void>(receiver.Apply(records[random() % 4]));
+      const ReceiverRecord records[] = {Accept(stream),          Intent(current, number),
+                                        Commit(current, number), Abandon(current, number),
+                                        Decide(current, number), Settle(current, number)};
+      static_cast<void>(receiver.Apply(records[random() % std::size(records)]));
       REQUIRE(Replay<SenderLedgerState>(sender.Records()) == sender);
       REQUIRE(Replay<ReceiverLedgerState>(receiver.Records()) == receiver);
     }

@@ -118,9 +118,9 @@ TEST_CASE("later runs win over earlier ones at the same address", "[memory]") {
 TEST_CASE("a run is filled in its room, and only what was filled is written", "[memory]") {
   std::vector<std::byte> memory(16, std::byte{'.'});
   StagedWrites staged;
-  StagedWrites::Room one = staged.Open(memory.data(), 2, 3);
-  StagedWrites::Room other = staged.Open(memory.data() + 8, 1, 5);
-  const StagedWrites::Room unused = staged.Open(memory.data(), 8, 7);
+  StagedWrites::Room one = staged.Open(memory.data(), 2, 1, 3);
+  StagedWrites::Room other = staged.Open(memory.data() + 8, 1, 5, 5);
+  const StagedWrites::Room unused = staged.Open(memory.data(), 8, 7, 7);
   CHECK(unused.left == 7);
   one.offsets[0] = 0;
   std::memcpy(one.values, "ab", 2);
@@ -139,6 +139,73 @@ TEST_CASE("a run is filled in its room, and only what was filled is written", "[
   kept.TakeMemory(std::move(staged));
   kept.Scatter();
   CHECK(AsText(memory) == "ab..cd..y......x");
+}
+
+TEST_CASE("what is allocated is taken from the budget first, and never more than it has",
+          "[memory]") {
+  const uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (const uint64_t bytes_max : {0, 100, 5'000, 300'000, 9'000'000, 50'000'000}) {
+    INFO("a budget of " << bytes_max << " bytes");
+    StagingBudget budget(bytes_max);
+    std::vector<std::byte> memory(1 << 20);
+    // Two of them, as two workers, with runs of every size.
+    StagedWrites staged[2] = {StagedWrites(budget), StagedWrites(budget)};
+    uint64_t filled = 0;
+    for (int i = 0; i < 100'000 && !budget.passed(); ++i) {
+      StagedWrites& writes = staged[random() % 2];
+      const uint32_t width = 1u << random() % 4;
+      const auto count = static_cast<uint32_t>(random() % (size_t{1} << random() % 17) + 1);
+      if (random() % 4 == 0) {
+        writes.AppendCopy(memory.data(), ByteSpan(memory).first(count));
+        filled += count;
+      } else {
+        const uint32_t count_max = count + static_cast<uint32_t>(random() % 100'000);
+        StagedWrites::Room room = writes.Open(memory.data(), width, count, count_max);
+        REQUIRE((room.left == 0 ? budget.passed() : room.left >= count && room.left <= count_max));
+        if (room.left == 0) break;
+        filled += StagedWrites::ElementsBytes(width, room.left);
+        std::memset(room.offsets, 0, room.left * sizeof(uint32_t));
+        std::memset(room.values, 0, size_t{room.left} * width);
+        writes.Fill(room, room.left);
+      }
+      REQUIRE(budget.bytes() <= bytes_max);
+      REQUIRE(staged[0].size_bytes() + staged[1].size_bytes() <= budget.bytes());
+    }
+    CHECK(budget.passed());
+    // It is runs that fill the memory, but for a chunk of each that may be empty yet, and for the
+    // tail of a chunk that was too short for the next run: nine tenths of this budget or more.
+    if (bytes_max > 40'000'000) CHECK(filled > bytes_max / 4 * 3);
+
+    const uint64_t held = staged[0].size_bytes();
+    staged[0].AppendCopy(memory.data(), ByteSpan(memory).first(1 << 20));
+    CHECK(staged[0].size_bytes() == held);
+    // What is merged was counted before.
+    StagedWrites all;
+    all.ReserveRuns(staged[0].run_count() + staged[1].run_count());
+    for (StagedWrites& writes : staged) all.AppendRuns(writes, 0, writes.run_count());
+    CHECK(all.size_bytes() + staged[0].size_bytes() + staged[1].size_bytes() <= bytes_max);
+    for (StagedWrites& writes : staged) all.TakeMemory(std::move(writes));
+    all.Seal();
+    CHECK(all.size_bytes() <= bytes_max);
+    all.Scatter();
+  }
+}
+
+TEST_CASE("runs that are a little more than half of a chunk leave no other half unused",
+          "[memory]") {
+  std::vector<std::byte> memory(16);
+  StagingBudget budget(uint64_t{64} << 20);
+  StagedWrites staged(budget);
+  uint64_t filled = 0;
+  while (true) {
+    StagedWrites::Room room = staged.Open(memory.data(), 2, 1'000, 360'000);  // 2.1 of 4 MiB
+    if (room.left == 0) break;
+    filled += StagedWrites::ElementsBytes(2, room.left);
+  }
+  CHECK(filled > (uint64_t{62} << 20));
+  CHECK(budget.bytes() <= (uint64_t{64} << 20));
 }
 
 TEST_CASE("shares write everything once, evenly, whatever the runs", "[memory]") {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/admin.pb.h"
+#include "proto/group.pb.h"
 #include "proto/sync.pb.h"
 
 namespace dws {
@@ -24,9 +25,10 @@ absl::StatusCode Ask(const std::string& path, const std::vector<Identity>& ident
 TEST_CASE("each role may call what it is for", "[access]") {
   const auto kYes = absl::StatusCode::kOk;
   const auto kNo = absl::StatusCode::kPermissionDenied;
-  for (const std::string method : {"Sync", "Describe", "Fetch", "FetchFull"}) {
+  for (const std::string method : {"SyncService/Sync", "SyncService/Describe", "SyncService/Fetch",
+                                   "SyncService/FetchFull", "GroupService/Join"}) {
     INFO(method);
-    const std::string path = "/dws.v1.SyncService/" + method;
+    const std::string path = "/dws.v1." + method;
     CHECK(Ask(path, {kReceiver}) == kYes);
     CHECK(Ask(path, {kSender}) == kNo);
     CHECK(Ask(path, {kOperator}) == kNo);
@@ -69,8 +71,8 @@ TEST_CASE("a method that is not in the table is nobody's", "[access]") {
 TEST_CASE("the table has exactly the methods that daemons serve over TCP", "[access]") {
   std::vector<std::string> wanted = {"/grpc.health.v1.Health/",
                                      "/grpc.reflection.v1alpha.ServerReflection/"};
-  for (const auto* file :
-       {v1::StatusReply::descriptor()->file(), v1::SyncUp::descriptor()->file()}) {
+  for (const auto* file : {v1::StatusReply::descriptor()->file(), v1::SyncUp::descriptor()->file(),
+                           v1::GroupUp::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const auto* const service = file->service(s);
       for (int m = 0; m < service->method_count(); ++m) {
@@ -102,6 +104,19 @@ TEST_CASE("a verified peer is who its certificate says", "[access]") {
   CHECK_FALSE(CheckPeer(peer, ReceiverIdentity("another", "r0"), "x").ok());
   CHECK_FALSE(CheckPeer({.verified = true, .identities = {}}, kReceiver, "x").ok());
   CHECK(CheckPeer({.verified = false, .identities = {}}, kReceiver, "x").ok());
+}
+
+TEST_CASE("a verified peer has a role of the job, or not", "[access]") {
+  const Peer peer{.verified = true, .identities = {kOperator, kReceiver}};
+  CHECK(CheckPeerRole(peer, "job", Role::kReceive, "the leader").ok());
+  CHECK(CheckPeerRole(peer, "job", Role::kOperate, "the leader").ok());
+  CHECK(CheckPeerRole({.verified = false, .identities = {}}, "job", Role::kReceive, "x").ok());
+  CHECK_FALSE(CheckPeerRole(peer, "another", Role::kReceive, "the leader").ok());
+  const Status refused = CheckPeerRole(peer, "job", Role::kPublish, "the leader at h:1");
+  CHECK(refused.code() == absl::StatusCode::kPermissionDenied);
+  CHECK_THAT(std::string(Message(refused)), Catch::Contains("the leader at h:1") &&
+                                                Catch::Contains("publish") &&
+                                                Catch::Contains("dws://job/operate/ann"));
 }
 
 }  // namespace

@@ -314,7 +314,9 @@ TEST_CASE("a daemon that stops ends operations and refuses new ones", "[admin]")
   daemon.admin.Stop();
   CHECK(daemon.operations.running == 0);
   call->ReadAll();
-  CHECK(call->reader->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
+  // A stop waits for its goodbye a moment only: on a machine that is busy the call is cut off.
+  const grpc::StatusCode ended = call->reader->Finish().error_code();
+  CHECK((ended == grpc::StatusCode::UNAVAILABLE || ended == grpc::StatusCode::CANCELLED));
   CHECK(Verify(*stub)->reader->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
   CHECK(Watch(*stub, 1)->reader->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
 }

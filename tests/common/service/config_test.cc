@@ -211,8 +211,9 @@ TEST_CASE("a file that is named must be there, and be small", "[config]") {
 TEST_CASE("the effective configuration can be loaded and is the same", "[config]") {
   Program program;
   const Config first = program.Load("job-id = \"a \\\"b\\\" \\n\\\\\"\npeer = [\"x\"]\n",
-                                    {"DWS_KEEP_BYTES=2KiB"}, {"--insecure", "--ratio=0.125"});
+                                    {"DWS_KEEP_BYTES=2KiB", "DWS_INSECURE=yes"}, {"--ratio=0.125"});
   CHECK_THAT(first.EffectiveText(), Catch::Contains("keep-bytes = 2048") &&
+                                        Catch::Contains("insecure = true") &&
                                         Catch::Contains("# environment DWS_KEEP_BYTES"));
   Program again;
   const Config second = again.Load(first.EffectiveText());

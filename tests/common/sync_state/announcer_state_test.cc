@@ -143,7 +143,7 @@ TEST_CASE("COMMITTED is cumulative: a late older report lowers nothing", "[proto
 TEST_CASE("the report of the last commit is kept", "[protocol]") {
   Sender sender;
   const ConnectionId connection = sender.Connect("a");
-  const CommitReport report{.version = Version(2), .pause_seconds = 0.5, .fetched_bytes = 99};
+  const AcknowledgedCommit report{.version = Version(2), .pause_seconds = 0.5, .fetched_bytes = 99};
   REQUIRE(sender.state.OnCommitted(connection, kStream, report, At(0)));
   CHECK(sender.receiver("a").last_commit.version == Version(2));
   CHECK(sender.receiver("a").last_commit.pause_seconds == 0.5);

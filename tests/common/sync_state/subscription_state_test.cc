@@ -186,6 +186,19 @@ TEST_CASE("an announcement of another rank epoch than the welcome's is ignored",
   CHECK(state.OnAnnounce(kFirst, 2, Offers(kStream, {1}, 2)).ok());
 }
 
+TEST_CASE("an announcement that comes late, or twice, does not replace a newer one", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 5, Offers(kStream, {1, 2})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1, 2})).ok());
+  CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kFirst, 5, Offers(kStream, {1}))));
+  CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kFirst, 4, Offers(kStream, {1}))));
+  CHECK(TargetVersion(state) == 2);
+  // A new connection counts from 1 again.
+  state.OnConnect(kFirst);
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
+  CHECK(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
+}
+
 TEST_CASE("ranks and versions that make no sense are refused", "[protocol]") {
   SubscriptionState state = TwoRanks();
   CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 2, 2))));

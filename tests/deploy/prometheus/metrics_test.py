@@ -24,7 +24,12 @@ VERSIONS = 4
 ELEMENTS = 300_000
 DASHBOARD = "deploy/grafana/dws.json"
 # Shown under a condition that these daemons do not meet.
-CONDITIONAL = {"dws_tls_certificate_expiry_timestamp_seconds": frozenset({"dws_job"})}
+CONDITIONAL = {
+    "dws_tls_certificate_expiry_timestamp_seconds": frozenset({"dws_job"}),
+    # Of receivers in a commit group; tests/integration/group_test.py reads them.
+    "dws_receiver_group_leader_connected": frozenset({"dws_job", "receiver_id"}),
+    "dws_receiver_group_members": frozenset({"dws_job", "receiver_id", "state"}),
+}
 # On every sample of a daemon.
 OWN_LABELS = {
     "sender": frozenset({"dws_job", "trainer_rank"}),
@@ -84,6 +89,12 @@ class MetricsTest(unittest.TestCase):
             views["a"][version :: 100 if version < VERSIONS else 2] += 1.5
             cls.trainer.publish(version)
             cls.wire_bytes.append(cls.trainer.wait(version, timeout=60).wire_bytes)
+        # A commit is counted after it was acknowledged.
+        receiver = cls.cluster.receivers[0]
+        eventually(
+            lambda: receiver.metric("dws_receiver_commits_total") == VERSIONS,
+            lambda: "the last commit is counted",
+        )
         cls.pages = {
             "sender": cls.scrape(cls.cluster.senders[0]),
             "receiver": cls.scrape(cls.cluster.receivers[0]),

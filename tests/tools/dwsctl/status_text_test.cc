@@ -103,12 +103,55 @@ TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl
         "  commits   4, repairs 0, refused 0\n"
         "  pause     2.1 ms (last)\n"
         "  memory    staging 0 B\n"
+        "  scrub     off\n"
         "\n"
         "  sender          state      rank  newest\n"
         "  127.0.0.1:7700  connected     0       5\n"
         "\n"
         "  engine rank  state     engine      generation  client\n"
         "            0  attached  generating           1  dws-python 0.1\n");
+}
+
+TEST_CASE("a receiver's status names its commit group, and its members where it leads",
+          "[dwsctl]") {
+  v1::GroupStatus group;
+  group.set_group_id("engine-3");
+  group.set_member_index(1);
+  group.set_member_count(2);
+  group.set_leader_address("node7:7710");
+  group.set_phase("idle");
+  group.set_last_error("connection refused");
+  CHECK(FormatGroup(group) ==
+        "engine-3, member 1 of 2, idle; leader node7:7710 not connected: connection refused");
+  CHECK(FormatGroupTable(group, 80).empty());
+  group.set_leader_connected(true);
+  group.clear_last_error();
+  group.set_phase("staged");
+  CHECK(FormatGroup(group) == "engine-3, member 1 of 2, staged; leader node7:7710 connected");
+
+  group.set_member_index(0);
+  CHECK(FormatGroup(group) == "engine-3, leads 2 members, no round");
+  group.set_round_phase("committing");
+  group.set_round_version(5);
+  group.set_decided_version(5);
+  CHECK(FormatGroup(group) == "engine-3, leads 2 members, committing 5, 5 is decided");
+  v1::GroupMember& first = *group.add_members();
+  first.set_receiver_id("node7");
+  first.set_connected(true);
+  first.set_attached(true);
+  first.set_live_version(4);
+  first.set_staged(true);
+  first.set_released(true);
+  group.add_members()->set_last_error("version 5 is not offered");
+  v1::StatusReply reply;
+  *reply.mutable_receiver()->mutable_group() = group;
+  CHECK_THAT(
+      FormatStatus(reply, 80),
+      Catch::Contains("  group     engine-3, leads 2 members, committing 5, 5 is decided\n") &&
+          Catch::EndsWith("\n  member  receiver  state          engine    version  round\n"
+                          "       0  node7     connected      released        4  staged\n"
+                          "       1  -         not connected  none            -  -\n"
+                          "    -: version 5 is not offered\n"));
 }
 
 TEST_CASE("of many retained versions the newest are shown and the others counted", "[dwsctl]") {
@@ -183,6 +226,9 @@ TEST_CASE("status says how the daemon was built, what its certificate is and tha
   receiver.set_receiver_id("rollout-0");
   receiver.set_staging_bytes(1 << 20);
   receiver.set_staging_bytes_max(256 << 20);
+  receiver.set_scrub_bytes_per_second_max(64 << 20);
+  receiver.set_scrub_passes(3);
+  receiver.set_scrub_last_pass_unix_seconds(1'772'366'393);
   v1::LastCommit& commit = *receiver.mutable_last_commit();
   commit.set_version(128);
   commit.set_fetched_bytes(1 << 20);
@@ -212,6 +258,7 @@ TEST_CASE("status says how the daemon was built, what its certificate is and tha
         "            %, some tensors in full; fetch 200.0 ms, stage 100.0 ms, commit 4.0\n"
         "            ms, pause 2.1 ms; 2026-03-01 12:00:00 UTC\n"
         "  memory    staging 1.0 MiB of 256.0 MiB\n"
+        "  scrub     64.0 MiB/s, 3 full passes, the last 12.0 s ago\n"
         "\n"
         "  no sender is configured\n"
         "\n"

@@ -21,13 +21,13 @@ def _digest(tensor: Any) -> int:
     return xxhash.xxh3_64_intdigest(tensor.view(torch.int16).numpy().data)
 
 
-def _run(socket: str, shapes: dict[str, int], pipe: Any) -> None:
+def _run(socket: str, shapes: dict[str, int], idle: bool, pipe: Any) -> None:
     engine = dws.Engine(socket)
     zeros = {name: torch.zeros(count, dtype=torch.bfloat16) for name, count in shapes.items()}
     live = engine.attach(zeros, timeout=WAIT_SECONDS)
     del zeros
     version, last_token = 0, 0.0
-    while not pipe.poll():
+    while not pipe.poll(None if idle else 0):
         with engine.running(WAIT_SECONDS) as grant:
             if grant.version != version:
                 pipe.send((grant.version, time.monotonic() - last_token))
@@ -41,13 +41,13 @@ def _run(socket: str, shapes: dict[str, int], pipe: Any) -> None:
 
 
 class EngineLoop:
-    """Starts at once; `first` waits for its first token."""
+    """Starts at once. `idle`: it makes no tokens, so no commit waits for one."""
 
-    def __init__(self, socket: str, specs: list[dws.TensorSpec]) -> None:
+    def __init__(self, socket: str, specs: list[dws.TensorSpec], idle: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         shapes = {spec.name: int(np.prod(spec.shape)) for spec in specs}
-        self._process = context.Process(target=_run, args=(socket, shapes, theirs), daemon=True)
+        self._process = context.Process(target=_run, args=(socket, shapes, idle, theirs), daemon=True)
         self._process.start()
         theirs.close()
 

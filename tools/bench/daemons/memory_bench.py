@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import urllib.request
 
 import grpc
 import numpy as np
@@ -12,15 +11,15 @@ import dws
 from dws._proto import admin_pb2, admin_pb2_grpc
 from tests.integration.cluster import Cluster, Daemon
 from tools.bench.daemons import weights
-from tools.bench.daemons.engine_loop import WAIT_SECONDS, EngineLoop
+from tools.bench.daemons.engine_loop import WAIT_SECONDS
 from tools.bench.daemons.report import Report
+from tools.bench.daemons.resident_run import ResidentRun
 
 _MIB = 1 << 20
 _SENDER_ALLOWANCE = 256 * _MIB
 _VERSIONS = 4
 _DENSITY = 0.03
-# The cap is for staged writes and for transfers, each; the rest is the process itself.
-_STAGING_PARTS = 2
+# Beside what the cap is for, transfers and staged writes together: the process itself.
 _PROCESS_BYTES = 128 * _MIB
 
 
@@ -38,15 +37,6 @@ def _peak_bytes(daemon: Daemon) -> int:
     return int(found[1]) * 1024
 
 
-def _metric(daemon: Daemon, name: str) -> float:
-    url = f"http://127.0.0.1:{daemon.ports['http']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as page:
-        found = re.search(rf"^{name}(?:{{[^}}]*}})? (\S+)$", page.read().decode(), re.M)
-    if found is None:
-        raise RuntimeError(f"{url} has no {name}")
-    return float(found[1])
-
-
 def _repair(receiver: Daemon) -> None:
     """Every tensor in full, whatever its digest; returns when it is committed."""
     with grpc.insecure_channel(f"unix:{receiver.socket}") as channel:
@@ -58,7 +48,7 @@ def _repair(receiver: Daemon) -> None:
 
 
 def _add_sender(sender: Daemon, what: str, foreign_bytes: int, size_bytes: int, report: Report) -> None:
-    retained = _metric(sender, "dws_sender_retained_bytes")
+    retained = sender.metric("dws_sender_retained_bytes")
     used = _peak_bytes(sender) - foreign_bytes
     allowed = size_bytes + 2 * retained + _SENDER_ALLOWANCE
     report.add(
@@ -70,32 +60,19 @@ def _add_sender(sender: Daemon, what: str, foreign_bytes: int, size_bytes: int, 
 def bench_resident_memory(size_bytes: int, report: Report) -> None:
     """A sender of resident weights (which are the trainer's own memory and not counted), and a
     receiver under a cap: a whole model, a delta of 3 %, and the whole model again."""
-    specs = weights.specs(size_bytes)
     cap = staging_cap(size_bytes)
-    with Cluster("bench") as cluster:
-        sender = cluster.start_sender(0)
-        receiver = cluster.start_receiver("engine", f"--staging-bytes={cap}")
-        with dws.Trainer(sender.socket, "bench") as trainer:
-            views = trainer.register(specs, views="numpy")
-            weights.fill(views)
-            changes = weights.Changes(views, _DENSITY)
-            trainer.publish(1)
-            engine = EngineLoop(receiver.socket, specs)
-            engine.pause_of(1)
-            for version in range(2, _VERSIONS + 2):
-                changes.flip()
-                trainer.publish(version)
-                trainer.wait(version, timeout=WAIT_SECONDS)
-                engine.pause_of(version)
-            _repair(receiver)
-            engine.finish(views)
-            used = _peak_bytes(receiver) - size_bytes
-            allowed = _STAGING_PARTS * cap + _PROCESS_BYTES
-            report.add(
-                "P13", "receiver; whole model; 3% delta; repair; 2 x staging cap + 128 MiB",
-                used / _MIB, allowed / _MIB, used / allowed, "MiB", 1.0,
-            )  # fmt: skip
-            _add_sender(sender, "resident weights", size_bytes, size_bytes, report)
+    with ResidentRun(size_bytes, _DENSITY, "", f"--staging-bytes={cap}") as run:
+        for _ in range(_VERSIONS):
+            run.advance()
+        _repair(run.receiver)
+        run.finish()
+        used = _peak_bytes(run.receiver) - size_bytes
+        allowed = cap + _PROCESS_BYTES
+        report.add(
+            "P13", "receiver; whole model; 3% delta; repair; staging cap + 128 MiB",
+            used / _MIB, allowed / _MIB, used / allowed, "MiB", 1.0,
+        )  # fmt: skip
+        _add_sender(run.sender, "resident weights", size_bytes, size_bytes, report)
 
 
 def bench_ring_memory(size_bytes: int, report: Report) -> None:
@@ -113,5 +90,5 @@ def bench_ring_memory(size_bytes: int, report: Report) -> None:
                     for name, array in own.items():
                         writer.put(name, array)
                 changes.flip()
-            _add_sender(sender, "ring of 256 MiB", 0, size_bytes, report)
+            _add_sender(sender, "ring of 192 MiB", 0, size_bytes, report)
 

@@ -1,0 +1,20 @@
+// The messages of a commit group, between the wire and common/sync_state/group_messages.h. As in
+// convert.h, what arrives is validated here.
+#pragma once
+
+#include "common/base/status.h"
+#include "common/sync_state/group_messages.h"
+#include "proto/group.pb.h"
+
+namespace dws {
+
+v1::GroupUp ToProto(const GroupUp& message);
+v1::GroupDown ToProto(const GroupDown& message);
+
+// INVALID_ARGUMENT: a field that has to be set is not, or a text is too long. Of a message that
+// belongs to the connection alone (hello, welcome, keepalive) or that this version does not know:
+// nullopt.
+Result<std::optional<GroupUp>> FromProto(const v1::GroupUp& message);
+Result<std::optional<GroupDown>> FromProto(const v1::GroupDown& message);
+
+}  // namespace dws

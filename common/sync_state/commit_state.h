@@ -1,0 +1,57 @@
+// One commit to one engine, as far as it has got: which step may follow, whether memory may be a
+// mixture, what an error obliges to, and whether the engine may run. protocol.md §4, steps 3 to 8.
+// Pure: receiver_daemon/commit/commit_pipeline, a commit group's member and the simulation do the
+// steps and say so here.
+//
+//   kStaged -> kIntended -> kPaused -> kWriting -> kWritten -> kReleased
+//                   \__________|  (nothing written yet: kAbandoned)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "common/base/status.h"
+#include "common/model/weight_version.h"
+
+namespace dws {
+
+// Lifecycle: one commit. Threads: one at a time. Steps out of order are our own bugs: CHECK.
+class CommitState {
+ public:
+  enum class Phase : uint8_t {
+    kStaged,     // everything is verified; nothing is durable
+    kIntended,   // the intent is durable
+    kPaused,     // the engine does not execute, and is the one that was staged for
+    kWriting,    // memory may be a mixture
+    kWritten,    // memory is the target, derived tensors too
+    kReleased,   // the engine runs with the target, or is the leader's to release
+    kAbandoned,  // given up, memory is what it was
+  };
+  // What an error at the phase reached obliges to.
+  enum class AfterError : uint8_t {
+    kNothing,           // nothing durable, nothing paused
+    kAbandonAndResume,  // close the intent; a proved engine runs on with what it had
+    kStayPaused,        // memory is forgotten, read anew and repaired before the engine runs
+  };
+
+  // `staged_for`: whose memory the staged values were made from.
+  explicit CommitState(Generation staged_for) : staged_for_(staged_for) {}
+
+  Phase phase() const { return phase_; }
+
+  void OnIntentRecorded();
+  // UNAVAILABLE: what is attached now is not what was staged for (nullopt: nothing whole is);
+  // nothing may be written.
+  Status OnPaused(std::optional<Generation> attached);
+  void OnWriteBegin();  // before the first byte
+  void OnWritten();     // all bytes, and what was not staged was read back
+  void OnReleased();
+
+  AfterError OnError();
+
+ private:
+  const Generation staged_for_;
+  Phase phase_ = Phase::kStaged;
+};
+
+}  // namespace dws

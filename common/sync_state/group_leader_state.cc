@@ -1,0 +1,220 @@
+#include "common/sync_state/group_leader_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace dws {
+
+GroupLeaderState::GroupLeaderState(size_t member_count, std::optional<VersionAt> decided)
+    : members_(member_count), decided_(decided) {
+  DWS_CHECK(member_count > 0);
+}
+
+void GroupLeaderState::OnConnect(MemberIndex member, ConnectionId connection) {
+  if (ended_) return;
+  Member& entry = members_.at(member.value());
+  entry = {};
+  entry.connection = connection;
+  Lose();
+}
+
+void GroupLeaderState::OnDisconnect(MemberIndex member, ConnectionId connection) {
+  Member& entry = members_.at(member.value());
+  if (entry.connection != connection) return;
+  entry = {};
+  Lose();
+}
+
+void GroupLeaderState::OnUp(MemberIndex member, ConnectionId connection, const GroupUp& message) {
+  Member& entry = members_.at(member.value());
+  if (ended_ || entry.connection != connection) return;
+  std::visit([&](const auto& body) { Hear(entry, body); }, message);
+  Advance();
+}
+
+void GroupLeaderState::Hear(Member& member, const GroupReport& report) {
+  // Rule 4: its answer to the COMMIT is still to come.
+  if (member.told.has_value() && report.seen < member.told->nonce) return;
+  member.reported = true;
+  member.generation = report.generation;
+  member.live = report.live;
+  member.released = report.released;
+  const bool knows_round = round_.has_value() && report.seen >= round_->nonce;
+  if (knows_round && report.held != round_->nonce) Lose();
+}
+
+void GroupLeaderState::Hear(Member& member, const GroupStaged& staged) {
+  if (!round_.has_value() || round_->phase != Phase::kStaging || staged.round != round_->nonce ||
+      staged.target != round_->target) {
+    return;
+  }
+  if (staged.generation != member.generation) return;
+  member.staged = true;
+  if (!std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.staged; })) {
+    return;
+  }
+  round_->phase = Phase::kDeciding;
+  actions_.push_back(RecordDecided{.round = round_->nonce, .version = round_->target});
+}
+
+void GroupLeaderState::Hear(Member&, const GroupUnable& unable) {
+  if (round_.has_value() && round_->phase == Phase::kStaging && unable.round == round_->nonce) {
+    Abort();
+  }
+}
+
+void GroupLeaderState::Hear(Member& member, const GroupCommitted& committed) {
+  // Cumulative as it is, it says nothing of a later COMMIT: that one's answer is still to come.
+  if (!member.told.has_value() || committed.round != member.told->round ||
+      committed.generation != member.generation) {
+    return;
+  }
+  member.live = member.told->version;
+  const bool committing = round_.has_value() && round_->phase == Phase::kCommitting;
+  if (committing && Common() == round_->target) round_.reset();  // Advance settles and releases
+}
+
+void GroupLeaderState::OnDecided(const RecordDecided& decision, const Status& status) {
+  if (status.ok()) decided_ = decision.version;  // also when the round was given up meanwhile
+  if (round_.has_value() && round_->nonce == decision.round && round_->phase == Phase::kDeciding) {
+    if (status.ok()) {
+      round_->phase = Phase::kPausing;
+      actions_.push_back(PauseEngine{.round = decision.round});
+    } else {
+      Abort();
+    }
+  }
+  Advance();
+}
+
+void GroupLeaderState::OnPaused(GroupNonce round, const Status& status) {
+  members_[0].released = false;  // whoever it was for: its rank has stopped, or is about to
+  if (round_.has_value() && round_->nonce == round && round_->phase == Phase::kPausing) {
+    if (status.ok()) {
+      SendCommits();
+    } else {
+      Abort();
+    }
+  }
+  Advance();
+}
+
+void GroupLeaderState::OnTarget(const std::optional<VersionAt>& target) {
+  target_ = target;
+  Advance();
+}
+
+void GroupLeaderState::OnRetry() {
+  waits_ = false;
+  Advance();
+}
+
+void GroupLeaderState::Evict(MemberIndex member, const std::string& reason) {
+  if (ended_) return;
+  ended_ = true;
+  round_.reset();
+  SendAll(NextNonce(),
+          GroupEnd{.reason = fmt::format("member {} was evicted: {}", member.value(), reason)});
+}
+
+std::vector<LeaderAction> GroupLeaderState::TakeActions() { return std::exchange(actions_, {}); }
+
+void GroupLeaderState::Lose() {
+  if (!round_.has_value()) return;
+  if (round_->phase != Phase::kCommitting) return Abort();
+  round_.reset();  // rule 3: no way back; the next round goes on from here
+}
+
+void GroupLeaderState::Abort() {
+  const GroupNonce round = round_->nonce;
+  round_.reset();
+  waits_ = true;
+  SendAll(NextNonce(), GroupAbort{.round = round});
+  actions_.push_back(RetryLater{});
+}
+
+void GroupLeaderState::SendCommits() {
+  round_->phase = Phase::kCommitting;
+  const GroupNonce nonce = NextNonce();
+  SendAll(nonce, GroupCommit{.round = round_->nonce});
+  for (Member& member : members_) {
+    member.live.reset();
+    member.released = false;
+    member.told = {.nonce = nonce, .round = round_->nonce, .version = round_->target};
+  }
+}
+
+bool GroupLeaderState::AllReported() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+    return member.reported && member.generation.has_value();
+  });
+}
+
+std::optional<VersionAt> GroupLeaderState::Common() const {
+  const std::optional<VersionAt> first = members_.front().live;
+  for (const Member& member : members_) {
+    if (!member.live.has_value() || member.live != first) return std::nullopt;
+  }
+  return first;
+}
+
+bool GroupLeaderState::Reachable(const VersionAt& target) const {
+  const auto not_above = [&](const std::optional<VersionAt>& version) {
+    if (!version.has_value()) return true;
+    if (version->stream == target.stream) return version->version <= target.version;
+    return version->stream.incarnation < target.stream.incarnation;
+  };
+  return not_above(decided_) && std::all_of(members_.begin(), members_.end(),
+                                            [&](const Member& m) { return not_above(m.live); });
+}
+
+void GroupLeaderState::Settle(const VersionAt& version) {
+  if (!decided_.has_value()) return;
+  decided_.reset();
+  actions_.push_back(RecordSettled{.version = version});
+}
+
+void GroupLeaderState::Advance() {
+  // While a round is staged the engine runs, with what all have.
+  const bool may_run = !round_.has_value() || round_->phase == Phase::kStaging;
+  if (ended_ || !may_run || !AllReported()) return;
+  const std::optional<VersionAt> common = Common();
+  if (common.has_value()) {
+    Settle(*common);
+    for (uint32_t m = 0; m < members_.size(); ++m) {
+      if (members_[m].released) continue;
+      members_[m].released = true;
+      Send(m, NextNonce(), GroupResume{.version = *common});
+    }
+  }
+  if (round_.has_value() || waits_ || !target_.has_value()) return;
+  if (common == target_ || !Reachable(*target_)) return;
+  StartRound(*target_);
+}
+
+void GroupLeaderState::StartRound(const VersionAt& target) {
+  round_ = Round{.nonce = NextNonce(), .target = target};
+  for (Member& member : members_) member.staged = false;
+  SendAll(round_->nonce, GroupPrepare{.target = target});
+}
+
+GroupNonce GroupLeaderState::NextNonce() {
+  last_nonce_ = GroupNonce(last_nonce_.value() + 1);
+  return last_nonce_;
+}
+
+void GroupLeaderState::Send(uint32_t member, GroupNonce nonce, decltype(GroupDown::body) body) {
+  const std::optional<ConnectionId>& connection = members_[member].connection;
+  if (!connection.has_value()) return;
+  actions_.push_back(SendDown{.member = MemberIndex(member),
+                              .connection = *connection,
+                              .message = {.nonce = nonce, .body = std::move(body)}});
+}
+
+void GroupLeaderState::SendAll(GroupNonce nonce, const decltype(GroupDown::body)& body) {
+  for (uint32_t m = 0; m < members_.size(); ++m) Send(m, nonce, body);
+}
+
+}  // namespace dws

@@ -1,0 +1,124 @@
+// The leader's side of a commit group as a pure class: one pause for the engine, all of its members
+// at the new version or none. No I/O, no clock, no threads: its shell and the simulation feed it
+// and carry out its actions.
+//
+// Rules (protocol.md, Commit groups):
+//  1. Members hold the round's target, nothing newer, until COMMIT or ABORT.
+//  2. When all have staged: DECIDED(target) is made durable; then the engine is paused once; then
+//     COMMIT goes to all; when all have committed, all are released.
+//  3. ABORT only as long as no COMMIT of the round was sent.
+//  4. From its COMMIT on, what a member's memory is is unknown until the member says so in answer
+//  to
+//     it, or on a new connection: an old report proves nothing.
+//  5. The engine is released when all members are connected and known to hold one version, the
+//  same.
+//  6. Where they differ, the engine stays paused, and a new round brings all to a version that is
+//     not below what was decided or what any of them holds. Members that are there have nothing to
+//     stage.
+//  7. A member that is evicted ends the engine: nothing is released or committed any more.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/sync_state/group_messages.h"
+
+namespace dws {
+
+// What a leader's shell has to do.
+struct SendDown {
+  MemberIndex member;
+  ConnectionId connection;
+  GroupDown message;
+};
+struct RecordDecided {  // durably, then OnDecided
+  GroupNonce round;
+  VersionAt version;
+};
+struct RecordSettled {  // soon; nothing waits for it
+  VersionAt version;
+};
+struct PauseEngine {  // of the leader's own engine rank, on which all others depend; then OnPaused
+  GroupNonce round;
+};
+struct RetryLater {};  // call OnRetry in a while
+using LeaderAction = std::variant<SendDown, RecordDecided, RecordSettled, PauseEngine, RetryLater>;
+
+// Lifecycle: as long as the leader's process. Threads: one at a time.
+class GroupLeaderState {
+ public:
+  enum class Phase : uint8_t { kStaging, kDeciding, kPausing, kCommitting };
+  struct Member {
+    std::optional<ConnectionId> connection;
+    bool reported = false;                 // on this connection
+    std::optional<Generation> generation;  // of its engine rank
+    std::optional<VersionAt> live;         // known now
+    bool staged = false;                   // in the round
+    bool released = false;
+    // The last COMMIT on this connection, and the round it was for.
+    struct Told {
+      GroupNonce nonce;
+      GroupNonce round;
+      VersionAt version;
+    };
+    std::optional<Told> told;
+  };
+  struct Round {
+    GroupNonce nonce;
+    VersionAt target;
+    Phase phase = Phase::kStaging;
+  };
+
+  // `decided`: what the ledger says is decided and not settled.
+  GroupLeaderState(size_t member_count, std::optional<VersionAt> decided);
+
+  // Each is followed by TakeActions. Connections that are not the member's last are ignored.
+  void OnConnect(MemberIndex member, ConnectionId connection);
+  void OnDisconnect(MemberIndex member, ConnectionId connection);
+  void OnUp(MemberIndex member, ConnectionId connection, const GroupUp& message);
+  // The newest version that all ranks offer, when that changes.
+  void OnTarget(const std::optional<VersionAt>& target);
+  void OnDecided(const RecordDecided& decision, const Status& status);
+  void OnPaused(GroupNonce round, const Status& status);
+  void OnRetry();
+  void Evict(MemberIndex member, const std::string& reason);
+
+  std::vector<LeaderAction> TakeActions();
+
+  const std::vector<Member>& members() const { return members_; }
+  const std::optional<Round>& round() const { return round_; }
+  const std::optional<VersionAt>& decided() const { return decided_; }
+  bool ended() const { return ended_; }
+
+ private:
+  void Hear(Member& member, const GroupReport& report);
+  void Hear(Member& member, const GroupStaged& staged);
+  void Hear(Member& member, const GroupUnable& unable);
+  void Hear(Member& member, const GroupCommitted& committed);
+  void Lose();  // a member does not hold the round any more
+  void Abort();
+  void SendCommits();
+  void Settle(const VersionAt& version);
+  void Advance();
+  bool AllReported() const;
+  std::optional<VersionAt> Common() const;  // what all are known to hold
+  bool Reachable(const VersionAt& target) const;
+  void StartRound(const VersionAt& target);
+  GroupNonce NextNonce();
+  void Send(uint32_t member, GroupNonce nonce, decltype(GroupDown::body) body);
+  void SendAll(GroupNonce nonce, const decltype(GroupDown::body)& body);
+
+  std::vector<Member> members_;
+  std::optional<VersionAt> decided_;
+  std::optional<VersionAt> target_;
+  std::optional<Round> round_;
+  GroupNonce last_nonce_;
+  bool waits_ = false;  // for OnRetry
+  bool ended_ = false;
+  std::vector<LeaderAction> actions_;
+};
+
+}  // namespace dws

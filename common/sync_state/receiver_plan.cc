@@ -1,0 +1,102 @@
+#include "common/sync_state/receiver_plan.h"
+
+#include "common/base/check.h"
+
+namespace dws {
+
+ReceiverStep NextStep(const ReceiverView& view) {
+  if (view.drained) return ReceiverStep::kHold;
+  if (view.resync) return ReceiverStep::kResync;
+  const bool proved = view.live.has_value() && !view.drifted;
+  // A target below what memory has is an old announcement: nothing goes back inside a stream.
+  const bool reached = !view.target.has_value() ||
+                       (view.live.has_value() && view.live->stream == view.target->stream &&
+                        view.live->version >= view.target->version);
+  if (proved && reached) return ReceiverStep::kCurrent;
+  if (!view.target.has_value()) return ReceiverStep::kAwait;
+  return view.live.has_value() ? ReceiverStep::kAdvance : ReceiverStep::kAdopt;
+}
+
+std::optional<VersionAt> Adoptable(const std::optional<VersionAt>& intended,
+                                   const std::optional<VersionAt>& committed,
+                                   const VersionAt& target) {
+  for (const std::optional<VersionAt>& version : {intended, committed}) {
+    if (!version.has_value() || version->stream != target.stream) continue;
+    return version->version < target.version ? version : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<WeightVersion> VersionIn(const std::optional<VersionAt>& live,
+                                       const StreamId& stream) {
+  if (!live.has_value() || live->stream != stream) return std::nullopt;
+  return live->version;
+}
+
+std::optional<WeightVersion> DeltaBase(Way way, const std::optional<VersionAt>& live,
+                                       const VersionAt& target) {
+  if (way != Way::kDelta) return std::nullopt;
+  const std::optional<WeightVersion> base = VersionIn(live, target.stream);
+  return base.has_value() && *base < target.version ? base : std::nullopt;
+}
+
+bool FallsBackToFull(const Status& status) {
+  return absl::IsAborted(status) || absl::IsDataLoss(status) ||
+         absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status) ||
+         absl::IsNotFound(status) || absl::IsInvalidArgument(status);
+}
+
+Status CheckManifest(const DeltaManifest& manifest, const VersionAt& target, TrainerRank rank,
+                     WeightVersion base) {
+  if (manifest.stream == target.stream && manifest.trainer_rank == rank &&
+      manifest.version == target.version && manifest.base_version == base) {
+    return OkStatus();
+  }
+  return DataLossError(
+      "a delta object is stream {} rank {} version {} from {}, expected stream {} rank {} version "
+      "{} from {}",
+      ToString(manifest.stream), manifest.trainer_rank.value(), manifest.version.value(),
+      manifest.base_version.value(), ToString(target.stream), rank.value(), target.version.value(),
+      base.value());
+}
+
+Result<PublishedState> Follow(const std::vector<Digest>& before, const DeltaManifest& manifest) {
+  PublishedState state{.slices = before, .state_token = {}};
+  for (const SliceDelta& slice : manifest.slices) {
+    state.slices[slice.slice.value()] = slice.after;
+  }
+  state.state_token = StateToken(state.slices);
+  if (state.state_token == manifest.state_token) return state;
+  return DataLossError("the delta leads to state {}, its manifest says {}: the base differs",
+                       ToString(state.state_token), ToString(manifest.state_token));
+}
+
+SliceVerdict JudgeSlice(const SliceState& live, const SliceDelta& delta, const Digest& predicted) {
+  if (!live.Matches(delta.before)) return SliceVerdict::kOtherBase;
+  return predicted == delta.after ? SliceVerdict::kAdmitted : SliceVerdict::kOtherResult;
+}
+
+std::vector<RankSlice> SlicesThatDiffer(std::span<const SliceState> live,
+                                        std::span<const Digest> described) {
+  DWS_CHECK(live.size() == described.size());
+  std::vector<RankSlice> differ;
+  for (uint32_t s = 0; s < live.size(); ++s) {
+    if (!live[s].Matches(described[s])) differ.emplace_back(s);
+  }
+  return differ;
+}
+
+std::vector<RankSlice> DriftedUntouched(const LiveState::Rank& live,
+                                        const DeltaManifest& manifest) {
+  std::vector<RankSlice> slices;
+  size_t next = 0;
+  for (uint32_t s = 0; s < live.slices.size(); ++s) {
+    while (next < manifest.slices.size() && manifest.slices[next].slice < RankSlice(s)) ++next;
+    const bool touched =
+        next < manifest.slices.size() && manifest.slices[next].slice == RankSlice(s);
+    if (!touched && !live.slices[s].Matches(live.published[s])) slices.emplace_back(s);
+  }
+  return slices;
+}
+
+}  // namespace dws

@@ -1,0 +1,35 @@
+// The leaves that staging and applying in place share: a frame's blocks, and the old bytes of one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/delta/block.h"
+#include "common/memory/segment_map.h"
+#include "common/model/layout.h"
+#include "receiver_daemon/transfer/spool.h"
+#include "receiver_daemon/transfer/spooled_frame.h"
+
+namespace dws {
+
+// The blocks of a frame, checked against its checksum and the slice's number of blocks; they look
+// into `buffer` or the spool. DATA_LOSS: damaged.
+Result<std::vector<EncodedBlockView>> ReadBlocks(const RankLayout::SliceEntry& slice,
+                                                 const SpooledFrame& frame, const Spool& spool,
+                                                 std::vector<std::byte>& buffer);
+
+// The bytes of `block` at a place, in slice order: a view of the place where it lies in one piece,
+// else gathered to `buffer`.
+ByteSpan OldBlock(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint32_t block,
+                  std::vector<std::byte>& buffer);
+
+// Decodes a block of `slice`. A class-split block is read against what `base` holds (nullptr:
+// DATA_LOSS for those); `buffer` as for OldBlock. Errors as DecodeBlock's.
+Status DecodeAgainst(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
+                     const SegmentMap* base, uint32_t block, const EncodedBlockView& view,
+                     DecodedBlock& decoded, std::vector<std::byte>& buffer);
+
+}  // namespace dws

@@ -1,0 +1,201 @@
+// 1. everything is verified and staged: tell the senders
+// 2. intent, durably
+// 3. pause; prove that the engine is still the one that was staged for
+// 4. scatter what is staged; apply in place what was too large, and full tensors; read back what
+// was not staged
+// 5. derived tensors
+// 6. resume
+// 7. record; then acknowledge
+// A crash between 2 and 7 leaves an open intent: the next attach reads all digests before the
+// engine runs. The record comes after the resume because it says nothing that attaching would not
+// find out, and a disk is slow.
+// In a commit group STAGED was said before, and 6 is the leader's.
+#include "receiver_daemon/commit/commit_pipeline.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+
+namespace dws {
+namespace {
+
+// Of each trainer rank's writes: enough that workers which started late leave no gap at the end.
+constexpr size_t kScatterSharesPerWorker = 8;
+
+// What memory holds once `prepared` is written.
+LiveState Reached(const EngineWeights& weights, const Prepared& prepared) {
+  LiveState live;
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    LiveState::Rank rank{.slices = {},
+                         .published = prepared.ranks[r].published,
+                         .state_token = prepared.ranks[r].state_token};
+    for (uint32_t s = 0; s < rank.published.size(); ++s) {
+      const bool held = !weights.Places(TrainerRank(r), RankSlice(s)).empty();
+      rank.slices.push_back({.kind = held ? SliceState::Kind::kHeld : SliceState::Kind::kNotHeld,
+                             .digest = held ? rank.published[s] : Digest{}});
+    }
+    live.ranks.push_back(std::move(rank));
+  }
+  live.at = VersionAt{.stream = prepared.target.stream, .version = prepared.target.version};
+  return live;
+}
+
+}  // namespace
+
+EngineVersion VersionOf(const LiveState& live) {
+  std::vector<Digest> tokens;
+  for (const LiveState::Rank& rank : live.ranks) tokens.push_back(rank.state_token);
+  return {
+      .stream = live.at->stream, .version = live.at->version, .state_token = EngineToken(tokens)};
+}
+
+Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
+                                        const Prepared& prepared, Release release) {
+  const SyncTarget& target = prepared.target;
+  LiveState reached = Reached(engine.weights, prepared);
+  const EngineVersion version = VersionOf(reached);
+  for (uint32_t r = 0; r < prepared.ranks.size() && release == Release::kAtOnce; ++r) {
+    senders_.Staged(target, TrainerRank(r));  // 1
+  }
+  DWS_FAILPOINT("receiver.commit.after_staged");
+  Attempt attempt{.engine = engine,
+                  .live = live,
+                  .target = target,
+                  .release = release,
+                  .state = CommitState(engine.weights.generation())};
+  CommitState& commit = attempt.state;
+  DWS_RETURN_IF_ERROR(Intend(engine.weights, live, target));  // 2
+  commit.OnIntentRecorded();
+  DWS_KILLPOINT("receiver.commit.after_intent");
+
+  const bool was_running = live.at.has_value();
+  const TimePoint pause_begin = clock_.Now();
+  Status paused = engine.control.Pause(pause_timeout_);  // 3
+  if (paused.ok()) {
+    paused = commit.OnPaused(engine.is_current() ? std::optional(engine.weights.generation())
+                                                 : std::nullopt);
+  }
+  if (!paused.ok()) return Fail(attempt, paused);
+  DWS_KILLPOINT("receiver.commit.after_pause");
+
+  commit.OnWriteBegin();
+  Status written = Write(engine.weights, prepared);  // 4
+  if (written.ok()) written = CheckWritten(engine.weights, prepared);
+  DWS_KILLPOINT("receiver.commit.after_scatter");
+  if (written.ok()) written = engine.control.PostCommit(target.version, pause_timeout_);  // 5
+  if (!written.ok()) return Fail(attempt, written);
+  commit.OnWritten();
+  if (release == Release::kAtOnce) engine.control.Resume(version);  // 6
+  commit.OnReleased();
+  const Duration pause = was_running ? clock_.Now() - pause_begin : Duration::zero();
+  live = std::move(reached);
+  DWS_KILLPOINT("receiver.commit.after_resume");
+
+  Record(target);  // 7
+  DWS_KILLPOINT("receiver.commit.after_record");
+  return pause;
+}
+
+void CommitPipeline::Acknowledge(const Prepared& prepared, Duration pause, Duration stage_time) {
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    senders_.Committed(prepared.target, TrainerRank(r),
+                       {.pause_seconds = ToSeconds(pause),
+                        .stage_seconds = ToSeconds(stage_time),
+                        .fetched_bytes = prepared.ranks[r].fetched_bytes});
+  }
+  DWS_KILLPOINT("receiver.commit.after_ack");
+}
+
+Status CommitPipeline::Intend(const EngineWeights& weights, const LiveState& live,
+                              const SyncTarget& target) {
+  return Annotate(ledger_.Append(CommitIntent{.stream = target.stream,
+                                              .base = VersionIn(live.at, target.stream),
+                                              .target = target.version,
+                                              .generation = weights.generation()}),
+                  "recording the intent");
+}
+
+Status CommitPipeline::Fail(Attempt& attempt, const Status& cause) {
+  switch (attempt.state.OnError()) {
+    case CommitState::AfterError::kNothing:
+      return cause;
+    case CommitState::AfterError::kAbandonAndResume:
+      Abandon(attempt);
+      return Annotate(cause, "nothing was written");
+    case CommitState::AfterError::kStayPaused:
+      attempt.live.Forget();
+      return cause;
+  }
+  return cause;
+}
+
+void CommitPipeline::Abandon(const Attempt& attempt) {
+  const SyncTarget& target = attempt.target;
+  const Status status =
+      ledger_.Append(CommitAbandoned{.stream = target.stream, .target = target.version});
+  if (!status.ok())
+    LogError("ledger_append_failed", {{"record", "abandoned"}, {"reason", Message(status)}});
+  // The memory is what it was. Ranks that had paused go on; one whose answer is late reads this
+  // after it.
+  if (attempt.release == Release::kAtOnce && attempt.live.proved()) {
+    attempt.engine.control.Resume(VersionOf(attempt.live));
+  }
+}
+
+Status CommitPipeline::Write(const EngineWeights& weights, const Prepared& prepared) {
+  // Runs write to different bytes, so any share of any rank's may go to any worker.
+  const size_t shares =
+      pool_.worker_count() == 1 ? 1 : pool_.worker_count() * kScatterSharesPerWorker;
+  pool_.ParallelFor(prepared.ranks.size() * shares, [&](size_t index, size_t) {
+    const StagedWrites& writes = prepared.ranks[index / shares].writes;
+    if (writes.run_count() == 0) return;
+    DWS_KILLPOINT("receiver.commit.inside_scatter");
+    writes.ScatterShare(index % shares, shares);
+  });
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    const PreparedRank& rank = prepared.ranks[r];
+    if (rank.delta_spool.has_value()) {
+      DWS_RETURN_IF_ERROR(
+          ApplyFramesInPlace(weights, TrainerRank(r), rank.delta_frames, *rank.delta_spool, pool_));
+    }
+    if (rank.full.has_value()) {
+      DWS_RETURN_IF_ERROR(
+          ApplyFramesInPlace(weights, TrainerRank(r), rank.full->frames, rank.full->spool, pool_));
+    }
+  }
+  return OkStatus();
+}
+
+Status CommitPipeline::CheckWritten(const EngineWeights& weights, const Prepared& prepared) {
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    const PreparedRank& rank = prepared.ranks[r];
+    for (const std::vector<RankSlice>* slices : {&rank.delta_slices, &rank.full_slices}) {
+      if (slices->empty()) continue;
+      const std::vector<SliceState> states = weights.ComputeStates(TrainerRank(r), *slices, pool_);
+      for (size_t i = 0; i < states.size(); ++i) {
+        const Digest& expected = rank.published[(*slices)[i].value()];
+        if (states[i].Matches(expected)) continue;
+        return DataLossError(
+            "tensor '{}' of trainer rank {} has digest {} after it was written, expected {}",
+            weights.layouts().rank(TrainerRank(r)).tensor((*slices)[i]).name, r,
+            ToString(states[i].digest), ToString(expected));
+      }
+    }
+  }
+  return OkStatus();
+}
+
+void CommitPipeline::Record(const SyncTarget& target) {
+  const Status status =
+      ledger_.Append(VersionCommitted{.stream = target.stream, .version = target.version});
+  // Memory and engine are at the target all the same; an open intent costs a reading of digests at
+  // most.
+  if (!status.ok())
+    LogError("ledger_append_failed", {{"record", "committed"}, {"reason", Message(status)}});
+}
+
+}  // namespace dws

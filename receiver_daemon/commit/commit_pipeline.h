@@ -1,0 +1,82 @@
+// The commit: the only place that writes to live weights. protocol.md §4 in order; the steps are
+// numbered in the .cc.
+#pragma once
+
+#include <functional>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/ledger/version_ledger.h"
+#include "common/sync_state/commit_state.h"
+#include "common/sync_state/live_state.h"
+#include "receiver_daemon/commit/prepare.h"
+#include "receiver_daemon/engine/engine_control.h"
+#include "receiver_daemon/transfer/sender_group.h"
+
+namespace dws {
+
+// What an engine is released with whose memory is proved to be `live`.
+EngineVersion VersionOf(const LiveState& live);
+
+// Lifecycle: as long as the worker. Threads: one at a time.
+class CommitPipeline {
+ public:
+  CommitPipeline(SenderGroup& senders, ReceiverLedger& ledger, ThreadPool& pool, const Clock& clock,
+                 Duration pause_timeout)
+      : senders_(senders),
+        ledger_(ledger),
+        pool_(pool),
+        clock_(clock),
+        pause_timeout_(pause_timeout) {}
+
+  struct Engine {
+    EngineControl& control;
+    const EngineWeights& weights;
+    // Whether `weights` is still what is attached: asked when the engine has paused, before the
+    // first write.
+    std::function<bool()> is_current;
+  };
+
+  // Who lets the engine run again.
+  enum class Release : uint8_t {
+    kAtOnce,    // the commit, as soon as memory is whole
+    kByLeader,  // the leader of its commit group, later: whatever happens, the engine stays paused
+  };
+
+  // Brings the engine to `prepared` and lets it run. OK: `live` is at the target; returns for how
+  // long the engine was paused by this (zero when it was paused before); Acknowledge is next. After
+  // an error either nothing was written, the engine runs on with what it had, and `live` is
+  // unchanged; or `live` is forgotten, the engine stays paused and its memory has to be read and
+  // repaired before it runs again.
+  Result<Duration> Commit(const Engine& engine, LiveState& live, const Prepared& prepared,
+                          Release release = Release::kAtOnce);
+
+  // Tells the senders what Commit came to. Apart from it, so that the caller can publish `live`
+  // before: a connection made in between then says so itself.
+  void Acknowledge(const Prepared& prepared, Duration pause, Duration stage_time);
+
+ private:
+  Status Intend(const EngineWeights& weights, const LiveState& live, const SyncTarget& target);
+  // What `cause` obliges to; returns it.
+  struct Attempt {
+    const Engine& engine;
+    LiveState& live;
+    const SyncTarget& target;
+    Release release;
+    CommitState state;
+  };
+  Status Fail(Attempt& attempt, const Status& cause);
+  void Abandon(const Attempt& attempt);
+  Status Write(const EngineWeights& weights, const Prepared& prepared);
+  Status CheckWritten(const EngineWeights& weights, const Prepared& prepared);
+  void Record(const SyncTarget& target);
+
+  SenderGroup& senders_;
+  ReceiverLedger& ledger_;
+  ThreadPool& pool_;
+  const Clock& clock_;
+  const Duration pause_timeout_;
+};
+
+}  // namespace dws

@@ -1,0 +1,264 @@
+#include "receiver_daemon/commit/prepare.h"
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/model/limits.h"
+#include "receiver_daemon/transfer/fetched_object.h"
+
+namespace dws {
+namespace {
+
+// "data_loss"
+std::string CodeName(const Status& status) {
+  std::string name = absl::StatusCodeToString(status.code());
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
+// What a rank publishes at a target, and which slices of live memory are not that.
+struct Comparison {
+  PreparedRank prepared;  // nothing to write yet
+  std::vector<RankSlice> differ;
+};
+
+Result<Comparison> Compare(Preparer& preparer, const SyncTarget& target, TrainerRank rank,
+                           const std::vector<SliceState>& live) {
+  DWS_ASSIGN_OR_RETURN(Description described, preparer.Describe(target, rank, live.size()));
+  Comparison compared{.prepared = {}, .differ = SlicesThatDiffer(live, described.slices)};
+  compared.prepared.published = std::move(described.slices);
+  compared.prepared.state_token = described.state_token;
+  return compared;
+}
+
+}  // namespace
+
+uint64_t PreparedRank::staging_bytes() const {
+  uint64_t bytes = writes.size_bytes();
+  if (delta_spool.has_value()) bytes += delta_spool->memory_bytes();
+  if (full.has_value()) bytes += full->spool.memory_bytes();
+  return bytes;
+}
+
+uint64_t Prepared::staging_bytes() const {
+  uint64_t bytes = 0;
+  for (const PreparedRank& rank : ranks) bytes += rank.staging_bytes();
+  return bytes;
+}
+
+uint64_t Preparer::RankBytesMax(const Job& job) const {
+  return options_.staging_bytes_max / job.target.ranks.size();
+}
+
+Spool::Options Preparer::SpoolOptions(uint64_t memory_bytes_max) {
+  return {.folder = options_.spool_folder,
+          .memory_bytes_max = memory_bytes_max,
+          .size_bytes_max = limits::kObjectBytesMax,
+          .progress = &progress_};
+}
+
+Result<Description> Preparer::Describe(const SyncTarget& target, TrainerRank rank,
+                                       size_t slice_count) {
+  DWS_ASSIGN_OR_RETURN(Description described, senders_.Describe(target, rank));
+  if (described.slices.size() != slice_count ||
+      StateToken(described.slices) != described.state_token) {
+    return DataLossError(
+        "a description of {} slices does not fit its token or the layout's {} slices",
+        described.slices.size(), slice_count);
+  }
+  return described;
+}
+
+size_t Prepared::full_slices() const {
+  size_t count = 0;
+  for (const PreparedRank& rank : ranks) count += rank.full_slices.size();
+  return count;
+}
+
+RejectionCounts Preparer::rejections() const {
+  MutexLock lock(mutex_);
+  return rejections_;
+}
+
+void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlice> slices) {
+  LogWarning("delta_rejected", {{"version", job.target.version.value()},
+                                {"rank", job.rank.value()},
+                                {"slices", slices.size()},
+                                {"reason", Message(reason)}});
+  {
+    MutexLock lock(mutex_);
+    ++rejections_.nacks[CodeName(reason)];
+    rejections_.slices += slices.size();
+  }
+  senders_.Rejected(job.target, job.rank,
+                    {.last_good = VersionIn(job.live.at, job.target.stream),
+                     .reason = reason,
+                     .slices = std::move(slices)});
+}
+
+Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState& live,
+                                   const SyncTarget& target, Way way) {
+  DWS_CHECK(live.ranks.size() == target.ranks.size());
+  progress_.Reset();
+  Prepared prepared{.target = target, .ranks = {}};
+  prepared.ranks.resize(target.ranks.size());
+  // Ranks are different machines: their transfers run side by side.
+  std::vector<Status> statuses(target.ranks.size());
+  pool_.ParallelFor(target.ranks.size(), [&](size_t index, size_t) {
+    const Job job{.weights = weights,
+                  .live = live,
+                  .target = target,
+                  .rank = TrainerRank(static_cast<uint32_t>(index)),
+                  .way = way};
+    const TimePoint begin = clock_.Now();
+    Result<PreparedRank> rank = PrepareRank(job);
+    if (rank.ok()) {
+      rank->stage = clock_.Now() - begin - rank->fetch;
+      prepared.ranks[index] = *std::move(rank);
+    } else {
+      statuses[index] = Annotate(rank.status(), fmt::format("trainer rank {}", index));
+    }
+  });
+  for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
+  return prepared;
+}
+
+Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
+  if (const auto base = DeltaBase(job.way, job.live.at, job.target.at()); base.has_value()) {
+    Result<PreparedRank> delta = FromDelta(job, *base);
+    if (delta.ok() || !FallsBackToFull(delta.status())) return delta;
+    if (absl::IsAborted(delta.status())) {
+      LogInfo("no_delta", {{"version", job.target.version.value()},
+                           {"rank", job.rank.value()},
+                           {"reason", Message(delta.status())}});
+    } else {
+      Reject(job, delta.status(), {});
+    }
+  }
+  return FromDescription(job);
+}
+
+Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
+  const TimePoint begin = clock_.Now();
+  DWS_ASSIGN_OR_RETURN(Spool spool, senders_.FetchObject(job.target, job.rank, base,
+                                                         SpoolOptions(RankBytesMax(job))));
+  const Duration fetch = clock_.Now() - begin;
+  DWS_FAILPOINT("receiver.prepare.after_fetch");
+  DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(spool, job.layout()));
+  DWS_RETURN_IF_ERROR(CheckManifest(object.manifest, job.target.at(), job.rank, base));
+
+  PreparedRank prepared;
+  prepared.fetched_bytes = spool.size_bytes();
+  prepared.fetch = fetch;
+  DWS_ASSIGN_OR_RETURN(PublishedState reached, Follow(job.state().published, object.manifest));
+  prepared.published = std::move(reached.slices);
+  prepared.state_token = reached.state_token;
+  for (const SliceDelta& slice : object.manifest.slices) prepared.nnz += slice.nnz;
+
+  // What is spooled in memory stays there while the writes are staged: one cap for both.
+  const uint64_t bytes_max = RankBytesMax(job);
+  const uint64_t spooled = std::min(spool.memory_bytes(), bytes_max);
+  StagedDelta staged = StageDelta(job.weights, job.rank, object.manifest, object.frames, spool,
+                                  job.state().slices, bytes_max - spooled, pool_);
+  prepared.writes = std::move(staged.writes);
+  std::vector<RankSlice> rejected;
+  for (const RejectedSlice& slice : staged.rejected) rejected.push_back(slice.slice);
+  RejectDelta(job, staged.rejected);
+  if (staged.in_place) {
+    for (const SpooledFrame& frame : object.frames) {
+      if (job.weights.Places(job.rank, frame.slice).empty()) continue;
+      if (std::binary_search(rejected.begin(), rejected.end(), frame.slice)) continue;
+      prepared.delta_frames.push_back(frame);
+      if (prepared.delta_slices.empty() || prepared.delta_slices.back() != frame.slice) {
+        prepared.delta_slices.push_back(frame.slice);
+      }
+    }
+    prepared.delta_spool = std::move(spool);
+  } else {
+    spool = Spool({});  // staged: its memory is free for full tensors
+  }
+  if (job.live.drifted) {
+    for (const RankSlice slice : DriftedUntouched(job.state(), object.manifest)) {
+      rejected.push_back(slice);
+    }
+    std::sort(rejected.begin(), rejected.end());
+  }
+  if (!rejected.empty()) DWS_RETURN_IF_ERROR(AddFull(job, std::move(rejected), prepared));
+  return prepared;
+}
+
+// What had drifted was known before: the delta is not to blame, and its sender is not told.
+void Preparer::RejectDelta(const Job& job, const std::vector<RejectedSlice>& rejected) {
+  std::vector<RankSlice> slices;
+  const Status* reason = nullptr;
+  for (const RejectedSlice& slice : rejected) {
+    const uint32_t s = slice.slice.value();
+    if (!job.state().slices[s].Matches(job.state().published[s])) continue;
+    if (reason == nullptr) reason = &slice.reason;
+    slices.push_back(slice.slice);
+  }
+  if (reason != nullptr) Reject(job, *reason, std::move(slices));
+}
+
+Result<PreparedRank> Preparer::FromDescription(const Job& job) {
+  DWS_ASSIGN_OR_RETURN(Comparison compared,
+                       Compare(*this, job.target, job.rank, job.state().slices));
+  if (job.way == Way::kFull) {
+    compared.differ.clear();
+    for (uint32_t s = 0; s < job.state().slices.size(); ++s) {
+      const bool empty = job.layout().slice(RankSlice(s)).blocks == 0;
+      if (!empty && !job.weights.Places(job.rank, RankSlice(s)).empty()) {
+        compared.differ.emplace_back(s);
+      }
+    }
+  }
+  if (!compared.differ.empty()) {
+    DWS_RETURN_IF_ERROR(AddFull(job, std::move(compared.differ), compared.prepared));
+  }
+  return std::move(compared.prepared);
+}
+
+Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared) {
+  const TimePoint begin = clock_.Now();
+  const uint64_t bytes_max = RankBytesMax(job);
+  Spool::Options spool_options =
+      SpoolOptions(bytes_max - std::min(bytes_max, prepared.staging_bytes()));
+  for (const RankSlice slice : slices) {
+    spool_options.size_bytes_expected += job.layout().slice(slice).size_bytes();
+  }
+  DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank, job.layout(),
+                                                            slices, std::move(spool_options)));
+  prepared.fetch += clock_.Now() - begin;
+  DWS_FAILPOINT("receiver.prepare.after_fetch_full");
+  prepared.fetched_bytes += full.spool.size_bytes();
+  const Status verified =
+      VerifyFull(job.layout(), slices, full.frames, full.spool, prepared.published, pool_);
+  if (!verified.ok()) {
+    Reject(job, verified, slices);
+    // Not DATA_LOSS: full tensors were the last resort, so there is nothing to fall back to but
+    // time.
+    return UnavailableError("full tensors do not verify: {}", Message(verified));
+  }
+  prepared.full = std::move(full);
+  prepared.full_slices = std::move(slices);
+  return OkStatus();
+}
+
+Result<std::optional<Prepared>> Preparer::PrepareAdoption(const LiveState& live,
+                                                          const SyncTarget& target) {
+  DWS_CHECK(live.ranks.size() == target.ranks.size());
+  Prepared prepared{.target = target, .ranks = {}};
+  for (uint32_t r = 0; r < target.ranks.size(); ++r) {
+    DWS_ASSIGN_OR_RETURN(Comparison compared,
+                         Compare(*this, target, TrainerRank(r), live.ranks[r].slices));
+    if (!compared.differ.empty()) return std::optional<Prepared>();
+    prepared.ranks.push_back(std::move(compared.prepared));
+  }
+  return std::optional<Prepared>(std::move(prepared));
+}
+
+}  // namespace dws

@@ -1,0 +1,124 @@
+// Fetch, verify and stage: everything between the choice of a target and the pause. Runs while the
+// engine generates and writes nothing to it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/sync_state/live_state.h"
+#include "common/sync_state/receiver_plan.h"
+#include "receiver_daemon/commit/staging.h"
+#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/transfer_progress.h"
+
+namespace dws {
+
+// One trainer rank's part of a version, verified.
+struct PreparedRank {
+  std::vector<Digest> published;  // of all slices at the target
+  Digest state_token;
+
+  // The delta, when there is one: staged, or kept as frames to apply in place.
+  StagedWrites writes;
+  std::optional<Spool> delta_spool;
+  std::vector<SpooledFrame> delta_frames;  // in place only; none when staged
+  std::vector<RankSlice> delta_slices;     // that those frames write
+
+  // Slices in full.
+  std::optional<FetchedFull> full;
+  std::vector<RankSlice> full_slices;
+
+  uint64_t fetched_bytes = 0;
+  uint64_t nnz = 0;  // of the delta
+  Duration fetch = {};
+  Duration stage = {};  // verify and stage
+
+  // What lies in memory for it.
+  uint64_t staging_bytes() const;
+  uint64_t full_bytes() const { return full.has_value() ? full->spool.size_bytes() : 0; }
+};
+
+struct Prepared {
+  SyncTarget target;
+  std::vector<PreparedRank> ranks;
+
+  bool repairs() const { return full_slices() > 0; }
+  size_t full_slices() const;  // how many of all ranks come in full
+  // What lies in memory for it.
+  uint64_t staging_bytes() const;
+};
+
+// What was rejected so far, and what for.
+struct RejectionCounts {
+  std::map<std::string, uint64_t> nacks;  // by status code, lower case
+  uint64_t slices = 0;
+};
+
+// Lifecycle: as long as the worker. Threads: one at a time.
+class Preparer {
+ public:
+  struct Options {
+    std::string spool_folder;
+    uint64_t staging_bytes_max =
+        0;  // of staged writes, and of spooled bytes in memory; of all ranks together
+  };
+
+  Preparer(SenderGroup& senders, ThreadPool& pool, const Clock& clock, Options options)
+      : senders_(senders), pool_(pool), clock_(clock), options_(std::move(options)) {}
+
+  // What brings memory in state `live` (known) to `target`: by `way`, a delta where it is to be had
+  // and proves its base, full tensors for the rest. Rejects to the senders what does not fit.
+  // Errors as SenderGroup's; then nothing is left.
+  Result<Prepared> Prepare(const EngineWeights& weights, const LiveState& live,
+                           const SyncTarget& target, Way way = Way::kDelta);
+
+  // As Prepare, when memory is already exactly `target`; else nullopt. Transfers digests only.
+  Result<std::optional<Prepared>> PrepareAdoption(const LiveState& live, const SyncTarget& target);
+
+  // The digests of all `slice_count` slices of a rank at `target`, as its sender describes them.
+  // Errors as SenderGroup's.
+  Result<Description> Describe(const SyncTarget& target, TrainerRank rank, size_t slice_count);
+
+  // These two from any thread. Of the last Prepare:
+  const TransferProgress& progress() const { return progress_; }
+  RejectionCounts rejections() const;
+
+ private:
+  struct Job {
+    const EngineWeights& weights;
+    const LiveState& live;
+    const SyncTarget& target;
+    TrainerRank rank;
+    Way way;
+
+    const RankLayout& layout() const { return weights.layouts().rank(rank); }
+    const LiveState::Rank& state() const { return live.ranks[rank.value()]; }
+  };
+
+  Result<PreparedRank> PrepareRank(const Job& job);
+  Result<PreparedRank> FromDelta(const Job& job, WeightVersion base);
+  Result<PreparedRank> FromDescription(const Job& job);
+  Status AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared);
+  // What a rank may hold in memory, staged and spooled together.
+  uint64_t RankBytesMax(const Job& job) const;
+  Spool::Options SpoolOptions(uint64_t memory_bytes_max);
+  void RejectDelta(const Job& job, const std::vector<RejectedSlice>& rejected);
+  void Reject(const Job& job, const Status& reason, std::vector<RankSlice> slices);
+
+  SenderGroup& senders_;
+  ThreadPool& pool_;
+  const Clock& clock_;
+  const Options options_;
+  TransferProgress progress_;
+  mutable Mutex mutex_;
+  RejectionCounts rejections_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

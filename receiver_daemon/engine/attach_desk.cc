@@ -1,0 +1,170 @@
+#include "receiver_daemon/engine/attach_desk.h"
+
+#include <optional>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+Status CheckSizes(const AttachWish& wish) {
+  if (wish.engine_world_size == 0 || wish.engine_world_size > limits::kEngineWorldSizeMax ||
+      wish.engine_rank >= wish.engine_world_size) {
+    return InvalidArgumentError(
+        "engine rank {} of world size {}, expected a rank below it and at most {} ranks",
+        wish.engine_rank, wish.engine_world_size, limits::kEngineWorldSizeMax);
+  }
+  if (wish.region_bytes.empty() || wish.region_bytes.size() > limits::kRegionsMax) {
+    return InvalidArgumentError("{} memory regions, expected 1 to {}", wish.region_bytes.size(),
+                                limits::kRegionsMax);
+  }
+  for (const uint64_t bytes : wish.region_bytes) {
+    if (bytes == 0 || bytes > limits::kRegionBytesMax) {
+      return InvalidArgumentError("a memory region of {} bytes, expected 1 to {}", bytes,
+                                  limits::kRegionBytesMax);
+    }
+  }
+  if (wish.client.size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("a client name of {} bytes, at most {}", wish.client.size(),
+                                limits::kIdBytesMax);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+AttachDesk::AttachDesk(Subscription& subscription, EngineRegistry& registry, HandleSocket& handles,
+                       const Clock& clock, ChangeSignal& changed)
+    : subscription_(subscription),
+      registry_(registry),
+      handles_(handles),
+      clock_(clock),
+      changed_(changed) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+AttachDesk::~AttachDesk() { Stop(); }
+
+void AttachDesk::Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled,
+                        Done done) {
+  Status refused = CheckSizes(wish);
+  if (refused.ok()) {
+    MutexLock lock(mutex_);
+    if (stopping_) {
+      refused = UnavailableError("the receiver is shutting down");
+    } else if (pending_.size() >= limits::kPendingAttachesMax) {
+      refused = ResourceExhaustedError("{} engine ranks wait to attach already, the maximum",
+                                       pending_.size());
+    } else {
+      pending_.push_back({.wish = std::move(wish),
+                          .since = clock_.Now(),
+                          .deadline = deadline,
+                          .cancelled = std::move(cancelled),
+                          .done = std::move(done)});
+    }
+  }
+  if (!refused.ok()) return done(refused);
+  changed_.Notify();
+}
+
+void AttachDesk::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.Notify();
+  if (thread_.joinable()) thread_.join();
+  std::vector<Pending> left;
+  {
+    MutexLock lock(mutex_);
+    left.swap(pending_);
+  }
+  for (const Pending& pending : left)
+    pending.done(UnavailableError("the receiver is shutting down"));
+}
+
+void AttachDesk::Run() {
+  uint64_t seen = 0;
+  while (true) {
+    std::vector<Pending> taken;
+    bool idle = false;
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+      taken.swap(pending_);
+      idle = taken.empty();
+    }
+    std::vector<Pending> waiting;
+    for (Pending& pending : taken) {
+      if (std::optional<Result<AttachGrant>> answer = Try(pending); answer.has_value()) {
+        pending.done(*std::move(answer));
+      } else {
+        waiting.push_back(std::move(pending));
+      }
+    }
+    {
+      MutexLock lock(mutex_);
+      for (Pending& pending : waiting) pending_.push_back(std::move(pending));
+    }
+    // With somebody waiting, deadlines are looked at too.
+    seen = changed_.WaitBeyond(
+        seen, idle ? Duration(limits::kReconnectDelayMax) : Duration(limits::kTick));
+  }
+}
+
+std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
+  if (pending.cancelled()) return Result<AttachGrant>(CancelledError("the engine gave up"));
+  const bool late = clock_.Now() >= pending.deadline;
+  Result<LayoutSetPtr> layouts = subscription_.Layouts();
+  if (!layouts.ok()) {
+    if (late && absl::IsUnavailable(layouts.status())) {
+      return Result<AttachGrant>(DeadlineExceededError("{}", Message(layouts.status())));
+    }
+    if (absl::IsUnavailable(layouts.status())) return std::nullopt;
+    return Result<AttachGrant>(layouts.status());
+  }
+  const AttachWish& wish = pending.wish;
+  Result<EngineMapping> mapping =
+      MapEngine(**layouts, wish.views, wish.region_bytes, wish.excluded);
+  if (!mapping.ok()) return Result<AttachGrant>(mapping.status());
+  Result<AttachGrant> grant = Grant({.engine_rank = wish.engine_rank,
+                                     .engine_world_size = wish.engine_world_size,
+                                     .has_hook = wish.has_hook,
+                                     .client = wish.client,
+                                     .region_bytes = wish.region_bytes,
+                                     .mapping = *std::move(mapping),
+                                     .layouts = *std::move(layouts)},
+                                    wish.peer_uid);
+  // An engine that was just restarted waits until the death of its predecessor is noticed.
+  const bool wait = !late && clock_.Now() < pending.since + limits::kHandleTimeout;
+  if (absl::IsAlreadyExists(grant.status()) && wait) return std::nullopt;
+  return grant;
+}
+
+Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<uid_t> peer_uid) {
+  const size_t descriptors = plan.region_bytes.size();
+  DWS_ASSIGN_OR_RETURN(const Generation generation, registry_.Reserve(std::move(plan)));
+  EngineRegistry& registry = registry_;
+  Result<HandleSocket::Registration> expected = handles_.Expect(
+      {.descriptor_count = descriptors,
+       .peer_uid = peer_uid,
+       // The engine ends its forward passes before it hands memory over.
+       .timeout = limits::kPauseDeadline,
+       .on_descriptors =
+           [&registry, generation](std::vector<UniqueFd> fds) {
+             return registry.OnDescriptors(generation, std::move(fds));
+           },
+       .on_hangup = [&registry, generation](const Status& why) { registry.End(generation, why); }});
+  if (!expected.ok()) {
+    registry_.End(generation, expected.status());
+    return expected.status();
+  }
+  HandleSocket& handles = handles_;
+  const HandleRegistrationId id = expected->id;
+  registry_.SetDisconnect(generation, [&handles, id] { handles.Drop(id); });
+  return AttachGrant{.token = expected->token, .generation = generation};
+}
+
+}  // namespace dws

@@ -1,0 +1,81 @@
+// Attach requests that wait: for the trainer's layout, and for the rank to be free. Checks them
+// when something changes and answers each once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/service/sockets/handle_socket.h"
+#include "receiver_daemon/change_signal.h"
+#include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/transfer/subscription.h"
+
+namespace dws {
+
+// An AttachRequest as values; nothing is checked but sizes.
+struct AttachWish {
+  uint32_t engine_rank = 0;
+  uint32_t engine_world_size = 1;
+  std::vector<uint64_t> region_bytes;
+  std::vector<EngineView> views;
+  std::vector<std::string> excluded;
+  bool has_hook = false;
+  std::string client;
+  std::optional<uid_t> peer_uid = std::nullopt;  // who alone may hand over the memory
+};
+
+struct AttachGrant {
+  HandleToken token;
+  Generation generation;
+};
+
+// Lifecycle: one thread from construction to Stop, which answers everybody who waits. Threads: safe
+// from any.
+class AttachDesk {
+ public:
+  using Done = std::function<void(Result<AttachGrant>)>;
+
+  AttachDesk(Subscription& subscription, EngineRegistry& registry, HandleSocket& handles,
+             const Clock& clock, ChangeSignal& changed);
+  ~AttachDesk();
+
+  // `done` is called once, from any thread, without locks. INVALID_ARGUMENT: the wish does not fit
+  // (MapEngine, CheckCoverage). DEADLINE_EXCEEDED: the layout was not heard in time; names the
+  // senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout. RESOURCE_EXHAUSTED:
+  // too many wait. UNAVAILABLE: the daemon ends.
+  void Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled, Done done);
+
+  void Stop();
+
+ private:
+  struct Pending {
+    AttachWish wish;
+    TimePoint since;
+    TimePoint deadline;
+    std::function<bool()> cancelled;
+    Done done;
+  };
+  void Run();
+  // The answer, or nullopt: not yet.
+  std::optional<Result<AttachGrant>> Try(const Pending& pending);
+  Result<AttachGrant> Grant(AttachPlan plan, std::optional<uid_t> peer_uid);
+
+  Subscription& subscription_;
+  EngineRegistry& registry_;
+  HandleSocket& handles_;
+  const Clock& clock_;
+  ChangeSignal& changed_;
+  Mutex mutex_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<Pending> pending_ GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace dws

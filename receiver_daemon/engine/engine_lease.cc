@@ -1,0 +1,133 @@
+#include "receiver_daemon/engine/engine_lease.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace dws {
+
+EngineLease::State EngineLease::state() const {
+  MutexLock lock(mutex_);
+  return state_;
+}
+
+Status EngineLease::Open(Stream stream) {
+  MutexLock lock(mutex_);
+  if (state_ == State::kEnded) return end_reason_;
+  if (state_ != State::kUnopened) {
+    return FailedPreconditionError(
+        "the lease of engine rank {}, generation {}, is open already; attach again", engine_rank_,
+        generation_.value());
+  }
+  state_ = State::kPaused;
+  stream_ = std::move(stream);
+  return OkStatus();
+}
+
+void EngineLease::OnPaused(uint64_t pause_id, Generation generation) {
+  {
+    MutexLock lock(mutex_);
+    if (generation == generation_) {
+      // The answer to a pause that was given up comes late: the rank reads its Resume next.
+      if (state_ != State::kPausing || pause_id != pause_id_) return;
+      state_ = State::kPaused;
+      changed_.NotifyAll();
+      return;
+    }
+  }
+  End(FailedPreconditionError("engine rank {} answered a pause with generation {}, expected {}",
+                              engine_rank_, generation.value(), generation_.value()));
+}
+
+void EngineLease::OnPostCommitDone(uint64_t pause_id, std::string error) {
+  MutexLock lock(mutex_);
+  if (state_ != State::kPaused || pause_id != pause_id_) return;
+  hook_result_ = std::move(error);
+  changed_.NotifyAll();
+}
+
+void EngineLease::End(const Status& reason) {
+  Stream stream;
+  {
+    MutexLock lock(mutex_);
+    if (state_ == State::kEnded) return;
+    state_ = State::kEnded;
+    end_reason_ =
+        reason.ok() ? UnavailableError("engine rank {} gave its lease up", engine_rank_) : reason;
+    stream = std::exchange(stream_, {});
+    changed_.NotifyAll();
+  }
+  if (stream.end) stream.end(reason);
+}
+
+void EngineLease::RequestPause() {
+  std::function<void(const LeaseCommand&)> send;
+  PauseCommand command;
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kRunning) return;  // paused, on the way to it, or gone
+    state_ = State::kPausing;
+    command.pause_id = ++pause_id_;
+    send = stream_.send;
+  }
+  send(command);
+}
+
+Status EngineLease::Await(TimePoint deadline, const Clock& clock, const char* what,
+                          const std::function<bool()>& done) {
+  MutexLock lock(mutex_);
+  while (true) {
+    if (state_ == State::kEnded) {
+      return UnavailableError("engine rank {} is gone: {}", engine_rank_, Message(end_reason_));
+    }
+    if (done()) return OkStatus();
+    const Duration left = deadline - clock.Now();
+    if (left <= Duration::zero()) {
+      return DeadlineExceededError("engine rank {} did not {} in time", engine_rank_, what);
+    }
+    changed_.WaitFor(mutex_, left);
+  }
+}
+
+Status EngineLease::AwaitPaused(TimePoint deadline, const Clock& clock) {
+  return Await(deadline, clock, "pause",
+               [this]() NO_THREAD_SAFETY_ANALYSIS { return state_ == State::kPaused; });
+}
+
+void EngineLease::RequestPostCommit(WeightVersion version) {
+  std::function<void(const LeaseCommand&)> send;
+  PostCommitCommand command{.pause_id = 0, .version = version};
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kPaused) return;
+    hook_result_.reset();
+    command.pause_id = ++pause_id_;  // a late answer to an earlier hook is not this one's
+    send = stream_.send;
+  }
+  send(command);
+}
+
+Status EngineLease::AwaitPostCommit(TimePoint deadline, const Clock& clock) {
+  DWS_RETURN_IF_ERROR(Await(deadline, clock, "rebuild its derived tensors",
+                            [this]()
+                                NO_THREAD_SAFETY_ANALYSIS { return hook_result_.has_value(); }));
+  MutexLock lock(mutex_);
+  if (!hook_result_.has_value() || hook_result_->empty()) return OkStatus();
+  return FailedPreconditionError("the post-commit hook of engine rank {} failed: {}", engine_rank_,
+                                 *hook_result_);
+}
+
+void EngineLease::Resume(const EngineVersion& version) {
+  std::function<void(const LeaseCommand&)> send;
+  ResumeCommand command{.pause_id = 0, .version = version};
+  {
+    MutexLock lock(mutex_);
+    if (state_ == State::kEnded || state_ == State::kUnopened) return;
+    state_ = State::kRunning;
+    command.pause_id = pause_id_;
+    send = stream_.send;
+  }
+  send(command);
+}
+
+}  // namespace dws

@@ -1,0 +1,85 @@
+// The execution lease of one engine rank: its state, and waiting for its answers. The gRPC stream
+// (lease_service.h) is a shell around it.
+//
+// Starts paused (engines attach paused); executes only between a Resume and the answer to a Pause.
+// Ends once, for good: a rank that comes back attaches again and gets a new lease.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/model/weight_version.h"
+#include "receiver_daemon/engine/engine_control.h"
+
+namespace dws {
+
+struct PauseCommand {
+  uint64_t pause_id = 0;
+};
+struct PostCommitCommand {
+  uint64_t pause_id = 0;
+  WeightVersion version;
+};
+struct ResumeCommand {
+  uint64_t pause_id = 0;  // 0: the first release
+  EngineVersion version;
+};
+using LeaseCommand = std::variant<PauseCommand, PostCommitCommand, ResumeCommand>;
+
+// Threads: safe from any; the commands come from one (the worker's).
+class EngineLease {
+ public:
+  enum class State : uint8_t { kUnopened, kPaused, kPausing, kRunning, kEnded };
+  // What the stream does for the lease; called without locks. Never blocks.
+  struct Stream {
+    std::function<void(const LeaseCommand&)> send;
+    std::function<void(const Status& reason)> end;
+  };
+
+  EngineLease(uint32_t engine_rank, Generation generation, bool has_hook)
+      : engine_rank_(engine_rank), generation_(generation), has_hook_(has_hook) {}
+
+  uint32_t engine_rank() const { return engine_rank_; }
+  Generation generation() const { return generation_; }
+  bool has_hook() const { return has_hook_; }
+  State state() const;
+
+  // The stream's side. FAILED_PRECONDITION: opened before, or ended.
+  Status Open(Stream stream);
+  void OnPaused(uint64_t pause_id, Generation generation);
+  void OnPostCommitDone(uint64_t pause_id, std::string error);
+
+  // Ends the lease and its stream. Again: nothing.
+  void End(const Status& reason);
+
+  // The worker's side. Each Request is followed by its Await.
+  void RequestPause();
+  Status AwaitPaused(TimePoint deadline, const Clock& clock);
+  void RequestPostCommit(WeightVersion version);
+  Status AwaitPostCommit(TimePoint deadline, const Clock& clock);
+  void Resume(const EngineVersion& version);
+
+ private:
+  // The reason for a wait to end, or nullopt.
+  Status Await(TimePoint deadline, const Clock& clock, const char* what,
+               const std::function<bool()>& done);
+
+  const uint32_t engine_rank_;
+  const Generation generation_;
+  const bool has_hook_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  State state_ GUARDED_BY(mutex_) = State::kUnopened;
+  Status end_reason_ GUARDED_BY(mutex_);
+  Stream stream_ GUARDED_BY(mutex_);
+  uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // of the last question; 0 = none yet
+  std::optional<std::string> hook_result_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

@@ -1,0 +1,111 @@
+// The engine ranks: who is expected, attached, leased, gone. One registration for each rank, named
+// by its generation.
+//
+//   Reserve  (Attach was checked)  ->  OnDescriptors (memory mapped)  ->  lease opened  ->  End
+//   (hang-up, lease broken, layout changed, shutdown)
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "receiver_daemon/change_signal.h"
+#include "receiver_daemon/engine/attached_memory.h"
+#include "receiver_daemon/engine/engine_lease.h"
+#include "receiver_daemon/engine/layout_set.h"
+
+namespace dws {
+
+// An attach that fits the layout.
+struct AttachPlan {
+  uint32_t engine_rank = 0;
+  uint32_t engine_world_size = 1;
+  bool has_hook = false;
+  std::string client;
+  std::vector<uint64_t> region_bytes;
+  EngineMapping mapping;
+  LayoutSetPtr layouts;  // it was checked against
+};
+
+// All ranks of an engine, attached and leased.
+struct AttachedEngine {
+  LayoutSetPtr layouts;
+  Generation generation;  // the highest of its ranks
+  std::vector<AttachedMemoryPtr> memory;
+  std::vector<std::shared_ptr<EngineLease>> leases;
+};
+
+// Threads: safe from any.
+class EngineRegistry {
+ public:
+  struct RankState {
+    uint32_t engine_rank = 0;
+    bool attached = false;  // memory mapped and lease open
+    EngineLease::State lease = EngineLease::State::kUnopened;
+    Generation generation;
+    std::string client;
+  };
+
+  // `first_generation`: above those of any earlier process.
+  EngineRegistry(Generation first_generation, ChangeSignal& changed,
+                 Coverage coverage = Coverage::kWhole)
+      : coverage_(coverage), next_generation_(first_generation), changed_(changed) {}
+
+  Coverage coverage() const { return coverage_; }
+
+  // A registration of the rank that has not handed memory over yet is ended. ALREADY_EXISTS: one
+  // that has is there (worth waiting for: it may be about to go). INVALID_ARGUMENT: another world
+  // size than the other ranks, or together they do not cover the layout.
+  Result<Generation> Reserve(AttachPlan plan);
+  // How to close the registration's connection; called once, when it ends from this side.
+  void SetDisconnect(Generation generation, std::function<void()> disconnect);
+  // Maps the regions. NOT_FOUND: the registration has ended. INVALID_ARGUMENT: HostRegion::Map
+  // refuses them.
+  Status OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors);
+  // FAILED_PRECONDITION: no such registration (attach again), or memory not handed over yet.
+  Result<std::shared_ptr<EngineLease>> FindLease(uint32_t engine_rank, Generation generation) const;
+  // Tells that a lease opened or was answered, for whoever waits for a complete engine.
+  void OnLeaseOpened() { changed_.Notify(); }
+
+  // Ends a registration: lease, connection; the memory is unmapped when the last user lets go.
+  // Unknown: nothing.
+  void End(Generation generation, const Status& reason);
+  void EndAll(const Status& reason);
+  // Ends the registrations that were checked against another layout than `current`, whether or not
+  // the engine is complete: its ranks must agree on what a slice is.
+  void EndOthersThan(const LayoutSet& current);
+
+  // The engine, when all its ranks are attached and leased, against one layout.
+  std::optional<AttachedEngine> Engine() const;
+  // Why there is none, in words: "engine rank 1 of 2 is not attached".
+  std::string Missing() const;
+  std::vector<RankState> Ranks() const;
+  // How many the engine has, as its ranks say; 1 while none is here.
+  uint32_t expected_ranks() const;
+
+ private:
+  struct Registration {
+    AttachPlan plan;
+    AttachedMemoryPtr memory;  // none until the descriptors came
+    std::shared_ptr<EngineLease> lease;
+    std::function<void()> disconnect;
+  };
+  Status CheckOthers(const AttachPlan& plan) const REQUIRES(mutex_);
+  void EndUnfinished(uint32_t engine_rank);
+  const Registration* Find(Generation generation) const REQUIRES(mutex_);
+
+  const Coverage coverage_;
+  mutable Mutex mutex_;
+  Generation next_generation_ GUARDED_BY(mutex_);
+  std::map<uint32_t, Registration> ranks_ GUARDED_BY(mutex_);  // by engine rank
+  ChangeSignal& changed_;
+};
+
+}  // namespace dws

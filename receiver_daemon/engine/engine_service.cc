@@ -1,0 +1,98 @@
+#include "receiver_daemon/engine/engine_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc/grpc_status.h"
+#include "common/service/sockets/unix_socket.h"
+#include "receiver_daemon/engine/lease_stream.h"
+
+namespace dws {
+namespace {
+
+// The answer leaves before the caller stops waiting for it.
+constexpr std::chrono::milliseconds kAnswerMargin{200};
+
+Result<EngineView> ParseView(const v1::ParameterView& message) {
+  DWS_ASSIGN_OR_RETURN(const DType dtype, FromProto(message.dtype()));
+  if (message.engine_name().size() > limits::kTensorNameBytesMax * 2) {
+    return InvalidArgumentError("an engine name has {} bytes, at most {} are supported",
+                                message.engine_name().size(), limits::kTensorNameBytesMax * 2);
+  }
+  if (message.shape_size() > static_cast<int>(limits::kTensorRankMax)) {
+    return InvalidArgumentError("view '{}' has {} dimensions, at most {} are supported",
+                                message.engine_name(), message.shape_size(),
+                                limits::kTensorRankMax);
+  }
+  return EngineView{.engine_name = message.engine_name(),
+                    .tensor = message.tensor(),
+                    .dtype = dtype,
+                    .whole = message.whole(),
+                    .dim = message.dim(),
+                    .range = {.begin = message.begin(), .end = message.end()},
+                    .shape = {message.shape().begin(), message.shape().end()},
+                    .strides = {message.strides().begin(), message.strides().end()},
+                    .region = message.region(),
+                    .offset_bytes = message.offset_bytes()};
+}
+
+Result<AttachWish> ParseWish(const v1::AttachRequest& message) {
+  if (static_cast<size_t>(message.views_size()) > limits::kViewsMax) {
+    return InvalidArgumentError("{} views, at most {} are supported", message.views_size(),
+                                limits::kViewsMax);
+  }
+  AttachWish wish{.engine_rank = message.engine_rank(),
+                  .engine_world_size = message.engine_world_size(),
+                  .region_bytes = {message.region_bytes().begin(), message.region_bytes().end()},
+                  .views = {},
+                  .excluded = {message.excluded().begin(), message.excluded().end()},
+                  .has_hook = message.has_post_commit_hook(),
+                  .client = message.client()};
+  for (const v1::ParameterView& view : message.views()) {
+    DWS_ASSIGN_OR_RETURN(EngineView converted, ParseView(view));
+    wish.views.push_back(std::move(converted));
+  }
+  return wish;
+}
+
+TimePoint DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
+  const auto left =
+      std::chrono::duration_cast<Duration>(std::min<std::chrono::system_clock::duration>(
+          context.deadline() - std::chrono::system_clock::now(), limits::kAttachDeadlineMax));
+  return clock.Now() + std::max<Duration>(left - kAnswerMargin, Duration::zero());
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* EngineServiceImpl::Attach(grpc::CallbackServerContext* context,
+                                                    const v1::AttachRequest* request,
+                                                    v1::AttachReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  Result<AttachWish> wish = ParseWish(*request);
+  if (!wish.ok()) {
+    reactor->Finish(ToGrpc(wish.status()));
+    return reactor;
+  }
+  wish->peer_uid = UidOfCall(context->peer());
+  desk_.Submit(
+      *std::move(wish), DeadlineOf(*context, clock_), [context] { return context->IsCancelled(); },
+      [this, reactor, reply](Result<AttachGrant> grant) {
+        if (grant.ok()) {
+          reply->set_token(std::string(AsText(grant->token)));
+          reply->set_handle_socket(handle_socket_);
+          reply->set_generation(grant->generation.value());
+        }
+        reactor->Finish(ToGrpc(grant.status()));
+      });
+  return reactor;
+}
+
+grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseDown>* EngineServiceImpl::Lease(
+    grpc::CallbackServerContext*) {
+  return LeaseStream::Start(registry_);
+}
+
+}  // namespace dws

@@ -1,0 +1,33 @@
+// What engines talk to: Attach and the lease stream. Thin shells: the desk decides, the lease holds
+// the state.
+#pragma once
+
+#include <string>
+
+#include "common/base/clock.h"
+#include "proto/engine.grpc.pb.h"
+#include "receiver_daemon/engine/attach_desk.h"
+#include "receiver_daemon/engine/engine_registry.h"
+
+namespace dws {
+
+class EngineServiceImpl final : public v1::EngineService::CallbackService {
+ public:
+  EngineServiceImpl(AttachDesk& desk, EngineRegistry& registry, std::string handle_socket,
+                    const Clock& clock)
+      : desk_(desk), registry_(registry), handle_socket_(std::move(handle_socket)), clock_(clock) {}
+
+  grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context,
+                                   const v1::AttachRequest* request,
+                                   v1::AttachReply* reply) override;
+  grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseDown>* Lease(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  AttachDesk& desk_;
+  EngineRegistry& registry_;
+  const std::string handle_socket_;
+  const Clock& clock_;
+};
+
+}  // namespace dws

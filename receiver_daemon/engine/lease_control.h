@@ -1,0 +1,31 @@
+// EngineControl over the leases of all ranks of one engine.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/pulse.h"
+#include "receiver_daemon/engine/engine_control.h"
+#include "receiver_daemon/engine/engine_lease.h"
+
+namespace dws {
+
+class LeaseControl final : public EngineControl {
+ public:
+  // `pulse`, if any, waits while engine ranks are waited for.
+  LeaseControl(std::vector<std::shared_ptr<EngineLease>> leases, const Clock& clock,
+               Pulse* pulse = nullptr)
+      : leases_(std::move(leases)), clock_(clock), pulse_(pulse) {}
+
+  Status Pause(Duration timeout) override;
+  Status PostCommit(WeightVersion version, Duration timeout) override;
+  void Resume(const EngineVersion& version) override;
+
+ private:
+  const std::vector<std::shared_ptr<EngineLease>> leases_;
+  const Clock& clock_;
+  Pulse* const pulse_;
+};
+
+}  // namespace dws

@@ -1,0 +1,201 @@
+// What connections, the clock and operators have to do with a CommitGroup.
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+#include "receiver_daemon/group/commit_group.h"
+
+namespace dws {
+
+ConnectionId CommitGroup::OnLeaderConnect(std::function<void(const GroupUp&)> send) {
+  ConnectionId id;
+  {
+    MutexLock lock(mutex_);
+    id = ConnectionId(++last_connection_);
+    leader_id_ = id;
+    send_up_ = std::move(send);
+    last_error_.clear();
+    member_.OnConnect(id);
+    news_ = true;
+    Drive();
+  }
+  Deliver();
+  return id;
+}
+
+void CommitGroup::OnDown(ConnectionId connection, const GroupDown& message) {
+  {
+    MutexLock lock(mutex_);
+    member_.OnDown(connection, message);
+    news_ = true;
+    Drive();
+  }
+  Deliver();
+}
+
+void CommitGroup::OnLeaderDisconnect(std::optional<ConnectionId> connection, const Status& reason) {
+  {
+    MutexLock lock(mutex_);
+    last_error_ = std::string(Message(reason));
+    news_ = true;
+    if (connection.has_value() && leader_id_ == connection) {
+      leader_id_.reset();
+      send_up_ = nullptr;
+      member_.OnDisconnect(*connection);
+      Drive();
+    }
+  }
+  Deliver();
+}
+
+Result<ConnectionId> CommitGroup::OnMemberConnect(uint32_t index, const std::string& receiver_id,
+                                                  std::shared_ptr<MemberConnection> connection) {
+  ConnectionId id;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return UnavailableError("the leader is shutting down");
+    if (index == 0 || index >= remotes_.size()) {
+      return InvalidArgumentError(
+          "receiver '{}' says it is member {} of group '{}', expected 1 to {}: 0 is the leader",
+          receiver_id, index, place_.group_id, remotes_.size() - 1);
+    }
+    Remote& remote = remotes_[index];
+    if (remote.connection != nullptr && remote.receiver_id != receiver_id) {
+      return AlreadyExistsError(
+          "member {} of group '{}' is receiver '{}', which is connected: give receiver '{}' "
+          "another --group-index",
+          index, place_.group_id, remote.receiver_id, receiver_id);
+    }
+    if (remote.connection != nullptr) {
+      outbox_.push_back([fenced = std::move(remote.connection), receiver_id] {
+        fenced->Close(
+            AbortedError("receiver '{}' connected again, this connection is fenced", receiver_id));
+      });
+    }
+    id = ConnectionId(++last_connection_);
+    remote = {.receiver_id = receiver_id, .id = id, .connection = connection, .last_error = ""};
+    outbox_.push_back([connection] { connection->Welcome(); });
+    leader_->OnConnect(MemberIndex(index), id);
+    news_ = true;
+    Drive();
+  }
+  LogInfo("group_member_connected", {{"member", index}, {"receiver", receiver_id}});
+  Deliver();
+  return id;
+}
+
+void CommitGroup::OnUp(uint32_t index, ConnectionId connection, const GroupUp& message) {
+  {
+    MutexLock lock(mutex_);
+    TellLeader(index, connection, message);
+    news_ = true;
+    Drive();
+  }
+  Deliver();
+}
+
+void CommitGroup::OnMemberDisconnect(uint32_t index, ConnectionId connection) {
+  {
+    MutexLock lock(mutex_);
+    Remote& remote = remotes_.at(index);
+    if (remote.id != connection) return;
+    LogWarning("group_member_disconnected", {{"member", index}, {"receiver", remote.receiver_id}});
+    remote.id.reset();
+    remote.connection.reset();
+    leader_->OnDisconnect(MemberIndex(index), connection);
+    news_ = true;
+    Drive();
+  }
+  Deliver();
+}
+
+void CommitGroup::Tick() {
+  {
+    MutexLock lock(mutex_);
+    if (!leader_.has_value()) return;
+    const TimePoint now = clock_.Now();
+    if (retry_at_.has_value() && now >= *retry_at_) {
+      retry_at_.reset();
+      leader_->OnRetry();
+      Drive();
+    }
+    if (now >= next_keepalive_) {
+      next_keepalive_ = now + limits::kKeepaliveInterval;
+      for (const Remote& remote : remotes_) {
+        if (remote.connection == nullptr) continue;
+        outbox_.push_back([connection = remote.connection] { connection->Keepalive(); });
+      }
+    }
+  }
+  Deliver();
+}
+
+void CommitGroup::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    for (const Remote& remote : remotes_) {
+      if (remote.connection == nullptr) continue;
+      outbox_.push_back([connection = remote.connection] {
+        connection->Close(UnavailableError("the leader is shutting down"));
+      });
+    }
+  }
+  Deliver();
+}
+
+std::string CommitGroup::WaitsFor() const {
+  if (member_.ended()) return "its commit group has ended: a member was evicted";
+  if (!leads()) {
+    if (leader_id_.has_value()) return "";
+    return fmt::format("the leader of group '{}' at {} is not connected: {}", place_.group_id,
+                       place_.leader_address, last_error_);
+  }
+  for (uint32_t m = 0; m < remotes_.size(); ++m) {
+    const GroupLeaderState::Member& state = leader_->members()[m];
+    const Remote& remote = remotes_[m];
+    const std::string who = fmt::format("member {} of group '{}'", m, place_.group_id);
+    if (!state.connection.has_value()) {
+      return remote.receiver_id.empty()
+                 ? who + " has not connected yet"
+                 : fmt::format("{}, receiver '{}', is not connected", who, remote.receiver_id);
+    }
+    if (state.reported && !state.generation.has_value()) {
+      return fmt::format("{}, receiver '{}', has no engine", who, remote.receiver_id);
+    }
+    if (!remote.last_error.empty()) {
+      return fmt::format("{}, receiver '{}', cannot stage: {}", who, remote.receiver_id,
+                         remote.last_error);
+    }
+  }
+  return "";
+}
+
+GroupView CommitGroup::view() const {
+  MutexLock lock(mutex_);
+  GroupView view{.phase = member_.phase(),
+                 .ended = member_.ended(),
+                 .leader_connected = leader_id_.has_value(),
+                 .last_error = leads() ? "" : last_error_,
+                 .round = {},
+                 .decided = {},
+                 .members = {},
+                 .waits_for = WaitsFor()};
+  if (!leader_.has_value()) return view;
+  view.round = leader_->round();
+  view.decided = leader_->decided();
+  for (uint32_t m = 0; m < remotes_.size(); ++m) {
+    const GroupLeaderState::Member& state = leader_->members()[m];
+    view.members.push_back({.receiver_id = remotes_[m].receiver_id,
+                            .connected = state.connection.has_value(),
+                            .attached = state.generation.has_value(),
+                            .live = state.live,
+                            .staged = view.round.has_value() && state.staged,
+                            .released = state.released,
+                            .last_error = remotes_[m].last_error});
+  }
+  return view;
+}
+
+}  // namespace dws

@@ -1,0 +1,48 @@
+#include "receiver_daemon/group/group_endpoint.h"
+
+#include "common/model/limits.h"
+
+namespace dws {
+
+GroupEndpoint::GroupEndpoint(const Identity& identity, const PeerTls& tls, CommitGroup& group,
+                             const Clock& clock)
+    : group_(group) {
+  if (group.leads()) {
+    service_ = std::make_unique<LeaderService>(
+        LeaderService::Identity{.job_id = identity.job_id, .receiver_id = identity.receiver_id},
+        group);
+  } else {
+    link_ = std::make_unique<LeaderLink>(
+        LeaderLink::Identity{.job_id = identity.job_id, .receiver_id = identity.receiver_id}, tls,
+        group, clock);
+  }
+}
+
+GroupEndpoint::~GroupEndpoint() { Stop(); }
+
+void GroupEndpoint::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void GroupEndpoint::Run() {
+  while (true) {
+    group_.Tick();
+    if (link_ != nullptr) link_->Tick();
+    MutexLock lock(mutex_);
+    if (!stopping_) stopped_.WaitFor(mutex_, limits::kTick);
+    if (stopping_) return;
+  }
+}
+
+void GroupEndpoint::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  stopped_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+  group_.Stop();
+  if (link_ != nullptr) link_->Stop();
+}
+
+}  // namespace dws

@@ -1,0 +1,49 @@
+// The network of a commit group: on its leader the service for the members, on a member the link to
+// the leader; and the thread that looks at what is due.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "receiver_daemon/group/commit_group.h"
+#include "receiver_daemon/group/leader_link.h"
+#include "receiver_daemon/group/leader_service.h"
+
+namespace dws {
+
+// Lifecycle: Start, then Stop, which ends all connections. Outlives the server that serves
+// service(). Threads: safe from any.
+class GroupEndpoint {
+ public:
+  struct Identity {
+    std::string job_id;
+    std::string receiver_id;
+  };
+
+  // `group` and `clock` outlive it.
+  GroupEndpoint(const Identity& identity, const PeerTls& tls, CommitGroup& group,
+                const Clock& clock);
+  ~GroupEndpoint();
+
+  // Null on a member: it serves nobody.
+  grpc::Service* service() { return service_.get(); }
+
+  void Start();
+  void Stop();
+
+ private:
+  void Run();
+
+  CommitGroup& group_;
+  std::unique_ptr<LeaderService> service_;
+  std::unique_ptr<LeaderLink> link_;
+  Mutex mutex_;
+  CondVar stopped_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace dws

@@ -1,0 +1,26 @@
+// A receiver's place in a commit group, as it is configured.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dws {
+
+struct GroupPlace {
+  std::string group_id;  // empty: in no group
+  uint32_t index = 0;    // 0: the leader
+  uint32_t member_count = 0;
+  std::string leader_address;  // "host:port"; of a leader: empty
+};
+
+struct GroupMistake {
+  std::string_view option;  // "group-index"
+  std::string message;
+};
+
+// What is mistaken about the options, taken together; none about no group at all.
+std::vector<GroupMistake> GroupMistakes(const GroupPlace& group);
+
+}  // namespace dws

@@ -1,0 +1,28 @@
+#include "receiver_daemon/receiver_options.h"
+
+namespace dws {
+
+Status CheckOptions(const ReceiverOptions& options) {
+  if (options.job_id.empty() || options.job_id.size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("--job-id has {} bytes, expected 1 to {}", options.job_id.size(),
+                                limits::kIdBytesMax);
+  }
+  if (options.receiver_id.empty() || options.receiver_id.size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("--receiver-id has {} bytes, expected 1 to {}",
+                                options.receiver_id.size(), limits::kIdBytesMax);
+  }
+  if (options.senders.empty() || options.senders.size() > limits::kSendersMax) {
+    return InvalidArgumentError(
+        "--sender was given {} times, expected one for each trainer rank, at most {}",
+        options.senders.size(), limits::kSendersMax);
+  }
+  if (options.staging_bytes < limits::kStagingBytesMin) {
+    return InvalidArgumentError("--staging-bytes is {}, expected at least {}",
+                                options.staging_bytes, limits::kStagingBytesMin);
+  }
+  const auto mistakes = GroupMistakes(options.group);
+  if (mistakes.empty()) return OkStatus();
+  return InvalidArgumentError("--{}: {}", mistakes.front().option, mistakes.front().message);
+}
+
+}  // namespace dws

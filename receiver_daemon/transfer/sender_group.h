@@ -1,0 +1,65 @@
+// The seam between the pipeline and the senders: what it asks of them and what it tells them.
+// sync_links.h is the real one, over gRPC; tests use a fake.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/digest.h"
+#include "common/sync_state/receiver_plan.h"
+#include "common/sync_state/subscription_state.h"
+#include "receiver_daemon/commit/staging.h"
+#include "receiver_daemon/transfer/spool.h"
+
+namespace dws {
+
+using Description = PublishedState;
+
+struct FetchedFull {
+  Spool spool;
+  std::vector<SpooledFrame> frames;  // in the order asked for
+};
+
+// What a commit came to, for one sender.
+struct CommittedReport {
+  double pause_seconds = 0;
+  double stage_seconds = 0;
+  uint64_t fetched_bytes = 0;
+};
+
+struct Rejection {
+  std::optional<WeightVersion> last_good;
+  Status reason;
+  std::vector<RankSlice> slices;
+};
+
+// Threads: safe from any. Fetches block until done, failed or cancelled.
+class SenderGroup {
+ public:
+  virtual ~SenderGroup() = default;
+
+  // All errors: UNAVAILABLE, DEADLINE_EXCEEDED: try again later. ABORTED: this is not to be had
+  // (any more). CANCELLED: the receiver ends. DATA_LOSS: nonsense arrived. `spool`: folder and
+  // memory cap.
+
+  // The whole delta object base -> target.version.
+  virtual Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
+                                    Spool::Options spool) = 0;
+  virtual Result<Description> Describe(const SyncTarget& target, TrainerRank rank) = 0;
+  // Full tensors of `slices`, ascending, not empty. Frames belong to these slices; their content is
+  // not checked.
+  virtual Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
+                                        const RankLayout& layout, std::span<const RankSlice> slices,
+                                        Spool::Options spool) = 0;
+
+  // Never block, never fail: a sender that is gone hears it from the next Hello.
+  virtual void Staged(const SyncTarget& target, TrainerRank rank) = 0;
+  virtual void Committed(const SyncTarget& target, TrainerRank rank,
+                         const CommittedReport& report) = 0;
+  virtual void Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) = 0;
+};
+
+}  // namespace dws

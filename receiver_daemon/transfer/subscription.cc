@@ -1,0 +1,136 @@
+#include "receiver_daemon/transfer/subscription.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dws {
+
+Subscription::Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted,
+                           ChangeSignal& changed)
+    : addresses_(std::move(addresses)),
+      changed_(changed),
+      state_(static_cast<uint32_t>(addresses_.size()), accepted),
+      last_errors_(addresses_.size(), "not connected yet"),
+      set_(UnavailableError("no layout yet")) {}
+
+void Subscription::OnConnect(SenderIndex sender) {
+  {
+    MutexLock lock(mutex_);
+    state_.OnConnect(sender);
+    last_errors_[sender.value()] = "";
+  }
+  changed_.Notify();
+}
+
+void Subscription::OnDisconnect(SenderIndex sender, const Status& reason) {
+  {
+    MutexLock lock(mutex_);
+    state_.OnDisconnect(sender);
+    last_errors_[sender.value()] = std::string(Message(reason));
+  }
+  changed_.Notify();
+}
+
+Status Subscription::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
+  Status status;
+  {
+    MutexLock lock(mutex_);
+    status = state_.OnWelcome(sender, std::move(welcome));
+    last_errors_[sender.value()] = std::string(Message(status));
+  }
+  changed_.Notify();
+  return status;
+}
+
+Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
+                                SenderAnnouncement announcement) {
+  Status status;
+  {
+    MutexLock lock(mutex_);
+    status = state_.OnAnnounce(sender, nonce, std::move(announcement));
+  }
+  changed_.Notify();
+  return status;
+}
+
+std::optional<StreamId> Subscription::stream() const {
+  MutexLock lock(mutex_);
+  return state_.stream();
+}
+
+std::optional<SyncTarget> Subscription::Target() const {
+  MutexLock lock(mutex_);
+  return state_.Target();
+}
+
+std::optional<SyncTarget> Subscription::TargetAt(WeightVersion version) const {
+  MutexLock lock(mutex_);
+  return state_.TargetAt(version);
+}
+
+std::string Subscription::Unheard() const {
+  std::string text;
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    if (state_.senders()[i].trainer_rank.has_value()) continue;
+    const char* why = state_.senders()[i].connected ? "connected, has no trainer" : "not connected";
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", addresses_[i],
+                        last_errors_[i].empty() ? why : last_errors_[i]);
+  }
+  return text;
+}
+
+Result<LayoutSetPtr> Subscription::Layouts() const {
+  MutexLock lock(mutex_);
+  auto ranks = state_.Layouts();
+  if (!ranks.has_value()) {
+    return UnavailableError("the trainer's layout is not known: nothing heard from sender {}",
+                            Unheard());
+  }
+  if (*ranks != set_from_) {
+    set_ = LayoutSet::Create(*ranks);
+    set_from_ = *std::move(ranks);
+  }
+  return set_;
+}
+
+std::string Subscription::MissingTarget() const {
+  MutexLock lock(mutex_);
+  if (!state_.Layouts().has_value()) return fmt::format("nothing heard from sender {}", Unheard());
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    const SubscriptionState::Sender& sender = state_.senders()[i];
+    if (!sender.connected)
+      return fmt::format("sender {} is not connected: {}", addresses_[i], last_errors_[i]);
+    if (sender.trainer_rank.has_value() && sender.offers.empty()) {
+      return fmt::format("sender {} has published no version yet", addresses_[i]);
+    }
+  }
+  return "no version is offered by all trainer ranks";
+}
+
+std::vector<Subscription::Peer> Subscription::Peers() const {
+  MutexLock lock(mutex_);
+  std::vector<Peer> peers;
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    const SubscriptionState::Sender& sender = state_.senders()[i];
+    Peer peer{.address = addresses_[i],
+              .connected = sender.connected,
+              .trainer_rank = sender.trainer_rank,
+              .newest = std::nullopt,
+              .last_error = sender.refusal.empty() ? last_errors_[i] : sender.refusal};
+    if (!sender.offers.empty()) peer.newest = sender.offers.back();
+    peers.push_back(std::move(peer));
+  }
+  return peers;
+}
+
+void Subscription::SetLive(std::optional<VersionAt> live) {
+  MutexLock lock(mutex_);
+  live_ = live;
+}
+
+std::optional<VersionAt> Subscription::live() const {
+  MutexLock lock(mutex_);
+  return live_;
+}
+
+}  // namespace dws

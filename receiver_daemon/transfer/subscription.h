@@ -1,0 +1,68 @@
+// SubscriptionState for the threads of the daemon: the sync streams feed it, the worker and Attach
+// read it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/sync_state/live_state.h"
+#include "common/sync_state/subscription_state.h"
+#include "receiver_daemon/change_signal.h"
+#include "receiver_daemon/engine/layout_set.h"
+
+namespace dws {
+
+// Threads: safe from any.
+class Subscription {
+ public:
+  struct Peer {
+    std::string address;
+    bool connected = false;
+    std::optional<TrainerRank> trainer_rank;
+    std::optional<WeightVersion> newest;
+    std::string last_error;
+  };
+
+  // One sender for each address. `accepted`: from the ledger.
+  Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted,
+               ChangeSignal& changed);
+
+  void OnConnect(SenderIndex sender);
+  void OnDisconnect(SenderIndex sender, const Status& reason);
+  Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
+  Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
+
+  std::optional<StreamId> stream() const;
+  std::optional<SyncTarget> Target() const;
+  std::optional<SyncTarget> TargetAt(WeightVersion version) const;
+  // UNAVAILABLE: not all trainer ranks were heard; names the senders that are not.
+  // FAILED_PRECONDITION: the ranks' layouts do not fit each other.
+  Result<LayoutSetPtr> Layouts() const;
+  // Why there is no target, in words.
+  std::string MissingTarget() const;
+  std::vector<Peer> Peers() const;
+
+  // What the engine is known to hold and may generate with; what Hello tells.
+  void SetLive(std::optional<VersionAt> live);
+  std::optional<VersionAt> live() const;
+
+ private:
+  std::string Unheard() const REQUIRES(mutex_);
+
+  const std::vector<std::string> addresses_;
+  ChangeSignal& changed_;
+  mutable Mutex mutex_;
+  SubscriptionState state_ GUARDED_BY(mutex_);
+  std::vector<std::string> last_errors_ GUARDED_BY(mutex_);  // by sender
+  std::optional<VersionAt> live_ GUARDED_BY(mutex_);
+  // Made from these layouts.
+  mutable std::vector<std::shared_ptr<const RankLayout>> set_from_ GUARDED_BY(mutex_);
+  mutable Result<LayoutSetPtr> set_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

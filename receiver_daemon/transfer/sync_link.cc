@@ -1,0 +1,254 @@
+#include "receiver_daemon/transfer/sync_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc/grpc_credentials.h"
+#include "common/service/protocol_version.h"
+
+namespace dws {
+namespace {
+
+Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id) {
+  if (message.protocol_major() != kProtocolMajor) {
+    return UnimplementedError(
+        "the sender speaks protocol {}.{}, this receiver {}.{}: upgrade the older one",
+        message.protocol_major(), message.protocol_minor(), kProtocolMajor, kProtocolMinor);
+  }
+  if (message.job_id() != job_id && !message.job_id().empty()) {
+    return FailedPreconditionError("the sender serves job '{}', this receiver belongs to '{}'",
+                                   message.job_id(), job_id);
+  }
+  if (message.world_size() > limits::kWorldSizeMax) {
+    return InvalidArgumentError("the trainer has {} ranks, at most {} are supported",
+                                message.world_size(), limits::kWorldSizeMax);
+  }
+  DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message.stream()));
+  DWS_ASSIGN_OR_RETURN(RankLayout layout, FromProto(message.layout()));
+  if (layout.signature() != FromProto(message.layout_signature())) {
+    return DataLossError("a layout has signature {}, its sender says {}",
+                         ToString(layout.signature()),
+                         ToString(FromProto(message.layout_signature())));
+  }
+  return SenderWelcome{.stream = stream,
+                       .trainer_rank = TrainerRank(message.trainer_rank()),
+                       .world_size = message.world_size(),
+                       .rank_epoch = RankEpoch(message.rank_epoch()),
+                       .layout = std::make_shared<const RankLayout>(std::move(layout))};
+}
+
+Result<SenderAnnouncement> ParseAnnounce(const v1::Announce& message) {
+  DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message.stream()));
+  SenderAnnouncement announcement{
+      .stream = stream, .rank_epoch = RankEpoch(message.rank_epoch()), .versions = {}};
+  for (const uint64_t version : message.versions()) announcement.versions.emplace_back(version);
+  return announcement;
+}
+
+// Null: none came. One that is larger than it may be is fetched like any other.
+std::shared_ptr<const InlineObject> TakeInline(const SenderAnnouncement& announcement,
+                                               const v1::Announce& message) {
+  if (message.object().empty() || message.object().size() > limits::kInlineObjectBytesMax ||
+      announcement.versions.empty()) {
+    return nullptr;
+  }
+  return std::make_shared<const InlineObject>(
+      InlineObject{.stream = announcement.stream,
+                   .base = WeightVersion(message.object_base()),
+                   .version = announcement.versions.back(),
+                   .bytes = message.object()});
+}
+
+}  // namespace
+
+SyncLink::SyncLink(SenderIndex index, const std::string& address, Identity identity, PeerTls tls,
+                   Subscription& subscription, const Clock& clock)
+    : index_(index),
+      address_(address),
+      identity_(std::move(identity)),
+      subscription_(subscription),
+      clock_(clock),
+      channel_(address, identity_.job_id, std::move(tls)),
+      next_attempt_(clock.Now()),
+      delay_(limits::kReconnectDelayMin) {}
+
+Fetcher SyncLink::fetcher(TrainerRank rank) {
+  return {channel_.stub(), calls_, [this, rank](const grpc::ClientContext& context) {
+            return channel_.CheckPublisher(PeerOf(context.auth_context().get()), rank.value());
+          }};
+}
+
+v1::SyncUp SyncLink::Hello(const std::optional<VersionAt>& live) const {
+  v1::SyncUp message;
+  v1::Hello& hello = *message.mutable_hello();
+  hello.set_job_id(identity_.job_id);
+  hello.set_receiver_id(identity_.receiver_id);
+  hello.set_protocol_major(kProtocolMajor);
+  hello.set_protocol_minor(kProtocolMinor);
+  if (live.has_value()) {
+    *hello.mutable_stream() = ToProto(live->stream);
+    hello.set_have_version(live->version.value());
+  }
+  return message;
+}
+
+void SyncLink::CatchUp() {
+  const std::optional<VersionAt> live = subscription_.live();
+  if (!live.has_value()) return;
+  v1::SyncUp message;
+  v1::Ack& ack = *message.mutable_ack();
+  ack.set_version(live->version.value());
+  ack.set_stage(v1::Ack::COMMITTED);
+  *ack.mutable_stream() = ToProto(live->stream);
+  Send(std::move(message));
+}
+
+void SyncLink::Tick() {
+  std::shared_ptr<SyncCall> silent;
+  const std::optional<VersionAt> live = subscription_.live();
+  {
+    MutexLock lock(mutex_);
+    if (stopping_ || starting_) return;
+    const TimePoint now = clock_.Now();
+    if (call_ != nullptr) {
+      if (now - last_heard_ < limits::kKeepaliveTimeout) return;
+      silent = call_;
+      last_heard_ = now;  // cancelled once
+    } else {
+      if (now < next_attempt_) return;
+      starting_ = true;
+      heard_ = done_early_ = false;
+      last_heard_ = now;
+    }
+  }
+  if (silent != nullptr) {
+    silent->Cancel(UnavailableError("sender {} was silent for {} s", address_,
+                                    limits::kKeepaliveTimeout.count()));
+    calls_.CancelPresent();
+    return;
+  }
+  channel_.Refresh();
+  std::shared_ptr<SyncCall> call = SyncCall::Start(
+      [this](auto* context, auto* reactor) { channel_.stub()->async()->Sync(context, reactor); },
+      Hello(live), limits::kSyncQueueMax,
+      {.on_message = [this](const auto&, const v1::SyncDown& message,
+                            const Peer& peer) { return OnMessage(message, peer); },
+       .on_done = [this](const Status& reason) { OnDone(reason); }});
+  bool stopping = false;
+  {
+    MutexLock lock(mutex_);
+    starting_ = false;
+    if (!done_early_) call_ = call;
+    stopping = stopping_;
+    done_.NotifyAll();
+  }
+  if (stopping) call->Cancel(CancelledError("the receiver is shutting down"));
+  CatchUp();  // what was committed, or welcomed, before there was a call to say it on
+}
+
+Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer) {
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    last_heard_ = clock_.Now();
+    first = !heard_;
+    heard_ = true;
+    // Not on a Welcome: one that is refused, or fenced by a twin of this receiver, is no success.
+    if (message.has_announce()) delay_ = limits::kReconnectDelayMin;
+  }
+  if (first) {
+    LogInfo("sender_connected", {{"address", address_}});
+    subscription_.OnConnect(index_);
+  }
+  switch (message.message_case()) {
+    case v1::SyncDown::kWelcome: {
+      DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.welcome().trainer_rank()));
+      DWS_ASSIGN_OR_RETURN(SenderWelcome welcome,
+                           ParseWelcome(message.welcome(), identity_.job_id));
+      KeepInline(nullptr);  // perhaps of another rank
+      // A refusal keeps the connection: the sender's next trainer may be the right one.
+      const Status status = subscription_.OnWelcome(index_, std::move(welcome));
+      if (!status.ok())
+        LogWarning("sender_refused", {{"address", address_}, {"reason", Message(status)}});
+      CatchUp();
+      return OkStatus();
+    }
+    case v1::SyncDown::kAnnounce: {
+      DWS_ASSIGN_OR_RETURN(SenderAnnouncement announcement, ParseAnnounce(message.announce()));
+      KeepInline(TakeInline(announcement, message.announce()));
+      const Status status =
+          subscription_.OnAnnounce(index_, message.nonce(), std::move(announcement));
+      if (!status.ok())
+        LogDebug("announcement_ignored", {{"address", address_}, {"reason", Message(status)}});
+      return OkStatus();
+    }
+    case v1::SyncDown::kKeepalive:
+    case v1::SyncDown::MESSAGE_NOT_SET:  // of a newer minor version: ignored
+      return OkStatus();
+  }
+  return OkStatus();
+}
+
+void SyncLink::KeepInline(std::shared_ptr<const InlineObject> object) {
+  MutexLock lock(mutex_);
+  inline_ = std::move(object);
+}
+
+std::shared_ptr<const InlineObject> SyncLink::Inline(const StreamId& stream, WeightVersion base,
+                                                     WeightVersion version) {
+  MutexLock lock(mutex_);
+  const bool is_it = inline_ != nullptr && inline_->stream == stream && inline_->base == base &&
+                     inline_->version == version;
+  return is_it ? inline_ : nullptr;
+}
+
+void SyncLink::OnDone(const Status& reason) {
+  bool was_connected = false;
+  bool stopping = false;
+  {
+    MutexLock lock(mutex_);
+    was_connected = heard_;
+    stopping = stopping_;
+  }
+  if (was_connected && !stopping) {
+    LogWarning("sender_disconnected", {{"address", address_}, {"reason", Message(reason)}});
+  }
+  subscription_.OnDisconnect(index_, reason);
+  MutexLock lock(mutex_);
+  call_.reset();
+  inline_.reset();
+  done_early_ = starting_;
+  // Fenced by a twin, which this would fence in turn: slowly then.
+  if (absl::IsAborted(reason)) delay_ = limits::kReconnectDelayMax;
+  next_attempt_ = clock_.Now() + delay_;
+  delay_ = std::min<Duration>(delay_ * 2, limits::kReconnectDelayMax);
+  done_.NotifyAll();
+}
+
+void SyncLink::Send(v1::SyncUp message) {
+  std::shared_ptr<SyncCall> call;
+  {
+    MutexLock lock(mutex_);
+    call = call_;
+  }
+  if (call != nullptr) call->Send(std::move(message));
+}
+
+void SyncLink::Stop() {
+  calls_.CancelForGood();
+  std::shared_ptr<SyncCall> call;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    call = call_;
+  }
+  if (call != nullptr) call->Cancel(CancelledError("the receiver is shutting down"));
+  call.reset();
+  MutexLock lock(mutex_);
+  while (starting_ || call_ != nullptr) done_.Wait(mutex_);
+}
+
+}  // namespace dws

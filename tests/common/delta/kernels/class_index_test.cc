@@ -1,0 +1,126 @@
+// Every instruction set says of each element which class and rank it has, and finds it again by
+// them, at every alignment and tail.
+#include "common/delta/kernels/class_index.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+
+#include "tests/common/delta/samples.h"
+
+namespace dws::kernels {
+namespace {
+
+using samples::Bytes;
+using samples::Random;
+
+constexpr InstructionSet kSets[] = {InstructionSet::kPortable, InstructionSet::kAvx2,
+                                    InstructionSet::kAvx512};
+
+// The magnitude byte of element `i`, from its bytes: the eight bits below the sign.
+uint8_t ByteOf(const Bytes& bytes, size_t shift, uint32_t element_bytes, uint32_t i) {
+  const std::byte* const end = bytes.data() + shift + (size_t{i} + 1) * element_bytes;
+  if (element_bytes == 1) return static_cast<uint8_t>(end[-1]) & 0x7F;
+  return static_cast<uint8_t>(static_cast<uint8_t>(end[-1]) << 1 |
+                              static_cast<uint8_t>(end[-2]) >> 7);
+}
+
+ClassTable TableOf(Random& random, uint32_t element_bytes, size_t class_count) {
+  ClassTable table;
+  const uint64_t top = element_bytes == 1 ? 127 : 255;
+  uint64_t last = 0;
+  while (table.class_count() < class_count) {
+    last += 1 + random.Below(top / class_count);
+    if (last > top) break;
+    table.thresholds[table.threshold_count++] = static_cast<uint8_t>(last);
+  }
+  return table;
+}
+
+}  // namespace
+
+TEST_CASE("class index: all instruction sets count classes as one counts them", "[kernels]") {
+  Random random(samples::TestSeed());
+  const auto index = std::make_unique<ClassIndex>();
+  const auto mask = std::make_unique<BlockMask>();
+  for (const uint32_t element_bytes : {1U, 2U, 4U, 8U}) {
+    for (const uint32_t count : {1U, 2U, 31U, 32U, 33U, 63U, 64U, 65U, 127U, 128U, 255U, 256U, 257U,
+                                 1000U, 65'535U, 65'536U}) {
+      for (size_t class_count = 1; class_count <= kClassesMax; ++class_count) {
+        if (count > 1000 && class_count % 3 != 2 && class_count != 1) continue;
+        const size_t shift = random.Below(64);
+        const Bytes bytes = samples::RandomBytes(random, shift + size_t{count} * element_bytes);
+        const ClassTable table = TableOf(random, element_bytes, class_count);
+        const ClassIndexInput input{.elements = bytes.data() + shift,
+                                    .element_bytes = element_bytes,
+                                    .count = count,
+                                    .classes = &table};
+        const double density = class_count % 2 == 0 ? 0.02 : 0.6;
+        std::vector<uint16_t> positions;
+        std::vector<uint8_t> classes;
+        std::vector<uint16_t> ranks;
+        std::array<std::vector<uint16_t>, kClassesMax> by_class;
+        std::array<uint32_t, kClassesMax> sizes{};
+        BlockMask expected{};
+        for (uint32_t i = 0; i < count; ++i) {
+          const size_t c = ClassOf(table, ByteOf(bytes, shift, element_bytes, i));
+          const auto rank = static_cast<uint16_t>(sizes[c]++);
+          if (!random.Chance(density) && i != 0 && i + 1 != count) continue;
+          positions.push_back(static_cast<uint16_t>(i));
+          classes.push_back(static_cast<uint8_t>(c));
+          ranks.push_back(rank);
+          by_class[c].push_back(rank);
+          expected[i / 64] |= uint64_t{1} << (i % 64);
+        }
+        for (const InstructionSet set : kSets) {
+          if (set > MachineInstructionSet()) continue;
+          INFO(ToString(set) << ": " << count << " x " << element_bytes << ", " << class_count);
+          std::memset(static_cast<void*>(index.get()), random.Chance(0.5) ? 0 : 0xFF,
+                      sizeof(ClassIndex));
+          IndexClasses(set, input, *index);
+          REQUIRE(index->sizes == sizes);
+          for (const InstructionSet other : kSets) {
+            if (other > MachineInstructionSet()) continue;
+            INFO("used by " << ToString(other));
+            std::vector<uint16_t> found(positions.size());
+            RankElements(other, *index, positions.data(), classes.data(),
+                         static_cast<uint32_t>(positions.size()), found.data());
+            REQUIRE(found == ranks);
+            mask->fill(0);
+            for (size_t c = 0; c < table.class_count(); ++c) {
+              FlipRanks(other, *index, c, by_class[c].data(),
+                        static_cast<uint32_t>(by_class[c].size()), mask->data());
+            }
+            REQUIRE(*mask == expected);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("list ones: all instruction sets list the ones in front, and none behind", "[kernels]") {
+  Random random(samples::TestSeed());
+  for (const uint32_t size : {0U, 1U, 31U, 32U, 33U, 63U, 64U, 65U, 1000U, 65'536U}) {
+    for (const double density : {0.0, 0.01, 0.5, 1.0}) {
+      std::vector<uint64_t> words(CeilDiv(size, 64) + 1, ~uint64_t{0});  // bits behind are ignored
+      std::vector<uint16_t> ones;
+      for (uint32_t i = 0; i < size; ++i) {
+        if (random.Chance(density)) {
+          ones.push_back(static_cast<uint16_t>(i));
+        } else {
+          words[i / 64] &= ~(uint64_t{1} << (i % 64));
+        }
+      }
+      for (const InstructionSet set : {InstructionSet::kPortable, InstructionSet::kAvx512}) {
+        if (set > MachineInstructionSet()) continue;
+        std::vector<uint16_t> numbers(size + kNumbersSlack);
+        numbers.resize(ListOnes(set, words.data(), size, numbers.data()));
+        INFO(ToString(set) << ": " << size << " at " << density);
+        REQUIRE(numbers == ones);
+      }
+    }
+  }
+}
+
+}  // namespace dws::kernels

@@ -1,0 +1,107 @@
+"""Two of what there is to be one of: two senders of a rank, two receivers of one name, two engines for one rank. One
+of them is followed, the other is told, and no engine ever has a mixture."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import numpy as np
+
+import dws
+from tests.integration.cluster import Daemon
+from tests.integration.integration_case import IntegrationCase, change, eventually
+
+SHAPE = (300, 500)
+
+
+class FencingTest(IntegrationCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.random = np.random.default_rng(23)
+
+    def registered(
+        self, sender: Daemon, stream: dws.Stream | None = None
+    ) -> tuple[dws.Trainer, Any]:
+        trainer = dws.Trainer(sender.socket, "test", 0, 1, stream)
+        self.addCleanup(trainer.close)
+        return trainer, trainer.register({"w": self.random.standard_normal(SHAPE, np.float32)})
+
+    def attached(self, receiver: Daemon) -> tuple[dws.Engine, Any]:
+        engine = self.engine(receiver)
+        return engine, engine.attach({"w": np.zeros(SHAPE, np.float32)})
+
+    def publish(self, trainer: dws.Trainer, source: Any, version: int) -> None:
+        change(source["w"], self.random, 0.01)
+        trainer.publish(version)
+
+    def check(self, engine: dws.Engine, live: Any, trainer: dws.Trainer, source: Any) -> None:
+        """The engine gets to what this trainer published last."""
+        eventually(
+            lambda: engine.grant is not None
+            and (engine.grant.stream, engine.grant.version)
+            == (trainer.stream, trainer.last_version),
+            lambda: f"{trainer.stream}, {trainer.last_version}: the engine has {engine.grant}",
+        )
+        self.assert_same_weights(engine, live, source)
+
+    def take_over(self, stream_of_the_first: bool) -> None:
+        """A rank's second sender is followed from its registration on, and the first one not any more."""
+        old_sender = self.cluster.start_sender(0)
+        new_sender = self.cluster.start_sender(0, name="sender-0-again")
+        receiver = self.cluster.start_receiver("receiver-0")
+        old, old_source = self.registered(old_sender)
+        engine, live = self.attached(receiver)
+        for version in (1, 2):
+            self.publish(old, old_source, version)
+            self.check(engine, live, old, old_source)
+        new, new_source = self.registered(new_sender, old.stream if stream_of_the_first else None)
+        first = 3 if stream_of_the_first else 1
+        for version in range(first, first + 4):
+            # The old one knows of nothing, and goes on with other weights under numbers of its own.
+            self.publish(old, old_source, old.last_version + 1)
+            self.publish(new, new_source, version)
+            new.wait(version, 1)
+            self.check(engine, live, new, new_source)
+        with self.assertRaises(dws.DwsError):
+            old.wait(old.last_version, 1, 0.5)
+        self.check(engine, live, new, new_source)
+
+    def test_a_second_sender_with_a_new_stream(self) -> None:
+        self.take_over(stream_of_the_first=False)
+
+    def test_a_second_sender_in_the_same_stream(self) -> None:
+        self.take_over(stream_of_the_first=True)
+
+    def test_two_receivers_of_one_name(self) -> None:
+        self.start()
+        trainer, source = self.registered(self.cluster.senders[0])
+        first, first_live = self.attached(self.cluster.receivers[0])
+        self.publish(trainer, source, 1)
+        self.check(first, first_live, trainer, source)
+        again = self.cluster.start_receiver("receiver-0", name="receiver-0-again")
+        second, second_live = self.attached(again)
+        for version in range(2, 6):
+            self.publish(trainer, source, version)
+            self.assertEqual(list(trainer.wait(version, 1).committed), ["receiver-0"])
+            self.check(second, second_live, trainer, source)
+        # The first one goes on with what it has, says why, and tries again: no version is lost to it for good.
+        self.assertIn(
+            "give one of them another --receiver-id", self.cluster.receivers[0].log_tail()
+        )
+        self.check(first, first_live, trainer, source)
+
+    def test_a_second_engine_for_a_rank_that_lives(self) -> None:
+        self.start()
+        trainer, source = self.registered(self.cluster.senders[0])
+        engine, live = self.attached(self.cluster.receivers[0])
+        self.publish(trainer, source, 1)
+        self.check(engine, live, trainer, source)
+        with self.assertRaisesRegex(dws.DwsError, "rank 0"):
+            self.attached(self.cluster.receivers[0])
+        self.publish(trainer, source, 2)
+        self.check(engine, live, trainer, source)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,111 @@
+"""kill -9 of the leader, and of a member, of a commit group at every point of their protocol: no two
+ranks of the engine ever run with different versions, and the group gets whole again on the newest
+one."""
+
+from __future__ import annotations
+
+import os
+import re
+import unittest
+
+from tests.integration.cluster import Daemon
+from tests.integration.group_case import GroupCase
+from tests.integration.integration_case import eventually
+
+MEMBERS = 3
+# On the way to the first version, and from one version to the next.
+TIMES = (1, 2)
+# What only the leader does.
+LEADER_ONLY = ("group.decide.", "group.pause.", "group.commit.after_send", "group.settle.")
+# Passed once.
+ONCE = ("receiver.attach.",)
+# Of a commit of any receiver: in a group, what it interrupts is not this receiver's alone.
+COMMIT = (
+    "receiver.attach.after_digests",
+    "receiver.commit.after_intent",
+    "receiver.commit.after_pause",
+    "receiver.commit.inside_scatter",
+    "receiver.commit.after_scatter",
+    "receiver.commit.after_record",
+    "receiver.commit.after_ack",
+)
+
+
+def failpoints() -> list[str]:
+    with open("common/base/failpoint.h") as header:
+        return re.findall(r'^    "(group\.[a-z_.]+)",$', header.read(), re.MULTILINE)
+
+
+class GroupKillTest(GroupCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.use_failpoints("RECEIVER")
+        self.deaths = 0
+
+    def start_armed(self, victim: int, armed: str) -> None:
+        self.cluster.start_sender(0)
+        for index in range(MEMBERS):
+            if index == victim:
+                os.environ["DWS_FAILPOINT"] = armed
+            self.start_member(index, MEMBERS)
+            os.environ.pop("DWS_FAILPOINT", None)
+
+    def revive(self) -> None:
+        """Starts again what has died; it is armed no more."""
+        process = self.victim.process
+        if process is None or process.poll() is None:
+            return
+        self.assertEqual(process.returncode, -9, self.victim.log_tail())
+        self.deaths += 1
+        self.victim.start()
+
+    def has_died(self) -> bool:
+        self.revive()
+        return self.deaths == 1
+
+    def check(self, victim: int, name: str, at: int) -> None:
+        self.start_armed(victim, f"{name}:kill@{at}")
+        self.victim: Daemon = self.cluster.receivers[victim]
+        self.register()
+        for index in range(MEMBERS):
+            self.attach(index, MEMBERS)
+        self.watch()
+        for _ in range(at + 1):
+            self.await_group(self.publish(), self.revive)
+        eventually(self.has_died, lambda: f"{name} was passed less than {at} times")
+        # While it was away, too, others went nowhere without it; from now on all is as ever.
+        released = self.pauses()
+        for count in (1, 2):
+            self.await_group(self.publish())
+            self.assertEqual(self.pauses(), [before + count for before in released])
+
+    def test_every_member_at_once(self) -> None:
+        """All receivers of the group are killed, between versions and in the middle of one."""
+        self.begin(MEMBERS)
+        self.await_group(self.publish())
+        for share in (0.01, 0.6):
+            version = self.publish(share)
+            for receiver in self.cluster.receivers:
+                receiver.kill()
+            for receiver in self.cluster.receivers:
+                receiver.start()
+            self.await_group(version)
+
+
+def _add(victim: int, name: str, at: int) -> None:
+    def test(self: GroupKillTest) -> None:
+        self.check(victim, name, at)
+
+    role = "leader" if victim == 0 else "member"
+    setattr(GroupKillTest, f"test_{role}_{name.replace('.', '_')}_{at}", test)
+
+
+for _name in [*failpoints(), *COMMIT]:
+    for _victim in (0, 1):
+        if _victim == 0 or not _name.startswith(LEADER_ONLY):
+            for _at in (1,) if _name.startswith(ONCE) else TIMES:
+                _add(_victim, _name, _at)
+
+
+if __name__ == "__main__":
+    unittest.main()

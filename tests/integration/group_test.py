@@ -1,0 +1,186 @@
+"""One engine over the receivers of a commit group: all of its ranks change from one version to the
+next together, with one pause, or none does."""
+
+from __future__ import annotations
+
+import json
+import unittest
+
+from tests.integration.admin_case import ADMIN
+from tests.integration.cluster import DaemonFailed
+from tests.integration.group_case import GroupCase
+from tests.integration.integration_case import eventually
+from tests.integration.reflection_client import ReflectionClient
+
+
+class GroupTest(GroupCase):
+    def follow(self, members: int) -> None:
+        self.begin(members)
+        self.await_group(self.publish())
+        released = self.pauses()
+        for count in range(1, 6):
+            version = self.publish()
+            self.await_group(version)
+            self.assertEqual(self.pauses(), [before + count for before in released])
+        result = self.dws_trainer.wait(version, timeout=60)
+        self.assertEqual(len(result.committed), members)
+
+    def test_two_members_change_versions_together_with_one_pause_each(self) -> None:
+        self.follow(2)
+
+    def test_three_members_change_versions_together_with_one_pause_each(self) -> None:
+        self.follow(3)
+
+    def test_nobody_commits_while_a_member_cannot(self) -> None:
+        self.begin(2)
+        self.await_group(self.publish())
+        member = self.cluster.receivers[1]
+        member.kill()
+        eventually(lambda: not self.ranks[1].engine.stats().connected, lambda: "the engine sees it")
+        released = self.pauses()
+        self.publish()
+        self.publish()
+        eventually(
+            lambda: self.status(0).receiver.newest_version == 3, lambda: "the leader hears of it"
+        )
+        eventually(
+            lambda: "receiver 'member-1', is not connected" in self.ready(0)[1],
+            lambda: f"{self.ready(0)}",
+        )
+        # The leader's rank goes on with what it has, and so does the one whose receiver is away.
+        self.assertEqual(self.pauses(), released)
+        self.assertEqual([rank.engine.grant.version for rank in self.ranks], [1, 1])
+        member.start()
+        self.await_group(3)
+
+    def test_a_leader_that_restarts_has_the_group_whole_again(self) -> None:
+        self.begin(2)
+        self.await_group(self.publish())
+        leader = self.cluster.receivers[0]
+        leader.stop()
+        self.publish()
+        eventually(
+            lambda: "the leader of group 'engine'" in self.ready(1)[1], lambda: f"{self.ready(1)}"
+        )
+        leader.start()
+        self.await_group(2)
+
+    def test_members_may_start_and_attach_in_any_order(self) -> None:
+        self.cluster.start_sender(0)
+        self.register()
+        self.start_member(0, 2)
+        self.attach(0, 2)
+        self.publish()
+        eventually(
+            lambda: "member 1 of group 'engine' has not connected yet" in self.ready(0)[1],
+            lambda: f"{self.ready(0)}",
+        )
+        self.start_member(1, 2)
+        eventually(
+            lambda: "receiver 'member-1', has no engine" in self.ready(0)[1],
+            lambda: f"{self.ready(0)}",
+        )
+        self.assertIsNone(self.ranks[0].engine.grant)
+        self.attach(1, 2)
+        self.watch()
+        self.await_group(1)
+
+    def test_a_receiver_that_does_not_belong_is_told_why(self) -> None:
+        self.start_group(2)
+        leader = f"127.0.0.1:{self.cluster.receivers[0].ports['admin']}"
+        eventually(lambda: self.status(1).receiver.group.leader_connected, lambda: "member 1")
+        same = self.group_flags(1, 2, leader)
+        more = self.group_flags(2, 3, leader)
+        other = [flag.replace("engine", "x") for flag in same]
+        for name, flags, wanted in (
+            ("same", same, "member 1 of group 'engine' is receiver 'member-1'"),
+            ("more", more, "says that group 'engine' has 3 members"),
+            ("other", other, "belongs to group 'x' of job 'test'"),
+        ):
+            with self.subTest(name):
+                receiver = self.cluster.start_receiver(name, *flags)
+                index = self.cluster.receivers.index(receiver)
+                eventually(
+                    lambda: wanted in self.status(index).receiver.group.last_error,
+                    lambda: f"{self.status(index).receiver.group}",
+                )
+        self.assertTrue(self.status(1).receiver.group.leader_connected)
+
+    def test_status_shows_the_group(self) -> None:
+        self.begin(3)
+        self.await_group(self.publish())
+        eventually(lambda: self.ready(0)[0] and self.ready(2)[0], lambda: f"{self.ready(0)}")
+        group = self.status(0).receiver.group
+        self.assertEqual((group.group_id, group.member_index, group.member_count), ("engine", 0, 3))
+        names = [member.receiver_id for member in group.members]
+        self.assertEqual(names, ["member-0", "member-1", "member-2"])
+        self.assertTrue(all(m.connected and m.attached and m.released for m in group.members))
+        self.assertEqual([m.live_version for m in group.members], [1, 1, 1])
+        self.assertEqual((group.round_phase, group.decided_version), ("", 0))
+        member = self.status(2).receiver.group
+        self.assertTrue(member.leader_connected)
+        self.assertEqual((member.phase, len(member.members)), ("idle", 0))
+        shown = json.loads(self.cluster.receivers[0].page("/status"))
+        self.assertEqual(shown["receiver"]["group"]["group_id"], "engine")
+        leader = self.cluster.receivers[0]
+        self.assertEqual(leader.metric("dws_receiver_group_members", 'state="connected"'), 3)
+        self.assertEqual(self.cluster.receivers[1].metric("dws_receiver_group_leader_connected"), 1)
+
+    def test_drain_and_resync_of_a_member(self) -> None:
+        self.begin(2)
+        self.await_group(self.publish())
+        client = ReflectionClient(f"unix:{self.cluster.receivers[1].socket}")
+        self.addCleanup(client.close)
+        list(client.call(ADMIN, "Drain"))
+        self.publish()
+        eventually(lambda: "drained by an operator" in self.ready(0)[1], lambda: f"{self.ready(0)}")
+        self.assertEqual([rank.engine.grant.version for rank in self.ranks], [1, 1])
+        list(client.call(ADMIN, "Drain", undo=True))
+        self.await_group(2)
+        for full in (False, True):
+            released = self.pauses()
+            last = list(client.call(ADMIN, "Resync", full=full))[-1]
+            self.assertTrue(last.finished)
+            self.assertEqual(last.version, 2)
+            self.await_group(2)
+            self.assertEqual(self.pauses(), [count + 1 for count in released])
+        self.await_group(self.publish())
+
+    def test_drift_of_a_member_is_repaired_by_the_group(self) -> None:
+        self.begin(2)
+        self.await_group(self.publish())
+        client = ReflectionClient(f"unix:{self.cluster.receivers[1].socket}")
+        self.addCleanup(client.close)
+        repairs = self.status(1).receiver.repairs
+        released = self.pauses()
+        self.ranks[1].live["c"].reshape(-1).view("u4")[5] ^= 1
+        last = list(client.call(ADMIN, "Verify"))[-1]
+        self.assertEqual(last.mismatches, 1)
+        # Paused, repaired in a round of the group, released.
+        eventually(
+            lambda: self.status(1).receiver.repairs > repairs,
+            lambda: f"{self.status(1).receiver}",
+        )
+        self.await_group(1)
+        self.assertEqual(self.pauses(), [count + 1 for count in released])
+        self.await_group(self.publish())
+
+    def test_a_group_that_makes_no_sense_does_not_start(self) -> None:
+        self.cluster.start_sender(0)
+        for options, wanted in (
+            ("index=1", "group-id: not given"),
+            ("id=g", "group-members: is 0, expected the number of receivers of group 'g'"),
+            ("id=g members=2 index=2 leader=h:1", "group-index: is 2 of 2 members"),
+            ("id=g members=2 index=1", "member 1 of group 'g' has to know its leader"),
+            ("id=g members=2 leader=h:1", "group-leader: given to the leader"),
+            ("id=g members=2 index=1 leader=h", "expected HOST:PORT of the group's leader"),
+        ):
+            with self.subTest(options):
+                flags = [f"--group-{option}" for option in options.split()]
+                with self.assertRaises(DaemonFailed) as caught:
+                    self.cluster.start_receiver(f"r{len(self.cluster.receivers)}", *flags)
+                self.assertIn(wanted, str(caught.exception).replace("\\'", "'"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,114 @@
+"""Sender and receiver on two hosts whose network fails: the link is down, packets vanish, one side is gone and the
+other has not heard of it. The engine goes on with what it has, and has the newest version once they meet again.
+"""
+
+from __future__ import annotations
+
+import threading
+import unittest
+from typing import Any
+
+import numpy as np
+
+from tests.integration.integration_case import IntegrationCase, change, eventually
+from tests.integration.network_hosts import NetworkHosts
+from tests.integration.reflection_client import ReflectionClient
+
+ELEMENTS = 2_000_000
+DOWN_SECONDS = 30
+
+
+class HostNetworkTest(IntegrationCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.hosts = NetworkHosts(self)
+        self.random = np.random.default_rng(37)
+        self.hosts.enter(self.cluster, 0)
+        self.sender = self.cluster.start_sender(0, "--insecure")
+        self.hosts.enter(self.cluster, 1)
+        self.receiver = self.cluster.start_receiver("receiver-0", "--insecure")
+        self.dws_trainer = self.trainer()
+        self.source = self.dws_trainer.register(
+            {"w": self.random.standard_normal(ELEMENTS, np.float32)}
+        )
+        self.dws_engine = self.engine()
+        self.live = self.dws_engine.attach({"w": np.zeros(ELEMENTS, np.float32)})
+        self.version = 0
+        self.publish()
+        self.check()
+
+    def publish(self, share: float = 0.01) -> None:
+        """`share` of the elements by a little; 1: all of them by much, so that no coding helps."""
+        self.version += 1
+        if share == 1:
+            self.source["w"][:] = self.random.standard_normal(ELEMENTS, np.float32)
+        else:
+            change(self.source["w"], self.random, share)
+        self.dws_trainer.publish(self.version)
+
+    def check(self) -> None:
+        self.await_version(self.dws_engine, self.version)
+        self.assert_same_weights(self.dws_engine, self.live, self.source)
+
+    def status(self) -> Any:
+        client = ReflectionClient(f"unix:{self.receiver.socket}")
+        try:
+            return client.call("dws.v1.AdminService", "Status").receiver
+        finally:
+            client.close()
+
+    def await_loss(self) -> None:
+        eventually(
+            lambda: not self.status().senders[0].connected, lambda: f"it is missed: {self.status()}"
+        )
+        self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
+
+    def test_a_link_that_is_down_in_the_middle_of_a_fetch(self) -> None:
+        size = 4 * ELEMENTS
+        self.hosts.limit(8_000_000)
+        began = self.hosts.sent_bytes()
+        self.publish(1)
+        eventually(
+            lambda: self.hosts.sent_bytes() > began + size * 2 // 3, lambda: "it is under way"
+        )
+        self.hosts.set_link(False)
+        threading.Event().wait(DOWN_SECONDS)
+        self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
+        self.hosts.set_link(True)
+        self.hosts.restore()
+        self.check()
+        # What had arrived was not sent again.
+        self.assertLess(self.hosts.sent_bytes() - began, size * 1.4)
+
+    def test_packets_that_vanish(self) -> None:
+        self.hosts.drop()
+        for _ in range(3):
+            self.publish()
+        self.await_loss()
+        self.publish()
+        self.hosts.restore()
+        self.check()
+        self.assertEqual(
+            self.status().repairs, 1
+        )  # the first version: then one squash, no full tensors
+
+    def test_a_receiver_that_is_gone_unheard(self) -> None:
+        self.hosts.drop()
+        self.receiver.kill()
+        self.publish()
+        self.hosts.restore()
+        self.receiver.start()
+        self.check()
+
+    def test_a_sender_that_is_gone_unheard(self) -> None:
+        self.hosts.drop()
+        self.sender.kill()
+        self.sender.start()
+        self.hosts.restore()
+        self.dws_trainer.reconnect()
+        self.publish()
+        self.check()
+
+
+if __name__ == "__main__":
+    unittest.main()

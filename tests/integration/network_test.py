@@ -1,0 +1,148 @@
+"""Links between receiver and sender that break, hang and crawl: nothing is sent twice that arrived, nobody waits
+for the one with the bad link, and what arrives is the trainer's very bits."""
+
+from __future__ import annotations
+
+import time
+import unittest
+from typing import Any
+
+import numpy as np
+
+import dws
+from tests.integration.fault_proxy import FaultProxy
+from tests.integration.integration_case import IntegrationCase, change, eventually
+from tests.integration.reflection_client import ReflectionClient
+
+ELEMENTS = 2_000_000
+CHUNK_BYTES = 1 << 20
+HTTP2_WINDOW_BYTES = 4 << 20  # what may be on its way when a link breaks
+
+
+class NetworkTest(IntegrationCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.random = np.random.default_rng(31)
+        self.sender = self.cluster.start_sender(0)
+        self.dws_trainer = self.trainer()
+        self.source = self.dws_trainer.register(
+            {"w": self.random.standard_normal(ELEMENTS, np.float32)}
+        )
+        self.proxy = FaultProxy(self.sender.ports["sync"])
+        self.addCleanup(self.proxy.__exit__)
+
+    def attach(self, name: str, port: int) -> tuple[dws.Engine, Any]:
+        flag = f"--sender=127.0.0.1:{port}"
+        engine = self.engine(self.cluster.start_receiver(name, flag, senders=False))
+        return engine, engine.attach({"w": np.zeros(ELEMENTS, np.float32)})
+
+    def publish(self, version: int, share: float) -> None:
+        """`share` of the elements by a little; 1: all of them by much, so that no coding helps."""
+        if share == 1:
+            self.source["w"][:] = self.random.standard_normal(ELEMENTS, np.float32)
+        else:
+            change(self.source["w"], self.random, share)
+        self.dws_trainer.publish(version)
+
+    def check(self, engine: dws.Engine, live: Any, version: int) -> None:
+        self.await_version(engine, version)
+        self.assert_same_weights(engine, live, self.source)
+
+    def begin(self) -> tuple[dws.Engine, Any]:
+        """An engine behind the proxy has version 1."""
+        engine, live = self.attach("far", self.proxy.port)
+        self.publish(1, 0)
+        self.check(engine, live, 1)
+        return engine, live
+
+    def test_a_cut_transfer_goes_on_where_it_stopped(self) -> None:
+        engine, live = self.begin()
+        self.publish(2, 0.0)
+        self.check(engine, live, 2)
+        began, size = self.proxy.bytes_down, 4 * ELEMENTS // 8
+        self.proxy.limit(4 << 20)  # so that the cuts find it under way
+        self.proxy.cut_after(size)
+        self.publish(3, 1)
+        eventually(lambda: self.proxy.cuts == 1, lambda: "the first cut")
+        self.proxy.cut_after(size // 2)
+        eventually(lambda: self.proxy.cuts == 2, lambda: "the second cut")
+        self.proxy.limit(None)
+        self.check(engine, live, 3)
+        status = self.status_of("far").receiver
+        once = status.last_commit.fetched_bytes
+        self.assertGreater(once, size)
+        again = self.proxy.bytes_down - began - once
+        # Each cut loses what was on its way: at most a chunk that had not arrived whole, and framing.
+        self.assertLess(again, 2 * CHUNK_BYTES + HTTP2_WINDOW_BYTES // 8 + once // 50)
+        self.assertEqual(status.repairs, 1)  # the first version
+
+    def test_a_cut_transfer_of_full_tensors_arrives(self) -> None:
+        engine, live = self.attach("far", self.proxy.port)
+        self.proxy.limit(8 << 20)
+        self.proxy.cut_after(4 << 20)
+        self.publish(1, 0)
+        eventually(lambda: self.proxy.cuts == 1, lambda: "the cut")
+        self.proxy.limit(None)
+        self.check(engine, live, 1)
+
+    def test_a_link_that_hangs_is_given_up_and_taken_again(self) -> None:
+        engine, live = self.begin()
+        self.proxy.limit(2 << 20)
+        self.publish(2, 1)
+        down = self.proxy.bytes_down
+        eventually(lambda: self.proxy.bytes_down > down + (1 << 20), lambda: "it is under way")
+        self.proxy.stall(True)
+        eventually(
+            lambda: not self.status_of("far").receiver.senders[0].connected,
+            lambda: str(self.status_of("far")),
+        )
+        self.assertEqual(engine.wait_ready(0).version, 1)  # it goes on with what it has
+        self.proxy.limit(None)
+        self.proxy.stall(False)
+        self.check(engine, live, 2)
+
+    def test_who_is_slow_holds_nobody_back(self) -> None:
+        far, far_live = self.begin()
+        near, near_live = self.attach("near", self.sender.ports["sync"])
+        self.check(near, near_live, 1)
+        self.proxy.limit(1_000_000)
+        versions = range(2, 12)
+        worst = 0.0
+        for version in versions:
+            self.publish(version, 0.2)
+            began = time.monotonic()
+            self.dws_trainer.wait(version, "any", 60)
+            worst = max(worst, time.monotonic() - began)
+            self.check(near, near_live, version)
+        # The slow one is behind: no version waited for it, nor did the trainer.
+        grant = far.grant
+        assert grant is not None
+        self.assertLess(grant.version, versions[-1])
+        self.proxy.limit(None)
+        self.check(far, far_live, versions[-1])
+        self.assertLess(worst, 30)
+
+    def test_a_stopped_receiver_holds_nobody_back(self) -> None:
+        far, far_live = self.begin()
+        near, near_live = self.attach("near", self.sender.ports["sync"])
+        self.check(near, near_live, 1)
+        self.proxy.stall(True)
+        for version in range(2, 8):
+            self.publish(version, 0.01)
+            self.dws_trainer.wait(version, 1, 60)
+            self.check(near, near_live, version)
+        self.proxy.stall(False)
+        self.check(far, far_live, 7)
+        self.assertEqual(self.status_of("far").receiver.repairs, 1)  # one squash, no full tensors
+
+    def status_of(self, name: str) -> Any:
+        (receiver,) = (r for r in self.cluster.receivers if r.name == name)
+        client = ReflectionClient(f"unix:{receiver.socket}")
+        try:
+            return client.call("dws.v1.AdminService", "Status")
+        finally:
+            client.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

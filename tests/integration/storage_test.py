@@ -1,0 +1,236 @@
+"""Disks that are full, read-only or fail, and ledgers that are damaged: a daemon goes on or refuses with the exact
+reason, and nobody is ever released with wrong bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from typing import Any
+
+import numpy as np
+
+import dws
+from tests.integration.cluster import Daemon, DaemonFailed
+from tests.integration.integration_case import IntegrationCase, change, eventually
+
+SHAPES = {"a": (900, 700), "b": (33,)}
+DISK_BYTES = 64 << 10
+# A mount namespace of the daemon's own, with a small disk as its state folder, or one that cannot be written.
+ON_SMALL_DISK = f'mount -t tmpfs -o size={DISK_BYTES} none "$0" && exec "$@"'
+ON_READ_ONLY_DISK = 'mount -t tmpfs -o ro none "$0" && exec "$@"'
+VERSIONS_MAX = 500  # far more than the rest of a page, which is what a full disk takes still
+
+
+def can_mount() -> bool:
+    folder = tempfile.mkdtemp()
+    try:
+        command = ["unshare", "-rm", "sh", "-c", ON_SMALL_DISK, folder, "true"]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+    finally:
+        os.rmdir(folder)
+
+
+class StorageCase(IntegrationCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.random = np.random.default_rng(17)
+        self.version = 0
+
+    def begin(self) -> None:
+        """Version 1 is committed; then versions go on from it."""
+        self.start()
+        self.sender, self.receiver = self.cluster.daemons[1], self.cluster.daemons[0]
+        self.dws_trainer = self.trainer()
+        weights = {n: self.random.standard_normal(s, np.float32) for n, s in SHAPES.items()}
+        self.source = self.dws_trainer.register(weights)
+        self.dws_engine = self.engine()
+        self.live = self.dws_engine.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
+        self.publish()
+        self.check()
+
+    def publish(self) -> None:
+        self.version += 1
+        for array in self.source.values():
+            change(array, self.random, 0.2)
+        self.dws_trainer.publish(self.version)
+
+    def check(self) -> None:
+        """The engine has the newest version, and the trainer's very bits."""
+        self.await_version(self.dws_engine, self.version)
+        self.assert_same_weights(self.dws_engine, self.live, self.source)
+
+    def has(self, version: int) -> bool:
+        grant = self.dws_engine.grant
+        return grant is not None and grant.version == version
+
+    def check_stays(self, before: Any, version: int) -> None:
+        """The engine runs on with `version`, which has the bits of `before`."""
+        self.assertEqual(self.dws_engine.wait_ready(0).version, version)
+        self.assert_same_weights(self.dws_engine, self.live, before)
+
+    def state(self, daemon: Daemon) -> str:
+        return os.path.join(daemon.folder, "state")
+
+    def ledger(self, daemon: Daemon) -> str:
+        (name,) = (n for n in os.listdir(self.state(daemon)) if n.endswith(".ledger"))
+        return os.path.join(self.state(daemon), name)
+
+
+@unittest.skipUnless(can_mount(), "no mount namespaces for this user here")
+class DiskTest(StorageCase):
+    def restart_on(self, daemon: Daemon, disk: str) -> None:
+        daemon.stop()
+        state = self.state(daemon)
+        shutil.rmtree(state)
+        os.mkdir(state)
+        daemon.command = ["unshare", "-rm", "sh", "-c", disk, state, *daemon.command]
+        daemon.start()
+
+    def fill(self, daemon: Daemon) -> str:
+        assert daemon.process is not None
+        # The folder as the daemon sees it.
+        path = f"/proc/{daemon.process.pid}/root{self.state(daemon)}/filler"
+        with open(path, "wb", buffering=0) as filler, self.assertRaises(OSError):
+            while True:
+                filler.write(b"x" * 512)
+        return path
+
+    def test_a_receivers_full_disk(self) -> None:
+        self.begin()
+        self.restart_on(self.receiver, ON_SMALL_DISK)
+        self.publish()
+        self.check()
+        filler = self.fill(self.receiver)
+        reason = "No space left on device"
+        for _ in range(VERSIONS_MAX):
+            before = {name: array.copy() for name, array in self.source.items()}
+            self.publish()
+            eventually(
+                lambda: reason in self.receiver.page("/status") or self.has(self.version),
+                lambda: self.receiver.page("/status"),
+            )
+            if not self.has(self.version):
+                break
+        # It cannot record what it is about to write: the engine runs on with what it had.
+        self.check_stays(before, self.version - 1)
+        os.unlink(filler)
+        self.check()
+        self.publish()
+        self.check()
+
+    def test_a_senders_full_disk(self) -> None:
+        self.begin()
+        self.restart_on(self.sender, ON_SMALL_DISK)
+        self.dws_trainer.reconnect()
+        self.publish()
+        self.check()
+        filler = self.fill(self.sender)
+        before = self.source
+        with self.assertRaisesRegex(dws.DwsError, "No space left on device"):
+            for _ in range(VERSIONS_MAX):
+                before = {name: array.copy() for name, array in self.source.items()}
+                self.publish()
+        # What is not recorded is announced to nobody, and the trainer is held back after two such versions.
+        self.version -= 1
+        grant = self.dws_engine.wait_ready(0)
+        self.assertLess(grant.version, self.version)
+        os.unlink(filler)
+        self.await_version(self.dws_engine, self.version)
+        self.check_stays(before, self.version)
+        self.publish()
+        self.check()
+
+    def test_a_read_only_disk_is_refused_at_start(self) -> None:
+        self.begin()
+        for daemon in (self.receiver, self.sender):
+            with self.assertRaisesRegex(DaemonFailed, "Read-only file system"):
+                self.restart_on(daemon, ON_READ_ONLY_DISK)
+            self.check_stays(self.source, self.version)
+
+
+class FsyncTest(StorageCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.use_failpoints("SENDER", "RECEIVER")
+
+    def restart_failing(self, daemon: Daemon) -> None:
+        daemon.stop()
+        os.environ["DWS_FAILPOINT"] = "ledger.append.before_sync:error@3"
+        daemon.start()
+        os.environ.pop("DWS_FAILPOINT")
+
+    def check_goes_on(self, daemon: Daemon) -> None:
+        for _ in range(6):
+            self.publish()
+            self.check()
+        self.assertIn("failpoint ledger.append.before_sync", daemon.log_tail(1000))
+
+    def test_a_receiver_whose_disk_fails_once(self) -> None:
+        self.begin()
+        self.restart_failing(self.receiver)
+        self.check_goes_on(self.receiver)
+
+    def test_a_sender_whose_disk_fails_once(self) -> None:
+        self.begin()
+        self.restart_failing(self.sender)
+        self.dws_trainer.reconnect()
+        self.check_goes_on(self.sender)
+
+
+class LedgerTest(StorageCase):
+    def damage(self, daemon: Daemon, keep: int, flip: int = -1) -> None:
+        """Ends the daemon as a power cut does; its ledger keeps all but the last `-keep` bytes."""
+        daemon.kill()
+        with open(self.ledger(daemon), "r+b") as file:
+            content = bytearray(file.read()[:keep] if keep < 0 else file.read())
+            if flip >= 0:
+                content[flip] ^= 0x10
+            file.seek(0)
+            file.truncate()
+            file.write(content)
+
+    def test_a_torn_tail_is_cut_off(self) -> None:
+        self.begin()
+        for _ in range(3):
+            self.publish()
+            self.check()
+        self.damage(self.receiver, -5)
+        self.receiver.start()
+        self.publish()
+        self.check()
+        self.damage(self.sender, -5)
+        self.sender.start()
+        self.dws_trainer.reconnect()
+        self.version = max(self.version, self.dws_trainer.last_version)
+        self.publish()
+        self.check()
+
+    def test_a_flipped_byte_is_refused_by_name(self) -> None:
+        self.begin()
+        for _ in range(3):
+            self.publish()
+            self.check()
+        for daemon in (self.receiver, self.sender):
+            size = os.path.getsize(self.ledger(daemon))
+            self.damage(daemon, 0, size // 2)
+            with self.assertRaises(DaemonFailed) as refused:
+                daemon.start()
+            self.assertIn(self.ledger(daemon), str(refused.exception))
+            self.assertRegex(str(refused.exception), r"offset \d+|byte \d+")
+            self.check_stays(self.source, self.version)
+            # What the operator does: away with it.
+            os.unlink(self.ledger(daemon))
+            daemon.start()
+            if daemon is self.sender:
+                self.dws_trainer.reconnect()
+            self.publish()
+            self.check()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,163 @@
+// Class-split deltas at the receiver: blocks that are decoded against the engine's own memory,
+// which lies in pieces, in copies, and may not be what the sender thinks.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <vector>
+
+#include "tests/receiver_daemon/staging_case.h"
+
+namespace dws {
+namespace {
+
+constexpr ClassTable kTable{
+    .thresholds = {60, 120, 200}, .threshold_count = 3, .hot_below = 90, .hot_scale = 95};
+
+// A trainer of random weights with versions 1 and 2, class-split.
+struct SplitCase {
+  explicit SplitCase(double density, int copies = 1)
+      : trainer(Ranks()), engine(trainer.layouts(), copies) {
+    trainer.classes = kTable;
+    trainer.Publish();
+    trainer.Publish(density);
+    engine.Load(trainer, 1);
+    live = ReadLive(*engine.weights, pool);
+  }
+  StagedDelta StageRank(uint32_t rank, uint64_t bytes_max = kPlenty) {
+    return Stage(engine, rank, MakeDelta(trainer, rank, 1, 2), live, pool, bytes_max);
+  }
+  // Flips a low bit of an element that version 2 leaves alone, in one copy of a slice of rank 0.
+  void FlipUnchanged(uint32_t slice, size_t copy) {
+    SliceBytes bytes = engine.Read(0, slice, copy);
+    size_t at = bytes.size() / 4 * 2 + 1;  // a high byte: another magnitude
+    while (trainer.At(1, 0)[slice][at] != trainer.At(2, 0)[slice][at]) at += 2;
+    bytes[at] ^= std::byte{0x20};
+    engine.Write(0, slice, bytes, copy);
+  }
+
+  FakeTrainer trainer;
+  FakeEngine engine;
+  ThreadPool pool{0};
+  LiveState live;
+};
+
+// The only slice that was rejected, and nothing of it is written.
+void CheckOnlyRejected(SplitCase& split, const StagedDelta& staged, uint32_t slice,
+                       absl::StatusCode code) {
+  REQUIRE(staged.rejected.size() == 1);
+  INFO(ToString(staged.rejected[0].reason));
+  CHECK(staged.rejected[0].slice == RankSlice(slice));
+  CHECK(staged.rejected[0].reason.code() == code);
+  const SliceBytes before = split.engine.Read(0, slice);
+  staged.writes.Scatter();
+  for (uint32_t s = 0; s < 3; ++s) {
+    CHECK(split.engine.Read(0, s) == (s == slice ? before : split.trainer.At(2, 0)[s]));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("class-split blocks reach every copy, in one piece or gathered", "[staging]") {
+  SplitCase split(GENERATE(0.0, 0.01, 0.9), GENERATE(1, 3));
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const Delta delta = MakeDelta(split.trainer, rank, 1, 2);
+    // Floats are class-split throughout: also the columns, whose blocks are gathered row by row.
+    for (const SliceDelta& slice : delta.manifest.slices) CHECK(slice.classes == kTable);
+    const SegmentMap& columns =
+        split.engine.weights->Places(TrainerRank(rank), RankSlice(rank == 0 ? 1 : 0))[0];
+    CHECK(columns.Contiguous(0, columns.element_count()).empty());
+
+    const StagedDelta staged = split.StageRank(rank);
+    CHECK(staged.rejected.empty());
+    CHECK_FALSE(staged.in_place);
+    if (rank == 0) CHECK(split.engine.Equals(split.trainer, 1));
+    staged.writes.Scatter();
+    staged.writes.Scatter();  // a commit may be repeated: what is staged is absolute
+  }
+  CHECK(split.engine.Equals(split.trainer, 2));
+}
+
+TEST_CASE("class-split blocks past the cap are applied in place, to every copy", "[staging]") {
+  SplitCase split(0.2, GENERATE(1, 2));
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const Delta delta = MakeDelta(split.trainer, rank, 1, 2);
+    const StagedDelta staged = split.StageRank(rank, 16);
+    CHECK(staged.rejected.empty());
+    REQUIRE(staged.in_place);
+    REQUIRE(ApplyFramesInPlace(*split.engine.weights, TrainerRank(rank), delta.frames, delta.spool,
+                               split.pool)
+                .ok());
+  }
+  CHECK(split.engine.Equals(split.trainer, 2));
+}
+
+TEST_CASE("a class-split delta of another base is rejected, its other slices are staged",
+          "[staging]") {
+  SplitCase split(0.05);
+  const uint32_t slice = GENERATE(0, 2);  // in one piece, gathered
+  SECTION("and the receiver knows its base") {
+    split.FlipUnchanged(slice, 0);
+    split.live = ReadLive(*split.engine.weights, split.pool);
+    CheckOnlyRejected(split, split.StageRank(0), slice, absl::StatusCode::kFailedPrecondition);
+  }
+  SECTION("and it came to be after digests were read: in an element that does not change") {
+    // Ranks are counted by the magnitude of every element, so what follows goes elsewhere.
+    split.FlipUnchanged(slice, 0);
+    CheckOnlyRejected(split, split.StageRank(0), slice, absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST_CASE("a copy that differs from the others is no base for a class-split delta", "[staging]") {
+  SplitCase split(0.05, 2);
+  split.FlipUnchanged(0, 1);
+  split.live = ReadLive(*split.engine.weights, split.pool);
+  const StagedDelta staged = split.StageRank(0);
+  CheckOnlyRejected(split, staged, 0, absl::StatusCode::kFailedPrecondition);
+  CHECK(Message(staged.rejected[0].reason).find("copies differ") != std::string_view::npos);
+}
+
+TEST_CASE("another class table than the encoder's is seen before anything is written",
+          "[staging]") {
+  SplitCase split(0.05);
+  Delta delta = MakeDelta(split.trainer, 0, 1, 2);
+  const auto damage = GENERATE(
+      std::function<void(ClassTable&)>([](ClassTable& table) { table.thresholds[1] = 121; }),
+      std::function<void(ClassTable&)>([](ClassTable& table) { table.threshold_count = 2; }),
+      std::function<void(ClassTable&)>([](ClassTable& table) { --table.hot_below; }),
+      std::function<void(ClassTable&)>([](ClassTable& table) { ++table.hot_scale; }));
+  for (SpooledFrame& frame : delta.frames) {
+    if (frame.slice == RankSlice(1)) damage(*frame.classes);
+  }
+  const StagedDelta staged = Stage(split.engine, 0, delta, split.live, split.pool);
+  CheckOnlyRejected(split, staged, 1, absl::StatusCode::kDataLoss);
+}
+
+TEST_CASE("class-split blocks without a table are damaged", "[staging]") {
+  SplitCase split(0.05);
+  Delta delta = MakeDelta(split.trainer, 0, 1, 2);
+  for (SpooledFrame& frame : delta.frames) {
+    if (frame.slice == RankSlice(2)) frame.classes.reset();
+  }
+  const StagedDelta staged = Stage(split.engine, 0, delta, split.live, split.pool);
+  CheckOnlyRejected(split, staged, 2, absl::StatusCode::kDataLoss);
+  CHECK(Message(staged.rejected[0].reason).find("no class table") != std::string_view::npos);
+}
+
+TEST_CASE("a table that is none is refused with its object", "[staging]") {
+  SplitCase split(0.05);
+  const RankLayout& layout = *split.trainer.ranks()[0];
+  const std::vector<std::byte> object = split.trainer.Object(0, 1, 2);
+  const uint64_t frames_bytes = ParseObjectHeader(object)->frames_bytes;
+  DeltaManifest manifest = *ParseObjectManifest(object, layout);
+  const auto refused = [&] {
+    const std::vector<std::byte> damaged =
+        samples::Assemble(manifest, ByteSpan(object).last(frames_bytes), 1);
+    return ParseObject(SpoolOf(damaged), layout).status();
+  };
+  REQUIRE(refused().ok());
+  const auto thresholds = GENERATE(std::array<uint8_t, 3>{60, 60, 200},   // not ascending
+                                   std::array<uint8_t, 3>{0, 120, 200});  // 0 is in every class
+  for (size_t i = 0; i < 3; ++i) manifest.slices[1].classes->thresholds[i] = thresholds[i];
+  CHECK(absl::IsDataLoss(refused()));
+}
+
+}  // namespace dws

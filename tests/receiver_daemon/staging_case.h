@@ -1,0 +1,62 @@
+// What tests of staging share: the layout of two trainer ranks, a delta between two versions as it
+// arrives, and staging it.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <utility>
+#include <vector>
+
+#include "receiver_daemon/commit/staging.h"
+#include "receiver_daemon/transfer/fetched_object.h"
+#include "tests/receiver_daemon/fake_engine.h"
+#include "tests/receiver_daemon/fake_trainer.h"
+
+namespace dws {
+
+inline constexpr uint64_t kPlenty = uint64_t{1} << 30;
+
+// Several blocks, an odd tail, columns of two trainer ranks, an FP32 tensor, a scalar.
+inline std::vector<std::shared_ptr<const RankLayout>> Ranks() {
+  const TensorSpec columns{.name = "columns",
+                           .dtype = DType::kBF16,
+                           .shape = {300, 501},
+                           .cut_dim = 1,
+                           .cuts = {100, 350}};
+  return {MakeRankLayout(
+              {{.tensor = {.name = "big", .dtype = DType::kBF16, .shape = {150'001}, .cuts = {}}},
+               {.tensor = columns, .first_slice = 0, .slice_count = 2}}),
+          MakeRankLayout(
+              {{.tensor = columns, .first_slice = 2},
+               {.tensor = {.name = "norm", .dtype = DType::kF32, .shape = {777}, .cuts = {}}},
+               {.tensor = {.name = "scale", .dtype = DType::kF32, .shape = {}, .cuts = {}}}})};
+}
+
+inline Spool SpoolOf(ByteSpan object) {
+  Spool spool({.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty});
+  REQUIRE(spool.Append(object).ok());
+  return spool;
+}
+
+struct Delta {
+  DeltaManifest manifest;
+  std::vector<SpooledFrame> frames;
+  Spool spool;
+};
+
+inline Delta MakeDelta(const FakeTrainer& trainer, uint32_t rank, uint64_t base, uint64_t version) {
+  Spool spool = SpoolOf(trainer.Object(rank, base, version));
+  auto object = ParseObject(spool, *trainer.ranks()[rank]);
+  REQUIRE(object.ok());
+  return {.manifest = std::move(object->manifest),
+          .frames = std::move(object->frames),
+          .spool = std::move(spool)};
+}
+
+inline StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& delta,
+                         const LiveState& live, ThreadPool& pool,
+                         uint64_t staging_bytes_max = kPlenty) {
+  return StageDelta(*engine.weights, TrainerRank(rank), delta.manifest, delta.frames, delta.spool,
+                    live.ranks[rank].slices, staging_bytes_max, pool);
+}
+
+}  // namespace dws

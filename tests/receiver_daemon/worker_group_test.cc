@@ -1,0 +1,309 @@
+// The worker as a member and as the leader of a commit group, over connections in this process.
+#include <catch2/catch.hpp>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "receiver_daemon/worker.h"
+#include "tests/fakes/eventually.h"
+#include "tests/receiver_daemon/worker_fixture.h"
+
+namespace dws {
+namespace {
+
+// The leader's end of a connection to a member; what it says arrives when the test delivers it.
+class Wire final : public MemberConnection {
+ public:
+  void Welcome() override { ++welcomes; }
+  void Send(const GroupDown& message) override { down.push_back(message); }
+  void Keepalive() override {}
+  void Close(const Status& reason) override { closed = reason; }
+
+  int welcomes = 0;
+  std::deque<GroupDown> down;
+  std::optional<Status> closed;
+};
+
+// Two receivers, each with an engine rank that holds everything.
+struct Pair {
+  explicit Pair(FakeTrainer& trainer_in)
+      : trainer(trainer_in),
+        leader(trainer, leader_ledger, {}, 0, {.group_id = "g", .index = 0, .member_count = 2}),
+        member(trainer, member_ledger, {}, 0,
+               {.group_id = "g", .index = 1, .member_count = 2, .leader_address = "leader:1"}),
+        leader_rank(*trainer.layouts(), leader.registry),
+        member_rank(*trainer.layouts(), member.registry) {
+    leader.Connect();
+    member.Connect();
+    leader_rank.Attach(trainer.layouts());
+    member_rank.Attach(trainer.layouts());
+  }
+
+  void Join() {
+    wire = std::make_shared<Wire>();
+    const auto id = leader.group->OnMemberConnect(1, "r1", wire);
+    REQUIRE(id.ok());
+    CHECK(wire->welcomes == 1);
+    up = *id;
+    down = member.group->OnLeaderConnect(
+        [this](const GroupUp& message) { leader.group->OnUp(1, up, message); });
+  }
+  void Leave() {
+    member.group->OnLeaderDisconnect(down, UnavailableError("cut"));
+    leader.group->OnMemberDisconnect(1, up);
+    wire->down.clear();
+  }
+  void Offer(std::vector<uint64_t> versions) {
+    leader.Offer(versions);
+    member.Offer(versions);
+  }
+  // Until nobody has anything to do, or COMMIT is about to reach the member.
+  void Run(bool stop_before_commit = false) {
+    for (int i = 0; i < 40; ++i) {
+      REQUIRE(leader.worker.Step().ok());
+      while (!wire->down.empty()) {
+        const GroupDown message = wire->down.front();
+        if (stop_before_commit && std::holds_alternative<GroupCommit>(message.body)) return;
+        wire->down.pop_front();
+        member.group->OnDown(down, message);
+      }
+      REQUIRE(member.worker.Step().ok());
+      REQUIRE_FALSE(Mixed());
+      leader.group->Tick();
+    }
+  }
+  bool Mixed() const {
+    return leader_rank.running != 0 && member_rank.running != 0 &&
+           leader_rank.running != member_rank.running;
+  }
+
+  FakeTrainer& trainer;
+  MemoryReceiverLedger leader_ledger;
+  MemoryReceiverLedger member_ledger;
+  Daemon leader;
+  Daemon member;
+  Client leader_rank;
+  Client member_rank;
+  std::shared_ptr<Wire> wire;
+  ConnectionId up;
+  ConnectionId down;
+};
+
+template <typename Record>
+size_t Count(const MemoryReceiverLedger& ledger) {
+  size_t count = 0;
+  for (const ReceiverRecord& record : ledger.records()) {
+    count += std::holds_alternative<Record>(record) ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a receiver in a group commits nothing on its own", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Offer({trainer.Publish()});
+  REQUIRE(pair.leader.worker.Step().ok());
+  REQUIRE(pair.member.worker.Step().ok());
+  CHECK(pair.leader_rank.running == 0);
+  CHECK(pair.member_rank.running == 0);
+  CHECK(Count<CommitIntent>(pair.leader_ledger) == 0);
+  CHECK(Count<CommitIntent>(pair.member_ledger) == 0);
+  CHECK_THAT(pair.leader.readiness.back(),
+             Catch::Contains("member 1 of group 'g' has not connected yet"));
+  CHECK_THAT(pair.member.readiness.back(),
+             Catch::Contains("the leader of group 'g' at leader:1 is not connected"));
+}
+
+TEST_CASE("a group changes versions together, and records what it decides", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Join();
+  pair.Offer({trainer.Publish()});
+  pair.Run();
+  CHECK(pair.leader_rank.running == 1);
+  CHECK(pair.member_rank.running == 1);
+  CHECK(pair.leader.readiness.back() == "ready");
+  CHECK(pair.member.readiness.back() == "ready");
+
+  trainer.Publish();
+  pair.Offer({1, 2, trainer.Publish()});
+  pair.Run(/*stop_before_commit=*/true);
+  // DECIDED is durable and the engine has paused; nothing else has happened.
+  CHECK(pair.leader_ledger.state().decided().has_value());
+  CHECK(pair.leader_rank.running == 0);
+  CHECK(pair.member_rank.running == 1);
+  CHECK(pair.member_rank.Holds(trainer, 1));
+  pair.Run();
+  for (Client* rank : {&pair.leader_rank, &pair.member_rank}) {
+    CHECK(rank->running == 3);
+    CHECK(rank->Holds(trainer, 3));
+  }
+  CHECK_FALSE(pair.leader_ledger.state().decided().has_value());
+  CHECK(Count<GroupDecided>(pair.leader_ledger) == 2);
+  CHECK(Count<GroupDecided>(pair.member_ledger) == 0);
+  CHECK(pair.member.worker.status().commits == 2);
+  CHECK(pair.member.worker.status().last_commit->pause > Duration::zero());
+}
+
+TEST_CASE("a member that is lost before its COMMIT keeps the engine paused until it is back",
+          "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Join();
+  pair.Offer({trainer.Publish()});
+  pair.Run();
+  pair.Offer({1, trainer.Publish()});
+  pair.Run(/*stop_before_commit=*/true);
+  pair.Leave();
+  REQUIRE(pair.leader.worker.Step().ok());
+  CHECK(pair.leader_rank.Holds(trainer, 2));
+  CHECK(pair.leader_rank.running == 0);
+  CHECK(pair.leader_ledger.state().decided().has_value());
+  CHECK(pair.member_rank.running == 1);
+
+  pair.Join();
+  pair.Run();
+  CHECK(pair.leader_rank.running == 2);
+  CHECK(pair.member_rank.running == 2);
+  CHECK(pair.member_rank.Holds(trainer, 2));
+}
+
+TEST_CASE("a COMMIT for an engine that has gone writes nothing", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Join();
+  pair.Offer({trainer.Publish()});
+  pair.Run();
+  pair.Offer({1, trainer.Publish()});
+  pair.Run(/*stop_before_commit=*/true);
+  pair.member.registry.End(pair.member_rank.generation, UnavailableError("it hung up"));
+  pair.member_rank.running = 0;
+  pair.member_rank.Attach(trainer.layouts());
+  pair.member.group->OnDown(pair.down, pair.wire->down.front());
+  pair.wire->down.pop_front();
+  REQUIRE(pair.member.worker.Step().ok());
+  CHECK(pair.member_rank.Holds(trainer, 1));
+  CHECK(pair.member_rank.running == 0);
+  pair.Run();
+  CHECK(pair.leader_rank.running == 2);
+  CHECK(pair.member_rank.running == 2);
+  CHECK(pair.member_rank.Holds(trainer, 2));
+}
+
+TEST_CASE("a version that cannot be staged is not committed by the others", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Join();
+  pair.Offer({trainer.Publish()});
+  pair.Run();
+  trainer.fail_objects = UnavailableError("the sender is busy");
+  pair.Offer({1, trainer.Publish()});
+  pair.Run();
+  CHECK(pair.leader_rank.running == 1);
+  CHECK(pair.member_rank.running == 1);
+  CHECK_FALSE(pair.leader_ledger.state().decided().has_value());
+  CHECK_THAT(pair.leader.worker.status().trouble, Catch::Contains("the sender is busy"));
+  trainer.fail_objects = OkStatus();
+  CHECK(Eventually([&pair] {  // retries wait
+    pair.Run();
+    return pair.leader_rank.running == 2 && pair.member_rank.running == 2;
+  }));
+}
+
+TEST_CASE("a decision that cannot be recorded is none, and is taken again", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Join();
+  pair.Offer({trainer.Publish()});
+  pair.Run();
+  pair.leader_ledger.FailNext(ResourceExhaustedError("the disk is full"));
+  pair.Offer({1, trainer.Publish()});
+  REQUIRE(pair.leader.worker.Step().ok());
+  CHECK(Eventually([&pair] {  // retries wait
+    pair.Run();
+    return pair.leader_rank.running == 2 && pair.member_rank.running == 2;
+  }));
+  CHECK(Count<GroupDecided>(pair.leader_ledger) == 2);
+}
+
+TEST_CASE("drift pauses the member at once, and a round of the group repairs it", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Join();
+  pair.Offer({trainer.Publish()});
+  pair.Run();
+  const uint64_t repairs = pair.member.worker.status().repairs;
+  pair.member_rank.created.region.mutable_bytes()[3] ^= std::byte{1};
+  const auto verify = pair.member.desk.Verify();
+  REQUIRE(verify.ok());
+  while (pair.member_rank.running != 0) REQUIRE(pair.member.worker.Step().ok());
+  CHECK_FALSE(pair.member.worker.status().ready);
+  CHECK(pair.leader_rank.running == 1);
+  pair.Run();
+  CHECK(pair.leader_rank.running == 1);
+  CHECK(pair.member_rank.running == 1);
+  CHECK(pair.member_rank.Holds(trainer, 1));
+  CHECK(pair.member.worker.status().repairs == repairs + 1);
+}
+
+TEST_CASE("what was decided before a restart is not gone below", "[group]") {
+  FakeTrainer trainer(OneRank());
+  trainer.Publish();
+  trainer.Publish();
+  Pair pair(trainer);
+  REQUIRE(pair.leader_ledger.Append(StreamAccepted{.stream = trainer.stream()}).ok());
+  REQUIRE(pair.leader_ledger
+              .Append(GroupDecided{.stream = trainer.stream(), .version = WeightVersion(2)})
+              .ok());
+  Daemon again(trainer, pair.leader_ledger, {}, 0,
+               {.group_id = "g", .index = 0, .member_count = 2});
+  CHECK(again.group->view().decided->version == WeightVersion(2));
+}
+
+TEST_CASE("a member whose group has ended is never released again", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Join();
+  pair.Offer({trainer.Publish()});
+  pair.Run();
+  pair.member.group->OnDown(
+      pair.down, {.nonce = GroupNonce(1'000), .body = GroupEnd{.reason = "member 2 was evicted"}});
+  REQUIRE(pair.member.worker.Step().ok());
+  CHECK(pair.member_rank.ended);
+  pair.member_rank.running = 0;
+  pair.member_rank.Attach(trainer.layouts());
+  pair.Offer({1, trainer.Publish()});
+  pair.Run();
+  CHECK(pair.member_rank.running == 0);
+  CHECK_THAT(pair.member.readiness.back(), Catch::Contains("its commit group has ended"));
+}
+
+TEST_CASE("a place in a group is one receiver's", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Join();
+  const auto first = pair.wire;
+  CommitGroup& group = *pair.leader.group;
+  const auto refused = [&group](uint32_t index, const std::string& id) {
+    return group.OnMemberConnect(index, id, std::make_shared<Wire>()).status();
+  };
+  CHECK(absl::IsInvalidArgument(refused(0, "r9")));
+  CHECK(absl::IsInvalidArgument(refused(2, "r9")));
+  CHECK(absl::IsAlreadyExists(refused(1, "r9")));
+  CHECK_FALSE(first->closed.has_value());
+  const ConnectionId old = pair.up;
+  pair.Join();  // the same receiver, over a new connection
+  REQUIRE(first->closed.has_value());
+  CHECK(absl::IsAborted(*first->closed));
+  group.OnMemberDisconnect(1, old);  // late
+  CHECK(group.view().members[1].connected);
+  group.Stop();
+  CHECK(absl::IsUnavailable(*pair.wire->closed));
+  CHECK(absl::IsUnavailable(refused(1, "r1")));
+}
+
+}  // namespace dws

@@ -1,0 +1,244 @@
+// Profiles wan and direct: the second encoding of a version leads to the same weights, is smaller
+// where updates have one size or needs no decoding where everything changed, and is served to those
+// who ask for it.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "common/delta/ordinal.h"
+#include "sender_daemon/delta_log.h"
+#include "tests/sender_daemon/object_apply.h"
+#include "tests/sender_daemon/weights.h"
+
+namespace dws {
+namespace {
+
+constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
+constexpr DeltaProfile kWan = DeltaProfile::kWan;
+constexpr DeltaProfile kDirect = DeltaProfile::kDirect;
+
+RankLayout MixedLayout() {
+  std::vector<Shard> shards;
+  const auto add = [&](std::string name, DType dtype, std::vector<uint64_t> shape) {
+    Shard& shard = shards.emplace_back();
+    shard.tensor.name = std::move(name);
+    shard.tensor.dtype = dtype;
+    shard.tensor.shape = std::move(shape);
+  };
+  add("a_bf16", DType::kBF16, {20, 65'536});
+  add("b_bf16", DType::kBF16, {1000});
+  add("c_f16", DType::kF16, {300, 401});
+  add("d_u8", DType::kU8, {70'001});
+  auto layout = RankLayout::Create(std::move(shards));
+  DWS_CHECK(layout.ok());
+  return *std::move(layout);
+}
+
+// Weights of many magnitudes: 16-bit floats between 2^-15 and 2^-3 of a BF16.
+Weights ManyMagnitudes(const RankLayout& layout, std::mt19937_64& random) {
+  Weights weights = RandomWeights(layout, random);
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    if (ElementBytes(layout.slice(RankSlice(s)).dtype) != 2) continue;
+    for (size_t at = 0; at < weights[s].size(); at += 2) {
+      const uint64_t bits = random();
+      StoreLe(weights[s].data() + at,
+              static_cast<uint16_t>((bits & 0x807F) | (112 + (bits >> 32) % 13) << 7));
+    }
+  }
+  return weights;
+}
+
+// What an update of one size does: the larger an element, the more rarely it is rounded elsewhere.
+void Update(const RankLayout& layout, Weights& weights, std::mt19937_64& random) {
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    if (ElementBytes(layout.slice(RankSlice(s)).dtype) != 2) continue;
+    for (size_t at = 0; at < weights[s].size(); at += 2) {
+      const auto bits = LoadLe<uint16_t>(weights[s].data() + at);
+      const uint64_t dice = random();
+      const int rarity = std::clamp((bits >> 7 & 0xFF) - 112, 0, 63);  // a step may leave the range
+      if ((dice & 0xFFFF) >= uint64_t{0x6000} >> rarity) continue;
+      const auto step = static_cast<uint16_t>((dice >> 32 & 1) != 0 ? 1 : 0xFFFF);
+      const auto ordinal = static_cast<uint16_t>(ToOrdinal(bits, Mapping::kFloat) + step);
+      StoreLe(weights[s].data() + at, FromOrdinal(ordinal, Mapping::kFloat));
+    }
+  }
+}
+
+TEST_CASE("a class-split object leads to the same weights and is smaller", "[capture]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(1);
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+  CHECK(PublishAll(state, pool, 1, weights, kWan)->other_object.empty());
+  for (uint64_t version = 2; version <= 12; ++version) {
+    Weights replica = weights;
+    Weights other = weights;
+    Update(layout, weights, random);
+    const RetainedVersionPtr sealed = PublishAll(state, pool, version, weights, kWan);
+    ApplyObject(layout, sealed->object, replica);
+    CHECK(replica == weights);
+    CHECK(sealed->after == DigestsOf(layout, weights));
+    if (version == 2) {  // nothing was known of the slices yet
+      CHECK(sealed->other_object.empty());
+      continue;
+    }
+    ApplyObject(layout, sealed->other_object, other);
+    CHECK(other == weights);
+    CHECK(sealed->other_object.size() * 10 < sealed->object.size() * 9);
+    CHECK(sealed->split_payload_bytes > 0);
+    CHECK(sealed->split_payload_bytes < sealed->other_object.size());
+    CHECK(sealed->payload_bytes[static_cast<size_t>(BlockMode::kClassSplit)] == 0);
+  }
+}
+
+TEST_CASE("class-split objects do not depend on the number of threads", "[capture]") {
+  const auto seed = Catch::rngSeed();
+  const RankLayout layout = MixedLayout();
+  std::vector<std::vector<std::byte>> objects;
+  for (const size_t threads : {0, 3}) {
+    std::mt19937_64 random(seed);
+    ThreadPool pool(threads);
+    const RankStatePtr state = MakeState(layout, kNoLimits);
+    Weights weights = ManyMagnitudes(layout, random);
+    for (uint64_t version = 1; version <= 5; ++version) {
+      objects.push_back(PublishAll(state, pool, version, weights, kWan)->other_object);
+      Update(layout, weights, random);
+    }
+  }
+  REQUIRE(objects.size() == 10);
+  REQUIRE_FALSE(objects[4].empty());
+  for (size_t i = 0; i < 5; ++i) CHECK(objects[i] == objects[i + 5]);
+}
+
+TEST_CASE("a version is undone, squashed and retained with class-split blocks as without",
+          "[capture]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(1);
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+  PublishAll(state, pool, 1, weights, kWan);
+  Update(layout, weights, random);
+  PublishAll(state, pool, 2, weights, kWan);
+  const Weights second = weights;
+  Update(layout, weights, random);
+  {
+    Capture capture(*state->snapshot, pool, WeightVersion(3), kWan);
+    REQUIRE(capture.Blocks(AllBlocks(layout), WeightsSource(layout, weights)).ok());
+  }
+  CHECK(SnapshotWeights(*state) == second);
+  const uint64_t before = state->log->retained_bytes();
+  const RetainedVersionPtr third = PublishAll(state, pool, 3, weights, kWan);
+  CHECK(state->log->retained_bytes() - before == third->object.size() + third->other_object.size());
+  Update(layout, weights, random);
+  PublishAll(state, pool, 4, weights, kWan);
+  const auto squash = state->log->Object(WeightVersion(2), WeightVersion(4), kWan);
+  REQUIRE(squash.ok());
+  Weights replica = second;
+  ApplyObject(layout, **squash, replica);
+  CHECK(replica == weights);
+}
+
+TEST_CASE("who asks for class-split deltas gets them while they are made, and is remembered",
+          "[capture]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(1);
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+  const auto publish = [&](uint64_t version, DeltaProfile profile) {
+    Update(layout, weights, random);
+    return PublishAll(state, pool, version, weights, profile);
+  };
+  const auto get = [&](uint64_t version, DeltaProfile profile) {
+    return state->log->Object(WeightVersion(version - 1), WeightVersion(version), profile);
+  };
+  publish(1, DeltaProfile::kFast);
+  const RetainedVersionPtr second = publish(2, DeltaProfile::kFast);
+  CHECK(state->log->Asked() == DeltaProfile::kFast);
+  CHECK((*get(2, kWan)).get() == &second->object);  // there is no other
+  CHECK(state->log->Asked() == kWan);
+  publish(3, kWan);
+  const RetainedVersionPtr fourth = publish(4, kWan);
+  CHECK((*get(4, kWan)).get() == &fourth->other_object);
+  CHECK((*get(4, DeltaProfile::kFast)).get() == &fourth->object);
+  for (uint64_t version = 5; version <= 4 + limits::kWanAskedVersions; ++version) {
+    publish(version, DeltaProfile::kFast);
+    CHECK(state->log->Asked() == kWan);
+  }
+  publish(5 + limits::kWanAskedVersions, DeltaProfile::kFast);
+  CHECK(state->log->Asked() == DeltaProfile::kFast);
+}
+
+TEST_CASE("a link faster than dense steps decode gets raw blocks where they would be dense",
+          "[capture]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(1);
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+  PublishAll(state, pool, 1, weights, kDirect);
+  const Weights first = weights;
+  Update(layout, weights, random);  // sparse, but for one tensor that is another altogether
+  for (std::byte& byte : weights[1]) byte = static_cast<std::byte>(random());
+  const RetainedVersionPtr second = PublishAll(state, pool, 2, weights, kDirect);
+
+  const auto modes = [&](ByteSpan object) {
+    std::array<uint64_t, kBlockModes> blocks{};
+    const ObjectHeader header = *ParseObjectHeader(object);
+    const DeltaManifest manifest = *ParseObjectManifest(object, layout);
+    for (const SliceDelta& slice : manifest.slices) {
+      for (const FrameEntry& entry : slice.frames) {
+        const auto views = *ParseFrame(FrameBytes(object, header, entry), entry);
+        for (const EncodedBlockView& view : views) ++blocks[static_cast<size_t>(view.mode)];
+      }
+    }
+    return blocks;
+  };
+  constexpr auto kUlp = static_cast<size_t>(BlockMode::kDenseUlp);
+  constexpr auto kRaw = static_cast<size_t>(BlockMode::kDenseRaw);
+  constexpr auto kRice = static_cast<size_t>(BlockMode::kSplitRice);
+  const auto fast = modes(second->object);
+  const auto direct = modes(second->other_object);
+  CHECK(fast[kUlp] > 0);
+  CHECK(fast[kRaw] == 0);  // steps are what undoes, squashes and retains
+  CHECK(direct[kUlp] == 0);
+  CHECK(direct[kRaw] == fast[kUlp]);
+  CHECK(direct[kRice] == fast[kRice]);
+  for (const DeltaProfile profile : {DeltaProfile::kFast, kDirect, kWan}) {
+    const auto object = state->log->Object(WeightVersion(1), WeightVersion(2), profile);
+    REQUIRE(object.ok());
+    CHECK(((*object).get() == &second->other_object) == (profile == kDirect));
+    Weights replica = first;
+    ApplyObject(layout, **object, replica);
+    CHECK(replica == weights);
+  }
+  CHECK(state->log->Asked() == kWan);  // bytes that are dear go before bytes that are cheap
+
+  // Sparse changes are the same on every link.
+  Update(layout, weights, random);
+  CHECK(PublishAll(state, pool, 3, weights, kDirect)->other_object.empty());
+}
+
+TEST_CASE("who asks for raw dense blocks is remembered as long as who asks for class-split ones",
+          "[capture]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(0);
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+  PublishAll(state, pool, 1, weights);
+  Update(layout, weights, random);
+  PublishAll(state, pool, 2, weights);
+  REQUIRE(state->log->Object(WeightVersion(1), WeightVersion(2), kDirect).ok());
+  for (uint64_t version = 3; version <= 2 + limits::kWanAskedVersions; ++version) {
+    CHECK(state->log->Asked() == kDirect);
+    PublishAll(state, pool, version, weights);
+  }
+  CHECK(state->log->Asked() == kDirect);
+  PublishAll(state, pool, 3 + limits::kWanAskedVersions, weights);
+  CHECK(state->log->Asked() == DeltaProfile::kFast);
+}
+
+}  // namespace
+}  // namespace dws

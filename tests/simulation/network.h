@@ -1,0 +1,82 @@
+// The simulated network: datagrams for questions and answers, links for streams.
+//
+// A link behaves as a stream over TCP does: in order, until something is lost; from then on nothing
+// arrives in that direction, and both ends notice some time later, each by itself. A *rude* network
+// also reorders and repeats what a link carries.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/sync_state/announcer_state.h"
+#include "tests/simulation/process.h"
+
+namespace dws::sim {
+
+// One connection of a client to a server. Lifecycle: shared by both ends and what is under way.
+class Link : public std::enable_shared_from_this<Link> {
+ public:
+  enum Side : size_t { kClient = 0, kServer = 1 };
+
+  Link(World& world, ConnectionId id, Process& client, Process& server)
+      : world_(world), id_(id), ends_{&client, &server} {}
+
+  ConnectionId id() const { return id_; }
+  Process& end(Side side) const { return *ends_[side]; }
+  bool open(Side side) const { return open_[side]; }
+  // When this end learns that the link is over; not when it closed it itself, nor when it crashed.
+  std::function<void()> on_closed[2];
+
+  // `arrive` happens at the other end if it still holds the link open.
+  void Send(Side from, std::function<void()> arrive);
+  void Close(Side side);
+  void OnCrash(const Process& process);
+
+ private:
+  static Side Other(Side side) { return side == kClient ? kServer : kClient; }
+  void Break();
+  void Learn(Side side, Time delay);
+
+  World& world_;
+  const ConnectionId id_;
+  const std::array<Process*, 2> ends_;
+  std::array<bool, 2> open_ = {true, true};
+  std::array<bool, 2> dead_ = {false, false};  // what this end sends does not arrive any more
+  std::array<Time, 2> last_arrival_ = {0, 0};
+};
+using LinkPtr = std::shared_ptr<Link>;
+
+class Network {
+ public:
+  struct Faults {
+    uint64_t loss_permille = 0;
+    uint64_t slow = 1;  // latencies are multiplied by up to this
+    bool rude = false;
+  };
+  explicit Network(World& world) : world_(world) {}
+
+  Faults faults;
+
+  // False: lost.
+  bool Datagram(const Process& from, const Process& to, std::function<void()> arrive,
+                Time transfer = 0);
+  LinkPtr Connect(Process& client, Process& server);
+  void Cut(uint32_t site, uint32_t other, Time duration);
+  void Heal() { cuts_.clear(), faults = {}; }
+  void OnCrash(const Process& process);
+
+  bool Loses(const Process& from, const Process& to);
+  Time Latency(const Process& from, const Process& to);
+
+ private:
+  World& world_;
+  uint64_t last_connection_ = 0;
+  std::vector<std::weak_ptr<Link>> links_;
+  std::map<std::pair<uint32_t, uint32_t>, Time> cuts_;  // until when
+};
+
+}  // namespace dws::sim

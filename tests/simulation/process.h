@@ -1,0 +1,53 @@
+// What every simulated node is: a process that may die at any event, and come back without its
+// memory.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "tests/simulation/events.h"
+
+namespace dws::sim {
+
+class World;
+
+class Process {
+ public:
+  // Processes of one `site` share a host: nothing is lost between them.
+  Process(World& world, uint32_t site, std::string name)
+      : world_(world), site_(site), name_(std::move(name)) {}
+  virtual ~Process() = default;
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  bool up() const { return up_; }
+  uint32_t site() const { return site_; }
+  const std::string& name() const { return name_; }
+  World& world() const { return world_; }
+
+  void Start();
+  // Whatever it was about to do does not happen; its links end.
+  void Crash();
+  // Happens unless it has crashed meanwhile.
+  void After(Time delay, std::function<void()> action);
+  // `action`, unless it has crashed before that is called.
+  std::function<void()> Alive(std::function<void()> action) {
+    return [this, life = life_, action = std::move(action)] {
+      if (up_ && life == life_) action();
+    };
+  }
+
+ protected:
+  virtual void OnStart() = 0;
+  virtual void OnCrash() = 0;  // memory is forgotten
+
+ private:
+  World& world_;
+  const uint32_t site_;
+  const std::string name_;
+  bool up_ = false;
+  uint64_t life_ = 0;
+};
+
+}  // namespace dws::sim

@@ -1,0 +1,46 @@
+// A simulated trainer: all its ranks, in steps. Publishes at its own pace, whoever follows.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/sync_state/live_state.h"
+#include "tests/simulation/process.h"
+#include "tests/simulation/weights.h"
+
+namespace dws::sim {
+
+class Sender;
+
+class Trainer final : public Process {
+ public:
+  Trainer(World& world, uint32_t site, std::string name) : Process(world, site, std::move(name)) {}
+
+  void Use(std::vector<Sender*> senders) { senders_ = std::move(senders); }
+  // From now on: one more version that every rank publishes, and no other.
+  void Finish() { finishing_ = true; }
+  // Its job was started elsewhere.
+  void Replace() { replaced_ = true; }
+  const std::optional<VersionAt>& last() const { return last_; }
+
+ protected:
+  void OnStart() override;
+  void OnCrash() override;
+
+ private:
+  void Register(uint32_t rank);
+  void Step();
+  bool Publish(uint32_t rank, WeightVersion version, const RankWeights& weights);
+
+  std::vector<Sender*> senders_;
+  std::vector<std::optional<uint64_t>> sessions_;  // by rank
+  std::vector<RankWeights> weights_;
+  StreamId stream_;
+  uint64_t version_ = 0;
+  bool finishing_ = false;
+  bool replaced_ = false;
+  std::optional<VersionAt> last_;
+};
+
+}  // namespace dws::sim

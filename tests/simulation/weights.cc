@@ -1,0 +1,78 @@
+#include "tests/simulation/weights.h"
+
+#include <map>
+#include <string>
+
+#include "common/base/check.h"
+
+namespace dws::sim {
+
+Digest DigestOf(uint32_t slice, const Slice& words) {
+  Digest digest;
+  for (uint32_t w = 0; w < kWords; ++w) digest += MixWord(slice * kWords + w, words[w]);
+  return digest;
+}
+
+std::vector<Digest> DigestsOf(const RankWeights& weights) {
+  std::vector<Digest> digests;
+  for (uint32_t s = 0; s < kSlices; ++s) digests.push_back(DigestOf(s, weights[s]));
+  return digests;
+}
+
+std::shared_ptr<const RankLayout> LayoutOf(uint32_t trainer_rank) {
+  static std::map<uint32_t, std::shared_ptr<const RankLayout>> layouts;
+  auto& layout = layouts[trainer_rank];
+  if (layout == nullptr) {
+    TensorSpec tensor{.name = "rank" + std::to_string(trainer_rank),
+                      .dtype = DType::kU64,
+                      .shape = {kSlices * kWords},
+                      .cuts = {}};
+    for (uint32_t s = 1; s < kSlices; ++s) tensor.cuts.push_back(s * kWords);
+    auto made = RankLayout::Create({{.tensor = tensor, .slice_count = kSlices}});
+    DWS_CHECK(made.ok());
+    layout = std::make_shared<const RankLayout>(*std::move(made));
+  }
+  return layout;
+}
+
+Delta Diff(const VersionAt& target, uint32_t trainer_rank, WeightVersion base,
+           const RankWeights& before, const RankWeights& after) {
+  Delta delta{.manifest = {.stream = target.stream,
+                           .trainer_rank = TrainerRank(trainer_rank),
+                           .version = target.version,
+                           .base_version = base,
+                           .state_token = StateToken(DigestsOf(after))}};
+  for (uint32_t s = 0; s < kSlices; ++s) {
+    if (before[s] == after[s]) continue;
+    for (uint32_t w = 0; w < kWords; ++w) delta.steps[s][w] = after[s][w] - before[s][w];
+    delta.manifest.slices.push_back(
+        {.slice = RankSlice(s), .before = DigestOf(s, before[s]), .after = DigestOf(s, after[s])});
+  }
+  return delta;
+}
+
+Delta Squash(const std::vector<const Delta*>& chain) {
+  Delta sum = *chain.back();
+  sum.manifest.base_version = chain.front()->manifest.base_version;
+  sum.manifest.slices.clear();
+  sum.steps = {};
+  std::array<std::optional<SliceDelta>, kSlices> touched;
+  for (const Delta* delta : chain) {
+    for (const SliceDelta& change : delta->manifest.slices) {
+      const uint32_t s = change.slice.value();
+      if (!touched[s].has_value()) touched[s] = change;
+      touched[s]->after = change.after;
+      for (uint32_t w = 0; w < kWords; ++w) sum.steps[s][w] += delta->steps[s][w];
+    }
+  }
+  for (const auto& change : touched) {
+    if (change.has_value()) sum.manifest.slices.push_back(*change);
+  }
+  return sum;
+}
+
+void Undo(const Delta& delta, uint32_t slice, Slice& words) {
+  for (uint32_t w = 0; w < kWords; ++w) words[w] -= delta.steps[slice][w];
+}
+
+}  // namespace dws::sim

@@ -1,0 +1,129 @@
+// One simulated job: trainers, senders, receivers, engines, what befalls them, and what must hold
+// whatever befalls them. Everything follows from one seed.
+//
+// After every event:
+//  a. no engine generates with anything but one published version, and with the one it was told
+//  b. no engine goes back: streams and, inside one, versions only rise
+//  c. once the faults have stopped every engine generates with the newest version within 20 round
+//     trips and the transfer time of a full copy
+//  d. what senders retain and receivers stage stays under its cap
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/events.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/options.h"
+#include "tests/simulation/weights.h"
+
+namespace dws::sim {
+
+class Engine;
+class Receiver;
+class Sender;
+class Trainer;
+
+// What was published, kept apart from all that could be wrong.
+class Truth {
+ public:
+  void Capture(const VersionAt& at, uint32_t rank, uint32_t ranks, const RankWeights& weights);
+  // By rank; null while some rank has not published the version.
+  const std::vector<std::optional<RankWeights>>* Find(const VersionAt& at) const;
+
+ private:
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<std::optional<RankWeights>>> versions_;
+};
+
+// A rollout engine: one part for each receiver of its group, one receiver without a group.
+struct EngineUnit {
+  std::string name;
+  std::vector<Engine*> parts;
+  std::optional<VersionAt> highest;  // that it generated with
+};
+
+// A trainer and its senders. A newer deployment leaves the older one running.
+struct Deployment {
+  std::unique_ptr<Trainer> trainer;
+  std::vector<std::unique_ptr<Sender>> senders;
+};
+
+class World {
+ public:
+  explicit World(const Options& options);
+  ~World();
+
+  // Runs to the end. The first violation, in words; empty: none.
+  std::string Run();
+
+  const Options options;
+  Events events;
+  Random random;
+  Network network;
+  Truth truth;
+
+  // Of this seed.
+  uint32_t ranks = 1;
+  Time period = kRoundTrip;       // of the trainer's steps
+  size_t versions_max = 4;        // retained by a sender
+  uint64_t staged_words_max = 8;  // by a receiver, in memory
+  bool faulty = true;             // until the faults stop
+  uint64_t corrupt_permille = 0;
+
+  std::vector<Deployment> deployments;  // the newest last
+  std::vector<size_t> routes;           // by sender address: the deployment that is reached there
+  std::vector<std::unique_ptr<Receiver>> receivers;
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<EngineUnit> units;
+
+  Sender& Route(uint32_t slot);
+  uint64_t NextIncarnation() { return ++last_incarnation_; }
+
+  bool tracing() const { return options.trace; }
+  template <typename... Args>
+  void Trace(fmt::format_string<Args...> format, Args&&... args) {
+    if (tracing()) AddTrace(fmt::format(format, std::forward<Args>(args)...));
+  }
+  const std::vector<std::string>& trace() const { return trace_; }
+
+  template <typename... Args>
+  void Violate(fmt::format_string<Args...> format, Args&&... args) {
+    if (violation_.empty()) violation_ = fmt::format(format, std::forward<Args>(args)...);
+    Trace("VIOLATION {}", violation_);
+  }
+  // Counts what the rules are there for, to show that it comes about.
+  void See(std::string_view what) { ++seen[what]; }
+  void Touch() { touched_ = true; }  // some engine's memory or lease has changed
+  uint64_t commits = 0;
+  uint64_t faults = 0;
+  std::map<std::string_view, uint64_t> seen;
+
+ private:
+  void Build();
+  void Deploy(uint32_t site);
+  void AddEngine(uint32_t members);
+  void Check();
+  void CheckUnit(EngineUnit& unit);
+  bool Reached(const EngineUnit& unit, const VersionAt& at) const;
+  void AddTrace(std::string line);
+
+  void ScheduleFault();
+  void Fault();
+  void FaultProcess(uint64_t kind);
+  void FaultNetwork(uint64_t kind);
+  void StopFaults();
+  std::optional<VersionAt> RunUntilNewest(Time end);
+
+  uint64_t last_incarnation_ = 0;
+  Time stop_at_ = 0;
+  bool touched_ = false;
+  std::string violation_;
+  std::vector<std::string> trace_;
+};
+
+}  // namespace dws::sim

@@ -1,0 +1,17 @@
+#!/bin/bash
+# Simulates the protocol under faults: tools/simulate.sh [--seeds N] [--first S] [--trace]
+#
+# Trainers, senders, receivers, engines and commit groups run on a simulated clock, network and disk, N courses
+# of events (1000) from seed S (1) on. Stops at the first that violates a promise of docs/protocol.md, prints
+# what happened in it and its seed, and exits with 1.
+#
+#   --trace   print what happens in every course
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+case "${1:-}" in
+  -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+esac
+tools/install.sh
+tools/bazel.sh build --config=opt //tests/simulation:simulate
+exec "$(tools/bazel.sh info --config=opt bazel-bin 2>/dev/null)/tests/simulation/simulate" "$@"
