@@ -28,7 +28,7 @@ class ReceiverOperations final : public AdminOperations {
     const Worker& worker;
     OperatorDesk& desk;
     const Clock& clock;
-    const CommitGroup* group = nullptr;  // null: in none
+    CommitGroup* group = nullptr;  // null: in none
   };
 
   ReceiverOperations(Names names, Parts parts);
@@ -39,6 +39,7 @@ class ReceiverOperations final : public AdminOperations {
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
   // ABORTED: another caller wanted the opposite meanwhile.
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
+  Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
 
  private:
   // Until the task has ended or nobody listens.

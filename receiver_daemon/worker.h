@@ -130,7 +130,7 @@ class Worker {
   void Obey(const PauseEngine& order);
   // False: there is nothing to stage, or not yet.
   bool StageForGroup();
-  Result<Prepared> PrepareForGroup(const SyncTarget& target, bool resync);
+  Result<Prepared> PrepareForGroup(const StageOrder& order, const SyncTarget& target, bool resync);
   Status CommitForGroup(const Prepared& prepared, TimePoint begin);
   void NotePause();
   void ShowGroup();

@@ -33,7 +33,8 @@ void Worker::TellEngine() {
   if (generation == group_work_.told) return;
   group_work_ = {.told = generation, .drifts_told = drifts_};
   SetStage("idle", std::nullopt);
-  parts_.group->OnEngine(generation);
+  if (weights_ == nullptr) return parts_.group->OnEngine(std::nullopt, {}, nullptr);
+  parts_.group->OnEngine(generation, weights_->Share(), weights_->layouts_ptr());
 }
 
 // The leader's next round repairs it. Until then the engine rank is paused, however long that
@@ -121,11 +122,16 @@ bool Worker::StageForGroup() {
   const bool resync = parts_.desk.resync() != nullptr && resync_read_ == weights_;
   Result<Prepared> prepared =
       draining             ? Result<Prepared>(FailedPreconditionError("drained by an operator"))
-      : target.has_value() ? PrepareForGroup(*target, resync)
+      : target.has_value() ? PrepareForGroup(order, *target, resync)
                            : Result<Prepared>(UnavailableError(
                                  "version {} is not offered to this member: {}", at.version.value(),
                                  parts_.subscription.MissingTarget()));
   DWS_KILLPOINT("group.stage.after_staged");
+  // Given up meanwhile: what was ordered next says what to do.
+  if (!parts_.group->Wants(order)) {
+    SetStage("idle", std::nullopt);
+    return true;
+  }
   const Status status = prepared.status();
   SetStage(status.ok() ? "staged" : "idle", status.ok() ? std::optional(at.version) : std::nullopt);
   group_work_.trouble = status.ok() ? ""
@@ -143,7 +149,8 @@ bool Worker::StageForGroup() {
   return true;
 }
 
-Result<Prepared> Worker::PrepareForGroup(const SyncTarget& target, bool resync) {
+Result<Prepared> Worker::PrepareForGroup(const StageOrder& order, const SyncTarget& target,
+                                         bool resync) {
   // Also where drift keeps the group from counting on it: nothing goes back inside a stream.
   const std::optional<WeightVersion> has = VersionIn(live_.at, target.stream);
   if (has.has_value() && *has > target.version) {
@@ -153,7 +160,8 @@ Result<Prepared> Worker::PrepareForGroup(const SyncTarget& target, bool resync) 
   Way way = Way::kDelta;
   if (resync) way = parts_.desk.resync()->full() ? Way::kFull : Way::kDescription;
   SetStage("fetching", target.version);
-  DWS_ASSIGN_OR_RETURN(Prepared prepared, preparer_.Prepare(*weights_, live_, target, way));
+  const auto wanted = [this, &order] { return parts_.group->Wants(order); };
+  DWS_ASSIGN_OR_RETURN(Prepared prepared, preparer_.Prepare(*weights_, live_, target, way, wanted));
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     parts_.senders.Staged(target, TrainerRank(r));
   }

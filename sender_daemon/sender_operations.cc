@@ -147,6 +147,12 @@ Status SenderOperations::Resync(const v1::ResyncRequest&, const Sink&) {
       "(`dwsctl resync --address` of the receiver)");
 }
 
+Status SenderOperations::Evict(const v1::EvictRequest&, const Sink&) {
+  return FailedPreconditionError(
+      "a sender has no commit group: ask the receiver that leads it (`dwsctl evict --address` of "
+      "the receiver)");
+}
+
 std::string SenderOperations::Remaining() const {
   // In this order: a version that is being captured goes to the pipeline, then to the log.
   if (parts_.session.publishing()) return "the version that is being captured";

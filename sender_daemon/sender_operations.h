@@ -46,6 +46,7 @@ class SenderOperations final : public AdminOperations {
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
   // ABORTED: somebody undid the drain meanwhile.
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
+  Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
 
  private:
   // What a drain still waits for, in words; empty: nothing.

@@ -72,6 +72,7 @@ inline constexpr uint64_t kFetchBytesPerSecondMin = uint64_t{1}
 inline constexpr uint64_t kInlineObjectBytesMax = 65'536;  // goes inside its announcement
 
 // Commit groups.
+inline constexpr size_t kGroupSlicesMax = 8'000'000;  // of all tensors: a bit each in a GroupShare
 inline constexpr uint32_t kGroupMembersMax = 64;
 inline constexpr size_t kGroupQueueMax = 64;  // messages that wait to be written to one of them
 inline constexpr std::chrono::seconds kGroupOfferWait{5};  // for a version the leader has heard of

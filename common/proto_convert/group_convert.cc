@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
@@ -80,6 +81,33 @@ void Fill(const GroupCommitted& committed, v1::GroupUp& message) {
   body.set_generation(committed.generation.value());
 }
 
+std::string Packed(const std::vector<bool>& bits) {
+  std::string bytes((bits.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < bits.size(); ++i) {
+    if (bits[i]) bytes[i / 8] = static_cast<char>(bytes[i / 8] | (1 << (i % 8)));
+  }
+  return bytes;
+}
+
+Result<std::vector<bool>> Unpacked(const std::string& bytes, uint32_t count,
+                                   std::string_view what) {
+  if (bytes.size() != (size_t{count} + 7) / 8) {
+    return InvalidArgumentError("what a member {} has {} bytes, expected {} for {} slices", what,
+                                bytes.size(), (size_t{count} + 7) / 8, count);
+  }
+  std::vector<bool> bits(count);
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = (bytes[i / 8] >> (i % 8) & 1) != 0;
+  return bits;
+}
+
+void Fill(const GroupShare& share, v1::GroupUp& message) {
+  v1::GroupShare& body = *message.mutable_share();
+  body.set_generation(share.generation.value());
+  body.set_slice_count(static_cast<uint32_t>(share.share.held.size()));
+  body.set_held(Packed(share.share.held));
+  body.set_excluded(Packed(share.share.excluded));
+}
+
 void Fill(const GroupPrepare& prepare, v1::GroupDown& message) {
   *message.mutable_prepare()->mutable_target() = ToProto(prepare.target);
 }
@@ -132,6 +160,20 @@ Result<GroupCommitted> Parse(const v1::GroupCommitted& body) {
   DWS_ASSIGN_OR_RETURN(const uint64_t generation,
                        NotZero(body.generation(), "the generation of a group's COMMITTED"));
   return GroupCommitted{.round = round, .version = version, .generation = Generation(generation)};
+}
+
+Result<GroupShare> Parse(const v1::GroupShare& body) {
+  DWS_ASSIGN_OR_RETURN(const uint64_t generation,
+                       NotZero(body.generation(), "the generation of a group's share"));
+  if (body.slice_count() > limits::kGroupSlicesMax) {
+    return InvalidArgumentError("a member's share is of {} slices, at most {} are supported",
+                                body.slice_count(), limits::kGroupSlicesMax);
+  }
+  DWS_ASSIGN_OR_RETURN(std::vector<bool> held, Unpacked(body.held(), body.slice_count(), "holds"));
+  DWS_ASSIGN_OR_RETURN(std::vector<bool> excluded,
+                       Unpacked(body.excluded(), body.slice_count(), "excludes"));
+  return GroupShare{.generation = Generation(generation),
+                    .share = {.held = std::move(held), .excluded = std::move(excluded)}};
 }
 
 Result<GroupPrepare> Parse(const v1::GroupPrepare& body) {
@@ -193,6 +235,8 @@ Result<std::optional<GroupUp>> FromProto(const v1::GroupUp& message) {
       return Up(message.unable());
     case v1::GroupUp::kCommitted:
       return Up(message.committed());
+    case v1::GroupUp::kShare:
+      return Up(message.share());
     case v1::GroupUp::kHello:
     case v1::GroupUp::MESSAGE_NOT_SET:
       break;

@@ -13,10 +13,11 @@ GroupLeaderState::GroupLeaderState(size_t member_count, std::optional<VersionAt>
 }
 
 void GroupLeaderState::OnConnect(MemberIndex member, ConnectionId connection) {
-  if (ended_) return;
   Member& entry = members_.at(member.value());
   entry = {};
   entry.connection = connection;
+  if (ended_.has_value()) return Send(member.value(), NextNonce(), *ended_);
+  LookForUnheld();
   Lose();
 }
 
@@ -24,12 +25,13 @@ void GroupLeaderState::OnDisconnect(MemberIndex member, ConnectionId connection)
   Member& entry = members_.at(member.value());
   if (entry.connection != connection) return;
   entry = {};
+  LookForUnheld();
   Lose();
 }
 
 void GroupLeaderState::OnUp(MemberIndex member, ConnectionId connection, const GroupUp& message) {
   Member& entry = members_.at(member.value());
-  if (ended_ || entry.connection != connection) return;
+  if (ended_.has_value() || entry.connection != connection) return;
   std::visit([&](const auto& body) { Hear(entry, body); }, message);
   Advance();
 }
@@ -43,6 +45,20 @@ void GroupLeaderState::Hear(Member& member, const GroupReport& report) {
   member.released = report.released;
   const bool knows_round = round_.has_value() && report.seen >= round_->nonce;
   if (knows_round && report.held != round_->nonce) Lose();
+}
+
+void GroupLeaderState::Hear(Member& member, const GroupShare& share) {
+  member.share = share;
+  LookForUnheld();
+}
+
+void GroupLeaderState::LookForUnheld() {
+  std::vector<const EngineShare*> shares;
+  for (const Member& member : members_) {
+    if (!member.share.has_value()) return unheld_.reset();
+    shares.push_back(&member.share->share);
+  }
+  unheld_ = FirstUnheld(shares);
 }
 
 void GroupLeaderState::Hear(Member& member, const GroupStaged& staged) {
@@ -112,11 +128,10 @@ void GroupLeaderState::OnRetry() {
 }
 
 void GroupLeaderState::Evict(MemberIndex member, const std::string& reason) {
-  if (ended_) return;
-  ended_ = true;
+  if (ended_.has_value()) return;
+  ended_ = GroupEnd{.reason = fmt::format("member {} was evicted: {}", member.value(), reason)};
   round_.reset();
-  SendAll(NextNonce(),
-          GroupEnd{.reason = fmt::format("member {} was evicted: {}", member.value(), reason)});
+  SendAll(NextNonce(), *ended_);
 }
 
 std::vector<LeaderAction> GroupLeaderState::TakeActions() { return std::exchange(actions_, {}); }
@@ -148,7 +163,8 @@ void GroupLeaderState::SendCommits() {
 
 bool GroupLeaderState::AllReported() const {
   return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
-    return member.reported && member.generation.has_value();
+    return member.reported && member.generation.has_value() && member.share.has_value() &&
+           member.share->generation == member.generation;
   });
 }
 
@@ -179,7 +195,7 @@ void GroupLeaderState::Settle(const VersionAt& version) {
 void GroupLeaderState::Advance() {
   // While a round is staged the engine runs, with what all have.
   const bool may_run = !round_.has_value() || round_->phase == Phase::kStaging;
-  if (ended_ || !may_run || !AllReported()) return;
+  if (ended_.has_value() || !may_run || !AllReported() || unheld_.has_value()) return;
   const std::optional<VersionAt> common = Common();
   if (common.has_value()) {
     Settle(*common);

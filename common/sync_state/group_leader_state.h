@@ -15,7 +15,10 @@
 //  6. Where they differ, the engine stays paused, and a new round brings all to a version that is
 //     not below what was decided or what any of them holds. Members that are there have nothing to
 //     stage.
-//  7. A member that is evicted ends the engine: nothing is released or committed any more.
+//  7. Nothing is staged or released unless what all members hold is together every slice of every
+//     tensor, but for tensors that all of them exclude.
+//  8. A member that is evicted ends the engine: nothing is released or committed any more, and
+//     members that connect later hear it then.
 #pragma once
 
 #include <optional>
@@ -55,6 +58,7 @@ class GroupLeaderState {
     std::optional<ConnectionId> connection;
     bool reported = false;                 // on this connection
     std::optional<Generation> generation;  // of its engine rank
+    std::optional<GroupShare> share;       // of an engine rank, perhaps another
     std::optional<VersionAt> live;         // known now
     bool staged = false;                   // in the round
     bool released = false;
@@ -91,10 +95,13 @@ class GroupLeaderState {
   const std::vector<Member>& members() const { return members_; }
   const std::optional<Round>& round() const { return round_; }
   const std::optional<VersionAt>& decided() const { return decided_; }
-  bool ended() const { return ended_; }
+  bool ended() const { return ended_.has_value(); }
+  // A slice that nobody holds (see FirstUnheld), once all have said what they hold.
+  const std::optional<size_t>& unheld() const { return unheld_; }
 
  private:
   void Hear(Member& member, const GroupReport& report);
+  void Hear(Member& member, const GroupShare& share);
   void Hear(Member& member, const GroupStaged& staged);
   void Hear(Member& member, const GroupUnable& unable);
   void Hear(Member& member, const GroupCommitted& committed);
@@ -103,6 +110,7 @@ class GroupLeaderState {
   void SendCommits();
   void Settle(const VersionAt& version);
   void Advance();
+  void LookForUnheld();
   bool AllReported() const;
   std::optional<VersionAt> Common() const;  // what all are known to hold
   bool Reachable(const VersionAt& target) const;
@@ -115,9 +123,10 @@ class GroupLeaderState {
   std::optional<VersionAt> decided_;
   std::optional<VersionAt> target_;
   std::optional<Round> round_;
+  std::optional<size_t> unheld_;
   GroupNonce last_nonce_;
   bool waits_ = false;  // for OnRetry
-  bool ended_ = false;
+  std::optional<GroupEnd> ended_;
   std::vector<LeaderAction> actions_;
 };
 

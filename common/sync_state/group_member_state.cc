@@ -9,6 +9,7 @@ void GroupMemberState::OnConnect(ConnectionId connection) {
   Drop();
   connection_ = connection;
   seen_ = GroupNonce(0);
+  SendShare();
   Report();
 }
 
@@ -101,11 +102,13 @@ void GroupMemberState::Obey(GroupNonce, const GroupEnd& end) {
   actions_.push_back(EndEngine{.reason = end.reason});
 }
 
-void GroupMemberState::OnEngine(std::optional<Generation> generation) {
+void GroupMemberState::OnEngine(std::optional<Generation> generation, EngineShare share) {
   generation_ = generation;
+  share_ = std::move(share);
   live_.reset();
   released_ = false;
   Drop();
+  SendShare();
   Report();
 }
 
@@ -130,6 +133,10 @@ void GroupMemberState::Drop() {
   if (phase_ != Phase::kStaging && phase_ != Phase::kStaged) return;
   phase_ = Phase::kIdle;
   actions_.push_back(DropStaged{});
+}
+
+void GroupMemberState::SendShare() {
+  if (generation_.has_value()) Send(GroupShare{.generation = *generation_, .share = share_});
 }
 
 void GroupMemberState::Report() {

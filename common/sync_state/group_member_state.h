@@ -48,8 +48,8 @@ class GroupMemberState {
   void OnDisconnect(ConnectionId connection);
   void OnDown(ConnectionId connection, const GroupDown& message);
   // An engine rank was attached, paused and of unknown content, or has gone. What was staged for
-  // another generation is dropped.
-  void OnEngine(std::optional<Generation> generation);
+  // another generation is dropped. `share`: what it holds.
+  void OnEngine(std::optional<Generation> generation, EngineShare share = {});
   // Its memory was compared, and is exactly this version.
   void OnProved(Generation generation, const VersionAt& version);
   // Its memory is not known any more (drift), nor is what it was before a write that is under way.
@@ -80,12 +80,14 @@ class GroupMemberState {
   void Obey(GroupNonce nonce, const GroupEnd& end);
   void BeginPending();
   void Drop();
+  void SendShare();
   void Report();
   void Send(GroupUp message);
 
   std::optional<ConnectionId> connection_;
   GroupNonce seen_;  // on it
   std::optional<Generation> generation_;
+  EngineShare share_;
   std::optional<VersionAt> live_;
   bool released_ = false;
   bool ended_ = false;

@@ -11,6 +11,7 @@
 #include "common/base/strong_type.h"
 #include "common/model/weight_version.h"
 #include "common/sync_state/announcer_state.h"
+#include "common/sync_state/engine_share.h"
 #include "common/sync_state/live_state.h"
 
 namespace dws {
@@ -58,6 +59,11 @@ struct GroupStaged {
   std::optional<WeightVersion> base;
   Generation generation;
 };
+// What its engine rank holds, said before the first report of it on each connection.
+struct GroupShare {
+  Generation generation;
+  EngineShare share;
+};
 // The target cannot be staged; memory is what it was.
 struct GroupUnable {
   GroupNonce round;
@@ -68,6 +74,6 @@ struct GroupCommitted {
   VersionAt version;
   Generation generation;
 };
-using GroupUp = std::variant<GroupReport, GroupStaged, GroupUnable, GroupCommitted>;
+using GroupUp = std::variant<GroupReport, GroupStaged, GroupUnable, GroupCommitted, GroupShare>;
 
 }  // namespace dws

@@ -54,11 +54,12 @@ uint64_t Preparer::RankBytesMax(const Job& job) const {
   return options_.staging_bytes_max / job.target.ranks.size();
 }
 
-Spool::Options Preparer::SpoolOptions(uint64_t memory_bytes_max) {
+Spool::Options Preparer::SpoolOptions(const Job& job, uint64_t memory_bytes_max) {
   return {.folder = options_.spool_folder,
           .memory_bytes_max = memory_bytes_max,
           .size_bytes_max = limits::kObjectBytesMax,
-          .progress = &progress_};
+          .progress = &progress_,
+          .wanted = job.wanted};
 }
 
 Result<Description> Preparer::Describe(const SyncTarget& target, TrainerRank rank,
@@ -101,7 +102,8 @@ void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlic
 }
 
 Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState& live,
-                                   const SyncTarget& target, Way way) {
+                                   const SyncTarget& target, Way way,
+                                   const std::function<bool()>& wanted) {
   DWS_CHECK(live.ranks.size() == target.ranks.size());
   progress_.Reset();
   Prepared prepared{.target = target, .ranks = {}};
@@ -113,7 +115,8 @@ Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState
                   .live = live,
                   .target = target,
                   .rank = TrainerRank(static_cast<uint32_t>(index)),
-                  .way = way};
+                  .way = way,
+                  .wanted = wanted};
     const TimePoint begin = clock_.Now();
     Result<PreparedRank> rank = PrepareRank(job);
     if (rank.ok()) {
@@ -145,7 +148,7 @@ Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
 Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   const TimePoint begin = clock_.Now();
   DWS_ASSIGN_OR_RETURN(Spool spool, senders_.FetchObject(job.target, job.rank, base,
-                                                         SpoolOptions(RankBytesMax(job))));
+                                                         SpoolOptions(job, RankBytesMax(job))));
   const Duration fetch = clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch");
   DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(spool, job.layout()));
@@ -226,7 +229,7 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   const TimePoint begin = clock_.Now();
   const uint64_t bytes_max = RankBytesMax(job);
   Spool::Options spool_options =
-      SpoolOptions(bytes_max - std::min(bytes_max, prepared.staging_bytes()));
+      SpoolOptions(job, bytes_max - std::min(bytes_max, prepared.staging_bytes()));
   for (const RankSlice slice : slices) {
     spool_options.size_bytes_expected += job.layout().slice(slice).size_bytes();
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -75,9 +76,11 @@ class Preparer {
 
   // What brings memory in state `live` (known) to `target`: by `way`, a delta where it is to be had
   // and proves its base, full tensors for the rest. Rejects to the senders what does not fit.
-  // Errors as SenderGroup's; then nothing is left.
+  // Errors as SenderGroup's; then nothing is left. `wanted` is asked for as long as bytes arrive,
+  // by any thread; none: always.
   Result<Prepared> Prepare(const EngineWeights& weights, const LiveState& live,
-                           const SyncTarget& target, Way way = Way::kDelta);
+                           const SyncTarget& target, Way way = Way::kDelta,
+                           const std::function<bool()>& wanted = {});
 
   // As Prepare, when memory is already exactly `target`; else nullopt. Transfers digests only.
   Result<std::optional<Prepared>> PrepareAdoption(const LiveState& live, const SyncTarget& target);
@@ -97,6 +100,7 @@ class Preparer {
     const SyncTarget& target;
     TrainerRank rank;
     Way way;
+    const std::function<bool()>& wanted;
 
     const RankLayout& layout() const { return weights.layouts().rank(rank); }
     const LiveState::Rank& state() const { return live.ranks[rank.value()]; }
@@ -108,7 +112,7 @@ class Preparer {
   Status AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared);
   // What a rank may hold in memory, staged and spooled together.
   uint64_t RankBytesMax(const Job& job) const;
-  Spool::Options SpoolOptions(uint64_t memory_bytes_max);
+  Spool::Options SpoolOptions(const Job& job, uint64_t memory_bytes_max);
   void RejectDelta(const Job& job, const std::vector<RejectedSlice>& rejected);
   void Reject(const Job& job, const Status& reason, std::vector<RankSlice> slices);
 

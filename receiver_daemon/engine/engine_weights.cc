@@ -1,6 +1,8 @@
 #include "receiver_daemon/engine/engine_weights.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "receiver_daemon/commit/block_source.h"
@@ -54,6 +56,22 @@ Result<std::shared_ptr<const EngineWeights>> EngineWeights::Create(
   weights->layouts_ = std::move(layouts);
   weights->ranks_ = std::move(ranks);
   return std::shared_ptr<const EngineWeights>(std::move(weights));
+}
+
+EngineShare EngineWeights::Share() const {
+  std::set<std::string_view> left_out;
+  for (const AttachedMemoryPtr& rank : ranks_) {
+    left_out.insert(rank->mapping.excluded.begin(), rank->mapping.excluded.end());
+  }
+  EngineShare share;
+  for (const auto& [name, tensor] : layouts_->tensors()) {
+    for (const OwnedSlice& owner : tensor.owners) {
+      const bool empty = layouts_->rank(owner.rank).slice(owner.slice).blocks == 0;
+      share.held.push_back(empty || !Places(owner.rank, owner.slice).empty());
+      share.excluded.push_back(left_out.contains(name));
+    }
+  }
+  return share;
 }
 
 std::span<const SegmentMap> EngineWeights::Places(TrainerRank rank, RankSlice slice) const {

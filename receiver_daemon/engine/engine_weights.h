@@ -11,6 +11,7 @@
 #include "common/base/thread_pool.h"
 #include "common/memory/segment_map.h"
 #include "common/model/digest.h"
+#include "common/sync_state/engine_share.h"
 #include "common/sync_state/live_state.h"
 #include "receiver_daemon/engine/attached_memory.h"
 #include "receiver_daemon/engine/layout_set.h"
@@ -27,8 +28,12 @@ class EngineWeights {
                                                              Coverage coverage = Coverage::kWhole);
 
   const LayoutSet& layouts() const { return *layouts_; }
+  const LayoutSetPtr& layouts_ptr() const { return layouts_; }
   // The highest generation of its ranks: another one is another engine.
   Generation generation() const { return generation_; }
+
+  // Which slices these ranks hold.
+  EngineShare Share() const;
 
   // Every place that holds the slice; none when it is excluded.
   std::span<const SegmentMap> Places(TrainerRank rank, RankSlice slice) const;

@@ -53,6 +53,16 @@ const LayoutSet::Tensor* LayoutSet::Find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
+std::string LayoutSet::SliceName(size_t slice) const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (slice < tensor.owners.size()) {
+      return fmt::format("slice {} of tensor '{}' ({})", slice, name, ToString(tensor.spec));
+    }
+    slice -= tensor.owners.size();
+  }
+  return "a slice that is not in the layout of the leader's trainer";
+}
+
 bool LayoutSet::Fits(const SyncTarget& target) const {
   if (target.ranks.size() != ranks_.size()) return false;
   for (size_t r = 0; r < ranks_.size(); ++r) {

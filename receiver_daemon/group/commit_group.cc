@@ -43,14 +43,19 @@ std::vector<GroupOrder> CommitGroup::TakeOrders() {
   return orders;
 }
 
-void CommitGroup::OnEngine(std::optional<Generation> generation) {
+bool CommitGroup::Wants(const StageOrder& order) const {
+  MutexLock lock(mutex_);
+  return order.attempt == attempt_;
+}
+
+void CommitGroup::OnEngine(std::optional<Generation> generation, EngineShare share,
+                           LayoutSetPtr layouts) {
   {
     MutexLock lock(mutex_);
+    layouts_ = std::move(layouts);
     // Meant for the engine that was there.
-    std::erase_if(orders_, [](const GroupOrder& order) {
-      return std::holds_alternative<ReleaseEngine>(order);
-    });
-    member_.OnEngine(generation);
+    DropReleases();
+    member_.OnEngine(generation, std::move(share));
     Drive();
   }
   Deliver();
@@ -201,9 +206,16 @@ void CommitGroup::Act(const RetryLater&) {
   retry_delay_ = std::min<Duration>(retry_delay_ * 2, limits::kReconnectDelayMax);
 }
 
+void CommitGroup::DropReleases() {
+  std::erase_if(orders_, [](const GroupOrder& order) {
+    return std::holds_alternative<ReleaseEngine>(order);
+  });
+}
+
 template <typename Order>
 void CommitGroup::Act(const Order& order) {
   if constexpr (std::is_same_v<Order, RecordSettled>) retry_delay_ = limits::kReconnectDelayMin;
+  if constexpr (std::is_same_v<Order, ReleaseEngine>) DropReleases();  // the last one counts
   orders_.push_back(order);
   news_ = true;
 }

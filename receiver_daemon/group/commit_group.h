@@ -19,6 +19,7 @@
 #include "common/sync_state/group_leader_state.h"
 #include "common/sync_state/group_member_state.h"
 #include "receiver_daemon/change_signal.h"
+#include "receiver_daemon/engine/layout_set.h"
 #include "receiver_daemon/group/group_place.h"
 
 namespace dws {
@@ -78,7 +79,10 @@ class CommitGroup {
 
   // The worker's side; see the states.
   std::vector<GroupOrder> TakeOrders();
-  void OnEngine(std::optional<Generation> generation);
+  // Whether what is staged for it is still of use.
+  bool Wants(const StageOrder& order) const;
+  // `layouts`: what `share` is of, for messages.
+  void OnEngine(std::optional<Generation> generation, EngineShare share, LayoutSetPtr layouts);
   void OnProved(Generation generation, const VersionAt& version);
   // Its memory is not what it was, and the engine rank is paused.
   void OnDrift();
@@ -89,6 +93,10 @@ class CommitGroup {
   void OnTarget(const std::optional<VersionAt>& target);  // on a member: nothing
   void OnDecided(const RecordDecided& decision, const Status& status);
   void OnPaused(GroupNonce round, const Status& status);
+
+  // An operator's: ends the engine for good. FAILED_PRECONDITION: this is not the leader, or it has
+  // ended already. INVALID_ARGUMENT: there is no such member.
+  Status Evict(uint32_t index, const std::string& reason);
 
   // The connection to the leader, as the member sees it. `send` never blocks.
   ConnectionId OnLeaderConnect(std::function<void(const GroupUp&)> send);
@@ -125,6 +133,7 @@ class CommitGroup {
   void Act(const RetryLater& action) REQUIRES(mutex_);
   template <typename Order>
   void Act(const Order& order) REQUIRES(mutex_);
+  void DropReleases() REQUIRES(mutex_);
   void TellLeader(uint32_t index, ConnectionId connection, const GroupUp& message) REQUIRES(mutex_);
   std::string WaitsFor() const REQUIRES(mutex_);
   // Sends what is to be sent, in order, and wakes the worker. Called without the lock.
@@ -136,6 +145,7 @@ class CommitGroup {
   mutable Mutex mutex_;
   GroupMemberState member_ GUARDED_BY(mutex_);
   std::optional<GroupLeaderState> leader_ GUARDED_BY(mutex_);
+  LayoutSetPtr layouts_ GUARDED_BY(mutex_);
   std::deque<GroupOrder> orders_ GUARDED_BY(mutex_);
   std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
   bool delivering_ GUARDED_BY(mutex_) = false;

@@ -110,6 +110,31 @@ void CommitGroup::OnMemberDisconnect(uint32_t index, ConnectionId connection) {
   Deliver();
 }
 
+Status CommitGroup::Evict(uint32_t index, const std::string& reason) {
+  {
+    MutexLock lock(mutex_);
+    if (!leader_.has_value()) {
+      return FailedPreconditionError(
+          "this is member {} of group '{}': ask its leader, the receiver at {}", place_.index,
+          place_.group_id, place_.leader_address);
+    }
+    if (index >= remotes_.size()) {
+      return InvalidArgumentError("group '{}' has no member {}, expected 0 to {}", place_.group_id,
+                                  index, remotes_.size() - 1);
+    }
+    if (leader_->ended()) {
+      return FailedPreconditionError("the engine of group '{}' has ended already", place_.group_id);
+    }
+    LogWarning("group_member_evicted",
+               {{"member", index}, {"receiver", remotes_[index].receiver_id}, {"reason", reason}});
+    leader_->Evict(MemberIndex(index), reason);
+    news_ = true;
+    Drive();
+  }
+  Deliver();
+  return OkStatus();
+}
+
 void CommitGroup::Tick() {
   {
     MutexLock lock(mutex_);
@@ -146,7 +171,8 @@ void CommitGroup::Stop() {
 }
 
 std::string CommitGroup::WaitsFor() const {
-  if (member_.ended()) return "its commit group has ended: a member was evicted";
+  if (member_.ended())
+    return "its commit group has ended, a member was evicted: restart the engine and this receiver";
   if (!leads()) {
     if (leader_id_.has_value()) return "";
     return fmt::format("the leader of group '{}' at {} is not connected: {}", place_.group_id,
@@ -161,13 +187,22 @@ std::string CommitGroup::WaitsFor() const {
                  ? who + " has not connected yet"
                  : fmt::format("{}, receiver '{}', is not connected", who, remote.receiver_id);
     }
-    if (state.reported && !state.generation.has_value()) {
+    if (!state.reported) {
+      return fmt::format("{}, receiver '{}', has not said what it holds", who, remote.receiver_id);
+    }
+    if (!state.generation.has_value()) {
       return fmt::format("{}, receiver '{}', has no engine", who, remote.receiver_id);
     }
     if (!remote.last_error.empty()) {
       return fmt::format("{}, receiver '{}', cannot stage: {}", who, remote.receiver_id,
                          remote.last_error);
     }
+  }
+  if (leader_->unheld().has_value() && layouts_ != nullptr) {
+    return fmt::format(
+        "no engine rank of group '{}' holds {}: give every host's ranks their own slices, map it "
+        "on one of them, or exclude its tensor on all",
+        place_.group_id, layouts_->SliceName(*leader_->unheld()));
   }
   return "";
 }

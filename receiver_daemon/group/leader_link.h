@@ -7,11 +7,10 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "proto/group.grpc.pb.h"
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/peer_channel.h"
-#include "receiver_daemon/stream_call.h"
+#include "receiver_daemon/stream_link.h"
 
 namespace dws {
 
@@ -28,32 +27,24 @@ class LeaderLink {
 
   // Connects when it is time, and drops a stream that has been silent for
   // limits::kKeepaliveTimeout.
-  void Tick();
-  void Stop();
+  void Tick() { stream_.Tick(); }
+  void Stop() { stream_.Stop(); }
 
  private:
-  using GroupCall = StreamCall<v1::GroupUp, v1::GroupDown>;
+  using GroupStream = StreamLink<v1::GroupUp, v1::GroupDown>;
 
   v1::GroupUp Hello() const;
-  Status OnMessage(const GroupCall::Ptr& call, const v1::GroupDown& message, const Peer& peer);
-  Status OnWelcome(const GroupCall::Ptr& call, const v1::GroupWelcome& welcome, const Peer& peer);
-  void OnDone(const Status& reason);
+  Status OnMessage(const GroupStream::CallPtr& call, const v1::GroupDown& message,
+                   const Peer& peer);
+  Status OnWelcome(const GroupStream::CallPtr& call, const v1::GroupWelcome& welcome,
+                   const Peer& peer);
+  void OnDone(const Status& reason, bool lost);
 
   const Identity identity_;
   CommitGroup& group_;
-  const Clock& clock_;
   PeerChannel channel_;
   std::optional<ConnectionId> connection_;  // of the reactions: since the welcome
-
-  Mutex mutex_;
-  CondVar done_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  bool starting_ GUARDED_BY(mutex_) = false;  // a call is about to be in call_
-  GroupCall::Ptr call_ GUARDED_BY(mutex_);
-  bool done_early_ GUARDED_BY(mutex_) = false;  // it ended before it was in call_
-  TimePoint last_heard_ GUARDED_BY(mutex_);
-  TimePoint next_attempt_ GUARDED_BY(mutex_);
-  Duration delay_ GUARDED_BY(mutex_);
+  GroupStream stream_;
 };
 
 }  // namespace dws

@@ -42,8 +42,8 @@ class SenderGroup {
   virtual ~SenderGroup() = default;
 
   // All errors: UNAVAILABLE, DEADLINE_EXCEEDED: try again later. ABORTED: this is not to be had
-  // (any more). CANCELLED: the receiver ends. DATA_LOSS: nonsense arrived. `spool`: folder and
-  // memory cap.
+  // (any more). CANCELLED: the receiver ends, or the spool is not wanted. DATA_LOSS: nonsense
+  // arrived. `spool`: folder and memory cap.
 
   // The whole delta object base -> target.version.
   virtual Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,

@@ -24,6 +24,9 @@ uint64_t Spool::MemoryFor(uint64_t more) const {
 }
 
 Status Spool::Append(ByteSpan bytes) {
+  if (options_.wanted && !options_.wanted()) {
+    return CancelledError("given up after {} bytes", size_bytes_);
+  }
   if (bytes.size() > options_.size_bytes_max - size_bytes_) {
     return DataLossError("a sender sent more than the {} bytes it announced",
                          options_.size_bytes_max);

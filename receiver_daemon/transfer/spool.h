@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ class Spool {
     uint64_t size_bytes_max = 0;           // what the sender announced, at most
     uint64_t size_bytes_expected = 0;      // about; 0: unknown
     TransferProgress* progress = nullptr;  // not owned; told of every byte that arrives
+    std::function<bool()> wanted = {};     // asked before each Append; none: always
   };
 
   explicit Spool(Options options) : options_(std::move(options)) {}
@@ -30,7 +32,7 @@ class Spool {
   Spool& operator=(Spool&&) = default;
 
   // DATA_LOSS: more than size_bytes_max. RESOURCE_EXHAUSTED: the disk is full. UNAVAILABLE: other
-  // trouble with it.
+  // trouble with it. CANCELLED: not wanted any more.
   Status Append(ByteSpan bytes);
 
   // `size` bytes from `offset`: a view of memory, or of `buffer`, to which they are read.

@@ -1,6 +1,5 @@
 #include "receiver_daemon/transfer/sync_link.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/base/log.h"
@@ -70,10 +69,17 @@ SyncLink::SyncLink(SenderIndex index, const std::string& address, Identity ident
       address_(address),
       identity_(std::move(identity)),
       subscription_(subscription),
-      clock_(clock),
       channel_(address, identity_.job_id, std::move(tls)),
-      next_attempt_(clock.Now()),
-      delay_(limits::kReconnectDelayMin) {}
+      stream_(limits::kSyncQueueMax, clock,
+              {.open =
+                   [this](auto* context, auto* reactor) {
+                     channel_.Refresh();
+                     channel_.stub()->async()->Sync(context, reactor);
+                   },
+               .hello = [this] { return Hello(); },
+               .on_message = [this](const auto&, const v1::SyncDown& message, const Peer& peer,
+                                    bool first) { return OnMessage(message, peer, first); },
+               .on_done = [this](const Status& reason, bool lost) { OnDone(reason, lost); }}) {}
 
 Fetcher SyncLink::fetcher(TrainerRank rank) {
   return {channel_.stub(), calls_, [this, rank](const grpc::ClientContext& context) {
@@ -81,14 +87,14 @@ Fetcher SyncLink::fetcher(TrainerRank rank) {
           }};
 }
 
-v1::SyncUp SyncLink::Hello(const std::optional<VersionAt>& live) const {
+v1::SyncUp SyncLink::Hello() const {
   v1::SyncUp message;
   v1::Hello& hello = *message.mutable_hello();
   hello.set_job_id(identity_.job_id);
   hello.set_receiver_id(identity_.receiver_id);
   hello.set_protocol_major(kProtocolMajor);
   hello.set_protocol_minor(kProtocolMinor);
-  if (live.has_value()) {
+  if (const std::optional<VersionAt> live = subscription_.live(); live.has_value()) {
     *hello.mutable_stream() = ToProto(live->stream);
     hello.set_have_version(live->version.value());
   }
@@ -107,58 +113,19 @@ void SyncLink::CatchUp() {
 }
 
 void SyncLink::Tick() {
-  std::shared_ptr<SyncCall> silent;
-  const std::optional<VersionAt> live = subscription_.live();
-  {
-    MutexLock lock(mutex_);
-    if (stopping_ || starting_) return;
-    const TimePoint now = clock_.Now();
-    if (call_ != nullptr) {
-      if (now - last_heard_ < limits::kKeepaliveTimeout) return;
-      silent = call_;
-      last_heard_ = now;  // cancelled once
-    } else {
-      if (now < next_attempt_) return;
-      starting_ = true;
-      heard_ = done_early_ = false;
-      last_heard_ = now;
-    }
+  switch (stream_.Tick()) {
+    case LinkState::Step::kWait:
+      return;
+    case LinkState::Step::kConnect:
+      return CatchUp();  // what was committed, or welcomed, before there was a call to say it on
+    case LinkState::Step::kDrop:
+      return calls_.CancelPresent();
   }
-  if (silent != nullptr) {
-    silent->Cancel(UnavailableError("sender {} was silent for {} s", address_,
-                                    limits::kKeepaliveTimeout.count()));
-    calls_.CancelPresent();
-    return;
-  }
-  channel_.Refresh();
-  std::shared_ptr<SyncCall> call = SyncCall::Start(
-      [this](auto* context, auto* reactor) { channel_.stub()->async()->Sync(context, reactor); },
-      Hello(live), limits::kSyncQueueMax,
-      {.on_message = [this](const auto&, const v1::SyncDown& message,
-                            const Peer& peer) { return OnMessage(message, peer); },
-       .on_done = [this](const Status& reason) { OnDone(reason); }});
-  bool stopping = false;
-  {
-    MutexLock lock(mutex_);
-    starting_ = false;
-    if (!done_early_) call_ = call;
-    stopping = stopping_;
-    done_.NotifyAll();
-  }
-  if (stopping) call->Cancel(CancelledError("the receiver is shutting down"));
-  CatchUp();  // what was committed, or welcomed, before there was a call to say it on
 }
 
-Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer) {
-  bool first = false;
-  {
-    MutexLock lock(mutex_);
-    last_heard_ = clock_.Now();
-    first = !heard_;
-    heard_ = true;
-    // Not on a Welcome: one that is refused, or fenced by a twin of this receiver, is no success.
-    if (message.has_announce()) delay_ = limits::kReconnectDelayMin;
-  }
+Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool first) {
+  // Not on a Welcome: one that is refused, or fenced by a twin of this receiver, is no success.
+  if (message.has_announce()) stream_.Accepted();
   if (first) {
     LogInfo("sender_connected", {{"address", address_}});
     subscription_.OnConnect(index_);
@@ -205,50 +172,15 @@ std::shared_ptr<const InlineObject> SyncLink::Inline(const StreamId& stream, Wei
   return is_it ? inline_ : nullptr;
 }
 
-void SyncLink::OnDone(const Status& reason) {
-  bool was_connected = false;
-  bool stopping = false;
-  {
-    MutexLock lock(mutex_);
-    was_connected = heard_;
-    stopping = stopping_;
-  }
-  if (was_connected && !stopping) {
-    LogWarning("sender_disconnected", {{"address", address_}, {"reason", Message(reason)}});
-  }
+void SyncLink::OnDone(const Status& reason, bool lost) {
+  if (lost) LogWarning("sender_disconnected", {{"address", address_}, {"reason", Message(reason)}});
   subscription_.OnDisconnect(index_, reason);
-  MutexLock lock(mutex_);
-  call_.reset();
-  inline_.reset();
-  done_early_ = starting_;
-  // Fenced by a twin, which this would fence in turn: slowly then.
-  if (absl::IsAborted(reason)) delay_ = limits::kReconnectDelayMax;
-  next_attempt_ = clock_.Now() + delay_;
-  delay_ = std::min<Duration>(delay_ * 2, limits::kReconnectDelayMax);
-  done_.NotifyAll();
-}
-
-void SyncLink::Send(v1::SyncUp message) {
-  std::shared_ptr<SyncCall> call;
-  {
-    MutexLock lock(mutex_);
-    call = call_;
-  }
-  if (call != nullptr) call->Send(std::move(message));
+  KeepInline(nullptr);
 }
 
 void SyncLink::Stop() {
   calls_.CancelForGood();
-  std::shared_ptr<SyncCall> call;
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    call = call_;
-  }
-  if (call != nullptr) call->Cancel(CancelledError("the receiver is shutting down"));
-  call.reset();
-  MutexLock lock(mutex_);
-  while (starting_ || call_ != nullptr) done_.Wait(mutex_);
+  stream_.Stop();
 }
 
 }  // namespace dws

@@ -5,12 +5,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/active_calls.h"
-#include "receiver_daemon/stream_call.h"
+#include "receiver_daemon/stream_link.h"
 #include "receiver_daemon/transfer/fetch.h"
 #include "receiver_daemon/transfer/link_speed.h"
 #include "receiver_daemon/transfer/sender_channel.h"
@@ -40,7 +41,7 @@ class SyncLink {
   // Connects when it is time, and drops a stream that has been silent for
   // limits::kKeepaliveTimeout.
   void Tick();
-  void Send(v1::SyncUp message);
+  void Send(v1::SyncUp message) { stream_.Send(std::move(message)); }
   void Stop();
 
   // Of what this sender's rank publishes.
@@ -52,12 +53,12 @@ class SyncLink {
                                              WeightVersion version);
 
  private:
-  using SyncCall = StreamCall<v1::SyncUp, v1::SyncDown>;
+  using SyncStream = StreamLink<v1::SyncUp, v1::SyncDown>;
 
-  Status OnMessage(const v1::SyncDown& message, const Peer& peer);
+  Status OnMessage(const v1::SyncDown& message, const Peer& peer, bool first);
+  void OnDone(const Status& reason, bool lost);
   void KeepInline(std::shared_ptr<const InlineObject> object);
-  void OnDone(const Status& reason);
-  v1::SyncUp Hello(const std::optional<VersionAt>& live) const;
+  v1::SyncUp Hello() const;
   // Says again what is live: an acknowledgement may have been lost, or a restarted sender forgot
   // it.
   void CatchUp();
@@ -66,22 +67,13 @@ class SyncLink {
   const std::string address_;
   const Identity identity_;
   Subscription& subscription_;
-  const Clock& clock_;
   SenderChannel channel_;
   ActiveCalls calls_;
   LinkSpeed speed_;
 
   Mutex mutex_;
-  CondVar done_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  bool starting_ GUARDED_BY(mutex_) = false;  // a call is about to be in call_
-  std::shared_ptr<SyncCall> call_ GUARDED_BY(mutex_);
-  bool done_early_ GUARDED_BY(mutex_) = false;  // it ended before it was in call_
-  bool heard_ GUARDED_BY(mutex_) = false;       // something arrived on this call
-  std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this call
-  TimePoint last_heard_ GUARDED_BY(mutex_);
-  TimePoint next_attempt_ GUARDED_BY(mutex_);
-  Duration delay_ GUARDED_BY(mutex_);
+  std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this stream
+  SyncStream stream_;
 };
 
 }  // namespace dws

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import json
 import unittest
+from typing import Any
 
+import grpc
+
+import dws
 from tests.integration.admin_case import ADMIN
 from tests.integration.cluster import DaemonFailed
-from tests.integration.group_case import GroupCase
+from tests.integration.group_case import EngineRank, GroupCase
 from tests.integration.integration_case import eventually
 from tests.integration.reflection_client import ReflectionClient
 
@@ -85,6 +89,22 @@ class GroupTest(GroupCase):
         self.watch()
         self.await_group(1)
 
+    def test_ranks_that_hold_the_same_rows_are_not_released(self) -> None:
+        self.start_group(2)
+        self.register()
+        self.attach(0, 2)
+        mistaken = EngineRank(self.engine(self.cluster.receivers[1]), 1, 2)
+        mistaken.rows = self.ranks[0].rows
+        mistaken.attach()
+        self.publish()
+        wanted = "no engine rank of group 'engine' holds slice 6 of tensor 'a'"
+        eventually(lambda: wanted in self.ready(0)[1], lambda: f"{self.ready(0)}")
+        self.assertEqual((self.ranks[0].engine.grant, mistaken.engine.grant), (None, None))
+        mistaken.engine.close()
+        self.attach(1, 2)
+        self.watch()
+        self.await_group(1)
+
     def test_a_receiver_that_does_not_belong_is_told_why(self) -> None:
         self.start_group(2)
         leader = f"127.0.0.1:{self.cluster.receivers[0].ports['admin']}"
@@ -125,6 +145,40 @@ class GroupTest(GroupCase):
         leader = self.cluster.receivers[0]
         self.assertEqual(leader.metric("dws_receiver_group_members", 'state="connected"'), 3)
         self.assertEqual(self.cluster.receivers[1].metric("dws_receiver_group_leader_connected"), 1)
+
+    def test_an_evicted_member_ends_the_engine_everywhere(self) -> None:
+        self.begin(3)
+        self.await_group(self.publish())
+        self.cluster.receivers[2].kill()
+        eventually(
+            lambda: "receiver 'member-2', is not connected" in self.ready(0)[1],
+            lambda: f"{self.ready(0)}",
+        )
+
+        def evict(index: int, member: int) -> Any:
+            client = ReflectionClient(f"unix:{self.cluster.receivers[index].socket}")
+            with client:
+                fields = {"member_index": member, "reason": "its host has burnt"}
+                return list(client.call(ADMIN, "Evict", **fields))[-1]
+
+        with self.assertRaisesRegex(grpc.RpcError, "ask its leader, the receiver at 127.0.0.1"):
+            evict(1, 2)
+        with self.assertRaisesRegex(grpc.RpcError, "has no member 3, expected 0 to 2"):
+            evict(0, 3)
+        self.assertTrue(evict(0, 2).finished)
+        with self.assertRaisesRegex(grpc.RpcError, "has ended already"):
+            evict(0, 2)
+        self.cluster.receivers[2].start()  # it hears it when it is back
+        for index, rank in enumerate(self.ranks):
+            eventually(
+                lambda: rank.engine.grant is None
+                and "its commit group has ended" in self.ready(index)[1],
+                lambda: f"{index}: {rank.engine.grant} {self.ready(index)}",
+            )
+        self.publish()
+        with self.assertRaises(dws.DeadlineError):
+            self.dws_trainer.wait(2, policy=1, timeout=1)
+        self.assertEqual([rank.engine.grant for rank in self.ranks], [None] * 3)
 
     def test_drain_and_resync_of_a_member(self) -> None:
         self.begin(2)

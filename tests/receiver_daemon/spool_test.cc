@@ -49,6 +49,15 @@ TEST_CASE("nothing outside a spool is read, nothing beyond its size appended", "
   CHECK(absl::IsDataLoss(spool.Read(1, ~uint64_t{0}, buffer).status()));
 }
 
+TEST_CASE("a spool that nobody wants any more takes nothing", "[spool]") {
+  bool wanted = true;
+  Spool spool({.memory_bytes_max = 100, .size_bytes_max = 64, .wanted = [&] { return wanted; }});
+  REQUIRE(spool.Append(Bytes(10, 1)).ok());
+  wanted = false;
+  CHECK(absl::IsCancelled(spool.Append(Bytes(10, 1))));
+  CHECK(spool.size_bytes() == 10);
+}
+
 TEST_CASE("a transfer that will not fit memory goes to disk from its first byte", "[spool]") {
   const TempFolder folder;
   Spool spool({.folder = folder.path(),

@@ -33,8 +33,8 @@ TEST_CASE("what is staged is never more than the cap, whatever the delta", "[sta
     for (uint32_t s = 0; s < 3; ++s) REQUIRE(engine.Read(0, s) == trainer.At(2, 0)[s]);
     engine.Load(trainer, 1);
   }
-  // A cap is not passed long before it is used up. What two threads leave over of their chunks depends
-  // on who stages which frame: no bound to test.
+  // A cap is not passed long before it is used up. What two threads leave over of their chunks
+  // depends on who stages which frame: no bound to test.
   if (helpers != 0) return;
   const StagedDelta staged = Stage(engine, 0, delta, live, pool, kPlenty);
   CHECK(least < staged.writes.size_bytes() * 2 + 4'000);

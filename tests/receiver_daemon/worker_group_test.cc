@@ -214,6 +214,29 @@ TEST_CASE("a version that cannot be staged is not committed by the others", "[gr
   }));
 }
 
+TEST_CASE("a transfer for a round that was given up ends at its next byte", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.Join();
+  pair.Offer({trainer.Publish()});
+  pair.Run();
+  pair.Offer({1, trainer.Publish()});
+  int fetches = 0;
+  trainer.damage_object = [&](auto&) {
+    if (++fetches == 1) pair.Leave();  // the leader's own fetch: its round ends meanwhile
+  };
+  trainer.ClearLog();
+  REQUIRE(pair.leader.worker.Step().ok());
+  CHECK(fetches == 1);
+  CHECK(trainer.Log() == std::vector<std::string>{"object 1->2"});  // nor anything in its place
+  CHECK(pair.leader.worker.status().stage == "idle");
+  CHECK_THAT(pair.leader.worker.status().trouble, !Catch::Contains("staged"));
+  pair.Join();
+  pair.Run();
+  CHECK(pair.leader_rank.running == 2);
+  CHECK(pair.member_rank.running == 2);
+}
+
 TEST_CASE("a decision that cannot be recorded is none, and is taken again", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);

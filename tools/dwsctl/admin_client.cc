@@ -86,6 +86,9 @@ struct AdminClient::Connection {
   ProgressReader Begin(grpc::ClientContext* context, const v1::DrainRequest& request) {
     return stub->Drain(context, request);
   }
+  ProgressReader Begin(grpc::ClientContext* context, const v1::EvictRequest& request) {
+    return stub->Evict(context, request);
+  }
 };
 
 AdminClient::AdminClient(std::unique_ptr<Connection> connection)

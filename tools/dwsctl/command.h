@@ -69,7 +69,7 @@ void AddAllCommands(CLI::App& app, Context& context);
 
 void AddCompletionCommand(CLI::App& app, Context& context);
 void AddInspectCommand(CLI::App& app, Context& context);
-void AddOperationCommands(CLI::App& app, Context& context);  // verify, resync, drain
+void AddOperationCommands(CLI::App& app, Context& context);  // verify, resync, drain, evict
 void AddReceiversCommand(CLI::App& app, Context& context);
 void AddStatusCommand(CLI::App& app, Context& context);
 void AddVersionsCommand(CLI::App& app, Context& context);

@@ -116,6 +116,7 @@ void AddOperationCommands(CLI::App& app, Context& context) {
   AddVerifyCommand(app, context);
   AddResyncCommand(app, context);
   AddDrainCommand(app, context);
+  AddEvictCommand(app, context);
 }
 
 }  // namespace dws::dwsctl

@@ -1,4 +1,5 @@
-// What `verify`, `resync` and `drain` share: a call that streams its progress until it is finished.
+// What `verify`, `resync`, `drain` and `evict` share: a call that streams its progress until it is
+// finished.
 #pragma once
 
 #include <optional>
@@ -33,5 +34,6 @@ OperationOutcome RunOperation(const OperationFlags& flags, const OperationReques
 void AddVerifyCommand(CLI::App& app, Context& context);
 void AddResyncCommand(CLI::App& app, Context& context);
 void AddDrainCommand(CLI::App& app, Context& context);
+void AddEvictCommand(CLI::App& app, Context& context);
 
 }  // namespace dws::dwsctl

@@ -247,6 +247,13 @@ class AdminService::Server final : public v1::AdminService::CallbackService {
                        return impl_.operations().Drain(request, sink);
                      });
   }
+  grpc::ServerWriteReactor<v1::OperationProgress>* Evict(grpc::CallbackServerContext* context,
+                                                         const v1::EvictRequest* request) override {
+    return impl_.Run(context, impl_.work(),
+                     [this, request = *request](const AdminOperations::Sink& sink) {
+                       return impl_.operations().Evict(request, sink);
+                     });
+  }
 
  private:
   Impl& impl_;

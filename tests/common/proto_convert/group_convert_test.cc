@@ -15,6 +15,8 @@ constexpr VersionAt kAt{.stream = {.incarnation = 2, .id_hi = 3, .id_lo = 4},
                         .version = WeightVersion(7)};
 constexpr GroupNonce kRound(11);
 constexpr Generation kGeneration(13);
+const EngineShare kShare{.held = {true, false, true, false, false, false, false, false, true},
+                         .excluded = {false, true, false, false, false, false, false, true, false}};
 
 template <typename Message>
 std::string Refusal(const Message& message) {
@@ -37,6 +39,8 @@ TEST_CASE("what a member says arrives as it was said", "[group]") {
       GroupStaged{.round = kRound, .target = kAt, .base = {}, .generation = kGeneration},
       GroupUnable{.round = kRound, .reason = "no \xc3\xa4nderung"},
       GroupCommitted{.round = kRound, .version = kAt, .generation = kGeneration},
+      GroupShare{.generation = kGeneration, .share = {}},
+      GroupShare{.generation = kGeneration, .share = kShare},
   };
   for (const GroupUp& message : messages) {
     INFO(ToProto(message).ShortDebugString());
@@ -104,6 +108,18 @@ TEST_CASE("a member that says too little or too much is refused", "[group]") {
   v1::GroupUp unable = ToProto(GroupUp(GroupUnable{.round = kRound, .reason = ""}));
   unable.mutable_unable()->set_reason(std::string(limits::kErrorBytesMax + 1, 'x'));
   CHECK_THAT(Refusal(unable), Catch::Contains("4097 bytes, at most 4096"));
+
+  v1::GroupUp share = ToProto(GroupUp(GroupShare{.generation = kGeneration, .share = kShare}));
+  CHECK(share.share().held() == "\x05\x01");
+  CHECK(std::get<GroupShare>(**FromProto(share)).share == kShare);
+  share.mutable_share()->mutable_excluded()->pop_back();
+  CHECK_THAT(Refusal(share), Catch::Contains("excludes has 1 bytes, expected 2 for 9 slices"));
+  share.mutable_share()->mutable_held()->push_back('x');
+  CHECK_THAT(Refusal(share), Catch::Contains("holds has 3 bytes, expected 2 for 9 slices"));
+  share.mutable_share()->set_slice_count(limits::kGroupSlicesMax + 1);
+  CHECK_THAT(Refusal(share), Catch::Contains("8000001 slices, at most 8000000"));
+  share.mutable_share()->clear_generation();
+  CHECK_THAT(Refusal(share), Catch::Contains("generation of a group's share is 0"));
 
   v1::GroupUp committed;
   committed.mutable_committed()->set_round(1);

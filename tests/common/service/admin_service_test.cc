@@ -48,6 +48,13 @@ class ScriptedOperations final : public AdminOperations {
     sink(progress);
     return OkStatus();
   }
+  dws::Status Evict(const v1::EvictRequest& request, const Sink& sink) override {
+    v1::OperationProgress progress;
+    progress.set_step(fmt::format("member {}: {}", request.member_index(), request.reason()));
+    progress.set_finished(true);
+    sink(progress);
+    return OkStatus();
+  }
 
   Script verify = [](const Sink&) { return OkStatus(); };
   mutable std::atomic<int> fills{0};

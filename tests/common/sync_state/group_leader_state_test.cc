@@ -39,7 +39,16 @@ struct Group {
     Connect(member);
     Up(member, GroupReport{.generation = kGeneration, .live = live});
   }
+  // As a member does, says what an engine rank holds before it is first reported.
   void Up(uint32_t member, const GroupUp& message) {
+    const auto* report = std::get_if<GroupReport>(&message);
+    if (report != nullptr && report->generation.has_value()) {
+      const auto said = std::pair(connections[member], *report->generation);
+      if (std::exchange(shares_said[member], said) != said) {
+        leader.OnUp(MemberIndex(member), connections[member],
+                    GroupShare{.generation = said.second, .share = shares[member]});
+      }
+    }
     leader.OnUp(MemberIndex(member), connections[member], message);
     Take();
   }
@@ -84,6 +93,8 @@ struct Group {
 
   GroupLeaderState leader;
   std::map<uint32_t, ConnectionId> connections;
+  std::map<uint32_t, EngineShare> shares;
+  std::map<uint32_t, std::pair<ConnectionId, Generation>> shares_said;
   GroupNonce round;
   GroupNonce last_nonce;
   std::string did;
@@ -338,7 +349,7 @@ TEST_CASE("an evicted member ends the engine: nothing is released or committed a
     group.leader.OnRetry();
     group.leader.Evict(MemberIndex(0), "again");
     group.Take();
-    CHECK(group.Did().empty());
+    CHECK(group.Did() == "EE");  // each on its new connection
   }
 }
 
@@ -428,6 +439,57 @@ std::vector<Case> Occurrences() {
 }
 
 }  // namespace
+
+TEST_CASE("nothing is staged or released while a slice is held by nobody", "[protocol]") {
+  const auto attach = [](Group& group, uint32_t member, std::vector<bool> held,
+                         uint64_t generation) {
+    const std::vector<bool> excluded(held.size());
+    group.shares[member] = {.held = std::move(held), .excluded = excluded};
+    group.Up(
+        member,
+        GroupReport{.seen = group.last_nonce, .generation = Generation(generation), .live = At(4)});
+  };
+  Group group;
+  group.Connect(0);
+  group.Connect(1);
+  group.Target(At(5));
+  attach(group, 0, {true, false, false}, 7);
+  CHECK(group.leader.unheld() == std::nullopt);  // not all have said what they hold
+  attach(group, 1, {true, true, false}, 7);
+  CHECK(group.leader.unheld() == 2);
+  CHECK(group.Did() == "");
+
+  attach(group, 1, {false, true, true}, 8);  // attached anew
+  CHECK(group.leader.unheld() == std::nullopt);
+  CHECK(group.Did() == "RRPP");
+
+  attach(group, 1, {false, true, false}, 9);  // a round is open: it is given up
+  CHECK(group.leader.unheld() == 2);
+  CHECK(group.Phase() == '-');
+  group.Did();
+  group.leader.OnRetry();
+  group.Take();
+  CHECK(group.Did() == "");
+  group.leader.OnDisconnect(MemberIndex(1), group.connections[1]);
+  CHECK(group.leader.unheld() == std::nullopt);
+}
+
+TEST_CASE("an engine rank whose share was not heard is not counted on", "[protocol]") {
+  Group group;
+  group.Join(0, At(4));
+  group.Connect(1);
+  const GroupReport report{.generation = kGeneration, .live = At(4)};
+  const auto say = [&group](const GroupUp& message) {
+    group.leader.OnUp(MemberIndex(1), group.connections[1], message);
+    group.Take();
+  };
+  say(report);
+  CHECK(group.Did() == "");
+  say(GroupShare{.generation = Generation(6), .share = {}});  // of one before
+  CHECK(group.Did() == "");
+  say(GroupShare{.generation = kGeneration, .share = {}});
+  CHECK(group.Did() == "RR");
+}
 
 TEST_CASE("every event in every phase", "[group]") {
   std::vector<Case> cases = Words();

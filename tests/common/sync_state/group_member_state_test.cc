@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace dws {
 namespace {
@@ -24,12 +25,12 @@ struct Member {
     state.OnDown(connection, {.nonce = GroupNonce(nonce), .body = std::move(body)});
     Take();
   }
-  // One letter for each action: R(eport), S(taged), U(nable), C(ommitted) to the leader; f(etch and
-  // stage), d(rop), w(rite), r(elease), e(nd).
+  // One letter for each action: R(eport), S(taged), U(nable), C(ommitted), H(olds) to the leader;
+  // f(etch and stage), d(rop), w(rite), r(elease), e(nd).
   void Take() {
     for (const MemberAction& action : state.TakeActions()) {
       if (const auto* up = std::get_if<SendUp>(&action)) {
-        did += "RSUC"[up->message.index()];
+        did += "RSUCH"[up->message.index()];
         if (const auto* report = std::get_if<GroupReport>(&up->message)) last_report = *report;
         if (const auto* staged = std::get_if<GroupStaged>(&up->message)) last_staged = *staged;
       } else {
@@ -134,8 +135,30 @@ TEST_CASE("RESUME releases only what memory is known to hold", "[group]") {
   CHECK(member.Did() == "R");
   member.state.OnEngine(Generation(8));
   member.Down(6, GroupResume{.version = At(4)});
-  CHECK(member.Did() == "RR");
+  CHECK(member.Did() == "HRR");
   CHECK_FALSE(member.state.released());
+}
+
+TEST_CASE("a member says what its engine rank holds before it reports it", "[protocol]") {
+  const EngineShare share{.held = {true, false}, .excluded = {false, false}};
+  Member member;
+  member.state.OnEngine(kGeneration, share);  // nobody to say it to
+  member.state.OnConnect(kConnection);
+  const auto said = [&member](size_t count) {
+    const std::vector<MemberAction> actions = member.state.TakeActions();
+    REQUIRE(actions.size() == count);
+    std::vector<GroupUp> messages;
+    for (const MemberAction& action : actions) messages.push_back(std::get<SendUp>(action).message);
+    return messages;
+  };
+  const std::vector<GroupUp> first = said(2);
+  CHECK(std::get<GroupShare>(first[0]).generation == kGeneration);
+  CHECK(std::get<GroupShare>(first[0]).share == share);
+  CHECK(std::get<GroupReport>(first[1]).generation == kGeneration);
+  member.state.OnEngine(std::nullopt);
+  CHECK_FALSE(std::get<GroupReport>(said(1)[0]).generation.has_value());
+  member.state.OnEngine(Generation(8));
+  CHECK(std::get<GroupShare>(said(2)[0]).share == EngineShare());
 }
 
 TEST_CASE("nothing asked for on another connection is carried out", "[group]") {
@@ -143,7 +166,7 @@ TEST_CASE("nothing asked for on another connection is carried out", "[group]") {
   member.Did();
   member.state.OnConnect(ConnectionId(21));
   member.Take();
-  CHECK(member.Did() == "dR");
+  CHECK(member.Did() == "dHR");
   member.Down(9, GroupCommit{.round = kRound});  // on the old one
   CHECK(member.Did().empty());
   member.Down(9, GroupCommit{.round = kRound}, ConnectionId(21));

@@ -53,6 +53,11 @@ class FakeDaemon::Service final : public v1::AdminService::Service {
     answers_.drain = *request;
     return Operate(*context, *writer);
   }
+  grpc::Status Evict(grpc::ServerContext* context, const v1::EvictRequest* request,
+                     grpc::ServerWriter<v1::OperationProgress>* writer) override {
+    answers_.evict = *request;
+    return Operate(*context, *writer);
+  }
 
  private:
   grpc::Status Error() const {

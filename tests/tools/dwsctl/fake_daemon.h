@@ -18,10 +18,11 @@ struct FakeAnswers {
   v1::StatusReply reply;
   int error_code = 0;  // of every call, a grpc::StatusCode; 0 = none
   std::string error;
-  std::vector<v1::OperationProgress> progress;  // of Verify, Resync and Drain
+  std::vector<v1::OperationProgress> progress;  // of all operations
   bool hang = false;         // operations do not end after the last of `progress`
   v1::ResyncRequest resync;  // what they were called with
   v1::DrainRequest drain;
+  v1::EvictRequest evict;
   int calls = 0;  // operations begun
 };
 

@@ -72,7 +72,7 @@ TEST_CASE("operations print every message as a line of JSON", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   daemon.answers.progress = {Progress("comparing", 1024, false), Progress("done", 2048, true)};
-  for (const std::string command : {"verify", "resync", "drain"}) {
+  for (const std::string command : {"verify", "resync", "drain", "evict --member 1"}) {
     const Ran ran = RunLine(command + " --json --address " + daemon.address());
     INFO(command);
     CHECK(ran.code == ExitCode::kOk);
@@ -116,6 +116,18 @@ TEST_CASE("drain says what it means, waits or not, and undoes", "[dwsctl]") {
   const Ran undone = RunLine("drain --undo --address " + daemon.address());
   CHECK(undone.out == "rollout-0: the drain is over\n");
   CHECK(daemon.answers.drain.undo());
+}
+
+TEST_CASE("evict names the member and the reason", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  daemon.answers.progress = {Progress("", 0, true)};
+  const Ran ran = RunLine("evict --member 2 --reason burnt --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kOk);
+  CHECK(ran.out.starts_with("rollout-0: member 2 is evicted, the engine of its commit group has"));
+  CHECK(daemon.answers.evict.member_index() == 2);
+  CHECK(daemon.answers.evict.reason() == "burnt");
+  CHECK(RunLine("evict --address " + daemon.address()).code == ExitCode::kUsage);
 }
 
 TEST_CASE("an operation that the daemon refuses exits with 4 and its reason", "[dwsctl]") {

@@ -11,7 +11,7 @@ import unittest
 from tests.tools.dwsctl.fake_admin import FakeAdmin
 
 DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
-COMMANDS = "status versions receivers watch verify resync drain inspect completion".split()
+COMMANDS = "status versions receivers watch verify resync drain evict inspect completion".split()
 
 
 def bash(script: str, **env: str) -> "subprocess.CompletedProcess[str]":

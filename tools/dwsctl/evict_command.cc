@@ -1,0 +1,53 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "tools/dwsctl/operation.h"
+
+namespace dws::dwsctl {
+namespace {
+
+struct EvictFlags {
+  OperationFlags operation;
+  uint32_t member = 0;
+  std::string reason = "an operator's decision";
+};
+
+ExitCode RunEvict(const EvictFlags& flags, Console& console) {
+  v1::EvictRequest request;
+  request.set_member_index(flags.member);
+  request.set_reason(flags.reason);
+  const OperationOutcome outcome = RunOperation(
+      flags.operation, request, "`dwsctl status` says whether the group has ended", console);
+  if (outcome.code != ExitCode::kOk || flags.operation.json) return outcome.code;
+  console.Out(fmt::format(
+      "{}: member {} is evicted, the engine of its commit group has ended; start the engine anew, "
+      "and its receivers\n",
+      outcome.Name(), flags.member));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddEvictCommand(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<EvictFlags>();
+  CLI::App* command = AddCommand(
+      app, "evict",
+      "Ends the engine of a commit group that waits for a member in vain.\n"
+      "\n"
+      "Asks the receiver that leads the group. The engine's ranks need each other: when a host "
+      "will\n"
+      "not come back, all members end their registrations, so that no rank waits for ever or goes\n"
+      "on with old weights. Afterwards start the engine and the group's receivers anew.",
+      {"dwsctl evict --member 2 --reason 'host r7 has burnt' --address r5:7710"},
+      flags->operation.json);
+  command->add_option("--member", flags->member, "its --group-index; 0 is the leader itself")
+      ->required();
+  command->add_option("--reason", flags->reason, "for the logs of all members")
+      ->capture_default_str();
+  AddTargetFlags(*command, flags->operation.target);
+  command->callback([flags, &context] { context.code = RunEvict(*flags, context.console); });
+}
+
+}  // namespace dws::dwsctl
