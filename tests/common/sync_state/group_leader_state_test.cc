@@ -1,126 +1,13 @@
-// The leader of a commit group: the rules one by one, then every event in every phase.
+// The leader of a commit group: the rules one by one.
 #include "common/sync_state/group_leader_state.h"
 
 #include <catch2/catch.hpp>
-#include <functional>
-#include <map>
-#include <string>
-#include <utility>
+#include <optional>
 #include <vector>
 
+#include "tests/common/sync_state/leader_of_two.h"
+
 namespace dws {
-namespace {
-
-constexpr StreamId kOld{.incarnation = 1, .id_hi = 0, .id_lo = 11};
-constexpr StreamId kStream{.incarnation = 2, .id_hi = 0, .id_lo = 22};
-constexpr StreamId kNew{.incarnation = 3, .id_hi = 0, .id_lo = 33};
-constexpr Generation kGeneration(7);
-constexpr uint32_t kMembers = 2;
-
-VersionAt At(uint64_t version, const StreamId& stream = kStream) {
-  return {.stream = stream, .version = WeightVersion(version)};
-}
-
-// A leader with two members, and short ways to say what they do.
-struct Group {
-  explicit Group(std::optional<VersionAt> decided = std::nullopt) : leader(kMembers, decided) {}
-
-  void Connect(uint32_t member) {
-    connections[member] = ConnectionId(connections[member].value() + 10 + member);
-    leader.OnConnect(MemberIndex(member), connections[member]);
-    Take();
-  }
-  void Report(uint32_t member, GroupReport report) {
-    report.seen = std::max(report.seen, GroupNonce(0));
-    Up(member, report);
-  }
-  // Connected, its engine attached, memory at `live`.
-  void Join(uint32_t member, std::optional<VersionAt> live) {
-    Connect(member);
-    Up(member, GroupReport{.generation = kGeneration, .live = live});
-  }
-  // As a member does, says what an engine rank holds before it is first reported.
-  void Up(uint32_t member, const GroupUp& message) {
-    const auto* report = std::get_if<GroupReport>(&message);
-    if (report != nullptr && report->generation.has_value()) {
-      const auto said = std::pair(connections[member], *report->generation);
-      if (std::exchange(shares_said[member], said) != said) {
-        leader.OnUp(MemberIndex(member), connections[member],
-                    GroupShare{.generation = said.second, .share = shares[member]});
-      }
-    }
-    leader.OnUp(MemberIndex(member), connections[member], message);
-    Take();
-  }
-  GroupStaged Staged(uint64_t version) const {
-    return {.round = round, .target = At(version), .base = {}, .generation = kGeneration};
-  }
-  GroupCommitted Committed(uint64_t version) const {
-    return {.round = round, .version = At(version), .generation = kGeneration};
-  }
-  void Decide(const Status& status = OkStatus()) {
-    leader.OnDecided({.round = round, .version = At(5)}, status);
-    Take();
-  }
-  void Pause(const Status& status = OkStatus()) {
-    leader.OnPaused(round, status);
-    Take();
-  }
-  void Target(std::optional<VersionAt> target) {
-    leader.OnTarget(target);
-    Take();
-  }
-  // Remembers what the leader wants done, one letter for each: Prepare, Commit, Abort, Resume, End,
-  // and d(ecide), s(ettled), p(ause), r(etry later).
-  void Take() {
-    for (const LeaderAction& action : leader.TakeActions()) {
-      if (const auto* down = std::get_if<SendDown>(&action)) {
-        CHECK(down->message.nonce > GroupNonce(0));
-        last_nonce = down->message.nonce;
-        did += "PCARE"[down->message.body.index()];
-        CHECK(down->connection == connections[down->member.value()]);
-        if (down->message.body.index() == 0) round = down->message.nonce;
-      } else {
-        did += " dspr"[action.index()];
-      }
-    }
-  }
-  std::string Did() { return std::exchange(did, ""); }
-  // '-' without a round, then S, D, P, C.
-  char Phase() const {
-    return leader.round().has_value() ? "SDPC"[static_cast<size_t>(leader.round()->phase)] : '-';
-  }
-
-  GroupLeaderState leader;
-  std::map<uint32_t, ConnectionId> connections;
-  std::map<uint32_t, EngineShare> shares;
-  std::map<uint32_t, std::pair<ConnectionId, Generation>> shares_said;
-  GroupNonce round;
-  GroupNonce last_nonce;
-  std::string did;
-};
-
-// Both run with version 4; then as far as `phase`: '-', S (member 0 has staged), D, P, C,
-// c (member 0 has committed).
-Group InPhase(char phase) {
-  Group group;
-  group.Join(0, At(4));
-  group.Join(1, At(4));
-  if (phase == '-') return group;
-  group.Target(At(5));
-  group.Up(0, group.Staged(5));
-  if (phase == 'S') return group;
-  group.Up(1, group.Staged(5));
-  if (phase == 'D') return group;
-  group.Decide();
-  if (phase == 'P') return group;
-  group.Pause();
-  if (phase == 'C') return group;
-  group.Up(0, group.Committed(5));
-  return group;
-}
-
-}  // namespace
 
 TEST_CASE("all stage, the decision is durable, one pause, all commit, all are released",
           "[group]") {
@@ -353,93 +240,6 @@ TEST_CASE("an evicted member ends the engine: nothing is released or committed a
   }
 }
 
-namespace {
-
-// What happens, and the phase after it in '-', S, D, P, C, c.
-struct Case {
-  const char* event;
-  std::function<void(Group&)> act;
-  std::string after;
-};
-
-// What member 1 says.
-std::vector<Case> Words() {
-  const auto report = [](std::optional<Generation> generation, bool seen) {
-    return [=](Group& g) {
-      g.Up(1, GroupReport{.seen = seen ? g.last_nonce : GroupNonce(0),
-                          .generation = generation,
-                          .live = At(4),
-                          .released = true});
-    };
-  };
-  const auto staged = [](auto change) {
-    return [=](Group& g) {
-      GroupStaged message = g.Staged(5);
-      change(message);
-      g.Up(1, message);
-    };
-  };
-  const auto committed = [](auto change) {
-    return [=](Group& g) {
-      GroupCommitted message = g.Committed(5);
-      change(message);
-      g.Up(1, message);
-    };
-  };
-  return {
-      {"STAGED", staged([](auto&) {}), "-DDPCC"},
-      {"STAGED of an old round", staged([](auto& m) { m.round = GroupNonce(1); }), "-SDPCC"},
-      {"STAGED of another version", staged([](auto& m) { m.target = At(6); }), "-SDPCC"},
-      {"STAGED of another stream", staged([](auto& m) { m.target = At(5, kOld); }), "-SDPCC"},
-      {"STAGED by an old generation", staged([](auto& m) { m.generation = Generation(6); }),
-       "-SDPCC"},
-      {"STAGED twice by the other", [](Group& g) { g.Up(0, g.Staged(5)); }, "-SDPCC"},
-      {"STAGED on an old connection",
-       [](Group& g) { g.leader.OnUp(MemberIndex(1), ConnectionId(1), g.Staged(5)); }, "-SDPCC"},
-      {"UNABLE", [](Group& g) { g.Up(1, GroupUnable{.round = g.round}); }, "--DPCC"},
-      {"UNABLE of an old round", [](Group& g) { g.Up(1, GroupUnable{.round = GroupNonce(1)}); },
-       "-SDPCC"},
-      {"COMMITTED", committed([](auto&) {}), "-SDPC-"},
-      {"COMMITTED of an old round", committed([](auto& m) { m.round = GroupNonce(1); }), "-SDPCC"},
-      {"COMMITTED by an old generation", committed([](auto& m) { m.generation = Generation(6); }),
-       "-SDPCC"},
-      {"COMMITTED twice by the other", [](Group& g) { g.Up(0, g.Committed(5)); }, "-SDPCC"},
-      {"REPORT without the round", report(kGeneration, true), "----SS"},
-      {"REPORT by a new generation", report(Generation(8), true), "----SS"},
-      {"REPORT of an engine that has gone", report(std::nullopt, true), "------"},
-      {"REPORT that crossed the leader's word", report(kGeneration, false), "-SDPCC"},
-  };
-}
-
-// What connections, the leader's own shell and its operator do.
-std::vector<Case> Occurrences() {
-  return {
-      {"nothing", [](Group&) {}, "-SDPCC"},
-      {"a new connection", [](Group& g) { g.Connect(1); }, "------"},
-      {"the connection ends",
-       [](Group& g) { g.leader.OnDisconnect(MemberIndex(1), g.connections[1]); }, "------"},
-      {"an old connection ends",
-       [](Group& g) { g.leader.OnDisconnect(MemberIndex(1), ConnectionId(1)); }, "-SDPCC"},
-      {"decided", [](Group& g) { g.Decide(); }, "-SPPCC"},
-      {"not decided", [](Group& g) { g.Decide(UnavailableError("disk")); }, "-S-PCC"},
-      {"an old round is decided",
-       [](Group& g) { g.leader.OnDecided({.round = GroupNonce(1), .version = At(3)}, OkStatus()); },
-       "-SDPCC"},
-      {"paused", [](Group& g) { g.Pause(); }, "-SDCCC"},
-      {"not paused", [](Group& g) { g.Pause(UnavailableError("gone")); }, "-SD-CC"},
-      {"paused for an old round", [](Group& g) { g.leader.OnPaused(GroupNonce(1), OkStatus()); },
-       "-SDPCC"},
-      {"a newer target", [](Group& g) { g.Target(At(6)); }, "SSDPCC"},
-      {"a target below", [](Group& g) { g.Target(At(3)); }, "-SDPCC"},
-      {"a target of an old stream", [](Group& g) { g.Target(At(9, kOld)); }, "-SDPCC"},
-      {"no target", [](Group& g) { g.Target(std::nullopt); }, "-SDPCC"},
-      {"time to try again", [](Group& g) { g.leader.OnRetry(); }, "-SDPCC"},
-      {"an eviction", [](Group& g) { g.leader.Evict(MemberIndex(1), "x"); }, "------"},
-  };
-}
-
-}  // namespace
-
 TEST_CASE("nothing is staged or released while a slice is held by nobody", "[protocol]") {
   const auto attach = [](Group& group, uint32_t member, std::vector<bool> held,
                          uint64_t generation) {
@@ -489,25 +289,6 @@ TEST_CASE("an engine rank whose share was not heard is not counted on", "[protoc
   CHECK(group.Did() == "");
   say(GroupShare{.generation = kGeneration, .share = {}});
   CHECK(group.Did() == "RR");
-}
-
-TEST_CASE("every event in every phase", "[group]") {
-  std::vector<Case> cases = Words();
-  for (Case& one : Occurrences()) cases.push_back(std::move(one));
-  const std::string phases = "-SDPCc";
-  for (const Case& one : cases) {
-    for (size_t p = 0; p < phases.size(); ++p) {
-      Group group = InPhase(phases[p]);
-      group.Did();
-      one.act(group);
-      group.Take();
-      INFO(one.event << " in phase " << phases[p] << ", did " << group.did);
-      CHECK(group.Phase() == one.after[p]);
-      // No COMMIT but out of a pause that was asked for, no ABORT after a COMMIT.
-      if (phases[p] != 'P') CHECK(group.did.find('C') == std::string::npos);
-      if (phases[p] == 'C' || phases[p] == 'c') CHECK(group.did.find('A') == std::string::npos);
-    }
-  }
 }
 
 }  // namespace dws
