@@ -72,7 +72,7 @@ void GroupLeaderState::Hear(Member& member, const GroupStaged& staged) {
     return;
   }
   round_->phase = Phase::kDeciding;
-  actions_.push_back(RecordDecided{.round = round_->nonce, .version = round_->target});
+  actions_.emplace_back(RecordDecided{.round = round_->nonce, .version = round_->target});
 }
 
 void GroupLeaderState::Hear(Member&, const GroupUnable& unable) {
@@ -97,7 +97,7 @@ void GroupLeaderState::OnDecided(const RecordDecided& decision, const Status& st
   if (round_.has_value() && round_->nonce == decision.round && round_->phase == Phase::kDeciding) {
     if (status.ok()) {
       round_->phase = Phase::kPausing;
-      actions_.push_back(PauseEngine{.round = decision.round});
+      actions_.emplace_back(PauseEngine{.round = decision.round});
     } else {
       Abort();
     }
@@ -147,7 +147,7 @@ void GroupLeaderState::Abort() {
   round_.reset();
   waits_ = true;
   SendAll(NextNonce(), GroupAbort{.round = round});
-  actions_.push_back(RetryLater{});
+  actions_.emplace_back(RetryLater{});
 }
 
 void GroupLeaderState::SendCommits() {
@@ -189,7 +189,7 @@ bool GroupLeaderState::Reachable(const VersionAt& target) const {
 void GroupLeaderState::Settle(const VersionAt& version) {
   if (!decided_.has_value()) return;
   decided_.reset();
-  actions_.push_back(RecordSettled{.version = version});
+  actions_.emplace_back(RecordSettled{.version = version});
 }
 
 void GroupLeaderState::Advance() {
@@ -224,7 +224,7 @@ GroupNonce GroupLeaderState::NextNonce() {
 void GroupLeaderState::Send(uint32_t member, GroupNonce nonce, decltype(GroupDown::body) body) {
   const std::optional<ConnectionId>& connection = members_[member].connection;
   if (!connection.has_value()) return;
-  actions_.push_back(SendDown{.member = MemberIndex(member),
+  actions_.emplace_back(SendDown{.member = MemberIndex(member),
                               .connection = *connection,
                               .message = {.nonce = nonce, .body = std::move(body)}});
 }

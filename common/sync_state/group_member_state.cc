@@ -44,7 +44,7 @@ void GroupMemberState::BeginPending() {
   phase_ = Phase::kStaging;
   round_ = next.round;
   target_ = next.target;
-  actions_.push_back(next);
+  actions_.emplace_back(next);
 }
 
 void GroupMemberState::OnStaged(GroupNonce round, std::optional<WeightVersion> base,
@@ -65,7 +65,7 @@ void GroupMemberState::Obey(GroupNonce, const GroupCommit& commit) {
   write_ = Write{.connection = *connection_, .generation = *generation_, .before = live_};
   live_.reset();
   released_ = false;
-  actions_.push_back(WriteStaged{.round = round_});
+  actions_.emplace_back(WriteStaged{.round = round_});
 }
 
 void GroupMemberState::OnWritten(GroupNonce round, const Status& status, bool untouched) {
@@ -91,7 +91,7 @@ void GroupMemberState::Obey(GroupNonce, const GroupAbort& abort) {
 void GroupMemberState::Obey(GroupNonce, const GroupResume& resume) {
   if (phase_ == Phase::kWriting || live_ != resume.version) return Report();
   released_ = true;
-  actions_.push_back(ReleaseEngine{.version = resume.version});
+  actions_.emplace_back(ReleaseEngine{.version = resume.version});
 }
 
 void GroupMemberState::Obey(GroupNonce, const GroupEnd& end) {
@@ -99,7 +99,7 @@ void GroupMemberState::Obey(GroupNonce, const GroupEnd& end) {
   ended_ = true;
   released_ = false;
   live_.reset();
-  actions_.push_back(EndEngine{.reason = end.reason});
+  actions_.emplace_back(EndEngine{.reason = end.reason});
 }
 
 void GroupMemberState::OnEngine(std::optional<Generation> generation, EngineShare share) {
@@ -132,7 +132,7 @@ void GroupMemberState::Drop() {
   pending_.reset();
   if (phase_ != Phase::kStaging && phase_ != Phase::kStaged) return;
   phase_ = Phase::kIdle;
-  actions_.push_back(DropStaged{});
+  actions_.emplace_back(DropStaged{});
 }
 
 void GroupMemberState::SendShare() {
@@ -152,7 +152,7 @@ void GroupMemberState::Report() {
 
 void GroupMemberState::Send(GroupUp message) {
   if (!connection_.has_value()) return;
-  actions_.push_back(SendUp{.connection = *connection_, .message = std::move(message)});
+  actions_.emplace_back(SendUp{.connection = *connection_, .message = std::move(message)});
 }
 
 }  // namespace dws
