@@ -13,6 +13,7 @@ import numpy as np
 import dws
 from tests.integration.admin_case import ADMIN
 from tests.integration.cluster import Daemon
+from tests.integration.fault_tally import FaultTally
 from tests.integration.integration_case import WAIT_SECONDS, IntegrationCase, change, eventually
 from tests.integration.reflection_client import ReflectionClient
 
@@ -87,6 +88,8 @@ class ReleaseWatch:
 
 class GroupCase(IntegrationCase):
     """One trainer rank, and an engine over the receivers of one commit group."""
+
+    tally = FaultTally("none")
 
     def setUp(self) -> None:
         super().setUp()
@@ -167,6 +170,7 @@ class GroupCase(IntegrationCase):
         for rank in self.ranks:
             with rank.engine.running(WAIT_SECONDS) as grant:
                 self.assertEqual(grant.version, version)
+                self.tally.compared(rank.live, rank.share(self.published[version]))
                 self.assertEqual(
                     sha256(rank.live), sha256(rank.share(self.published[version])), version
                 )

@@ -9,6 +9,7 @@ import re
 import unittest
 
 from tests.integration.cluster import Daemon
+from tests.integration.fault_tally import FaultTally
 from tests.integration.group_case import GroupCase
 from tests.integration.integration_case import eventually
 
@@ -37,6 +38,12 @@ def failpoints() -> list[str]:
 
 
 class GroupKillTest(GroupCase):
+    tally = FaultTally("kill -9 of a receiver of a group")
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        print(cls.tally, flush=True)
+
     def setUp(self) -> None:
         super().setUp()
         self.use_failpoints("RECEIVER")
@@ -57,6 +64,7 @@ class GroupKillTest(GroupCase):
             return
         self.assertEqual(process.returncode, -9, self.victim.log_tail())
         self.deaths += 1
+        self.tally.injected()
         self.victim.start()
 
     def has_died(self) -> bool:
@@ -87,6 +95,7 @@ class GroupKillTest(GroupCase):
             version = self.publish(share)
             for receiver in self.cluster.receivers:
                 receiver.kill()
+                self.tally.injected()
             for receiver in self.cluster.receivers:
                 receiver.start()
             self.await_group(version)

@@ -15,6 +15,7 @@ import numpy as np
 import dws
 from tests.integration.admin_case import sha256
 from tests.integration.cluster import DaemonFailed
+from tests.integration.fault_tally import FaultTally
 from tests.integration.integration_case import IntegrationCase, change, eventually
 from tests.integration.reflection_client import ReflectionClient
 
@@ -44,6 +45,12 @@ def failpoints() -> list[str]:
 
 
 class RecoveryTest(IntegrationCase):
+    tally = FaultTally("kill -9 at a failpoint")
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        print(cls.tally, flush=True)
+
     def setUp(self) -> None:
         super().setUp()
         self.use_failpoints("SENDER", "RECEIVER")
@@ -71,6 +78,7 @@ class RecoveryTest(IntegrationCase):
             return False
         self.assertEqual(process.returncode, -9, self.victim.log_tail())
         self.deaths += 1
+        self.tally.injected()
         self.victim.start()
         if self.victim in self.cluster.senders and self.registered:
             self.dws_trainer.reconnect()
@@ -112,6 +120,7 @@ class RecoveryTest(IntegrationCase):
 
         eventually(arrived, lambda: f"{self.dws_engine.stats()}\n{self.cluster.logs()}")
         with self.dws_engine.running(60):
+            self.tally.compared(self.live, self.source)
             self.assertEqual(sha256(self.live), sha256(self.source))
 
     def begin(self) -> None:
