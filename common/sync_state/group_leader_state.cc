@@ -225,8 +225,8 @@ void GroupLeaderState::Send(uint32_t member, GroupNonce nonce, decltype(GroupDow
   const std::optional<ConnectionId>& connection = members_[member].connection;
   if (!connection.has_value()) return;
   actions_.emplace_back(SendDown{.member = MemberIndex(member),
-                              .connection = *connection,
-                              .message = {.nonce = nonce, .body = std::move(body)}});
+                                 .connection = *connection,
+                                 .message = {.nonce = nonce, .body = std::move(body)}});
 }
 
 void GroupLeaderState::SendAll(GroupNonce nonce, const decltype(GroupDown::body)& body) {
