@@ -232,9 +232,10 @@ TEST_CASE("a transfer for a round that was given up ends at its next byte", "[gr
   CHECK(pair.leader.worker.status().stage == "idle");
   CHECK_THAT(pair.leader.worker.status().trouble, !Catch::Contains("staged"));
   pair.Join();
-  pair.Run();
-  CHECK(pair.leader_rank.running == 2);
-  CHECK(pair.member_rank.running == 2);
+  CHECK(Eventually([&pair] {  // retries wait
+    pair.Run();
+    return pair.leader_rank.running == 2 && pair.member_rank.running == 2;
+  }));
 }
 
 TEST_CASE("a decision that cannot be recorded is none, and is taken again", "[group]") {

@@ -14,19 +14,25 @@ constexpr Time kReconnectDelay = kRoundTrip / 2;
 constexpr Time kRetryDelay = kRoundTrip;
 constexpr GroupNonce kAnyNonce(std::numeric_limits<uint64_t>::max());
 
-// Takes an acknowledgement for the answer to what was asked last, whatever it answered.
-GroupUp MakeFit(const GroupUp& message, const GroupLeaderState& leader) {
-  const auto* staged = std::get_if<GroupStaged>(&message);
-  if (staged == nullptr || !leader.round().has_value()) return message;
-  const GroupLeaderState::Round& round = *leader.round();
-  if (round.phase == GroupLeaderState::Phase::kCommitting) {
-    return GroupCommitted{
-        .round = round.nonce, .version = round.target, .generation = staged->generation};
+// Takes what a member says for the answer to what it was asked last, whatever it answered.
+GroupUp MakeFit(const GroupUp& message, const GroupLeaderState& leader, MemberIndex member) {
+  const auto& told = leader.members()[member.value()].told;
+  if (const auto* report = std::get_if<GroupReport>(&message); report != nullptr) {
+    GroupReport fits = *report;
+    if (told.has_value()) fits.seen = std::max(fits.seen, told->nonce);
+    return fits;
   }
-  GroupStaged fits = *staged;
-  fits.round = round.nonce;
-  fits.target = round.target;
-  return fits;
+  if (!leader.round().has_value()) return message;
+  const GroupLeaderState::Round& round = *leader.round();
+  const auto* staged = std::get_if<GroupStaged>(&message);
+  const auto* committed = std::get_if<GroupCommitted>(&message);
+  if (staged == nullptr && committed == nullptr) return message;
+  const Generation generation = staged != nullptr ? staged->generation : committed->generation;
+  if (round.phase == GroupLeaderState::Phase::kCommitting) {
+    return GroupCommitted{.round = round.nonce, .version = round.target, .generation = generation};
+  }
+  return GroupStaged{
+      .round = round.nonce, .target = round.target, .base = {}, .generation = generation};
 }
 
 }  // namespace
@@ -89,7 +95,7 @@ void Receiver::Act(const SendUp& action) {
     if (leader.member_links_[index] != link) return;
     const bool fits = leader.world().options.mutation == Mutation::kAcceptStaleNonce;
     leader.leader_->OnUp(MemberIndex(index), link->id(),
-                         fits ? MakeFit(message, *leader.leader_) : message);
+                         fits ? MakeFit(message, *leader.leader_, MemberIndex(index)) : message);
     leader.RunLeader();
   });
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kSeeds = 400;
 // A broken rule must be noticed within so many.
-constexpr uint64_t kMutantSeeds = 3000;
+constexpr uint64_t kMutantSeeds = 10'000;
 
 // The first seed that violates something, with what it says; 0: none.
 struct Found {
