@@ -51,6 +51,13 @@ class AdminCase(IntegrationCase):
         self.dws_trainer.publish(self.version)
         return self.version
 
+    def await_counted(self, version: int) -> None:
+        """The engine is released first, and the commit counted once the ledger has it."""
+        eventually(
+            lambda: self.status().receiver.last_commit.version == version,
+            lambda: str(self.status()),
+        )
+
     def operator(self, daemon: Optional[Daemon] = None) -> ReflectionClient:
         client = ReflectionClient(f"unix:{(daemon or self.cluster.receivers[0]).socket}")
         self.addCleanup(client.close)

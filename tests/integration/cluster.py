@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket as sockets
 import subprocess
 import tempfile
 import time
@@ -40,6 +41,7 @@ class Daemon:
     process: Optional[subprocess.Popen[bytes]] = None
     ports: dict[str, int] = dataclasses.field(default_factory=dict)
     host: str = "127.0.0.1"
+    _reserved: list[sockets.socket] = dataclasses.field(default_factory=list)
 
     @property
     def socket(self) -> str:
@@ -59,6 +61,8 @@ class Daemon:
         Raises:
           DaemonFailed: it ended, or was not up in time.
         """
+        if self.host == "127.0.0.1" and not self._reserved:
+            self._reserve_ports()
         ports_file = os.path.join(self.folder, "ports.json")
         if os.path.exists(ports_file):
             os.unlink(ports_file)
@@ -81,6 +85,19 @@ class Daemon:
             time.sleep(0.01)
         with open(ports_file) as file:
             self.ports = json.load(file)
+
+    def _reserve_ports(self) -> None:
+        """Nobody else is given them while it is down. Bound sockets that do not listen: a daemon,
+        which sets SO_REUSEADDR too, may listen beside them."""
+        for name in ("http", "sync"):
+            self._reserved.append(sockets.socket())
+            self._reserved[-1].setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+            self._reserved[-1].bind(("127.0.0.1", 0))
+            self.ports[name] = self._reserved[-1].getsockname()[1]
+
+    def release_ports(self) -> None:
+        while self._reserved:
+            self._reserved.pop().close()
 
     def page(self, path: str) -> str:
         """What its HTTP port answers with now.
@@ -197,6 +214,7 @@ class Cluster:
                 daemon.stop()
             except DaemonFailed as failure:
                 failures.append(failure)
+            daemon.release_ports()
         shutil.rmtree(self.folder, ignore_errors=True)
         if failures:
             raise failures[0]

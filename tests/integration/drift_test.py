@@ -28,8 +28,9 @@ def flip_private_memory(pid: int, pattern: bytes) -> int:
             except OSError:
                 continue  # a guard page
             at = content.find(pattern)
-            if at >= 0:
+            while at >= 0:
                 places.append(first + at + len(pattern))
+                at = content.find(pattern, at + 1)
         for place in places:
             memory.seek(place)
             (byte,) = memory.read(1)
@@ -94,10 +95,12 @@ class SnapshotTest(AdminCase):
         self.publish()
         self.await_version(self.dws_engine, 3)
         self.assert_same_sha()
+        self.await_counted(3)
         repairs = self.status().receiver.repairs
         self.publish()
         self.await_version(self.dws_engine, 4)
         self.assert_same_sha()
+        self.await_counted(4)
         self.assertEqual(self.status().receiver.repairs, repairs)  # a delta again
         self.assertEqual(sender.metric(found), 1)
 

@@ -39,6 +39,7 @@ class FaultProxy:
         self._stalled = False
         self._rate: Optional[float] = None
         self._cut_at: Optional[int] = None
+        self._cut_sizes: list[int] = []  # of the cuts after that one
         self._budget = 0.0
         self.bytes_down = 0  # from the server, so far
         self.cuts = 0
@@ -57,10 +58,15 @@ class FaultProxy:
         with self._lock:
             self._rate, self._budget = bytes_per_second, 0.0
 
-    def cut_after(self, size_bytes: int) -> None:
-        """Closes all connections once the server has sent this much more. Once."""
+    def cut_after(self, *sizes_bytes: int) -> None:
+        """Closes all connections once the server has sent this much more. Once for each size, which
+        counts from the cut before it."""
         with self._lock:
-            self._cut_at = self.bytes_down + size_bytes
+            self._cut_sizes = list(sizes_bytes)
+            self._arm()
+
+    def _arm(self) -> None:
+        self._cut_at = self.bytes_down + self._cut_sizes.pop(0) if self._cut_sizes else None
 
     def cut(self) -> None:
         self.cut_after(0)
@@ -84,8 +90,8 @@ class FaultProxy:
                     self._budget = min(self._budget + self._rate * (now - last), self._rate / 10)
                 stalled = self._stalled
                 if self._cut_at is not None and self.bytes_down >= self._cut_at:
-                    self._cut_at = None
                     self._drop_all()
+                    self._arm()
             last = now
             self._accept()
             if stalled or not self._move():

@@ -87,7 +87,7 @@ class FencingTest(IntegrationCase):
             self.check(second, second_live, trainer, source)
         # The first one goes on with what it has, says why, and tries again: no version is lost to it for good.
         self.assertIn(
-            "give one of them another --receiver-id", self.cluster.receivers[0].log_tail()
+            "give one of them another --receiver-id", self.cluster.receivers[0].log_tail(1000)
         )
         self.check(first, first_live, trainer, source)
 

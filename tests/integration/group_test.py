@@ -205,6 +205,10 @@ class GroupTest(GroupCase):
         self.await_group(self.publish())
         client = ReflectionClient(f"unix:{self.cluster.receivers[1].socket}")
         self.addCleanup(client.close)
+        eventually(  # it is counted once the ledger has it, after the release
+            lambda: self.status(1).receiver.last_commit.version == 1,
+            lambda: f"{self.status(1).receiver}",
+        )
         repairs = self.status(1).receiver.repairs
         released = self.pauses()
         self.ranks[1].live["c"].reshape(-1).view("u4")[5] ^= 1

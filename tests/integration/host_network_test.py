@@ -69,7 +69,7 @@ class HostNetworkTest(IntegrationCase):
         began = self.hosts.sent_bytes()
         self.publish(1)
         eventually(
-            lambda: self.hosts.sent_bytes() > began + size * 2 // 3, lambda: "it is under way"
+            lambda: self.hosts.sent_bytes() > began + size // 2, lambda: "it is under way"
         )
         self.hosts.set_link(False)
         threading.Event().wait(DOWN_SECONDS)

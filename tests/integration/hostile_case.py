@@ -36,9 +36,11 @@ def channel(port: int, files: Optional[Files], server_name: str = "") -> grpc.Ch
     return grpc.secure_channel(target, credentials, options)
 
 
-def ask_status(connection: grpc.Channel, seconds: float = CALL_SECONDS) -> Any:
+def ask_status(
+    connection: grpc.Channel, seconds: float = CALL_SECONDS, wait_for_ready: bool = False
+) -> Any:
     return admin_pb2_grpc.AdminServiceStub(connection).Status(
-        admin_pb2.StatusRequest(), timeout=seconds
+        admin_pb2.StatusRequest(), timeout=seconds, wait_for_ready=wait_for_ready
     )
 
 
@@ -111,6 +113,16 @@ class HostileCase(unittest.TestCase):
         engine.attach({"w": np.zeros(100_000, np.float32)})
         trainer.publish(1)
         trainer.wait(1)
+        # What a test compares with: the receiver counts a commit, and is ready, after it has told of it.
+        for daemon in (cls.sender, cls.receiver):
+            eventually(lambda: cls.settled(daemon), daemon.log_tail)
+
+    @classmethod
+    def settled(cls, daemon: Daemon) -> bool:
+        port = daemon.ports.get("sync") or daemon.ports["admin"]
+        with channel(port, cls.operator) as connection:
+            status = ask_status(connection)
+        return bool(status.ready and status.receiver.commits == (daemon is cls.receiver))
 
     def setUp(self) -> None:
         self.before = [self.state(daemon) for daemon in self.daemons]
@@ -126,7 +138,8 @@ class HostileCase(unittest.TestCase):
         """What a good client is told; it fails if the daemon is down."""
         port = daemon.ports.get("sync") or daemon.ports["admin"]
         with channel(port, self.operator) as connection:
-            return state_of(ask_status(connection))
+            # After a flood the port may refuse for a moment; no longer than the call may take.
+            return state_of(ask_status(connection, wait_for_ready=True))
 
     def check_unharmed(self) -> None:
         for index, daemon in enumerate(self.daemons):

@@ -150,6 +150,14 @@ class RoleTest(HostileCase):
     def test_a_receiver_is_who_its_certificate_says(self) -> None:
         files = self.authority.issue("twin", "dws://test/receive/twin%2F1")
         self.assertTrue(sync_pb2.SyncDown.FromString(self.hello(files, "twin/1")).HasField("welcome"))
+        with channel(self.sender.ports["sync"], self.operator) as connection:
+            eventually(  # the call's end comes here before the sender has noticed it
+                lambda: not any(
+                    receiver.receiver_id == "twin/1" and receiver.present
+                    for receiver in ask_status(connection).sender.receivers
+                ),
+                self.sender.log_tail,
+            )
         self.before[0] = self.state(self.sender)  # it knows the twin now
         for receiver_id, job_id in (("receiver-0", "test"), ("twin/1", "other"), ("", "test")):
             self.assertEqual(code_of(lambda: self.hello(files, receiver_id, job_id)), DENIED)

@@ -106,7 +106,9 @@ Result<AdminClient> AdminClient::Create(const DaemonTarget& target, const TlsFla
   // Clients of one target share connections unless told otherwise, and with them their back-off.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  // How long one attempt may take, in truth: a busy machine needs its time. Who listens on nothing
+  // refuses at once.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(timeout.count()));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   TlsFiles files;
   if (!target.local) files = {.ca = tls.ca, .cert = tls.cert, .key = tls.key};

@@ -226,9 +226,9 @@ class EngineTest(unittest.TestCase):
         self.receiver.stop()
         eventually(lambda: not engine.stats().connected, "the loss is seen")
         self.assertEqual(engine.wait_ready(0).version, 1)
-        self.receiver = FakeReceiver(self.folder)
         entered = threading.Event()
-        with engine.running(0):
+        with engine.running(0):  # before there is anybody to attach to again, which pauses
+            self.receiver = FakeReceiver(self.folder)
             eventually(lambda: self.receiver.attached is not None, "attached again")
             # No descriptor goes out while a forward pass runs.
             self.assertEqual(self.receiver.handles.received, [])
@@ -249,7 +249,7 @@ class EngineTest(unittest.TestCase):
         self.receiver.stop()
         eventually(lambda: not engine.stats().connected, "the loss is seen")
         with self.assertRaisesRegex(dws.EnginePaused, "lost"):
-            engine.wait_ready(0.05)
+            engine.wait_ready(0.5)  # it says why a moment after it is not connected any more
         self.receiver = FakeReceiver(self.folder)
         down, _ = self.receiver.leases.get(timeout=20)
         with self.assertRaises(dws.EnginePaused):

@@ -171,10 +171,14 @@ TEST_CASE("a watch tells the present state again and again until the caller hang
   const auto begin = daemon.clock.Now();
   const auto watch = Watch(*stub, 0.1);
   v1::StatusReply reply;
-  for (int i = 0; i < 4; ++i) REQUIRE(watch->reader->Read(&reply));
+  double before = 0;
+  for (int i = 0; i < 4; ++i) {
+    REQUIRE(watch->reader->Read(&reply));
+    CHECK(reply.uptime_seconds() > before);  // a new one; who is slow misses some
+    before = reply.uptime_seconds();
+  }
   const double seconds_passed = ToSeconds(daemon.clock.Now() - begin);
   CHECK(seconds_passed >= 0.29);
-  CHECK(reply.uptime_seconds() == 4);
   watch->context.TryCancel();
   CHECK(watch->reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
 }
@@ -219,7 +223,9 @@ TEST_CASE("open watches do not hold up the shutdown", "[admin]") {
   daemon.local->Shutdown(seconds(60));
   CHECK(daemon.clock.Now() - begin < seconds(20));
   while (read->reader->Read(&reply)) continue;
-  CHECK(read->reader->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
+  const grpc::StatusCode code = read->reader->Finish().error_code();
+  INFO("code " << code);  // CANCELLED: the watch was not over when the server stopped waiting
+  CHECK((code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::CANCELLED));
 }
 
 TEST_CASE("an operation is never held up by its reader, who gets the last message", "[admin]") {

@@ -311,7 +311,7 @@ TEST_CASE("a registration nobody comes for ends with its time-out", "[handle_soc
 }
 
 TEST_CASE("a client that does not finish in time is told and closed", "[handle_socket]") {
-  Daemon daemon({.path = "", .finish_timeout = milliseconds(30)});
+  Daemon daemon({.path = "", .finish_timeout = milliseconds(500)});
   const auto registration = daemon.Expect(2);
   const UniqueFd client = Connect(daemon.socket->path());
   REQUIRE(Send(client, registration.token, 2, {client.get()}).ok());

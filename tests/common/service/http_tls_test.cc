@@ -21,15 +21,14 @@ constexpr const char* kRequest = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
 // The daemon's files, an endpoint that uses them, and clients of the same authority.
 class Fixture {
  public:
-  explicit Fixture(const std::string& address = "0.0.0.0:0") {
+  explicit Fixture(const std::string& address = "0.0.0.0:0",
+                   std::chrono::seconds timeout = std::chrono::seconds(20)) {
     Install();
     auto loaded = Credentials::Load({.files = files_, .check_interval = std::chrono::hours(1)});
     REQUIRE(loaded.ok());
     credentials = *std::move(loaded);
     auto listening = HttpEndpoint::Listen(
-        {.address = address,
-         .tls = MakeHttpsContextSource(credentials, "job"),
-         .timeout = std::chrono::milliseconds(2000)},
+        {.address = address, .tls = MakeHttpsContextSource(credentials, "job"), .timeout = timeout},
         {{.path = "/healthz", .render = [] { return HttpReply{.body = "ok\n"}; }}});
     REQUIRE(listening.ok());
     endpoint = *std::move(listening);
@@ -162,7 +161,7 @@ TEST_CASE("new connections use new certificates, old ones end with theirs", "[ht
 }
 
 TEST_CASE("a handshake that never ends is cut off", "[http_tls]") {
-  Fixture fixture;
+  Fixture fixture("0.0.0.0:0", std::chrono::seconds(2));
   HttpClient silent(fixture.port());
   CHECK(silent.ReadAll().empty());  // returns when the endpoint has hung up
   const TestPair known = fixture.Operator();

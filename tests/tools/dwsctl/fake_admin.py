@@ -25,6 +25,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):  # type: ignore[misc]
         self.reply.receiver.stage_total_bytes = 1000
         self.finish = threading.Event()  # ends operations
         self.watchers = 0
+        self.interval = 0.1  # of a watch, in seconds
         self.port = 0
         self._server: Optional[grpc.Server] = None
 
@@ -57,7 +58,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):  # type: ignore[misc]
             receiver.committed_version += 1
             receiver.newest_version += 1
             yield self.reply
-            self.finish.wait(0.1)
+            self.finish.wait(self.interval)
 
     def _operate(self, step: str, context: Any) -> Iterator[Any]:
         done = 0

@@ -37,9 +37,11 @@ class TerminalTest(unittest.TestCase):
     def watch(self, columns: int = 80, **env: str) -> Terminal:
         return self.run_dwsctl("watch", "--interval=0.1", columns=columns, **env)
 
-    def assert_table(self, screen: Screen, lines: int, columns: int) -> None:
+    def assert_table(self, terminal: Terminal, lines: int, columns: int) -> None:
         """Titles and rows once, nothing else, the cursor on an empty line below."""
-        self.assertEqual(screen.row, lines, screen.lines)
+        # What was read last may end in the middle of a table.
+        terminal.wait_for(lambda s: (s.row, s.column) == (lines, 0), "a whole table")
+        screen = terminal.screen
         self.assertEqual([line for line in screen.lines[lines:] if line], [])
         self.assertEqual(sum("daemon" in line for line in screen.lines), 1)
         self.assertLess(max(len(line) for line in screen.lines), columns)
@@ -47,7 +49,7 @@ class TerminalTest(unittest.TestCase):
     def test_watch_redraws_its_table_in_place(self) -> None:
         terminal = self.watch()
         terminal.wait_for(lambda s: version(s) >= 110, "ten statuses")
-        self.assert_table(terminal.screen, 2, 80)
+        self.assert_table(terminal, 2, 80)
         self.assertRegex(terminal.screen.lines[1], r"^rollout-0 .* fetching \[#*-*\] \d+%")
 
     def test_interrupted_watch_leaves_a_clean_terminal_and_exits_with_0(self) -> None:
@@ -58,7 +60,7 @@ class TerminalTest(unittest.TestCase):
         self.assertEqual(terminal.end(), 0)
         self.assertEqual(terminal.attributes(), before)
         self.assertEqual(terminal.screen.column, 0)
-        self.assert_table(terminal.screen, 2, 80)
+        self.assert_table(terminal, 2, 80)
         self.assertFalse(shown("^C", terminal.screen))
 
     def test_watch_follows_the_terminals_size(self) -> None:
@@ -66,7 +68,7 @@ class TerminalTest(unittest.TestCase):
         terminal.wait_for(lambda s: shown("rate", s), "wide titles")
         terminal.resize(50)
         terminal.wait_for(lambda s: not shown("rate", s) and shown("rollout-0", s), "narrow titles")
-        self.assert_table(terminal.screen, 2, 50)
+        self.assert_table(terminal, 2, 50)
 
     def test_watch_finds_a_daemon_again_that_restarted(self) -> None:
         terminal = self.watch()
@@ -75,6 +77,7 @@ class TerminalTest(unittest.TestCase):
         terminal.wait_for(lambda s: shown("no answer", s) and shown("no daemon answers", s), "loss")
         self.assertTrue(shown("rollout-0", terminal.screen))  # still by its name
         self.daemon.finish.clear()
+        self.daemon.interval = 2.0  # the second status takes the note "answers again" away
         self.daemon.start()
         terminal.wait_for(lambda s: shown("fetching", s) and not shown("no answer", s), "return")
         self.assertIn("answers again", terminal.raw)
@@ -114,9 +117,11 @@ class TerminalTest(unittest.TestCase):
                 self.assertIn(words, terminal.raw)
 
     def test_interrupting_a_daemon_that_does_not_answer_ends_at_once(self) -> None:
+        # A server takes the methods that there are when it starts; stopping sets `finish`.
         self.daemon.stop()
-        self.daemon.start()
         self.daemon.Watch = lambda request, context: self.daemon.finish.wait(60)  # type: ignore
+        self.daemon.finish.clear()
+        self.daemon.start()
         terminal = self.watch()
         terminal.wait_for(lambda s: shown("connecting", s), "the first table")
         terminal.type(b"\x03")
