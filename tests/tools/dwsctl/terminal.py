@@ -7,11 +7,11 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
+import subprocess
 import termios
 import time
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping
 
 WAIT_SECONDS = 30.0
 _ESCAPE = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])")
@@ -81,11 +81,18 @@ class Terminal:
     def __init__(self, command: list[str], columns: int = 80, env: Mapping[str, str] = {}) -> None:
         self.screen = Screen()
         self.raw = ""
-        self.status: Optional[int] = None
-        self.pid, self.master = pty.fork()
-        if self.pid == 0:
-            os.execve(command[0], command, {**os.environ, "TERM": "xterm", **env})
+        self.master, terminal = pty.openpty()
         self.resize(columns)
+        # Not pty.fork: gRPC, which runs in this process, has handlers of forks that abort at times.
+        # subprocess takes vfork, which runs none.
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", *command],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env={**os.environ, "TERM": "xterm", **env},
+        )
+        os.close(terminal)
 
     def resize(self, columns: int, rows: int = 24) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -109,8 +116,7 @@ class Terminal:
         deadline = time.monotonic() + WAIT_SECONDS
         while self._read(deadline):
             assert time.monotonic() < deadline, "it does not end"
-        self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.status
+        return self.process.wait()
 
     def _read(self, deadline: float) -> bool:
         ready, _, _ = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))
@@ -129,7 +135,6 @@ class Terminal:
         return self
 
     def __exit__(self, *unused: Any) -> None:
-        if self.status is None:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        self.process.kill()
+        self.process.wait()
         os.close(self.master)
