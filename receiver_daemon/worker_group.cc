@@ -160,7 +160,8 @@ Result<Prepared> Worker::PrepareForGroup(const StageOrder& order, const SyncTarg
   Way way = Way::kDelta;
   if (resync) way = parts_.desk.resync()->full() ? Way::kFull : Way::kDescription;
   SetStage("fetching", target.version);
-  const auto wanted = [this, &order] { return parts_.group->Wants(order); };
+  // By value: spools keep it.
+  const auto wanted = [this, order] { return parts_.group->Wants(order); };
   DWS_ASSIGN_OR_RETURN(Prepared prepared, preparer_.Prepare(*weights_, live_, target, way, wanted));
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     parts_.senders.Staged(target, TrainerRank(r));

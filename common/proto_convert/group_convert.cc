@@ -119,6 +119,7 @@ void Fill(const GroupAbort& abort, v1::GroupDown& message) {
 }
 void Fill(const GroupResume& resume, v1::GroupDown& message) {
   *message.mutable_resume()->mutable_version() = ToProto(resume.version);
+  message.mutable_resume()->set_generation(resume.generation.value());
 }
 void Fill(const GroupEnd& end, v1::GroupDown& message) {
   message.mutable_end()->set_reason(Cut(end.reason));
@@ -190,7 +191,9 @@ Result<GroupAbort> Parse(const v1::GroupAbort& body) {
 }
 Result<GroupResume> Parse(const v1::GroupResume& body) {
   DWS_ASSIGN_OR_RETURN(const VersionAt version, FromProto(body.version(), "a group's RESUME"));
-  return GroupResume{.version = version};
+  DWS_ASSIGN_OR_RETURN(const uint64_t generation,
+                       NotZero(body.generation(), "the generation of a group's RESUME"));
+  return GroupResume{.version = version, .generation = Generation(generation)};
 }
 Result<GroupEnd> Parse(const v1::GroupEnd& body) {
   DWS_ASSIGN_OR_RETURN(std::string reason, Bounded(body.reason(), "the reason of a group's end"));

@@ -16,8 +16,8 @@ void GroupLeaderState::OnConnect(MemberIndex member, ConnectionId connection) {
   Member& entry = members_.at(member.value());
   entry = {};
   entry.connection = connection;
+  unheld_.reset();  // until it has said what it holds
   if (ended_.has_value()) return Send(member.value(), NextNonce(), *ended_);
-  LookForUnheld();
   Lose();
 }
 
@@ -25,7 +25,7 @@ void GroupLeaderState::OnDisconnect(MemberIndex member, ConnectionId connection)
   Member& entry = members_.at(member.value());
   if (entry.connection != connection) return;
   entry = {};
-  LookForUnheld();
+  unheld_.reset();
   Lose();
 }
 
@@ -48,6 +48,8 @@ void GroupLeaderState::Hear(Member& member, const GroupReport& report) {
 }
 
 void GroupLeaderState::Hear(Member& member, const GroupShare& share) {
+  // Of one engine rank it is always the same, and looking at all of them takes its time.
+  if (member.share.has_value() && member.share->generation == share.generation) return;
   member.share = share;
   LookForUnheld();
 }
@@ -71,6 +73,7 @@ void GroupLeaderState::Hear(Member& member, const GroupStaged& staged) {
   if (!std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.staged; })) {
     return;
   }
+  if (unheld_.has_value()) return Abort();  // rule 7: it was said while PREPARE was on its way
   round_->phase = Phase::kDeciding;
   actions_.emplace_back(RecordDecided{.round = round_->nonce, .version = round_->target});
 }
@@ -202,7 +205,7 @@ void GroupLeaderState::Advance() {
     for (uint32_t m = 0; m < members_.size(); ++m) {
       if (members_[m].released) continue;
       members_[m].released = true;
-      Send(m, NextNonce(), GroupResume{.version = *common});
+      Send(m, NextNonce(), GroupResume{.version = *common, .generation = *members_[m].generation});
     }
   }
   if (round_.has_value() || waits_ || !target_.has_value()) return;

@@ -89,7 +89,8 @@ void GroupMemberState::Obey(GroupNonce, const GroupAbort& abort) {
 }
 
 void GroupMemberState::Obey(GroupNonce, const GroupResume& resume) {
-  if (phase_ == Phase::kWriting || live_ != resume.version) return Report();
+  const bool known = live_ == resume.version && generation_ == resume.generation;
+  if (phase_ == Phase::kWriting || !known) return Report();
   released_ = true;
   actions_.emplace_back(ReleaseEngine{.version = resume.version});
 }

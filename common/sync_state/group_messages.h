@@ -33,6 +33,7 @@ struct GroupAbort {
 };
 struct GroupResume {
   VersionAt version;
+  Generation generation;  // of the engine rank that is meant: another may hold something else
 };
 // The engine is ended for good: a member was evicted.
 struct GroupEnd {

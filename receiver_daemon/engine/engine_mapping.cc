@@ -258,14 +258,12 @@ Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* co
     }
   }
   for (const auto& [name, tensor] : held) {
-    if (tensor.excluded) continue;
     const auto missing = std::find(tensor.by_slice.begin(), tensor.by_slice.end(), nullptr);
     if (missing == tensor.by_slice.end()) continue;
-    if (coverage == Coverage::kShare &&
+    const bool held_in_part =
         std::any_of(tensor.by_slice.begin(), tensor.by_slice.end(),
-                    [](const MappedRange* range) { return range != nullptr; })) {
-      continue;
-    }
+                    [](const MappedRange* range) { return range != nullptr; });
+    if (held_in_part ? coverage == Coverage::kShare : tensor.excluded) continue;
     return InvalidArgumentError(
         "tensor '{}' ({}): slice {} is attached by no engine rank; map it, or name the tensor in "
         "excluded",

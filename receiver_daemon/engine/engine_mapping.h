@@ -65,8 +65,8 @@ enum class Coverage : uint8_t {
   kShare,  // in a commit group: of every tensor some slice, the others are other members'
 };
 
-// INVALID_ARGUMENT unless the mappings of all engine ranks together hold that, or exclude the
-// tensor, and ranges of one tensor are equal (replicas) or apart.
+// INVALID_ARGUMENT unless the mappings of all engine ranks together hold that, or none of a tensor
+// that is excluded, and ranges of one tensor are equal (replicas) or apart.
 Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* const> engine_ranks,
                      Coverage coverage = Coverage::kWhole);
 

@@ -19,6 +19,10 @@ Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
     if (!other.plan.layouts->SameAs(*plan.layouts)) continue;  // it is about to be ended
     mappings.push_back(&other.plan.mapping);
   }
+  if (coverage_ == Coverage::kShare && plan.layouts->slice_count() > limits::kGroupSlicesMax) {
+    return InvalidArgumentError("the trainer's layout has {} slices, a commit group supports {}",
+                                plan.layouts->slice_count(), limits::kGroupSlicesMax);
+  }
   if (mappings.size() < plan.engine_world_size)
     return OkStatus();  // the last rank is told what is missing
   return CheckCoverage(*plan.layouts, mappings, coverage_);
@@ -38,6 +42,7 @@ void EngineRegistry::EndUnfinished(uint32_t engine_rank) {
 Result<Generation> EngineRegistry::Reserve(AttachPlan plan) {
   EndUnfinished(plan.engine_rank);
   MutexLock lock(mutex_);
+  DWS_RETURN_IF_ERROR(ended_);
   if (const auto found = ranks_.find(plan.engine_rank); found != ranks_.end()) {
     return AlreadyExistsError(
         "engine rank {} is attached by {}: end that engine first, or give this one another rank",
@@ -151,6 +156,17 @@ void EngineRegistry::EndAll(const Status& reason) {
   for (const Generation generation : generations) End(generation, reason);
 }
 
+void EngineRegistry::EndForGood(const Status& reason) {
+  std::vector<std::shared_ptr<EngineLease>> leases;
+  {
+    MutexLock lock(mutex_);
+    ended_ = reason;
+    for (const auto& [rank, registration] : ranks_) leases.push_back(registration.lease);
+  }
+  for (const auto& lease : leases) lease->RequestPause();
+  EndAll(reason);
+}
+
 void EngineRegistry::EndOthersThan(const LayoutSet& current) {
   std::vector<Generation> generations;
   {
@@ -188,6 +204,7 @@ std::optional<AttachedEngine> EngineRegistry::Engine() const {
 
 std::string EngineRegistry::Missing() const {
   MutexLock lock(mutex_);
+  if (!ended_.ok()) return std::string(Message(ended_));
   const uint32_t world_size = ranks_.empty() ? 1 : ranks_.begin()->second.plan.engine_world_size;
   for (uint32_t rank = 0; rank < world_size; ++rank) {
     const auto found = ranks_.find(rank);

@@ -78,6 +78,9 @@ class EngineRegistry {
   // Unknown: nothing.
   void End(Generation generation, const Status& reason);
   void EndAll(const Status& reason);
+  // As EndAll, and ranks that run are told to pause first; who comes to attach from now on is
+  // refused with `reason`.
+  void EndForGood(const Status& reason);
   // Ends the registrations that were checked against another layout than `current`, whether or not
   // the engine is complete: its ranks must agree on what a slice is.
   void EndOthersThan(const LayoutSet& current);
@@ -104,6 +107,7 @@ class EngineRegistry {
   const Coverage coverage_;
   mutable Mutex mutex_;
   Generation next_generation_ GUARDED_BY(mutex_);
+  Status ended_ GUARDED_BY(mutex_);                            // for good
   std::map<uint32_t, Registration> ranks_ GUARDED_BY(mutex_);  // by engine rank
   ChangeSignal& changed_;
 };

@@ -65,10 +65,16 @@ EngineShare EngineWeights::Share() const {
   }
   EngineShare share;
   for (const auto& [name, tensor] : layouts_->tensors()) {
+    const auto holds = [this](const OwnedSlice& owner) {
+      return !Places(owner.rank, owner.slice).empty();
+    };
+    // What one rank leaves out another one of this receiver may hold.
+    const bool excluded =
+        left_out.contains(name) && std::none_of(tensor.owners.begin(), tensor.owners.end(), holds);
     for (const OwnedSlice& owner : tensor.owners) {
       const bool empty = layouts_->rank(owner.rank).slice(owner.slice).blocks == 0;
-      share.held.push_back(empty || !Places(owner.rank, owner.slice).empty());
-      share.excluded.push_back(left_out.contains(name));
+      share.held.push_back(empty || holds(owner));
+      share.excluded.push_back(excluded);
     }
   }
   return share;

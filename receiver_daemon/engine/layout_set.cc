@@ -53,6 +53,12 @@ const LayoutSet::Tensor* LayoutSet::Find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
+size_t LayoutSet::slice_count() const {
+  size_t count = 0;
+  for (const auto& [name, tensor] : tensors_) count += tensor.owners.size();
+  return count;
+}
+
 std::string LayoutSet::SliceName(size_t slice) const {
   for (const auto& [name, tensor] : tensors_) {
     if (slice < tensor.owners.size()) {
@@ -60,7 +66,7 @@ std::string LayoutSet::SliceName(size_t slice) const {
     }
     slice -= tensor.owners.size();
   }
-  return "a slice that is not in the layout of the leader's trainer";
+  return fmt::format("a slice that is not in this layout of {} slices", slice_count());
 }
 
 bool LayoutSet::Fits(const SyncTarget& target) const {

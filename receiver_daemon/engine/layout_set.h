@@ -41,6 +41,7 @@ class LayoutSet {
   const RankLayout& rank(TrainerRank rank) const { return *ranks_[rank.value()]; }
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
   const Tensor* Find(std::string_view name) const;
+  size_t slice_count() const;  // of all tensors
   // "slice 2 of tensor 'embed' (...)" for a slice as EngineShare numbers them.
   std::string SliceName(size_t slice) const;
 

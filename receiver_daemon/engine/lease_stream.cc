@@ -83,7 +83,7 @@ Status LeaseStream::HandleOpen(const v1::LeaseOpen& open) {
   std::shared_ptr<LeaseStream> self = self_;
   DWS_RETURN_IF_ERROR(
       lease->Open({.send = [self](const LeaseCommand& command) { self->Send(command); },
-                   .end = [self](const Status& reason) { self->Close(reason); }}));
+                   .end = [self](const Status& reason) { self->End(reason); }}));
   {
     MutexLock lock(mutex_);
     lease_ = lease;
@@ -97,13 +97,21 @@ void LeaseStream::Send(const LeaseCommand& command) {
   {
     MutexLock lock(mutex_);
     full = queue_.size() >= limits::kLeaseQueueMax;
-    if (!full) queue_.push_back(std::visit(ToMessage(), command));
+    if (!full && !close_reason_.has_value()) queue_.push_back(std::visit(ToMessage(), command));
   }
   if (full) return Close(ResourceExhaustedError("the engine does not read its lease stream"));
   Pump();
 }
 
 void LeaseStream::Close(const Status& reason) {
+  {
+    MutexLock lock(mutex_);
+    queue_.clear();
+  }
+  End(reason);
+}
+
+void LeaseStream::End(const Status& reason) {
   {
     MutexLock lock(mutex_);
     if (!close_reason_.has_value()) close_reason_ = reason;
@@ -116,13 +124,13 @@ void LeaseStream::Pump() {
   {
     MutexLock lock(mutex_);
     if (writing_ || finished_) return;
-    if (close_reason_.has_value()) {
-      finished_ = true;
-      reason = close_reason_;
-    } else if (!queue_.empty()) {
+    if (!queue_.empty()) {
       writing_ = true;
       down_ = std::move(queue_.front());
       queue_.pop_front();
+    } else if (close_reason_.has_value()) {
+      finished_ = true;
+      reason = close_reason_;
     } else {
       return;
     }
@@ -135,6 +143,7 @@ void LeaseStream::OnWriteDone(bool ok) {
   {
     MutexLock lock(mutex_);
     writing_ = false;
+    if (!ok) queue_.clear();
     if (!ok && !close_reason_.has_value()) close_reason_ = UnavailableError("the engine hung up");
   }
   Pump();

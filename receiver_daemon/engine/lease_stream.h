@@ -29,7 +29,8 @@ class LeaseStream final : public grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseD
   Status HandleUp(const v1::LeaseUp& message);
   Status HandleOpen(const v1::LeaseOpen& open);
   void Send(const LeaseCommand& command);
-  // Ends the stream with `reason` once the write in flight is done.
+  // Ends the stream with `reason`: End once what is queued is written, Close without that.
+  void End(const Status& reason);
   void Close(const Status& reason);
   // Starts the next write, or finishes, if neither is under way. Called without the lock.
   void Pump();

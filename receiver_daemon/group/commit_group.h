@@ -135,7 +135,11 @@ class CommitGroup {
   void Act(const Order& order) REQUIRES(mutex_);
   void DropReleases() REQUIRES(mutex_);
   void TellLeader(uint32_t index, ConnectionId connection, const GroupUp& message) REQUIRES(mutex_);
+  // In words; empty: for nothing. The last two of the leader only.
   std::string WaitsFor() const REQUIRES(mutex_);
+  std::string WaitsForMember(uint32_t index) const REQUIRES(mutex_);
+  std::string WaitsForWhole() const REQUIRES(mutex_);
+  std::string MemberName(uint32_t index) const REQUIRES(mutex_);
   // Sends what is to be sent, in order, and wakes the worker. Called without the lock.
   void Deliver();
 

@@ -1,4 +1,4 @@
-// What connections, the clock and operators have to do with a CommitGroup.
+// What connections and the clock do to a CommitGroup, and who evicts a member.
 #include <algorithm>
 #include <utility>
 
@@ -168,69 +168,6 @@ void CommitGroup::Stop() {
     }
   }
   Deliver();
-}
-
-std::string CommitGroup::WaitsFor() const {
-  if (member_.ended())
-    return "its commit group has ended, a member was evicted: restart the engine and this receiver";
-  if (!leads()) {
-    if (leader_id_.has_value()) return "";
-    return fmt::format("the leader of group '{}' at {} is not connected: {}", place_.group_id,
-                       place_.leader_address, last_error_);
-  }
-  for (uint32_t m = 0; m < remotes_.size(); ++m) {
-    const GroupLeaderState::Member& state = leader_->members()[m];
-    const Remote& remote = remotes_[m];
-    const std::string who = fmt::format("member {} of group '{}'", m, place_.group_id);
-    if (!state.connection.has_value()) {
-      return remote.receiver_id.empty()
-                 ? who + " has not connected yet"
-                 : fmt::format("{}, receiver '{}', is not connected", who, remote.receiver_id);
-    }
-    if (!state.reported) {
-      return fmt::format("{}, receiver '{}', has not said what it holds", who, remote.receiver_id);
-    }
-    if (!state.generation.has_value()) {
-      return fmt::format("{}, receiver '{}', has no engine", who, remote.receiver_id);
-    }
-    if (!remote.last_error.empty()) {
-      return fmt::format("{}, receiver '{}', cannot stage: {}", who, remote.receiver_id,
-                         remote.last_error);
-    }
-  }
-  if (leader_->unheld().has_value() && layouts_ != nullptr) {
-    return fmt::format(
-        "no engine rank of group '{}' holds {}: give every host's ranks their own slices, map it "
-        "on one of them, or exclude its tensor on all",
-        place_.group_id, layouts_->SliceName(*leader_->unheld()));
-  }
-  return "";
-}
-
-GroupView CommitGroup::view() const {
-  MutexLock lock(mutex_);
-  GroupView view{.phase = member_.phase(),
-                 .ended = member_.ended(),
-                 .leader_connected = leader_id_.has_value(),
-                 .last_error = leads() ? "" : last_error_,
-                 .round = {},
-                 .decided = {},
-                 .members = {},
-                 .waits_for = WaitsFor()};
-  if (!leader_.has_value()) return view;
-  view.round = leader_->round();
-  view.decided = leader_->decided();
-  for (uint32_t m = 0; m < remotes_.size(); ++m) {
-    const GroupLeaderState::Member& state = leader_->members()[m];
-    view.members.push_back({.receiver_id = remotes_[m].receiver_id,
-                            .connected = state.connection.has_value(),
-                            .attached = state.generation.has_value(),
-                            .live = state.live,
-                            .staged = view.round.has_value() && state.staged,
-                            .released = state.released,
-                            .last_error = remotes_[m].last_error});
-  }
-  return view;
 }
 
 }  // namespace dws

@@ -73,7 +73,7 @@ Status LeaderLink::OnWelcome(const GroupStream::CallPtr& call, const v1::GroupWe
 }
 
 void LeaderLink::OnDone(const Status& reason, bool lost) {
-  if (lost) {
+  if (lost && connection_.has_value()) {
     LogWarning("group_leader_disconnected",
                {{"address", channel_.address()}, {"reason", Message(reason)}});
   }

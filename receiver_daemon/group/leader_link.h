@@ -25,8 +25,7 @@ class LeaderLink {
   // `group` and `clock` outlive it.
   LeaderLink(Identity identity, PeerTls tls, CommitGroup& group, const Clock& clock);
 
-  // Connects when it is time, and drops a stream that has been silent for
-  // limits::kKeepaliveTimeout.
+  // See StreamLink.
   void Tick() { stream_.Tick(); }
   void Stop() { stream_.Stop(); }
 

@@ -1,6 +1,7 @@
 #include "receiver_daemon/transfer/fetch.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -109,6 +110,7 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
   uint64_t object_bytes = 0;
   Attempts attempts(calls_);
   while (true) {
+    if (options.wanted && !options.wanted()) return CancelledError("it was given up");
     const uint64_t had = spool.has_value() ? spool->size_bytes() : 0;
     v1::FetchRequest request;
     *request.mutable_stream() = ToProto(stream);
@@ -159,10 +161,12 @@ Result<FetchedFull> Fetcher::Full(const StreamId& stream, WeightVersion version,
       options.progress->total_bytes += layout.slice(slice).size_bytes();
     }
   }
+  const std::function<bool()> wanted = options.wanted;
   FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
   FullProgress progress;
   Attempts attempts(calls_);
   while (true) {
+    if (wanted && !wanted()) return CancelledError("it was given up");
     // What a broken transfer left of an unfinished slice is not used.
     full.frames.resize(progress.frames);
     progress.block = 0;

@@ -38,8 +38,7 @@ class SyncLink {
   SyncLink(SenderIndex index, const std::string& address, Identity identity, PeerTls tls,
            Subscription& subscription, const Clock& clock);
 
-  // Connects when it is time, and drops a stream that has been silent for
-  // limits::kKeepaliveTimeout.
+  // See StreamLink; drops transfers with a stream that is silent.
   void Tick();
   void Send(v1::SyncUp message) { stream_.Send(std::move(message)); }
   void Stop();

@@ -169,12 +169,16 @@ class GroupTest(GroupCase):
         with self.assertRaisesRegex(grpc.RpcError, "has ended already"):
             evict(0, 2)
         self.cluster.receivers[2].start()  # it hears it when it is back
+        wanted = "its commit group has ended, member 2 was evicted: its host has burnt"
         for index, rank in enumerate(self.ranks):
             eventually(
                 lambda: rank.engine.grant is None
-                and "its commit group has ended" in self.ready(index)[1],
-                lambda: f"{index}: {rank.engine.grant} {self.ready(index)}",
+                and wanted in rank.engine.stats().last_error
+                and wanted in self.ready(index)[1],
+                lambda: f"{index}: {rank.engine.stats()} {self.ready(index)}",
             )
+            with self.assertRaisesRegex(dws.EnginePaused, "has burnt"):
+                rank.engine.wait_ready(0.5)
         self.publish()
         with self.assertRaises(dws.DeadlineError):
             self.dws_trainer.wait(2, policy=1, timeout=1)

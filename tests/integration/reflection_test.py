@@ -60,9 +60,13 @@ class ReflectionTest(AdminCase):
             status = client.call(ADMIN, "Status")
             self.assertEqual(status.sender.newest_version, 1)
             self.assertEqual(status.sender.versions[0].full_bytes, MODEL_BYTES)
-            with self.assertRaises(grpc.RpcError) as caught:
-                list(client.call(ADMIN, "Resync"))
-            self.assertEqual(caught.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
+            for method in ("Resync", "Evict"):
+                with self.assertRaises(grpc.RpcError) as caught:
+                    list(client.call(ADMIN, method))
+                self.assertEqual(caught.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
+        with ReflectionClient(f"127.0.0.1:{self.cluster.receivers[0].ports['admin']}") as client:
+            with self.assertRaisesRegex(grpc.RpcError, "this receiver is in no commit group"):
+                list(client.call(ADMIN, "Evict"))
 
 
 if __name__ == "__main__":

@@ -164,6 +164,13 @@ TEST_CASE("every slice is attached by some rank, or its tensor excluded", "[mapp
   CHECK(absl::IsInvalidArgument(missing));
   CHECK(Message(missing).find("'down'") != std::string_view::npos);
   CHECK(Message(missing).find("slice 1") != std::string_view::npos);
+
+  // What one rank excludes another may hold, but then all of it.
+  const auto excludes = Map({}, 1024, {"down", "k", "q"});
+  REQUIRE(excludes.ok());
+  CHECK(CheckCoverage(*set, std::vector<const EngineMapping*>{&*excludes}).ok());
+  CHECK(absl::IsInvalidArgument(
+      CheckCoverage(*set, std::vector<const EngineMapping*>{&*left, &*excludes})));
 }
 
 TEST_CASE("in a commit group some slice of every tensor is attached, or it is excluded",

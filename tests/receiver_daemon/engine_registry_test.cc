@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tests/receiver_daemon/fake_engine.h"
@@ -25,16 +26,18 @@ LayoutSetPtr LayoutOf(const std::vector<std::string>& names) {
   return *set;
 }
 
-// Attaches one engine rank of two, which holds the tensors `held`, up to its open lease.
+// Attaches one engine rank of two, which holds the tensors `held`, up to its open lease. `told`:
+// what it is told, in letters: p(ause), r(esume), e(nd).
 Status Attach(EngineRegistry& registry, uint32_t engine_rank, const LayoutSetPtr& layouts,
-              const std::set<std::string>& held) {
+              const std::set<std::string>& held, const std::vector<std::string>& excluded = {},
+              std::string* told = nullptr) {
   uint64_t bytes = 0;
   std::vector<EngineView> views;
   for (EngineView& view : WholeViews(*layouts, 0, bytes)) {
     if (held.contains(view.tensor)) views.push_back(std::move(view));
   }
   const std::vector<uint64_t> region_bytes = {bytes};
-  DWS_ASSIGN_OR_RETURN(EngineMapping mapping, MapEngine(*layouts, views, region_bytes, {}));
+  DWS_ASSIGN_OR_RETURN(EngineMapping mapping, MapEngine(*layouts, views, region_bytes, excluded));
   DWS_ASSIGN_OR_RETURN(const Generation generation, registry.Reserve({.engine_rank = engine_rank,
                                                                       .engine_world_size = 2,
                                                                       .has_hook = false,
@@ -47,7 +50,14 @@ Status Attach(EngineRegistry& registry, uint32_t engine_rank, const LayoutSetPtr
   descriptors.push_back(std::move(created.fd));
   DWS_RETURN_IF_ERROR(registry.OnDescriptors(generation, std::move(descriptors)));
   DWS_ASSIGN_OR_RETURN(const auto lease, registry.FindLease(engine_rank, generation));
-  return lease->Open({.send = [](const LeaseCommand&) {}, .end = [](const Status&) {}});
+  const auto note = [told](char letter) {
+    if (told != nullptr) told->push_back(letter);
+  };
+  return lease->Open({.send =
+                          [note](const LeaseCommand& command) {
+                            note(std::holds_alternative<PauseCommand>(command) ? 'p' : 'r');
+                          },
+                      .end = [note](const Status&) { note('e'); }});
 }
 
 TEST_CASE("ranks that attached under different layouts are never one engine", "[registry]") {
@@ -77,6 +87,46 @@ TEST_CASE("a rank alone is told which tensor nobody holds once the last rank com
   const Status refused = Attach(registry, 1, layouts, {"a"});
   CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
   CHECK(std::string(Message(refused)).find("'b'") != std::string::npos);
+}
+
+TEST_CASE("what the ranks of one receiver hold together is its share", "[registry]") {
+  ChangeSignal changed;
+  EngineRegistry registry(Generation(1), changed, Coverage::kShare);
+  const LayoutSetPtr layouts = LayoutOf({"a", "b", "c"});
+  REQUIRE(Attach(registry, 0, layouts, {"a"}, {"b", "c"}).ok());
+  REQUIRE(Attach(registry, 1, layouts, {"b"}, {"a", "c"}).ok());
+  const auto engine = registry.Engine();
+  REQUIRE(engine.has_value());
+  const auto weights = EngineWeights::Create(layouts, engine->memory, Coverage::kShare);
+  REQUIRE(weights.ok());
+  const EngineShare share = (*weights)->Share();
+  CHECK(share.held == std::vector<bool>{true, true, false});
+  CHECK(share.excluded ==
+        std::vector<bool>{false, false, true});  // one holds what the other leaves out
+  CHECK(layouts->slice_count() == 3);
+  CHECK_THAT(layouts->SliceName(2), Catch::StartsWith("slice 0 of tensor 'c'"));
+  CHECK_THAT(layouts->SliceName(3), Catch::Contains("not in this layout of 3 slices"));
+}
+
+TEST_CASE("an engine that has ended for good is paused first, and attaches no more", "[registry]") {
+  ChangeSignal changed;
+  EngineRegistry registry(Generation(1), changed);
+  const LayoutSetPtr layouts = LayoutOf({"a", "b"});
+  std::string runs;
+  std::string paused;
+  REQUIRE(Attach(registry, 0, layouts, {"a"}, {}, &runs).ok());
+  REQUIRE(Attach(registry, 1, layouts, {"b"}, {}, &paused).ok());
+  const auto engine = registry.Engine();
+  REQUIRE(engine.has_value());
+  engine->leases[0]->Resume({});
+  registry.EndForGood(FailedPreconditionError("a member was evicted"));
+  CHECK(runs == "rpe");
+  CHECK(paused == "e");
+  CHECK(registry.Ranks().empty());
+  CHECK(registry.Missing() == "a member was evicted");
+  const Status refused = Attach(registry, 0, layouts, {"a"});
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK(Message(refused) == "a member was evicted");
 }
 
 }  // namespace

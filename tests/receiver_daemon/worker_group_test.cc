@@ -298,12 +298,14 @@ TEST_CASE("a member whose group has ended is never released again", "[group]") {
       pair.down, {.nonce = GroupNonce(1'000), .body = GroupEnd{.reason = "member 2 was evicted"}});
   REQUIRE(pair.member.worker.Step().ok());
   CHECK(pair.member_rank.ended);
-  pair.member_rank.running = 0;
-  pair.member_rank.Attach(trainer.layouts());
+  CHECK(pair.member_rank.running == 0);  // it was told to pause before
+  CHECK(absl::IsFailedPrecondition(
+      pair.member.registry.Reserve({.engine_rank = 0, .engine_world_size = 1}).status()));
   pair.Offer({1, trainer.Publish()});
   pair.Run();
   CHECK(pair.member_rank.running == 0);
-  CHECK_THAT(pair.member.readiness.back(), Catch::Contains("its commit group has ended"));
+  CHECK_THAT(pair.member.readiness.back(),
+             Catch::Contains("its commit group has ended, member 2 was evicted: restart"));
 }
 
 TEST_CASE("a place in a group is one receiver's", "[group]") {

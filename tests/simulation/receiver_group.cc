@@ -132,7 +132,8 @@ void Receiver::BreakRulesOnLoss() {
     if (member_links_[m] == nullptr) continue;
     Act(SendDown{.member = MemberIndex(m),
                  .connection = member_links_[m]->id(),
-                 .message = {.nonce = kAnyNonce, .body = GroupResume{*group_before_}}});
+                 .message = {.nonce = kAnyNonce,
+                             .body = GroupResume{.version = *group_before_, .generation = {}}}});
   }
 }
 

@@ -22,8 +22,8 @@ ExitCode RunEvict(const EvictFlags& flags, Console& console) {
       flags.operation, request, "`dwsctl status` says whether the group has ended", console);
   if (outcome.code != ExitCode::kOk || flags.operation.json) return outcome.code;
   console.Out(fmt::format(
-      "{}: member {} is evicted, the engine of its commit group has ended; start the engine anew, "
-      "and its receivers\n",
+      "{}: member {} is evicted, the engine of its commit group has ended; restart this receiver, "
+      "then the others and the engine\n",
       outcome.Name(), flags.member));
   return ExitCode::kOk;
 }
@@ -39,7 +39,8 @@ void AddEvictCommand(CLI::App& app, Context& context) {
       "Asks the receiver that leads the group. The engine's ranks need each other: when a host "
       "will\n"
       "not come back, all members end their registrations, so that no rank waits for ever or goes\n"
-      "on with old weights. Afterwards start the engine and the group's receivers anew.",
+      "on with old weights. Afterwards restart the group's receivers, the leader first, and the "
+      "engine.",
       {"dwsctl evict --member 2 --reason 'host r7 has burnt' --address r5:7710"},
       flags->operation.json);
   command->add_option("--member", flags->member, "its --group-index; 0 is the leader itself")

@@ -80,7 +80,7 @@ class AdminService::Impl {
 
   AdminOperations& operations() { return operations_; }
   Slots& work() { return work_; }
-  Slots& drains() { return drains_; }
+  Slots& urgent() { return urgent_; }
 
  private:
   struct Watcher {
@@ -93,10 +93,10 @@ class AdminService::Impl {
   AdminOperations& operations_;
   const Clock& clock_;
   const Options options_;
-  // Draining has slots of its own: many long verifications must not keep an operator from undoing
-  // a drain.
+  // Drains and evictions have slots of their own: many long verifications must not keep an operator
+  // from undoing a drain, nor from ending the wait of a resync.
   Slots work_{limits::kAdminOperationsMax};
-  Slots drains_{limits::kAdminOperationsMax};
+  Slots urgent_{limits::kAdminOperationsMax};
   LatestStreams<v1::StatusReply> watches_;
   LatestStreams<v1::OperationProgress> progresses_;
   Executor executor_{2 * limits::kAdminOperationsMax, 2 * limits::kAdminOperationsMax};
@@ -242,14 +242,14 @@ class AdminService::Server final : public v1::AdminService::CallbackService {
   }
   grpc::ServerWriteReactor<v1::OperationProgress>* Drain(grpc::CallbackServerContext* context,
                                                          const v1::DrainRequest* request) override {
-    return impl_.Run(context, impl_.drains(),
+    return impl_.Run(context, impl_.urgent(),
                      [this, request = *request](const AdminOperations::Sink& sink) {
                        return impl_.operations().Drain(request, sink);
                      });
   }
   grpc::ServerWriteReactor<v1::OperationProgress>* Evict(grpc::CallbackServerContext* context,
                                                          const v1::EvictRequest* request) override {
-    return impl_.Run(context, impl_.work(),
+    return impl_.Run(context, impl_.urgent(),
                      [this, request = *request](const AdminOperations::Sink& sink) {
                        return impl_.operations().Evict(request, sink);
                      });

@@ -55,7 +55,7 @@ TEST_CASE("what a member says arrives as it was said", "[group]") {
 TEST_CASE("what a leader says arrives as it was said", "[group]") {
   const std::vector<decltype(GroupDown::body)> bodies = {
       GroupPrepare{.target = kAt}, GroupCommit{.round = kRound}, GroupAbort{.round = kRound},
-      GroupResume{.version = kAt}, GroupEnd{.reason = "evicted"}};
+      GroupResume{.version = kAt, .generation = kGeneration}, GroupEnd{.reason = "evicted"}};
   for (const auto& body : bodies) {
     const GroupDown message{.nonce = GroupNonce(3), .body = body};
     INFO(ToProto(message).ShortDebugString());
@@ -139,6 +139,10 @@ TEST_CASE("a leader that says too little is refused", "[group]") {
   CHECK_THAT(Refusal(message), Catch::Contains("a group's PREPARE"));
   message.mutable_resume();
   CHECK_THAT(Refusal(message), Catch::Contains("a group's RESUME"));
+  message = ToProto(GroupDown{.nonce = GroupNonce(1),
+                              .body = GroupResume{.version = kAt, .generation = kGeneration}});
+  message.mutable_resume()->clear_generation();
+  CHECK_THAT(Refusal(message), Catch::Contains("the generation of a group's RESUME is 0"));
 }
 
 TEST_CASE("a reason that is too long is cut before it is said", "[group]") {

@@ -274,6 +274,27 @@ TEST_CASE("nothing is staged or released while a slice is held by nobody", "[pro
   CHECK(group.leader.unheld() == std::nullopt);
 }
 
+TEST_CASE("what is staged by an engine rank that was not counted on is not decided", "[protocol]") {
+  Group group;
+  group.Join(0, At(4));
+  group.Join(1, At(4));
+  group.Target(At(5));
+  group.Did();
+  // Attached anew while PREPARE was on its way to it.
+  group.shares[0] = group.shares[1] = {};
+  group.Up(1,
+           GroupShare{.generation = Generation(8), .share = {.held = {true}, .excluded = {false}}});
+  group.Up(1, GroupReport{.generation = Generation(8), .live = At(4)});
+  CHECK(group.leader.unheld() == 0);  // of another layout, too
+  CHECK(group.Phase() == 'S');
+  group.Up(0, group.Staged(5));
+  GroupStaged staged = group.Staged(5);
+  staged.generation = Generation(8);
+  group.Up(1, staged);
+  CHECK(group.Did() == "AAr");
+  CHECK(group.Phase() == '-');
+}
+
 TEST_CASE("an engine rank whose share was not heard is not counted on", "[protocol]") {
   Group group;
   group.Join(0, At(4));

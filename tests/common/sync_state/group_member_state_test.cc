@@ -54,7 +54,7 @@ Member InPhase(char phase) {
   member.state.OnConnect(kConnection);
   member.state.OnEngine(kGeneration);
   member.state.OnProved(kGeneration, At(4));
-  member.Down(1, GroupResume{.version = At(4)});
+  member.Down(1, GroupResume{.version = At(4), .generation = kGeneration});
   member.Did();
   if (phase == 'E') member.Down(4, GroupEnd{.reason = "evicted"});
   if (phase == 'I' || phase == 'E') return member;
@@ -91,7 +91,7 @@ TEST_CASE("a member stages, holds, writes at COMMIT, and is released by RESUME",
   CHECK(member.Did() == "C");
   CHECK(member.state.live() == At(5));
   CHECK_FALSE(member.state.released());
-  member.Down(7, GroupResume{.version = At(5)});
+  member.Down(7, GroupResume{.version = At(5), .generation = kGeneration});
   CHECK(member.Did() == "r");
   CHECK(member.state.released());
 }
@@ -124,19 +124,33 @@ TEST_CASE("a late RESUME of the old version does not release an engine in a newe
   Member member = InPhase('S');
   member.state.OnPaused();
   member.Did();
-  member.Down(2, GroupResume{.version = At(4)});  // sent before the round began
+  member.Down(
+      2, GroupResume{.version = At(4), .generation = kGeneration});  // sent before the round began
   CHECK(member.Did().empty());
   CHECK_FALSE(member.state.released());
 }
 
 TEST_CASE("RESUME releases only what memory is known to hold", "[group]") {
   Member member = InPhase('I');
-  member.Down(5, GroupResume{.version = At(3)});
+  member.Down(5, GroupResume{.version = At(3), .generation = kGeneration});
   CHECK(member.Did() == "R");
   member.state.OnEngine(Generation(8));
-  member.Down(6, GroupResume{.version = At(4)});
+  member.Down(6, GroupResume{.version = At(4), .generation = kGeneration});
   CHECK(member.Did() == "HRR");
   CHECK_FALSE(member.state.released());
+}
+
+TEST_CASE("RESUME releases only the engine rank that it names", "[protocol]") {
+  Member member = InPhase('I');
+  member.state.OnEngine(Generation(8));
+  member.state.OnProved(Generation(8), At(4));
+  member.Take();
+  member.Did();
+  member.Down(6, GroupResume{.version = At(4), .generation = kGeneration});  // the one before
+  CHECK(member.Did() == "R");
+  CHECK_FALSE(member.state.released());
+  member.Down(7, GroupResume{.version = At(4), .generation = Generation(8)});
+  CHECK(member.Did() == "r");
 }
 
 TEST_CASE("a member says what its engine rank holds before it reports it", "[protocol]") {
@@ -266,7 +280,9 @@ TEST_CASE("every event in every phase of a member", "[group]") {
       {"ABORT of another round", [](Member& m) { m.Down(9, GroupAbort{.round = GroupNonce(4)}); },
        "IFSWE"},
       {"ABORT of an old nonce", [](Member& m) { m.Down(1, GroupAbort{.round = kRound}); }, "IFSWE"},
-      {"RESUME", [](Member& m) { m.Down(9, GroupResume{.version = At(4)}); }, "IFSWE"},
+      {"RESUME",
+       [](Member& m) { m.Down(9, GroupResume{.version = At(4), .generation = kGeneration}); },
+       "IFSWE"},
       {"END", [](Member& m) { m.Down(9, GroupEnd{.reason = "x"}); }, "EEEEE"},
       {"staged", staged(kRound, OkStatus()), "ISSWE"},
       {"not staged", staged(kRound, error), "IISWE"},
