@@ -55,6 +55,11 @@ struct Pair {
     leader.group->OnMemberDisconnect(1, up);
     wire->down.clear();
   }
+  void RunFirstVersion() {
+    Join();
+    Offer({trainer.Publish()});
+    Run();
+  }
   void Offer(std::vector<uint64_t> versions) {
     leader.Offer(versions);
     member.Offer(versions);
@@ -121,9 +126,7 @@ TEST_CASE("a receiver in a group commits nothing on its own", "[group]") {
 TEST_CASE("a group changes versions together, and records what it decides", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
-  pair.Join();
-  pair.Offer({trainer.Publish()});
-  pair.Run();
+  pair.RunFirstVersion();
   CHECK(pair.leader_rank.running == 1);
   CHECK(pair.member_rank.running == 1);
   CHECK(pair.leader.readiness.back() == "ready");
@@ -153,9 +156,7 @@ TEST_CASE("a member that is lost before its COMMIT keeps the engine paused until
           "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
-  pair.Join();
-  pair.Offer({trainer.Publish()});
-  pair.Run();
+  pair.RunFirstVersion();
   pair.Offer({1, trainer.Publish()});
   pair.Run(/*stop_before_commit=*/true);
   pair.Leave();
@@ -175,9 +176,7 @@ TEST_CASE("a member that is lost before its COMMIT keeps the engine paused until
 TEST_CASE("a COMMIT for an engine that has gone writes nothing", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
-  pair.Join();
-  pair.Offer({trainer.Publish()});
-  pair.Run();
+  pair.RunFirstVersion();
   pair.Offer({1, trainer.Publish()});
   pair.Run(/*stop_before_commit=*/true);
   pair.member.registry.End(pair.member_rank.generation, UnavailableError("it hung up"));
@@ -197,9 +196,7 @@ TEST_CASE("a COMMIT for an engine that has gone writes nothing", "[group]") {
 TEST_CASE("a version that cannot be staged is not committed by the others", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
-  pair.Join();
-  pair.Offer({trainer.Publish()});
-  pair.Run();
+  pair.RunFirstVersion();
   trainer.fail_objects = UnavailableError("the sender is busy");
   pair.Offer({1, trainer.Publish()});
   pair.Run();
@@ -217,9 +214,7 @@ TEST_CASE("a version that cannot be staged is not committed by the others", "[gr
 TEST_CASE("a transfer for a round that was given up ends at its next byte", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
-  pair.Join();
-  pair.Offer({trainer.Publish()});
-  pair.Run();
+  pair.RunFirstVersion();
   pair.Offer({1, trainer.Publish()});
   int fetches = 0;
   trainer.damage_object = [&](auto&) {
@@ -241,9 +236,7 @@ TEST_CASE("a transfer for a round that was given up ends at its next byte", "[gr
 TEST_CASE("a decision that cannot be recorded is none, and is taken again", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
-  pair.Join();
-  pair.Offer({trainer.Publish()});
-  pair.Run();
+  pair.RunFirstVersion();
   pair.leader_ledger.FailNext(ResourceExhaustedError("the disk is full"));
   pair.Offer({1, trainer.Publish()});
   REQUIRE(pair.leader.worker.Step().ok());
@@ -257,9 +250,7 @@ TEST_CASE("a decision that cannot be recorded is none, and is taken again", "[gr
 TEST_CASE("drift pauses the member at once, and a round of the group repairs it", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
-  pair.Join();
-  pair.Offer({trainer.Publish()});
-  pair.Run();
+  pair.RunFirstVersion();
   const uint64_t repairs = pair.member.worker.status().repairs;
   pair.member_rank.created.region.mutable_bytes()[3] ^= std::byte{1};
   const auto verify = pair.member.desk.Verify();
@@ -291,9 +282,7 @@ TEST_CASE("what was decided before a restart is not gone below", "[group]") {
 TEST_CASE("a member whose group has ended is never released again", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
-  pair.Join();
-  pair.Offer({trainer.Publish()});
-  pair.Run();
+  pair.RunFirstVersion();
   pair.member.group->OnDown(
       pair.down, {.nonce = GroupNonce(1'000), .body = GroupEnd{.reason = "member 2 was evicted"}});
   REQUIRE(pair.member.worker.Step().ok());

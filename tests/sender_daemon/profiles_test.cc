@@ -64,11 +64,8 @@ void Update(const RankLayout& layout, Weights& weights, std::mt19937_64& random)
 }
 
 TEST_CASE("a class-split object leads to the same weights and is smaller", "[capture]") {
-  std::mt19937_64 random(Catch::rngSeed());
-  ThreadPool pool(1);
-  const RankLayout layout = MixedLayout();
-  const RankStatePtr state = MakeState(layout, kNoLimits);
-  Weights weights = ManyMagnitudes(layout, random);
+  PublishingRank rank;
+  auto& [random, pool, layout, state, weights] = rank;
   CHECK(PublishAll(state, pool, 1, weights, kWan)->other_object.empty());
   for (uint64_t version = 2; version <= 12; ++version) {
     Weights replica = weights;
@@ -112,11 +109,8 @@ TEST_CASE("class-split objects do not depend on the number of threads", "[captur
 
 TEST_CASE("a version is undone, squashed and retained with class-split blocks as without",
           "[capture]") {
-  std::mt19937_64 random(Catch::rngSeed());
-  ThreadPool pool(1);
-  const RankLayout layout = MixedLayout();
-  const RankStatePtr state = MakeState(layout, kNoLimits);
-  Weights weights = ManyMagnitudes(layout, random);
+  PublishingRank rank;
+  auto& [random, pool, layout, state, weights] = rank;
   PublishAll(state, pool, 1, weights, kWan);
   Update(layout, weights, random);
   PublishAll(state, pool, 2, weights, kWan);
@@ -141,11 +135,8 @@ TEST_CASE("a version is undone, squashed and retained with class-split blocks as
 
 TEST_CASE("who asks for class-split deltas gets them while they are made, and is remembered",
           "[capture]") {
-  std::mt19937_64 random(Catch::rngSeed());
-  ThreadPool pool(1);
-  const RankLayout layout = MixedLayout();
-  const RankStatePtr state = MakeState(layout, kNoLimits);
-  Weights weights = ManyMagnitudes(layout, random);
+  PublishingRank rank;
+  auto& [random, pool, layout, state, weights] = rank;
   const auto publish = [&](uint64_t version, DeltaProfile profile) {
     Update(layout, weights, random);
     return PublishAll(state, pool, version, weights, profile);
@@ -172,11 +163,8 @@ TEST_CASE("who asks for class-split deltas gets them while they are made, and is
 
 TEST_CASE("a link faster than dense steps decode gets raw blocks where they would be dense",
           "[capture]") {
-  std::mt19937_64 random(Catch::rngSeed());
-  ThreadPool pool(1);
-  const RankLayout layout = MixedLayout();
-  const RankStatePtr state = MakeState(layout, kNoLimits);
-  Weights weights = ManyMagnitudes(layout, random);
+  PublishingRank rank;
+  auto& [random, pool, layout, state, weights] = rank;
   PublishAll(state, pool, 1, weights, kDirect);
   const Weights first = weights;
   Update(layout, weights, random);  // sparse, but for one tensor that is another altogether
@@ -222,11 +210,8 @@ TEST_CASE("a link faster than dense steps decode gets raw blocks where they woul
 
 TEST_CASE("who asks for raw dense blocks is remembered as long as who asks for class-split ones",
           "[capture]") {
-  std::mt19937_64 random(Catch::rngSeed());
-  ThreadPool pool(0);
-  const RankLayout layout = MixedLayout();
-  const RankStatePtr state = MakeState(layout, kNoLimits);
-  Weights weights = ManyMagnitudes(layout, random);
+  PublishingRank rank(0);
+  auto& [random, pool, layout, state, weights] = rank;
   PublishAll(state, pool, 1, weights);
   Update(layout, weights, random);
   PublishAll(state, pool, 2, weights);
@@ -242,3 +227,12 @@ TEST_CASE("who asks for raw dense blocks is remembered as long as who asks for c
 
 }  // namespace
 }  // namespace dws
+struct PublishingRank {
+  explicit PublishingRank(size_t threads = 1) : pool(threads) {}
+
+  std::mt19937_64 random{Catch::rngSeed()};
+  ThreadPool pool;
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+};
