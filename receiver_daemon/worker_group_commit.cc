@@ -110,10 +110,12 @@ void Worker::Obey(const ReleaseEngine& order) {
 
 void Worker::Obey(const EndEngine& order) {
   LogError("group_ended", {{"reason", order.reason}});
-  const Status reason = FailedPreconditionError(
-      "its commit group has ended, {}: restart the group's receivers, the leader first, then the "
-      "engine",
-      order.reason);
+  const Status reason = MakeStatus(
+      absl::StatusCode::kPermissionDenied,
+      fmt::format(
+          "its commit group has ended, {}: restart the group's receivers, the leader first, "
+          "then the engine",
+          order.reason));
   parts_.registry.EndForGood(reason);
   if (parts_.desk.resync() != nullptr) parts_.desk.EndResync(reason);
 }

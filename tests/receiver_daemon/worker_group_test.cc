@@ -288,7 +288,7 @@ TEST_CASE("a member whose group has ended is never released again", "[group]") {
   REQUIRE(pair.member.worker.Step().ok());
   CHECK(pair.member_rank.ended);
   CHECK(pair.member_rank.running == 0);  // it was told to pause before
-  CHECK(absl::IsFailedPrecondition(
+  CHECK(absl::IsPermissionDenied(
       pair.member.registry.Reserve({.engine_rank = 0, .engine_world_size = 1}).status()));
   pair.Offer({1, trainer.Publish()});
   pair.Run();

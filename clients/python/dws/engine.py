@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
-from dws.errors import DeadlineError, InvalidArgumentError, StateError
+from dws.errors import DeadlineError, EngineEndedError, InvalidArgumentError, StateError
 from dws.handles import HandleConnection
 from dws.lease import ExecutionLease, Grant, LeaseStats
 from dws.lease_stream import LeaseStream, PostCommitHook
@@ -54,7 +54,7 @@ class Engine:
     goes away while it may generate, it goes on with the version it has; if it goes away while the
     engine is paused, the engine stays paused. Either way a background thread attaches again, under
     a new generation: forward passes stop, the receiver checks the live weights and releases the
-    engine.
+    engine. A receiver that says that the engine has ended (its commit group has) pauses it for good.
 
     Threads: `running` from any; everything else from one.
     """
@@ -123,6 +123,7 @@ class Engine:
             nor excluded.
           DaemonUnavailableError: no receiver; the message says how to start it.
           DeadlineError: the receiver has not heard a trainer in time.
+          EngineEndedError: the commit group of this engine has ended.
           StateError: attached before.
         """
         if self._attachment is not None:
@@ -276,7 +277,7 @@ class Engine:
                 with self._guard:
                     self._drop_registration()
                     self._last_error = str(error)
-                if self._lease.grant is None:
+                if self._lease.grant is None or isinstance(error, EngineEndedError):
                     self._lease.shut(f"lost the receiver, attaching again failed: {error}")
 
     def _pause(self, still_wanted: Callable[[], bool]) -> bool:

@@ -43,6 +43,10 @@ class DeadlineError(DwsError, TimeoutError):
     """The wait ended before what it waited for."""
 
 
+class EngineEndedError(DwsError):
+    """The engine may not go on with what it has: its commit group has ended. Start it anew."""
+
+
 class EnginePaused(DeadlineError):
     """The engine may not generate now.
 

@@ -10,6 +10,7 @@ import grpc
 from dws.errors import (
     DaemonUnavailableError,
     DeadlineError,
+    EngineEndedError,
     DwsError,
     InvalidArgumentError,
     RegistrationLostError,
@@ -108,4 +109,5 @@ _KINDS: dict[grpc.StatusCode, type[DwsError]] = {
     grpc.StatusCode.ABORTED: VersionLostError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.NOT_FOUND: RegistrationLostError,
+    grpc.StatusCode.PERMISSION_DENIED: EngineEndedError,
 }

@@ -6,6 +6,7 @@ import time
 import unittest
 from typing import Any, Callable
 
+import grpc
 import numpy as np
 import torch
 
@@ -256,6 +257,24 @@ class EngineTest(unittest.TestCase):
             engine.wait_ready(0.05)
         down.put(resume(2))
         self.assertEqual(engine.wait_ready(20).version, 2)
+
+    def test_an_engine_that_has_ended_does_not_go_on_with_what_it_has(self) -> None:
+        engine, down, _ = self.attached({"a": np.zeros(4, np.float32)})
+        down.put(resume(1))
+        engine.wait_ready(20)
+        self.receiver.refuse = "its commit group has ended"
+        self.receiver.refuse_code = grpc.StatusCode.UNAVAILABLE
+        down.put(None)  # the receiver ends the lease
+        eventually(lambda: "group has ended" in engine.stats().last_error, "refused")
+        self.assertEqual(engine.wait_ready(0).version, 1)  # for a while: that is no answer
+        self.receiver.refuse_code = grpc.StatusCode.PERMISSION_DENIED
+        eventually(lambda: engine.grant is None, "paused")
+        with self.assertRaisesRegex(dws.EnginePaused, "its commit group has ended"):
+            engine.wait_ready(0)
+        another = dws.Engine(self.receiver.socket)
+        self.addCleanup(another.close)
+        with self.assertRaisesRegex(dws.EngineEndedError, "its commit group has ended"):
+            another.attach({"a": np.zeros(4, np.float32)})
 
     def test_a_closed_engine_is_paused_for_good(self) -> None:
         engine, down, _ = self.attached({"a": np.zeros(4, np.float32)})

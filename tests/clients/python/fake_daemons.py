@@ -153,6 +153,7 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
         self.attached: Any = None
         self.generation = 0
         self.refuse: Optional[str] = None
+        self.refuse_code = grpc.StatusCode.INVALID_ARGUMENT
         self.leases: queue.Queue[tuple[queue.Queue[Any], queue.Queue[Any]]] = queue.Queue()
         super().__init__(folder, "receiver.sock")
 
@@ -161,7 +162,7 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
 
     def Attach(self, request: Any, context: Any) -> Any:
         if self.refuse is not None:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refuse)
+            context.abort(self.refuse_code, self.refuse)
         self.attached = request
         self.generation += 1
         return engine_pb2.AttachReply(
