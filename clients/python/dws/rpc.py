@@ -10,8 +10,8 @@ import grpc
 from dws.errors import (
     DaemonUnavailableError,
     DeadlineError,
-    EngineEndedError,
     DwsError,
+    EngineEndedError,
     InvalidArgumentError,
     RegistrationLostError,
     StateError,
