@@ -63,6 +63,17 @@ void Update(const RankLayout& layout, Weights& weights, std::mt19937_64& random)
   }
 }
 
+// A rank with nothing published, and its trainer's weights.
+struct PublishingRank {
+  explicit PublishingRank(size_t threads = 1) : pool(threads) {}
+
+  std::mt19937_64 random{Catch::rngSeed()};
+  ThreadPool pool;
+  const RankLayout layout = MixedLayout();
+  const RankStatePtr state = MakeState(layout, kNoLimits);
+  Weights weights = ManyMagnitudes(layout, random);
+};
+
 TEST_CASE("a class-split object leads to the same weights and is smaller", "[capture]") {
   PublishingRank rank;
   auto& [random, pool, layout, state, weights] = rank;
@@ -227,12 +238,3 @@ TEST_CASE("who asks for raw dense blocks is remembered as long as who asks for c
 
 }  // namespace
 }  // namespace dws
-struct PublishingRank {
-  explicit PublishingRank(size_t threads = 1) : pool(threads) {}
-
-  std::mt19937_64 random{Catch::rngSeed()};
-  ThreadPool pool;
-  const RankLayout layout = MixedLayout();
-  const RankStatePtr state = MakeState(layout, kNoLimits);
-  Weights weights = ManyMagnitudes(layout, random);
-};
