@@ -141,8 +141,8 @@ void ReceiverApp::Impl::MakeGroup() {
   if (const auto& open = ledger_->state().decided(); open.has_value()) {
     decided = VersionAt{.stream = open->stream, .version = open->version};
   }
-  group_ = std::make_unique<CommitGroup>(options_.group, options_.receiver_id, decided, clock_,
-                                         changed_);
+  group_ = std::make_unique<CommitGroup>(options_.group, options_.receiver_id, decided, registry_,
+                                         clock_, changed_);
   group_endpoint_ = std::make_unique<GroupEndpoint>(
       GroupEndpoint::Identity{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
       PeerTls{.credentials = credentials_, .server_name = ""}, *group_, clock_);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "receiver_daemon/receiver_status.h"
@@ -128,8 +127,11 @@ Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& pr
 Status ReceiverOperations::Evict(const v1::EvictRequest& request, const Sink& progress) {
   if (parts_.group == nullptr)
     return FailedPreconditionError("this receiver is in no commit group");
-  const std::string reason(Utf8Prefix(request.reason(), limits::kErrorBytesMax));
-  DWS_RETURN_IF_ERROR(parts_.group->Evict(request.member_index(), reason));
+  if (request.reason().size() > limits::kEvictReasonBytesMax) {
+    return InvalidArgumentError("the reason has {} bytes, expected at most {}",
+                                request.reason().size(), limits::kEvictReasonBytesMax);
+  }
+  DWS_RETURN_IF_ERROR(parts_.group->Evict(request.member_index(), request.reason()));
   v1::OperationProgress message;
   message.set_step(
       fmt::format("member {} was evicted, the engine has ended", request.member_index()));

@@ -187,7 +187,14 @@ void Worker::ShowGroup() {
   if (reason.empty() && !parts_.subscription.Target().has_value()) {
     reason = parts_.subscription.MissingTarget();
   }
-  if (reason.empty()) reason = "its commit group brings all members to one version";
+  if (reason.empty() && parts_.group->leads()) {
+    reason = "its commit group brings all members to one version";
+  } else if (reason.empty()) {
+    reason = fmt::format(
+        "its commit group's leader releases it; what that waits for is in the status "
+        "of the receiver at {}",
+        parts_.group->place().leader_address);
+  }
   SetReadiness(false, "the engine is paused: " + reason);
 }
 

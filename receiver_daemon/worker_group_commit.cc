@@ -108,16 +108,8 @@ void Worker::Obey(const ReleaseEngine& order) {
   LogCommitted(written->report, now - written->begin, !since.has_value());
 }
 
-void Worker::Obey(const EndEngine& order) {
-  LogError("group_ended", {{"reason", order.reason}});
-  const Status reason = MakeStatus(
-      absl::StatusCode::kPermissionDenied,
-      fmt::format(
-          "its commit group has ended, {}: restart the group's receivers, the leader first, "
-          "then the engine",
-          order.reason));
-  parts_.registry.EndForGood(reason);
-  if (parts_.desk.resync() != nullptr) parts_.desk.EndResync(reason);
+void Worker::Obey(const EndEngine&) {
+  if (parts_.desk.resync() != nullptr) parts_.desk.EndResync(parts_.registry.ended());
 }
 
 void Worker::Obey(const RecordDecided& order) {

@@ -75,6 +75,7 @@ inline constexpr uint64_t kInlineObjectBytesMax = 65'536;  // goes inside its an
 inline constexpr size_t kGroupSlicesMax = 8'000'000;  // of all tensors: a bit each in a GroupShare
 inline constexpr uint32_t kGroupMembersMax = 64;
 inline constexpr size_t kGroupQueueMax = 64;  // messages that wait to be written to one of them
+inline constexpr size_t kEvictReasonBytesMax = 500;
 inline constexpr std::chrono::seconds kGroupOfferWait{5};  // for a version the leader has heard of
 
 // HTTP and metrics.

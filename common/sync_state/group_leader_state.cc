@@ -134,7 +134,9 @@ void GroupLeaderState::Evict(MemberIndex member, const std::string& reason) {
   if (ended_.has_value()) return;
   ended_ = GroupEnd{.reason = fmt::format("member {} was evicted: {}", member.value(), reason)};
   round_.reset();
+  unheld_.reset();
   SendAll(NextNonce(), *ended_);
+  for (Member& entry : members_) entry = {.connection = entry.connection};
 }
 
 std::vector<LeaderAction> GroupLeaderState::TakeActions() { return std::exchange(actions_, {}); }

@@ -116,6 +116,8 @@ void AttachDesk::Run() {
 
 std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
   if (pending.cancelled()) return Result<AttachGrant>(CancelledError("the engine gave up"));
+  // Whatever the layout: an engine that has ended hears that, and nothing that would let it go on.
+  if (const Status ended = registry_.ended(); !ended.ok()) return Result<AttachGrant>(ended);
   const bool late = clock_.Now() >= pending.deadline;
   Result<LayoutSetPtr> layouts = subscription_.Layouts();
   if (!layouts.ok()) {

@@ -167,6 +167,11 @@ void EngineRegistry::EndForGood(const Status& reason) {
   EndAll(reason);
 }
 
+Status EngineRegistry::ended() const {
+  MutexLock lock(mutex_);
+  return ended_;
+}
+
 void EngineRegistry::EndOthersThan(const LayoutSet& current) {
   std::vector<Generation> generations;
   {

@@ -81,6 +81,8 @@ class EngineRegistry {
   // As EndAll, and ranks that run are told to pause first; who comes to attach from now on is
   // refused with `reason`.
   void EndForGood(const Status& reason);
+  // The reason of EndForGood; OK: it has not ended.
+  Status ended() const;
   // Ends the registrations that were checked against another layout than `current`, whether or not
   // the engine is complete: its ranks must agree on what a slice is.
   void EndOthersThan(const LayoutSet& current);

@@ -12,9 +12,10 @@
 namespace dws {
 
 CommitGroup::CommitGroup(GroupPlace place, std::string receiver_id,
-                         std::optional<VersionAt> decided, const Clock& clock,
-                         ChangeSignal& changed)
+                         std::optional<VersionAt> decided, EngineRegistry& registry,
+                         const Clock& clock, ChangeSignal& changed)
     : place_(std::move(place)),
+      registry_(registry),
       clock_(clock),
       changed_(changed),
       last_error_("not connected yet"),
@@ -204,6 +205,18 @@ void CommitGroup::Act(const DropStaged& action) {
 void CommitGroup::Act(const RetryLater&) {
   retry_at_ = clock_.Now() + retry_delay_;
   retry_delay_ = std::min<Duration>(retry_delay_ * 2, limits::kReconnectDelayMax);
+}
+
+void CommitGroup::Act(const EndEngine& action) {
+  LogError("group_ended", {{"reason", action.reason}});
+  const Status reason = MakeStatus(
+      absl::StatusCode::kPermissionDenied,
+      fmt::format("its commit group has ended: restart the group's receivers, the leader "
+                  "first, then the engine ({})",
+                  action.reason));
+  outbox_.push_back([this, reason] { registry_.EndForGood(reason); });
+  orders_.push_back(action);
+  news_ = true;
 }
 
 void CommitGroup::DropReleases() {

@@ -19,6 +19,7 @@
 #include "common/sync_state/group_leader_state.h"
 #include "common/sync_state/group_member_state.h"
 #include "receiver_daemon/change_signal.h"
+#include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/engine/layout_set.h"
 #include "receiver_daemon/group/group_place.h"
 
@@ -66,12 +67,14 @@ struct GroupView {
   std::string waits_for;
 };
 
-// Lifecycle: `clock` and `changed` outlive it; Stop before connections do. Threads: safe from any.
+// Lifecycle: `registry`, `clock` and `changed` outlive it; Stop before connections do. Threads:
+// safe from any.
 class CommitGroup {
  public:
-  // `decided`: what the ledger says is decided and not settled.
+  // `decided`: what the ledger says is decided and not settled. `registry`: of the engine that ends
+  // with the group, at once, whatever the worker is doing.
   CommitGroup(GroupPlace place, std::string receiver_id, std::optional<VersionAt> decided,
-              const Clock& clock, ChangeSignal& changed);
+              EngineRegistry& registry, const Clock& clock, ChangeSignal& changed);
 
   const GroupPlace& place() const { return place_; }
   bool leads() const { return place_.index == 0; }
@@ -131,6 +134,7 @@ class CommitGroup {
   void Act(const StageTarget& action) REQUIRES(mutex_);
   void Act(const DropStaged& action) REQUIRES(mutex_);
   void Act(const RetryLater& action) REQUIRES(mutex_);
+  void Act(const EndEngine& action) REQUIRES(mutex_);
   template <typename Order>
   void Act(const Order& order) REQUIRES(mutex_);
   void DropReleases() REQUIRES(mutex_);
@@ -144,6 +148,7 @@ class CommitGroup {
   void Deliver();
 
   const GroupPlace place_;
+  EngineRegistry& registry_;
   const Clock& clock_;
   ChangeSignal& changed_;
   mutable Mutex mutex_;

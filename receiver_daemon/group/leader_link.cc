@@ -77,7 +77,21 @@ void LeaderLink::OnDone(const Status& reason, bool lost) {
     LogWarning("group_leader_disconnected",
                {{"address", channel_.address()}, {"reason", Message(reason)}});
   }
-  group_.OnLeaderDisconnect(std::exchange(connection_, std::nullopt), reason);
+  Status told = reason;
+  if (!connection_.has_value() && absl::IsUnimplemented(reason)) {
+    told = UnimplementedError(
+        "{}: --group-leader has to be the --listen of the receiver with --group-index=0, of the "
+        "same version",
+        Message(reason));
+  }
+  // Said once, not at every attempt; nobody there is not a refusal.
+  const std::string refusal =
+      connection_.has_value() || absl::IsUnavailable(told) ? "" : std::string(Message(told));
+  if (!refusal.empty() && refusal != refusal_) {
+    LogWarning("group_leader_refused", {{"address", channel_.address()}, {"reason", refusal}});
+  }
+  refusal_ = refusal;
+  group_.OnLeaderDisconnect(std::exchange(connection_, std::nullopt), told);
 }
 
 }  // namespace dws

@@ -42,7 +42,9 @@ class LeaderLink {
   const Identity identity_;
   CommitGroup& group_;
   PeerChannel channel_;
-  std::optional<ConnectionId> connection_;  // of the reactions: since the welcome
+  // Of the reactions.
+  std::optional<ConnectionId> connection_;  // since the welcome
+  std::string refusal_;                     // the last, since the last welcome
   GroupStream stream_;
 };
 

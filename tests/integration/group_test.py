@@ -112,10 +112,13 @@ class GroupTest(GroupCase):
         same = self.group_flags(1, 2, leader)
         more = self.group_flags(2, 3, leader)
         other = [flag.replace("engine", "x") for flag in same]
+        sender = f"127.0.0.1:{self.cluster.senders[0].ports['sync']}"
+        nobody = self.group_flags(1, 2, sender)
         for name, flags, wanted in (
             ("same", same, "member 1 of group 'engine' is receiver 'member-1'"),
             ("more", more, "says that group 'engine' has 3 members"),
             ("other", other, "belongs to group 'x' of job 'test'"),
+            ("nobody", nobody, "--group-leader has to be the --listen of the receiver with"),
         ):
             with self.subTest(name):
                 receiver = self.cluster.start_receiver(name, *flags)
@@ -124,6 +127,7 @@ class GroupTest(GroupCase):
                     lambda: wanted in self.status(index).receiver.group.last_error,
                     lambda: f"{self.status(index).receiver.group}",
                 )
+                self.assertEqual(receiver.log_tail(1000).count(" group_leader_refused "), 1)
         self.assertTrue(self.status(1).receiver.group.leader_connected)
 
     def test_status_shows_the_group(self) -> None:
@@ -146,6 +150,26 @@ class GroupTest(GroupCase):
         self.assertEqual(leader.metric("dws_receiver_group_members", 'state="connected"'), 3)
         self.assertEqual(self.cluster.receivers[1].metric("dws_receiver_group_leader_connected"), 1)
 
+    def evict(self, index: int, member: int, reason: str = "its host has burnt") -> Any:
+        """Asks the receiver `index`; its last answer."""
+        with ReflectionClient(f"unix:{self.cluster.receivers[index].socket}") as client:
+            return list(client.call(ADMIN, "Evict", member_index=member, reason=reason))[-1]
+
+    def test_an_evicted_rank_stops_although_no_sender_is_there(self) -> None:
+        self.begin(2)
+        self.await_group(self.publish())
+        self.cluster.receivers[1].kill()
+        eventually(lambda: not self.ranks[1].engine.stats().connected, lambda: "the engine sees it")
+        self.cluster.senders[0].kill()
+        with self.assertRaisesRegex(grpc.RpcError, "501 bytes, expected at most 500"):
+            self.evict(0, 1, "x" * 501)
+        self.evict(0, 1, "\u00fc" * 250)  # six times as long in a header
+        self.cluster.receivers[1].start()  # knows no layout
+        for rank in self.ranks:
+            eventually(lambda: rank.engine.grant is None, lambda: f"{rank.engine.stats()}")
+            with self.assertRaisesRegex(dws.EnginePaused, "restart the group's receivers"):
+                rank.engine.wait_ready(0.5)
+
     def test_an_evicted_member_ends_the_engine_everywhere(self) -> None:
         self.begin(3)
         self.await_group(self.publish())
@@ -154,22 +178,15 @@ class GroupTest(GroupCase):
             lambda: "receiver 'member-2', is not connected" in self.ready(0)[1],
             lambda: f"{self.ready(0)}",
         )
-
-        def evict(index: int, member: int) -> Any:
-            client = ReflectionClient(f"unix:{self.cluster.receivers[index].socket}")
-            with client:
-                fields = {"member_index": member, "reason": "its host has burnt"}
-                return list(client.call(ADMIN, "Evict", **fields))[-1]
-
         with self.assertRaisesRegex(grpc.RpcError, "ask its leader, the receiver at 127.0.0.1"):
-            evict(1, 2)
+            self.evict(1, 2)
         with self.assertRaisesRegex(grpc.RpcError, "has no member 3, expected 0 to 2"):
-            evict(0, 3)
-        self.assertTrue(evict(0, 2).finished)
+            self.evict(0, 3)
+        self.assertTrue(self.evict(0, 2).finished)
         with self.assertRaisesRegex(grpc.RpcError, "has ended already"):
-            evict(0, 2)
+            self.evict(0, 2)
         self.cluster.receivers[2].start()  # it hears it when it is back
-        wanted = "its commit group has ended, member 2 was evicted: its host has burnt"
+        wanted = "the leader first, then the engine (member 2 was evicted: its host has burnt)"
         for index, rank in enumerate(self.ranks):
             eventually(
                 lambda: rank.engine.grant is None

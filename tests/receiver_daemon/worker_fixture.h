@@ -103,8 +103,8 @@ struct Daemon {
     if (place.group_id.empty()) return nullptr;
     std::optional<VersionAt> decided;
     if (const auto& open = ledger.state().decided()) decided = {open->stream, open->version};
-    return std::make_unique<CommitGroup>(place, fmt::format("r{}", place.index), decided, clock,
-                                         changed);
+    return std::make_unique<CommitGroup>(place, fmt::format("r{}", place.index), decided, registry,
+                                         clock, changed);
   }
 
   void Connect() {

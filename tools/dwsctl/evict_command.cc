@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <string_view>
 
+#include "common/base/utf8.h"
 #include "tools/dwsctl/operation.h"
 
 namespace dws::dwsctl {
@@ -13,6 +15,16 @@ struct EvictFlags {
   uint32_t member = 0;
   std::string reason = "an operator's decision";
 };
+
+// CLI11's way: what is wrong, or nothing.
+std::string NotUtf8(const std::string& text) {
+  for (std::string_view rest = text; !rest.empty();) {
+    const size_t size_bytes = FirstUtf8Character(rest).size_bytes;
+    if (size_bytes == 0) return "is not UTF-8";
+    rest.remove_prefix(size_bytes);
+  }
+  return "";
+}
 
 ExitCode RunEvict(const EvictFlags& flags, Console& console) {
   v1::EvictRequest request;
@@ -46,6 +58,7 @@ void AddEvictCommand(CLI::App& app, Context& context) {
   command->add_option("--member", flags->member, "its --group-index; 0 is the leader itself")
       ->required();
   command->add_option("--reason", flags->reason, "for the logs of all members")
+      ->check(&NotUtf8)
       ->capture_default_str();
   AddTargetFlags(*command, flags->operation.target);
   command->callback([flags, &context] { context.code = RunEvict(*flags, context.console); });

@@ -4,6 +4,7 @@
 #include <grpcpp/support/status.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/base/status.h"
@@ -12,19 +13,33 @@
 
 namespace dws {
 
-// A status travels in a header that gRPC limits to 8 KiB; a longer message would not arrive at all.
+// The start of `text` that a header has room for, in which what is not printable ASCII takes three
+// bytes.
+inline std::string_view HeaderPrefix(std::string_view text) {
+  size_t encoded = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool plain = text[i] >= ' ' && text[i] <= '~' && text[i] != '%';
+    encoded += plain ? 1 : 3;
+    if (encoded > limits::kErrorBytesMax) return Utf8Prefix(text, i);
+  }
+  return text;
+}
+
+// A status travels in a header that gRPC limits to 8 KiB; a longer message would not arrive at all,
+// nor would its code.
 inline grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  std::string message(Message(status));
-  if (message.size() > limits::kErrorBytesMax) {
-    message = std::string(Utf8Prefix(message, limits::kErrorBytesMax)) + " ... (shortened)";
-  }
+  std::string message(HeaderPrefix(Message(status)));
+  if (message.size() < Message(status).size()) message += " ... (shortened)";
   return {static_cast<grpc::StatusCode>(status.code()), std::move(message)};
 }
 
 inline Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return OkStatus();
-  return MakeStatus(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  // gRPC itself says little of a service that is not there.
+  return MakeStatus(code, status.error_message().empty() ? absl::StatusCodeToString(code)
+                                                         : status.error_message());
 }
 
 }  // namespace dws

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "common/service/grpc/grpc_status.h"
 #include "proto/admin.grpc.pb.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/temp_folder.h"
@@ -109,6 +110,21 @@ GrpcServer::Options OptionsFor(grpc::Service& admin, Lifecycle& lifecycle) {
           .insecure = false,
           .services = {{.name = kAdmin, .service = &admin}},
           .lifecycle = &lifecycle};
+}
+
+TEST_CASE("a status fits its header, whatever it says", "[grpc]") {
+  const auto sent = [](const std::string& message) {
+    return ToGrpc(InternalError("{}", message)).error_message();
+  };
+  CHECK(sent(std::string(4096, 'x')) == std::string(4096, 'x'));
+  CHECK(sent(std::string(4097, 'x')) == std::string(4096, 'x') + " ... (shortened)");
+  std::string umlauts;  // two bytes each, six in a header
+  for (int i = 0; i < 1000; ++i) umlauts += "\xc3\xbc";
+  CHECK(sent(umlauts) == umlauts.substr(0, 4096 / 6 * 2) + " ... (shortened)");
+  CHECK(sent("100 %") == "100 %");
+  CHECK(ToGrpc(OkStatus()).ok());
+  // gRPC says nothing of a service that it does not know.
+  CHECK(Message(FromGrpc({grpc::StatusCode::UNIMPLEMENTED, ""})) == "UNIMPLEMENTED");
 }
 
 TEST_CASE("a server answers on its socket file and on the port it was given", "[grpc]") {

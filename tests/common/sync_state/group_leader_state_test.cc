@@ -227,6 +227,10 @@ TEST_CASE("an evicted member ends the engine: nothing is released or committed a
     group.Take();
     CHECK(group.Did() == "EE");
     CHECK(group.leader.ended());
+    for (const auto& member : group.leader.members()) {  // nothing is known of them any more
+      CHECK_FALSE((member.reported || member.released || member.live.has_value()));
+      CHECK(member.connection.has_value());
+    }
     group.Join(0, At(5));
     group.Join(1, At(5));
     group.Up(0, group.Committed(5));

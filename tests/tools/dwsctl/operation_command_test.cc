@@ -128,6 +128,8 @@ TEST_CASE("evict names the member and the reason", "[dwsctl]") {
   CHECK(daemon.answers.evict.member_index() == 2);
   CHECK(daemon.answers.evict.reason() == "burnt");
   CHECK_THROWS_WITH(RunLine("evict --address " + daemon.address()), "--member is required");
+  CHECK_THROWS_WITH(RunLine("evict --member 2 --reason \xff --address " + daemon.address()),
+                    Catch::Contains("is not UTF-8"));
 }
 
 TEST_CASE("an operation that the daemon refuses exits with 4 and its reason", "[dwsctl]") {
