@@ -67,6 +67,14 @@ Result<ConnectionId> CommitGroup::OnMemberConnect(uint32_t index, const std::str
           "another --group-index",
           index, place_.group_id, remote.receiver_id, receiver_id);
     }
+    for (uint32_t m = 0; m < remotes_.size(); ++m) {
+      if (m == index || !remotes_[m].id.has_value() || remotes_[m].receiver_id != receiver_id) {
+        continue;
+      }
+      return AlreadyExistsError(
+          "receiver '{}' is member {} of group '{}' already: give member {} another --receiver-id",
+          receiver_id, m, place_.group_id, index);
+    }
     if (remote.connection != nullptr) {
       outbox_.push_back([fenced = std::move(remote.connection), receiver_id] {
         fenced->Close(

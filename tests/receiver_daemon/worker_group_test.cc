@@ -300,7 +300,6 @@ TEST_CASE("a place in a group is one receiver's", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
   pair.Join();
-  const auto first = pair.wire;
   CommitGroup& group = *pair.leader.group;
   const auto refused = [&group](uint32_t index, const std::string& id) {
     return group.OnMemberConnect(index, id, std::make_shared<Wire>()).status();
@@ -308,6 +307,11 @@ TEST_CASE("a place in a group is one receiver's", "[group]") {
   CHECK(absl::IsInvalidArgument(refused(0, "r9")));
   CHECK(absl::IsInvalidArgument(refused(2, "r9")));
   CHECK(absl::IsAlreadyExists(refused(1, "r9")));
+  CHECK_THAT(std::string(Message(refused(1, "r0"))), Catch::Contains("'r1', which is connected"));
+  pair.Leave();
+  CHECK_THAT(std::string(Message(refused(1, "r0"))), Catch::Contains("is member 0 of group 'g'"));
+  pair.Join();
+  const auto first = pair.wire;
   CHECK_FALSE(first->closed.has_value());
   const ConnectionId old = pair.up;
   pair.Join();  // the same receiver, over a new connection
