@@ -144,7 +144,7 @@ void ReceiverApp::Impl::MakeGroup() {
   group_ = std::make_unique<CommitGroup>(options_.group, options_.receiver_id, decided, registry_,
                                          clock_, changed_);
   group_endpoint_ = std::make_unique<GroupEndpoint>(
-      GroupEndpoint::Identity{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
+      ReceiverName{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
       PeerTls{.credentials = credentials_, .server_name = ""}, *group_, clock_);
 }
 
@@ -184,7 +184,7 @@ Status ReceiverApp::Impl::StartEngineSide() {
 
 Status ReceiverApp::Impl::StartServers() {
   operations_ = std::make_unique<ReceiverOperations>(
-      ReceiverOperations::Names{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
+      ReceiverName{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
       ReceiverOperations::Parts{.lifecycle = lifecycle_,
                                 .subscription = *subscription_,
                                 .registry = registry_,

@@ -34,14 +34,14 @@ void AddMismatches(const TaskProgress& task, v1::OperationProgress& progress) {
 
 }  // namespace
 
-ReceiverOperations::ReceiverOperations(Names names, Parts parts)
-    : names_(std::move(names)), parts_(parts), started_(parts.clock.Now()) {}
+ReceiverOperations::ReceiverOperations(ReceiverName name, Parts parts)
+    : name_(std::move(name)), parts_(parts), started_(parts.clock.Now()) {}
 
 void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   const Lifecycle::State state = parts_.lifecycle.state();
   const WorkerStatus worker = parts_.worker.status();
   reply.set_daemon("dws-receiver");
-  reply.set_job_id(names_.job_id);
+  reply.set_job_id(name_.job_id);
   reply.set_ready(state.ready);
   reply.set_reason(state.ready ? worker.trouble : state.reason);
   reply.set_uptime_seconds(ToSeconds(parts_.clock.Now() - started_));
@@ -55,7 +55,7 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
       reply.set_drain(v1::DRAIN_STATE_DRAINED);
       break;
   }
-  FillReceiverStatus(names_.receiver_id, worker, parts_.subscription, parts_.registry,
+  FillReceiverStatus(name_.receiver_id, worker, parts_.subscription, parts_.registry,
                      *reply.mutable_receiver());
   if (parts_.group != nullptr) {
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());

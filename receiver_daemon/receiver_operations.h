@@ -9,6 +9,7 @@
 #include "common/service/lifecycle.h"
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/operator_desk.h"
+#include "receiver_daemon/receiver_name.h"
 #include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/worker.h"
 
@@ -17,10 +18,6 @@ namespace dws {
 // Lifecycle: all references outlive it. Threads: safe from any.
 class ReceiverOperations final : public AdminOperations {
  public:
-  struct Names {
-    std::string job_id;
-    std::string receiver_id;
-  };
   struct Parts {
     const Lifecycle& lifecycle;
     const Subscription& subscription;
@@ -31,7 +28,7 @@ class ReceiverOperations final : public AdminOperations {
     CommitGroup* group = nullptr;  // null: in none
   };
 
-  ReceiverOperations(Names names, Parts parts);
+  ReceiverOperations(ReceiverName name, Parts parts);
 
   void FillStatus(v1::StatusReply& reply) const override;
   // FAILED_PRECONDITION: no version to compare with. ABORTED: the engine attached anew meanwhile.
@@ -45,7 +42,7 @@ class ReceiverOperations final : public AdminOperations {
   // Until the task has ended or nobody listens.
   Status Follow(OperatorTask& task, const Sink& progress) const;
 
-  const Names names_;
+  const ReceiverName name_;
   const Parts parts_;
   const TimePoint started_;
 };

@@ -4,17 +4,13 @@
 
 namespace dws {
 
-GroupEndpoint::GroupEndpoint(const Identity& identity, const PeerTls& tls, CommitGroup& group,
+GroupEndpoint::GroupEndpoint(const ReceiverName& name, const PeerTls& tls, CommitGroup& group,
                              const Clock& clock)
     : group_(group) {
   if (group.leads()) {
-    service_ = std::make_unique<LeaderService>(
-        LeaderService::Identity{.job_id = identity.job_id, .receiver_id = identity.receiver_id},
-        group);
+    service_ = std::make_unique<LeaderService>(name, group);
   } else {
-    link_ = std::make_unique<LeaderLink>(
-        LeaderLink::Identity{.job_id = identity.job_id, .receiver_id = identity.receiver_id}, tls,
-        group, clock);
+    link_ = std::make_unique<LeaderLink>(name, tls, group, clock);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/group/leader_link.h"
 #include "receiver_daemon/group/leader_service.h"
+#include "receiver_daemon/receiver_name.h"
 
 namespace dws {
 
@@ -18,13 +19,8 @@ namespace dws {
 // service(). Threads: safe from any.
 class GroupEndpoint {
  public:
-  struct Identity {
-    std::string job_id;
-    std::string receiver_id;
-  };
-
   // `group` and `clock` outlive it.
-  GroupEndpoint(const Identity& identity, const PeerTls& tls, CommitGroup& group,
+  GroupEndpoint(const ReceiverName& name, const PeerTls& tls, CommitGroup& group,
                 const Clock& clock);
   ~GroupEndpoint();
 

@@ -9,8 +9,8 @@
 
 namespace dws {
 
-LeaderLink::LeaderLink(Identity identity, PeerTls tls, CommitGroup& group, const Clock& clock)
-    : identity_(std::move(identity)),
+LeaderLink::LeaderLink(ReceiverName name, PeerTls tls, CommitGroup& group, const Clock& clock)
+    : name_(std::move(name)),
       group_(group),
       channel_(group.place().leader_address, std::move(tls)),
       stream_(
@@ -28,10 +28,7 @@ LeaderLink::LeaderLink(Identity identity, PeerTls tls, CommitGroup& group, const
 v1::GroupUp LeaderLink::Hello() const {
   v1::GroupUp message;
   v1::GroupHello& hello = *message.mutable_hello();
-  hello.set_job_id(identity_.job_id);
-  hello.set_receiver_id(identity_.receiver_id);
-  hello.set_protocol_major(kProtocolMajor);
-  hello.set_protocol_minor(kProtocolMinor);
+  Introduce(name_, hello);
   hello.set_group_id(group_.place().group_id);
   hello.set_member_index(group_.place().index);
   hello.set_member_count(group_.place().member_count);
@@ -57,7 +54,7 @@ Status LeaderLink::OnWelcome(const GroupStream::CallPtr& call, const v1::GroupWe
         welcome.protocol_major(), welcome.protocol_minor(), kProtocolMajor, kProtocolMinor);
   }
   DWS_RETURN_IF_ERROR(channel_.CheckVerified(peer, "the leader"));
-  DWS_RETURN_IF_ERROR(CheckPeerRole(peer, identity_.job_id, Role::kReceive,
+  DWS_RETURN_IF_ERROR(CheckPeerRole(peer, name_.job_id, Role::kReceive,
                                     fmt::format("the leader at {}", channel_.address())));
   LogInfo("group_leader_connected",
           {{"address", channel_.address()},

@@ -10,6 +10,7 @@
 #include "proto/group.grpc.pb.h"
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/peer_channel.h"
+#include "receiver_daemon/receiver_name.h"
 #include "receiver_daemon/stream_link.h"
 
 namespace dws {
@@ -17,13 +18,8 @@ namespace dws {
 // Lifecycle: connects with its first Tick; Stop waits for the stream's end. Threads: safe from any.
 class LeaderLink {
  public:
-  struct Identity {
-    std::string job_id;
-    std::string receiver_id;
-  };
-
   // `group` and `clock` outlive it.
-  LeaderLink(Identity identity, PeerTls tls, CommitGroup& group, const Clock& clock);
+  LeaderLink(ReceiverName name, PeerTls tls, CommitGroup& group, const Clock& clock);
 
   // See StreamLink.
   void Tick() { stream_.Tick(); }
@@ -39,7 +35,7 @@ class LeaderLink {
                    const Peer& peer);
   void OnDone(const Status& reason, bool lost);
 
-  const Identity identity_;
+  const ReceiverName name_;
   CommitGroup& group_;
   PeerChannel channel_;
   // Of the reactions.

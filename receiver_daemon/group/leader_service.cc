@@ -52,9 +52,8 @@ Status CheckHello(const v1::GroupHello& hello, const std::string& job_id, const 
 class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::GroupDown>,
                            public MemberConnection {
  public:
-  static MemberStream* Start(LeaderService::Identity identity, CommitGroup& group, Peer peer) {
-    std::shared_ptr<MemberStream> stream(
-        new MemberStream(std::move(identity), group, std::move(peer)));
+  static MemberStream* Start(ReceiverName name, CommitGroup& group, Peer peer) {
+    std::shared_ptr<MemberStream> stream(new MemberStream(std::move(name), group, std::move(peer)));
     stream->self_ = stream;
     stream->StartRead(&stream->up_);
     return stream.get();
@@ -63,7 +62,7 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
   void Welcome() override {
     v1::GroupDown message;
     v1::GroupWelcome& welcome = *message.mutable_welcome();
-    welcome.set_receiver_id(identity_.receiver_id);
+    welcome.set_receiver_id(name_.receiver_id);
     welcome.set_protocol_major(kProtocolMajor);
     welcome.set_protocol_minor(kProtocolMinor);
     Queue(std::move(message));
@@ -113,8 +112,8 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
   }
 
  private:
-  MemberStream(LeaderService::Identity identity, CommitGroup& group, Peer peer)
-      : identity_(std::move(identity)), group_(group), peer_(std::move(peer)) {}
+  MemberStream(ReceiverName name, CommitGroup& group, Peer peer)
+      : name_(std::move(name)), group_(group), peer_(std::move(peer)) {}
 
   Status Hear(const v1::GroupUp& message) {
     if (connection_.has_value() == message.has_hello()) {
@@ -128,7 +127,7 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
   }
 
   Status HearHello(const v1::GroupHello& hello) {
-    DWS_RETURN_IF_ERROR(CheckHello(hello, identity_.job_id, group_.place()));
+    DWS_RETURN_IF_ERROR(CheckHello(hello, name_.job_id, group_.place()));
     DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                   fmt::format("receiver '{}'", hello.receiver_id())));
     index_ = hello.member_index();
@@ -174,7 +173,7 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
     }
   }
 
-  const LeaderService::Identity identity_;
+  const ReceiverName name_;
   CommitGroup& group_;
   const Peer peer_;
   std::shared_ptr<MemberStream> self_;  // until OnDone
@@ -195,7 +194,7 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
 
 grpc::ServerBidiReactor<v1::GroupUp, v1::GroupDown>* LeaderService::Join(
     grpc::CallbackServerContext* context) {
-  return MemberStream::Start(identity_, group_, PeerOf(context->auth_context().get()));
+  return MemberStream::Start(name_, group_, PeerOf(context->auth_context().get()));
 }
 
 }  // namespace dws

@@ -6,25 +6,20 @@
 
 #include "proto/group.grpc.pb.h"
 #include "receiver_daemon/group/commit_group.h"
+#include "receiver_daemon/receiver_name.h"
 
 namespace dws {
 
 class LeaderService final : public v1::GroupService::CallbackService {
  public:
-  struct Identity {
-    std::string job_id;
-    std::string receiver_id;
-  };
-
   // `group` outlives it.
-  LeaderService(Identity identity, CommitGroup& group)
-      : identity_(std::move(identity)), group_(group) {}
+  LeaderService(ReceiverName name, CommitGroup& group) : name_(std::move(name)), group_(group) {}
 
   grpc::ServerBidiReactor<v1::GroupUp, v1::GroupDown>* Join(
       grpc::CallbackServerContext* context) override;
 
  private:
-  const Identity identity_;
+  const ReceiverName name_;
   CommitGroup& group_;
 };
 

@@ -63,13 +63,13 @@ std::shared_ptr<const InlineObject> TakeInline(const SenderAnnouncement& announc
 
 }  // namespace
 
-SyncLink::SyncLink(SenderIndex index, const std::string& address, Identity identity, PeerTls tls,
+SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName name, PeerTls tls,
                    Subscription& subscription, const Clock& clock)
     : index_(index),
       address_(address),
-      identity_(std::move(identity)),
+      name_(std::move(name)),
       subscription_(subscription),
-      channel_(address, identity_.job_id, std::move(tls)),
+      channel_(address, name_.job_id, std::move(tls)),
       stream_(limits::kSyncQueueMax, clock,
               {.open =
                    [this](auto* context, auto* reactor) {
@@ -90,10 +90,7 @@ Fetcher SyncLink::fetcher(TrainerRank rank) {
 v1::SyncUp SyncLink::Hello() const {
   v1::SyncUp message;
   v1::Hello& hello = *message.mutable_hello();
-  hello.set_job_id(identity_.job_id);
-  hello.set_receiver_id(identity_.receiver_id);
-  hello.set_protocol_major(kProtocolMajor);
-  hello.set_protocol_minor(kProtocolMinor);
+  Introduce(name_, hello);
   if (const std::optional<VersionAt> live = subscription_.live(); live.has_value()) {
     *hello.mutable_stream() = ToProto(live->stream);
     hello.set_have_version(live->version.value());
@@ -133,8 +130,7 @@ Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool f
   switch (message.message_case()) {
     case v1::SyncDown::kWelcome: {
       DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.welcome().trainer_rank()));
-      DWS_ASSIGN_OR_RETURN(SenderWelcome welcome,
-                           ParseWelcome(message.welcome(), identity_.job_id));
+      DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message.welcome(), name_.job_id));
       KeepInline(nullptr);  // perhaps of another rank
       // A refusal keeps the connection: the sender's next trainer may be the right one.
       const Status status = subscription_.OnWelcome(index_, std::move(welcome));

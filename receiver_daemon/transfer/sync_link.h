@@ -11,6 +11,7 @@
 #include "common/base/mutex.h"
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/active_calls.h"
+#include "receiver_daemon/receiver_name.h"
 #include "receiver_daemon/stream_link.h"
 #include "receiver_daemon/transfer/fetch.h"
 #include "receiver_daemon/transfer/link_speed.h"
@@ -30,12 +31,7 @@ struct InlineObject {
 // Lifecycle: connects with its first Tick; Stop waits for the stream's end. Threads: safe from any.
 class SyncLink {
  public:
-  struct Identity {
-    std::string job_id;
-    std::string receiver_id;
-  };
-
-  SyncLink(SenderIndex index, const std::string& address, Identity identity, PeerTls tls,
+  SyncLink(SenderIndex index, const std::string& address, ReceiverName name, PeerTls tls,
            Subscription& subscription, const Clock& clock);
 
   // See StreamLink; drops transfers with a stream that is silent.
@@ -64,7 +60,7 @@ class SyncLink {
 
   const SenderIndex index_;
   const std::string address_;
-  const Identity identity_;
+  const ReceiverName name_;
   Subscription& subscription_;
   SenderChannel channel_;
   ActiveCalls calls_;

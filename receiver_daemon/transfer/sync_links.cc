@@ -25,8 +25,8 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
   for (uint32_t i = 0; i < options.addresses.size(); ++i) {
     links_.push_back(std::make_unique<SyncLink>(
         SenderIndex(i), options.addresses[i],
-        SyncLink::Identity{.job_id = options.job_id, .receiver_id = options.receiver_id},
-        options.tls, subscription, clock));
+        ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.tls,
+        subscription, clock));
   }
 }
 

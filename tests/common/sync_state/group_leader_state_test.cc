@@ -53,8 +53,10 @@ TEST_CASE("while a round is staged the engine runs with what all are known to ho
   group.Join(1, std::nullopt);  // its memory has been read, and not yet been compared
   CHECK(group.Phase() == 'S');
   group.Did();
-  group.Report(
-      1, {.seen = group.last_nonce, .held = group.round, .generation = kGeneration, .live = At(4)});
+  group.Up(
+      1,
+      GroupReport{
+          .seen = group.last_nonce, .held = group.round, .generation = kGeneration, .live = At(4)});
   CHECK(group.Phase() == 'S');
   CHECK(group.Did() == "RR");
   group.leader.OnPaused(GroupNonce(1), OkStatus());  // of a round that was given up

@@ -1,7 +1,6 @@
 // A leader of a commit group of two, and short ways to say what its members do.
 #pragma once
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
@@ -30,10 +29,6 @@ struct Group {
     connections[member] = ConnectionId(connections[member].value() + 10 + member);
     leader.OnConnect(MemberIndex(member), connections[member]);
     Take();
-  }
-  void Report(uint32_t member, GroupReport report) {
-    report.seen = std::max(report.seen, GroupNonce(0));
-    Up(member, report);
   }
   // Connected, its engine attached, memory at `live`.
   void Join(uint32_t member, std::optional<VersionAt> live) {
