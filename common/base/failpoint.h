@@ -21,8 +21,8 @@ namespace dws {
 
 // Every failpoint there is: one that is not listed does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
-// of commit groups.
-inline constexpr std::array<std::string_view, 40> kFailpoints = {
+// of commit groups, nccl_test.py at those of broadcasts.
+inline constexpr std::array<std::string_view, 42> kFailpoints = {
     "sender.register.after_record",
     "sender.publish.after_capture",
     "sender.publish.after_seal",
@@ -32,6 +32,7 @@ inline constexpr std::array<std::string_view, 40> kFailpoints = {
     "sender.fetch.after_chunk",
     "sender.full.after_frame",
     "sender.ack.after_commit",
+    "sender.broadcast.after_begin",
     "receiver.stream.after_record",
     "receiver.attach.after_digests",
     "receiver.prepare.after_fetch",
@@ -47,6 +48,7 @@ inline constexpr std::array<std::string_view, 40> kFailpoints = {
     "receiver.commit.after_ack",
     "receiver.verify.after_batch",
     "receiver.resync.after_batch",
+    "receiver.broadcast.after_begin",
     // Of a receiver in a commit group, as member and as leader.
     "group.stage.after_prepare",
     "group.stage.after_staged",

@@ -13,34 +13,6 @@ namespace {
 // Below this a contiguous piece is cheaper as scattered elements: a piece of its own has a header.
 constexpr uint64_t kPieceBytesMin = 64;
 
-Status CheckRuns(uint64_t region_bytes, uint64_t offset_bytes, const StridedRuns& runs,
-                 uint32_t element_bytes) {
-  if (element_bytes != 1 && element_bytes != 2 && element_bytes != 4 && element_bytes != 8) {
-    return InvalidArgumentError("expected elements of 1, 2, 4 or 8 bytes, found {}", element_bytes);
-  }
-  if (offset_bytes > region_bytes) {
-    return InvalidArgumentError("offset {} lies beyond the region of {} bytes", offset_bytes,
-                                region_bytes);
-  }
-  if (runs.run_count == 0 || runs.run_elements == 0) return OkStatus();
-  if (runs.run_count > 1 && runs.stride_elements < runs.run_elements) {
-    return InvalidArgumentError(
-        "{} runs of {} elements overlap at a stride of {}: elements that share memory cannot be "
-        "mapped",
-        runs.run_count, runs.run_elements, runs.stride_elements);
-  }
-  const auto extent =
-      static_cast<unsigned __int128>(runs.run_count - 1) * runs.stride_elements + runs.run_elements;
-  if (extent > (region_bytes - offset_bytes) / element_bytes) {
-    return InvalidArgumentError(
-        "{} runs of {} elements, {} apart, of {} bytes each, from offset {} on, reach beyond the "
-        "region of {} bytes",
-        runs.run_count, runs.run_elements, runs.stride_elements, element_bytes, offset_bytes,
-        region_bytes);
-  }
-  return OkStatus();
-}
-
 // Calls piece(offset_bytes, first_byte, size_bytes) for the contiguous pieces of elements [first,
 // first + count): `offset_bytes` from the segment's start, `first_byte` in slice order from
 // `first`.
@@ -96,6 +68,34 @@ class BlockStager {
 };
 
 }  // namespace
+
+Status CheckRuns(uint64_t region_bytes, uint64_t offset_bytes, const StridedRuns& runs,
+                 uint32_t element_bytes) {
+  if (element_bytes != 1 && element_bytes != 2 && element_bytes != 4 && element_bytes != 8) {
+    return InvalidArgumentError("expected elements of 1, 2, 4 or 8 bytes, found {}", element_bytes);
+  }
+  if (offset_bytes > region_bytes) {
+    return InvalidArgumentError("offset {} lies beyond the region of {} bytes", offset_bytes,
+                                region_bytes);
+  }
+  if (runs.run_count == 0 || runs.run_elements == 0) return OkStatus();
+  if (runs.run_count > 1 && runs.stride_elements < runs.run_elements) {
+    return InvalidArgumentError(
+        "{} runs of {} elements overlap at a stride of {}: elements that share memory cannot be "
+        "mapped",
+        runs.run_count, runs.run_elements, runs.stride_elements);
+  }
+  const auto extent =
+      static_cast<unsigned __int128>(runs.run_count - 1) * runs.stride_elements + runs.run_elements;
+  if (extent > (region_bytes - offset_bytes) / element_bytes) {
+    return InvalidArgumentError(
+        "{} runs of {} elements, {} apart, of {} bytes each, from offset {} on, reach beyond the "
+        "region of {} bytes",
+        runs.run_count, runs.run_elements, runs.stride_elements, element_bytes, offset_bytes,
+        region_bytes);
+  }
+  return OkStatus();
+}
 
 Result<ConstSegmentMap> ConstSegmentMap::Create(ByteSpan region, uint64_t offset_bytes,
                                                 const StridedRuns& runs, uint32_t element_bytes) {

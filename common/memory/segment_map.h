@@ -14,13 +14,17 @@
 
 namespace dws {
 
+// Whether the runs of a slice whose first element is at `offset_bytes` of a region lie in it.
+// INVALID_ARGUMENT: they reach beyond the region, overlap each other (run_count > 1 with
+// stride_elements < run_elements), or element_bytes is not 1, 2, 4 or 8.
+Status CheckRuns(uint64_t region_bytes, uint64_t offset_bytes, const StridedRuns& runs,
+                 uint32_t element_bytes);
+
 // A slice that is read. Copyable; does not own the memory.
 // Threads: safe from any, as far as the memory itself is.
 class ConstSegmentMap {
  public:
-  // The slice's first element is at `region[offset_bytes]`. INVALID_ARGUMENT: the runs reach beyond
-  // the region, overlap each other (run_count > 1 with stride_elements < run_elements), or
-  // element_bytes is not 1, 2, 4 or 8.
+  // The slice's first element is at `region[offset_bytes]`. INVALID_ARGUMENT: CheckRuns refuses it.
   static Result<ConstSegmentMap> Create(ByteSpan region, uint64_t offset_bytes,
                                         const StridedRuns& runs, uint32_t element_bytes);
 

@@ -30,8 +30,10 @@ inline constexpr size_t kIdBytesMax = 256;             // job ids, receiver ids,
 inline constexpr size_t kErrorBytesMax = 4096;         // of a NACK's or an RPC's message
 
 // Registrations.
-inline constexpr size_t kRegionsMax = 1024;
+inline constexpr size_t kRegionsMax = 16'384;
+inline constexpr size_t kCudaChunksMax = 65'536;       // of all regions of one registration
 inline constexpr size_t kDescriptorsPerMessage = 200;  // SCM_MAX_FD is 253
+inline constexpr size_t kDescriptorsMax = kRegionsMax + kCudaChunksMax;  // of one registration
 inline constexpr uint64_t kRegionBytesMax = uint64_t{1} << 42;
 inline constexpr size_t kViewsMax = 400'000;
 inline constexpr uint32_t kBucketsMax = 64;
@@ -51,6 +53,9 @@ inline constexpr size_t kRetainedVersionsMax = 1024;
 inline constexpr size_t kSealBacklogMax = 2;     // captured versions that wait to be sealed
 inline constexpr size_t kFullTransfersMax = 64;  // FetchFull streams at a time
 inline constexpr size_t kComposedCacheMax = 8;   // squashed objects kept for other receivers
+// Left to the trainer beside a copy of the snapshot on its GPU; where there is less, the snapshot
+// is page-locked memory of the host.
+inline constexpr uint64_t kGpuSpareBytes = uint64_t{8} << 30;
 
 inline constexpr uint64_t kWanAskedVersions = 16;  // class-split so long after the last who asked
 
@@ -70,6 +75,25 @@ inline constexpr uint64_t kFetchBytesPerSecondMin = uint64_t{1}
                                                     << 20;  // stretches a transfer's deadline
 
 inline constexpr uint64_t kInlineObjectBytesMax = 65'536;  // goes inside its announcement
+
+// Broadcasts.
+inline constexpr uint32_t kBroadcastMembersMax = 1024;  // of one epoch, the sender included
+inline constexpr size_t kBroadcastLinksMax = 16;  // epochs of several senders, of one receiver
+inline constexpr size_t kBroadcastQueueMax = 16;  // messages about them that wait, for each link
+inline constexpr uint32_t kBroadcastPieceBytes = uint32_t{8} << 20;
+inline constexpr uint64_t kBroadcastObjectBytesMax = uint64_t{4} << 30;
+inline constexpr size_t kBroadcastsKeptMax = 2;  // objects that came and were not yet asked for
+inline constexpr uint64_t kBroadcastBytesPerSecondMin = uint64_t{64}
+                                                        << 20;  // stretches its deadline
+inline constexpr std::chrono::seconds kBroadcastTimeoutDefault{5};
+inline constexpr std::chrono::seconds kBroadcastTimeoutMax{120};
+inline constexpr std::chrono::milliseconds kBroadcastLeaveGrace{1000};
+inline constexpr std::chrono::seconds kBroadcastRebuildInterval{5};  // for receivers that came
+inline constexpr std::chrono::milliseconds kBroadcastQuiet{500};     // before such a rebuild
+inline constexpr std::chrono::milliseconds kBroadcastBackoffMin{500};
+inline constexpr std::chrono::seconds kBroadcastBackoffMax{60};
+inline constexpr std::chrono::seconds kBroadcastExclusion{
+    60};  // of a receiver that cannot take part
 
 // Commit groups.
 inline constexpr size_t kGroupSlicesMax = 8'000'000;  // of all tensors: a bit each in a GroupShare

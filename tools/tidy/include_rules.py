@@ -16,6 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("common/transport", "common/service", "common/proto_convert"),
     ("sender_daemon", "receiver_daemon"),
     ("tools/bench", "tools/bazel", "tools/demo", "tools/dwsctl"),
+    ("tools/gpu_check",),
     ("tests",),
 )
 _LAYER = {component: number for number, names in enumerate(LAYERS) for component in names}
@@ -46,7 +47,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"catch2/", ("tests/",)),
     (r"CLI/", ("common/service/config/", "common/service/program/", "sender_daemon/", "receiver_daemon/",
                "tools/", "tests/")),
-    (r"cuda|cooperative_groups", ("common/memory/cuda/",)),
+    (r"cuda|cooperative_groups", ("common/memory/cuda/", "tests/common/memory/cuda/")),
     (r"curl/", ("tests/",)),
     (r"event2/", ("common/service/http/",)),
     (r"google/protobuf/", ("common/delta/manifest", "common/proto_convert/",

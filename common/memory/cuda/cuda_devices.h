@@ -1,0 +1,33 @@
+// The devices this process uses, opened when they are first needed: a daemon without GPU memory to
+// work on never loads the driver.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "common/base/bytes.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/memory/cuda/cuda_device.h"
+
+namespace dws::cuda {
+
+// Threads: safe from any.
+class CudaDevices {
+ public:
+  // `image` are the kernels (kernel_image.h), and outlive this.
+  explicit CudaDevices(ByteSpan image) : image_(image) {}
+
+  // Errors of CudaDriver::Load and CudaDevice::Open. UNIMPLEMENTED: this build has no kernels.
+  Result<CudaDevicePtr> Open(std::string_view uuid);
+
+ private:
+  const ByteSpan image_;
+  Mutex mutex_;
+  CudaDriverPtr driver_ GUARDED_BY(mutex_);
+  // By UUID. A device stays open: its context is dear to make.
+  std::map<std::string, CudaDevicePtr, std::less<>> devices_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws::cuda

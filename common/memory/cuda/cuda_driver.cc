@@ -1,0 +1,99 @@
+#include "common/memory/cuda/cuda_driver.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <utility>
+
+namespace dws::cuda {
+namespace {
+
+constexpr const char* kLibrary = "libcuda.so.1";
+constexpr int kDevicesMax = 256;
+
+struct Symbol {
+  const char* name;
+  void* member;  // a function pointer of DriverApi
+};
+
+Status LoadSymbols(void* library, DriverApi& api) {
+#define DWS_CUDA_SYMBOL(member, symbol, parameters) {#symbol, &api.member},
+  const Symbol symbols[] = {DWS_CUDA_DRIVER_FUNCTIONS(DWS_CUDA_SYMBOL)};
+#undef DWS_CUDA_SYMBOL
+  for (const Symbol& symbol : symbols) {
+    void* const function = ::dlsym(library, symbol.name);
+    if (function == nullptr) {
+      return UnavailableError(
+          "the CUDA driver ({}) has no function {}: install version 580 or later", kLibrary,
+          symbol.name);
+    }
+    // A function's address is stored like an object's: POSIX says so.
+    std::memcpy(symbol.member, &function, sizeof(function));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<CudaDriverPtr> CudaDriver::Load() {
+  // Never closed: the driver has threads and handlers of its own.
+  void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const reason = ::dlerror();
+    return UnavailableError(
+        "cannot load the CUDA driver ({}): install NVIDIA's driver; in a container, pass the GPUs "
+        "in (for Docker --gpus all)",
+        reason != nullptr ? reason : kLibrary);
+  }
+  const std::shared_ptr<CudaDriver> driver(new CudaDriver);
+  DWS_RETURN_IF_ERROR(LoadSymbols(library, driver->api_));
+  const Status initialised = driver->Check(driver->api_.init(0), "cuInit");
+  int count = 0;
+  if (initialised.ok()) {
+    DWS_RETURN_IF_ERROR(driver->Check(driver->api_.device_get_count(&count), "cuDeviceGetCount"));
+    DWS_RETURN_IF_ERROR(
+        driver->Check(driver->api_.driver_get_version(&driver->version_), "cuDriverGetVersion"));
+  }
+  if (!initialised.ok() || count < 1) {
+    return UnavailableError(
+        "the CUDA driver finds no device ({}): look at nvidia-smi and CUDA_VISIBLE_DEVICES; in a "
+        "container, pass the GPUs in",
+        initialised.ok() ? "it counts none" : Message(initialised));
+  }
+  return CudaDriverPtr(driver);
+}
+
+Result<std::vector<std::string>> CudaDriver::DeviceUuids() const {
+  int count = 0;
+  DWS_RETURN_IF_ERROR(Check(api_.device_get_count(&count), "cuDeviceGetCount"));
+  std::vector<std::string> uuids;
+  for (int ordinal = 0; ordinal < count && ordinal < kDevicesMax; ++ordinal) {
+    int device = 0;
+    DeviceUuid uuid = {};
+    DWS_RETURN_IF_ERROR(Check(api_.device_get(&device, ordinal), "cuDeviceGet"));
+    DWS_RETURN_IF_ERROR(Check(api_.device_get_uuid(&uuid, device), "cuDeviceGetUuid"));
+    std::string text = "GPU";
+    for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+      if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+      text += fmt::format("{:02x}", uuid.bytes[i]);
+    }
+    uuids.push_back(std::move(text));
+  }
+  return uuids;
+}
+
+Status CudaDriver::Check(DriverResult result, const char* what) const {
+  if (result == DriverResult::kSuccess) return OkStatus();
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (api_.get_error_name(result, &name) != DriverResult::kSuccess) name = nullptr;
+  if (api_.get_error_string(result, &text) != DriverResult::kSuccess) text = nullptr;
+  const std::string message =
+      fmt::format("{}: {} ({})", what,
+                  name != nullptr ? name : fmt::format("error {}", static_cast<int>(result)),
+                  text != nullptr ? text : "unknown to the driver");
+  return result == DriverResult::kOutOfMemory ? ResourceExhaustedError("{}", message)
+                                              : InternalError("{}", message);
+}
+
+}  // namespace dws::cuda

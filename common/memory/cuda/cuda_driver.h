@@ -1,0 +1,41 @@
+// The CUDA driver, loaded at run time: nothing of DWS links libcuda, so every program starts on
+// machines without it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/memory/cuda/driver_api.h"
+
+namespace dws::cuda {
+
+class CudaDriver;
+using CudaDriverPtr = std::shared_ptr<const CudaDriver>;
+
+// Lifecycle: loaded once by whoever makes devices; never unloaded (the driver does not support it).
+// Threads: safe from any.
+class CudaDriver {
+ public:
+  // Loads libcuda.so.1 and initialises it. UNAVAILABLE: there is none, it lacks a function (names
+  // it), or it finds no device; says what to install or to pass into the container.
+  static Result<CudaDriverPtr> Load();
+
+  const DriverApi& api() const { return api_; }
+  int version() const { return version_; }  // 13000 is 13.0
+
+  // The UUIDs of the devices this process sees, by ordinal.
+  Result<std::vector<std::string>> DeviceUuids() const;
+
+  // OK, or INTERNAL: "<what>: CUDA_ERROR_... (its text)". Out of memory is RESOURCE_EXHAUSTED.
+  Status Check(DriverResult result, const char* what) const;
+
+ private:
+  CudaDriver() = default;
+
+  DriverApi api_;
+  int version_ = 0;
+};
+
+}  // namespace dws::cuda

@@ -1,0 +1,127 @@
+// The streams of cuda_device.h.
+#include <algorithm>
+#include <utility>
+
+#include "common/base/bytes.h"
+#include "common/base/check.h"
+#include "common/memory/cuda/cuda_device.h"
+
+namespace dws::cuda {
+namespace {
+
+// As many as one multiprocessor holds at a time, at 2,048 threads: more would only wait.
+constexpr uint32_t kBlocksPerMultiprocessor = 2048 / kBlockThreads;
+
+}  // namespace
+
+Result<CudaStream> CudaDevice::CreateStream() const {
+  DWS_RETURN_IF_ERROR(Enter());
+  CudaStream stream;
+  stream.device_ = shared_from_this();
+  DWS_RETURN_IF_ERROR(
+      driver_->Check(driver_->api().stream_create(&stream.stream_, kStreamNonBlocking, 0),
+                     "cuStreamCreateWithPriority"));
+  DWS_RETURN_IF_ERROR(driver_->Check(
+      driver_->api().event_create(&stream.event_, kEventDisableTiming), "cuEventCreate"));
+  return stream;
+}
+
+CudaStream::CudaStream(CudaStream&& other) noexcept
+    : device_(std::move(other.device_)),
+      stream_(std::exchange(other.stream_, nullptr)),
+      event_(std::exchange(other.event_, nullptr)) {}
+
+CudaStream& CudaStream::operator=(CudaStream&& other) noexcept {
+  CudaStream taken(std::move(other));
+  std::swap(device_, taken.device_);
+  std::swap(stream_, taken.stream_);
+  std::swap(event_, taken.event_);
+  return *this;
+}
+
+CudaStream::~CudaStream() {
+  if (device_ == nullptr || !device_->Enter().ok()) return;
+  const DriverApi& api = device_->driver().api();
+  if (event_ != nullptr) (void)api.event_destroy(event_);
+  if (stream_ != nullptr) (void)api.stream_destroy(stream_);
+}
+
+Status CudaStream::CopyToDevice(uint64_t target, ByteSpan source) const {
+  DWS_CHECK(device_ != nullptr);
+  if (source.empty()) return OkStatus();
+  DWS_RETURN_IF_ERROR(device_->Enter());
+  const CudaDriver& driver = device_->driver();
+  return driver.Check(
+      driver.api().copy_to_device_async(target, source.data(), source.size(), stream_),
+      "cuMemcpyHtoDAsync");
+}
+
+Status CudaStream::CopyToHost(MutableByteSpan target, uint64_t source) const {
+  DWS_CHECK(device_ != nullptr);
+  if (target.empty()) return OkStatus();
+  DWS_RETURN_IF_ERROR(device_->Enter());
+  const CudaDriver& driver = device_->driver();
+  return driver.Check(
+      driver.api().copy_to_host_async(target.data(), source, target.size(), stream_),
+      "cuMemcpyDtoHAsync");
+}
+
+Status CudaStream::CopyOnDevice(uint64_t target, uint64_t source, uint64_t size_bytes) const {
+  DWS_CHECK(device_ != nullptr);
+  if (size_bytes == 0) return OkStatus();
+  DWS_RETURN_IF_ERROR(device_->Enter());
+  const CudaDriver& driver = device_->driver();
+  return driver.Check(driver.api().copy_on_device_async(target, source, size_bytes, stream_),
+                      "cuMemcpyDtoDAsync");
+}
+
+Status CudaStream::Zero(uint64_t target, uint64_t size_bytes) const {
+  DWS_CHECK(device_ != nullptr);
+  if (size_bytes == 0) return OkStatus();
+  DWS_RETURN_IF_ERROR(device_->Enter());
+  const CudaDriver& driver = device_->driver();
+  return driver.Check(driver.api().set_bytes_async(target, 0, size_bytes, stream_),
+                      "cuMemsetD8Async");
+}
+
+Status CudaStream::LaunchKernel(Kernel kernel, const void* args, uint64_t items) const {
+  DWS_CHECK(device_ != nullptr);
+  if (items == 0) return OkStatus();
+  DWS_RETURN_IF_ERROR(device_->Enter());
+  const CudaDriver& driver = device_->driver();
+  const auto number = static_cast<uint32_t>(kernel);
+  const auto blocks = static_cast<unsigned>(
+      std::min<uint64_t>(CeilDiv(items, kWarpsPerBlock),
+                         uint64_t{device_->multiprocessors_} * kBlocksPerMultiprocessor));
+  // The driver copies the struct before it returns, and does not write to it.
+  void* parameters[] = {const_cast<void*>(args)};
+  return Annotate(
+      driver.Check(driver.api().launch_kernel(device_->kernels_[number], blocks, 1, 1,
+                                              kBlockThreads, 1, 1, 0, stream_, parameters, nullptr),
+                   "cuLaunchKernel"),
+      kKernelNames[number]);
+}
+
+Status CudaStream::Record() const {
+  DWS_CHECK(device_ != nullptr);
+  DWS_RETURN_IF_ERROR(device_->Enter());
+  const CudaDriver& driver = device_->driver();
+  return driver.Check(driver.api().event_record(event_, stream_), "cuEventRecord");
+}
+
+Status CudaStream::WaitFor(const CudaStream& other) const {
+  DWS_CHECK(device_ != nullptr && other.device_ != nullptr);
+  DWS_RETURN_IF_ERROR(device_->Enter());
+  const CudaDriver& driver = device_->driver();
+  return driver.Check(driver.api().stream_wait_event(stream_, other.event_, 0),
+                      "cuStreamWaitEvent");
+}
+
+Status CudaStream::Synchronize() const {
+  DWS_CHECK(device_ != nullptr);
+  DWS_RETURN_IF_ERROR(device_->Enter());
+  const CudaDriver& driver = device_->driver();
+  return driver.Check(driver.api().stream_synchronize(stream_), "cuStreamSynchronize");
+}
+
+}  // namespace dws::cuda

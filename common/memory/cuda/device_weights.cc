@@ -1,0 +1,109 @@
+#include "common/memory/cuda/device_weights.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace dws::cuda {
+namespace {
+
+// Bytes of live memory that one piece of a digest reads: below half a millisecond of an A100.
+constexpr uint64_t kDigestBytesMax = uint64_t{512} << 20;
+// Blocks of a piece; their descriptions fit a lane.
+constexpr size_t kDigestBlocksMax = 65'536;
+static_assert(kDigestBlocksMax * sizeof(DigestBlock) <= WorkLane::kBytesMax);
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(CudaDevicePtr device,
+                                                             std::span<const Place> places,
+                                                             DutyCycle duty) {
+  DWS_CHECK(!places.empty() && duty.percent >= 1 && duty.percent <= 100);
+  std::unique_ptr<DeviceWeights> weights(new DeviceWeights(std::move(device), duty));
+  DWS_ASSIGN_OR_RETURN(weights->places_, weights->device_->Allocate(places.size_bytes()));
+  DWS_ASSIGN_OR_RETURN(weights->commit_, weights->device_->CreateStream());
+  for (WorkLane& lane : weights->lanes_) {
+    DWS_ASSIGN_OR_RETURN(lane, WorkLane::Create(*weights->device_));
+  }
+  DWS_RETURN_IF_ERROR(
+      weights->commit_.CopyToDevice(weights->places_.address(), std::as_bytes(places)));
+  DWS_RETURN_IF_ERROR(weights->commit_.Synchronize());
+  return weights;
+}
+
+Result<WorkLane*> DeviceWeights::NextLane() {
+  WorkLane& lane = lanes_[next_lane_];
+  next_lane_ = (next_lane_ + 1) % lanes_.size();
+  DWS_RETURN_IF_ERROR(lane.Begin());
+  return &lane;
+}
+
+Status DeviceWeights::Rest(const WorkLane& lane) const {
+  if (duty_.percent == 100) return OkStatus();
+  const auto began = std::chrono::steady_clock::now();
+  DWS_RETURN_IF_ERROR(lane.stream().Synchronize());
+  const auto busy = std::chrono::steady_clock::now() - began;
+  const auto until = began + busy * 100 / duty_.percent;
+  MutexLock lock(rest_mutex_);
+  for (auto now = began; now < until; now = std::chrono::steady_clock::now()) {
+    rested_.WaitFor(rest_mutex_, until - now);  // nobody wakes it
+  }
+  return OkStatus();
+}
+
+Result<std::vector<KernelDigest>> DeviceWeights::Digests(std::span<const DigestBlock> blocks,
+                                                         size_t result_count) {
+  std::vector<KernelDigest> digests(result_count);
+  if (blocks.empty()) return digests;
+  const uint64_t bytes = result_count * sizeof(KernelDigest);
+  DWS_ASSIGN_OR_RETURN(const CudaBuffer sums, device_->Allocate(bytes));
+  DWS_RETURN_IF_ERROR(commit_.Zero(sums.address(), bytes));
+  DWS_RETURN_IF_ERROR(commit_.Synchronize());
+  while (!blocks.empty()) {
+    size_t count = 0;
+    for (uint64_t read = 0; count < std::min(blocks.size(), kDigestBlocksMax); ++count) {
+      read += uint64_t{blocks[count].elements} * blocks[count].element_bytes;
+      if (count > 0 && read > kDigestBytesMax) break;
+    }
+    DWS_ASSIGN_OR_RETURN(WorkLane* const lane, NextLane());
+    const ByteSpan piece = std::as_bytes(blocks.first(count));
+    const WorkLane::Room room = lane->Put(piece.size());
+    std::memcpy(room.host.data(), piece.data(), piece.size());
+    DWS_RETURN_IF_ERROR(lane->Send());
+    const DigestArgs args{.blocks = room.address,
+                          .places = places_.address(),
+                          .digests = sums.address(),
+                          .block_count = static_cast<uint32_t>(count)};
+    DWS_RETURN_IF_ERROR(lane->stream().Launch(Kernel::kDigest, args, count));
+    DWS_RETURN_IF_ERROR(Rest(*lane));
+    blocks = blocks.subspan(count);
+  }
+  DWS_RETURN_IF_ERROR(Synchronize());
+  DWS_RETURN_IF_ERROR(
+      commit_.CopyToHost(std::as_writable_bytes(std::span(digests)), sums.address()));
+  DWS_RETURN_IF_ERROR(commit_.Synchronize());
+  return digests;
+}
+
+Status DeviceWeights::BeginCommit(uint64_t blocks, uint32_t block_count) {
+  if (block_count == 0) return OkStatus();
+  return commit_.Launch(
+      Kernel::kCommit,
+      CommitArgs{
+          .blocks = blocks, .places = places_.address(), .arena = 0, .block_count = block_count},
+      block_count);
+}
+
+Status DeviceWeights::Synchronize() {
+  Status first = commit_.is_open() ? commit_.Synchronize() : OkStatus();
+  for (const WorkLane& lane : lanes_) {
+    if (lane.stream().is_open()) first.Update(lane.stream().Synchronize());
+  }
+  return first;
+}
+
+}  // namespace dws::cuda

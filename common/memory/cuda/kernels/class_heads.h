@@ -1,0 +1,147 @@
+// What class-split (common/delta/FORMAT.md, mode 3) knows of the classes of one block: their ranks,
+// a window of each at a time, and the class of each magnitude. Lives in a warp's scratch memory:
+// ranks are read as the sweep over the block asks for them, so there are never more than 32 of a
+// class anywhere.
+#pragma once
+
+#include <cstdint>
+
+#include "common/memory/cuda/kernels/gap_stream.h"
+#include "common/memory/cuda/kernels/kernel_args.h"
+#include "common/memory/cuda/kernels/stage_task.h"
+
+namespace dws::cuda::kernels {
+
+inline constexpr uint32_t kClassesMax = 8;
+inline constexpr uint32_t kNoRank = 0xFFFFFFFF;
+
+// Of one warp; shared memory on the device. Its contents are made anew for each block.
+struct ClassScratch {
+  uint8_t class_of[256];  // by magnitude byte
+  uint16_t window[kClassesMax][Warp::kLanes];
+  GapStream ranks[kClassesMax];
+  uint32_t left[kClassesMax];  // ranks that no window has had yet
+  // Of one row, for lanes to reach each other's: ClassifiedRow (class_sweep.h) says what they are.
+  uint64_t below[Warp::kLanes];
+  uint32_t marks[Warp::kLanes];  // zeros in between
+};
+
+// The class table, shifted for one block. Uniform.
+struct BlockTable {
+  int32_t hot_below = 0;
+  int32_t hot_scale = 0;
+  uint32_t class_count = 1;
+};
+
+// The Rice parameter of a hot element.
+template <typename Bits>
+DWS_KERNEL uint32_t HotWidth(const BlockTable& table, uint32_t magnitude) {
+  constexpr int32_t kWidthMax = kElementBits<Bits> - 1 < 15 ? kElementBits<Bits> - 1 : 15;
+  const int32_t width = table.hot_scale - static_cast<int32_t>(magnitude);
+  return static_cast<uint32_t>(width < 0 ? 0 : width < kWidthMax ? width : kWidthMax);
+}
+
+// Shifts `coded` for the block and fills scratch.class_of. False: a number is out of reach.
+template <typename Bits>
+DWS_KERNEL bool OpenTable(const StageTask<Bits>& task, const KernelClassTable& coded,
+                          ClassScratch& scratch, BlockTable& table) {
+  constexpr int32_t kByteMax = sizeof(Bits) == 1 ? 0x7F : 0xFF;
+  const int32_t shift = static_cast<int32_t>(task.parameters >> 12) - 8;
+  const uint32_t count = coded.threshold_count;
+  if (!task.is_float || count >= kClassesMax) return false;
+  bool reachable = coded.hot_below <= kByteMax && coded.hot_scale <= kByteMax;
+  table = {coded.hot_below + shift, coded.hot_scale + shift, count + 1};
+  reachable = reachable && table.hot_below >= 0 && table.hot_below <= kByteMax;
+  reachable = reachable && table.hot_scale >= 0 && table.hot_scale <= kByteMax;
+  for (uint32_t i = 0; i < count; ++i) {
+    const int32_t moved = coded.thresholds[i] + shift;
+    reachable = reachable && coded.thresholds[i] <= kByteMax && moved >= 1 && moved <= kByteMax;
+  }
+  if (!reachable) return false;
+  task.warp.lanes([&](uint32_t lane) {
+    for (uint32_t byte = lane; byte < 256; byte += Warp::kLanes) {
+      uint32_t number = 0;
+      for (uint32_t i = 0; i < count; ++i) {
+        number += static_cast<int32_t>(byte) >= coded.thresholds[i] + shift ? 1 : 0;
+      }
+      scratch.class_of[byte] = static_cast<uint8_t>(number);
+    }
+  });
+  return true;
+}
+
+// Where the planes behind the heads begin, in bits.
+struct ClassPlanes {
+  uint32_t signs = 0;
+  uint32_t sizes = 0;     // of hot changes
+  uint32_t inverted = 0;  // a bit a class
+};
+
+// Reads the heads and lays the ranks of all classes open. False: damaged.
+template <typename Bits>
+DWS_KERNEL bool OpenClasses(const StageTask<Bits>& task, uint32_t class_count,
+                            ClassScratch& scratch, ClassPlanes& planes) {
+  const Warp& warp = task.warp;
+  const uint32_t count_bits = (task.parameters & 0xF) + 1;
+  const uint32_t head_bits = count_bits + 5;
+  const uint32_t heads_end = class_count * head_bits;
+  if (heads_end > task.payload.bits()) return false;
+  Vec<uint32_t> counts;
+  Vec<uint32_t> ks;
+  Vec<uint32_t> inverted;
+  Vec<uint32_t> bad;
+  Vec<uint32_t> remainder_bits;
+  warp.lanes([&](uint32_t lane) {
+    if (lane >= class_count) return;
+    const auto head = static_cast<uint32_t>(task.payload.Number(lane * head_bits, head_bits));
+    counts[lane] = head & static_cast<uint32_t>(LowBits(count_bits));
+    ks[lane] = head >> count_bits & 0xF;
+    inverted[lane] = head >> (count_bits + 4);
+    bad[lane] = counts[lane] > task.elements || (counts[lane] == 0 && ks[lane] != 0) ? 1 : 0;
+    remainder_bits[lane] = counts[lane] * ks[lane];
+  });
+  if (warp.Ballot(bad) != 0 || BitWidth(Union(warp, counts) | 1) != count_bits) return false;
+  planes.inverted = warp.Ballot(inverted);
+  const Vec<uint32_t> ends = RunningSum(warp, remainder_bits);
+  planes.signs = heads_end + warp.Broadcast(ends, Warp::kLanes - 1);
+  uint32_t quotients = planes.signs + task.nnz;
+  if (quotients > task.payload.bits()) return false;
+  for (uint32_t c = 0; c < class_count; ++c) {
+    const uint32_t begin = quotients;
+    quotients = SkipOnes(warp, task.payload, begin, warp.Broadcast(counts, c));
+    if (quotients == kCutOff) return false;
+    warp.lanes([&](uint32_t lane) {
+      if (lane != c) return;
+      scratch.ranks[c] = {heads_end + ends[lane] - remainder_bits[lane], begin, ks[lane], 0};
+      scratch.left[c] = counts[lane];
+    });
+  }
+  planes.sizes = quotients;
+  warp.Sync();
+  return true;
+}
+
+// Reads the next ranks of class `c` into its window; `size` is how many. False: damaged.
+template <typename Bits>
+DWS_KERNEL bool FillWindow(const StageTask<Bits>& task, uint32_t c, ClassScratch& scratch,
+                           uint32_t& size) {
+  const Warp& warp = task.warp;
+  warp.Sync();  // everybody is done with the window as it was
+  GapStream stream = scratch.ranks[c];
+  const uint32_t left = scratch.left[c];
+  size = left < Warp::kLanes ? left : Warp::kLanes;
+  if (size == 0) return true;
+  Vec<uint32_t> ranks;
+  if (!NextNumbers(warp, task.payload, size, task.elements, stream, ranks)) return false;
+  warp.Sync();  // everybody has read where the stream stood
+  warp.lanes([&](uint32_t lane) {
+    scratch.window[c][lane] = static_cast<uint16_t>(ranks[lane]);
+    if (lane != 0) return;
+    scratch.ranks[c] = stream;
+    scratch.left[c] = left - size;
+  });
+  warp.Sync();
+  return true;
+}
+
+}  // namespace dws::cuda::kernels

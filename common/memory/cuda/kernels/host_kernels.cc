@@ -1,0 +1,39 @@
+#include "common/memory/cuda/kernels/host_kernels.h"
+
+#include "common/memory/cuda/kernels/commit_blocks.h"
+#include "common/memory/cuda/kernels/diff_blocks.h"
+#include "common/memory/cuda/kernels/digest_blocks.h"
+#include "common/memory/cuda/kernels/gather_blocks.h"
+#include "common/memory/cuda/kernels/stage_blocks.h"
+#include "common/memory/cuda/kernels/warp.h"
+#include "common/memory/cuda/kernels/work_items.h"
+
+namespace dws::cuda {
+
+std::optional<Kernel> FindKernel(std::string_view name) {
+  for (uint32_t i = 0; i < kKernelCount; ++i) {
+    if (name == kKernelNames[i]) return static_cast<Kernel>(i);
+  }
+  return std::nullopt;
+}
+
+void RunOnHost(Kernel kernel, const void* args) {
+  const kernels::Warp warp;
+  const kernels::WarpShare all;
+  switch (kernel) {
+    case Kernel::kStage: {
+      kernels::ClassScratch scratch = {};
+      return kernels::StageBlocks(warp, *static_cast<const StageArgs*>(args), all, scratch);
+    }
+    case Kernel::kCommit:
+      return kernels::CommitBlocks(warp, *static_cast<const CommitArgs*>(args), all);
+    case Kernel::kDigest:
+      return kernels::DigestBlocks(warp, *static_cast<const DigestArgs*>(args), all);
+    case Kernel::kDiff:
+      return kernels::DiffBlocks(warp, *static_cast<const DiffArgs*>(args), all);
+    case Kernel::kGather:
+      return kernels::GatherBlocks(warp, *static_cast<const GatherArgs*>(args), all);
+  }
+}
+
+}  // namespace dws::cuda

@@ -1,0 +1,198 @@
+// What the kernels and their callers share: plain data, laid out alike on host and device.
+// Addresses are numbers in the unified address space, as the device sees them.
+//
+// Every kernel takes one struct by value, one-dimensional grids, and any grid size: its warps take
+// work items in turn until none is left. Results are sums and counts, so order does not matter.
+#pragma once
+
+#include <cstdint>
+
+namespace dws::cuda {
+
+// Threads of a block in every launch: kWarpsPerBlock warps.
+inline constexpr uint32_t kBlockThreads = 128;
+inline constexpr uint32_t kWarpLanes = 32;
+inline constexpr uint32_t kWarpsPerBlock = kBlockThreads / kWarpLanes;
+
+// Where one slice lies (StridedRuns, common/model/tensor_spec.h): element e of the slice is at
+// base + (e / run_elements * stride_elements + e % run_elements) * element bytes.
+struct Place {
+  uint64_t base = 0;
+  uint64_t run_elements = 0;  // at least 1
+  uint64_t stride_elements = 0;
+};
+
+// A type as the codec sees it.
+struct Element {
+  uint8_t bytes = 1;  // 1, 2, 4 or 8
+  uint8_t is_float = 0;
+};
+
+// FORMAT.md, class table: hot-below, hot-scale, thresholds.
+struct KernelClassTable {
+  uint8_t hot_below = 0;
+  uint8_t hot_scale = 0;
+  uint8_t threshold_count = 0;
+  uint8_t thresholds[7] = {};
+};
+
+// The two lanes of a digest.
+struct KernelDigest {
+  uint64_t lane0 = 0;
+  uint64_t lane1 = 0;
+};
+
+// dws_stage: decodes blocks against live memory into staged entries, and sums what they change in
+// the digest. Writes nothing to live memory. One warp a block.
+//
+// Staged entries of a block are at arena + staged. Sparse (modes 1, 2, 3): `nnz` positions inside
+// the block (u16, ascending), filled up to a multiple of 8 bytes, then `nnz` new values packed in
+// the element's bytes. Dense (modes 4, 5): the block's new values only. StagedBytes() says how many
+// bytes there must be at `staged`; it is a multiple of 8. What is there of a damaged block has no
+// meaning, and nothing beside it is written.
+struct StageBlock {
+  uint64_t payload = 0;        // offset in payloads; any
+  uint64_t staged = 0;         // offset in the arena; a multiple of 8
+  uint64_t first_element = 0;  // of the block in its slice
+  uint64_t first_word = 0;     // number of its first word in the tensor, for the digest
+  uint32_t payload_bytes = 0;
+  uint32_t elements = 0;  // of the block: 1 to 65,536
+  uint32_t nnz = 0;       // 1 to elements
+  uint32_t place = 0;     // in places
+  uint32_t table = 0;     // in tables; mode 3 only
+  uint32_t result = 0;    // in differences and failures
+  uint16_t parameters = 0;
+  uint8_t mode = 0;  // 1 to 5 (BlockMode); 6 is decompressed before, 0 has nothing to do
+  Element element;
+};
+
+struct StageArgs {
+  uint64_t blocks = 0;    // StageBlock[block_count]
+  uint64_t payloads = 0;  // bytes, from a multiple of 8 on; 16 behind the last payload may be read
+  uint64_t places = 0;    // Place[]
+  uint64_t tables = 0;    // KernelClassTable[]
+  uint64_t arena = 0;
+  uint64_t differences = 0;  // KernelDigest[]: after minus before is added to
+  uint64_t failures = 0;     // uint32_t[]: 1 is added for each block whose payload is damaged
+  // CommitBlock[block_count]: those of damaged blocks get 0 entries, so that a commit may follow
+  // before anybody has looked. 0: there are none.
+  uint64_t commits = 0;
+  uint32_t block_count = 0;
+};
+
+// Bytes at `staged` that a block needs.
+inline constexpr uint64_t StagedPositionsBytes(uint64_t nnz) { return (nnz * 2 + 7) / 8 * 8; }
+inline constexpr uint64_t StagedBytes(uint8_t mode, uint64_t nnz, uint64_t elements,
+                                      uint64_t element_bytes) {
+  const bool dense = mode == 4 || mode == 5;
+  return dense ? (elements * element_bytes + 7) / 8 * 8
+               : StagedPositionsBytes(nnz) + (nnz * element_bytes + 7) / 8 * 8;
+}
+
+// dws_commit: writes staged entries to live memory. One warp a block, or several.
+struct CommitBlock {
+  uint64_t staged = 0;
+  uint64_t first_element = 0;
+  uint32_t entries = 0;  // sparse: nnz; dense: elements of the block
+  uint32_t place = 0;
+  uint8_t element_bytes = 1;
+  uint8_t dense = 0;
+};
+
+struct CommitArgs {
+  uint64_t blocks = 0;  // CommitBlock[block_count]
+  uint64_t places = 0;
+  uint64_t arena = 0;
+  uint32_t block_count = 0;
+};
+
+// dws_digest: the digest of live blocks, added up by result.
+struct DigestBlock {
+  uint64_t first_element = 0;
+  uint64_t first_word = 0;
+  uint32_t elements = 0;
+  uint32_t place = 0;
+  uint32_t result = 0;
+  uint8_t element_bytes = 1;
+};
+
+struct DigestArgs {
+  uint64_t blocks = 0;  // DigestBlock[block_count]
+  uint64_t places = 0;
+  uint64_t digests = 0;  // KernelDigest[]: added to
+  uint32_t block_count = 0;
+};
+
+// dws_diff: compares live blocks with a snapshot (canonical bytes, on the device or in pinned host
+// memory) and lists what changed. Where `update` is not 0 the snapshot is brought to the live state
+// that was seen. Every byte of both is loaded once (a changed one of the snapshot is stored once):
+// changes, digest and snapshot agree even if the live bytes' owner writes meanwhile.
+//
+// How many changes a block has is known when it has been read, so each warp gathers them in a room
+// of its own first, of ListedBytes(dense_above, widest element) bytes, and then asks for its share
+// of the arena: `changes` positions (u16, ascending, filled up to a multiple of 8 bytes), then as
+// many old values, then new values (both packed, each filled up to a multiple of 8).
+//
+// A block that the arena has no room for, or that changes in more than `dense_above` of its
+// elements, is listed with `listed` 0: then nothing of it is updated, nothing counted in the
+// digest, `changes` is 0, and its caller copies it whole.
+struct DiffBlock {
+  uint64_t snapshot = 0;  // address of the block's bytes; a multiple of 8
+  uint64_t first_element = 0;
+  uint64_t first_word = 0;
+  uint32_t elements = 0;
+  uint32_t place = 0;
+  Element element;
+};
+
+struct DiffResult {
+  KernelDigest difference;
+  uint64_t at = 0;  // offset of its changes in the arena; a multiple of 8
+  uint32_t changes = 0;
+  uint32_t listed = 0;
+};
+
+struct DiffArgs {
+  uint64_t blocks = 0;   // DiffBlock[block_count]
+  uint64_t places = 0;   // Place[]
+  uint64_t results = 0;  // DiffResult[block_count]; all of it is written
+  uint64_t arena = 0;
+  uint64_t arena_bytes = 0;
+  // Address of a u64, zero at the start: bytes asked for. More than arena_bytes: some got none.
+  uint64_t arena_used = 0;
+  uint64_t rooms = 0;       // address of the warps' rooms
+  uint64_t room_bytes = 0;  // of each; a multiple of 8
+  uint32_t room_count = 0;  // at least 1: so many warps work, the others end at once
+  uint32_t block_count = 0;
+  uint32_t dense_above = 0;
+  uint32_t update = 0;
+};
+
+// Bytes of so many changes in the arena.
+inline constexpr uint64_t ListedBytes(uint64_t changes, uint64_t element_bytes) {
+  return StagedPositionsBytes(changes) + (changes * element_bytes + 7) / 8 * 16;
+}
+
+// dws_gather: copies live blocks, each to a place of its own, in slice order. One warp a block.
+struct GatherBlock {
+  uint64_t target = 0;  // a multiple of 8; whole words are written there, zeros behind the last
+                        // element
+  uint64_t first_element = 0;
+  uint32_t elements = 0;
+  uint32_t place = 0;
+  uint8_t element_bytes = 1;
+};
+
+struct GatherArgs {
+  uint64_t blocks = 0;  // GatherBlock[block_count]
+  uint64_t places = 0;
+  uint32_t block_count = 0;
+};
+
+// The kernels by number and name.
+enum class Kernel : uint8_t { kStage, kCommit, kDigest, kDiff, kGather };
+inline constexpr uint32_t kKernelCount = 5;
+inline constexpr const char* kKernelNames[kKernelCount] = {"dws_stage", "dws_commit", "dws_digest",
+                                                           "dws_diff", "dws_gather"};
+
+}  // namespace dws::cuda

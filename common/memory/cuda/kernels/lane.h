@@ -1,0 +1,118 @@
+// What one lane does by itself, on the device and on the host: bits, and memory by address.
+//
+// Global memory (a device's own, or mapped from the host) is reached by address, through the
+// functions here: an address that is no multiple of the size traps, here as there. A warp's scratch
+// memory is reached by reference.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define DWS_KERNEL __device__ __forceinline__
+#define DWS_INLINE __attribute__((always_inline))  // of a lambda that is too large by itself
+#define DWS_UNROLL _Pragma("unroll")
+#else
+#include <bit>
+#include <cstring>
+#define DWS_KERNEL inline
+#define DWS_INLINE
+#define DWS_UNROLL
+#endif
+
+namespace dws::cuda::kernels {
+
+// Two words that are loaded together.
+struct WordPair {
+  uint64_t low = 0;
+  uint64_t high = 0;
+};
+
+#if defined(__CUDACC__)
+
+inline constexpr uint32_t kLanesHere = 1;  // that one thread is
+
+DWS_KERNEL uint32_t PopCount(uint32_t bits) { return static_cast<uint32_t>(__popc(bits)); }
+DWS_KERNEL uint32_t PopCount(uint64_t bits) { return static_cast<uint32_t>(__popcll(bits)); }
+// Of bits that are not 0.
+DWS_KERNEL uint32_t LowestOne(uint32_t bits) { return static_cast<uint32_t>(__ffs(bits)) - 1; }
+DWS_KERNEL uint32_t HighestOne(uint32_t bits) { return 31 - static_cast<uint32_t>(__clz(bits)); }
+DWS_KERNEL uint32_t BitWidth(uint64_t bits) { return 64 - static_cast<uint32_t>(__clzll(bits)); }
+
+// What lies at an address. Told that it is global memory, the compiler need not ask at run time
+// what memory an address is of.
+template <typename T>
+DWS_KERNEL T* At(uint64_t address) {
+  return static_cast<T*>(__cvta_global_to_generic(address));
+}
+template <typename T>
+DWS_KERNEL T Load(uint64_t address) {
+  return *At<const T>(address);
+}
+template <>
+DWS_KERNEL WordPair Load<WordPair>(uint64_t address) {
+  const ulonglong2 pair = *At<const ulonglong2>(address);
+  return {pair.x, pair.y};
+}
+template <typename T>
+DWS_KERNEL void Store(uint64_t address, T value) {
+  *At<T>(address) = value;
+}
+// Asks for the line at an address that will be loaded, without waiting for it.
+DWS_KERNEL void Fetch(uint64_t address) {
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(address));
+}
+// Makes the compiler forget that it could load the word again.
+DWS_KERNEL void LoadedForGood(uint64_t& word) { asm volatile("" : "+l"(word)); }
+// Returns what was there.
+DWS_KERNEL uint64_t AtomicAdd(uint64_t address, uint64_t value) {
+  return atomicAdd(At<unsigned long long>(address), value);
+}
+DWS_KERNEL void AtomicAdd32(uint64_t address, uint32_t value) {
+  atomicAdd(At<unsigned int>(address), value);
+}
+// Of scratch memory, which other lanes may set bits of at the same time.
+DWS_KERNEL void SetBits(uint32_t& word, uint32_t bits) { atomicOr(&word, bits); }
+
+#else
+
+inline constexpr uint32_t kLanesHere = 32;
+
+inline uint32_t PopCount(uint32_t bits) { return static_cast<uint32_t>(std::popcount(bits)); }
+inline uint32_t PopCount(uint64_t bits) { return static_cast<uint32_t>(std::popcount(bits)); }
+inline uint32_t LowestOne(uint32_t bits) { return static_cast<uint32_t>(std::countr_zero(bits)); }
+inline uint32_t HighestOne(uint32_t bits) {
+  return static_cast<uint32_t>(std::bit_width(bits)) - 1;
+}
+inline uint32_t BitWidth(uint64_t bits) { return static_cast<uint32_t>(std::bit_width(bits)); }
+
+template <typename T>
+inline T* At(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+template <typename T>
+inline T Load(uint64_t address) {
+  if (address % sizeof(T) != 0) __builtin_trap();
+  T value;
+  std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof(T));
+  return value;
+}
+template <typename T>
+inline void Store(uint64_t address, T value) {
+  if (address % sizeof(T) != 0) __builtin_trap();
+  std::memcpy(reinterpret_cast<void*>(address), &value, sizeof(T));
+}
+inline void Fetch(uint64_t /*address*/) {}
+inline void LoadedForGood(uint64_t& word) { asm volatile("" : "+r"(word)); }
+inline uint64_t AtomicAdd(uint64_t address, uint64_t value) {
+  if (address % sizeof(value) != 0) __builtin_trap();
+  return __atomic_fetch_add(reinterpret_cast<uint64_t*>(address), value, __ATOMIC_RELAXED);
+}
+inline void AtomicAdd32(uint64_t address, uint32_t value) {
+  if (address % sizeof(value) != 0) __builtin_trap();
+  __atomic_fetch_add(reinterpret_cast<uint32_t*>(address), value, __ATOMIC_RELAXED);
+}
+inline void SetBits(uint32_t& word, uint32_t bits) { word |= bits; }
+
+#endif
+
+}  // namespace dws::cuda::kernels

@@ -1,0 +1,131 @@
+// Planes of bits inside one payload (common/delta/FORMAT.md, "Bits"): fixed-width numbers and unary
+// ones. What is read is arbitrary: readers never go more than 16 bytes beyond the payload.
+#pragma once
+
+#include <cstdint>
+
+#include "common/memory/cuda/kernels/collectives.h"
+#include "common/memory/cuda/kernels/warp.h"
+
+namespace dws::cuda::kernels {
+
+// Payloads are smaller than a frame: bit numbers, and sums of a few, fit 32 bits.
+inline constexpr uint32_t kPayloadBytesMax = 1U << 20;
+
+// Where a plane ends that is cut off.
+inline constexpr uint32_t kCutOff = 0xFFFFFFFF;
+
+// Uniform.
+class PayloadBits {
+ public:
+  // `size_bytes` at most kPayloadBytesMax.
+  DWS_KERNEL PayloadBits(uint64_t address, uint32_t size_bytes)
+      : words_(address / 8 * 8),
+        skew_(static_cast<uint32_t>(address % 8) * 8),
+        bits_(size_bytes * 8) {}
+
+  DWS_KERNEL uint32_t bits() const { return bits_; }
+
+  // 64 bits from bit `at` (at most bits()) on. Those behind the payload have no meaning.
+  DWS_KERNEL uint64_t Word(uint32_t at) const {
+    const uint32_t bit = at + skew_;
+    const uint64_t address = words_ + uint64_t{bit / 64} * 8;
+    const uint64_t low = Load<uint64_t>(address);
+    const uint32_t shift = bit % 64;
+    return shift == 0 ? low : low >> shift | Load<uint64_t>(address + 8) << (64 - shift);
+  }
+
+  // The number of `width` (at most 64) bits at bit `at`; its bits lie inside the payload.
+  DWS_KERNEL uint64_t Number(uint32_t at, uint32_t width) const {
+    return width == 0 ? 0 : Word(at) & LowBits(width);
+  }
+
+  // Whether a payload whose last plane ends at bit `end` has exactly the bytes for it, padded with
+  // zeros.
+  DWS_KERNEL bool EndsCleanly(uint32_t end) const {
+    if (end > bits_ || bits_ - end >= 8) return false;
+    return Number(end, bits_ - end) == 0;
+  }
+
+ private:
+  uint64_t words_;  // address of the aligned word with the first bit
+  uint32_t skew_;   // bits of that word before it
+  uint32_t bits_;
+};
+
+// The number of the n-th (from 0) one in `word`, which has more than n.
+DWS_KERNEL uint32_t SelectOne(uint64_t word, uint32_t n) {
+  uint32_t at = 0;
+  uint32_t half = static_cast<uint32_t>(word);
+  const uint32_t in_low = PopCount(half);
+  if (n >= in_low) {
+    n -= in_low;
+    half = static_cast<uint32_t>(word >> 32);
+    at = 32;
+  }
+  DWS_UNROLL
+  for (uint32_t width = 16; width != 0; width /= 2) {
+    const uint32_t ones = PopCount(half & ((1U << width) - 1));
+    if (n >= ones) {
+      n -= ones;
+      half >>= width;
+      at += width;
+    }
+  }
+  return at;
+}
+
+// Finds the first `count` (1 to 32) ones from bit `begin` on: ones[i] is the number of bits between
+// `begin` and the i-th. Returns the bit after the last; kCutOff when the payload has fewer, or
+// zeros in a number that nothing here means.
+DWS_KERNEL uint32_t NextOnes(const Warp& warp, const PayloadBits& payload, uint32_t begin,
+                             uint32_t count, Vec<uint32_t>& ones) {
+  constexpr uint32_t kBitsMax = 2 * 65'536;  // gaps of a whole block are fewer
+  uint32_t found = 0;
+  for (uint32_t base = 0; base < kBitsMax; base += 64) {
+    if (begin + base >= payload.bits()) return kCutOff;
+    // The same word for all lanes: 32 numbers rarely take more than two.
+    const uint64_t word = payload.Word(begin + base);
+    const uint32_t here = PopCount(word);
+    warp.lanes([&](uint32_t lane) {
+      if (lane >= found && lane < found + here) ones[lane] = base + SelectOne(word, lane - found);
+    });
+    found += here;
+    if (found >= count) {
+      const uint32_t end = begin + warp.Broadcast(ones, count - 1) + 1;
+      return end <= payload.bits() ? end : kCutOff;
+    }
+  }
+  return kCutOff;
+}
+
+// The bit after the first `count` ones from bit `begin` on; kCutOff when the payload has fewer.
+DWS_KERNEL uint32_t SkipOnes(const Warp& warp, const PayloadBits& payload, uint32_t begin,
+                             uint32_t count) {
+  if (count == 0) return begin;
+  for (; begin < payload.bits(); begin += Warp::kLanes * 64) {
+    Vec<uint64_t> words;
+    Vec<uint32_t> ones;
+    warp.lanes([&](uint32_t lane) {
+      const uint32_t at = begin + lane * 64;
+      if (at >= payload.bits()) return;
+      words[lane] = payload.Word(at) & LowBits(payload.bits() - at);
+      ones[lane] = PopCount(words[lane]);
+    });
+    const Vec<uint32_t> sums = RunningSum(warp, ones);
+    const uint32_t all = warp.Broadcast(sums, Warp::kLanes - 1);
+    if (all < count) {
+      count -= all;
+      continue;
+    }
+    Vec<uint32_t> reached;
+    warp.lanes([&](uint32_t lane) { reached[lane] = sums[lane] >= count ? 1 : 0; });
+    const uint32_t last = LowestOne(warp.Ballot(reached));
+    const uint32_t before = warp.Broadcast(sums, last) - warp.Broadcast(ones, last);
+    const uint64_t word = warp.Broadcast(words, last);
+    return begin + last * 64 + SelectOne(word, count - 1 - before) + 1;
+  }
+  return kCutOff;
+}
+
+}  // namespace dws::cuda::kernels

@@ -1,0 +1,60 @@
+// How memory of another process is handed over: what crosses the socket, before anything is mapped.
+//
+// A region is host memory (a memfd, by its descriptor) or memory of one CUDA device: the whole
+// allocation that tensors lie in, as chunks side by side in the order of their addresses. Views say
+// where in a region they lie, so each allocation is imported once, however many tensors it holds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dws {
+
+// One allocation of a CUDA device, or one physical chunk of a mapped range.
+struct CudaChunkHandle {
+  enum class Kind : uint8_t {
+    kLegacyIpc,    // of a cudaMalloc: cuIpcGetMemHandle; `bytes` has 64
+    kDescriptor,   // a VMM allocation: its POSIX descriptor is passed
+    kFabric,       // a VMM allocation: CUmemFabricHandle; `bytes` has 64
+    kPoolPointer,  // of an explicit pool: CUmemPoolPtrExportData; `bytes` has 64
+  };
+  Kind kind = Kind::kLegacyIpc;
+  uint64_t size_bytes = 0;  // of the whole allocation
+  std::string bytes;
+  // kPoolPointer: the pool's descriptor is passed with this chunk; false: it is the pool of the
+  // pool chunk before.
+  bool opens_pool = false;
+
+  size_t descriptor_count() const {
+    return kind == Kind::kDescriptor || (kind == Kind::kPoolPointer && opens_pool) ? 1 : 0;
+  }
+};
+
+struct CudaRegionHandle {
+  std::string device_uuid;  // "GPU-" and 32 hexadecimal digits in five groups, as nvidia-smi shows
+  std::vector<CudaChunkHandle> chunks;
+};
+
+struct RegionHandle {
+  uint64_t size_bytes = 0;               // for CUDA the sum of its chunks
+  std::optional<CudaRegionHandle> cuda;  // none: a memfd, whose descriptor is passed
+
+  // How many descriptors are passed for it, in the order of its chunks.
+  size_t descriptor_count() const {
+    if (!cuda.has_value()) return 1;
+    size_t count = 0;
+    for (const CudaChunkHandle& chunk : cuda->chunks) count += chunk.descriptor_count();
+    return count;
+  }
+};
+
+inline size_t DescriptorCount(const std::vector<RegionHandle>& regions) {
+  size_t count = 0;
+  for (const RegionHandle& region : regions) count += region.descriptor_count();
+  return count;
+}
+
+}  // namespace dws

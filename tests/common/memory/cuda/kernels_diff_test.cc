@@ -1,0 +1,212 @@
+// The diff and digest kernels against the codec for the host.
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "common/delta/diff.h"
+#include "common/delta/element.h"
+#include "common/model/digest.h"
+#include "tests/common/memory/cuda/live_slice.h"
+
+namespace dws::cuda {
+namespace {
+
+using samples::Bytes;
+using samples::Random;
+
+// One block of a slice that is now `after` and was `before`.
+struct DiffCase {
+  DType dtype = DType::kBF16;
+  Bytes before;
+  Bytes after;
+  uint64_t first_word = 0;
+};
+
+// A launch of dws_diff over blocks in random layouts.
+struct DiffLaunch {
+  DiffLaunch(KernelRunner& its_runner, Random& random, const std::vector<DiffCase>& cases)
+      : runner(its_runner) {
+    for (const DiffCase& each : cases) {
+      const uint32_t element_bytes = ElementBytes(each.dtype);
+      const uint32_t elements = static_cast<uint32_t>(each.after.size() / element_bytes);
+      lives.emplace_back(runner, each.after, element_bytes, RandomLayout(random, elements));
+      places.push_back(lives.back().place());
+      blocks.push_back({.snapshot = runner.Put(each.before),
+                        .first_element = 0,
+                        .first_word = each.first_word,
+                        .elements = elements,
+                        .place = static_cast<uint32_t>(places.size() - 1),
+                        .element = {static_cast<uint8_t>(element_bytes), 0}});
+    }
+  }
+
+  std::vector<DiffResult> Run(uint64_t arena_bytes, uint32_t dense_above, uint32_t update) {
+    args = {.blocks = runner.PutItems(blocks),
+            .places = runner.PutItems(places),
+            .results = runner.Allocate(blocks.size() * sizeof(DiffResult)),
+            .arena = runner.Allocate(arena_bytes),
+            .arena_bytes = arena_bytes,
+            .arena_used = runner.PutItems(std::vector<uint64_t>(1)),
+            .room_bytes = ListedBytes(dense_above, 8),
+            .room_count = 3,
+            .block_count = static_cast<uint32_t>(blocks.size()),
+            .dense_above = dense_above,
+            .update = update};
+    args.rooms = runner.Allocate(args.room_bytes * args.room_count);
+    runner.Launch(Kernel::kDiff, args, blocks.size());
+    return runner.ReadItems<DiffResult>(args.results, blocks.size());
+  }
+
+  Bytes Snapshot(size_t i) const {
+    return runner.ReadBytes(blocks[i].snapshot,
+                            uint64_t{blocks[i].elements} * blocks[i].element.bytes);
+  }
+
+  KernelRunner& runner;
+  std::vector<LiveSlice> lives;
+  std::vector<Place> places;
+  std::vector<cuda::DiffBlock> blocks;
+  DiffArgs args;
+};
+
+// What the arena has to hold of a block, in the order of kernel_args.h.
+Bytes ListOf(const DiffCase& each, const BlockChanges& changes) {
+  const uint32_t element_bytes = ElementBytes(each.dtype);
+  const uint64_t values_bytes = CeilDiv(changes.size() * element_bytes, 8) * 8;
+  Bytes list(ListedBytes(changes.size(), element_bytes));
+  std::memcpy(list.data(), changes.positions.data(), changes.size() * 2);
+  std::byte* at = list.data() + StagedPositionsBytes(changes.size());
+  for (const Bytes* state : {&each.before, &each.after}) {
+    for (size_t i = 0; i < changes.size(); ++i) {
+      std::memcpy(at + i * element_bytes,
+                  state->data() + size_t{changes.positions[i]} * element_bytes, element_bytes);
+    }
+    at += values_bytes;
+  }
+  return list;
+}
+
+// Returns whether the block was listed; if so it is as it has to be.
+bool CheckListed(const DiffLaunch& launch, size_t i, const DiffCase& each, const DiffResult& result,
+                 bool updated) {
+  BlockChanges changes;
+  const Digest difference =
+      dws::DiffBlock(each.dtype, each.before, each.after, each.first_word, changes);
+  INFO(ToString(each.dtype) << ", " << changes.size() << " changes");
+  if (result.listed == 0) {
+    REQUIRE(result.changes == 0);
+    REQUIRE((result.difference.lane0 | result.difference.lane1) == 0);
+    REQUIRE(launch.Snapshot(i) == each.before);
+    return false;
+  }
+  REQUIRE(result.changes == changes.size());
+  CHECK(result.difference.lane0 == difference.lane0);
+  REQUIRE(result.difference.lane1 == difference.lane1);
+  const Bytes list = ListOf(each, changes);
+  REQUIRE(launch.runner.ReadBytes(launch.args.arena + result.at, list.size()) == list);
+  REQUIRE(launch.Snapshot(i) == (updated ? each.after : each.before));
+  REQUIRE(launch.lives[i].SurroundingsIntact());
+  REQUIRE(launch.lives[i].Read() == each.after);
+  return true;
+}
+
+std::vector<DiffCase> RandomCases(Random& random) {
+  std::vector<DiffCase> cases;
+  for (const DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kI64}) {
+    for (const uint32_t elements : {1U, 3U, 100U, 4097U, 65'536U}) {
+      for (const double density : {0.0, 0.001, 0.02, 0.6}) {
+        const Bytes before = samples::RandomBytes(random, size_t{elements} * ElementBytes(dtype));
+        cases.push_back({dtype, before, samples::Nudge(random, dtype, before, density, 20),
+                         random.Below(uint64_t{1} << 40)});
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+TEST_CASE("diff: changes, digests and snapshots are those of the codec", "[cuda]") {
+  Random random(samples::TestSeed());
+  const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
+  for (const uint32_t update : {0U, 1U}) {
+    runner->Clear();
+    const std::vector<DiffCase> cases = RandomCases(random);
+    DiffLaunch launch(*runner, random, cases);
+    const std::vector<DiffResult> results = launch.Run(16 << 20, 65'536, update);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      REQUIRE(CheckListed(launch, i, cases[i], results[i], update != 0));
+    }
+  }
+}
+
+TEST_CASE("diff: a block that changes in too many elements is left as it is", "[cuda]") {
+  Random random(samples::TestSeed());
+  const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
+  const std::vector<DiffCase> cases = RandomCases(random);
+  for (const uint32_t dense_above : {0U, 1U, 700U}) {
+    runner->Clear();
+    DiffLaunch launch(*runner, random, cases);
+    const std::vector<DiffResult> results = launch.Run(16 << 20, dense_above, 1);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      BlockChanges changes;
+      dws::DiffBlock(cases[i].dtype, cases[i].before, cases[i].after, 0, changes);
+      REQUIRE(CheckListed(launch, i, cases[i], results[i], true) ==
+              (changes.size() <= dense_above));
+    }
+  }
+}
+
+TEST_CASE("diff: blocks that the arena has no room for are left as they are", "[cuda]") {
+  Random random(samples::TestSeed());
+  const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
+  const std::vector<DiffCase> cases = RandomCases(random);
+  for (const uint64_t arena_bytes : {uint64_t{0}, uint64_t{8}, uint64_t{5000}, uint64_t{1} << 18}) {
+    runner->Clear();
+    DiffLaunch launch(*runner, random, cases);
+    const std::vector<DiffResult> results = launch.Run(arena_bytes, 65'536, 1);
+    size_t listed = 0;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      listed += CheckListed(launch, i, cases[i], results[i], true) ? 1 : 0;
+    }
+    REQUIRE(listed < cases.size());
+    REQUIRE(launch.runner.ReadItems<uint64_t>(launch.args.arena_used, 1)[0] > arena_bytes);
+  }
+}
+
+TEST_CASE("digests of live blocks, in any layout, add up by result", "[cuda]") {
+  Random random(samples::TestSeed());
+  const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
+  std::vector<LiveSlice> lives;
+  std::vector<Place> places;
+  std::vector<DigestBlock> blocks;
+  std::vector<Digest> expected(4);
+  for (int i = 0; i < 200; ++i) {
+    const uint32_t element_bytes = 1U << random.Below(4);
+    const uint64_t in_front = random.Chance(0.5) ? 0 : random.Below(5000);
+    const uint32_t elements =
+        static_cast<uint32_t>(1 + random.Below(random.Chance(0.1) ? 65'536 : 2000));
+    const Bytes slice = samples::RandomBytes(random, (in_front + elements) * element_bytes);
+    lives.emplace_back(*runner, slice, element_bytes, RandomLayout(random, in_front + elements));
+    places.push_back(lives.back().place());
+    blocks.push_back({.first_element = in_front,
+                      .first_word = random.Below(uint64_t{1} << 40),
+                      .elements = elements,
+                      .place = static_cast<uint32_t>(places.size() - 1),
+                      .result = static_cast<uint32_t>(random.Below(expected.size())),
+                      .element_bytes = static_cast<uint8_t>(element_bytes)});
+    expected[blocks.back().result] +=
+        DigestBytes(ByteSpan(slice).subspan(in_front * element_bytes), blocks.back().first_word);
+  }
+  const DigestArgs args{.blocks = runner->PutItems(blocks),
+                        .places = runner->PutItems(places),
+                        .digests = runner->PutItems(std::vector<KernelDigest>(expected.size())),
+                        .block_count = static_cast<uint32_t>(blocks.size())};
+  runner->Launch(Kernel::kDigest, args, blocks.size());
+  const auto digests = runner->ReadItems<KernelDigest>(args.digests, expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CHECK(digests[i].lane0 == expected[i].lane0);
+    CHECK(digests[i].lane1 == expected[i].lane1);
+  }
+}
+
+}  // namespace dws::cuda

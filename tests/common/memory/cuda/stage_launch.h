@@ -1,0 +1,37 @@
+// One launch of dws_stage in tests: encoded blocks against live memory, the results beside what the
+// codec for the host makes of the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/delta/block.h"
+#include "common/model/class_table.h"
+#include "common/model/tensor_spec.h"
+#include "tests/common/delta/samples.h"
+#include "tests/common/memory/cuda/kernel_runner.h"
+#include "tests/common/memory/cuda/live_slice.h"
+
+namespace dws::cuda {
+
+// A block of a slice, encoded against `before`.
+struct StageCase {
+  std::string name;
+  DType dtype = DType::kBF16;
+  samples::Bytes before;
+  EncodedBlock block;
+  ClassTable table;
+  SliceLayout layout;
+  uint64_t elements_in_front = 0;  // of the block in its slice
+  uint64_t first_word = 0;
+};
+
+// Stages all of `cases` in one launch, and checks for each: what the host's decoder accepts is
+// staged as it would apply it, with the difference of digests that DiffBlock finds; what it refuses
+// is counted as a failure; nothing is written beside the blocks' rooms, nor to live memory. Commits
+// what was staged of the sound ones then, and checks live memory. Returns how many were sound.
+size_t CheckStaging(KernelRunner& runner, const std::vector<StageCase>& cases,
+                    samples::Random& random);
+
+}  // namespace dws::cuda

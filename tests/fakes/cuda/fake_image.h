@@ -1,0 +1,12 @@
+// What KernelImage() of test builds holds, and the fake driver takes for a module: the kernels that
+// the host runs. The fake takes fat binaries too, and runs the host's kernels for them.
+#pragma once
+
+#include <cstdint>
+
+namespace dws::cuda {
+
+inline constexpr uint64_t kHostImageMagic = 0x314b'5453'4f48'5744;  // "DWHOSTK1"
+inline constexpr uint32_t kFatBinaryMagic = 0xba55'ed50;
+
+}  // namespace dws::cuda

@@ -1,0 +1,185 @@
+// A fake CUDA driver: libcuda.so.1 for machines without a GPU. What it holds, and what every
+// function of it begins with.
+//
+// Memory of a device is a memfd, mapped at its device address: other processes map the same.
+// Streams do nothing until somebody waits for them, so a forgotten wait shows. Kernels are the
+// host's. Its callers' mistakes get the errors that the driver gives.
+//
+// Environment: DWS_FAKE_CUDA_DEVICES (how many the machine has; 2), DWS_FAKE_CUDA_MEMORY (bytes of
+// each; 8 GiB), DWS_FAKE_CUDA_FABRIC=1 (fabric handles work), DWS_FAKE_CUDA_GUARD=1 (the host
+// cannot touch memory of a device, as it cannot on a real one), DWS_FAKE_CUDA_FAIL
+// ("symbol:n[:error]", with commas between: the nth call fails, counted from 1); and
+// CUDA_VISIBLE_DEVICES.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/unique_fd.h"
+#include "common/memory/cuda/kernels/kernel_args.h"
+#include "tests/fakes/cuda/fake_functions.h"
+
+namespace dws::cuda {
+
+inline constexpr uint64_t kGranularity = uint64_t{2} << 20;  // of VMM chunks
+inline constexpr int kFakeVersion = 13000;
+
+struct FakePool {
+  int device = 0;  // its number in the machine
+  int handle_types = 0;
+  int pid = 0;  // of its owner
+  uint64_t id = 0;
+  UniqueFd fd;  // stands for the pool in other processes
+};
+
+struct FakeDevice {
+  int number = 0;  // in the machine; the ordinal is its place in State::devices
+  DeviceUuid uuid = {};
+  uint64_t capacity = 0;
+  uint64_t used = 0;
+  int context_references = 0;
+  FakePool default_pool;
+};
+
+// One physical chunk of VMM.
+struct FakeChunk {
+  UniqueFd fd;
+  uint64_t size = 0;
+  int device = 0;
+  int handle_types = 0;
+  int references = 0;  // handles and mappings
+  bool imported = false;
+};
+
+// A mapped range of device memory.
+struct FakeMemory {
+  enum class Kind { kAllocated, kIpc, kPooled, kImportedPooled, kChunk };
+  Kind kind = Kind::kAllocated;
+  uint64_t base = 0;
+  uint64_t size = 0;
+  int device = 0;  // number in the machine
+  int handle_types = 0;
+  uint64_t id = 0;
+  UniqueFd fd;
+  uint64_t inode = 0;
+  const FakePool* pool = nullptr;
+  uint64_t chunk = 0;
+  bool accessible = true;
+  int opens = 1;
+};
+
+struct FakeStream {
+  FakeDevice* device = nullptr;
+  std::deque<std::function<DriverResult()>> waiting;
+  uint64_t asked = 0;
+  uint64_t done = 0;
+  DriverResult error = DriverResult::kSuccess;
+
+  void Push(std::function<DriverResult()> work);
+  void RunUpTo(uint64_t number);
+};
+
+struct FakeEvent {
+  std::shared_ptr<FakeStream> stream;
+  uint64_t number = 0;
+  double seconds = 0;
+};
+
+struct FakeModule {
+  FakeDevice* device = nullptr;
+};
+
+struct FakeFunction {
+  FakeModule* module = nullptr;
+  Kernel kernel = Kernel::kStage;
+};
+
+// What crosses processes in the 64 bytes of a handle.
+struct WireHandle {
+  uint32_t magic = 0;
+  int32_t pid = 0;
+  int32_t fd = 0;
+  int32_t device = 0;
+  uint64_t size = 0;
+  uint64_t inode = 0;
+  uint64_t pool = 0;
+  int32_t handle_types = 0;
+  int32_t unused[5] = {};
+};
+static_assert(sizeof(WireHandle) == kDriverHandleBytes);
+
+// Everything. Guarded by `mutex`, which every exported function holds.
+struct State {
+  Mutex mutex;
+  bool initialised = false;
+  std::vector<std::unique_ptr<FakeDevice>> devices;
+  std::map<uint64_t, FakeMemory> memories;    // by base
+  std::map<uint64_t, uint64_t> host;          // pinned or registered: size by address
+  std::map<uint64_t, uint64_t> owned_host;    // those of `host` that are ours
+  std::map<uint64_t, uint64_t> reservations;  // size by address
+  std::map<uint64_t, FakeChunk> chunks;
+  std::map<const void*, std::unique_ptr<FakePool>> pools;
+  std::map<const void*, std::shared_ptr<FakeStream>> streams;
+  std::map<const void*, std::shared_ptr<FakeEvent>> events;
+  std::map<const void*, std::unique_ptr<FakeModule>> modules;
+  std::map<const void*, FakeFunction> functions;
+  std::map<std::string, int> calls;
+  uint64_t next_id = 1;
+  int access_depth = 0;  // of Access
+
+  FakeDevice* DeviceOfNumber(int number);
+  int OrdinalOf(int number);
+  FakeMemory* Find(uint64_t address);
+  // Whether all of [address, address + size) is mapped and accessible device memory.
+  bool Accessible(uint64_t address, uint64_t size);
+  bool InHost(uint64_t address, uint64_t size);
+  void RunAll();
+};
+
+State& TheState();
+FakeDevice* CurrentDevice();
+void SetCurrentDevice(FakeDevice* device);
+std::string Variable(const char* name, const char* otherwise);
+
+// What every exported function begins with: the lock, the injected failure, initialisation, and a
+// current context when it needs one.
+class Call {
+ public:
+  enum class Needs { kNothing, kInit, kContext };
+  Call(const char* symbol, Needs needs);
+  DriverResult result() const { return result_; }
+
+ private:
+  MutexLock lock_;
+  DriverResult result_ = DriverResult::kSuccess;
+};
+#define FAKE_CUDA_CALL(needs)                    \
+  const Call call(__func__, Call::Needs::needs); \
+  if (call.result() != DriverResult::kSuccess) return call.result()
+
+// A memfd of device memory that says in its name what it is.
+UniqueFd MakeMemory(const char* what, uint64_t size, int device, int handle_types, uint64_t id);
+// The numbers in the name of such a descriptor: device, handle types, pid, id. False: it is no
+// `what`.
+bool ReadName(int fd, const char* what, int (&numbers)[4]);
+uint64_t InodeOf(int fd);
+// Maps it somewhere, or at `at`; 0: no address space.
+uint64_t MapMemory(int fd, uint64_t size, uint64_t at, bool accessible);
+bool Guarded();
+// Opens what another process exported; not valid when that is gone.
+UniqueFd OpenWire(const WireHandle& handle);
+
+// While one lives, the host may touch memory of the devices, DWS_FAKE_CUDA_GUARD or not.
+class Access {
+ public:
+  Access();
+  ~Access();
+};
+
+}  // namespace dws::cuda

@@ -1,0 +1,274 @@
+// The fake driver: streams, events, copies, launches. Work waits in its stream until somebody waits
+// for it, as late as the driver may do it.
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "common/memory/cuda/kernels/host_kernels.h"
+#include "tests/fakes/cuda/fake_state.h"
+
+namespace dws::cuda {
+namespace {
+
+// Addresses are pointers of this process, here.
+void* At(uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT
+
+std::shared_ptr<FakeStream> FindStream(void* handle) {
+  State& state = TheState();
+  if (handle == nullptr) {  // the default stream of the device: nothing of it waits
+    auto stream = std::make_shared<FakeStream>();
+    stream->device = CurrentDevice();
+    return stream;
+  }
+  const auto found = state.streams.find(handle);
+  return found == state.streams.end() ? nullptr : found->second;
+}
+
+// Adds work to a stream of the current context. The default stream waits for the others, and is
+// waited for.
+DriverResult Enqueue(void* handle, std::function<DriverResult()> work) {
+  const std::shared_ptr<FakeStream> stream = FindStream(handle);
+  if (stream == nullptr || stream->device != CurrentDevice()) return DriverResult::kInvalidHandle;
+  stream->Push(std::move(work));
+  if (handle != nullptr) return DriverResult::kSuccess;
+  TheState().RunAll();
+  stream->RunUpTo(stream->asked);
+  return stream->error;
+}
+
+// Device memory of any kind, or memory of the host that the device may read.
+bool Reachable(uint64_t address, uint64_t size) {
+  return TheState().Accessible(address, size) || TheState().InHost(address, size);
+}
+
+DriverResult Copy(uint64_t target, uint64_t source, size_t size) {
+  const Access access;
+  std::memmove(At(target), At(source), size);
+  return DriverResult::kSuccess;
+}
+
+// Memory of the host that is not page-locked is read or written before the call returns.
+DriverResult CopyHost(uint64_t target, uint64_t source, size_t size, uint64_t host, void* stream) {
+  const DriverResult asked = Enqueue(stream, [=] { return Copy(target, source, size); });
+  if (asked != DriverResult::kSuccess || TheState().InHost(host, size)) return asked;
+  const std::shared_ptr<FakeStream> found = FindStream(stream);
+  found->RunUpTo(found->asked);
+  return DriverResult::kSuccess;
+}
+
+// A copy of a kernel's struct: the driver takes it at the launch.
+struct Arguments {
+  alignas(16) std::array<std::byte, 256> bytes = {};
+};
+constexpr size_t kArgumentBytes[kKernelCount] = {sizeof(StageArgs), sizeof(CommitArgs),
+                                                 sizeof(DigestArgs), sizeof(DiffArgs),
+                                                 sizeof(GatherArgs)};
+static_assert(sizeof(StageArgs) <= sizeof(Arguments) && sizeof(DiffArgs) <= sizeof(Arguments));
+
+// The kernels' tables are arrays of structs with 8-byte fields; the first field is the blocks'.
+DriverResult CheckArguments(const Arguments& arguments) {
+  uint64_t blocks = 0;
+  std::memcpy(&blocks, arguments.bytes.data(), sizeof(blocks));
+  if (blocks % 8 != 0) return DriverResult::kMisalignedAddress;
+  return Reachable(blocks, 1) ? DriverResult::kSuccess : DriverResult::kIllegalAddress;
+}
+
+}  // namespace
+
+void FakeStream::Push(std::function<DriverResult()> work) {
+  waiting.push_back(std::move(work));
+  ++asked;
+}
+
+void FakeStream::RunUpTo(uint64_t number) {
+  while (done < number && !waiting.empty()) {
+    const std::function<DriverResult()> work = std::move(waiting.front());
+    waiting.pop_front();
+    ++done;
+    if (error == DriverResult::kSuccess) error = work();  // nothing works after an error
+  }
+}
+
+DriverResult cuStreamCreateWithPriority(void** stream, unsigned flags, int /*priority*/) {
+  FAKE_CUDA_CALL(kContext);
+  if ((flags & ~kStreamNonBlocking) != 0) return DriverResult::kInvalidValue;
+  auto made = std::make_shared<FakeStream>();
+  made->device = CurrentDevice();
+  *stream = made.get();
+  TheState().streams[*stream] = std::move(made);
+  return DriverResult::kSuccess;
+}
+
+DriverResult cuStreamDestroy_v2(void* stream) {
+  FAKE_CUDA_CALL(kContext);
+  const std::shared_ptr<FakeStream> found = FindStream(stream);
+  if (found == nullptr || stream == nullptr) return DriverResult::kInvalidHandle;
+  found->RunUpTo(found->asked);
+  TheState().streams.erase(stream);
+  return DriverResult::kSuccess;
+}
+
+DriverResult cuStreamSynchronize(void* stream) {
+  if (stream == nullptr) return cuCtxSynchronize();
+  FAKE_CUDA_CALL(kContext);
+  const std::shared_ptr<FakeStream> found = FindStream(stream);
+  if (found == nullptr) return DriverResult::kInvalidHandle;
+  found->RunUpTo(found->asked);
+  return found->error;
+}
+
+// Whoever asks again and again gets there: each time a piece of the work is done.
+DriverResult cuStreamQuery(void* stream) {
+  FAKE_CUDA_CALL(kContext);
+  const std::shared_ptr<FakeStream> found = FindStream(stream);
+  if (found == nullptr) return DriverResult::kInvalidHandle;
+  if (found->done == found->asked) return found->error;
+  found->RunUpTo(found->done + 1);
+  return DriverResult::kNotReady;
+}
+
+DriverResult cuCtxSynchronize() {
+  FAKE_CUDA_CALL(kContext);
+  for (const auto& [handle, stream] : TheState().streams) {
+    stream->RunUpTo(stream->asked);
+    if (stream->error != DriverResult::kSuccess) return stream->error;
+  }
+  return DriverResult::kSuccess;
+}
+
+DriverResult cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
+  FAKE_CUDA_CALL(kContext);
+  const auto found = TheState().events.find(event);
+  if (found == TheState().events.end()) return DriverResult::kInvalidHandle;
+  if (flags != 0) return DriverResult::kInvalidValue;
+  const FakeEvent& waited = *found->second;
+  if (waited.stream == nullptr) return DriverResult::kSuccess;  // never recorded
+  return Enqueue(stream, [other = waited.stream, number = waited.number] {
+    other->RunUpTo(number);
+    return DriverResult::kSuccess;
+  });
+}
+
+DriverResult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  FAKE_CUDA_CALL(kContext);
+  *least = 0;
+  *greatest = -5;
+  return DriverResult::kSuccess;
+}
+
+DriverResult cuEventCreate(void** event, unsigned flags) {
+  FAKE_CUDA_CALL(kContext);
+  if ((flags & ~(kEventDisableTiming | 1U)) != 0) return DriverResult::kInvalidValue;
+  auto made = std::make_shared<FakeEvent>();
+  *event = made.get();
+  TheState().events[*event] = std::move(made);
+  return DriverResult::kSuccess;
+}
+
+DriverResult cuEventDestroy_v2(void* event) {
+  FAKE_CUDA_CALL(kContext);
+  return TheState().events.erase(event) == 1 ? DriverResult::kSuccess
+                                             : DriverResult::kInvalidHandle;
+}
+
+DriverResult cuEventRecord(void* event, void* stream) {
+  FAKE_CUDA_CALL(kContext);
+  const auto found = TheState().events.find(event);
+  if (found == TheState().events.end()) return DriverResult::kInvalidHandle;
+  const DriverResult asked = Enqueue(stream, [recorded = found->second] {
+    recorded->seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return DriverResult::kSuccess;
+  });
+  if (asked != DriverResult::kSuccess) return asked;
+  found->second->stream = FindStream(stream);
+  found->second->number = found->second->stream->asked;
+  return DriverResult::kSuccess;
+}
+
+DriverResult cuEventSynchronize(void* event) {
+  FAKE_CUDA_CALL(kContext);
+  const auto found = TheState().events.find(event);
+  if (found == TheState().events.end()) return DriverResult::kInvalidHandle;
+  const FakeEvent& waited = *found->second;
+  if (waited.stream == nullptr) return DriverResult::kSuccess;
+  waited.stream->RunUpTo(waited.number);
+  return waited.stream->error;
+}
+
+DriverResult cuEventElapsedTime(float* milliseconds, void* begin, void* end) {
+  FAKE_CUDA_CALL(kContext);
+  const auto& events = TheState().events;
+  const auto first = events.find(begin);
+  const auto last = events.find(end);
+  if (first == events.end() || last == events.end()) return DriverResult::kInvalidHandle;
+  if (first->second->seconds == 0 || last->second->seconds == 0) return DriverResult::kNotReady;
+  *milliseconds = static_cast<float>((last->second->seconds - first->second->seconds) * 1000);
+  return DriverResult::kSuccess;
+}
+
+DriverResult cuMemcpyHtoDAsync_v2(uint64_t target, const void* source, size_t size, void* stream) {
+  FAKE_CUDA_CALL(kContext);
+  const auto from = reinterpret_cast<uint64_t>(source);
+  if (!Reachable(target, size)) return DriverResult::kInvalidValue;
+  return CopyHost(target, from, size, from, stream);
+}
+
+DriverResult cuMemcpyDtoHAsync_v2(void* target, uint64_t source, size_t size, void* stream) {
+  FAKE_CUDA_CALL(kContext);
+  const auto to = reinterpret_cast<uint64_t>(target);
+  if (!Reachable(source, size)) return DriverResult::kInvalidValue;
+  return CopyHost(to, source, size, to, stream);
+}
+
+DriverResult cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t size, void* stream) {
+  FAKE_CUDA_CALL(kContext);
+  if (!Reachable(target, size) || !Reachable(source, size)) return DriverResult::kInvalidValue;
+  return Enqueue(stream, [=] { return Copy(target, source, size); });
+}
+
+DriverResult cuMemcpyHtoD_v2(uint64_t target, const void* source, size_t size) {
+  return cuMemcpyHtoDAsync_v2(target, source, size, nullptr);
+}
+
+DriverResult cuMemcpyDtoH_v2(void* target, uint64_t source, size_t size) {
+  return cuMemcpyDtoHAsync_v2(target, source, size, nullptr);
+}
+
+DriverResult cuMemsetD8Async(uint64_t target, unsigned char value, size_t count, void* stream) {
+  FAKE_CUDA_CALL(kContext);
+  if (!Reachable(target, count)) return DriverResult::kInvalidValue;
+  return Enqueue(stream, [=] {
+    const Access access;
+    std::memset(At(target), value, count);
+    return DriverResult::kSuccess;
+  });
+}
+
+DriverResult cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                            unsigned block_x, unsigned block_y, unsigned block_z,
+                            unsigned /*shared_bytes*/, void* stream, void** parameters,
+                            void** extra) {
+  FAKE_CUDA_CALL(kContext);
+  const auto found = TheState().functions.find(function);
+  if (found == TheState().functions.end() || found->second.module->device != CurrentDevice()) {
+    return DriverResult::kInvalidHandle;
+  }
+  if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x != kBlockThreads || block_y != 1 ||
+      block_z != 1 || parameters == nullptr || extra != nullptr) {
+    return DriverResult::kInvalidValue;
+  }
+  const Kernel kernel = found->second.kernel;
+  Arguments arguments;
+  std::memcpy(arguments.bytes.data(), parameters[0], kArgumentBytes[static_cast<size_t>(kernel)]);
+  return Enqueue(stream, [arguments, kernel] {
+    const DriverResult checked = CheckArguments(arguments);
+    if (checked != DriverResult::kSuccess) return checked;
+    const Access access;
+    RunOnHost(kernel, arguments.bytes.data());
+    return DriverResult::kSuccess;
+  });
+}
+
+}  // namespace dws::cuda

@@ -1,0 +1,17 @@
+#!/bin/bash
+# Builds what --config=cuda changes and runs its tests, where the CUDA toolkit is: tools/test_cuda.sh
+#
+# No GPU is needed: the kernels are compiled and carried, our declarations held against <cuda.h>, and
+# the programs of such a build start and commit over host memory without a driver. The arguments go to
+# tools/test.sh, and the last line is its. Without a toolkit one line says that nothing was tried.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+home="${CUDA_HOME:-/usr/local/cuda}"
+if [[ ! -x "$home/bin/nvcc" ]]; then
+  echo "test_cuda.sh: SKIPPED, --config=cuda was not built: there is no $home/bin/nvcc (CUDA toolkit 13)"
+  exit 0
+fi
+
+tools/bazel.sh build --config=cuda //sender_daemon:dws-sender //receiver_daemon:dws-receiver
+exec tools/test.sh --config=cuda "$@" //tests:cuda_build
