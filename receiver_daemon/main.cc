@@ -2,6 +2,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/memory/cuda/kernel_image.h"
 #include "common/service/program/daemon_program.h"
 #include "common/service/program/daemon_status_line.h"
 #include "receiver_daemon/receiver_app.h"
@@ -17,6 +18,7 @@ DaemonProgram MakeReceiver() {
           .declare = [options](CLI::App& app) { AddReceiverFlags(app, *options); },
           .finish = [options](Config& config) { FinishReceiverFlags(config, *options); },
           .start = [options]() -> Result<RunningDaemon> {
+            options->gpu_kernels = cuda::KernelImage();
             DWS_ASSIGN_OR_RETURN(std::shared_ptr<ReceiverApp> app, ReceiverApp::Start(*options));
             return RunningDaemon{
                 .stop = [app](std::chrono::milliseconds grace) { app->Stop(grace); },

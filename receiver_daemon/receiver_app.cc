@@ -1,6 +1,7 @@
 #include "receiver_daemon/receiver_app.h"
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -25,6 +26,7 @@
 #include "receiver_daemon/operator_desk.h"
 #include "receiver_daemon/receiver_metrics.h"
 #include "receiver_daemon/receiver_operations.h"
+#include "receiver_daemon/transfer/broadcast_metrics.h"
 #include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/transfer/sync_links.h"
 #include "receiver_daemon/worker.h"
@@ -48,7 +50,9 @@ class ReceiverApp::Impl {
       : options_(options),
         metrics_(options.job_id, options.receiver_id),
         pool_(options.threads),
-        registry_(FirstGeneration(), changed_, grouped() ? Coverage::kShare : Coverage::kWhole) {}
+        devices_(options.gpu_kernels),
+        registry_(FirstGeneration(), changed_, grouped() ? Coverage::kShare : Coverage::kWhole,
+                  &devices_) {}
   ~Impl() { Stop(limits::kShutdownGrace); }
 
   Status Start();
@@ -77,6 +81,7 @@ class ReceiverApp::Impl {
   ThreadPool pool_;
   Lifecycle lifecycle_;
   ChangeSignal changed_;
+  cuda::CudaDevices devices_;
   EngineRegistry registry_;
   std::shared_ptr<Credentials> credentials_;  // null: plain
   AllowedUsers allowed_users_;
@@ -84,6 +89,7 @@ class ReceiverApp::Impl {
   Pulse worker_pulse_;  // of the worker; its transfers wait
   std::unique_ptr<ReceiverLedger> ledger_;
   std::unique_ptr<Subscription> subscription_;
+  std::optional<nccl::BroadcastChannel::Parts> broadcasts_;  // none: takes part in none
   std::unique_ptr<SyncLinks> links_;
   std::unique_ptr<CommitGroup> group_;  // null: the engine is this receiver's alone
   std::unique_ptr<GroupEndpoint> group_endpoint_;
@@ -110,6 +116,7 @@ Status ReceiverApp::Impl::Start() {
   DWS_ASSIGN_OR_RETURN(ledger_, OpenReceiverLedger(file_system_, options_.state_dir));
   subscription_ =
       std::make_unique<Subscription>(options_.senders, ledger_->state().stream(), changed_);
+  broadcasts_ = OpenBroadcasts(options_.broadcasts, clock_);
   links_ = std::make_unique<SyncLinks>(
       SyncLinks::Options{
           .addresses = options_.senders,
@@ -117,7 +124,9 @@ Status ReceiverApp::Impl::Start() {
           .receiver_id = options_.receiver_id,
           .tls = {.credentials = credentials_, .server_name = options_.tls_server_name},
           .profile = options_.profile,
-          .pulse = &worker_pulse_},
+          .pulse = &worker_pulse_,
+          .broadcasts = broadcasts_.has_value() ? &*broadcasts_ : nullptr,
+          .broadcast_bytes_max = options_.staging_bytes},
       *subscription_, clock_);
   if (grouped()) MakeGroup();
   DWS_RETURN_IF_ERROR(StartEngineSide());
@@ -176,7 +185,8 @@ Status ReceiverApp::Impl::StartEngineSide() {
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,
                                   .staging_bytes_max = options_.staging_bytes},
                       .pause_timeout = limits::kPauseDeadline,
-                      .scrub_bytes_per_second = options_.scrub_bytes_per_second});
+                      .scrub_bytes_per_second = options_.scrub_bytes_per_second,
+                      .cuda = {.duty = {.percent = options_.gpu_duty_percent}}});
   engine_service_ =
       std::make_unique<EngineServiceImpl>(*desk_, registry_, handles_->path(), clock_);
   return OkStatus();
@@ -191,12 +201,14 @@ Status ReceiverApp::Impl::StartServers() {
                                 .worker = *worker_,
                                 .desk = operator_desk_,
                                 .clock = clock_,
-                                .group = group_.get()});
+                                .group = group_.get(),
+                                .broadcasts = broadcasts_.has_value() ? links_.get() : nullptr});
   metrics_.Show({.worker = *worker_,
                  .subscription = *subscription_,
                  .registry = registry_,
                  .clock = clock_,
                  .group = group_.get()});
+  AddBroadcastMetrics(metrics_.registry(), *links_);
   AddServiceMetrics(
       metrics_.registry(),
       {.lifecycle = &lifecycle_,

@@ -80,6 +80,10 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option("--gpu-duty", options.gpu_duty_percent,
+                 "Percent of a GPU's time that staging and verification may take beside the engine")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
   AddProfileFlag(
       app, options.profile,
       "Deltas to ask for: the smallest (wan), small and cheap to apply (fast), nothing dense to "
@@ -93,6 +97,17 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
                  "Name in the senders' certificates, where it is not the host that is dialled")
       ->type_name("NAME");
   AddGroupFlags(app, options.group);
+  app.add_option_function<std::string>(
+         "--nccl",
+         [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
+         "Take versions from senders' NCCL broadcasts where libnccl and a GPU are (auto), or not "
+         "(off)")
+      ->check(CLI::IsMember({"off", "auto"}).description(""))
+      ->type_name("off|auto")
+      ->default_str("off");
+  app.add_option("--gpu", options.broadcasts.gpu,
+                 "The device for broadcasts, by UUID or number (default: the only one)")
+      ->type_name("GPU");
 }
 
 void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {

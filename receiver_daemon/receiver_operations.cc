@@ -60,6 +60,13 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   if (parts_.group != nullptr) {
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
   }
+  if (parts_.broadcasts != nullptr) {
+    const BroadcastMember::View totals = parts_.broadcasts->BroadcastTotals();
+    v1::BroadcastStatus& broadcast = *reply.mutable_receiver()->mutable_broadcast();
+    broadcast.set_members(static_cast<uint32_t>(totals.epoch));
+    broadcast.set_broadcasts(totals.received);
+    broadcast.set_failed(totals.failed);
+  }
 }
 
 Status ReceiverOperations::Follow(OperatorTask& task, const Sink& progress) const {

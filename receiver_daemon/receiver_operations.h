@@ -11,6 +11,7 @@
 #include "receiver_daemon/operator_desk.h"
 #include "receiver_daemon/receiver_name.h"
 #include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/transfer/sync_links.h"
 #include "receiver_daemon/worker.h"
 
 namespace dws {
@@ -25,7 +26,8 @@ class ReceiverOperations final : public AdminOperations {
     const Worker& worker;
     OperatorDesk& desk;
     const Clock& clock;
-    CommitGroup* group = nullptr;  // null: in none
+    CommitGroup* group = nullptr;           // null: in none
+    const SyncLinks* broadcasts = nullptr;  // null: takes part in none
   };
 
   ReceiverOperations(ReceiverName name, Parts parts);

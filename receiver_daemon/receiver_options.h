@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/model/delta_profile.h"
 #include "common/model/limits.h"
 #include "common/service/security/tls_files.h"
+#include "common/transport/nccl/broadcast_parts.h"
 #include "receiver_daemon/group/group_place.h"
 
 namespace dws {
@@ -31,6 +33,9 @@ struct ReceiverOptions {
   std::string tls_server_name;  // expected in senders' certificates; empty: the host dialled
   std::vector<std::string> allow_users;  // names or uids (unix_socket.h)
   GroupPlace group;
+  BroadcastOptions broadcasts;
+  uint32_t gpu_duty_percent = 100;  // of a GPU's time, for work beside the engine's
+  ByteSpan gpu_kernels;             // kernel_image.h; empty: engines in host memory only
 };
 
 // INVALID_ARGUMENT: an option, by its flag.

@@ -125,6 +125,7 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
     engine.set_generating(rank.lease == EngineLease::State::kRunning);
     engine.set_generation(rank.generation.value());
     engine.set_client(rank.client);
+    for (const std::string& memory : rank.memory) engine.add_memory(memory);
   }
 }
 

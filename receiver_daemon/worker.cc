@@ -15,6 +15,7 @@ Worker::Worker(Parts parts, Options options)
       staging_bytes_max_(options.prepare.staging_bytes_max),
       verify_batch_bytes_(options.verify_batch_bytes),
       pause_timeout_(options.pause_timeout),
+      cuda_(options.cuda),
       preparer_(parts_.senders, parts_.pool, parts_.clock, std::move(options.prepare)),
       pipeline_(parts_.senders, parts_.ledger, parts_.pool, parts_.clock, options.pause_timeout),
       scrub_(options.scrub_bytes_per_second) {
@@ -174,7 +175,7 @@ Result<bool> Worker::RefreshEngine() {
   if (weights_ == nullptr || weights_->generation() != engine->generation) {
     ForgetEngine();
     Result<EngineWeightsPtr> weights =
-        EngineWeights::Create(engine->layouts, engine->memory, parts_.registry.coverage());
+        EngineWeights::Create(engine->layouts, engine->memory, parts_.registry.coverage(), cuda_);
     if (!weights.ok()) {
       parts_.registry.EndAll(weights.status());
       SetReadiness(false, std::string(Message(weights.status())));
@@ -187,11 +188,16 @@ Result<bool> Worker::RefreshEngine() {
   }
   if (!live_.known()) {
     const TimePoint begin = parts_.clock.Now();
+    std::vector<LiveState::Rank> ranks;
     for (uint32_t r = 0; r < weights_->layouts().world_size(); ++r) {
-      live_.ranks.push_back({.slices = weights_->ComputeStates(TrainerRank(r), parts_.pool),
-                             .published = {},
-                             .state_token = {}});
+      Result<std::vector<SliceState>> states = weights_->ComputeStates(TrainerRank(r), parts_.pool);
+      if (!states.ok()) {
+        LoseEngine(states.status());
+        return false;
+      }
+      ranks.push_back({.slices = *std::move(states), .published = {}, .state_token = {}});
     }
+    live_.ranks = std::move(ranks);
     LogInfo("digests_computed", {{"generation", weights_->generation().value()},
                                  {"seconds", ToSeconds(parts_.clock.Now() - begin)}});
     group_work_.adoption_tried = false;
@@ -200,8 +206,17 @@ Result<bool> Worker::RefreshEngine() {
   return true;
 }
 
+void Worker::LoseEngine(const Status& why) {
+  const Status reason = UnavailableError("live memory cannot be read: {}", Message(why));
+  LogError("engine_memory_lost",
+           {{"generation", weights_->generation().value()}, {"reason", Message(reason)}});
+  parts_.registry.EndAll(reason);
+  SetReadiness(false, std::string(Message(reason)));
+}
+
 void Worker::ForgetEngine() {
   live_.Forget();
+  group_work_.staged.reset();  // before the memory it was staged for
   weights_.reset();
   resync_read_.reset();  // would keep the memory of an engine that is gone
   engine_.reset();

@@ -48,10 +48,8 @@ class Worker {
     OperatorDesk& desk;
     // Told of every change of readiness, on the worker's thread.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
-    // Told of every commit, there too; may be empty.
-    std::function<void(const CommitReport&)> on_commit = {};
-    // Works during a step, waits for engine ranks inside it. May be null.
-    Pulse* pulse = nullptr;
+    std::function<void(const CommitReport&)> on_commit = {};  // there too; may be empty
+    Pulse* pulse = nullptr;  // works during a step, waits for engine ranks inside it; may be null
     // Null: the engine is this receiver's alone. Else its leader picks targets and releases it.
     CommitGroup* group = nullptr;
   };
@@ -60,6 +58,7 @@ class Worker {
     Duration pause_timeout;
     uint64_t verify_batch_bytes = limits::kVerifyBatchBytes;
     uint64_t scrub_bytes_per_second = 0;
+    CudaOptions cuda;
   };
 
   Worker(Parts parts, Options options);
@@ -103,6 +102,8 @@ class Worker {
   // Reads engine and memory; false when there is no engine to work on.
   Result<bool> RefreshEngine();
   Status AcceptStream();
+  // Its memory cannot be read any more.
+  void LoseEngine(const Status& why);
   void ForgetEngine();
 
   // Versions (worker_commit.cc).
@@ -138,17 +139,15 @@ class Worker {
   // Operators (worker_operations.cc).
   Status Resync(OperatorTask& task, const std::optional<SyncTarget>& target);
   Status ReadAll(OperatorTask& task);
-  // Reads a batch of what is to be verified or is due to be scrubbed. True: there is new drift, and
-  // the next round is to repair it.
+  // Reads a batch of what is due. True: there is new drift, for the next round to repair.
   bool LookForDrift();
   void VerifyNext();
   void VerifyBatch(ActiveVerify& active);
   void TakeVerifies();
   void ScrubNext();
-  // Reads a batch; tells `task` of what is not as `expected`, and remembers it as drift, counted as
-  // found by `source`.
-  void CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
-                    OperatorTask& task, uint64_t MismatchCounts::*source);
+  // Reads a batch; what is not as `expected` is told to `task`, and is drift found by `source`.
+  Status CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
+                      OperatorTask& task, uint64_t MismatchCounts::*source);
   const std::vector<Digest>& Published(TrainerRank rank, bool& described);
   void PauseForDrift(const Status& cause);
   std::string DriftReason() const;
@@ -171,6 +170,7 @@ class Worker {
   const uint64_t staging_bytes_max_;
   const uint64_t verify_batch_bytes_;
   const Duration pause_timeout_;
+  const CudaOptions cuda_;
   Preparer preparer_;
   CommitPipeline pipeline_;
 

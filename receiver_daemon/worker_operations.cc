@@ -59,7 +59,9 @@ void Worker::ScrubNext() {
   if (!scrub_.on(weights_)) scrub_.Begin(weights_);
   const SliceBatch batch = scrub_.Next(now);
   OperatorTask unseen(/*full=*/false);
-  CompareBatch(batch, live_.ranks[batch.rank.value()].published, unseen, &MismatchCounts::scrub);
+  const Status read = CompareBatch(batch, live_.ranks[batch.rank.value()].published, unseen,
+                                   &MismatchCounts::scrub);
+  if (!read.ok()) return LoseEngine(read);
   const bool pass_done = scrub_.done();
   CountScrub(batch.bytes, pass_done);
   if (pass_done) scrub_.Forget();
@@ -82,7 +84,11 @@ void Worker::VerifyBatch(ActiveVerify& active) {
     bool described = false;
     const SliceBatch batch = reading.Next(verify_batch_bytes_);
     const std::vector<Digest>& expected = Published(batch.rank, described);
-    CompareBatch(batch, expected, *active.task, &MismatchCounts::verify);
+    const Status read = CompareBatch(batch, expected, *active.task, &MismatchCounts::verify);
+    if (!read.ok()) {
+      active.task->End(read);
+      return LoseEngine(read);
+    }
     active.described = active.described && described;
   }
   SetStageBytes(reading.done_bytes(), reading.total_bytes());
@@ -104,10 +110,10 @@ void Worker::VerifyBatch(ActiveVerify& active) {
   if (done) active.task->End(OkStatus());
 }
 
-void Worker::CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
-                          OperatorTask& task, uint64_t MismatchCounts::*source) {
-  const std::vector<SliceState> found =
-      weights_->ComputeStates(batch.rank, batch.slices, parts_.pool);
+Status Worker::CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
+                            OperatorTask& task, uint64_t MismatchCounts::*source) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<SliceState> found,
+                       weights_->ComputeStates(batch.rank, batch.slices, parts_.pool));
   const RankLayout& layout = weights_->layouts().rank(batch.rank);
   for (size_t i = 0; i < found.size(); ++i) {
     const RankSlice slice = batch.slices[i];
@@ -143,6 +149,7 @@ void Worker::CompareBatch(const SliceBatch& batch, const std::vector<Digest>& ex
       }
     });
   }
+  return OkStatus();
 }
 
 const std::vector<Digest>& Worker::Published(TrainerRank rank, bool& described) {
@@ -204,10 +211,11 @@ Status Worker::ReadAll(OperatorTask& task) {
     if (stopping_.load()) return CancelledError("the receiver is stopping");
     const SliceBatch batch = reading.Next(verify_batch_bytes_);
     if (live_.at.has_value()) {
-      CompareBatch(batch, live_.ranks[batch.rank.value()].published, task, &MismatchCounts::verify);
+      DWS_RETURN_IF_ERROR(CompareBatch(batch, live_.ranks[batch.rank.value()].published, task,
+                                       &MismatchCounts::verify));
     } else {
-      const std::vector<SliceState> found =
-          weights_->ComputeStates(batch.rank, batch.slices, parts_.pool);
+      DWS_ASSIGN_OR_RETURN(const std::vector<SliceState> found,
+                           weights_->ComputeStates(batch.rank, batch.slices, parts_.pool));
       for (size_t i = 0; i < found.size(); ++i) {
         live_.ranks[batch.rank.value()].slices[batch.slices[i].value()] = found[i];
       }

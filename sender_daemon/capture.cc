@@ -65,30 +65,47 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   const MutableByteSpan before = snapshot_.BlockBytes(ref.slice, ref.block);
   const uint64_t number = slice.first_block + ref.block;
   const uint64_t first_word = slice.BlockFirstWord(ref.block);
-  const ByteSpan current = scratch.Current(source, ref, before.size());
   if (!snapshot_.version().has_value()) {  // first version: there is nothing to diff against
+    const ByteSpan current = scratch.Current(source, ref, before.size());
     std::memcpy(before.data(), current.data(), current.size());
     block_differences_[number] = DigestBytes(before, first_word);
     return;
   }
-  block_differences_[number] =
-      scratch.differ.Diff(slice.dtype, before, current, first_word, scratch.changes);
+  const std::optional<DiffedBlock> diffed = source.Diffed(ref);
+  if (diffed.has_value()) {
+    block_differences_[number] = diffed->difference;
+    StepsOf(slice.dtype, diffed->changes, scratch.changes);
+  } else {
+    block_differences_[number] =
+        scratch.differ.Diff(slice.dtype, before, scratch.Current(source, ref, before.size()),
+                            first_word, scratch.changes);
+  }
   if (scratch.changes.size() == 0) return;
+  Encode(ref, before, scratch);
+  if (diffed.has_value()) {
+    StoreListed(slice.dtype, diffed->changes, before);
+  } else {
+    scratch.differ.Update(before);
+  }
+  if (profile_ == DeltaProfile::kDirect && blocks_[number].mode == BlockMode::kDenseUlp) {
+    other_blocks_[number] = EncodeFullBlock(slice.dtype, before, false);
+  }
+}
+
+// The changes in `scratch` of the block whose bytes are still those `before`.
+void Capture::Encode(BlockRef ref, ByteSpan before, Scratch& scratch) {
+  const RankLayout::SliceEntry& slice = snapshot_.layout().slice(ref.slice);
+  const uint64_t number = slice.first_block + ref.block;
   blocks_[number] =
       EncodeSteps(slice.dtype, scratch.changes,
                   static_cast<uint32_t>(before.size() / ElementBytes(slice.dtype)), scratch.encode);
   const ClassTable* const table = profile_ == DeltaProfile::kWan && !other_blocks_.empty()
                                       ? snapshot_.class_tables().Find(ref.slice)
                                       : nullptr;
-  if (table != nullptr) {
-    other_blocks_[number] = EncodeClassSplit(slice.dtype, scratch.changes, blocks_[number], before,
-                                             *table, scratch.encode)
-                                .value_or(EncodedBlock());
-  }
-  scratch.differ.Update(before);
-  if (profile_ == DeltaProfile::kDirect && blocks_[number].mode == BlockMode::kDenseUlp) {
-    other_blocks_[number] = EncodeFullBlock(slice.dtype, before, false);
-  }
+  if (table == nullptr) return;
+  other_blocks_[number] = EncodeClassSplit(slice.dtype, scratch.changes, blocks_[number], before,
+                                           *table, scratch.encode)
+                              .value_or(EncodedBlock());
 }
 
 Status Capture::Claim(std::span<const BlockRef> refs) {
@@ -128,16 +145,29 @@ std::vector<size_t> Capture::Batches(std::span<const BlockRef> refs) const {
   return ends;
 }
 
-Status Capture::Blocks(std::span<const BlockRef> refs, const WeightSource& source) {
-  DWS_CHECK(open_);
+Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source) {
+  DWS_CHECK(open_ && !broken_);
   DWS_RETURN_IF_ERROR(Claim(refs));
+  while (!refs.empty()) {
+    const Result<FetchedBlocks> fetched = source.Fetch(refs, snapshot_, pool_);
+    broken_ = !fetched.ok();
+    DWS_RETURN_IF_ERROR(fetched.status());
+    DWS_CHECK(fetched->count > 0 && fetched->count <= refs.size());
+    CaptureReady(refs.first(fetched->count), source);
+    compared_blocks_ += fetched->compared;
+    copied_blocks_ += fetched->copied;
+    refs = refs.subspan(fetched->count);
+  }
+  return OkStatus();
+}
+
+void Capture::CaptureReady(std::span<const BlockRef> refs, const WeightSource& source) {
   const std::vector<size_t> ends = Batches(refs);
   pool_.ParallelFor(ends.size(), [&](size_t batch, size_t worker) {
     for (size_t i = batch == 0 ? 0 : ends[batch - 1]; i < ends[batch]; ++i) {
       CaptureBlock(refs[i], source, scratch_[worker]);
     }
   });
-  return OkStatus();
 }
 
 // A digest that is carried on from changes stays wrong for ever once a bit has flipped. The bytes
@@ -153,10 +183,12 @@ void Capture::Mend(RankSlice slice, Digest& after) {
 }
 
 Result<CapturedVersion> Capture::Finish() {
-  DWS_CHECK(open_);
+  DWS_CHECK(open_ && !broken_);
   const RankLayout& layout = snapshot_.layout();
   CapturedVersion result{
       .version = version_, .base = snapshot_.version(), .before = snapshot_.digests()};
+  result.compared_blocks = compared_blocks_;
+  result.copied_blocks = copied_blocks_;
   result.after = result.before;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
@@ -203,6 +235,7 @@ void Capture::Undo() {
       UndoBlock(slice.dtype, decoded, bytes);
     }
   }
+  snapshot_.CountUndone();
   CloseGate();
 }
 

@@ -29,6 +29,8 @@ struct CapturedVersion {
   std::vector<Digest> before;        // by rank slice
   std::vector<Digest> after;
   uint64_t nnz = 0;
+  uint64_t compared_blocks = 0;  // on a GPU: only what changed was copied
+  uint64_t copied_blocks = 0;    // whole, from a GPU
   // What profile `other` has instead, by rank block number: wan the blocks that are smaller
   // class-split, with the tables of their slices, by rank slice; direct the dense blocks, raw.
   // Empty where it has nothing else, and without another profile.
@@ -52,8 +54,9 @@ class Capture {
   WeightVersion version() const { return version_; }
 
   // Captures `refs` from `source`. INVALID_ARGUMENT, with nothing captured: a block that was
-  // captured in this version already, or twice in `refs`.
-  Status Blocks(std::span<const BlockRef> refs, const WeightSource& source);
+  // captured in this version already, or twice in `refs`. Errors of source.Fetch: from then on
+  // there is nothing but Undo.
+  Status Blocks(std::span<const BlockRef> refs, WeightSource& source);
 
   // Ends the capture; blocks that were not handed over are unchanged. FAILED_PRECONDITION, and the
   // capture stays open: the first version of a snapshot lacks blocks; names the first tensor.
@@ -69,7 +72,10 @@ class Capture {
   // Which of `refs` a worker captures in one go: ends in `refs`, the last one refs.size().
   std::vector<size_t> Batches(std::span<const BlockRef> refs) const;
   void Mend(RankSlice slice, Digest& after);
+  // What a source has made ready.
+  void CaptureReady(std::span<const BlockRef> refs, const WeightSource& source);
   void CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
+  void Encode(BlockRef ref, ByteSpan before, Scratch& scratch);
   void CloseGate();
 
   Snapshot& snapshot_;
@@ -77,6 +83,9 @@ class Capture {
   const WeightVersion version_;
   const DeltaProfile profile_;
   bool open_ = true;
+  bool broken_ = false;  // a source failed
+  uint64_t compared_blocks_ = 0;
+  uint64_t copied_blocks_ = 0;
   std::vector<EncodedBlock> blocks_;        // by rank block number
   std::vector<EncodedBlock> other_blocks_;  // the same; empty with profile fast
   std::vector<Digest> block_differences_;   // by rank block number

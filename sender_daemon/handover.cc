@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "common/base/check.h"
 #include "common/model/limits.h"
@@ -20,55 +22,141 @@ uint64_t PieceBytes(const RankLayout::SliceEntry& slice, uint32_t first_block,
   return (last - first) * ElementBytes(slice.dtype);
 }
 
+// The memory of one slice, inside its region.
+struct SliceMemory {
+  uint64_t offset_bytes = 0;
+  StridedRuns runs;
+  uint32_t element_bytes = 1;
+};
+
+// The shard is an array of its own; a slice of it is narrowed on the cut dimension.
+Result<SliceMemory> FindSlice(const RankLayout& layout, const RankLayout::SliceEntry& slice,
+                              const ShardPlace& place) {
+  const Shard& shard = layout.shards()[slice.shard];
+  const TensorSpec& tensor = shard.tensor;
+  std::vector<uint64_t> shard_shape = tensor.shape;
+  std::vector<uint64_t> slice_shape = tensor.shape;
+  SliceMemory memory{
+      .offset_bytes = place.offset_bytes, .runs = {}, .element_bytes = ElementBytes(tensor.dtype)};
+  if (!tensor.shape.empty()) {
+    const uint64_t shard_begin = tensor.Slice(shard.first_slice).begin;
+    const uint64_t shard_end = tensor.Slice(shard.first_slice + shard.slice_count - 1).end;
+    const SliceRange range = tensor.Slice(slice.slice);
+    shard_shape[tensor.cut_dim] = shard_end - shard_begin;
+    slice_shape[tensor.cut_dim] = range.end - range.begin;
+    memory.offset_bytes += (range.begin - shard_begin) *
+                           RowMajorStrides(shard_shape)[tensor.cut_dim] * memory.element_bytes;
+  }
+  DWS_ASSIGN_OR_RETURN(memory.runs, CoalesceRuns(slice_shape, RowMajorStrides(shard_shape)));
+  return memory;
+}
+
+Result<cuda::Place> DevicePlace(const cuda::CudaRegion& region, const SliceMemory& memory) {
+  DWS_RETURN_IF_ERROR(
+      CheckRuns(region.size_bytes(), memory.offset_bytes, memory.runs, memory.element_bytes));
+  const uint64_t base = region.address() + memory.offset_bytes;
+  if (base % memory.element_bytes != 0) {
+    return InvalidArgumentError(
+        "its memory on {} begins at offset {} of the region: expected a multiple of the {} bytes "
+        "of "
+        "an element",
+        region.device()->uuid(), memory.offset_bytes, memory.element_bytes);
+  }
+  return cuda::Place{.base = base,
+                     .run_elements = memory.runs.run_elements,
+                     .stride_elements = memory.runs.stride_elements};
+}
+
+// The slices that lie on one GPU.
+struct OnDevice {
+  cuda::CudaDevicePtr device;
+  std::vector<DeviceShards::SlicePlace> places;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<ResidentSource>> ResidentSource::Create(const RankLayout& layout,
-                                                               std::vector<HostRegion> regions,
-                                                               std::span<const ShardPlace> places) {
+                                                               std::vector<MappedRegion> regions,
+                                                               std::span<const ShardPlace> places,
+                                                               const DeviceShardsOptions& options) {
   if (places.size() != layout.shards().size()) {
     return InvalidArgumentError("{} places for {} shards of the layout", places.size(),
                                 layout.shards().size());
   }
   std::unique_ptr<ResidentSource> source(new ResidentSource(std::move(regions)));
-  for (const RankLayout::SliceEntry& slice : layout.slices()) {
-    const Shard& shard = layout.shards()[slice.shard];
-    const TensorSpec& tensor = shard.tensor;
+  std::map<std::string, OnDevice> devices;  // by UUID
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    const std::string& name = layout.tensor(RankSlice(s)).name;
     const ShardPlace& place = places[slice.shard];
+    source->slices_.emplace_back();
     if (place.region >= source->regions_.size()) {
-      return InvalidArgumentError("tensor '{}' lies in region {}, only {} were registered",
-                                  tensor.name, place.region, source->regions_.size());
+      return InvalidArgumentError("tensor '{}' lies in region {}, only {} were registered", name,
+                                  place.region, source->regions_.size());
     }
-    // The shard is an array of its own; a slice of it is narrowed on the cut dimension.
-    std::vector<uint64_t> shard_shape = tensor.shape;
-    std::vector<uint64_t> slice_shape = tensor.shape;
-    uint64_t offset_bytes = place.offset_bytes;
-    if (!tensor.shape.empty()) {
-      const uint64_t shard_begin = tensor.Slice(shard.first_slice).begin;
-      const uint64_t shard_end = tensor.Slice(shard.first_slice + shard.slice_count - 1).end;
-      const SliceRange range = tensor.Slice(slice.slice);
-      shard_shape[tensor.cut_dim] = shard_end - shard_begin;
-      slice_shape[tensor.cut_dim] = range.end - range.begin;
-      offset_bytes += (range.begin - shard_begin) * RowMajorStrides(shard_shape)[tensor.cut_dim] *
-                      ElementBytes(tensor.dtype);
+    DWS_ASSIGN_OR_RETURN(const SliceMemory memory, FindSlice(layout, slice, place));
+    const MappedRegion& region = source->regions_[place.region];
+    if (const auto* host = std::get_if<HostRegion>(&region)) {
+      auto map = ConstSegmentMap::Create(host->bytes(), memory.offset_bytes, memory.runs,
+                                         memory.element_bytes);
+      if (!map.ok()) return Annotate(map.status(), fmt::format("tensor '{}'", name));
+      source->slices_.back().host = *map;
+      continue;
     }
-    DWS_ASSIGN_OR_RETURN(const StridedRuns runs,
-                         CoalesceRuns(slice_shape, RowMajorStrides(shard_shape)));
-    auto map = ConstSegmentMap::Create(source->regions_[place.region].bytes(), offset_bytes, runs,
-                                       ElementBytes(tensor.dtype));
-    if (!map.ok()) return Annotate(map.status(), fmt::format("tensor '{}'", tensor.name));
-    source->slices_.push_back(*map);
+    const auto& on_device = std::get<cuda::CudaRegion>(region);
+    const Result<cuda::Place> at = DevicePlace(on_device, memory);
+    if (!at.ok()) return Annotate(at.status(), fmt::format("tensor '{}'", name));
+    OnDevice& device = devices[on_device.device()->uuid()];
+    device.device = on_device.device();
+    device.places.emplace_back(RankSlice(s), *at);
+  }
+  for (auto& [uuid, device] : devices) {
+    source->devices_.push_back(
+        std::make_unique<DeviceShards>(std::move(device.device), device.places, options));
+    for (const auto& [slice, place] : device.places) {
+      source->slices_[slice.value()].device = source->devices_.back().get();
+    }
   }
   return source;
 }
 
+Result<FetchedBlocks> ResidentSource::Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
+                                            ThreadPool& pool) {
+  FetchedBlocks fetched{.count = refs.size()};
+  if (devices_.empty()) return fetched;
+  for (const auto& device : devices_) device->Begin(snapshot);
+  for (fetched.count = 0; fetched.count < refs.size(); ++fetched.count) {
+    const BlockRef ref = refs[fetched.count];
+    DeviceShards* const device = slices_[ref.slice.value()].device;
+    if (device != nullptr && !device->Take(ref)) break;
+  }
+  for (const auto& device : devices_) {
+    DWS_ASSIGN_OR_RETURN(const FetchedBlocks of_device, device->Fetch(pool));
+    fetched.compared += of_device.compared;
+    fetched.copied += of_device.copied;
+  }
+  return fetched;
+}
+
+std::optional<DiffedBlock> ResidentSource::Diffed(BlockRef ref) const {
+  const DeviceShards* const device = slices_[ref.slice.value()].device;
+  return device == nullptr ? std::nullopt : device->Diffed(ref);
+}
+
 void ResidentSource::Read(BlockRef ref, MutableByteSpan block) const {
-  slices_[ref.slice.value()].Gather(uint64_t{ref.block} * limits::kBlockElements, block);
+  const SliceHome& home = slices_[ref.slice.value()];
+  if (home.device == nullptr) {
+    home.host.Gather(uint64_t{ref.block} * limits::kBlockElements, block);
+  } else {
+    std::memcpy(block.data(), home.device->View(ref).data(), block.size());
+  }
 }
 
 ByteSpan ResidentSource::View(BlockRef ref, size_t size_bytes) const {
-  const ConstSegmentMap& slice = slices_[ref.slice.value()];
-  return slice.Contiguous(uint64_t{ref.block} * limits::kBlockElements,
-                          size_bytes / slice.element_bytes());
+  const SliceHome& home = slices_[ref.slice.value()];
+  if (home.device != nullptr) return home.device->View(ref);
+  return home.host.Contiguous(uint64_t{ref.block} * limits::kBlockElements,
+                              size_bytes / home.host.element_bytes());
 }
 
 Result<BucketSource> BucketSource::Create(const RankLayout& layout, ByteSpan bucket,

@@ -1,5 +1,5 @@
-// The two ways a trainer hands weights over, as weight sources: a resident region that holds every
-// shard, and buckets of a ring that hold pieces of slices.
+// The two ways a trainer hands weights over, as weight sources: resident regions that hold every
+// shard, in memory of the host or of GPUs, and buckets of a ring that hold pieces of slices.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/memory/host/host_region.h"
+#include "common/memory/cuda/region_import.h"
 #include "common/memory/segment_map.h"
 #include "common/model/layout.h"
+#include "sender_daemon/device_shards.h"
 #include "sender_daemon/weight_source.h"
 
 namespace dws {
@@ -24,19 +25,30 @@ struct ShardPlace {
 // Reads from mapped regions. Owns them.
 class ResidentSource final : public WeightSource {
  public:
-  // INVALID_ARGUMENT: places do not match the layout, or a shard reaches beyond its region; names
-  // the tensor.
+  // INVALID_ARGUMENT: places do not match the layout, or a shard reaches beyond its region or lies
+  // askew in memory of a GPU; names the tensor.
   static Result<std::unique_ptr<ResidentSource>> Create(const RankLayout& layout,
-                                                        std::vector<HostRegion> regions,
-                                                        std::span<const ShardPlace> places);
+                                                        std::vector<MappedRegion> regions,
+                                                        std::span<const ShardPlace> places,
+                                                        const DeviceShardsOptions& options = {});
+  Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
+                              ThreadPool& pool) override;
+  std::optional<DiffedBlock> Diffed(BlockRef ref) const override;
   void Read(BlockRef ref, MutableByteSpan block) const override;
   ByteSpan View(BlockRef ref, size_t size_bytes) const override;
 
  private:
-  explicit ResidentSource(std::vector<HostRegion> regions) : regions_(std::move(regions)) {}
+  // Where a slice lies: one of the two.
+  struct SliceHome {
+    ConstSegmentMap host;
+    DeviceShards* device = nullptr;
+  };
 
-  const std::vector<HostRegion> regions_;
-  std::vector<ConstSegmentMap> slices_;  // by rank slice
+  explicit ResidentSource(std::vector<MappedRegion> regions) : regions_(std::move(regions)) {}
+
+  const std::vector<MappedRegion> regions_;
+  std::vector<std::unique_ptr<DeviceShards>> devices_;  // after what they read
+  std::vector<SliceHome> slices_;                       // by rank slice
 };
 
 // Consecutive blocks of one slice that lie in a bucket one after the other.

@@ -2,6 +2,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/memory/cuda/kernel_image.h"
 #include "common/service/program/daemon_program.h"
 #include "common/service/program/daemon_status_line.h"
 #include "sender_daemon/sender_flags.h"
@@ -16,6 +17,7 @@ DaemonProgram MakeSender() {
           .declare = [options](CLI::App& app) { AddSenderFlags(app, *options); },
           .finish = [options](Config& config) { FinishSenderFlags(config, *options); },
           .start = [options]() -> Result<RunningDaemon> {
+            options->gpu_kernels = cuda::KernelImage();
             DWS_ASSIGN_OR_RETURN(std::shared_ptr<SenderApp> app, SenderApp::Start(*options));
             return RunningDaemon{
                 .stop = [app](std::chrono::milliseconds grace) { app->Stop(grace); },

@@ -80,6 +80,8 @@ RetainedVersionPtr Seal(SealJob job) {
   sealed->version = captured.version;
   sealed->base = captured.base;
   sealed->nnz = captured.nnz;
+  sealed->compared_blocks = captured.compared_blocks;
+  sealed->copied_blocks = captured.copied_blocks;
   sealed->capture_seconds = job.capture_seconds;
   sealed->accepted_at = job.accepted_at;
   sealed->manifest = {.stream = job.state->stream,

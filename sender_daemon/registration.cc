@@ -5,29 +5,14 @@
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/proto_convert/region_convert.h"
 #include "proto/trainer.pb.h"
 
 namespace dws {
 namespace {
 
-Status CheckRegionBytes(uint64_t bytes) {
-  if (bytes == 0 || bytes > limits::kRegionBytesMax) {
-    return InvalidArgumentError("a region has {} bytes, expected 1 to {}", bytes,
-                                limits::kRegionBytesMax);
-  }
-  return OkStatus();
-}
-
 Status ParseResident(const v1::ResidentHandover& handover, Registration& registration) {
-  if (handover.region_bytes_size() < 1 ||
-      static_cast<size_t>(handover.region_bytes_size()) > limits::kRegionsMax) {
-    return InvalidArgumentError("{} regions, expected 1 to {}", handover.region_bytes_size(),
-                                limits::kRegionsMax);
-  }
-  for (const uint64_t bytes : handover.region_bytes()) {
-    DWS_RETURN_IF_ERROR(CheckRegionBytes(bytes));
-    registration.region_bytes.push_back(bytes);
-  }
+  DWS_ASSIGN_OR_RETURN(registration.regions, FromProto(handover.regions()));
   for (const v1::ResidentShard& shard : handover.shards()) {
     registration.places.push_back({.region = shard.region(), .offset_bytes = shard.offset_bytes()});
   }
@@ -49,7 +34,7 @@ Status ParseRing(const v1::RingHandover& handover, Registration& registration) {
   }
   registration.ring = Registration::Ring{.bucket_bytes = handover.bucket_bytes(),
                                          .bucket_count = handover.bucket_count()};
-  registration.region_bytes.push_back(handover.bucket_bytes() * handover.bucket_count());
+  registration.regions.push_back({.size_bytes = handover.bucket_bytes() * handover.bucket_count()});
   return OkStatus();
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/memory/host/host_region.h"
+#include "common/memory/region_handle.h"
 #include "common/model/layout.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
@@ -31,7 +31,7 @@ struct Registration {
   TrainerRank trainer_rank;
   uint32_t world_size = 1;
   RankLayout layout;
-  std::vector<uint64_t> region_bytes;
+  std::vector<RegionHandle> regions;
   std::vector<ShardPlace> places;  // resident handover
   std::optional<Ring> ring;        // ring handover
 };

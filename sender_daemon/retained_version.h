@@ -32,6 +32,8 @@ struct RetainedVersion {
   uint64_t nnz = 0;
   std::array<uint64_t, kBlockModes> payload_bytes = {};  // of the object's blocks, by mode
   uint64_t split_payload_bytes = 0;                      // of class-split blocks
+  uint64_t compared_blocks = 0;                          // as CapturedVersion
+  uint64_t copied_blocks = 0;                            // as CapturedVersion
   double capture_seconds = 0;                            // of all passes over the trainer's memory
   TimePoint accepted_at;                                 // when the trainer's Publish arrived
 

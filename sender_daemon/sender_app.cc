@@ -31,7 +31,9 @@ uint64_t EpochFloor() {
 }  // namespace
 
 SenderApp::SenderApp(SenderOptions options)
-    : options_(std::move(options)), metrics_(options_.job_id, options_.trainer_rank) {}
+    : options_(std::move(options)),
+      metrics_(options_.job_id, options_.trainer_rank),
+      devices_(options_.gpu_kernels) {}
 
 Result<std::unique_ptr<SenderApp>> SenderApp::Start(SenderOptions options) {
   std::unique_ptr<SenderApp> app(new SenderApp(std::move(options)));
@@ -46,20 +48,18 @@ SenderApp::~SenderApp() { Stop(); }
 
 Status SenderApp::StartSecurity() {
   DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(options_.allow_users));
-  if (options_.tls.given()) {
-    DWS_ASSIGN_OR_RETURN(
-        credentials_,
-        Credentials::Load({.files = options_.tls,
-                           .required = SenderIdentity(options_.job_id, options_.trainer_rank)}));
-  }
+  if (!options_.tls.given()) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(
+      credentials_,
+      Credentials::Load({.files = options_.tls,
+                         .required = SenderIdentity(options_.job_id, options_.trainer_rank)}));
   return OkStatus();
 }
 
-Status SenderApp::StartParts() {
-  DWS_ASSIGN_OR_RETURN(auto ledger, OpenSenderLedger(files_, options_.state_folder));
-  ledger_ = std::make_unique<SharedSenderLedger>(std::move(ledger));
-  pool_ = std::make_unique<ThreadPool>(options_.threads - 1);  // the caller takes part
-  hub_ = std::make_unique<ReceiverHub>(clock_, options_.job_id);
+void SenderApp::StartPipeline() {
+  if (auto parts = OpenBroadcasts(options_.broadcasts, clock_); parts.has_value()) {
+    broadcaster_ = std::make_unique<Broadcaster>(*std::move(parts), options_.broadcast_timeout);
+  }
   pipeline_ = std::make_unique<PublishPipeline>(PublishPipeline::Outputs{
       .record =
           [this](const RankState& state, const RetainedVersion& version) {
@@ -68,7 +68,13 @@ Status SenderApp::StartParts() {
                                                     .base = version.base,
                                                     .state_token = version.manifest.state_token});
           },
-      .announce = [this](const RankStatePtr&) { hub_->Announce(); },
+      .announce =
+          [this](const RankStatePtr& state) {
+            if (broadcaster_ != nullptr) {
+              broadcaster_->Offer(state->stream, state->log->Newest());  // before it is announced
+            }
+            hub_->Announce();
+          },
       .on_trouble =
           [this](const Status& status) {
             {
@@ -82,6 +88,14 @@ Status SenderApp::StartParts() {
           [this](const RankState& state, const RetainedVersion& version, Duration seal_time) {
             metrics_.OnPublished(state, version, seal_time);
           }});
+}
+
+Status SenderApp::StartParts() {
+  DWS_ASSIGN_OR_RETURN(auto ledger, OpenSenderLedger(files_, options_.state_folder));
+  ledger_ = std::make_unique<SharedSenderLedger>(std::move(ledger));
+  pool_ = std::make_unique<ThreadPool>(options_.threads - 1);  // the caller takes part
+  hub_ = std::make_unique<ReceiverHub>(clock_, options_.job_id);
+  StartPipeline();
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
   trainer_executor_ = std::make_unique<Executor>(1, kTrainerQueueMax);
@@ -102,6 +116,7 @@ Status SenderApp::StartParts() {
                             .ledger = ledger_.get(),
                             .pipeline = pipeline_.get(),
                             .drain = &drain_,
+                            .devices = &devices_,
                             .on_state =
                                 [this](RankStatePtr state) {
                                   {
@@ -135,8 +150,10 @@ void SenderApp::StartOperations() {
                               .clock = clock_,
                               .metrics = metrics_,
                               .drain = drain_,
-                              .on_drain = [this] { UpdateReadiness(); }});
+                              .on_drain = [this] { UpdateReadiness(); },
+                              .broadcaster = broadcaster_.get()});
   metrics_.Show({.hub = hub_.get(),
+                 .broadcaster = broadcaster_.get(),
                  .trainer_present = [this] { return session_->trainer_present(); },
                  .retain_bytes_max = options_.retain_bytes,
                  .retain_versions_max = options_.retain_versions});
@@ -151,8 +168,12 @@ Status SenderApp::StartServers() {
   StartOperations();
   trainer_service_ =
       std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_, metrics_);
-  sync_service_ = std::make_unique<SyncServiceImpl>(*hub_, metrics_, *recheck_, *delta_executor_,
-                                                    *full_executor_);
+  sync_service_ =
+      std::make_unique<SyncServiceImpl>(SyncStream::Parts{.hub = *hub_,
+                                                          .metrics = metrics_,
+                                                          .recheck = *recheck_,
+                                                          .broadcaster = broadcaster_.get()},
+                                        *delta_executor_, *full_executor_);
   admin_ = std::make_unique<AdminService>(
       *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {
         FillTlsStatus(credentials_.get(), tls);
@@ -223,6 +244,7 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   const TimePoint deadline = clock_.Now() + grace;
   lifecycle_.SetStopping();
   if (hub_ != nullptr) hub_->Stop();  // 1
+  if (broadcaster_ != nullptr) broadcaster_->Stop();
   if (admin_ != nullptr) admin_->Stop();
   if (trainer_executor_ != nullptr && !AwaitTrainerCalls(deadline)) {  // 2
     LogWarning("stopped_during_a_call_of_the_trainer");

@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "common/base/bytes.h"
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/file_system.h"
 #include "common/base/pulse.h"
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
+#include "common/memory/cuda/cuda_devices.h"
 #include "common/service/grpc/admin_service.h"
 #include "common/service/grpc/grpc_server.h"
 #include "common/service/http/http_endpoint.h"
@@ -21,6 +23,8 @@
 #include "common/service/security/credentials.h"
 #include "common/service/sockets/handle_socket.h"
 #include "common/service/sockets/unix_socket.h"
+#include "common/transport/nccl/broadcast_parts.h"
+#include "sender_daemon/broadcaster.h"
 #include "sender_daemon/drain_switch.h"
 #include "sender_daemon/publish_pipeline.h"
 #include "sender_daemon/receiver_hub.h"
@@ -49,6 +53,9 @@ struct SenderOptions {
   bool insecure = false;
   TlsFiles tls;                          // none: plain
   std::vector<std::string> allow_users;  // names or uids (unix_socket.h)
+  ByteSpan gpu_kernels;                  // kernel_image.h; empty: trainers in host memory only
+  BroadcastOptions broadcasts;
+  std::chrono::milliseconds broadcast_timeout = limits::kBroadcastTimeoutDefault;
 };
 
 // Lifecycle: Start, then Stop (or the destructor). Threads: one.
@@ -74,6 +81,8 @@ class SenderApp {
   explicit SenderApp(SenderOptions options);
   Status StartSecurity();
   Status StartParts();
+  // With what hears of its versions: broadcasts, and the hub.
+  void StartPipeline();
   Status StartServers();
   // Operations and what they and scrapers are shown.
   void StartOperations();
@@ -98,11 +107,13 @@ class SenderApp {
 
   SenderMetrics metrics_;
   DrainSwitch drain_;
+  cuda::CudaDevices devices_;
   std::shared_ptr<Credentials> credentials_;  // null: plain
   AllowedUsers allowed_users_;
   std::unique_ptr<SharedSenderLedger> ledger_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<ReceiverHub> hub_;
+  std::unique_ptr<Broadcaster> broadcaster_;  // null: no broadcasts
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
   std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial

@@ -44,6 +44,26 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   app.add_flag("--insecure", options.insecure,
                "Allow --listen and --http on addresses that others can reach, without TLS");
   AddSecurityFlags(app, options.tls, options.allow_users);
+  app.add_option_function<std::string>(
+         "--nccl",
+         [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
+         "Broadcast versions to receivers by NCCL where libnccl and a GPU are (auto), or not (off)")
+      ->check(CLI::IsMember({"off", "auto"}).description(""))
+      ->type_name("off|auto")
+      ->default_str("off");
+  app.add_option_function<double>(
+         "--nccl-timeout",
+         [&options](double seconds) {
+           options.broadcast_timeout =
+               std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+         },
+         "Seconds for receivers to join broadcasts, or to take a small version")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.1, ToSeconds(limits::kBroadcastTimeoutMax)))
+      ->default_str(fmt::to_string(limits::kBroadcastTimeoutDefault.count()));
+  app.add_option("--gpu", options.broadcasts.gpu,
+                 "The device for broadcasts, by UUID or number (default: the only one)")
+      ->type_name("GPU");
 }
 
 void FinishSenderFlags(Config& config, SenderOptions& options) {

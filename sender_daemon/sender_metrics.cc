@@ -33,6 +33,12 @@ Counter ServedBytes(Metrics& metrics, const std::string& kind) {
       {{"kind", kind}});
 }
 
+Counter GpuBlocks(Metrics& metrics, const std::string& how) {
+  return metrics.AddCounter("dws_sender_gpu_blocks_total",
+                            "Blocks of captured weights on GPUs: compared there, or copied whole.",
+                            {{"how", how}});
+}
+
 double Number(std::optional<WeightVersion> version) {
   return version.has_value() ? static_cast<double>(version->value()) : 0;
 }
@@ -84,6 +90,30 @@ void ShowNewest(Scrape& scrape, const RankState& state, const RetainedVersion& n
       static_cast<double>(state.layout().size_bytes()) / static_cast<double>(newest.object.size()));
 }
 
+void ShowBroadcasts(Scrape& scrape, const BroadcastView& view) {
+  const auto number = [](uint64_t value) { return static_cast<double>(value); };
+  constexpr const char* kHelp =
+      "Versions by what became of their broadcast; receivers fetch those that were not sent.";
+  const char* const name = "dws_sender_broadcasts_total";
+  scrape.Counter(name, kHelp, number(view.sent), {{"outcome", "sent"}});
+  scrape.Counter(name, kHelp, number(view.failed), {{"outcome", "failed"}});
+  scrape.Counter(name, kHelp, number(view.skipped), {{"outcome", "skipped"}});
+  scrape.Counter("dws_sender_broadcast_bytes_total",
+                 "Bytes of objects that were broadcast, each counted once for all receivers.",
+                 number(view.sent_bytes));
+  scrape.Counter("dws_sender_broadcast_epochs_failed_total",
+                 "Epochs of broadcasts that ended with a failure or a receiver's loss.",
+                 number(view.epochs_failed));
+  scrape.Gauge("dws_sender_broadcast_epoch", "The epoch that is ready; 0: none.",
+               number(view.epoch));
+  constexpr const char* kReceivers =
+      "Receivers that can take part in broadcasts, and those in the epoch that is ready.";
+  scrape.Gauge("dws_sender_broadcast_receivers", kReceivers, number(view.receivers),
+               {{"state", "able"}});
+  scrape.Gauge("dws_sender_broadcast_receivers", kReceivers, number(view.members),
+               {{"state", "joined"}});
+}
+
 }  // namespace
 
 SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
@@ -111,6 +141,8 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
       full_bytes_(registry_.AddCounter(
           "dws_sender_full_bytes_total",
           "What all published deltas would have been as full tensors, in bytes.")),
+      gpu_compared_blocks_(GpuBlocks(registry_, "compared")),
+      gpu_copied_blocks_(GpuBlocks(registry_, "copied")),
       wire_bytes_(WireBytes(registry_, std::make_index_sequence<kBlockModes>())),
       served_bytes_{ServedBytes(registry_, "delta"), ServedBytes(registry_, "squash"),
                     ServedBytes(registry_, "full")},
@@ -126,6 +158,8 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   published_versions_.Increment();
   capture_seconds_.Observe(version.capture_seconds);
   seal_seconds_.Observe(ToSeconds(seal_time));
+  gpu_compared_blocks_.Increment(static_cast<double>(version.compared_blocks));
+  gpu_copied_blocks_.Increment(static_cast<double>(version.copied_blocks));
   if (!version.base.has_value()) return;
   published_elements_.Increment(static_cast<double>(state.layout().element_count()));
   changed_elements_.Increment(static_cast<double>(version.nnz));
@@ -175,6 +209,8 @@ void SenderMetrics::Show(States states) {
     scrape.Gauge("dws_sender_trainer_present", "1 while a trainer is registered.",
                  states.trainer_present() ? 1 : 0);
     ShowReceivers(scrape, versions, states.hub->Receivers());
+    ShowBroadcasts(scrape,
+                   states.broadcaster == nullptr ? BroadcastView() : states.broadcaster->view());
   });
 }
 

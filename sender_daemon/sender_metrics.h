@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/service/metrics/metrics.h"
 #include "common/service/metrics/reason_counters.h"
+#include "sender_daemon/broadcaster.h"
 #include "sender_daemon/rank_state.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/retained_version.h"
@@ -35,10 +36,11 @@ class SenderMetrics {
   // The snapshot differs from the published digests in `slices` more slices.
   void OnVerifyMismatches(uint64_t slices);
 
-  // What is read at scrape time. `hub` outlives the last scrape; so does what `trainer_present`
-  // uses.
+  // What is read at scrape time. `hub` and `broadcaster` outlive the last scrape; so
+  // does what `trainer_present` uses.
   struct States {
     const ReceiverHub* hub = nullptr;
+    const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
     std::function<bool()> trainer_present;
     uint64_t retain_bytes_max = 0;
     size_t retain_versions_max = 0;
@@ -55,6 +57,8 @@ class SenderMetrics {
   Counter published_elements_;
   Counter changed_elements_;
   Counter full_bytes_;
+  Counter gpu_compared_blocks_;
+  Counter gpu_copied_blocks_;
   std::array<Counter, kBlockModes> wire_bytes_;  // by block mode; of kEmpty: all that is no block
   std::array<Counter, 3> served_bytes_;          // by ServedKind
   ReasonCounters nacks_;

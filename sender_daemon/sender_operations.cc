@@ -54,6 +54,14 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
   sender.set_trainer_present(parts_.session.trainer_present());
   sender.set_retain_bytes_max(names_.log_limits.bytes_max);
   sender.set_retain_versions_max(names_.log_limits.versions_max);
+  if (parts_.broadcaster != nullptr) {
+    const BroadcastView view = parts_.broadcaster->view();
+    v1::BroadcastStatus& broadcast = *sender.mutable_broadcast();
+    broadcast.set_epoch(view.epoch);
+    broadcast.set_members(static_cast<uint32_t>(view.members));
+    broadcast.set_broadcasts(view.sent);
+    broadcast.set_failed(view.failed);
+  }
   const auto receivers = parts_.hub.Receivers();
   if (const RankStatePtr state = parts_.hub.Current(); state != nullptr) {
     FillState(*state, receivers, sender);

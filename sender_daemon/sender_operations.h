@@ -9,6 +9,7 @@
 #include "common/base/mutex.h"
 #include "common/service/grpc/admin_operations.h"
 #include "common/service/lifecycle.h"
+#include "sender_daemon/broadcaster.h"
 #include "sender_daemon/drain_switch.h"
 #include "sender_daemon/publish_pipeline.h"
 #include "sender_daemon/receiver_hub.h"
@@ -33,7 +34,8 @@ class SenderOperations final : public AdminOperations {
     const Clock& clock;
     SenderMetrics& metrics;
     DrainSwitch& drain;
-    std::function<void()> on_drain;  // the switch was turned
+    std::function<void()> on_drain;            // the switch was turned
+    const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
   };
 
   SenderOperations(Names names, Parts parts);

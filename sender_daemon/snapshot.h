@@ -36,6 +36,9 @@ class Snapshot {
   MutableByteSpan SliceBytes(RankSlice slice);
   MutableByteSpan BlockBytes(RankSlice slice, uint32_t block);
 
+  // All slices, with the gaps between them.
+  MutableByteSpan AllBytes() { return {bytes_, size_bytes_}; }
+
   // Of the bytes of the blocks [first, end) of a slice.
   Digest DigestBlocks(RankSlice slice, uint32_t first, uint32_t end);
 
@@ -43,6 +46,11 @@ class Snapshot {
   std::optional<WeightVersion> version() const { return version_; }
   const std::vector<Digest>& digests() const { return digests_; }
   void SetVersion(WeightVersion version, std::vector<Digest> digests);
+
+  // How often a capture was undone: whoever keeps a copy of the bytes begins anew, then. Only
+  // inside a capture.
+  uint64_t undone() const { return undone_; }
+  void CountUndone() { ++undone_; }
 
   // Its digest was found not to be that of its bytes (a flipped bit of either). The next version
   // that brings the whole slice recomputes it. Only inside a capture, or as one.
@@ -63,6 +71,7 @@ class Snapshot {
   SnapshotGate gate_;
   std::optional<WeightVersion> version_;
   std::vector<Digest> digests_;
+  uint64_t undone_ = 0;
   std::vector<bool> distrusted_;  // by rank slice
   ClassTables class_tables_;
 };

@@ -11,7 +11,6 @@
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_status.h"
 #include "sender_daemon/full_reader.h"
-#include "sender_daemon/sync_stream.h"
 
 namespace dws {
 namespace {
@@ -169,7 +168,7 @@ Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
 
 grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* SyncServiceImpl::Sync(
     grpc::CallbackServerContext* context) {
-  return SyncStream::Start(hub_, metrics_, recheck_, PeerOf(context->auth_context().get()));
+  return SyncStream::Start(streams_, PeerOf(context->auth_context().get()));
 }
 
 grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext* context,

@@ -11,19 +11,19 @@
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/sender_metrics.h"
-#include "sender_daemon/snapshot_recheck.h"
+#include "sender_daemon/sync_stream.h"
 
 namespace dws {
 
 class SyncServiceImpl final : public v1::SyncService::CallbackService {
  public:
-  // `delta_executor` makes deltas ready; `full_executor` reads the snapshot, which waits for
-  // captures: joiners must not hold up those who follow.
-  SyncServiceImpl(ReceiverHub& hub, SenderMetrics& metrics, SnapshotRecheck& recheck,
-                  Executor& delta_executor, Executor& full_executor)
-      : hub_(hub),
-        metrics_(metrics),
-        recheck_(recheck),
+  // `streams` is what Sync streams talk to; `delta_executor` makes deltas ready; `full_executor`
+  // reads the snapshot, which waits for captures: joiners must not hold up those who follow.
+  SyncServiceImpl(const SyncStream::Parts& streams, Executor& delta_executor,
+                  Executor& full_executor)
+      : streams_(streams),
+        hub_(streams.hub),
+        metrics_(streams.metrics),
         delta_executor_(delta_executor),
         full_executor_(full_executor) {}
 
@@ -38,9 +38,9 @@ class SyncServiceImpl final : public v1::SyncService::CallbackService {
                                                      const v1::FetchFullRequest* request) override;
 
  private:
+  const SyncStream::Parts streams_;
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
-  SnapshotRecheck& recheck_;
   Executor& delta_executor_;
   Executor& full_executor_;
   std::atomic<size_t> full_transfers_{0};

@@ -11,41 +11,11 @@
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/protocol_version.h"
+#include "sender_daemon/sync_messages.h"
 
 namespace dws {
-namespace {
-
-void FillWelcome(const RankState& state, v1::Welcome& welcome) {
-  *welcome.mutable_stream() = ToProto(state.stream);
-  welcome.set_trainer_rank(state.trainer_rank.value());
-  welcome.set_world_size(state.world_size);
-  welcome.set_rank_epoch(state.rank_epoch.value());
-  *welcome.mutable_layout() = ToProto(state.layout());
-  *welcome.mutable_layout_signature() = ToProto(state.layout().signature());
-  welcome.set_protocol_major(kProtocolMajor);
-  welcome.set_protocol_minor(kProtocolMinor);
-}
-
-void FillAnnounce(const RankState& state, v1::Announce& announce) {
-  *announce.mutable_stream() = ToProto(state.stream);
-  announce.set_rank_epoch(state.rank_epoch.value());
-  for (const RetainedVersionPtr& version : state.log->All()) {
-    announce.add_versions(version->version.value());
-    announce.set_object_bytes(version->object.size());
-    *announce.mutable_state_token() = ToProto(version->manifest.state_token);
-  }
-  const RetainedVersionPtr newest = state.log->Newest();
-  if (newest == nullptr || !newest->base.has_value()) return;
-  if (newest->object.size() > limits::kInlineObjectBytesMax) return;
-  announce.set_object_base(newest->base->value());
-  announce.set_object(newest->object.data(), newest->object.size());
-}
-
-}  // namespace
-
-SyncStream* SyncStream::Start(ReceiverHub& hub, SenderMetrics& metrics, SnapshotRecheck& recheck,
-                              Peer peer) {
-  std::shared_ptr<SyncStream> stream(new SyncStream(hub, metrics, recheck, std::move(peer)));
+SyncStream* SyncStream::Start(const Parts& parts, Peer peer) {
+  std::shared_ptr<SyncStream> stream(new SyncStream(parts, std::move(peer)));
   stream->self_ = stream;
   stream->StartRead(&stream->up_);
   return stream.get();
@@ -83,9 +53,23 @@ void SyncStream::Close(const Status& reason) {
   Pump();
 }
 
+void SyncStream::Say(v1::SyncDown message) {
+  {
+    MutexLock lock(mutex_);
+    said_.push_back(std::move(message));
+    // It would miss what the others take part in.
+    if (said_.size() > limits::kBroadcastQueueMax && !close_reason_.has_value()) {
+      close_reason_ =
+          ResourceExhaustedError("{} messages wait for the receiver to read them", said_.size());
+    }
+  }
+  Pump();
+}
+
 void SyncStream::Pump() {
   RankStatePtr state;
-  enum class Next { kNothing, kWelcome, kAnnounce, kKeepalive, kFinish } next = Next::kNothing;
+  enum class Next { kNothing, kWelcome, kSaid, kAnnounce, kKeepalive, kFinish };
+  Next next = Next::kNothing;
   Status reason;
   ConnectionId connection;
   {
@@ -101,6 +85,10 @@ void SyncStream::Pump() {
     } else if (state != nullptr && welcome_due_) {
       next = Next::kWelcome;
       welcome_due_ = false;
+    } else if (!said_.empty()) {
+      next = Next::kSaid;
+      down_ = std::move(said_.front());
+      said_.pop_front();
     } else if (state != nullptr && announce_due_) {
       next = Next::kAnnounce;
       announce_due_ = false;
@@ -113,10 +101,12 @@ void SyncStream::Pump() {
     writing_ = next != Next::kFinish;
     if (writing_) connection = *connection_;
   }
-  down_.Clear();
+  if (next != Next::kSaid) down_.Clear();
   switch (next) {
     case Next::kNothing:
       return;
+    case Next::kSaid:
+      break;
     case Next::kFinish:
       return Finish(ToGrpc(reason));
     case Next::kWelcome:
@@ -200,6 +190,9 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
       if (hub_.OnNack(connection, Nonce(nack.nonce()), stream, error)) Recheck(stream, nack);
       return OkStatus();
     }
+    case v1::SyncUp::kBroadcast:
+      if (broadcaster_ != nullptr) broadcaster_->OnReport(connection, message.broadcast());
+      return OkStatus();
     case v1::SyncUp::MESSAGE_NOT_SET:
       break;  // of a newer minor version: ignored
   }
@@ -260,6 +253,9 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
     hub_.OnHave(id, stream, WeightVersion(hello.have_version()));
   }
   WelcomeDue();
+  if (broadcaster_ != nullptr) {
+    broadcaster_->OnHello(id, hello.receiver_id(), hello.nccl_version(), self_);
+  }
   return OkStatus();
 }
 
@@ -273,6 +269,7 @@ void SyncStream::OnDone() {
     connection = connection_;
   }
   if (connection.has_value()) hub_.Disconnect(*connection);
+  if (connection.has_value() && broadcaster_ != nullptr) broadcaster_->OnDisconnect(*connection);
   self_.reset();  // may be the last reference: nothing after this line
 }
 

@@ -2,6 +2,7 @@
 // write in flight.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "common/base/mutex.h"
 #include "common/service/security/access.h"
 #include "proto/sync.grpc.pb.h"
+#include "sender_daemon/broadcaster.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/sender_metrics.h"
 #include "sender_daemon/snapshot_recheck.h"
@@ -17,16 +19,24 @@ namespace dws {
 
 // Lifecycle: owns itself until OnDone; the hub shares it. Threads: gRPC's and the hub's.
 class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>,
-                         public SyncConnection {
+                         public SyncConnection,
+                         public BroadcastConnection {
  public:
+  // What it talks to; all of it outlives it.
+  struct Parts {
+    ReceiverHub& hub;
+    SenderMetrics& metrics;
+    SnapshotRecheck& recheck;
+    Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
+  };
   // `peer` is who opened the stream, as far as its certificate says.
-  static SyncStream* Start(ReceiverHub& hub, SenderMetrics& metrics, SnapshotRecheck& recheck,
-                           Peer peer);
+  static SyncStream* Start(const Parts& parts, Peer peer);
 
   void WelcomeDue() override;
   void AnnounceDue() override;
   void KeepaliveDue() override;
   void Close(const Status& reason) override;
+  void Say(v1::SyncDown message) override;
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -34,8 +44,12 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   void OnDone() override;
 
  private:
-  SyncStream(ReceiverHub& hub, SenderMetrics& metrics, SnapshotRecheck& recheck, Peer peer)
-      : hub_(hub), metrics_(metrics), recheck_(recheck), peer_(std::move(peer)) {}
+  SyncStream(const Parts& parts, Peer peer)
+      : hub_(parts.hub),
+        metrics_(parts.metrics),
+        recheck_(parts.recheck),
+        broadcaster_(parts.broadcaster),
+        peer_(std::move(peer)) {}
   Status HandleUp(const v1::SyncUp& message);
   Status HandleHello(const v1::Hello& hello);
   void Recheck(const StreamId& stream, const v1::Nack& nack);
@@ -47,6 +61,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
   SnapshotRecheck& recheck_;
+  Broadcaster* const broadcaster_;
   const Peer peer_;
   std::shared_ptr<SyncStream> self_;  // until OnDone
   v1::SyncUp up_;
@@ -57,6 +72,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool announce_due_ GUARDED_BY(mutex_) = false;
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
+  std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);  // of broadcasts
   bool writing_ GUARDED_BY(mutex_) = false;
   // The newest version announced here, and when it was first.
   std::optional<WeightVersion> announced_ GUARDED_BY(mutex_);

@@ -51,7 +51,7 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   DWS_ASSIGN_OR_RETURN(
       const HandleSocket::Registration expected,
       parts_.handles->Expect(
-          {.descriptor_count = registration.region_bytes.size(),
+          {.descriptor_count = DescriptorCount(registration.regions),
            .peer_uid = peer_uid,
            .on_descriptors =
                [this, session, handle,
@@ -87,17 +87,13 @@ Status TrainerSession::CheckAdmission(const Registration& registration) const {
 Status TrainerSession::OnDescriptors(uint64_t session, const Registration& registration,
                                      HandleRegistrationId handle,
                                      std::vector<UniqueFd> descriptors) {
-  std::vector<HostRegion> regions;
-  for (size_t i = 0; i < descriptors.size(); ++i) {
-    auto region =
-        HostRegion::Map(std::move(descriptors[i]), registration.region_bytes[i], Access::kReadOnly);
-    if (!region.ok()) return Annotate(region.status(), fmt::format("region {}", i));
-    regions.push_back(*std::move(region));
-  }
+  DWS_ASSIGN_OR_RETURN(std::vector<MappedRegion> regions,
+                       ImportRegions(registration.regions, std::move(descriptors),
+                                     Access::kReadOnly, parts_.devices));
   // The trainer hears of the outcome as the answer on the handle socket.
   auto outcome = std::make_shared<std::promise<Status>>();
   std::future<Status> done = outcome->get_future();
-  auto shared_regions = std::make_shared<std::vector<HostRegion>>(std::move(regions));
+  auto shared_regions = std::make_shared<std::vector<MappedRegion>>(std::move(regions));
   if (!parts_.executor->Post([this, session, registration, handle, shared_regions, outcome] {
         outcome->set_value(Activate(session, registration, handle, std::move(*shared_regions)));
       })) {
@@ -114,7 +110,7 @@ Status TrainerSession::OnDescriptors(uint64_t session, const Registration& regis
 }
 
 Status TrainerSession::Activate(uint64_t session, Registration registration,
-                                HandleRegistrationId handle, std::vector<HostRegion> regions) {
+                                HandleRegistrationId handle, std::vector<MappedRegion> regions) {
   if (live_.has_value() && live_->session > session) {
     return FailedPreconditionError("another trainer registered for rank {} meanwhile",
                                    registration.trainer_rank.value());
@@ -124,7 +120,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
       CheckAdmission(registration));  // again: others may have come and gone since Register
   Live live{.session = session, .handle = handle};
   if (registration.ring.has_value()) {
-    live.ring = std::move(regions.front());
+    live.ring = std::get<HostRegion>(std::move(regions.front()));
   } else {
     DWS_ASSIGN_OR_RETURN(
         live.resident,

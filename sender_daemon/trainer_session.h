@@ -19,6 +19,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/ledger/version_ledger.h"
+#include "common/memory/cuda/region_import.h"
 #include "common/service/sockets/handle_socket.h"
 #include "proto/trainer.pb.h"
 #include "sender_daemon/capture.h"
@@ -67,6 +68,7 @@ class TrainerSession {
     SharedSenderLedger* ledger = nullptr;
     PublishPipeline* pipeline = nullptr;
     const DrainSwitch* drain = nullptr;
+    cuda::CudaDevices* devices = nullptr;        // none: memory of the host only
     std::function<void(RankStatePtr)> on_state;  // a registration is live
     std::function<void()> on_gone;               // the trainer hung up
   };
@@ -79,6 +81,7 @@ class TrainerSession {
   // The errors of all calls: INVALID_ARGUMENT fix the request; FAILED_PRECONDITION this trainer
   // must stop (fenced, an old stream, a version that does not increase); RESOURCE_EXHAUSTED try
   // later; UNAVAILABLE: the operator drains the sender, Register, Begin and Publish are refused.
+  // Publish besides: INTERNAL: a GPU failed, nothing of the version is kept.
   //
   // Only `peer_uid` may hand over the memory; nullopt: whoever has the token.
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request,
@@ -110,7 +113,7 @@ class TrainerSession {
   // Whether its stream and layout may follow what was there before.
   Status CheckAdmission(const Registration& registration) const;
   Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
-                  std::vector<HostRegion> regions);
+                  std::vector<MappedRegion> regions);
   // What the handle socket calls, on its thread.
   Status OnDescriptors(uint64_t session, const Registration& registration,
                        HandleRegistrationId handle, std::vector<UniqueFd> descriptors);

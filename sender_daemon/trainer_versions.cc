@@ -95,7 +95,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   }
   const ByteSpan bucket =
       live->ring.bytes().subspan(uint64_t{request.bucket()} * ring.bucket_bytes, ring.bucket_bytes);
-  DWS_ASSIGN_OR_RETURN(const BucketSource source,
+  DWS_ASSIGN_OR_RETURN(BucketSource source,
                        BucketSource::Create(state_->layout(), bucket, std::move(pieces)));
   const TimePoint began = parts_.clock->Now();
   DWS_RETURN_IF_ERROR(live->open_version->Blocks(source.Blocks(), source));
@@ -136,8 +136,12 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
     live->capture_time = {};
     live->open_version =
         std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, NextProfile());
-    // Every block once: it cannot be refused.
-    DWS_CHECK(live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident).ok());
+    // Every block once: they are not refused, but a GPU may fail.
+    if (Status captured = live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident);
+        !captured.ok()) {
+      live->open_version.reset();
+      return Annotate(captured, fmt::format("version {}", version.value()));
+    }
   }
   if (!still_wanted()) {
     live->open_version.reset();

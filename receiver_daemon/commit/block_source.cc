@@ -41,4 +41,18 @@ Status DecodeAgainst(const RankLayout::SliceEntry& slice, const SpooledFrame& fr
   return DecodeBlock(slice.dtype, BlockElements(slice.elements, block), view, decoded, needed);
 }
 
+Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
+                    const Spool& spool, const SegmentMap* base, BlockScratch& scratch,
+                    const std::function<Status(uint32_t, const DecodedBlock&)>& visit) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlockView> blocks,
+                       ReadBlocks(slice, frame, spool, scratch.frame));
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
+    const uint32_t block = frame.entry.first_block + i;
+    DWS_RETURN_IF_ERROR(
+        DecodeAgainst(slice, frame, base, block, blocks[i], scratch.decoded, scratch.block));
+    DWS_RETURN_IF_ERROR(visit(block, scratch.decoded));
+  }
+  return OkStatus();
+}
+
 }  // namespace dws

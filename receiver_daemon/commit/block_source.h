@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -31,5 +32,18 @@ ByteSpan OldBlock(const RankLayout::SliceEntry& slice, const SegmentMap& place, 
 Status DecodeAgainst(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
                      const SegmentMap* base, uint32_t block, const EncodedBlockView& view,
                      DecodedBlock& decoded, std::vector<std::byte>& buffer);
+
+// What one worker reuses from frame to frame.
+struct BlockScratch {
+  std::vector<std::byte> frame;
+  std::vector<std::byte> block;
+  DecodedBlock decoded;
+};
+
+// Calls visit(block number, decoded) for each block of a frame. `base` is where class-split blocks
+// find their old elements. Errors of ReadBlocks, DecodeBlock and `visit`.
+Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
+                    const Spool& spool, const SegmentMap* base, BlockScratch& scratch,
+                    const std::function<Status(uint32_t, const DecodedBlock&)>& visit);
 
 }  // namespace dws

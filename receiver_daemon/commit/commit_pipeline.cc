@@ -23,9 +23,6 @@
 namespace dws {
 namespace {
 
-// Of each trainer rank's writes: enough that workers which started late leave no gap at the end.
-constexpr size_t kScatterSharesPerWorker = 8;
-
 // What memory holds once `prepared` is written.
 LiveState Reached(const EngineWeights& weights, const Prepared& prepared) {
   LiveState live;
@@ -34,7 +31,7 @@ LiveState Reached(const EngineWeights& weights, const Prepared& prepared) {
                          .published = prepared.ranks[r].published,
                          .state_token = prepared.ranks[r].state_token};
     for (uint32_t s = 0; s < rank.published.size(); ++s) {
-      const bool held = !weights.Places(TrainerRank(r), RankSlice(s)).empty();
+      const bool held = weights.Holds(TrainerRank(r), RankSlice(s));
       rank.slices.push_back({.kind = held ? SliceState::Kind::kHeld : SliceState::Kind::kNotHeld,
                              .digest = held ? rank.published[s] : Digest{}});
     }
@@ -71,6 +68,8 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
   DWS_RETURN_IF_ERROR(Intend(engine.weights, live, target));  // 2
   commit.OnIntentRecorded();
   DWS_KILLPOINT("receiver.commit.after_intent");
+  ScatterList scatter;
+  for (const PreparedRank& rank : prepared.ranks) AddToList(rank.staged, scatter);
 
   const bool was_running = live.at.has_value();
   const TimePoint pause_begin = clock_.Now();
@@ -83,7 +82,7 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
   DWS_KILLPOINT("receiver.commit.after_pause");
 
   commit.OnWriteBegin();
-  Status written = Write(engine.weights, prepared);  // 4
+  Status written = Write(engine.weights, prepared, scatter);  // 4
   if (written.ok()) written = CheckWritten(engine.weights, prepared);
   DWS_KILLPOINT("receiver.commit.after_scatter");
   if (written.ok()) written = engine.control.PostCommit(target.version, pause_timeout_);  // 5
@@ -146,16 +145,9 @@ void CommitPipeline::Abandon(const Attempt& attempt) {
   }
 }
 
-Status CommitPipeline::Write(const EngineWeights& weights, const Prepared& prepared) {
-  // Runs write to different bytes, so any share of any rank's may go to any worker.
-  const size_t shares =
-      pool_.worker_count() == 1 ? 1 : pool_.worker_count() * kScatterSharesPerWorker;
-  pool_.ParallelFor(prepared.ranks.size() * shares, [&](size_t index, size_t) {
-    const StagedWrites& writes = prepared.ranks[index / shares].writes;
-    if (writes.run_count() == 0) return;
-    DWS_KILLPOINT("receiver.commit.inside_scatter");
-    writes.ScatterShare(index % shares, shares);
-  });
+Status CommitPipeline::Write(const EngineWeights& weights, const Prepared& prepared,
+                             const ScatterList& scatter) {
+  DWS_RETURN_IF_ERROR(Scatter(weights, scatter, pool_));
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     const PreparedRank& rank = prepared.ranks[r];
     if (rank.delta_spool.has_value()) {
@@ -175,7 +167,8 @@ Status CommitPipeline::CheckWritten(const EngineWeights& weights, const Prepared
     const PreparedRank& rank = prepared.ranks[r];
     for (const std::vector<RankSlice>* slices : {&rank.delta_slices, &rank.full_slices}) {
       if (slices->empty()) continue;
-      const std::vector<SliceState> states = weights.ComputeStates(TrainerRank(r), *slices, pool_);
+      DWS_ASSIGN_OR_RETURN(const std::vector<SliceState> states,
+                           weights.ComputeStates(TrainerRank(r), *slices, pool_));
       for (size_t i = 0; i < states.size(); ++i) {
         const Digest& expected = rank.published[(*slices)[i].value()];
         if (states[i].Matches(expected)) continue;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
@@ -68,7 +69,7 @@ class CommitPipeline {
   };
   Status Fail(Attempt& attempt, const Status& cause);
   void Abandon(const Attempt& attempt);
-  Status Write(const EngineWeights& weights, const Prepared& prepared);
+  Status Write(const EngineWeights& weights, const Prepared& prepared, const ScatterList& scatter);
   Status CheckWritten(const EngineWeights& weights, const Prepared& prepared);
   void Record(const SyncTarget& target);
 

@@ -38,7 +38,8 @@ Result<Comparison> Compare(Preparer& preparer, const SyncTarget& target, Trainer
 }  // namespace
 
 uint64_t PreparedRank::staging_bytes() const {
-  uint64_t bytes = writes.size_bytes();
+  uint64_t bytes = 0;
+  for (const auto& part : staged) bytes += part->size_bytes();
   if (delta_spool.has_value()) bytes += delta_spool->memory_bytes();
   if (full.has_value()) bytes += full->spool.memory_bytes();
   return bytes;
@@ -165,15 +166,16 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   // What is spooled in memory stays there while the writes are staged: one cap for both.
   const uint64_t bytes_max = RankBytesMax(job);
   const uint64_t spooled = std::min(spool.memory_bytes(), bytes_max);
-  StagedDelta staged = StageDelta(job.weights, job.rank, object.manifest, object.frames, spool,
-                                  job.state().slices, bytes_max - spooled, pool_);
-  prepared.writes = std::move(staged.writes);
+  DWS_ASSIGN_OR_RETURN(StagedDelta staged,
+                       StageDelta(job.weights, job.rank, object.manifest, object.frames, spool,
+                                  job.state().slices, bytes_max - spooled, pool_));
+  prepared.staged = std::move(staged.parts);
   std::vector<RankSlice> rejected;
   for (const RejectedSlice& slice : staged.rejected) rejected.push_back(slice.slice);
   RejectDelta(job, staged.rejected);
   if (staged.in_place) {
     for (const SpooledFrame& frame : object.frames) {
-      if (job.weights.Places(job.rank, frame.slice).empty()) continue;
+      if (!job.weights.Holds(job.rank, frame.slice)) continue;
       if (std::binary_search(rejected.begin(), rejected.end(), frame.slice)) continue;
       prepared.delta_frames.push_back(frame);
       if (prepared.delta_slices.empty() || prepared.delta_slices.back() != frame.slice) {
@@ -214,7 +216,7 @@ Result<PreparedRank> Preparer::FromDescription(const Job& job) {
     compared.differ.clear();
     for (uint32_t s = 0; s < job.state().slices.size(); ++s) {
       const bool empty = job.layout().slice(RankSlice(s)).blocks == 0;
-      if (!empty && !job.weights.Places(job.rank, RankSlice(s)).empty()) {
+      if (!empty && job.weights.Holds(job.rank, RankSlice(s))) {
         compared.differ.emplace_back(s);
       }
     }

@@ -27,7 +27,7 @@ struct PreparedRank {
   Digest state_token;
 
   // The delta, when there is one: staged, or kept as frames to apply in place.
-  StagedWrites writes;
+  StagedParts staged;  // none: nothing, or past the cap
   std::optional<Spool> delta_spool;
   std::vector<SpooledFrame> delta_frames;  // in place only; none when staged
   std::vector<RankSlice> delta_slices;     // that those frames write

@@ -1,68 +1,26 @@
 #include "receiver_daemon/commit/staging.h"
 
 #include <algorithm>
-#include <functional>
+#include <memory>
+#include <string>
 #include <utility>
 
-#include "common/base/failpoint.h"
-#include "common/delta/diff.h"
 #include "common/model/limits.h"
 #include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/commit/block_source.h"
-#include "receiver_daemon/commit/frame_stager.h"
 
 namespace dws {
 namespace {
 
-struct Scratch {
-  std::vector<std::byte> frame;
-  std::vector<std::byte> block;
-  DecodedBlock decoded;
-};
-
-// Calls visit(block number, decoded) for each block of a frame. `base` is where class-split blocks
-// find their old elements.
-Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
-                    const Spool& spool, const SegmentMap* base, Scratch& scratch,
-                    const std::function<Status(uint32_t, const DecodedBlock&)>& visit) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlockView> blocks,
-                       ReadBlocks(slice, frame, spool, scratch.frame));
-  for (uint32_t i = 0; i < blocks.size(); ++i) {
-    const uint32_t block = frame.entry.first_block + i;
-    DWS_RETURN_IF_ERROR(
-        DecodeAgainst(slice, frame, base, block, blocks[i], scratch.decoded, scratch.block));
-    DWS_RETURN_IF_ERROR(visit(block, scratch.decoded));
-  }
-  return OkStatus();
-}
-
-// Brings one block of live memory to its new state.
-void ApplyAt(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint32_t block,
-             const DecodedBlock& decoded, std::vector<std::byte>& buffer) {
-  const uint64_t first = uint64_t{block} * limits::kBlockElements;
-  if (decoded.kind == DecodedBlock::Kind::kNothing) return;
-  if (decoded.kind == DecodedBlock::Kind::kDense) return place.Write(first, decoded.dense);
-  const uint64_t count = BlockElements(slice.elements, block);
-  if (const MutableByteSpan there = place.Contiguous(first, count); !there.empty()) {
-    return ApplyBlock(slice.dtype, decoded, there);
-  }
-  buffer.resize(count * place.element_bytes());
-  place.Gather(first, buffer);
-  ApplyBlock(slice.dtype, decoded, buffer);
-  place.Write(first, buffer);
-}
-
-// The reason to reject one slice of the manifest, from the results of its frames.
-Status CheckSlice(const TensorSpec& tensor, uint32_t slice_number, const SliceDelta& delta,
-                  const SliceState& live, std::span<const FrameStager::Staged> results,
-                  std::span<const size_t> frame_numbers, size_t place_count) {
-  const std::string name = fmt::format("tensor '{}' slice {}", tensor.name, slice_number);
+// The reason to reject one slice of the manifest, from the results of its frames in one memory.
+Status CheckPlaces(const std::string& name, const SliceDelta& delta, const SliceState& live,
+                   std::span<const StagedFrames::Frame> frames, size_t place_count) {
   for (size_t p = 0; p < place_count; ++p) {
     Digest predicted = live.digest;
     Status damaged = OkStatus();
-    for (const size_t frame : frame_numbers) {
-      if (damaged.ok()) damaged = results[frame].status;
-      if (damaged.ok()) predicted += results[frame].differences[p];
+    for (const StagedFrames::Frame& frame : frames) {
+      if (damaged.ok()) damaged = frame.status;
+      if (damaged.ok()) predicted += frame.differences[p];
     }
     switch (JudgeSlice(live, delta, predicted)) {
       case SliceVerdict::kOtherBase:
@@ -81,55 +39,80 @@ Status CheckSlice(const TensorSpec& tensor, uint32_t slice_number, const SliceDe
   return OkStatus();
 }
 
+// The frames of a slice: [first, end) of those of its object.
+struct SliceFrames {
+  size_t first = 0;
+  size_t end = 0;
+};
+
+Status CheckSlice(const EngineWeights& weights, TrainerRank rank, const SliceDelta& delta,
+                  const SliceState& live, const StagedParts& parts, SliceFrames frames) {
+  const RankLayout& layout = weights.layouts().rank(rank);
+  const std::string name = fmt::format("tensor '{}' slice {}", layout.tensor(delta.slice).name,
+                                       layout.slice(delta.slice).slice);
+  for (size_t m = 0; m < parts.size(); ++m) {
+    DWS_RETURN_IF_ERROR(
+        CheckPlaces(name, delta, live,
+                    std::span(parts[m]->frames()).subspan(frames.first, frames.end - frames.first),
+                    weights.memory()[m]->PlaceCount(rank, delta.slice)));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
-StagedDelta StageDelta(const EngineWeights& weights, TrainerRank rank,
-                       const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
-                       const Spool& spool, std::span<const SliceState> live,
-                       uint64_t staging_bytes_max, ThreadPool& pool) {
-  const RankLayout& layout = weights.layouts().rank(rank);
+Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
+                               const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
+                               const Spool& spool, std::span<const SliceState> live,
+                               uint64_t staging_bytes_max, ThreadPool& pool) {
+  const FrameSet set{
+      .layout = weights.layouts().rank(rank), .rank = rank, .frames = frames, .spool = spool};
   StagingBudget budget(staging_bytes_max);
-  std::vector<FrameStager::Staged> results(frames.size());
-  std::vector<FrameStager> stagers;
-  stagers.reserve(pool.worker_count());
-  for (size_t i = 0; i < pool.worker_count(); ++i) stagers.emplace_back(budget);
-  pool.ParallelFor(frames.size(), [&](size_t index, size_t worker) {
-    const SpooledFrame& frame = frames[index];
-    const auto places = weights.Places(rank, frame.slice);
-    if (places.empty()) return;
-    results[index] = stagers[worker].Stage(layout.slice(frame.slice), places, frame, spool);
-  });
-
   StagedDelta staged;
-  staged.in_place = budget.passed();
-  if (!staged.in_place) {
-    size_t runs = 0;
-    for (const FrameStager::Staged& result : results) runs += result.run_count;
-    staged.writes.ReserveRuns(runs);
+  for (const auto& memory : weights.memory()) {
+    DWS_ASSIGN_OR_RETURN(staged.parts.emplace_back(), memory->Stage(set, budget, pool));
   }
-  size_t next = 0;
+  std::vector<uint8_t> kept(frames.size(), 0);
+  SliceFrames next;
   for (const SliceDelta& delta : manifest.slices) {
-    std::vector<size_t> numbers;
-    for (; next < frames.size() && frames[next].slice == delta.slice; ++next)
-      numbers.push_back(next);
-    const auto places = weights.Places(rank, delta.slice);
-    if (places.empty()) continue;
-    Status status = CheckSlice(layout.tensor(delta.slice), layout.slice(delta.slice).slice, delta,
-                               live[delta.slice.value()], results, numbers, places.size());
+    next.first = next.end;
+    while (next.end < frames.size() && frames[next.end].slice == delta.slice) ++next.end;
+    if (!weights.Holds(rank, delta.slice)) continue;
+    Status status = CheckSlice(weights, rank, delta, live[delta.slice.value()], staged.parts, next);
     if (!status.ok()) {
       staged.rejected.push_back({.slice = delta.slice, .reason = std::move(status)});
       continue;
     }
-    if (staged.in_place) continue;
-    for (const size_t number : numbers) {
-      const FrameStager::Staged& result = results[number];
-      staged.writes.AppendRuns(result.stager->writes(), result.first_run, result.run_count);
-    }
+    std::fill(kept.begin() + static_cast<ptrdiff_t>(next.first),
+              kept.begin() + static_cast<ptrdiff_t>(next.end), uint8_t{1});
   }
-  if (staged.in_place) return staged;
-  for (FrameStager& stager : stagers) staged.writes.TakeMemory(stager.TakeWrites());
-  staged.writes.Seal();
+  staged.in_place = budget.passed();
+  if (staged.in_place) staged.parts.clear();
+  for (const auto& part : staged.parts) {
+    const Status sealed = part->Seal(kept);
+    if (absl::IsResourceExhausted(sealed)) {  // a device is full: as past the cap
+      staged.in_place = true;
+      staged.parts.clear();
+      break;
+    }
+    DWS_RETURN_IF_ERROR(sealed);
+  }
   return staged;
+}
+
+void AddToList(const StagedParts& parts, ScatterList& list) {
+  if (list.size() < parts.size()) list.resize(parts.size());
+  for (size_t m = 0; m < parts.size(); ++m) list[m].push_back(parts[m].get());
+}
+
+Status Scatter(const EngineWeights& weights, const ScatterList& list, ThreadPool& pool) {
+  Status first = OkStatus();
+  for (size_t m = 0; m < list.size() && first.ok(); ++m) {
+    first = weights.memory()[m]->Scatter(list[m], pool);
+  }
+  // Whatever failed: nothing is on its way when this returns.
+  for (size_t m = 0; m < list.size(); ++m) first.Update(weights.memory()[m]->Synchronize());
+  return first;
 }
 
 Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
@@ -137,7 +120,7 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
                   std::span<const Digest> expected, ThreadPool& pool) {
   std::vector<Digest> digests(frames.size());
   std::vector<Status> statuses(frames.size());
-  std::vector<Scratch> scratch(pool.worker_count());
+  std::vector<BlockScratch> scratch(pool.worker_count());
   pool.ParallelFor(frames.size(), [&](size_t index, size_t worker) {
     const RankLayout::SliceEntry& slice = layout.slice(frames[index].slice);
     statuses[index] = ForEachBlock(
@@ -182,24 +165,12 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
 Status ApplyFramesInPlace(const EngineWeights& weights, TrainerRank rank,
                           std::span<const SpooledFrame> frames, const Spool& spool,
                           ThreadPool& pool) {
-  const RankLayout& layout = weights.layouts().rank(rank);
-  std::vector<Status> statuses(frames.size());
-  std::vector<Scratch> scratch(pool.worker_count());
-  pool.ParallelFor(frames.size(), [&](size_t index, size_t worker) {
-    const RankLayout::SliceEntry& slice = layout.slice(frames[index].slice);
-    const auto places = weights.Places(rank, frames[index].slice);
-    if (places.empty()) return;
-    Scratch& mine = scratch[worker];
-    statuses[index] = ForEachBlock(slice, frames[index], spool, &places[0], mine,
-                                   [&](uint32_t block, const DecodedBlock& decoded) {
-                                     DWS_KILLPOINT("receiver.commit.inside_apply");
-                                     for (const SegmentMap& place : places) {
-                                       ApplyAt(slice, place, block, decoded, mine.block);
-                                     }
-                                     return OkStatus();
-                                   });
-  });
-  for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
+  const FrameSet set{
+      .layout = weights.layouts().rank(rank), .rank = rank, .frames = frames, .spool = spool};
+  for (const auto& memory : weights.memory()) {
+    DWS_RETURN_IF_ERROR(memory->ApplyInPlace(set, pool));
+    DWS_RETURN_IF_ERROR(memory->Synchronize());
+  }
   return OkStatus();
 }
 

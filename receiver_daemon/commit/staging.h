@@ -7,12 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
-#include "common/memory/staged_writes.h"
 #include "common/model/delta_manifest.h"
 #include "receiver_daemon/engine/engine_weights.h"
 #include "receiver_daemon/transfer/spool.h"
@@ -26,21 +26,30 @@ struct RejectedSlice {
   Status reason;
 };
 
+// By memory of the engine.
+using StagedParts = std::vector<std::unique_ptr<StagedFrames>>;
+
 struct StagedDelta {
-  std::vector<RejectedSlice> rejected;  // ascending; nothing of them is in `writes`
-  StagedWrites writes;
-  bool in_place =
-      false;  // past the cap: `writes` is empty, every digest was predicted, apply in place
+  std::vector<RejectedSlice> rejected;  // ascending; nothing of them is in `parts`
+  StagedParts parts;                    // sealed
+  // Past the cap: there are no parts, every digest was predicted; apply in place.
+  bool in_place = false;
 };
 
 // Stages what `manifest` changes of the slices the engine holds. `frames` are all frames of the
 // object, `live` the tracked states of all slices of the rank. A slice is rejected when its live
 // digest is not the delta's base, a frame of it is damaged, or the predicted digest is not the
-// manifest's.
-StagedDelta StageDelta(const EngineWeights& weights, TrainerRank rank,
-                       const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
-                       const Spool& spool, std::span<const SliceState> live,
-                       uint64_t staging_bytes_max, ThreadPool& pool);
+// manifest's. Errors are those of a device (MemoryBackend::Stage).
+Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
+                               const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
+                               const Spool& spool, std::span<const SliceState> live,
+                               uint64_t staging_bytes_max, ThreadPool& pool);
+
+// What one pause writes: the parts of all trainer ranks, by memory. Made before the pause.
+using ScatterList = std::vector<std::vector<const StagedFrames*>>;
+void AddToList(const StagedParts& parts, ScatterList& list);
+// Writes them: begins in every memory before one is waited for. INTERNAL: a device.
+Status Scatter(const EngineWeights& weights, const ScatterList& list, ThreadPool& pool);
 
 // OK when `frames` hold every block of exactly `slices` (ascending) as full blocks, and each
 // slice's digest is the one in `expected` (by rank slice). DATA_LOSS names the first that does not.
@@ -49,7 +58,7 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
                   std::span<const Digest> expected, ThreadPool& pool);
 
 // Applies frames that StageDelta or VerifyFull accepted, straight to memory. After an error any
-// part of them may be applied. DATA_LOSS, UNAVAILABLE: the spool lost bytes.
+// part of them may be applied. DATA_LOSS, UNAVAILABLE: the spool lost bytes. INTERNAL: a device.
 Status ApplyFramesInPlace(const EngineWeights& weights, TrainerRank rank,
                           std::span<const SpooledFrame> frames, const Spool& spool,
                           ThreadPool& pool);

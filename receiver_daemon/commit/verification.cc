@@ -15,7 +15,7 @@ Verification::Verification(EngineWeightsPtr weights) : weights_(std::move(weight
 }
 
 uint64_t Verification::HeldBytes(TrainerRank rank, RankSlice slice) const {
-  return weights_->Places(rank, slice).size() *
+  return weights_->PlaceCount(rank, slice) *
          weights_->layouts().rank(rank).slice(slice).size_bytes();
 }
 

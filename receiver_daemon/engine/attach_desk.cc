@@ -16,16 +16,6 @@ Status CheckSizes(const AttachWish& wish) {
         "engine rank {} of world size {}, expected a rank below it and at most {} ranks",
         wish.engine_rank, wish.engine_world_size, limits::kEngineWorldSizeMax);
   }
-  if (wish.region_bytes.empty() || wish.region_bytes.size() > limits::kRegionsMax) {
-    return InvalidArgumentError("{} memory regions, expected 1 to {}", wish.region_bytes.size(),
-                                limits::kRegionsMax);
-  }
-  for (const uint64_t bytes : wish.region_bytes) {
-    if (bytes == 0 || bytes > limits::kRegionBytesMax) {
-      return InvalidArgumentError("a memory region of {} bytes, expected 1 to {}", bytes,
-                                  limits::kRegionBytesMax);
-    }
-  }
   if (wish.client.size() > limits::kIdBytesMax) {
     return InvalidArgumentError("a client name of {} bytes, at most {}", wish.client.size(),
                                 limits::kIdBytesMax);
@@ -128,14 +118,15 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
     return Result<AttachGrant>(layouts.status());
   }
   const AttachWish& wish = pending.wish;
-  Result<EngineMapping> mapping =
-      MapEngine(**layouts, wish.views, wish.region_bytes, wish.excluded);
+  std::vector<uint64_t> region_bytes;
+  for (const RegionHandle& region : wish.regions) region_bytes.push_back(region.size_bytes);
+  Result<EngineMapping> mapping = MapEngine(**layouts, wish.views, region_bytes, wish.excluded);
   if (!mapping.ok()) return Result<AttachGrant>(mapping.status());
   Result<AttachGrant> grant = Grant({.engine_rank = wish.engine_rank,
                                      .engine_world_size = wish.engine_world_size,
                                      .has_hook = wish.has_hook,
                                      .client = wish.client,
-                                     .region_bytes = wish.region_bytes,
+                                     .regions = wish.regions,
                                      .mapping = *std::move(mapping),
                                      .layouts = *std::move(layouts)},
                                     wish.peer_uid);
@@ -146,7 +137,7 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
 }
 
 Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<uid_t> peer_uid) {
-  const size_t descriptors = plan.region_bytes.size();
+  const size_t descriptors = DescriptorCount(plan.regions);
   DWS_ASSIGN_OR_RETURN(const Generation generation, registry_.Reserve(std::move(plan)));
   EngineRegistry& registry = registry_;
   Result<HandleSocket::Registration> expected = handles_.Expect(

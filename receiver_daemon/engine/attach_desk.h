@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/memory/region_handle.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/change_signal.h"
 #include "receiver_daemon/engine/engine_registry.h"
@@ -23,7 +24,7 @@ namespace dws {
 struct AttachWish {
   uint32_t engine_rank = 0;
   uint32_t engine_world_size = 1;
-  std::vector<uint64_t> region_bytes;
+  std::vector<RegionHandle> regions;
   std::vector<EngineView> views;
   std::vector<std::string> excluded;
   bool has_hook = false;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/memory/host/host_region.h"
+#include "common/memory/cuda/region_import.h"
 #include "common/model/weight_version.h"
 #include "receiver_daemon/engine/engine_mapping.h"
 
@@ -19,7 +19,7 @@ struct AttachedMemory {
   uint32_t engine_rank = 0;
   Generation generation;  // of the registration
   EngineMapping mapping;
-  std::vector<HostRegion> regions;
+  std::vector<MappedRegion> regions;
 };
 
 using AttachedMemoryPtr = std::shared_ptr<const AttachedMemory>;

@@ -24,19 +24,23 @@ Status EngineLease::Open(Stream stream) {
   return OkStatus();
 }
 
-void EngineLease::OnPaused(uint64_t pause_id, Generation generation) {
-  {
-    MutexLock lock(mutex_);
-    if (generation == generation_) {
-      // The answer to a pause that was given up comes late: the rank reads its Resume next.
-      if (state_ != State::kPausing || pause_id != pause_id_) return;
-      state_ = State::kPaused;
-      changed_.NotifyAll();
-      return;
-    }
+void EngineLease::OnPaused(const PauseAnswer& answer) {
+  if (answer.generation != generation_) {
+    return End(
+        FailedPreconditionError("engine rank {} answered a pause with generation {}, expected {}",
+                                engine_rank_, answer.generation.value(), generation_.value()));
   }
-  End(FailedPreconditionError("engine rank {} answered a pause with generation {}, expected {}",
-                              engine_rank_, generation.value(), generation_.value()));
+  if (needs_.drained_devices && !answer.devices_drained) {
+    return End(FailedPreconditionError(
+        "engine rank {} has GPU memory attached and answered a pause without having drained its "
+        "devices: what it computes would meet half a commit. Its client has to synchronize them",
+        engine_rank_));
+  }
+  MutexLock lock(mutex_);
+  // The answer to a pause that was given up comes late: the rank reads its Resume next.
+  if (state_ != State::kPausing || answer.pause_id != pause_id_) return;
+  state_ = State::kPaused;
+  changed_.NotifyAll();
 }
 
 void EngineLease::OnPostCommitDone(uint64_t pause_id, std::string error) {

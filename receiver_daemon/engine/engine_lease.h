@@ -42,17 +42,29 @@ class EngineLease {
     std::function<void(const Status& reason)> end;
   };
 
-  EngineLease(uint32_t engine_rank, Generation generation, bool has_hook)
-      : engine_rank_(engine_rank), generation_(generation), has_hook_(has_hook) {}
+  // What the rank has to do besides stopping.
+  struct Needs {
+    bool post_commit = false;      // its hook rebuilds derived tensors
+    bool drained_devices = false;  // it has device memory: a pause counts once devices have drained
+  };
+
+  EngineLease(uint32_t engine_rank, Generation generation, Needs needs)
+      : engine_rank_(engine_rank), generation_(generation), needs_(needs) {}
 
   uint32_t engine_rank() const { return engine_rank_; }
   Generation generation() const { return generation_; }
-  bool has_hook() const { return has_hook_; }
+  bool has_hook() const { return needs_.post_commit; }
   State state() const;
 
   // The stream's side. FAILED_PRECONDITION: opened before, or ended.
   Status Open(Stream stream);
-  void OnPaused(uint64_t pause_id, Generation generation);
+  struct PauseAnswer {
+    uint64_t pause_id = 0;
+    Generation generation;
+    bool devices_drained = false;
+  };
+  // An answer of another generation, or that leaves undone what the rank needs, ends the lease.
+  void OnPaused(const PauseAnswer& answer);
   void OnPostCommitDone(uint64_t pause_id, std::string error);
 
   // Ends the lease and its stream. Again: nothing.
@@ -72,7 +84,7 @@ class EngineLease {
 
   const uint32_t engine_rank_;
   const Generation generation_;
-  const bool has_hook_;
+  const Needs needs_;
   mutable Mutex mutex_;
   CondVar changed_;
   State state_ GUARDED_BY(mutex_) = State::kUnopened;

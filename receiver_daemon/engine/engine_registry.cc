@@ -1,12 +1,26 @@
 #include "receiver_daemon/engine/engine_registry.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/memory/cuda/region_import.h"
 #include "common/model/limits.h"
 
 namespace dws {
+namespace {
+
+// Where the weights of an attach are, each once.
+std::vector<std::string> MemoryOf(const AttachPlan& plan) {
+  std::set<std::string> memory;
+  for (const RegionHandle& region : plan.regions) {
+    memory.insert(region.cuda.has_value() ? region.cuda->device_uuid : "host");
+  }
+  return {memory.begin(), memory.end()};
+}
+
+}  // namespace
 
 Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
   std::vector<const EngineMapping*> mappings = {&plan.mapping};
@@ -52,7 +66,12 @@ Result<Generation> EngineRegistry::Reserve(AttachPlan plan) {
   const Generation generation = next_generation_;
   next_generation_ = Generation(generation.value() + 1);
   const uint32_t rank = plan.engine_rank;
-  auto lease = std::make_shared<EngineLease>(rank, generation, plan.has_hook);
+  const bool on_device =
+      std::any_of(plan.regions.begin(), plan.regions.end(),
+                  [](const RegionHandle& region) { return region.cuda.has_value(); });
+  auto lease = std::make_shared<EngineLease>(
+      rank, generation,
+      EngineLease::Needs{.post_commit = plan.has_hook, .drained_devices = on_device});
   ranks_.emplace(rank, Registration{.plan = std::move(plan),
                                     .memory = nullptr,
                                     .lease = std::move(lease),
@@ -76,7 +95,7 @@ void EngineRegistry::SetDisconnect(Generation generation, std::function<void()> 
 
 Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors) {
   auto memory = std::make_shared<AttachedMemory>();
-  std::vector<uint64_t> region_bytes;
+  std::vector<RegionHandle> regions;
   {
     MutexLock lock(mutex_);
     const Registration* found = Find(generation);
@@ -84,29 +103,23 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
     memory->engine_rank = found->plan.engine_rank;
     memory->generation = generation;
     memory->mapping = found->plan.mapping;
-    region_bytes = found->plan.region_bytes;
+    regions = found->plan.regions;
   }
-  if (descriptors.size() != region_bytes.size()) {
-    return InvalidArgumentError("{} descriptors, expected one for each of {} regions",
-                                descriptors.size(), region_bytes.size());
-  }
-  for (size_t i = 0; i < descriptors.size(); ++i) {
-    Result<HostRegion> region =
-        HostRegion::Map(std::move(descriptors[i]), region_bytes[i], Access::kReadWrite);
-    if (!region.ok()) return Annotate(region.status(), fmt::format("region {}", i));
-    memory->regions.push_back(*std::move(region));
-  }
+  DWS_ASSIGN_OR_RETURN(memory->regions, ImportRegions(regions, std::move(descriptors),
+                                                      Access::kReadWrite, devices_));
   {
     MutexLock lock(mutex_);
     const Registration* found = Find(generation);
     if (found == nullptr) return NotFoundError("this registration has ended; attach again");
     Registration& registration = ranks_.at(found->plan.engine_rank);
     registration.memory = memory;
-    LogInfo("engine_attached", {{"rank", memory->engine_rank},
-                                {"of", registration.plan.engine_world_size},
-                                {"generation", generation.value()},
-                                {"client", registration.plan.client},
-                                {"slices", memory->mapping.slices.size()}});
+    LogInfo("engine_attached",
+            {{"rank", memory->engine_rank},
+             {"of", registration.plan.engine_world_size},
+             {"generation", generation.value()},
+             {"client", registration.plan.client},
+             {"memory", fmt::format("{}", fmt::join(MemoryOf(registration.plan), " "))},
+             {"slices", memory->mapping.slices.size()}});
   }
   changed_.Notify();
   return OkStatus();
@@ -242,7 +255,8 @@ std::vector<EngineRegistry::RankState> EngineRegistry::Ranks() const {
          .attached = registration.memory != nullptr && lease != EngineLease::State::kUnopened,
          .lease = lease,
          .generation = registration.lease->generation(),
-         .client = registration.plan.client});
+         .client = registration.plan.client,
+         .memory = MemoryOf(registration.plan)});
   }
   return states;
 }

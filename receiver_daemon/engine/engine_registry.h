@@ -16,6 +16,8 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/memory/cuda/cuda_devices.h"
+#include "common/memory/region_handle.h"
 #include "receiver_daemon/change_signal.h"
 #include "receiver_daemon/engine/attached_memory.h"
 #include "receiver_daemon/engine/engine_lease.h"
@@ -29,7 +31,7 @@ struct AttachPlan {
   uint32_t engine_world_size = 1;
   bool has_hook = false;
   std::string client;
-  std::vector<uint64_t> region_bytes;
+  std::vector<RegionHandle> regions;
   EngineMapping mapping;
   LayoutSetPtr layouts;  // it was checked against
 };
@@ -51,12 +53,17 @@ class EngineRegistry {
     EngineLease::State lease = EngineLease::State::kUnopened;
     Generation generation;
     std::string client;
+    std::vector<std::string> memory;  // "host", UUIDs of devices
   };
 
-  // `first_generation`: above those of any earlier process.
+  // `first_generation`: above those of any earlier process. Without `devices` engines in host
+  // memory only.
   EngineRegistry(Generation first_generation, ChangeSignal& changed,
-                 Coverage coverage = Coverage::kWhole)
-      : coverage_(coverage), next_generation_(first_generation), changed_(changed) {}
+                 Coverage coverage = Coverage::kWhole, cuda::CudaDevices* devices = nullptr)
+      : coverage_(coverage),
+        devices_(devices),
+        next_generation_(first_generation),
+        changed_(changed) {}
 
   Coverage coverage() const { return coverage_; }
 
@@ -66,8 +73,7 @@ class EngineRegistry {
   Result<Generation> Reserve(AttachPlan plan);
   // How to close the registration's connection; called once, when it ends from this side.
   void SetDisconnect(Generation generation, std::function<void()> disconnect);
-  // Maps the regions. NOT_FOUND: the registration has ended. INVALID_ARGUMENT: HostRegion::Map
-  // refuses them.
+  // Maps the regions. NOT_FOUND: the registration has ended. Errors of ImportRegions.
   Status OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors);
   // FAILED_PRECONDITION: no such registration (attach again), or memory not handed over yet.
   Result<std::shared_ptr<EngineLease>> FindLease(uint32_t engine_rank, Generation generation) const;
@@ -107,6 +113,7 @@ class EngineRegistry {
   const Registration* Find(Generation generation) const REQUIRES(mutex_);
 
   const Coverage coverage_;
+  cuda::CudaDevices* const devices_;
   mutable Mutex mutex_;
   Generation next_generation_ GUARDED_BY(mutex_);
   Status ended_ GUARDED_BY(mutex_);                            // for good

@@ -6,6 +6,7 @@
 
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/proto_convert/region_convert.h"
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/unix_socket.h"
 #include "receiver_daemon/engine/lease_stream.h"
@@ -46,11 +47,12 @@ Result<AttachWish> ParseWish(const v1::AttachRequest& message) {
   }
   AttachWish wish{.engine_rank = message.engine_rank(),
                   .engine_world_size = message.engine_world_size(),
-                  .region_bytes = {message.region_bytes().begin(), message.region_bytes().end()},
+                  .regions = {},
                   .views = {},
                   .excluded = {message.excluded().begin(), message.excluded().end()},
                   .has_hook = message.has_post_commit_hook(),
                   .client = message.client()};
+  DWS_ASSIGN_OR_RETURN(wish.regions, FromProto(message.regions()));
   for (const v1::ParameterView& view : message.views()) {
     DWS_ASSIGN_OR_RETURN(EngineView converted, ParseView(view));
     wish.views.push_back(std::move(converted));

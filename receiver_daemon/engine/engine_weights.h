@@ -1,5 +1,5 @@
-// The live weights of a whole engine: for every canonical slice the places it lies in, over all
-// engine ranks, and digests computed from them.
+// The live weights of a whole engine: the memories they are in, over all engine ranks, and digests
+// computed from them.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,24 @@
 #include "common/model/digest.h"
 #include "common/sync_state/engine_share.h"
 #include "common/sync_state/live_state.h"
+#include "receiver_daemon/commit/cuda_backend.h"
+#include "receiver_daemon/commit/host_backend.h"
+#include "receiver_daemon/commit/memory_backend.h"
 #include "receiver_daemon/engine/attached_memory.h"
 #include "receiver_daemon/engine/layout_set.h"
 
 namespace dws {
 
 // Lifecycle: made when all engine ranks are attached; keeps their memory mapped. Immutable; the
-// bytes it points to are not. Threads: safe from any.
+// bytes it points to are not. Threads: safe from any, but what works on memory from one at a time.
 class EngineWeights {
  public:
-  // INVALID_ARGUMENT: the ranks together do not fit the layout (see CheckCoverage).
+  // INVALID_ARGUMENT: the ranks together do not fit the layout (see CheckCoverage). INTERNAL,
+  // RESOURCE_EXHAUSTED: a device fails.
   static Result<std::shared_ptr<const EngineWeights>> Create(LayoutSetPtr layouts,
                                                              std::vector<AttachedMemoryPtr> ranks,
-                                                             Coverage coverage = Coverage::kWhole);
+                                                             Coverage coverage = Coverage::kWhole,
+                                                             const CudaOptions& cuda = {});
 
   const LayoutSet& layouts() const { return *layouts_; }
   const LayoutSetPtr& layouts_ptr() const { return layouts_; }
@@ -35,27 +40,31 @@ class EngineWeights {
   // Which slices these ranks hold.
   EngineShare Share() const;
 
-  // Every place that holds the slice; none when it is excluded.
-  std::span<const SegmentMap> Places(TrainerRank rank, RankSlice slice) const;
+  // The memories, devices first: theirs is the work that goes on by itself.
+  std::span<const std::unique_ptr<MemoryBackend>> memory() const { return memory_; }
+
+  // In how many places, of all memories, the slice is; 0 when it is excluded.
+  size_t PlaceCount(TrainerRank rank, RankSlice slice) const;
+  bool Holds(TrainerRank rank, RankSlice slice) const { return PlaceCount(rank, slice) > 0; }
+
+  // The places in host memory.
+  std::span<const SegmentMap> HostPlaces(TrainerRank rank, RankSlice slice) const;
 
   // Reads the memory of `slices` of one trainer rank; parallel to `slices`. Meaningful only if
-  // nobody writes there meanwhile.
-  std::vector<SliceState> ComputeStates(TrainerRank rank, std::span<const RankSlice> slices,
-                                        ThreadPool& pool) const;
+  // nobody writes there meanwhile. INTERNAL: a device fails.
+  Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, std::span<const RankSlice> slices,
+                                                ThreadPool& pool) const;
   // Of all slices of one trainer rank.
-  std::vector<SliceState> ComputeStates(TrainerRank rank, ThreadPool& pool) const;
+  Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, ThreadPool& pool) const;
 
  private:
-  struct RankPlaces {
-    std::vector<uint32_t> first;  // by rank slice, and the end
-    std::vector<SegmentMap> places;
-  };
   EngineWeights() = default;
 
   LayoutSetPtr layouts_;
   std::vector<AttachedMemoryPtr> ranks_;
   Generation generation_;
-  std::vector<RankPlaces> places_;  // by trainer rank
+  std::vector<std::unique_ptr<MemoryBackend>> memory_;
+  const HostBackend* host_ = nullptr;  // of memory_; none: no host memory
 };
 
 using EngineWeightsPtr = std::shared_ptr<const EngineWeights>;

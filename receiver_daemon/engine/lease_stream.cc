@@ -64,7 +64,9 @@ Status LeaseStream::HandleUp(const v1::LeaseUp& message) {
     case v1::LeaseUp::kOpen:
       return HandleOpen(message.open());
     case v1::LeaseUp::kPaused:
-      held->OnPaused(message.paused().pause_id(), Generation(message.paused().generation()));
+      held->OnPaused({.pause_id = message.paused().pause_id(),
+                      .generation = Generation(message.paused().generation()),
+                      .devices_drained = message.paused().devices_drained()});
       return OkStatus();
     case v1::LeaseUp::kPostCommitDone:
       held->OnPostCommitDone(

@@ -87,10 +87,17 @@ Fetcher SyncLink::fetcher(TrainerRank rank) {
           }};
 }
 
+void SyncLink::JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max) {
+  broadcasts_ = std::make_unique<BroadcastMember>(
+      std::move(parts), BroadcastMember::Options{.sender = address_, .bytes_max = object_bytes_max},
+      [this](v1::SyncUp message) { Send(std::move(message)); });
+}
+
 v1::SyncUp SyncLink::Hello() const {
   v1::SyncUp message;
   v1::Hello& hello = *message.mutable_hello();
   Introduce(name_, hello);
+  if (broadcasts_ != nullptr) hello.set_nccl_version(broadcasts_->nccl_version());
   if (const std::optional<VersionAt> live = subscription_.live(); live.has_value()) {
     *hello.mutable_stream() = ToProto(live->stream);
     hello.set_have_version(live->version.value());
@@ -148,11 +155,21 @@ Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool f
         LogDebug("announcement_ignored", {{"address", address_}, {"reason", Message(status)}});
       return OkStatus();
     }
+    case v1::SyncDown::kBroadcastOffer:
+    case v1::SyncDown::kBroadcastBegin:
+    case v1::SyncDown::kBroadcastEnd:
+      return broadcasts_ == nullptr ? OkStatus() : OnBroadcast(message);
     case v1::SyncDown::kKeepalive:
     case v1::SyncDown::MESSAGE_NOT_SET:  // of a newer minor version: ignored
       return OkStatus();
   }
   return OkStatus();
+}
+
+Status SyncLink::OnBroadcast(const v1::SyncDown& message) {
+  if (message.has_broadcast_offer()) return broadcasts_->OnOffer(message.broadcast_offer());
+  if (message.has_broadcast_begin()) return broadcasts_->OnBegin(message.broadcast_begin());
+  return broadcasts_->OnEnd(message.broadcast_end());
 }
 
 void SyncLink::KeepInline(std::shared_ptr<const InlineObject> object) {
@@ -172,10 +189,17 @@ void SyncLink::OnDone(const Status& reason, bool lost) {
   if (lost) LogWarning("sender_disconnected", {{"address", address_}, {"reason", Message(reason)}});
   subscription_.OnDisconnect(index_, reason);
   KeepInline(nullptr);
+  if (broadcasts_ != nullptr) broadcasts_->OnDisconnect();
+}
+
+void SyncLink::CancelFetches() {
+  calls_.CancelForGood();
+  if (broadcasts_ != nullptr) broadcasts_->Close();
 }
 
 void SyncLink::Stop() {
-  calls_.CancelForGood();
+  CancelFetches();
+  if (broadcasts_ != nullptr) broadcasts_->Stop();
   stream_.Stop();
 }
 

@@ -13,6 +13,7 @@
 #include "receiver_daemon/active_calls.h"
 #include "receiver_daemon/receiver_name.h"
 #include "receiver_daemon/stream_link.h"
+#include "receiver_daemon/transfer/broadcast_member.h"
 #include "receiver_daemon/transfer/fetch.h"
 #include "receiver_daemon/transfer/link_speed.h"
 #include "receiver_daemon/transfer/sender_channel.h"
@@ -34,15 +35,21 @@ class SyncLink {
   SyncLink(SenderIndex index, const std::string& address, ReceiverName name, PeerTls tls,
            Subscription& subscription, const Clock& clock);
 
+  // Takes part in this sender's broadcasts. Before the first Tick.
+  void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);
+
   // See StreamLink; drops transfers with a stream that is silent.
   void Tick();
   void Send(v1::SyncUp message) { stream_.Send(std::move(message)); }
+  // Ends blocking calls, present and future. Acknowledgements still go.
+  void CancelFetches();
   void Stop();
 
   // Of what this sender's rank publishes.
   Fetcher fetcher(TrainerRank rank);
-  ActiveCalls& calls() { return calls_; }
   LinkSpeed& speed() { return speed_; }
+  // Null: takes part in no broadcasts.
+  BroadcastMember* broadcasts() { return broadcasts_.get(); }
   // The delta base -> version, if the last announcement brought it; else null.
   std::shared_ptr<const InlineObject> Inline(const StreamId& stream, WeightVersion base,
                                              WeightVersion version);
@@ -51,6 +58,7 @@ class SyncLink {
   using SyncStream = StreamLink<v1::SyncUp, v1::SyncDown>;
 
   Status OnMessage(const v1::SyncDown& message, const Peer& peer, bool first);
+  Status OnBroadcast(const v1::SyncDown& message);
   void OnDone(const Status& reason, bool lost);
   void KeepInline(std::shared_ptr<const InlineObject> object);
   v1::SyncUp Hello() const;
@@ -69,6 +77,7 @@ class SyncLink {
   Mutex mutex_;
   std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this stream
   SyncStream stream_;
+  std::unique_ptr<BroadcastMember> broadcasts_;  // sends on stream_, and ends before it
 };
 
 }  // namespace dws

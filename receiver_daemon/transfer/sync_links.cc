@@ -27,6 +27,11 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
         SenderIndex(i), options.addresses[i],
         ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.tls,
         subscription, clock));
+    // An epoch holds device memory and blocks of the device: of very many senders, some are fetched
+    // from.
+    if (options.broadcasts != nullptr && i < limits::kBroadcastLinksMax) {
+      links_.back()->JoinBroadcasts(*options.broadcasts, options.broadcast_bytes_max);
+    }
   }
 }
 
@@ -46,7 +51,20 @@ void SyncLinks::Run() {
 }
 
 void SyncLinks::CancelFetches() {
-  for (const auto& link : links_) link->calls().CancelForGood();
+  for (const auto& link : links_) link->CancelFetches();
+}
+
+BroadcastMember::View SyncLinks::BroadcastTotals() const {
+  BroadcastMember::View totals;
+  for (const auto& link : links_) {
+    if (link->broadcasts() == nullptr) continue;
+    const BroadcastMember::View view = link->broadcasts()->view();
+    totals.epoch += view.epoch == 0 ? 0 : 1;
+    totals.received += view.received;
+    totals.received_bytes += view.received_bytes;
+    totals.failed += view.failed;
+  }
+  return totals;
 }
 
 void SyncLinks::Stop() {
@@ -69,6 +87,12 @@ Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
   SyncLink& link = Link(target, rank);
   if (const auto here = link.Inline(target.stream, base, target.version)) {
     return SpoolOf(AsBytes(here->bytes), std::move(spool));
+  }
+  if (link.broadcasts() != nullptr) {
+    const BroadcastKey key{.stream = target.stream, .base = base, .version = target.version};
+    if (const auto object = link.broadcasts()->Take(key, spool.wanted); object.has_value()) {
+      return SpoolOf(*object, std::move(spool));
+    }
   }
   const DeltaProfile profile = link.speed().Choose(profile_);
   const TimePoint began = clock_.Now();

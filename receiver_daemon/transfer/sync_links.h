@@ -11,6 +11,8 @@
 #include "common/base/mutex.h"
 #include "common/base/pulse.h"
 #include "common/model/delta_profile.h"
+#include "common/transport/nccl/broadcast_channel.h"
+#include "receiver_daemon/transfer/broadcast_member.h"
 #include "receiver_daemon/transfer/sender_channel.h"
 #include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/transfer/subscription.h"
@@ -29,6 +31,9 @@ class SyncLinks final : public SenderGroup {
     PeerTls tls = {};
     ProfileChoice profile = ProfileChoice::kAuto;
     Pulse* pulse = nullptr;  // waits while a transfer is waited for
+    // Null: versions are fetched. Else broadcasts bring objects of at most so many bytes.
+    const nccl::BroadcastChannel::Parts* broadcasts = nullptr;
+    uint64_t broadcast_bytes_max = 0;
   };
 
   // `subscription` and `clock` outlive it.
@@ -39,6 +44,9 @@ class SyncLinks final : public SenderGroup {
   // Ends blocking calls, present and future, with CANCELLED. Acknowledgements still go.
   void CancelFetches();
   void Stop();
+
+  // Of all senders together; `epoch` counts those whose epoch is joined.
+  BroadcastMember::View BroadcastTotals() const;
 
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                             Spool::Options spool) override;

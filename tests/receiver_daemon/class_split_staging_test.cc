@@ -15,7 +15,7 @@ constexpr ClassTable kTable{
 // A trainer of random weights with versions 1 and 2, class-split.
 struct SplitCase {
   explicit SplitCase(double density, int copies = 1)
-      : trainer(Ranks()), engine(trainer.layouts(), copies) {
+      : trainer(Ranks()), memory(AnyMemory()), engine(trainer.layouts(), copies, 1, memory) {
     trainer.classes = kTable;
     trainer.Publish();
     trainer.Publish(density);
@@ -35,6 +35,7 @@ struct SplitCase {
   }
 
   FakeTrainer trainer;
+  MemoryKind memory;
   FakeEngine engine;
   ThreadPool pool{0};
   LiveState live;
@@ -48,7 +49,7 @@ void CheckOnlyRejected(SplitCase& split, const StagedDelta& staged, uint32_t sli
   CHECK(staged.rejected[0].slice == RankSlice(slice));
   CHECK(staged.rejected[0].reason.code() == code);
   const SliceBytes before = split.engine.Read(0, slice);
-  staged.writes.Scatter();
+  Write(*split.engine.weights, staged);
   for (uint32_t s = 0; s < 3; ++s) {
     CHECK(split.engine.Read(0, s) == (s == slice ? before : split.trainer.At(2, 0)[s]));
   }
@@ -62,16 +63,15 @@ TEST_CASE("class-split blocks reach every copy, in one piece or gathered", "[sta
     const Delta delta = MakeDelta(split.trainer, rank, 1, 2);
     // Floats are class-split throughout: also the columns, whose blocks are gathered row by row.
     for (const SliceDelta& slice : delta.manifest.slices) CHECK(slice.classes == kTable);
-    const SegmentMap& columns =
-        split.engine.weights->Places(TrainerRank(rank), RankSlice(rank == 0 ? 1 : 0))[0];
+    const SegmentMap& columns = split.engine.Places(rank, rank == 0 ? 1 : 0)[0];
     CHECK(columns.Contiguous(0, columns.element_count()).empty());
 
     const StagedDelta staged = split.StageRank(rank);
     CHECK(staged.rejected.empty());
     CHECK_FALSE(staged.in_place);
     if (rank == 0) CHECK(split.engine.Equals(split.trainer, 1));
-    staged.writes.Scatter();
-    staged.writes.Scatter();  // a commit may be repeated: what is staged is absolute
+    Write(*split.engine.weights, staged);
+    Write(*split.engine.weights, staged);  // a commit may be repeated: what is staged is absolute
   }
   CHECK(split.engine.Equals(split.trainer, 2));
 }

@@ -23,7 +23,8 @@ EngineVersion Version(uint64_t version) {
 // A lease whose engine answers as the test says.
 struct Rank {
   explicit Rank(uint32_t engine_rank = 0, bool has_hook = false)
-      : lease(std::make_shared<EngineLease>(engine_rank, Generation(5), has_hook)) {}
+      : lease(std::make_shared<EngineLease>(engine_rank, Generation(5),
+                                            EngineLease::Needs{.post_commit = has_hook})) {}
 
   void Open() {
     REQUIRE(lease
@@ -37,7 +38,7 @@ struct Rank {
   }
   void Answer(const LeaseCommand& command) {
     if (const auto* pause = std::get_if<PauseCommand>(&command)) {
-      lease->OnPaused(pause->pause_id, Generation(5));
+      lease->OnPaused({.pause_id = pause->pause_id, .generation = Generation(5)});
     }
     if (const auto* hook = std::get_if<PostCommitCommand>(&command)) {
       lease->OnPostCommitDone(hook->pause_id, hook_error);
@@ -88,7 +89,7 @@ TEST_CASE("a pause that is not answered in time fails, and its late answer chang
   CHECK(quick.lease->state() == EngineLease::State::kPaused);
 
   control.Resume(Version(1));
-  slow.lease->OnPaused(1, Generation(5));
+  slow.lease->OnPaused({.pause_id = 1, .generation = Generation(5)});
   CHECK(slow.lease->state() == EngineLease::State::kRunning);
   slow.answers = true;
   CHECK(control.Pause(kLong).ok());
@@ -116,7 +117,7 @@ TEST_CASE("an answer with another generation ends the lease", "[lease]") {
   rank.lease->Resume(Version(1));
   rank.answers = false;
   rank.lease->RequestPause();
-  rank.lease->OnPaused(1, Generation(4));
+  rank.lease->OnPaused({.pause_id = 1, .generation = Generation(4)});
   CHECK(rank.lease->state() == EngineLease::State::kEnded);
   CHECK(rank.ended);
 }

@@ -38,13 +38,14 @@ Status Attach(EngineRegistry& registry, uint32_t engine_rank, const LayoutSetPtr
   }
   const std::vector<uint64_t> region_bytes = {bytes};
   DWS_ASSIGN_OR_RETURN(EngineMapping mapping, MapEngine(*layouts, views, region_bytes, excluded));
-  DWS_ASSIGN_OR_RETURN(const Generation generation, registry.Reserve({.engine_rank = engine_rank,
-                                                                      .engine_world_size = 2,
-                                                                      .has_hook = false,
-                                                                      .client = "test",
-                                                                      .region_bytes = region_bytes,
-                                                                      .mapping = std::move(mapping),
-                                                                      .layouts = layouts}));
+  DWS_ASSIGN_OR_RETURN(const Generation generation,
+                       registry.Reserve({.engine_rank = engine_rank,
+                                         .engine_world_size = 2,
+                                         .has_hook = false,
+                                         .client = "test",
+                                         .regions = {{.size_bytes = bytes}},
+                                         .mapping = std::move(mapping),
+                                         .layouts = layouts}));
   DWS_ASSIGN_OR_RETURN(CreatedRegion created, CreateHostRegion("rank", bytes));
   std::vector<UniqueFd> descriptors;
   descriptors.push_back(std::move(created.fd));

@@ -2,7 +2,9 @@
 // column-cut tensor laid out as the engine likes, and a control that records what it was told.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "receiver_daemon/engine/attached_memory.h"
 #include "receiver_daemon/engine/engine_control.h"
 #include "receiver_daemon/engine/engine_weights.h"
+#include "tests/fakes/cuda/device_memory.h"
 #include "tests/receiver_daemon/fake_trainer.h"
 
 namespace dws {
@@ -34,10 +37,17 @@ inline std::vector<EngineView> WholeViews(const LayoutSet& layouts, uint64_t off
   return views;
 }
 
+// Where a fake engine's weights are.
+enum class MemoryKind : uint8_t { kHost, kCuda };
+inline std::ostream& operator<<(std::ostream& out, MemoryKind kind) {
+  return out << (kind == MemoryKind::kHost ? "host" : "CUDA");
+}
+
 class FakeEngine {
  public:
   // `copies` of every tensor.
-  explicit FakeEngine(LayoutSetPtr layouts, int copies = 1, uint64_t generation = 1) {
+  explicit FakeEngine(LayoutSetPtr layouts, int copies = 1, uint64_t generation = 1,
+                      MemoryKind kind = MemoryKind::kHost) {
     std::vector<EngineView> views;
     uint64_t bytes = 0;
     for (int copy = 0; copy < copies; ++copy) {
@@ -46,12 +56,29 @@ class FakeEngine {
     const std::vector<uint64_t> region_bytes = {bytes};
     auto mapping = MapEngine(*layouts, views, region_bytes, {});
     DWS_CHECK(mapping.ok());
-    auto created = CreateHostRegion("fake-engine", bytes);
-    DWS_CHECK(created.ok());
     auto memory = std::make_shared<AttachedMemory>();
     memory->generation = Generation(generation);
     memory->mapping = *std::move(mapping);
-    memory->regions.push_back(std::move(created->region));
+    auto created = CreateHostRegion("fake-engine", bytes);
+    DWS_CHECK(created.ok());
+    for (const MappedSlice& slice : memory->mapping.slices) {
+      auto map = SegmentMap::Create(created->region.mutable_bytes(), slice.offset_bytes, slice.runs,
+                                    slice.element_bytes);
+      DWS_CHECK(map.ok());
+      places_[slice.slice].push_back(*map);
+    }
+    bytes_ = created->region.mutable_bytes();
+    if (kind == MemoryKind::kHost) {
+      memory->regions.push_back(std::move(created->region));
+    } else {
+      const cuda::CudaDevicePtr device = cuda::TestDevice();
+      DWS_CHECK(device != nullptr);
+      cuda::CudaRegion region = cuda::MakeRegion(device, bytes);
+      address_ = region.address();
+      stream_ = device->CreateStream().value();
+      twin_ = std::move(created->region);
+      memory->regions.push_back(std::move(region));
+    }
     memory_ = memory;
     auto made = EngineWeights::Create(std::move(layouts), {memory_});
     DWS_CHECK(made.ok());
@@ -60,19 +87,24 @@ class FakeEngine {
 
   // The slice's bytes in copy `copy`, in slice order.
   SliceBytes Read(uint32_t rank, uint32_t slice, size_t copy = 0) const {
-    const SegmentMap& place = weights->Places(TrainerRank(rank), RankSlice(slice))[copy];
+    Pull();
+    const SegmentMap& place = Places(rank, slice)[copy];
     SliceBytes bytes(place.element_count() * place.element_bytes());
     place.Gather(0, bytes);
     return bytes;
   }
   void Write(uint32_t rank, uint32_t slice, const SliceBytes& bytes, size_t copy = 0) const {
-    weights->Places(TrainerRank(rank), RankSlice(slice))[copy].Write(0, bytes);
+    Pull();
+    Places(rank, slice)[copy].Write(0, bytes);
+    if (address_ != 0) {
+      DWS_CHECK(stream_.CopyToDevice(address_, bytes_).ok() && stream_.Synchronize().ok());
+    }
   }
   // All copies become the trainer's `version`.
   void Load(const FakeTrainer& trainer, uint64_t version) const {
     for (uint32_t r = 0; r < trainer.ranks().size(); ++r) {
       for (uint32_t s = 0; s < trainer.ranks()[r]->slice_count(); ++s) {
-        const size_t copies = weights->Places(TrainerRank(r), RankSlice(s)).size();
+        const size_t copies = Places(r, s).size();
         for (size_t c = 0; c < copies; ++c) Write(r, s, trainer.At(version, r)[s], c);
       }
     }
@@ -80,7 +112,7 @@ class FakeEngine {
   bool Equals(const FakeTrainer& trainer, uint64_t version) const {
     for (uint32_t r = 0; r < trainer.ranks().size(); ++r) {
       for (uint32_t s = 0; s < trainer.ranks()[r]->slice_count(); ++s) {
-        const size_t copies = weights->Places(TrainerRank(r), RankSlice(s)).size();
+        const size_t copies = Places(r, s).size();
         for (size_t c = 0; c < copies; ++c) {
           if (Read(r, s, c) != trainer.At(version, r)[s]) return false;
         }
@@ -89,10 +121,26 @@ class FakeEngine {
     return true;
   }
 
+  // Where the slice's copies lie: in memory, or in the twin of a device's.
+  const std::vector<SegmentMap>& Places(uint32_t rank, uint32_t slice) const {
+    static const std::vector<SegmentMap> none;
+    const auto found = places_.find({.rank = TrainerRank(rank), .slice = RankSlice(slice)});
+    return found == places_.end() ? none : found->second;
+  }
   EngineWeightsPtr weights;
 
  private:
+  void Pull() const {
+    if (address_ == 0) return;
+    DWS_CHECK(stream_.CopyToHost(bytes_, address_).ok() && stream_.Synchronize().ok());
+  }
+
   AttachedMemoryPtr memory_;
+  MutableByteSpan bytes_;                                 // the weights, or of device memory a twin
+  std::map<OwnedSlice, std::vector<SegmentMap>> places_;  // in those
+  HostRegion twin_;
+  uint64_t address_ = 0;  // of device memory
+  cuda::CudaStream stream_;
 };
 
 // Says yes to everything unless told otherwise; remembers "pause", "post_commit 2", "resume 2".
@@ -121,9 +169,9 @@ class FakeControl final : public EngineControl {
 inline LiveState ReadLive(const EngineWeights& weights, ThreadPool& pool) {
   LiveState live;
   for (uint32_t r = 0; r < weights.layouts().world_size(); ++r) {
-    live.ranks.push_back({.slices = weights.ComputeStates(TrainerRank(r), pool),
-                          .published = {},
-                          .state_token = {}});
+    auto slices = weights.ComputeStates(TrainerRank(r), pool);
+    DWS_CHECK(slices.ok());
+    live.ranks.push_back({.slices = *std::move(slices), .published = {}, .state_token = {}});
   }
   return live;
 }

@@ -31,6 +31,9 @@ inline std::vector<std::shared_ptr<const RankLayout>> Ranks() {
                {.tensor = {.name = "scale", .dtype = DType::kF32, .shape = {}, .cuts = {}}}})};
 }
 
+// The memories that have to behave alike: one suite for both.
+inline MemoryKind AnyMemory() { return GENERATE(MemoryKind::kHost, MemoryKind::kCuda); }
+
 inline Spool SpoolOf(ByteSpan object) {
   Spool spool({.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty});
   REQUIRE(spool.Append(object).ok());
@@ -55,8 +58,25 @@ inline Delta MakeDelta(const FakeTrainer& trainer, uint32_t rank, uint64_t base,
 inline StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& delta,
                          const LiveState& live, ThreadPool& pool,
                          uint64_t staging_bytes_max = kPlenty) {
-  return StageDelta(*engine.weights, TrainerRank(rank), delta.manifest, delta.frames, delta.spool,
-                    live.ranks[rank].slices, staging_bytes_max, pool);
+  Result<StagedDelta> staged =
+      StageDelta(*engine.weights, TrainerRank(rank), delta.manifest, delta.frames, delta.spool,
+                 live.ranks[rank].slices, staging_bytes_max, pool);
+  REQUIRE(staged.ok());
+  return *std::move(staged);
+}
+
+// As a commit does it.
+inline void Write(const EngineWeights& weights, const StagedDelta& staged) {
+  ThreadPool pool(1);
+  ScatterList list;
+  AddToList(staged.parts, list);
+  REQUIRE(Scatter(weights, list, pool).ok());
+}
+
+inline uint64_t StagedBytes(const StagedDelta& staged) {
+  uint64_t bytes = 0;
+  for (const auto& part : staged.parts) bytes += part->size_bytes();
+  return bytes;
 }
 
 }  // namespace dws

@@ -37,7 +37,7 @@ struct LargeEngine {
   }
   const RankLayout::SliceEntry& slice() const { return layout->slice(RankSlice(0)); }
   std::byte* Address(uint64_t element) const {
-    return weights->Places(TrainerRank(0), RankSlice(0))[0].Address(element);
+    return weights->HostPlaces(TrainerRank(0), RankSlice(0))[0].Address(element);
   }
 
   std::shared_ptr<const RankLayout> layout;
@@ -76,8 +76,10 @@ StagedDelta Stage(const LargeEngine& engine, const std::vector<std::byte>& objec
   REQUIRE(fetched.ok());
   ThreadPool pool(1);
   const std::vector<SliceState> live = {{.kind = SliceState::Kind::kHeld, .digest = kBase}};
-  return StageDelta(*engine.weights, TrainerRank(0), fetched->manifest, fetched->frames, spool,
-                    live, kPlenty, pool);
+  Result<StagedDelta> staged = StageDelta(*engine.weights, TrainerRank(0), fetched->manifest,
+                                          fetched->frames, spool, live, kPlenty, pool);
+  REQUIRE(staged.ok());
+  return *std::move(staged);
 }
 
 void CheckCommit(const LargeEngine& engine, const std::vector<uint64_t>& elements) {
@@ -88,7 +90,7 @@ void CheckCommit(const LargeEngine& engine, const std::vector<uint64_t>& element
   for (const uint64_t element : elements) {
     REQUIRE(LoadLe<uint16_t>(engine.Address(element)) == 0);
   }
-  staged.writes.Scatter();
+  Write(*engine.weights, staged);
   for (const uint64_t element : elements) {
     INFO("element " << element);
     REQUIRE(LoadLe<uint16_t>(engine.Address(element)) == 1);

@@ -43,7 +43,7 @@ struct Client {
                                       .engine_world_size = 1,
                                       .has_hook = false,
                                       .client = "test",
-                                      .region_bytes = region_bytes,
+                                      .regions = {{.size_bytes = bytes}},
                                       .mapping = *std::move(mapping),
                                       .layouts = layouts});
     REQUIRE(reserved.ok());
@@ -62,7 +62,7 @@ struct Client {
   void On(const LeaseCommand& command) {
     if (const auto* pause = std::get_if<PauseCommand>(&command)) {
       running = 0;
-      lease->OnPaused(pause->pause_id, generation);
+      lease->OnPaused({.pause_id = pause->pause_id, .generation = generation});
     }
     if (const auto* resume = std::get_if<ResumeCommand>(&command)) {
       running = resume->version.version.value();

@@ -143,7 +143,7 @@ TEST_CASE("the registry takes one engine for a rank, and tells what is missing",
                         .engine_world_size = 1,
                         .has_hook = false,
                         .client = "twin",
-                        .region_bytes = {1},
+                        .regions = {{.size_bytes = 1}},
                         .mapping = {},
                         .layouts = trainer.layouts()};
   CHECK(absl::IsAlreadyExists(daemon.registry.Reserve(twin).status()));

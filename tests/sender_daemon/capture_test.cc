@@ -55,7 +55,7 @@ TEST_CASE("a capture that is not finished is undone from its own steps", "[captu
   Perturb(changed, GENERATE(0.01, 2.0), random);
   {
     Capture capture(*state->snapshot, pool, WeightVersion(2));
-    const WeightsSource source(state->layout(), changed);
+    WeightsSource source(state->layout(), changed);
     auto refs = AllBlocks(state->layout());
     refs.resize(refs.size() / 2);
     REQUIRE(capture.Blocks(refs, source).ok());
@@ -77,7 +77,7 @@ TEST_CASE("a block that is handed over twice is refused and the rest stays captu
   ThreadPool pool(0);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
   const Weights weights = RandomWeights(state->layout(), random);
-  const WeightsSource source(state->layout(), weights);
+  WeightsSource source(state->layout(), weights);
   Capture capture(*state->snapshot, pool, WeightVersion(1));
   const std::vector<BlockRef> all = AllBlocks(state->layout());
   const std::vector<BlockRef> twice = {all[0], all[1], all[0]};
@@ -95,7 +95,7 @@ TEST_CASE("the first version must hand over every tensor, later ones need not", 
   ThreadPool pool(0);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
   Weights weights = RandomWeights(state->layout(), random);
-  const WeightsSource source(state->layout(), weights);
+  WeightsSource source(state->layout(), weights);
   const std::vector<BlockRef> all = AllBlocks(state->layout());
   {
     Capture capture(*state->snapshot, pool, WeightVersion(1));

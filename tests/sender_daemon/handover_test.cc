@@ -16,9 +16,9 @@ HostRegion PatternRegion(size_t size) {
   return std::move(created->region);
 }
 
-std::vector<HostRegion> OneRegion(size_t size) {
-  std::vector<HostRegion> regions;
-  regions.push_back(PatternRegion(size));
+std::vector<MappedRegion> OneRegion(size_t size) {
+  std::vector<MappedRegion> regions;
+  regions.emplace_back(PatternRegion(size));
   return regions;
 }
 

@@ -129,7 +129,8 @@ TEST_CASE("a version is undone, squashed and retained with class-split blocks as
   Update(layout, weights, random);
   {
     Capture capture(*state->snapshot, pool, WeightVersion(3), kWan);
-    REQUIRE(capture.Blocks(AllBlocks(layout), WeightsSource(layout, weights)).ok());
+    WeightsSource source(layout, weights);
+    REQUIRE(capture.Blocks(AllBlocks(layout), source).ok());
   }
   CHECK(SnapshotWeights(*state) == second);
   const uint64_t before = state->log->retained_bytes();

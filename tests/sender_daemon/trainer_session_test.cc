@@ -148,7 +148,7 @@ v1::RegisterRequest Resident(uint64_t incarnation, const RankLayout& layout) {
     request.mutable_resident()->add_shards()->set_offset_bytes(offset);
     offset += shard.tensor.SizeBytes();
   }
-  request.mutable_resident()->add_region_bytes(offset);
+  request.mutable_resident()->add_regions()->set_size_bytes(offset);
   return request;
 }
 

@@ -91,7 +91,8 @@ inline CapturedVersion CaptureAll(const RankState& state, ThreadPool& pool, uint
                                   const Weights& weights,
                                   DeltaProfile profile = DeltaProfile::kFast) {
   Capture capture(*state.snapshot, pool, WeightVersion(version), profile);
-  DWS_CHECK(capture.Blocks(AllBlocks(state.layout()), WeightsSource(state.layout(), weights)).ok());
+  WeightsSource source(state.layout(), weights);
+  DWS_CHECK(capture.Blocks(AllBlocks(state.layout()), source).ok());
   auto captured = capture.Finish();
   DWS_CHECK(captured.ok());
   return *std::move(captured);

@@ -5,8 +5,10 @@ Weights are numpy arrays or torch tensors; torch is used if the program imports 
 """
 
 from dws.dtypes import DType
-from dws.engine import Engine, EngineStats
+from dws.engine import Engine
+from dws.engine_stats import EngineStats
 from dws.errors import (
+    CudaError,
     DaemonUnavailableError,
     DeadlineError,
     DTypeError,
@@ -30,6 +32,7 @@ from dws.torch_module import bind, named_tensors
 from dws.trainer import Trainer
 
 __all__ = [
+    "CudaError",
     "Cut",
     "DType",
     "DTypeError",

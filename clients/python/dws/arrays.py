@@ -7,6 +7,7 @@ from typing import Any, Iterator
 
 import numpy as np
 
+from dws.device_tensor import device_tensor
 from dws.dtypes import DType, loaded_torch
 from dws.errors import DTypeError, LayoutError
 from dws.layout import Shard, TensorSpec
@@ -19,11 +20,15 @@ def is_torch(tensor: Any) -> bool:
 
 
 def spec_of(name: str, tensor: Any) -> TensorSpec:
-    """The uncut spec of a numpy array or torch tensor.
+    """The uncut spec of a numpy array, torch tensor or tensor of a CUDA device.
 
     Raises:
-      DTypeError: neither of these, or its element type is unknown.
+      DTypeError: none of these, or its element type is unknown.
+      LayoutError: its elements are nowhere, or share memory.
     """
+    on_device = device_tensor(name, tensor)
+    if on_device is not None:
+        return TensorSpec(name, on_device.dtype, on_device.shape)
     if not is_torch(tensor) and not isinstance(tensor, np.ndarray):
         raise DTypeError(f"tensor '{name}' is a {type(tensor).__name__}, expected numpy or torch")
     try:

@@ -1,5 +1,4 @@
-"""An engine's weights in shared memory: made from what the engine has, and described to the
-receiver."""
+"""An engine's weights as the receiver gets them: made from what the engine has, and described."""
 
 from __future__ import annotations
 
@@ -8,24 +7,38 @@ from typing import Any, Mapping, Optional
 
 from dws._proto import engine_pb2
 from dws.arrays import is_torch, raw_bits, spec_of
+from dws.cuda_memory import CudaMemory
+from dws.device_tensor import (
+    DeviceTensor,
+    Whereabouts,
+    address_of,
+    device_tensor,
+    is_on_device,
+    row_major_strides,
+)
 from dws.errors import LayoutError
-from dws.mapping import Mapped, Placed, check_mapping, parameter_views, source_of
+from dws.handles import Descriptor
+from dws.mapping import Mapped, Place, Placed, check_mapping, parameter_views, source_of
 from dws.memory import SharedRegion, ViewKind, aligned
-from dws.torch_module import bind, is_module, named_tensors
+from dws.torch_module import bind, holders, is_module, named_tensors
 
 
 class Attachment:
-    """One region with a row-major place for each mapped tensor. The target changes only in `bind`.
+    """Tensors of the host move into one shared region, row-major; those of CUDA devices stay where
+    they are. The target changes only in `bind`.
 
     Attributes:
-      region: the memory, with the target's values copied in.
-      views: name -> view of it, torch or numpy as the target's tensor is.
-      request: an AttachRequest with everything about memory and mapping filled in.
+      views: name -> view of the shared region, torch or numpy as the target's tensor is; for a
+        tensor of a device itself.
+      request: an AttachRequest with everything about memory and mapping filled in, as of the last
+        `describe`.
+      on_devices: whether any tensor is on a device.
     """
 
     def __init__(self, target: Any, mapping: Optional[Mapped]) -> None:
         """Args:
-          target: a torch module, or name -> numpy array or torch tensor.
+          target: a torch module, or name -> numpy array or torch tensor, or anything with
+            `__cuda_array_interface__`.
           mapping: as for Engine.attach.
 
         Raises:
@@ -36,26 +49,105 @@ class Attachment:
         chosen = {n: t for n, t in tensors.items() if source_of(n, mapping) is not None}
         if not chosen:
             raise LayoutError("nothing to attach: the target has no mapped tensors")
-        self._target = target
-        placed, size_bytes = _place(chosen)
-        self.region = SharedRegion("dws-engine", size_bytes)
-        self.views: dict[str, Any] = {}
-        self.request = engine_pb2.AttachRequest(
-            region_bytes=[size_bytes], client=f"dws-python, pid {os.getpid()}"
-        )
-        for item in placed:
-            tensor = chosen[item.name]
+        # A module is looked at anew each time; the tensors of a dict are those it has now.
+        self._target = target if is_module(target) else tensors
+        self._mapping = mapping
+        self.request = engine_pb2.AttachRequest(client=f"dws-python, pid {os.getpid()}")
+        self.views: dict[str, Any] = dict(chosen)
+        self._host: list[Placed] = []
+        self._region = self._move_in({n: t for n, t in chosen.items() if not is_on_device(t)})
+        self._device_names = [name for name, tensor in chosen.items() if is_on_device(tensor)]
+        self.on_devices = bool(self._device_names)
+        self._memory: Optional[CudaMemory] = None
+        self._described: list[Whereabouts] = []  # of the tensors of devices
+
+    def _move_in(self, tensors: Mapping[str, Any]) -> Optional[SharedRegion]:
+        if not tensors:
+            return None
+        self._host, size_bytes = _place(tensors)
+        region = SharedRegion("dws-engine", size_bytes)
+        for item in self._host:
+            tensor, offset = tensors[item.name], item.place.offset_bytes
             kind: ViewKind = "torch" if is_torch(tensor) else "numpy"
-            view = self.region.view(kind, item.dtype, item.shape, item.offset_bytes)
-            self.views[item.name] = view
+            self.views[item.name] = region.view(kind, item.dtype, item.shape, offset)
             bits = raw_bits(item.name, tensor, item.dtype)
-            self.region.raw(item.dtype, bits.size, item.offset_bytes)[:] = bits.reshape(-1)
-            self.request.views.extend(parameter_views(item, source_of(item.name, mapping)))
+            region.raw(item.dtype, bits.size, offset)[:] = bits.reshape(-1)
+        return region
+
+    def describe(self) -> None:
+        """Fills `request` with where everything lies now. Before each Attach: memory of devices may
+        be another one than at the last.
+
+        Raises:
+          LayoutError, DTypeError: a tensor of a device cannot be handed over, by name: or is
+            gone, asleep, on the host.
+          CudaError: the driver failed.
+        """
+        del self.request.regions[:], self.request.views[:]
+        placed = list(self._host)
+        if self._region is not None:
+            self.request.regions.add(size_bytes=self._region.size_bytes)
+        if self._device_names:
+            tensors = self._on_devices_now()
+            self._memory = CudaMemory(tensors)
+            first = len(self.request.regions)
+            self._memory.describe(self.request.regions)
+            if not self.request.regions:
+                raise LayoutError("nothing to attach: no tensor has elements")
+            for t in tensors:
+                place = self._memory.place(t, first)
+                placed.append(Placed(t.name, t.dtype, t.shape, t.strides, place))
+        for item in placed:
+            self.request.views.extend(parameter_views(item, source_of(item.name, self._mapping)))
+
+    def _on_devices_now(self) -> list[DeviceTensor]:
+        """The target's tensors of these names, which may be other objects than before."""
+        tensors = _tensors_of(self._target)
+        held_by = holders(self._target) if is_module(self._target) else {}
+        found = []
+        self._described = []
+        for name in self._device_names:
+            tensor = tensors.get(name)
+            located = None if tensor is None else device_tensor(name, tensor, writable=True)
+            if located is None:
+                raise LayoutError(
+                    f"tensor '{name}' was on a CUDA device when it was attached, and is "
+                    f"{'gone' if tensor is None else 'on the host'} now: bring it back to a device"
+                )
+            found.append(located)
+            holder, key = held_by.get(name, (self._target, name))
+            self._described.append(Whereabouts(holder, key, tensor, address_of(tensor)))
+            self.views[name] = tensor
+        return found
+
+    def descriptors(self) -> list[Descriptor]:
+        """Those of the request's regions, in order."""
+        found: list[Descriptor] = []
+        if self._region is not None:
+            found.append(self._region.descriptor())
+        if self._memory is not None:
+            found.extend(self._memory.descriptors())
+        return found
+
+    def unchanged(self) -> bool:
+        """Whether everything lies where it was described to lie, in the same allocations."""
+        if self._memory is None:
+            return True
+        return all(place.unchanged for place in self._described) and self._memory.unchanged()
+
+    def synchronize(self) -> None:
+        """Returns when the devices have done what this process asked of them.
+
+        Raises:
+          CudaError: a device failed, or is gone.
+        """
+        if self._memory is not None:
+            self._memory.synchronize()
 
     def bind(self) -> None:
-        """Puts a module's parameters and buffers into the region; nothing for a dict."""
+        """Puts a module's parameters and buffers of the host into the region; nothing for a dict."""
         if is_module(self._target):
-            bind(self._target, self.views)
+            bind(self._target, {item.name: self.views[item.name] for item in self._host})
 
 
 def _tensors_of(target: Any) -> dict[str, Any]:
@@ -67,10 +159,11 @@ def _tensors_of(target: Any) -> dict[str, Any]:
 
 
 def _place(tensors: Mapping[str, Any]) -> tuple[list[Placed], int]:
-    """Each tensor's place in one region, and the region's size in bytes."""
+    """Each tensor's place in the first region, and that region's size in bytes."""
     placed, end = [], 0
     for name, tensor in tensors.items():
         spec = spec_of(name, tensor)
-        placed.append(Placed(name, spec.dtype, spec.shape, 0, end))
+        strides = tuple(row_major_strides(spec.shape))
+        placed.append(Placed(name, spec.dtype, spec.shape, strides, Place(0, end)))
         end = aligned(end + spec.size_bytes)
     return placed, max(end, 1)

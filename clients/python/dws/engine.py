@@ -1,7 +1,8 @@
-"""The rollout engine's side: weights in shared memory that a dws-receiver patches in place.
+"""The rollout engine's side: weights that a dws-receiver patches in place.
 
 engine = dws.Engine("/run/dws/receiver.sock")
-engine.attach(model)                        # parameters become views of shared memory
+engine.attach(model)               # on CUDA it stays where it is; on the host it moves into shared
+                                   # memory, and parameters become views of that
 engine.wait_ready(timeout=60)
 while True:
     with engine.running() as lease:         # commits fall between these blocks
@@ -12,39 +13,15 @@ while True:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import threading
 from typing import Any, Callable, Iterator, Optional, Sequence
 
-from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
-from dws.errors import DeadlineError, EngineEndedError, InvalidArgumentError, StateError
-from dws.handles import HandleConnection
-from dws.lease import ExecutionLease, Grant, LeaseStats
-from dws.lease_stream import LeaseStream, PostCommitHook
+from dws.engine_stats import EngineStats
+from dws.errors import InvalidArgumentError, StateError
+from dws.lease import ExecutionLease, Grant
+from dws.lease_stream import PostCommitHook
 from dws.mapping import Mapped
-from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection
-
-ATTACH_TIMEOUT_SECONDS = 60.0
-_RETRY_SECONDS_MIN = 0.05
-_RETRY_SECONDS_MAX = 2.0
-# How often a wait for forward passes to end looks whether the lease is still there.
-_DRAIN_POLL_SECONDS = 0.2
-
-
-@dataclasses.dataclass(frozen=True)
-class EngineStats:
-    """Attributes:
-    lease: time open and paused.
-    reattachments: times the receiver was lost and found again.
-    connected: whether the lease stream is up.
-    last_error: what was wrong last with the receiver, "" if nothing.
-    """
-
-    lease: LeaseStats
-    reattachments: int
-    connected: bool
-    last_error: str
+from dws.receiver_link import ATTACH_TIMEOUT_SECONDS, ReceiverLink
 
 
 class Engine:
@@ -55,6 +32,10 @@ class Engine:
     engine is paused, the engine stays paused. Either way a background thread attaches again, under
     a new generation: forward passes stop, the receiver checks the live weights and releases the
     engine. A receiver that says that the engine has ended (its commit group has) pauses it for good.
+
+    Weights on CUDA devices may come to lie elsewhere (reallocated, asleep and awake): every pause
+    looks, and attaches them again where they are now. Who knows that they will move says so with
+    `suspend` and `refresh`: only then does the receiver let go of the memory first.
 
     Threads: `running` from any; everything else from one.
     """
@@ -74,19 +55,9 @@ class Engine:
             )
         self.engine_rank = engine_rank
         self.world_size = world_size
-        self._socket = socket
         self._lease = ExecutionLease()
+        self._link = ReceiverLink(socket, engine_rank, self._lease)
         self._attachment: Optional[Attachment] = None
-        self._drain: Optional[Callable[[], None]] = None
-        self._post_commit: Optional[PostCommitHook] = None
-        self._closing = threading.Event()
-        self._guard = threading.Lock()  # of the fields below
-        self._daemon = self._connect()
-        self._handles: Optional[HandleConnection] = None
-        self._stream: Optional[LeaseStream] = None
-        self._reattachments = 0
-        self._last_error = ""
-        self._thread: Optional[threading.Thread] = None
 
     def attach(
         self,
@@ -97,27 +68,31 @@ class Engine:
         drain: Optional[Callable[[], None]] = None,
         timeout: float = ATTACH_TIMEOUT_SECONDS,
     ) -> dict[str, Any]:
-        """Moves the engine's weights into shared memory and registers them.
+        """Registers the engine's weights, after moving those of the host into shared memory.
+
+        Tensors of CUDA devices stay where they are and are written in place, with their strides;
+        those of the host are copied in, contiguous. A target may have both.
 
         Args:
-          target: a torch module (its parameters and persistent buffers become views, tied ones
-            included, once, under the first of their names), or name -> numpy array or torch tensor.
-            Values are copied in.
+          target: a torch module (its parameters and persistent buffers, tied ones included, once,
+            under the first of their names; those of the host become views), or name -> numpy array,
+            torch tensor, or any object with `__cuda_array_interface__`.
           mapping: engine name -> what it is made of (see dws.mapping); by default the canonical
             tensor of the same name. None leaves a tensor alone: it is the engine's own.
           excluded: canonical tensors this engine knowingly does not hold.
           post_commit: called with the version after each commit, before the engine resumes, to
             rebuild derived tensors; must be idempotent. Runs on a background thread.
-          drain: called when forward passes have ended, returns when the device is idle
-            (torch.cuda.synchronize); not needed on CPUs.
+          drain: called when forward passes have ended, returns when nothing of them runs on. The
+            devices that weights are on are synchronised after it in any case.
           timeout: seconds; the receiver answers once it has heard the trainer's layout.
 
         Returns:
-          name -> view of shared memory. For a module they are in place already; a dict's owner uses
-          these from now on instead of its own arrays.
+          name -> view of shared memory, or the tensor itself where it is on a device. For a module
+          they are in place already; a dict's owner uses these instead of its own arrays.
 
         Raises:
-          LayoutError, DTypeError: a tensor that cannot be mapped, by name.
+          LayoutError, DTypeError: a tensor that cannot be mapped or shared, by name.
+          CudaError: the driver failed, or a device did.
           InvalidArgumentError: the receiver refused: unknown tensor, wrong shape, a slice that is
             no union of the trainer's slices (the message names the grid), tensors neither mapped
             nor excluded.
@@ -133,16 +108,14 @@ class Engine:
         attachment.request.engine_world_size = self.world_size
         attachment.request.excluded.extend(excluded)
         attachment.request.has_post_commit_hook = post_commit is not None
-        self._drain, self._post_commit = drain, post_commit
-        self._attach(attachment, timeout)
+        self._link.attach(attachment, drain, timeout)
         try:
             attachment.bind()
         except BaseException:
             self.close()
             raise
         self._attachment = attachment
-        self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
-        self._thread.start()
+        self._link.keep(post_commit)
         return attachment.views
 
     @contextlib.contextmanager
@@ -176,125 +149,46 @@ class Engine:
         with self.running(timeout) as grant:
             return grant
 
+    def suspend(self) -> None:
+        """Pauses and lets go of the weights: before they are put to sleep or moved. Not from inside
+        `running`. Returns when forward passes have ended and the receiver has been told; it drops
+        its mappings at once, but says no word when it has.
+
+        Raises:
+          StateError: never attached, or called inside of `running`.
+        """
+        self._require_attached()
+        self._link.suspend()
+
+    def refresh(self) -> None:
+        """Attaches the weights anew where they lie now: after `suspend`, or after they moved. The
+        engine is paused until the receiver has checked them; `wait_ready` waits for that.
+
+        Raises:
+          StateError: never attached.
+        """
+        self._require_attached()
+        self._link.refresh()
+
+    def _require_attached(self) -> None:
+        if self._attachment is None:
+            raise StateError("attach() first")
+
     @property
     def grant(self) -> Optional[Grant]:
         """What the engine may generate with now, None while paused."""
         return self._lease.grant
 
     def stats(self) -> EngineStats:
-        with self._guard:
-            return EngineStats(
-                lease=self._lease.stats(),
-                reattachments=self._reattachments,
-                connected=self._stream is not None,
-                last_error=self._last_error,
-            )
+        return self._link.stats()
 
     def close(self) -> None:
         """Gives the lease up and detaches: the engine is paused for good, views stay valid.
         Idempotent."""
-        self._closing.set()
-        self._lease.shut("closed")
-        with self._guard:
-            if self._stream is not None:
-                self._stream.cancel()
-            self._drop_registration()
-            self._daemon.close()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._link.close()
 
     def __enter__(self) -> "Engine":
         return self
 
     def __exit__(self, *unused: Any) -> None:
         self.close()
-
-    # Background: everything below runs on the lease thread (attach() lends it the first round).
-
-    def _connect(self) -> DaemonConnection:
-        return DaemonConnection(
-            self._socket, f"dws-receiver --socket {self._socket} --job-id JOB --sender HOST:PORT"
-        )
-
-    def _attach(self, attachment: Attachment, timeout: float) -> None:
-        """Registers and opens the lease stream. The engine must not run when descriptors go out."""
-        stub = engine_pb2_grpc.EngineServiceStub(self._daemon.channel)
-        what = f"attaching engine rank {self.engine_rank}"
-        try:
-            reply = self._daemon.call(stub.Attach, attachment.request, what, timeout)
-        except DeadlineError as error:
-            raise DeadlineError(
-                f"{error}: the receiver on {self._socket} has not heard the trainer's layout; is "
-                "its dws-sender up, with a registered trainer, and named in its --sender flags?"
-            ) from error
-        # From here the receiver may write: it owns an engine that it has not released.
-        self._lease.shut("attached, the receiver checks the weights and brings them up to date")
-        while not self._lease.wait_empty(_DRAIN_POLL_SECONDS):
-            if self._closing.is_set():
-                raise StateError("closed")
-        if self._drain is not None:
-            self._drain()
-        descriptors = [attachment.region.descriptor()]
-        handles = HandleConnection(
-            reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS
-        )
-        with self._guard:
-            self._handles = handles
-            self._stream = LeaseStream(stub, self.engine_rank, reply.generation)
-            self._last_error = ""
-
-    def _keep_lease(self) -> None:
-        while not self._closing.is_set():
-            assert self._stream is not None
-            try:
-                ended = self._stream.serve(self._pause, self._resume, self._post_commit)
-            except Exception as error:  # the engine's drain: must not end this thread
-                ended = f"{type(error).__name__}: {error}"
-            with self._guard:
-                self._stream = None
-                self._drop_registration()
-                self._last_error = f"lost the receiver on {self._socket}: {ended}"
-            if self._closing.is_set():
-                return
-            if self._lease.grant is None:
-                self._lease.shut(f"{self._last_error}; lost while paused, stays so until released")
-            self._attach_again()
-
-    def _attach_again(self) -> None:
-        delay = _RETRY_SECONDS_MIN
-        while not self._closing.wait(delay):
-            delay = min(delay * 2, _RETRY_SECONDS_MAX)
-            try:
-                with self._guard:
-                    self._daemon.close()
-                    self._daemon = self._connect()
-                assert self._attachment is not None
-                self._attach(self._attachment, ATTACH_TIMEOUT_SECONDS)
-                with self._guard:
-                    self._reattachments += 1
-                return
-            except Exception as error:
-                with self._guard:
-                    self._drop_registration()
-                    self._last_error = str(error)
-                if self._lease.grant is None or isinstance(error, EngineEndedError):
-                    self._lease.shut(f"lost the receiver, attaching again failed: {error}")
-
-    def _pause(self, still_wanted: Callable[[], bool]) -> bool:
-        """Stops execution; False when the lease ended before the forward passes did."""
-        self._lease.shut("the receiver commits a version")
-        while not self._lease.wait_empty(_DRAIN_POLL_SECONDS):
-            if self._closing.is_set() or not still_wanted():
-                return False
-        if self._drain is not None:
-            self._drain()
-        return True
-
-    def _resume(self, grant: Grant) -> None:
-        if not self._closing.is_set():
-            self._lease.open(grant)
-
-    def _drop_registration(self) -> None:
-        if self._handles is not None:
-            self._handles.close()
-            self._handles = None

@@ -43,6 +43,10 @@ class DeadlineError(DwsError, TimeoutError):
     """The wait ended before what it waited for."""
 
 
+class CudaError(DwsError, RuntimeError):
+    """The CUDA driver failed, or there is none. The message has the driver's name for it."""
+
+
 class EngineEndedError(DwsError):
     """The engine may not go on with what it has: its commit group has ended. Start it anew."""
 

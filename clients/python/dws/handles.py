@@ -7,21 +7,31 @@ answers "ok" or "error: <text>". The connection stays open for the life of the r
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import socket
 import struct
-from typing import Sequence
+import time
+from typing import Callable, Sequence, Union
 
 from dws.errors import DaemonUnavailableError, DwsError
 
 DESCRIPTORS_PER_MESSAGE = 200
 _REPLY_BYTES_MAX = 4096
+_RETRY_SECONDS = 0.005
+
+# An open one, which stays its owner's, or the call that makes one when its turn has come, which is
+# closed once it was sent.
+Descriptor = Union[int, Callable[[], int]]
 
 
 class HandleConnection:
     """An accepted registration's connection. Closing it ends the registration."""
 
-    def __init__(self, path: str, token: bytes, descriptors: Sequence[int], timeout: float) -> None:
+    def __init__(
+        self, path: str, token: bytes, descriptors: Sequence[Descriptor], timeout: float
+    ) -> None:
         """Connects, passes the descriptors and waits for the daemon's word.
 
         Args:
@@ -30,19 +40,22 @@ class HandleConnection:
 
         Raises:
           DaemonUnavailableError: nobody listens, or the daemon went away.
-          DwsError: the daemon refused; the message is its own.
+          DwsError: the daemon refused; the message is its own. Whatever makes descriptors raises.
         """
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(timeout)
             self._socket.connect(path)
-            self._send(token, descriptors)
+            self._send(token, descriptors, time.monotonic() + timeout)
             reply = self._socket.recv(_REPLY_BYTES_MAX).decode(errors="replace")
         except OSError as error:
             self._socket.close()
             raise DaemonUnavailableError(
                 f"handing memory over on {path} failed: {error}; is the daemon still running?"
             ) from error
+        except BaseException:
+            self._socket.close()
+            raise
         if reply != "ok":
             self._socket.close()
             raise DwsError(
@@ -50,11 +63,32 @@ class HandleConnection:
                 f"{reply.removeprefix('error: ') or 'it hung up'}"
             )
 
-    def _send(self, token: bytes, descriptors: Sequence[int]) -> None:
+    def _send(self, token: bytes, descriptors: Sequence[Descriptor], deadline: float) -> None:
         payload = token + struct.pack("<I", len(descriptors))
         for first in range(0, max(len(descriptors), 1), DESCRIPTORS_PER_MESSAGE):
-            batch = list(descriptors[first : first + DESCRIPTORS_PER_MESSAGE])
-            socket.send_fds(self._socket, [payload], batch)
+            made: list[int] = []
+            batch = []
+            try:
+                for descriptor in descriptors[first : first + DESCRIPTORS_PER_MESSAGE]:
+                    if callable(descriptor):
+                        descriptor = descriptor()
+                        made.append(descriptor)
+                    batch.append(descriptor)
+                self._send_batch(payload, batch, deadline)
+            finally:
+                for descriptor in made:
+                    os.close(descriptor)
+
+    def _send_batch(self, payload: bytes, batch: list[int], deadline: float) -> None:
+        while True:
+            try:
+                socket.send_fds(self._socket, [payload], batch)
+                return
+            except OSError as error:
+                # More are on their way than a user may have: the daemon has yet to take them.
+                if error.errno != errno.ETOOMANYREFS or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_RETRY_SECONDS)
 
     def hung_up(self) -> bool:
         """Whether the daemon has ended the registration, or its life."""

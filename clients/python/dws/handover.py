@@ -1,44 +1,155 @@
-"""The memory of a trainer's registration: allocated, filled with initial values, described."""
+"""The memory of a trainer's registration: made or found, filled with initial values, described."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import math
+from typing import Any, Callable, Mapping, Optional
 
 from dws.arrays import is_torch, raw_bits
+from dws.cuda_memory import CudaMemory
 from dws.declare import Tensors, declared, owned_part
-from dws.layout import Cuts, RankLayout, ShardRanges
+from dws.device_tensor import DeviceTensor, Whereabouts, address_of, device_tensor, is_on_device
+from dws.errors import LayoutError, StateError
+from dws.handles import Descriptor
+from dws.host_pin import HostPin
+from dws.layout import Cuts, RankLayout, Shard, ShardRanges
+from dws.mapping import Place
 from dws.memory import SharedRegion, ViewKind, aligned
 from dws.ring import BucketRing
+from dws.torch_module import Holder, holders, is_module
+
+# How often weights may move while they are being published.
+_SETTLE_ATTEMPTS = 8
 
 
 class Handover:
-    """The memory of a registration: a resident region with a place for each shard, or a ring."""
+    """The memory of a registration: resident, with a place for each shard, or a ring.
+
+    Resident shards lie in one shared region or, live, where a tensor of a CUDA device has them.
+    Lifecycle: described anew for each registration; close() when there will be no other.
+    """
 
     def __init__(
         self,
         layout: RankLayout,
-        region: SharedRegion,
-        offsets: Optional[list[int]] = None,
+        region: Optional[SharedRegion],
+        offsets: Optional[Mapping[str, int]] = None,
+        live: Optional[Mapping[str, Holder]] = None,
         ring: Optional[BucketRing] = None,
     ) -> None:
         """Args:
-        offsets: in bytes, parallel to the layout's shards; none for a ring.
+        region: of the host; None when every shard is on a device.
+        offsets: in bytes, of the shards in it, by name; none for a ring.
+        live: where the full tensors of shards on devices are found, by name.
         """
         self.layout = layout
         self.region = region
         self.ring = ring
-        self._offsets = offsets or []
+        self._offsets = dict(offsets or {})
+        self._live = dict(live or {})
+        self._described: list[Whereabouts] = []  # of the live ones
+        self._memory: Optional[CudaMemory] = None
+        self._pin = None if region is None else HostPin(region)
 
     def describe(self, request: Any) -> None:
-        """Fills the fields of a RegisterRequest that are about the layout and its memory."""
+        """Fills the fields of a RegisterRequest that are about the layout and its memory.
+
+        Raises:
+          LayoutError, DTypeError: a tensor of a device cannot be handed over, by name.
+          CudaError: the driver failed.
+        """
         request.layout.CopyFrom(self.layout.to_proto())
         if self.ring is not None:
             request.ring.bucket_bytes = self.ring.bucket_bytes
             request.ring.bucket_count = self.ring.bucket_count
             return
-        request.resident.region_bytes.append(self.region.size_bytes)
-        for offset in self._offsets:
-            request.resident.shards.add(region=0, offset_bytes=offset)
+        if self.region is not None:
+            request.resident.regions.add(size_bytes=self.region.size_bytes)
+        places = {name: Place(0, offset) for name, offset in self._offsets.items()}
+        if self._live:
+            parts = self._live_parts()
+            self._memory = CudaMemory(parts)
+            first = len(request.resident.regions)
+            self._memory.describe(request.resident.regions)
+            places.update({part.name: self._memory.place(part, first) for part in parts})
+        for shard in self.layout.shards:
+            place = places[shard.tensor.name]
+            request.resident.shards.add(region=place.region, offset_bytes=place.offset_bytes)
+
+    def _live_parts(self) -> list[DeviceTensor]:
+        parts = []
+        self._described = []
+        for name, (holder, key) in self._live.items():
+            tensor = holder.get(key)
+            parts.append(live_part(self.layout.shard(name), tensor))
+            self._described.append(Whereabouts(holder, key, tensor, address_of(tensor)))
+        return parts
+
+    def descriptors(self) -> list[Descriptor]:
+        """Those of the regions last described, in order; of the host's one that only reads."""
+        found: list[Descriptor] = []
+        if self.region is not None:
+            found.append(self.region.read_only_descriptor)
+        if self._memory is not None:
+            found.extend(self._memory.descriptors())
+        return found
+
+    def settle(self, register: Callable[["Handover"], None]) -> None:
+        """Before a version is captured: waits for what this process asked of its devices, also of
+        those that weights have moved to.
+
+        Args:
+          register: is called when something does not lie where it was described to lie.
+
+        Raises:
+          CudaError: a device failed, or is gone.
+          StateError: the weights keep moving.
+        """
+        self.try_pin()
+        for _ in range(_SETTLE_ATTEMPTS):
+            if self._memory is None:
+                return
+            self._memory.synchronize()
+            if all(place.unchanged for place in self._described) and self._memory.unchanged():
+                return
+            register(self)
+        raise StateError("the weights move to other memory again and again: publish at rest")
+
+    def try_pin(self) -> None:
+        """Page-locks memory of the host, once this process works with a device."""
+        if self._pin is not None:
+            self._pin.try_pin()
+
+    def close(self) -> None:
+        """Views stay valid. Idempotent."""
+        if self._pin is not None:
+            self._pin.close()
+
+
+def live_part(shard: Shard, tensor: Any) -> DeviceTensor:
+    """The shard's part of a full tensor of a device.
+
+    Raises:
+      LayoutError: its elements are not row-major and contiguous there, or the tensor is on the host.
+    """
+    name, begin, shape = shard.tensor.name, shard.range[0], shard.shape
+    full = device_tensor(name, tensor)
+    if full is None or (full.dtype, full.shape) != (shard.tensor.dtype, shard.tensor.shape):
+        raise LayoutError(
+            f"tensor {shard.tensor} was on a CUDA device when it was registered, and is now "
+            f"{'gone or on the host' if full is None else f'{full.dtype.name} {list(full.shape)}'}"
+            ": bring it back, or make another Trainer"
+        )
+    full.require_row_major()
+    if shape == full.shape:
+        return full
+    if math.prod(shape[: shard.tensor.cut_dim]) != 1:
+        raise LayoutError(
+            f"the rank's part of tensor {shard.tensor} is not contiguous on the device: cut it on "
+            "dimension 0, or register it as a TensorSpec and copy the part into the view"
+        )
+    skipped = begin * full.strides[shard.tensor.cut_dim] * full.dtype.itemsize
+    return DeviceTensor(name, full.dtype, shape, full.strides, full.address + skipped)
 
 
 def resident_handover(
@@ -47,27 +158,51 @@ def resident_handover(
     cuts: Optional[Cuts],
     views: Optional[ViewKind],
 ) -> tuple[Handover, dict[str, Any]]:
-    """One region for all shards, with the values that `tensors` has, and a view of each by name.
+    """One region for all shards of the host, with the values that `tensors` has, and a view of each
+    by name; tensors of CUDA devices stay where they are and are their own views.
 
     Raises:
       DTypeError, LayoutError: as for Trainer.register.
     """
     specs, values = declared(tensors, cuts)
     layout = RankLayout(specs, shards)
-    offsets, end = [], 0
+    held_by = holders(tensors) if is_module(tensors) else {}
+    live = {
+        name: held_by.get(name, (values, name))
+        for name, tensor in values.items()
+        if is_on_device(tensor) and layout.shard(name).size_bytes
+    }
+    offsets, end = {}, 0
     for shard in layout.shards:
-        offsets.append(end)
-        end = aligned(end + shard.size_bytes)
-    region = SharedRegion("dws-weights", max(end, 1))
+        if shard.tensor.name not in live:
+            offsets[shard.tensor.name] = end
+            end = aligned(end + shard.size_bytes)
+    region = SharedRegion("dws-weights", max(end, 1)) if offsets else None
     kind: ViewKind = views or ("torch" if any(map(is_torch, values.values())) else "numpy")
     result = {}
-    for shard, offset in zip(layout.shards, offsets):
+    for shard in layout.shards:
         name, dtype = shard.tensor.name, shard.tensor.dtype
+        if name in values and is_on_device(values[name]):
+            result[name] = _live_view(shard, values[name])
+            continue
+        assert region is not None
+        offset = offsets[name]
         result[name] = region.view(kind, dtype, shard.shape, offset)
         if name in values:
             bits = owned_part(raw_bits(name, values[name], dtype), shard)
             region.raw(dtype, bits.size, offset).reshape(bits.shape)[...] = bits
-    return Handover(layout, region, offsets), result
+    return Handover(layout, region, offsets, live), result
+
+
+def _live_view(shard: Shard, tensor: Any) -> Any:
+    if shard.shape == shard.tensor.shape:
+        return tensor
+    if not hasattr(tensor, "__getitem__"):
+        raise LayoutError(
+            f"the rank owns a part of tensor {shard.tensor}, and a {type(tensor).__name__} has no "
+            "parts: pass a torch tensor"
+        )
+    return owned_part(tensor.detach() if is_torch(tensor) else tensor, shard)
 
 
 def ring_handover(

@@ -70,6 +70,11 @@ class ExecutionLease:
         with self._changed:
             return self._grant
 
+    @property
+    def inside(self) -> bool:
+        """Whether this thread is."""
+        return bool(getattr(self._nested, "depth", 0))
+
     def enter(self, timeout: Optional[float]) -> Grant:
         """Goes inside once the gate is open; every enter needs its leave, from the same thread.
 

@@ -25,8 +25,14 @@ class LeaseStream:
     """One lease, from LeaseOpen until the stream breaks. `serve` on one thread, `cancel` from
     any."""
 
-    def __init__(self, stub: Any, engine_rank: int, generation: int) -> None:
+    def __init__(
+        self, stub: Any, engine_rank: int, generation: int, drains_devices: bool = False
+    ) -> None:
+        """Args:
+        drains_devices: whether the pause call waits for the devices that the weights are on.
+        """
         self._generation = generation
+        self._drains_devices = drains_devices
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._send(open=engine_pb2.LeaseOpen(engine_rank=engine_rank, generation=generation))
         # No deadline: the lease lives as long as both sides; either one's death breaks the stream.
@@ -35,7 +41,7 @@ class LeaseStream:
     def serve(
         self, pause: PauseCall, resume: ResumeCall, post_commit: Optional[PostCommitHook]
     ) -> str:
-        """Runs until the stream ends; returns why, in words."""
+        """Runs until the stream ends; returns why, in words. What `pause` raises ends it too."""
         try:
             for message in self._call:
                 kind = message.WhichOneof("message")
@@ -44,7 +50,9 @@ class LeaseStream:
                         return "it broke while forward passes were ending"
                     self._send(
                         paused=engine_pb2.Paused(
-                            pause_id=message.pause.pause_id, generation=self._generation
+                            pause_id=message.pause.pause_id,
+                            generation=self._generation,
+                            devices_drained=self._drains_devices,
                         )
                     )
                 elif kind == "post_commit":

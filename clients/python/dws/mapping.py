@@ -13,8 +13,7 @@ A parameter that is not named maps to the canonical tensor of its own name.
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 from dws._proto import engine_pb2
 from dws.dtypes import DType
@@ -77,15 +76,22 @@ Source = Union[str, Slice, Fused, None]
 Mapped = Mapping[str, Source]
 
 
+class Place(NamedTuple):
+    """Where a tensor's first element lies."""
+
+    region: int
+    offset_bytes: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A parameter in a region: row-major, at `offset_bytes`."""
+    """A parameter in a region: strides in elements, the first one at `place`."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
-    region: int
-    offset_bytes: int
+    strides: tuple[int, ...]
+    place: Place
 
 
 def source_of(name: str, mapping: Optional[Mapped]) -> Source:
@@ -117,7 +123,7 @@ def parameter_views(placed: Placed, source: Source) -> Iterator[Any]:
             "to fuse on"
         )
     begin = 0
-    stride = math.prod(placed.shape[source.dim + 1 :])
+    stride = placed.strides[source.dim]
     extents = source.extents(placed.name, placed.shape[source.dim])
     for part, extent in zip(source.parts, extents):
         shape = (*placed.shape[: source.dim], extent, *placed.shape[source.dim + 1 :])
@@ -139,9 +145,9 @@ def _view(
         dtype=placed.dtype.value,
         whole=not isinstance(source, Slice),
         shape=shape,
-        strides=row_major_strides(placed.shape),
-        region=placed.region,
-        offset_bytes=placed.offset_bytes + first_element * placed.dtype.itemsize,
+        strides=placed.strides,
+        region=placed.place.region,
+        offset_bytes=placed.place.offset_bytes + first_element * placed.dtype.itemsize,
     )
     if isinstance(source, Slice):
         if source.dim >= len(shape) or shape[source.dim] != source.end - source.begin:
@@ -152,8 +158,3 @@ def _view(
             )
         view.dim, view.begin, view.end = source.dim, source.begin, source.end
     return view
-
-
-def row_major_strides(shape: Sequence[int]) -> list[int]:
-    """Element strides of a contiguous array of `shape`."""
-    return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]

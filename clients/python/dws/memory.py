@@ -104,6 +104,10 @@ class SharedRegion:
         flat = torch.frombuffer(self._map, dtype=torch_type, count=count, offset=offset_bytes)
         return flat.reshape(tuple(shape))
 
+    def bytes(self) -> np.ndarray[Any, Any]:
+        """All of it."""
+        return np.frombuffer(self._map, np.uint8)
+
     def raw(self, dtype: DType, count: int, offset_bytes: int) -> np.ndarray[Any, Any]:
         """A 1-D view of `count` elements as unsigned integers of the element's size."""
         return np.frombuffer(self._map, dtype.raw, count, offset_bytes)

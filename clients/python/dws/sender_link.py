@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, Optional, Union
 
@@ -36,7 +35,7 @@ class SenderLink:
         self._session = 0
 
     def register(self, request: Any, handover: Handover) -> int:
-        """Registers and passes a read-only descriptor of the memory.
+        """Registers and passes the memory's descriptors.
 
         Args:
           request: a RegisterRequest with the identities filled in.
@@ -50,13 +49,10 @@ class SenderLink:
         handover.describe(request)
         what = f"registering rank {self._rank}"
         reply = self._daemon.call(self._stub.Register, request, what)
-        descriptor = handover.region.read_only_descriptor()
-        try:
-            handles = HandleConnection(
-                reply.handle_socket, reply.token, [descriptor], RPC_TIMEOUT_SECONDS
-            )
-        finally:
-            os.close(descriptor)
+        descriptors = handover.descriptors()
+        handles = HandleConnection(
+            reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS
+        )
         if self._handles is not None:
             self._handles.close()
         self._handles = handles

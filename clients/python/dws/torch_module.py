@@ -7,6 +7,9 @@ from typing import Any, Iterator, Mapping
 from dws.dtypes import loaded_torch
 from dws.errors import LayoutError
 
+# The dict that holds a tensor, and its key there.
+Holder = tuple[Mapping[str, Any], str]
+
 
 def is_module(target: Any) -> bool:
     """Whether `target` is a torch.nn.Module."""
@@ -36,6 +39,19 @@ def named_tensors(module: Any) -> dict[str, Any]:
     return found
 
 
+def holders(module: Any) -> dict[str, Holder]:
+    """For each name that named_tensors gives, the dict that holds the tensor, and its key there.
+
+    Tells cheaply whether a module still has the tensors it had.
+    """
+    found = {}
+    for prefix, child in module.named_modules():
+        for held in (child._parameters, child._buffers):
+            for key in held:
+                found[f"{prefix}.{key}" if prefix else key] = (held, key)
+    return {name: found[name] for name in named_tensors(module)}
+
+
 def bind(module: Any, views: Mapping[str, Any]) -> None:
     """Makes the module's parameters and buffers views of other memory, tied ones included.
 
@@ -43,7 +59,8 @@ def bind(module: Any, views: Mapping[str, Any]) -> None:
 
     Args:
       module: a torch.nn.Module.
-      views: name -> a torch tensor of the same type and shape; names not in it stay as they are.
+      views: name -> a torch tensor of the same type and shape; names not in it stay as they are,
+        and so do tensors that are their own view.
 
     Raises:
       LayoutError: a name the module does not have, or another shape or type.
@@ -55,6 +72,8 @@ def bind(module: Any, views: Mapping[str, Any]) -> None:
         if name not in tensors:
             raise LayoutError(f"the module has no parameter or buffer '{name}'")
         old = tensors[name]
+        if old is view:
+            continue
         if old.shape != view.shape or old.dtype != view.dtype:
             raise LayoutError(
                 f"'{name}' is {old.dtype} {list(old.shape)}, its view "

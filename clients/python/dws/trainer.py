@@ -90,11 +90,12 @@ class Trainer:
         cuts: Optional[Cuts] = None,
         views: Optional[ViewKind] = None,
     ) -> dict[str, Any]:
-        """Allocates shared memory for the rank's weights and registers it.
+        """Registers the rank's weights: in shared memory allocated here, or live on CUDA devices.
 
         Args:
           tensors: a torch module, or name -> full tensor (values are copied in; of a sharded one
-            only the rank's part), or TensorSpecs (memory starts as zeros).
+            only the rank's part), or TensorSpecs (memory starts as zeros). Tensors of CUDA devices,
+            row-major and contiguous, stay where they are; the sender reads them there.
           shards: name -> (first slice, slice count) this rank owns; names not in it are owned
             whole. Leave tensors the rank owns nothing of out of `tensors`.
           cuts: name -> Cut, or boundaries on dimension 0. Engines attach unions of these slices.
@@ -102,11 +103,13 @@ class Trainer:
 
         Returns:
           name -> writable view of the rank's part: the tensor's shape, cut_dim restricted. Write
-          between `publish` calls; `dws.bind(module, views)` puts a whole module there.
+          between `publish` calls; `dws.bind(module, views)` puts a whole module there. For a tensor
+          of a device itself.
 
         Raises:
           DTypeError, LayoutError, InvalidArgumentError: bad tensors, cuts or shards, by name.
           DaemonUnavailableError: no sender; the message says how to start it.
+          CudaError: the driver failed.
           StateError: registered before.
         """
         self._require_unregistered()
@@ -191,11 +194,15 @@ class Trainer:
         self.last_version = max(self.last_version, known)
         self._open_version = None
         self._handover = handover
+        handover.try_pin()
 
     # Versions.
 
     def publish(self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS) -> PublishStats:
         """Captures the resident weights as `version`; on return they may be overwritten.
+
+        Waits first until devices that weights are on have done what this process asked of them.
+        Weights that have come to lie elsewhere on them since are registered there.
 
         Sealing, the ledger and the announcement run behind it: `wait` tells when receivers have it.
 
@@ -203,11 +210,15 @@ class Trainer:
           VersionError: not above the newest version.
           StateError: not registered, or registered as a ring (use `version`).
           DaemonUnavailableError: the sender is gone; see `reconnect`.
+          CudaError: a device failed.
         """
-        if self._require_registered().ring is not None:
+        handover = self._require_registered()
+        if handover.ring is not None:
             raise StateError("a ring registration publishes with `with trainer.version(v) as w:`")
         self._require_next(version)
-        stats = self._link.publish(version, time.monotonic(), timeout)
+        started = time.monotonic()
+        handover.settle(self._register)
+        stats = self._link.publish(version, started, timeout)
         self.last_version = version
         return stats
 
@@ -229,6 +240,7 @@ class Trainer:
         if self._open_version is not None:
             raise StateError(f"version {self._open_version} is still open: end its block first")
         self._require_next(version)
+        handover.try_pin()
         writer = VersionWriter(version, handover.layout, handover.ring, self._link)
         started = time.monotonic()
         self._link.begin(version)
@@ -277,6 +289,8 @@ class Trainer:
     def close(self) -> None:
         """Ends the registration; views stay valid. Idempotent."""
         self._link.close()
+        if self._handover is not None:
+            self._handover.close()
 
     def __enter__(self) -> "Trainer":
         return self

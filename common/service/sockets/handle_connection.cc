@@ -43,9 +43,10 @@ Status HandleConnection::Take(DescriptorMessage message, HandleRegistry& registr
         total);
   }
   const size_t missing = descriptor_count_ - descriptors_.size();
-  if (message.descriptors.empty() || message.descriptors.size() > missing) {
-    return InvalidArgumentError("expected 1 to {} more descriptors, found {} in one message",
-                                missing, message.descriptors.size());
+  const size_t least = descriptor_count_ == 0 ? 0 : 1;
+  if (message.descriptors.size() < least || message.descriptors.size() > missing) {
+    return InvalidArgumentError("expected {} to {} more descriptors, found {} in one message",
+                                least, missing, message.descriptors.size());
   }
   std::move(message.descriptors.begin(), message.descriptors.end(),
             std::back_inserter(descriptors_));

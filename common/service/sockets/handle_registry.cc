@@ -10,9 +10,9 @@ namespace dws {
 
 Result<HandleSocket::Registration> HandleRegistry::Add(HandleSocket::Expectation expectation,
                                                        TimePoint now) {
-  if (expectation.descriptor_count == 0 || expectation.descriptor_count > limits::kRegionsMax) {
-    return InvalidArgumentError("expected 1 to {} memory regions in a registration, found {}",
-                                limits::kRegionsMax, expectation.descriptor_count);
+  if (expectation.descriptor_count > limits::kDescriptorsMax) {
+    return InvalidArgumentError("expected at most {} descriptors in a registration, found {}",
+                                limits::kDescriptorsMax, expectation.descriptor_count);
   }
   HandleToken token;
   if (::getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {

@@ -5,7 +5,7 @@
 // The wire, little-endian:
 //   1. The client connects and sends the descriptors in order, up to limits::kDescriptorsPerMessage
 //      with each message (SCM_RIGHTS). The payload of every message is the 16-byte token and u32
-//      the total number of descriptors of the registration.
+//      the total number of descriptors of the registration; where that is 0, one message.
 //   2. After the last one the daemon answers one message: "ok", or "error: <text>". It may answer
 //      an error earlier; what the client sends after that is discarded.
 //   3. The connection stays open, silent, for the life of the registration. A client that sends
@@ -51,7 +51,7 @@ class HandleSocket {
   };
 
   struct Expectation {
-    size_t descriptor_count = 0;  // 1 ... limits::kRegionsMax
+    size_t descriptor_count = 0;  // at most limits::kDescriptorsMax; 0: the token comes alone
     // Only this user's connection may use the token.
     std::optional<uid_t> peer_uid = std::nullopt;
     // Until a connection shows the token.

@@ -182,8 +182,9 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
             except grpc.RpcError:
                 pass
 
+        if not context.add_callback(lambda: down.put(None)):
+            return  # the client has hung up already: nobody would end this call
         threading.Thread(target=read, daemon=True).start()
-        context.add_callback(lambda: down.put(None))
         self.leases.put((down, ups))
         while (message := down.get()) is not None:
             yield message

@@ -5,6 +5,7 @@ import mmap
 import os
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 import torch
@@ -79,6 +80,23 @@ class HandleConnectionTest(unittest.TestCase):
         self.assertFalse(connection.hung_up())
         self.daemon.connections[0].close()
         self.assertTrue(connection.hung_up())
+        connection.close()
+        for descriptor in self.daemon.received[0]:
+            os.close(descriptor)
+
+    def test_descriptors_made_in_their_turn_are_closed_once_sent(self) -> None:
+        region = SharedRegion("test", 64)
+        made: list[int] = []
+        with mock.patch("dws.handles.os.close", wraps=os.close) as closed:
+
+            def make() -> int:
+                self.assertLess(len(made) - closed.call_count, 200)
+                made.append(os.dup(region.descriptor()))
+                return made[-1]
+
+            connection = HandleConnection(self.daemon.path, self.daemon.token(), [make] * 700, 10)
+            self.assertEqual([call.args[0] for call in closed.call_args_list], made)
+        self.assertEqual((len(made), len(self.daemon.received[0])), (700, 700))
         connection.close()
         for descriptor in self.daemon.received[0]:
             os.close(descriptor)

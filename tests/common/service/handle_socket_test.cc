@@ -471,13 +471,11 @@ TEST_CASE("a stale socket file is replaced, a live one is not", "[handle_socket]
 
 TEST_CASE("impossible expectations are refused", "[handle_socket]") {
   Daemon daemon;
-  for (const size_t count : {size_t{0}, limits::kRegionsMax + 1}) {
-    const auto refused =
-        daemon.socket->Expect({.descriptor_count = count,
-                               .on_descriptors = [](std::vector<UniqueFd>) { return OkStatus(); },
-                               .on_hangup = nullptr});
-    CHECK(absl::IsInvalidArgument(refused.status()));
-  }
+  const auto too_many =
+      daemon.socket->Expect({.descriptor_count = limits::kDescriptorsMax + 1,
+                             .on_descriptors = [](std::vector<UniqueFd>) { return OkStatus(); },
+                             .on_hangup = nullptr});
+  CHECK(absl::IsInvalidArgument(too_many.status()));
   for (size_t i = 0; i < limits::kHandleExpectationsMax; ++i) daemon.Expect(1);
   const auto refused =
       daemon.socket->Expect({.descriptor_count = 1,

@@ -92,6 +92,7 @@ TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl
   rank.set_generating(true);
   rank.set_generation(1);
   rank.set_client("dws-python 0.1");
+  rank.add_memory("host");
 
   CHECK(FormatStatus(reply, 80) ==
         "dws-receiver 0.1.0, job none, up 0 us\n"
@@ -108,8 +109,8 @@ TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl
         "  sender          state      rank  newest\n"
         "  127.0.0.1:7700  connected     0       5\n"
         "\n"
-        "  engine rank  state     engine      generation  client\n"
-        "            0  attached  generating           1  dws-python 0.1\n");
+        "  engine rank  state     engine      generation  memory  client\n"
+        "            0  attached  generating           1  host    dws-python 0.1\n");
 }
 
 TEST_CASE("a receiver's status names its commit group, and its members where it leads",

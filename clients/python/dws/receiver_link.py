@@ -1,0 +1,243 @@
+"""An engine rank's registration with its dws-receiver, kept alive: the lease, losing the receiver
+and finding it again, weights that come to lie elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable, Optional
+
+from dws._proto import engine_pb2_grpc
+from dws.attachment import Attachment
+from dws.engine_stats import EngineStats
+from dws.errors import DeadlineError, EngineEndedError, StateError
+from dws.handles import HandleConnection
+from dws.lease import ExecutionLease, Grant
+from dws.lease_stream import LeaseStream, PostCommitHook
+from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection
+
+ATTACH_TIMEOUT_SECONDS = 60.0
+_RETRY_SECONDS_MIN = 0.05
+_RETRY_SECONDS_MAX = 2.0
+# How often a wait for forward passes to end looks whether the lease is still there.
+_DRAIN_POLL_SECONDS = 0.2
+
+
+class _WeightsMoved(Exception):
+    """A pause is not answered: what was registered is not where the weights are."""
+
+
+class ReceiverLink:
+    """One registration at a time.
+
+    Lifecycle: attach, keep; close. `keep` starts the lease thread, which attaches again whenever
+    the registration ends. Threads: `attach` and `keep` from one, everything else from any.
+    """
+
+    def __init__(self, socket: str, engine_rank: int, lease: ExecutionLease) -> None:
+        """Args:
+        lease: opened and shut here.
+        """
+        self._socket = socket
+        self._engine_rank = engine_rank
+        self._lease = lease
+        self._attachment: Optional[Attachment] = None
+        self._drain: Optional[Callable[[], None]] = None
+        self._post_commit: Optional[PostCommitHook] = None
+        self._closing = threading.Event()
+        self._awake = threading.Event()  # not set: suspended
+        self._awake.set()
+        self._guard = threading.Lock()  # of the fields below
+        self._daemon = self._connect()
+        self._handles: Optional[HandleConnection] = None
+        self._stream: Optional[LeaseStream] = None
+        # Counts what makes registrations stale from this side; and what it was for the live one.
+        self._moves = 0
+        self._moves_registered = 0
+        self._reattachments = 0
+        self._last_error = ""
+        self._thread: Optional[threading.Thread] = None
+
+    def attach(
+        self, attachment: Attachment, drain: Optional[Callable[[], None]], timeout: float
+    ) -> None:
+        """Registers and opens the lease stream.
+
+        Raises:
+          As Engine.attach.
+        """
+        self._drain = drain
+        self._register(attachment, timeout)
+        self._attachment = attachment
+
+    def keep(self, post_commit: Optional[PostCommitHook]) -> None:
+        """Serves the lease from now on, on a thread of its own."""
+        self._post_commit = post_commit
+        self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
+        self._thread.start()
+
+    def suspend(self) -> None:
+        """As Engine.suspend."""
+        if self._lease.inside:
+            raise StateError("suspend() waits for running() blocks to end: call it outside of them")
+        self._awake.clear()
+        self._move("suspended until refresh()")
+        while not self._lease.wait_empty(_DRAIN_POLL_SECONDS) and not self._closing.is_set():
+            pass
+        self._end_registration()
+
+    def refresh(self) -> None:
+        """As Engine.refresh."""
+        self._move("the weights are being attached again")
+        self._end_registration()
+        self._awake.set()
+
+    def stats(self) -> EngineStats:
+        with self._guard:
+            return EngineStats(
+                lease=self._lease.stats(),
+                reattachments=self._reattachments,
+                connected=self._stream is not None,
+                last_error=self._last_error,
+            )
+
+    def close(self) -> None:
+        """Gives the lease up and ends the registration for good. Idempotent."""
+        self._closing.set()
+        self._awake.set()
+        self._lease.shut("closed")
+        self._end_registration()
+        with self._guard:
+            self._daemon.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _move(self, reason: str) -> None:
+        """From here on no registration made before, or being made, opens the gate."""
+        with self._guard:
+            self._moves += 1
+            self._last_error = reason
+        self._lease.shut(reason)
+
+    def _end_registration(self) -> None:
+        """The lease thread sees it, and attaches again once it may."""
+        with self._guard:
+            if self._stream is not None:
+                self._stream.cancel()
+            self._drop_registration()
+
+    # Everything below runs on the lease thread (attach() lends it the first round).
+
+    def _connect(self) -> DaemonConnection:
+        return DaemonConnection(
+            self._socket, f"dws-receiver --socket {self._socket} --job-id JOB --sender HOST:PORT"
+        )
+
+    def _register(self, attachment: Attachment, timeout: float) -> None:
+        """The engine must not run when descriptors go out."""
+        with self._guard:
+            moves = self._moves
+        attachment.describe()
+        stub = engine_pb2_grpc.EngineServiceStub(self._daemon.channel)
+        what = f"attaching engine rank {self._engine_rank}"
+        try:
+            reply = self._daemon.call(stub.Attach, attachment.request, what, timeout)
+        except DeadlineError as error:
+            raise DeadlineError(
+                f"{error}: the receiver on {self._socket} has not heard the trainer's layout; is "
+                "its dws-sender up, with a registered trainer, and named in its --sender flags?"
+            ) from error
+        # From here the receiver may write: it owns an engine that it has not released.
+        self._lease.shut("attached, the receiver checks the weights and brings them up to date")
+        while not self._lease.wait_empty(_DRAIN_POLL_SECONDS):
+            if self._closing.is_set():
+                raise StateError("closed")
+        self._drain_devices(attachment)
+        if not attachment.unchanged():
+            raise StateError("the weights moved to other memory while they were being attached")
+        descriptors = attachment.descriptors()
+        handles = HandleConnection(
+            reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS
+        )
+        with self._guard:
+            if self._moves != moves or self._closing.is_set():
+                handles.close()
+                raise StateError("suspended, moved or closed while the weights were being attached")
+            self._handles = handles
+            self._moves_registered = moves
+            self._stream = LeaseStream(
+                stub, self._engine_rank, reply.generation, drains_devices=attachment.on_devices
+            )
+            self._last_error = ""
+
+    def _keep_lease(self) -> None:
+        while not self._closing.is_set():
+            assert self._stream is not None
+            try:
+                why = self._stream.serve(self._pause, self._resume, self._post_commit)
+                ended = f"lost the receiver on {self._socket}: {why}"
+            except _WeightsMoved as moved:
+                ended = str(moved)
+            except Exception as error:  # the engine's drain, a device: must not end this thread
+                ended = f"the engine cannot be paused: {type(error).__name__}: {error}"
+            with self._guard:
+                self._stream = None
+                self._drop_registration()
+                moved_since = self._moves != self._moves_registered
+                if not moved_since:
+                    self._last_error = ended
+            if self._closing.is_set():
+                return
+            if self._lease.grant is None and not moved_since:
+                self._lease.shut(f"{ended}; lost while paused, stays so until released")
+            self._attach_again()
+
+    def _attach_again(self) -> None:
+        delay = _RETRY_SECONDS_MIN
+        while not self._closing.wait(delay):
+            self._awake.wait()
+            delay = min(delay * 2, _RETRY_SECONDS_MAX)
+            try:
+                with self._guard:
+                    if self._closing.is_set():
+                        return
+                    self._daemon.close()
+                    self._daemon = self._connect()
+                assert self._attachment is not None
+                self._register(self._attachment, ATTACH_TIMEOUT_SECONDS)
+                with self._guard:
+                    self._reattachments += 1
+                return
+            except Exception as error:
+                with self._guard:
+                    self._drop_registration()
+                    self._last_error = str(error)
+                if self._lease.grant is None or isinstance(error, EngineEndedError):
+                    self._lease.shut(f"lost the receiver, attaching again failed: {error}")
+
+    def _pause(self, still_wanted: Callable[[], bool]) -> bool:
+        """Stops execution; False when the lease ended before the forward passes did."""
+        self._lease.shut("the receiver commits a version")
+        while not self._lease.wait_empty(_DRAIN_POLL_SECONDS):
+            if self._closing.is_set() or not still_wanted():
+                return False
+        assert self._attachment is not None
+        self._drain_devices(self._attachment)
+        if not self._attachment.unchanged():
+            raise _WeightsMoved("the weights lie in other memory now, they are attached again")
+        return True
+
+    def _drain_devices(self, attachment: Attachment) -> None:
+        """An engine that has stopped may have left work on its devices."""
+        if self._drain is not None:
+            self._drain()
+        attachment.synchronize()
+
+    def _resume(self, grant: Grant) -> None:
+        with self._guard:
+            if not self._closing.is_set() and self._moves == self._moves_registered:
+                self._lease.open(grant)
+
+    def _drop_registration(self) -> None:
+        if self._handles is not None:
+            self._handles.close()
+            self._handles = None

@@ -1,0 +1,29 @@
+// Lanes on a CUDA device, as broadcasts use them. They need no kernels of ours, so they work in
+// every build, with whatever driver NCCL works with.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/transport/nccl/device_lane.h"
+
+namespace dws::nccl {
+
+// A device that lanes are made on, and its UUID for messages.
+struct CudaLanes {
+  DeviceLaneSource source;
+  std::string uuid;
+};
+
+// Loads the driver. `gpu`: a UUID ("GPU-...") or a number among the devices this process sees;
+// empty: the only one. UNAVAILABLE: there is no driver, or no device. NOT_FOUND: not this one;
+// lists those it sees. INVALID_ARGUMENT: it sees several, and none is named. INTERNAL: the driver's
+// error. The same from the source.
+Result<CudaLanes> OpenCudaLanes(std::string_view gpu);
+
+// The number of the device that `gpu` means, among devices of these UUIDs. Errors as above.
+Result<int> ChooseDevice(std::string_view gpu, const std::vector<std::string>& uuids);
+
+}  // namespace dws::nccl

@@ -1,0 +1,50 @@
+// How long a caller waits for something that can only be asked for again and again: NCCL and CUDA
+// tell nobody when they are done.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+
+namespace dws::nccl {
+
+// Lifecycle: one for each thing that is waited for. Threads: one.
+class Patience {
+ public:
+  // Until `deadline`, or until `given_up` is true. `clock` outlives it.
+  Patience(const Clock& clock, TimePoint deadline, std::function<bool()> given_up)
+      : clock_(clock), deadline_(deadline), given_up_(std::move(given_up)) {}
+
+  // Lets some time pass before the next look, little at first. DEADLINE_EXCEEDED, CANCELLED: not
+  // any more; `what` is what did not come.
+  Status Pause(const char* what) {
+    if (given_up_ && given_up_()) return CancelledError("{} was given up", what);
+    const TimePoint now = clock_.Now();
+    if (now >= deadline_) return DeadlineExceededError("{} did not end within its deadline", what);
+    {
+      MutexLock lock(mutex_);
+      never_.WaitFor(mutex_, std::min<Duration>(pause_, deadline_ - now));
+    }
+    pause_ = std::min<Duration>(pause_ + pause_ / 4, kPauseMax);
+    return OkStatus();
+  }
+  // The next thing: looks often again.
+  void Progressed() { pause_ = kPauseMin; }
+
+ private:
+  static constexpr std::chrono::microseconds kPauseMin{20};
+  static constexpr std::chrono::microseconds kPauseMax{1000};
+
+  const Clock& clock_;
+  const TimePoint deadline_;
+  const std::function<bool()> given_up_;
+  Duration pause_ = kPauseMin;
+  Mutex mutex_;
+  CondVar never_;  // notified by nobody
+};
+
+}  // namespace dws::nccl

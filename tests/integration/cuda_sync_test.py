@@ -1,0 +1,244 @@
+"""Weights on CUDA devices, live at both ends, over a CUDA driver: the fake one where there is no
+other. Trainer and engines are processes that export memory, the daemons import it."""
+
+import os
+import unittest
+from typing import Any, Mapping
+
+import numpy as np
+import torch
+
+import dws
+from dws.dtypes import DType
+from tests.clients.python.gpu import GRANULARITY, Gpu, GpuTensor
+from tests.integration.cuda_engine_process import CudaEngineProcess
+from tests.integration.integration_case import IntegrationCase, change, eventually
+
+SHAPES = {"a": (900, 700), "b": (33,), "c": (7, 5, 3)}
+
+
+class CudaSyncTest(IntegrationCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.use_failpoints("SENDER", "RECEIVER")
+        self.gpu = Gpu()
+        self.random = np.random.default_rng(11)
+
+    def live(self, shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> dict[str, GpuTensor]:
+        """Zeros, each in an allocation of its own, not at its start."""
+        found = {}
+        for name, shape in shapes.items():
+            found[name] = GpuTensor(self.gpu, self.gpu.malloc(8 << 20) + 1024, shape, DType.BF16)
+            found[name].put(np.zeros(shape, np.uint16))
+        return found
+
+    def step(self, tensors: Mapping[str, Any], share: float) -> None:
+        """The optimiser's: changes about `share` of all elements."""
+        for tensor in tensors.values():
+            values = tensor.get() if isinstance(tensor, GpuTensor) else tensor
+            change(values, self.random, share)
+            if isinstance(tensor, GpuTensor):
+                tensor.put(values)
+
+    def begin(self) -> tuple[dws.Trainer, dict[str, GpuTensor]]:
+        """A cluster and a trainer whose first version is published."""
+        self.start()
+        weights = self.live()
+        self.step(weights, 1.0)
+        trainer = self.trainer()
+        trainer.register(weights)
+        trainer.publish(1)
+        return trainer, weights
+
+    def publish(
+        self, trainer: dws.Trainer, weights: Mapping[str, Any], version: int, share: float = 0.02
+    ) -> None:
+        self.step(weights, share)
+        trainer.publish(version)
+
+    def check(
+        self, engine: dws.Engine, version: int, live: Mapping[str, Any], wanted: Mapping[str, Any]
+    ) -> dws.Grant:
+        """The engine gets to `version` and holds the bits of `wanted`."""
+        grant = self.await_version(engine, version)
+        self.assert_same_weights(engine, values(live), values(wanted))
+        return grant
+
+    def test_live_weights_follow_live_weights_bit_for_bit(self) -> None:
+        trainer, weights = self.begin()
+        engine, live = self.engine(), self.live()
+        self.assertEqual(engine.attach(live), live)
+        self.check(engine, 1, live, weights)
+        for version, share in ((2, 0.01), (3, 0.0), (4, 0.5), (6, 1.0), (7, 0.001)):
+            self.publish(trainer, weights, version, share)
+            self.assertEqual(trainer.wait(version).committed, ("receiver-0",))
+            grant = self.check(engine, version, live, weights)
+            self.assert_token(grant, [trainer], [values(weights)])
+
+    def test_memory_of_every_kind_is_one_engine(self) -> None:
+        self.start()
+        gpu, base = self.gpu, self.gpu.reserve(4 * GRANULARITY)
+        for at in range(4):
+            gpu.map(base + at * GRANULARITY, GRANULARITY)
+        pooled = gpu.malloc_async(1 << 20, gpu.pool())
+        live: dict[str, Any] = {
+            "chunks": GpuTensor(gpu, base + 512, (1300, 1200), DType.BF16),  # over two of them
+            "chunk": GpuTensor(gpu, base + 3 * GRANULARITY + 64, (100,), DType.F32),
+            "pooled": GpuTensor(gpu, pooled + 256, (300, 7), DType.F32),
+            "padded": GpuTensor(gpu, gpu.malloc(1 << 20) + 2, (200, 100), DType.BF16, (128, 1)),
+            "bytes": GpuTensor(gpu, gpu.malloc(4099) + 3, (4001,), DType.U8),
+            "empty": GpuTensor(gpu, 0, (0, 5), DType.BF16),
+            "host": np.zeros((50, 60), np.float32),
+        }
+        weights: dict[str, Any] = {}
+        for name, tensor in live.items():
+            weights[name] = self.random.integers(0, 250, tensor.shape).astype(
+                tensor.dtype if name == "host" else tensor.dtype.numpy
+            )
+        trainer = self.trainer()
+        specs = [
+            dws.TensorSpec(name, DType.of(tensor.dtype), tensor.shape)
+            for name, tensor in live.items()
+        ]
+        source = trainer.register(specs)
+        for name, array in weights.items():
+            source[name][...] = array
+        trainer.publish(1)
+        engine = self.engine()
+        live.update(engine.attach(live))
+        self.check(engine, 1, live, source)
+        between = gpu.read(live["padded"].address + 200, 56)
+        for version in (2, 3):
+            self.publish(trainer, source, version, 0.05)
+            self.check(engine, version, live, source)
+        self.assertEqual(gpu.read(live["padded"].address + 200, 56), between)
+
+    def test_parts_of_a_fused_weight_are_written_in_place(self) -> None:
+        self.start()
+        shapes = {"q": (8, 16), "k": (4, 16), "v": (4, 16)}
+        weights = self.live(shapes)
+        trainer = self.trainer()
+        trainer.register(weights)
+        engine, live = self.engine(), self.live({"qkv": (16, 16)})
+        engine.attach(live, mapping={"qkv": dws.Fused(["q", "k", "v"], sizes=[8, 4, 4])})
+        for version in (1, 2, 3):
+            self.publish(trainer, weights, version, 0.3)
+            fused = np.concatenate([weights[name].get() for name in "qkv"])
+            self.check(engine, version, live, {"qkv": fused})
+
+    def test_host_and_device_weights_of_one_trainer_go_to_a_host_engine(self) -> None:
+        self.start()
+        weights: dict[str, Any] = {**self.live({"a": (300, 70)}), "h": np.ones((5, 5), np.float32)}
+        trainer = self.trainer()
+        weights.update(trainer.register(weights))
+        engine = self.engine()
+        live = engine.attach(
+            {"a": torch.zeros(300, 70, dtype=torch.bfloat16), "h": np.zeros((5, 5), np.float32)}
+        )
+        for version in (1, 2, 3):
+            self.publish(trainer, weights, version, 0.1)
+            self.check(engine, version, live, weights)
+
+    def test_an_engine_that_is_killed_leaves_room_for_the_next(self) -> None:
+        trainer, weights = self.begin()
+        receiver = self.cluster.receivers[0]
+        for version in (2, 3):
+            process = CudaEngineProcess(receiver.socket, SHAPES)
+            self.addCleanup(process.kill)
+            self.publish(trainer, weights, version)
+            trainer.wait(version)
+            seen, values_seen = -1, {}
+            while seen != version:
+                seen, values_seen = process.look()
+            for name, tensor in weights.items():
+                np.testing.assert_array_equal(values_seen[name], tensor.get())
+            process.kill()
+        engine, live = self.engine(), self.live()
+        eventually(lambda: self._attached(engine, live), lambda: "the killed one's place is free")
+        self.check(engine, 3, live, weights)
+
+    def _attached(self, engine: dws.Engine, live: Any) -> bool:
+        try:
+            engine.attach(live)
+        except dws.DwsError:
+            return False
+        return True
+
+    def test_a_receiver_that_is_killed_finds_the_weights_again(self) -> None:
+        trainer, weights = self.begin()
+        engine, live = self.engine(), self.live()
+        engine.attach(live)
+        self.check(engine, 1, live, weights)
+        self.cluster.receivers[0].kill()
+        eventually(lambda: not engine.stats().connected, lambda: "the engine sees it")
+        self.publish(trainer, weights, 2)
+        self.cluster.receivers[0].start()
+        self.check(engine, 2, live, weights)
+        self.assertEqual(engine.stats().reattachments, 1)
+
+    def test_a_sender_that_is_killed_finds_the_weights_again(self) -> None:
+        trainer, weights = self.begin()
+        engine, live = self.engine(), self.live()
+        engine.attach(live)
+        self.check(engine, 1, live, weights)
+        self.cluster.senders[0].kill()
+        self.cluster.senders[0].start()
+        trainer.reconnect()
+        version = trainer.last_version + 1
+        self.publish(trainer, weights, version)
+        self.check(engine, version, live, weights)
+
+    def test_weights_that_moved_unannounced_are_found_by_the_next_pause(self) -> None:
+        trainer, weights = self.begin()
+        engine, live = self.engine(), self.live()
+        engine.attach(live)
+        self.check(engine, 1, live, weights)
+        with engine.running(20):
+            held = live["a"].get()
+            self.gpu.free(live["a"].address - 1024)
+            live["a"].address = self.gpu.malloc(8 << 20) + 4096
+            live["a"].put(held)
+        self.publish(trainer, weights, 2)
+        self.check(engine, 2, live, weights)
+        self.assertGreaterEqual(engine.stats().reattachments, 1)
+        # The trainer's too.
+        weights["b"].address += 64
+        self.publish(trainer, weights, 3, 0.5)
+        self.check(engine, 3, live, weights)
+
+    def test_an_engine_sleeps_and_wakes_with_nothing_in_its_weights(self) -> None:
+        trainer, weights = self.begin()
+        base = self.gpu.reserve(2 * GRANULARITY)
+        self.gpu.map(base, 2 * GRANULARITY)
+        live = self.live()
+        live["a"].address = base + 128
+        engine = self.engine()
+        engine.attach(live)
+        self.check(engine, 1, live, weights)
+        for version in (2, 3):
+            engine.suspend()
+            self.gpu.unmap(base, 2 * GRANULARITY)
+            self.publish(trainer, weights, version)
+            self.gpu.map(base, 2 * GRANULARITY)
+            engine.refresh()
+            self.check(engine, version, live, weights)
+
+    def test_a_receiver_without_a_driver_says_so(self) -> None:
+        hidden = os.environ.pop("LD_LIBRARY_PATH", None)
+        try:
+            self.start()
+        finally:
+            if hidden is not None:
+                os.environ["LD_LIBRARY_PATH"] = hidden
+        trainer = self.trainer()
+        trainer.register([dws.TensorSpec(name, "BF16", shape) for name, shape in SHAPES.items()])
+        with self.assertRaisesRegex(dws.DwsError, "libcuda"):
+            self.engine().attach(self.live())
+
+
+def values(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: t.get() if isinstance(t, GpuTensor) else t for n, t in tensors.items()}
+
+
+if __name__ == "__main__":
+    unittest.main()
