@@ -40,7 +40,7 @@ class Probe {
     return SecondsOf([&] { sender_->Capture(Pool(threads)); });
   }
   double CommitSeconds(size_t threads) {
-    return SecondsOf([&] { ReceiverSide::Scatter(staged_.writes, Pool(threads)); });
+    return SecondsOf([&] { receiver_->Commit(staged_, Pool(threads)); });
   }
 
  private:

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/check.h"
+
 namespace dws::bench {
 namespace {
 constexpr uint64_t kPlentyBytes = uint64_t{1} << 42;
@@ -46,20 +48,22 @@ Status ReceiverSide::Receive(ByteSpan object, ThreadPool& pool) {
   spool_ = NewSpool();
   DWS_RETURN_IF_ERROR(spool_->Append(object));
   DWS_ASSIGN_OR_RETURN(object_, ParseObject(*spool_, engine_->layouts().rank(kRank)));
-  live_ = engine_->ComputeStates(kRank, pool);
+  DWS_ASSIGN_OR_RETURN(live_, engine_->ComputeStates(kRank, pool));
   return OkStatus();
 }
 
 Result<StagedDelta> ReceiverSide::Stage(ThreadPool& pool) const {
-  StagedDelta staged = StageDelta(*engine_, kRank, object_.manifest, object_.frames, *spool_, live_,
-                                  kPlentyBytes, pool);
+  DWS_ASSIGN_OR_RETURN(StagedDelta staged,
+                       StageDelta(*engine_, kRank, object_.manifest, object_.frames, *spool_, live_,
+                                  kPlentyBytes, pool));
   if (!staged.rejected.empty()) return staged.rejected.front().reason;
   return staged;
 }
 
-void ReceiverSide::Scatter(const StagedWrites& writes, ThreadPool& pool) {
-  const size_t shares = pool.worker_count() == 1 ? 1 : pool.worker_count() * 8;
-  pool.ParallelFor(shares, [&](size_t index, size_t) { writes.ScatterShare(index, shares); });
+void ReceiverSide::Commit(const StagedDelta& staged, ThreadPool& pool) const {
+  ScatterList list;
+  AddToList(staged.parts, list);
+  DWS_CHECK(Scatter(*engine_, list, pool).ok());  // host memory does not fail
 }
 
 void ReceiverSide::BeginFull() {
@@ -83,7 +87,7 @@ Status CheckObject(const Placement& placement, ByteSpan object, ByteSpan before,
   std::memcpy(receiver->weights().data(), before.data(), before.size());
   DWS_RETURN_IF_ERROR(receiver->Receive(object, pool));
   DWS_ASSIGN_OR_RETURN(const StagedDelta staged, receiver->Stage(pool));
-  ReceiverSide::Scatter(staged.writes, pool);
+  receiver->Commit(staged, pool);
   if (std::memcmp(receiver->weights().data(), after.data(), after.size()) == 0) return OkStatus();
   return DataLossError("an object of {} bytes does not lead to the trainer's weights",
                        object.size());

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -24,7 +25,9 @@ class ReceiverSide {
   static Result<std::unique_ptr<ReceiverSide>> Create(const Placement& placement);
 
   // The engine's weights, as the receiver maps them.
-  MutableByteSpan weights() const { return memory_->regions[0].mutable_bytes(); }
+  MutableByteSpan weights() const {
+    return std::get<HostRegion>(memory_->regions[0]).mutable_bytes();
+  }
   const EngineWeights& engine() const { return *engine_; }
 
   // Takes a delta object in, and reads what memory holds: what lies behind a fetch.
@@ -32,7 +35,7 @@ class ReceiverSide {
   // Verifies and stages the object. Writes nothing. DATA_LOSS and others: a slice was rejected.
   Result<StagedDelta> Stage(ThreadPool& pool) const;
   // Writes what was staged, shared out as the commit does.
-  static void Scatter(const StagedWrites& writes, ThreadPool& pool);
+  void Commit(const StagedDelta& staged, ThreadPool& pool) const;
 
   // Takes full tensors in, frame by frame after BeginFull, and writes them as a repair does.
   void BeginFull();

@@ -16,7 +16,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Create(const Placement& placemen
                        CreateHostRegion("bench-trainer", placement.size_bytes));
   side->trainer_ = std::move(created.region);
   DWS_ASSIGN_OR_RETURN(UniqueFd read_only, ReopenReadOnly(created.fd));
-  std::vector<HostRegion> regions;
+  std::vector<MappedRegion> regions;
   DWS_ASSIGN_OR_RETURN(HostRegion region, HostRegion::Map(std::move(read_only),
                                                           placement.size_bytes, Access::kReadOnly));
   side->source_bytes_ = region.bytes();

@@ -108,7 +108,7 @@ Status BenchCommit(const Options& options, const Workload& workload, const Recei
   ThreadPool best_pool(threads - 1);
   const Prefetch prefetch = BestScatterPrefetch(words, changes.index, changes.before, best_pool);
   const std::vector<Contender> contenders = {
-      {.run = [&] { ReceiverSide::Scatter(staged.writes, pool); }},
+      {.run = [&] { receiver.Commit(staged, pool); }},
       {.run = [&] { ScatterWords(words, changes.index, changes.after, prefetch, pool); }}};
   const std::vector<double> seconds = MedianSeconds(contenders, options.rounds);
   ScatterWords(words, changes.index, changes.before, prefetch, pool);
@@ -143,7 +143,7 @@ Status BenchStage(const Options& options, const Workload& workload, Report& repo
   }
 
   DWS_ASSIGN_OR_RETURN(const StagedDelta staged, receiver->Stage(pool));
-  ReceiverSide::Scatter(staged.writes, pool);
+  receiver->Commit(staged, pool);
   DWS_ASSIGN_OR_RETURN(const CreatedRegion expected,
                        CreateHostRegion("bench-expected", workload.placement().size_bytes));
   workload.FillBefore(expected.region.mutable_bytes());

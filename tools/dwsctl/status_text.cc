@@ -94,12 +94,15 @@ std::string FormatEngine(const v1::ReceiverStatus& receiver) {
   for (const v1::EngineRankStatus& rank : receiver.engine_ranks()) {
     rows.push_back({fmt::format("{}", rank.engine_rank()), rank.attached() ? "attached" : "gone",
                     rank.generating() ? "generating" : "paused",
-                    fmt::format("{}", rank.generation()), Printable(rank.client(), kNameColumns)});
+                    fmt::format("{}", rank.generation()),
+                    Printable(fmt::format("{}", fmt::join(rank.memory(), " ")), kNameColumns),
+                    Printable(rank.client(), kNameColumns)});
   }
   return FormatTable({{.title = "engine rank"},
                       {.title = "state", .left = true},
                       {.title = "engine", .left = true},
                       {.title = "generation"},
+                      {.title = "memory", .left = true},
                       {.title = "client", .left = true}},
                      rows, kIndent);
 }

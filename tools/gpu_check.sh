@@ -1,0 +1,73 @@
+#!/bin/bash
+# Builds everything that needs a GPU to be checked, and packs it for a machine that has a driver and
+# nothing of DWS:
+#
+#   tools/gpu_check.sh              dist/gpu_check.tar.gz: unpack it there, run gpu_check/run.sh
+#   tools/gpu_check.sh --dry-run    the same, then runs it here over the tests' fake driver at a small
+#                                   size. What it measures means nothing, and is not kept
+#
+# The archive's programs need libc and libm. With the CUDA toolkit (CUDA_HOME, or /usr/local/cuda) they
+# carry the kernels of a device; without it only a dry run is of use, and it says so. docs/gpu.md says
+# what the other machine needs. BAZEL_FLAGS as for tools/bazel.sh.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+umask 022
+
+dry_run=0
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --dry-run) dry_run=1; shift ;;
+    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "gpu_check.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
+  esac
+done
+
+tools/install.sh >&2
+tools/static_archives.sh >&2
+flags=(--config=opt --config=static)
+if [[ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]]; then
+  flags+=(--config=cuda)
+elif [[ "$dry_run" == 1 ]]; then
+  echo "gpu_check.sh: no CUDA toolkit here: a dry run of the host's kernels only" >&2
+else
+  echo "gpu_check.sh: ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc: not found. Install the CUDA toolkit 13," \
+    "or set CUDA_HOME to where it is" >&2
+  exit 1
+fi
+targets=(//tools/gpu_check //tests/gpu:gpu_tests //sender_daemon:dws-sender
+  //receiver_daemon:dws-receiver //clients/python:dws //tests/fakes/cuda:libcuda //tests/fakes/nccl:libnccl)
+tools/bazel.sh build --noshow_progress "${flags[@]}" "${targets[@]}" >&2
+built="$(tools/bazel.sh info --noshow_progress "${flags[@]}" bazel-bin 2>/dev/null)"
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+pack="$work/gpu_check"
+mkdir -p "$pack/bin" "$pack/python/dws/_proto" "$pack/python/tests/integration" \
+  "$pack/python/tools/gpu_check"
+for program in tools/gpu_check/gpu_check tests/gpu/gpu_tests sender_daemon/dws-sender \
+  receiver_daemon/dws-receiver; do
+  strip --strip-unneeded -o "$pack/bin/${program##*/}" "$built/$program"
+  chmod 755 "$pack/bin/${program##*/}"
+done
+install -m 644 clients/python/dws/*.py clients/python/dws/py.typed "$pack/python/dws"
+install -m 644 "$built"/clients/python/dws/_proto/*.py "$pack/python/dws/_proto"
+install -m 644 tests/integration/cluster.py "$pack/python/tests/integration"
+install -m 755 tools/gpu_check/run.sh "$pack"
+install -m 644 tools/gpu_check/*.py "$pack/python/tools/gpu_check"
+commit="$(git rev-parse HEAD 2>/dev/null || echo unknown)"
+if [[ -n "$(git status --porcelain 2>/dev/null)" ]]; then commit+=-modified; fi
+echo "$commit" >"$pack/commit"
+
+mkdir -p dist
+tar -C "$work" --owner=0 --group=0 --numeric-owner -czf dist/gpu_check.tar.gz gpu_check
+size="$(stat -c %s dist/gpu_check.tar.gz)"
+echo "dist/gpu_check.tar.gz: $((size >> 20)) MiB" >&2
+if ((size > 60 << 20)); then
+  echo "gpu_check.sh: the archive is larger than 60 MiB, which is what it may take" >&2
+  exit 1
+fi
+
+if [[ "$dry_run" == 1 ]]; then
+  GPU_CHECK_DRIVER="$built/tests/fakes/cuda/lib:$built/tests/fakes/nccl/lib" \
+    PYTHON="${PYTHON:-/usr/bin/python3}" "$pack/run.sh" --out "$work/results.json" --size=8MiB --rounds=2
+fi

@@ -1,0 +1,48 @@
+// Another process of this very program: a section, or an exporter of memory. What happens to it (a
+// device that fails, SIGKILL) does not happen to us.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace dws::gpu_check {
+
+// Lifecycle: killed by the destructor if it still runs. Threads: one.
+class ChildProcess {
+ public:
+  struct Setup {
+    std::string program;  // empty: this one
+    std::vector<std::string> arguments;
+    std::vector<std::pair<std::string, std::string>> environment;  // besides or instead of ours
+    int fd = -1;                                                   // ours, given to it
+    int as = 3;                                                    // as this number
+  };
+  // UNAVAILABLE and others from errno.
+  static Result<ChildProcess> Start(const Setup& setup);
+
+  ChildProcess(ChildProcess&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ~ChildProcess() { Kill(); }
+
+  // SIGKILL, and waits for its end.
+  void Kill();
+  // Waits for its end by itself. INTERNAL: it exited with another status than 0, or by a signal.
+  Status Wait();
+
+ private:
+  explicit ChildProcess(pid_t pid) : pid_(pid) {}
+
+  pid_t pid_ = -1;
+};
+
+// As many descriptors as the machine lets this process have: each VMM chunk takes one on its way.
+void RaiseDescriptorLimit();
+
+}  // namespace dws::gpu_check

@@ -1,0 +1,18 @@
+// Device memory as trainers and engines come by it: in all the ways that CUDA has.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/memory/cuda/cuda_device.h"
+
+namespace dws::gpu_check {
+
+// At least `size_bytes` of `device`, whose context is the thread's; the address. `kind` is one of
+// exporter.h; `chunk_bytes` is for kChunks. Never freed: its owner is a process that ends.
+// INVALID_ARGUMENT: another kind. RESOURCE_EXHAUSTED, INTERNAL: the driver's.
+Result<uint64_t> AllocateAs(const cuda::CudaDevice& device, std::string_view kind,
+                            uint64_t size_bytes, uint64_t chunk_bytes);
+
+}  // namespace dws::gpu_check

@@ -1,0 +1,19 @@
+// What gpu_check is asked to do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dws::gpu_check {
+
+struct Options {
+  uint64_t size_bytes = uint64_t{16}
+                        << 30;  // of the weights that are timed; less if they don't fit
+  int rounds = 7;
+  std::string gpu;                // UUID; empty: the first that this process sees
+  std::vector<std::string> only;  // sections; empty: all
+  std::string kernel_tests;       // the program of the kernel suite; empty: beside this one
+};
+
+}  // namespace dws::gpu_check
