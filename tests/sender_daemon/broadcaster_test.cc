@@ -125,6 +125,7 @@ TEST_CASE("a receiver that cannot keep an object does not hold up the others", "
 TEST_CASE("a receiver that stalls costs one deadline, and is asked again once it answers",
           "[broadcast]") {
   Job job(3);
+  const uint64_t stalled = job.sender.view().epoch;
   job.wires[1]->deaf = true;
   const TimePoint began = kClock.Now();
   const RetainedVersionPtr lost = job.Publish();
@@ -141,7 +142,7 @@ TEST_CASE("a receiver that stalls costs one deadline, and is asked again once it
 
   job.wires[1]->deaf = false;
   v1::SyncDown end;  // what it had not heard
-  end.mutable_broadcast_end()->set_epoch(2);
+  end.mutable_broadcast_end()->set_epoch(stalled);
   job.wires[1]->Say(end);
   job.AwaitMembers(3);
   const RetainedVersionPtr last = job.Publish();
