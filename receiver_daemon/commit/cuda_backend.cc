@@ -1,8 +1,5 @@
 #include "receiver_daemon/commit/cuda_backend.h"
 
-#include <algorithm>
-
-#include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/commit/frame_items.h"

@@ -28,7 +28,6 @@ cuda::Element ElementOf(DType dtype) {
 
 // One frame in hand.
 struct OpenFrame {
-  Status status;
   std::vector<std::byte> buffer;
   std::vector<EncodedBlockView> blocks;
   std::vector<DecodedBlock> inflated;  // what was compressed; `blocks` look into it

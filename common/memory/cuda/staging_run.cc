@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "common/base/check.h"
-
 namespace dws::cuda {
 namespace {
 
@@ -119,19 +117,18 @@ Result<uint64_t> StagingRun::Room(WorkLane& lane, uint64_t size_bytes) {
     const uint64_t usual = arena.empty() ? kArenaBytesMin : arena.back().size_bytes() * 2;
     uint64_t wanted = std::max(size_bytes, std::min(usual, kArenaBytesMax));
     DWS_ASSIGN_OR_RETURN(const uint64_t free, weights_.device().FreeBytes());
-    const bool spared = free >= size_bytes && free - size_bytes >= kSpareBytes;
-    if (!spared || !budget_->Take(wanted)) {
+    bool taken = free >= size_bytes && free - size_bytes >= kSpareBytes;
+    if (taken && !budget_->Take(wanted)) {
       wanted = size_bytes;
-      if (!spared || !budget_->Take(wanted)) {
-        budget_->Pass();
-        DWS_RETURN_IF_ERROR(GiveUpKeeping());
-        return lane.scratch();
-      }
+      taken = budget_->Take(wanted);
+    }
+    if (!taken) {
+      DWS_RETURN_IF_ERROR(GiveUpKeeping());
+      return lane.scratch();
     }
     Result<CudaBuffer> buffer = weights_.device().Allocate(wanted);
     if (!buffer.ok() && wanted > size_bytes) buffer = weights_.device().Allocate(size_bytes);
     if (absl::IsResourceExhausted(buffer.status())) {  // the engine has filled the device
-      budget_->Pass();
       DWS_RETURN_IF_ERROR(GiveUpKeeping());
       return lane.scratch();
     }
@@ -146,6 +143,7 @@ Result<uint64_t> StagingRun::Room(WorkLane& lane, uint64_t size_bytes) {
 
 Status StagingRun::GiveUpKeeping() {
   mode_ = Mode::kPredict;
+  budget_->Pass();
   // Nothing that is still on its way may lose its memory.
   DWS_RETURN_IF_ERROR(weights_.Synchronize());
   staged_ = {};
@@ -217,9 +215,7 @@ Status StagingRun::Launch(const WorkLane& lane, const Piece& piece, uint32_t cou
 Status StagingRun::AddPiece(std::span<const StageItem> items, ThreadPool& pool) {
   DWS_ASSIGN_OR_RETURN(WorkLane* const lane, weights_.NextLane());
   // Another memory of this engine may have had no room.
-  if (mode_ == Mode::kKeep && budget_->passed()) DWS_RETURN_IF_ERROR(GiveUpKeeping());
-  if (mode_ == Mode::kKeep && !budget_->Take(items.size() * kListedBytes)) {
-    budget_->Pass();
+  if (mode_ == Mode::kKeep && (budget_->passed() || !budget_->Take(items.size() * kListedBytes))) {
     DWS_RETURN_IF_ERROR(GiveUpKeeping());
   }
   uint64_t staged_bytes = 0;
