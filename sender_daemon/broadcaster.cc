@@ -102,16 +102,17 @@ void Broadcaster::Offer(const StreamId& stream, const RetainedVersionPtr& versio
   const std::vector<std::byte>& bytes = version->object_of(DeltaProfile::kDirect);
   if (version->object.size() <= limits::kInlineObjectBytesMax) return;  // goes in the announcement
   if (bytes.size() > limits::kBroadcastObjectBytesMax) return;
+  {
+    MutexLock lock(mutex_);
+    if (!CanSend()) return;
+  }
   const uint64_t checksum = Checksum(bytes);
   const Duration timeout = timeout_ + TransferTime(bytes.size());
   std::vector<ConnectionId> members;
   v1::SyncDown message;
   {
     MutexLock lock(mutex_);
-    if (!state_.ready() || sending_ || job_.has_value()) {
-      ++counts_.skipped;
-      return;
-    }
+    if (!CanSend()) return;
     members = state_.members();
     job_ = Job{.epoch = state_.epoch(),
                .version = version->version,
@@ -129,6 +130,12 @@ void Broadcaster::Offer(const StreamId& stream, const RetainedVersionPtr& versio
     changed_.NotifyAll();
   }
   Say(members, message);
+}
+
+bool Broadcaster::CanSend() {
+  if (state_.ready() && !sending_ && !job_.has_value()) return true;
+  ++counts_.skipped;
+  return false;
 }
 
 BroadcastView Broadcaster::view() const {

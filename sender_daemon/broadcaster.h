@@ -78,6 +78,8 @@ class Broadcaster {
     TimePoint deadline;
   };
 
+  // Whether a version may go now; counts it as skipped otherwise.
+  bool CanSend() REQUIRES(mutex_);
   void Run();
   void CarryOut(const std::monostate&) {}
   void CarryOut(const BroadcastState::Form& form);

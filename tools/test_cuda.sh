@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds what --config=cuda changes and runs its tests, where the CUDA toolkit is: tools/test_cuda.sh
 #
-# No GPU is needed: the kernels are compiled and carried, our declarations held against <cuda.h>, and
+# No GPU is needed: the kernels are compiled and carried, our declarations held against <cuda.h> and <nccl.h>, and
 # the programs of such a build start and commit over host memory without a driver. The arguments go to
 # tools/test.sh, and the last line is its. Without a toolkit one line says that nothing was tried.
 set -euo pipefail
@@ -13,5 +13,7 @@ if [[ ! -x "$home/bin/nvcc" ]]; then
   exit 0
 fi
 
-tools/bazel.sh build --config=cuda //sender_daemon:dws-sender //receiver_daemon:dws-receiver
+targets=(//sender_daemon:dws-sender //receiver_daemon:dws-receiver)
+if [[ -f "$home/include/nccl.h" ]]; then targets+=(//common/transport/nccl:nccl_api_check); fi
+tools/bazel.sh build --config=cuda "${targets[@]}"
 exec tools/test.sh --config=cuda "$@" //tests:cuda_build

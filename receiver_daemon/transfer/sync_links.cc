@@ -1,5 +1,6 @@
 #include "receiver_daemon/transfer/sync_links.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/utf8.h"
@@ -22,6 +23,10 @@ Result<Spool> SpoolOf(ByteSpan bytes, Spool::Options options) {
 
 SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock)
     : pulse_(options.pulse), profile_(options.profile), clock_(clock) {
+  const uint64_t object_bytes_max =
+      options.broadcast_bytes_max /
+      (std::clamp<size_t>(options.addresses.size(), 1, limits::kBroadcastLinksMax) *
+       limits::kBroadcastsKeptMax);
   for (uint32_t i = 0; i < options.addresses.size(); ++i) {
     links_.push_back(std::make_unique<SyncLink>(
         SenderIndex(i), options.addresses[i],
@@ -30,7 +35,7 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
     // An epoch holds device memory and blocks of the device: of very many senders, some are fetched
     // from.
     if (options.broadcasts != nullptr && i < limits::kBroadcastLinksMax) {
-      links_.back()->JoinBroadcasts(*options.broadcasts, options.broadcast_bytes_max);
+      links_.back()->JoinBroadcasts(*options.broadcasts, object_bytes_max);
     }
   }
 }

@@ -31,7 +31,8 @@ class SyncLinks final : public SenderGroup {
     PeerTls tls = {};
     ProfileChoice profile = ProfileChoice::kAuto;
     Pulse* pulse = nullptr;  // waits while a transfer is waited for
-    // Null: versions are fetched. Else broadcasts bring objects of at most so many bytes.
+    // Null: versions are fetched. Else what broadcasts bring may take so many bytes, of all senders
+    // together; a larger object than its share of that is fetched.
     const nccl::BroadcastChannel::Parts* broadcasts = nullptr;
     uint64_t broadcast_bytes_max = 0;
   };

@@ -65,6 +65,16 @@ std::string OfMax(const std::string& value, const std::string& max, bool limited
   return limited ? fmt::format("{} of {}", value, max) : value;
 }
 
+// `where`: what the daemon is in.
+std::string FormatBroadcast(const v1::BroadcastStatus& broadcast, const std::string& where,
+                            size_t columns) {
+  return FormatKeyLine("broadcast",
+                       fmt::format("{}; {} ended well, {} failed",
+                                   broadcast.members() > 0 ? where : "none, versions are fetched",
+                                   broadcast.broadcasts(), broadcast.failed()),
+                       columns);
+}
+
 std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
   const std::string retained =
       OfMax(FormatBytes(sender.retained_bytes()), FormatBytes(sender.retain_bytes_max()),
@@ -84,6 +94,12 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
                     fmt::format("snapshot {}, retained deltas {}, versions {}",
                                 FormatBytes(sender.snapshot_bytes()), retained, versions),
                     columns);
+  if (sender.has_broadcast()) {
+    const v1::BroadcastStatus& broadcast = sender.broadcast();
+    text += FormatBroadcast(
+        broadcast,
+        fmt::format("epoch {} with {} receivers", broadcast.epoch(), broadcast.members()), columns);
+  }
   if (!sender.versions().empty()) text += "\n" + FormatVersionTable(sender, kVersionsShown);
   return text + "\n" + FormatReceiverTable(sender, columns);
 }
@@ -138,8 +154,13 @@ std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_s
          FormatKeyLine("pause", FormatSeconds(receiver.last_pause_seconds()) + " (last)", columns) +
          FormatLastCommit(receiver, columns) +
          FormatKeyLine("memory", "staging " + staging, columns) +
-         FormatKeyLine("scrub", FormatScrub(receiver, now_unix_seconds), columns) + "\n" +
-         FormatSenderTable(receiver, columns) + "\n" + FormatEngine(receiver) +
+         FormatKeyLine("scrub", FormatScrub(receiver, now_unix_seconds), columns) +
+         (receiver.has_broadcast()
+              ? FormatBroadcast(receiver.broadcast(),
+                                fmt::format("of {} senders", receiver.broadcast().members()),
+                                columns)
+              : "") +
+         "\n" + FormatSenderTable(receiver, columns) + "\n" + FormatEngine(receiver) +
          (grouped ? FormatGroupTable(receiver.group(), columns) : "");
 }
 
