@@ -24,6 +24,7 @@ DaemonProgram MakeReceiver() {
                 .stop = [app](std::chrono::milliseconds grace) { app->Stop(grace); },
                 .end_grace = [app] { app->EndGrace(); },
                 .status_line = [app] { return StatusLine(app->status()); },
+                .broken = [app] { return app->broken(); },
                 .reload_credentials = [app] { return app->ReloadCredentials(); },
                 .vital = app->VitalWork()};
           }};

@@ -62,6 +62,7 @@ class ReceiverApp::Impl {
   }
   void EndGrace() { worker_->EndGrace(); }
   v1::StatusReply status() const { return admin_->Status(); }
+  Status broken() const { return devices_.lost(); }
   std::vector<WatchedWork> VitalWork() const {
     return {{.name = "the commit worker", .work = &worker_pulse_, .helpers = {&pool_.pulse()}}};
   }
@@ -288,6 +289,7 @@ void ReceiverApp::Stop(std::chrono::milliseconds grace) { impl_->Stop(grace); }
 Status ReceiverApp::ReloadCredentials() { return impl_->ReloadCredentials(); }
 void ReceiverApp::EndGrace() { impl_->EndGrace(); }
 v1::StatusReply ReceiverApp::status() const { return impl_->status(); }
+Status ReceiverApp::broken() const { return impl_->broken(); }
 std::vector<WatchedWork> ReceiverApp::VitalWork() const { return impl_->VitalWork(); }
 
 }  // namespace dws

@@ -32,6 +32,8 @@ class ReceiverApp {
 
   // As an operator sees it. Before Stop. Threads: safe from any.
   v1::StatusReply status() const;
+  // Why only a new process can go on: a GPU is lost to this one. Threads: safe from any.
+  Status broken() const;
   // What the watchdog watches; valid as long as the app.
   std::vector<WatchedWork> VitalWork() const;
 

@@ -78,10 +78,12 @@ void Worker::Run() {
   ended_.NotifyAll();
 }
 
-// Not sooner, whatever changes meanwhile; then again even if nothing changed.
+// Not sooner, whatever changes meanwhile, unless the engine has gone: its memory is let go at once.
+// Then again even if nothing changed.
 void Worker::AwaitRetry(uint64_t seen, Duration delay) {
   const TimePoint until = parts_.clock.Now() + delay;
   while (!stopping_.load() && parts_.clock.Now() < until) {
+    if (weights_ != nullptr && !EngineIsCurrent()) return;
     if (!busy_) {
       seen = parts_.changed.WaitBeyond(seen, until - parts_.clock.Now());
     } else if (LookForDrift()) {

@@ -30,7 +30,9 @@ Status Worker::AdoptCommitted(const SyncTarget& target) {
 Status Worker::Advance(const SyncTarget& target, Way way) {
   const TimePoint begin = parts_.clock.Now();
   SetStage("fetching", target.version);
-  Result<Prepared> prepared = preparer_.Prepare(*weights_, live_, target, way);
+  // Of an engine that has gone, memory is let go at once.
+  Result<Prepared> prepared =
+      preparer_.Prepare(*weights_, live_, target, way, [this] { return EngineIsCurrent(); });
   Status status = prepared.status();
   if (status.ok()) {
     SetStage("committing", target.version);

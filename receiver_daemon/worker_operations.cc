@@ -112,8 +112,9 @@ void Worker::VerifyBatch(ActiveVerify& active) {
 
 Status Worker::CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
                             OperatorTask& task, uint64_t MismatchCounts::*source) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<SliceState> found,
-                       weights_->ComputeStates(batch.rank, batch.slices, parts_.pool));
+  DWS_ASSIGN_OR_RETURN(
+      const std::vector<SliceState> found,
+      weights_->ComputeStates(batch.rank, batch.slices, Pace::kBackground, parts_.pool));
   const RankLayout& layout = weights_->layouts().rank(batch.rank);
   for (size_t i = 0; i < found.size(); ++i) {
     const RankSlice slice = batch.slices[i];
@@ -214,8 +215,9 @@ Status Worker::ReadAll(OperatorTask& task) {
       DWS_RETURN_IF_ERROR(CompareBatch(batch, live_.ranks[batch.rank.value()].published, task,
                                        &MismatchCounts::verify));
     } else {
-      DWS_ASSIGN_OR_RETURN(const std::vector<SliceState> found,
-                           weights_->ComputeStates(batch.rank, batch.slices, parts_.pool));
+      DWS_ASSIGN_OR_RETURN(
+          const std::vector<SliceState> found,
+          weights_->ComputeStates(batch.rank, batch.slices, Pace::kPaused, parts_.pool));
       for (size_t i = 0; i < found.size(); ++i) {
         live_.ranks[batch.rank.value()].slices[batch.slices[i].value()] = found[i];
       }

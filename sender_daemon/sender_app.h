@@ -70,6 +70,8 @@ class SenderApp {
 
   // As an operator sees it. Before Stop. Threads: safe from any.
   v1::StatusReply status() const { return admin_->Status(); }
+  // Why only a new process can go on: a GPU is lost to this one. Threads: safe from any.
+  Status broken() const { return devices_.lost(); }
   // What the watchdog watches; valid as long as the app.
   std::vector<WatchedWork> VitalWork() const;
 

@@ -54,8 +54,8 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
           {.descriptor_count = DescriptorCount(registration.regions),
            .peer_uid = peer_uid,
            .on_descriptors =
-               [this, session, handle,
-                registration = std::move(registration)](std::vector<UniqueFd> fds) {
+               [this, session, handle, registration = std::move(registration)](
+                   std::vector<UniqueFd> fds, UniqueFd) {
                  return OnDescriptors(session, registration, handle.get(), std::move(fds));
                },
            .on_hangup =

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,7 @@ struct RegionHandle {
   }
 };
 
-inline size_t DescriptorCount(const std::vector<RegionHandle>& regions) {
+inline size_t DescriptorCount(std::span<const RegionHandle> regions) {
   size_t count = 0;
   for (const RegionHandle& region : regions) count += region.descriptor_count();
   return count;

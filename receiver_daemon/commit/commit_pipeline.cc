@@ -168,7 +168,7 @@ Status CommitPipeline::CheckWritten(const EngineWeights& weights, const Prepared
     for (const std::vector<RankSlice>* slices : {&rank.delta_slices, &rank.full_slices}) {
       if (slices->empty()) continue;
       DWS_ASSIGN_OR_RETURN(const std::vector<SliceState> states,
-                           weights.ComputeStates(TrainerRank(r), *slices, pool_));
+                           weights.ComputeStates(TrainerRank(r), *slices, Pace::kPaused, pool_));
       for (size_t i = 0; i < states.size(); ++i) {
         const Digest& expected = rank.published[(*slices)[i].value()];
         if (states[i].Matches(expected)) continue;

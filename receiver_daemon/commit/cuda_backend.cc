@@ -48,7 +48,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::Create(cuda::CudaDevicePtr dev
 Result<std::vector<std::vector<Digest>>> CudaBackend::Digests(const RankLayout& layout,
                                                               TrainerRank rank,
                                                               std::span<const RankSlice> slices,
-                                                              ThreadPool&) {
+                                                              Pace pace, ThreadPool&) {
   std::vector<cuda::DigestBlock> blocks;
   uint32_t results = 0;
   for (const RankSlice slice : slices) {
@@ -65,7 +65,7 @@ Result<std::vector<std::vector<Digest>>> CudaBackend::Digests(const RankLayout& 
     }
   }
   DWS_ASSIGN_OR_RETURN(const std::vector<cuda::KernelDigest> sums,
-                       weights_->Digests(blocks, results));
+                       weights_->Digests(blocks, results, pace));
   std::vector<std::vector<Digest>> digests(slices.size());
   size_t next = 0;
   for (size_t i = 0; i < slices.size(); ++i) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,13 +26,11 @@ class CudaBackend final : public MemoryBackend {
                                                      SlicePlaces<cuda::Place> places,
                                                      const CudaOptions& options);
 
-  std::string_view name() const override { return weights_->device().uuid(); }
-
   size_t PlaceCount(TrainerRank rank, RankSlice slice) const override {
     return places_.Count(rank, slice);
   }
   Result<std::vector<std::vector<Digest>>> Digests(const RankLayout& layout, TrainerRank rank,
-                                                   std::span<const RankSlice> slices,
+                                                   std::span<const RankSlice> slices, Pace pace,
                                                    ThreadPool& pool) override;
   Result<std::unique_ptr<StagedFrames>> Stage(const FrameSet& set, StagingBudget& budget,
                                               ThreadPool& pool) override;

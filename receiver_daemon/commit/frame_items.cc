@@ -12,6 +12,8 @@ namespace {
 
 // Frames that are in hand at a time: enough to keep workers and device busy.
 constexpr uint64_t kBytesInHand = uint64_t{32} << 20;
+// What their compressed blocks become, at a time; one frame more at most.
+constexpr uint64_t kInflatedBytesInHand = uint64_t{64} << 20;
 
 cuda::KernelClassTable TableOf(const ClassTable& classes) {
   cuda::KernelClassTable table{.hot_below = classes.hot_below,
@@ -34,16 +36,21 @@ struct OpenFrame {
   cuda::KernelClassTable table;
 };
 
+bool Compressed(const EncodedBlockView& block) { return block.mode == BlockMode::kDenseZstd; }
+
+uint64_t InflatedBytes(const RankLayout::SliceEntry& slice, const OpenFrame& open) {
+  return static_cast<uint64_t>(std::count_if(open.blocks.begin(), open.blocks.end(), Compressed)) *
+         limits::kBlockElements * ElementBytes(slice.dtype);
+}
+
 // Replaces what the device cannot decode.
 Status Inflate(const RankLayout::SliceEntry& slice, const SpooledFrame& frame, OpenFrame& open) {
-  const auto compressed = [](const EncodedBlockView& block) {
-    return block.mode == BlockMode::kDenseZstd;
-  };
+  // `blocks` look into the elements: they must not move.
   open.inflated.reserve(
-      static_cast<size_t>(std::count_if(open.blocks.begin(), open.blocks.end(), compressed)));
+      static_cast<size_t>(std::count_if(open.blocks.begin(), open.blocks.end(), Compressed)));
   for (uint32_t i = 0; i < open.blocks.size(); ++i) {
     EncodedBlockView& block = open.blocks[i];
-    if (!compressed(block)) continue;
+    if (!Compressed(block)) continue;
     DecodedBlock& decoded = open.inflated.emplace_back();
     const uint32_t elements = BlockElements(slice.elements, frame.entry.first_block + i);
     DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, elements, block, decoded));
@@ -83,7 +90,7 @@ Status Open(const FrameSet& set, const SpooledFrame& frame, OpenFrame& open) {
     DWS_RETURN_IF_ERROR(CheckBlock(slice, frame, frame.entry.first_block + i, open.blocks[i]));
   }
   if (frame.classes.has_value()) open.table = TableOf(*frame.classes);
-  return Inflate(slice, frame, open);
+  return OkStatus();
 }
 
 // How many items the blocks of a frame are, at all of the slice's places.
@@ -121,6 +128,39 @@ void WriteItems(const FrameSet& set, const SlicePlaces<cuda::Place>& places, siz
   }
 }
 
+// Frames whose compressed blocks are inflated together.
+struct FrameBatch {
+  const FrameSet& set;
+  const SlicePlaces<cuda::Place>& places;
+  const FrameResults& results;
+  size_t first_frame = 0;  // of the set
+  std::span<OpenFrame> open;
+};
+
+Status AddBatch(const FrameBatch& batch, ThreadPool& pool, std::span<Status> statuses,
+                const std::function<Status(std::span<const cuda::StageItem>)>& add) {
+  const size_t begin = batch.first_frame;
+  pool.ParallelFor(batch.open.size(), [&](size_t i, size_t) {
+    const SpooledFrame& frame = batch.set.frames[begin + i];
+    Status& status = statuses[begin + i];
+    if (status.ok()) status = Inflate(batch.set.layout.slice(frame.slice), frame, batch.open[i]);
+    if (!status.ok()) batch.open[i].blocks.clear();
+  });
+  std::vector<size_t> first_item(batch.open.size() + 1);
+  for (size_t i = 0; i < batch.open.size(); ++i) {
+    first_item[i + 1] =
+        first_item[i] + ItemCount(batch.set, batch.places, begin + i, batch.open[i]);
+  }
+  std::vector<cuda::StageItem> items(first_item.back());
+  pool.ParallelFor(batch.open.size(), [&](size_t i, size_t) {
+    WriteItems(batch.set, batch.places, begin + i, batch.results.first[begin + i], batch.open[i],
+               items.data() + first_item[i]);
+  });
+  const Status added = add(items);
+  for (OpenFrame& open : batch.open) open.inflated = {};
+  return added;
+}
+
 }  // namespace
 
 FrameResults NumberResults(const FrameSet& set, const SlicePlaces<cuda::Place>& places) {
@@ -149,17 +189,20 @@ Status ForEachFrameItems(const FrameSet& set, const SlicePlaces<cuda::Place>& pl
     pool.ParallelFor(open.size(), [&](size_t i, size_t) {
       if (held(begin + i)) statuses[begin + i] = Open(set, set.frames[begin + i], open[i]);
     });
-    std::vector<size_t> first_item(open.size() + 1);
-    for (size_t i = 0; i < open.size(); ++i) {
-      if (!statuses[begin + i].ok()) open[i].blocks.clear();
-      first_item[i + 1] = first_item[i] + ItemCount(set, places, begin + i, open[i]);
+    for (size_t first = 0; first < open.size();) {
+      size_t last = first;
+      for (uint64_t bytes = 0; last < open.size() && bytes < kInflatedBytesInHand; ++last) {
+        const RankSlice slice = set.frames[begin + last].slice;
+        bytes += InflatedBytes(set.layout.slice(slice), open[last]);
+      }
+      const FrameBatch batch{.set = set,
+                             .places = places,
+                             .results = results,
+                             .first_frame = begin + first,
+                             .open = std::span(open).subspan(first, last - first)};
+      DWS_RETURN_IF_ERROR(AddBatch(batch, pool, statuses, add));
+      first = last;
     }
-    std::vector<cuda::StageItem> items(first_item.back());
-    pool.ParallelFor(open.size(), [&](size_t i, size_t) {
-      WriteItems(set, places, begin + i, results.first[begin + i], open[i],
-                 items.data() + first_item[i]);
-    });
-    DWS_RETURN_IF_ERROR(add(items));
     begin = end;
   }
   return OkStatus();

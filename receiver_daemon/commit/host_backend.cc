@@ -100,7 +100,7 @@ void ApplyAt(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint3
 Result<std::vector<std::vector<Digest>>> HostBackend::Digests(const RankLayout& layout,
                                                               TrainerRank rank,
                                                               std::span<const RankSlice> slices,
-                                                              ThreadPool& pool) {
+                                                              Pace, ThreadPool& pool) {
   std::vector<DigestStep> steps;
   std::vector<std::vector<Digest>> digests(slices.size());
   for (uint32_t i = 0; i < slices.size(); ++i) {

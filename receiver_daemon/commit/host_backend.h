@@ -19,8 +19,6 @@ class HostBackend final : public MemoryBackend {
   // `places` look into memory that outlives this.
   explicit HostBackend(SlicePlaces<SegmentMap> places) : places_(std::move(places)) {}
 
-  std::string_view name() const override { return "host memory"; }
-
   std::span<const SegmentMap> At(TrainerRank rank, RankSlice slice) const {
     return places_.At(rank, slice);
   }
@@ -29,7 +27,7 @@ class HostBackend final : public MemoryBackend {
     return places_.At(rank, slice).size();
   }
   Result<std::vector<std::vector<Digest>>> Digests(const RankLayout& layout, TrainerRank rank,
-                                                   std::span<const RankSlice> slices,
+                                                   std::span<const RankSlice> slices, Pace pace,
                                                    ThreadPool& pool) override;
   Result<std::unique_ptr<StagedFrames>> Stage(const FrameSet& set, StagingBudget& budget,
                                               ThreadPool& pool) override;

@@ -15,6 +15,7 @@
 
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
+#include "common/memory/pace.h"
 #include "common/memory/staging_budget.h"
 #include "common/model/digest.h"
 #include "common/model/layout.h"
@@ -63,9 +64,6 @@ class MemoryBackend {
  public:
   virtual ~MemoryBackend() = default;
 
-  // "host memory", "GPU-..." for messages.
-  virtual std::string_view name() const = 0;
-
   // How many places in this memory hold the slice.
   virtual size_t PlaceCount(TrainerRank rank, RankSlice slice) const = 0;
 
@@ -74,7 +72,7 @@ class MemoryBackend {
   virtual Result<std::vector<std::vector<Digest>>> Digests(const RankLayout& layout,
                                                            TrainerRank rank,
                                                            std::span<const RankSlice> slices,
-                                                           ThreadPool& pool) = 0;
+                                                           Pace pace, ThreadPool& pool) = 0;
 
   // Takes what it keeps from `budget`; past that nothing is kept any more, only digests are
   // predicted. Damaged frames are in the result. INTERNAL, RESOURCE_EXHAUSTED: the device fails, or

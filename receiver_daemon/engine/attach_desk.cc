@@ -146,8 +146,8 @@ Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<uid_t> peer
        // The engine ends its forward passes before it hands memory over.
        .timeout = limits::kPauseDeadline,
        .on_descriptors =
-           [&registry, generation](std::vector<UniqueFd> fds) {
-             return registry.OnDescriptors(generation, std::move(fds));
+           [&registry, generation](std::vector<UniqueFd> fds, UniqueFd connection) {
+             return registry.OnDescriptors(generation, std::move(fds), std::move(connection));
            },
        .on_hangup = [&registry, generation](const Status& why) { registry.End(generation, why); }});
   if (!expected.ok()) {

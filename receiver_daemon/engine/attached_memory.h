@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 #include "common/memory/cuda/region_import.h"
 #include "common/model/weight_version.h"
 #include "receiver_daemon/engine/engine_mapping.h"
@@ -16,6 +17,8 @@
 namespace dws {
 
 struct AttachedMemory {
+  // To whom it belongs. The last to go: its end tells the engine that nobody uses the memory.
+  UniqueFd connection;
   uint32_t engine_rank = 0;
   Generation generation;  // of the registration
   EngineMapping mapping;

@@ -11,7 +11,16 @@ EngineLease::State EngineLease::state() const {
   return state_;
 }
 
-Status EngineLease::Open(Stream stream) {
+Status EngineLease::CheckDrained(const char* what, bool devices_drained) const {
+  if (!needs_.drained_devices || devices_drained) return OkStatus();
+  return FailedPreconditionError(
+      "engine rank {} has GPU memory attached and {} without having drained its devices: what it "
+      "computes would meet half a commit. Its client has to synchronize them",
+      engine_rank_, what);
+}
+
+Status EngineLease::Open(Stream stream, bool devices_drained) {
+  DWS_RETURN_IF_ERROR(CheckDrained("opened its lease", devices_drained));
   MutexLock lock(mutex_);
   if (state_ == State::kEnded) return end_reason_;
   if (state_ != State::kUnopened) {
@@ -30,12 +39,8 @@ void EngineLease::OnPaused(const PauseAnswer& answer) {
         FailedPreconditionError("engine rank {} answered a pause with generation {}, expected {}",
                                 engine_rank_, answer.generation.value(), generation_.value()));
   }
-  if (needs_.drained_devices && !answer.devices_drained) {
-    return End(FailedPreconditionError(
-        "engine rank {} has GPU memory attached and answered a pause without having drained its "
-        "devices: what it computes would meet half a commit. Its client has to synchronize them",
-        engine_rank_));
-  }
+  const Status drained = CheckDrained("answered a pause", answer.devices_drained);
+  if (!drained.ok()) return End(drained);
   MutexLock lock(mutex_);
   // The answer to a pause that was given up comes late: the rank reads its Resume next.
   if (state_ != State::kPausing || answer.pause_id != pause_id_) return;
@@ -112,6 +117,7 @@ void EngineLease::RequestPostCommit(WeightVersion version) {
 }
 
 Status EngineLease::AwaitPostCommit(TimePoint deadline, const Clock& clock) {
+  if (!has_hook()) return OkStatus();
   DWS_RETURN_IF_ERROR(Await(deadline, clock, "rebuild its derived tensors",
                             [this]()
                                 NO_THREAD_SAFETY_ANALYSIS { return hook_result_.has_value(); }));

@@ -56,8 +56,9 @@ class EngineLease {
   bool has_hook() const { return needs_.post_commit; }
   State state() const;
 
-  // The stream's side. FAILED_PRECONDITION: opened before, or ended.
-  Status Open(Stream stream);
+  // The stream's side. FAILED_PRECONDITION: opened before, ended, or what the rank needs of a pause
+  // was left undone: it opens paused.
+  Status Open(Stream stream, bool devices_drained = false);
   struct PauseAnswer {
     uint64_t pause_id = 0;
     Generation generation;
@@ -74,10 +75,11 @@ class EngineLease {
   void RequestPause();
   Status AwaitPaused(TimePoint deadline, const Clock& clock);
   void RequestPostCommit(WeightVersion version);
-  Status AwaitPostCommit(TimePoint deadline, const Clock& clock);
+  Status AwaitPostCommit(TimePoint deadline, const Clock& clock);  // OK where there is no hook
   void Resume(const EngineVersion& version);
 
  private:
+  Status CheckDrained(const char* what, bool devices_drained) const;
   // The reason for a wait to end, or nullopt.
   Status Await(TimePoint deadline, const Clock& clock, const char* what,
                const std::function<bool()>& done);

@@ -93,8 +93,10 @@ void EngineRegistry::SetDisconnect(Generation generation, std::function<void()> 
   }
 }
 
-Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors) {
+Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors,
+                                     UniqueFd connection) {
   auto memory = std::make_shared<AttachedMemory>();
+  memory->connection = std::move(connection);
   std::vector<RegionHandle> regions;
   {
     MutexLock lock(mutex_);

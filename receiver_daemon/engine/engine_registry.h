@@ -73,8 +73,10 @@ class EngineRegistry {
   Result<Generation> Reserve(AttachPlan plan);
   // How to close the registration's connection; called once, when it ends from this side.
   void SetDisconnect(Generation generation, std::function<void()> disconnect);
-  // Maps the regions. NOT_FOUND: the registration has ended. Errors of ImportRegions.
-  Status OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors);
+  // Maps the regions; whoever uses them keeps `connection` open. NOT_FOUND: the registration has
+  // ended. Errors of ImportRegions.
+  Status OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors,
+                       UniqueFd connection);
   // FAILED_PRECONDITION: no such registration (attach again), or memory not handed over yet.
   Result<std::shared_ptr<EngineLease>> FindLease(uint32_t engine_rank, Generation generation) const;
   // Tells that a lease opened or was answered, for whoever waits for a complete engine.

@@ -110,12 +110,12 @@ std::span<const SegmentMap> EngineWeights::HostPlaces(TrainerRank rank, RankSlic
 
 Result<std::vector<SliceState>> EngineWeights::ComputeStates(TrainerRank rank,
                                                              std::span<const RankSlice> slices,
-                                                             ThreadPool& pool) const {
+                                                             Pace pace, ThreadPool& pool) const {
   const RankLayout& layout = layouts_->rank(rank);
   std::vector<SliceState> states(slices.size());
   for (const auto& memory : memory_) {
     DWS_ASSIGN_OR_RETURN(const std::vector<std::vector<Digest>> digests,
-                         memory->Digests(layout, rank, slices, pool));
+                         memory->Digests(layout, rank, slices, pace, pool));
     for (size_t i = 0; i < slices.size(); ++i) {
       for (const Digest& digest : digests[i]) {
         if (layout.slice(slices[i]).blocks == 0) continue;
@@ -134,7 +134,7 @@ Result<std::vector<SliceState>> EngineWeights::ComputeStates(TrainerRank rank,
                                                              ThreadPool& pool) const {
   std::vector<RankSlice> all;
   for (uint32_t s = 0; s < layouts_->rank(rank).slice_count(); ++s) all.emplace_back(s);
-  return ComputeStates(rank, all, pool);
+  return ComputeStates(rank, all, Pace::kPaused, pool);
 }
 
 }  // namespace dws

@@ -53,8 +53,8 @@ class EngineWeights {
   // Reads the memory of `slices` of one trainer rank; parallel to `slices`. Meaningful only if
   // nobody writes there meanwhile. INTERNAL: a device fails.
   Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, std::span<const RankSlice> slices,
-                                                ThreadPool& pool) const;
-  // Of all slices of one trainer rank.
+                                                Pace pace, ThreadPool& pool) const;
+  // Of all slices of one trainer rank, whose engine is paused.
   Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, ThreadPool& pool) const;
 
  private:

@@ -1,25 +1,42 @@
 #include "receiver_daemon/engine/lease_control.h"
 
+#include <algorithm>
+
+#include "common/model/limits.h"
+
 namespace dws {
+
+Status LeaseControl::AwaitAll(Duration timeout, AwaitOne await) const {
+  const TimePoint deadline = clock_.Now() + timeout;
+  for (const auto& lease : leases_) {
+    while (true) {
+      const TimePoint now = clock_.Now();
+      const Status status =
+          (*lease.*await)(std::min<TimePoint>(deadline, now + limits::kTick), clock_);
+      if (status.ok()) break;
+      if (!absl::IsDeadlineExceeded(status) || now >= deadline) return status;
+      // A rank that has gone wants its memory back, whatever the others still do.
+      for (const auto& other : leases_) {
+        if (other->state() != EngineLease::State::kEnded) continue;
+        return other->AwaitPaused(now, clock_);
+      }
+    }
+  }
+  return OkStatus();
+}
 
 Status LeaseControl::Pause(Duration timeout) {
   const PulseWait wait(pulse_);
-  const TimePoint deadline = clock_.Now() + timeout;
   for (const auto& lease : leases_) lease->RequestPause();
-  for (const auto& lease : leases_) DWS_RETURN_IF_ERROR(lease->AwaitPaused(deadline, clock_));
-  return OkStatus();
+  return AwaitAll(timeout, &EngineLease::AwaitPaused);
 }
 
 Status LeaseControl::PostCommit(WeightVersion version, Duration timeout) {
   const PulseWait wait(pulse_);
-  const TimePoint deadline = clock_.Now() + timeout;
   for (const auto& lease : leases_) {
     if (lease->has_hook()) lease->RequestPostCommit(version);
   }
-  for (const auto& lease : leases_) {
-    if (lease->has_hook()) DWS_RETURN_IF_ERROR(lease->AwaitPostCommit(deadline, clock_));
-  }
-  return OkStatus();
+  return AwaitAll(timeout, &EngineLease::AwaitPostCommit);
 }
 
 void LeaseControl::Resume(const EngineVersion& version) {

@@ -23,6 +23,10 @@ class LeaseControl final : public EngineControl {
   void Resume(const EngineVersion& version) override;
 
  private:
+  using AwaitOne = Status (EngineLease::*)(TimePoint deadline, const Clock& clock);
+  // UNAVAILABLE as soon as any rank is gone.
+  Status AwaitAll(Duration timeout, AwaitOne await) const;
+
   const std::vector<std::shared_ptr<EngineLease>> leases_;
   const Clock& clock_;
   Pulse* const pulse_;

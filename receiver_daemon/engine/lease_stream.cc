@@ -85,7 +85,8 @@ Status LeaseStream::HandleOpen(const v1::LeaseOpen& open) {
   std::shared_ptr<LeaseStream> self = self_;
   DWS_RETURN_IF_ERROR(
       lease->Open({.send = [self](const LeaseCommand& command) { self->Send(command); },
-                   .end = [self](const Status& reason) { self->End(reason); }}));
+                   .end = [self](const Status& reason) { self->End(reason); }},
+                  open.devices_drained()));
   {
     MutexLock lock(mutex_);
     lease_ = lease;

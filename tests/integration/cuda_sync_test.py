@@ -188,6 +188,27 @@ class CudaSyncTest(IntegrationCase):
         self.publish(trainer, weights, version)
         self.check(engine, version, live, weights)
 
+    @unittest.skipUnless("fakes/cuda" in os.environ.get("LD_LIBRARY_PATH", ""), "breaks the GPU")
+    def test_a_receiver_that_lost_its_gpu_ends_and_its_successor_goes_on(self) -> None:
+        trainer, weights = self.begin()
+        receiver = self.cluster.receivers[0]
+        receiver.stop()
+        os.environ["DWS_FAKE_CUDA_FAIL"] = "cuLaunchKernel:1:719"
+        try:
+            receiver.start()
+        finally:
+            del os.environ["DWS_FAKE_CUDA_FAIL"]
+        engine, live = self.engine(), self.live()
+        engine.attach(live)
+        assert receiver.process is not None
+        self.assertEqual(receiver.process.wait(20), 1)
+        self.assertIn("CUDA_ERROR_LAUNCH_FAILED", receiver.log_tail())
+        self.assertIn("broken", receiver.log_tail())
+        with self.assertRaises(dws.EnginePaused), engine.running(0):
+            pass
+        receiver.start()
+        self.check(engine, 1, live, weights)
+
     def test_weights_that_moved_unannounced_are_found_by_the_next_pause(self) -> None:
         trainer, weights = self.begin()
         engine, live = self.engine(), self.live()

@@ -65,6 +65,33 @@ class ResidentTest(IntegrationCase):
                 self.assertTrue(torch.equal(ours(tokens), theirs(tokens)))
         self.assertEqual(pointers, [p.data_ptr() for p in theirs.parameters()])
 
+    def test_weights_are_let_go_of_before_suspend_and_close_return(self) -> None:
+        self.start()
+        trainer = self.trainer()
+        source = trainer.register({"a": np.zeros((4096, 1024), np.float32)})
+        engine = self.engine()
+        live = engine.attach({"a": np.zeros((4096, 1024), np.float32)})
+        process = self.cluster.receivers[0].process
+        assert process is not None
+
+        def mapped() -> bool:
+            with open(f"/proc/{process.pid}/maps") as maps:
+                return "memfd:dws-engine" in maps.read()
+
+        random = np.random.default_rng(3)
+        for version in range(1, 8):  # each time at another point of what the receiver does
+            change(source["a"], random, 0.01)
+            trainer.publish(version)
+            eventually(mapped, lambda: engine.stats().last_error)
+            engine.suspend()
+            self.assertFalse(mapped())
+            held = live["a"].copy()
+            engine.refresh()
+            self.await_version(engine, version)
+            self.assertEqual(np.array_equal(held, live["a"]), np.array_equal(held, source["a"]))
+        engine.close()
+        self.assertFalse(mapped())
+
     def test_class_split_deltas_are_smaller_and_give_the_same_bits(self) -> None:
         self.cluster.start_sender(0, "--profile=auto")  # makes them because one receiver asks
         engines = []

@@ -122,6 +122,43 @@ TEST_CASE("an answer with another generation ends the lease", "[lease]") {
   CHECK(rank.ended);
 }
 
+TEST_CASE("a rank that goes ends the wait for one that still generates", "[lease]") {
+  const RealClock clock;
+  Rank slow(0);
+  Rank gone(1);
+  for (Rank* rank : {&slow, &gone}) {
+    rank->Open();
+    rank->lease->Resume(Version(1));
+  }
+  slow.answers = false;
+  gone.lease->End(UnavailableError("it was closed"));
+  LeaseControl control({slow.lease, gone.lease}, clock);
+  const Status paused = control.Pause(kLong);
+  CHECK(absl::IsUnavailable(paused));
+  CHECK(Message(paused).find("engine rank 1 is gone") != std::string_view::npos);
+}
+
+TEST_CASE("a rank with device memory counts as paused only with its devices drained", "[lease]") {
+  EngineLease lease(0, Generation(5), {.drained_devices = true});
+  const EngineLease::Stream stream = {.send = [](const LeaseCommand&) {},
+                                      .end = [](const Status&) {}};
+  const Status undrained = lease.Open(stream);
+  CHECK(absl::IsFailedPrecondition(undrained));
+  CHECK(Message(undrained).find("opened its lease without having drained") !=
+        std::string_view::npos);
+  CHECK(lease.state() == EngineLease::State::kUnopened);
+  REQUIRE(lease.Open(stream, /*devices_drained=*/true).ok());
+
+  lease.Resume(Version(1));
+  lease.RequestPause();
+  lease.OnPaused({.pause_id = 1, .generation = Generation(5), .devices_drained = true});
+  CHECK(lease.state() == EngineLease::State::kPaused);
+  lease.Resume(Version(2));
+  lease.RequestPause();
+  lease.OnPaused({.pause_id = 2, .generation = Generation(5), .devices_drained = false});
+  CHECK(lease.state() == EngineLease::State::kEnded);
+}
+
 TEST_CASE("hooks run where there are some, and their words come back", "[lease]") {
   const RealClock clock;
   Rank plain(0);

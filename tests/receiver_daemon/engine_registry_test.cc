@@ -49,7 +49,7 @@ Status Attach(EngineRegistry& registry, uint32_t engine_rank, const LayoutSetPtr
   DWS_ASSIGN_OR_RETURN(CreatedRegion created, CreateHostRegion("rank", bytes));
   std::vector<UniqueFd> descriptors;
   descriptors.push_back(std::move(created.fd));
-  DWS_RETURN_IF_ERROR(registry.OnDescriptors(generation, std::move(descriptors)));
+  DWS_RETURN_IF_ERROR(registry.OnDescriptors(generation, std::move(descriptors), UniqueFd()));
   DWS_ASSIGN_OR_RETURN(const auto lease, registry.FindLease(engine_rank, generation));
   const auto note = [told](char letter) {
     if (told != nullptr) told->push_back(letter);

@@ -1,6 +1,8 @@
 #include "receiver_daemon/commit/staging.h"
 
 #include <catch2/catch.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "tests/receiver_daemon/staging_case.h"
@@ -48,6 +50,39 @@ TEST_CASE("what passes the staging cap is verified all the same and applied in p
                 .ok());
   }
   CHECK(engine.Equals(trainer, 2));
+}
+
+TEST_CASE("two trainer ranks are staged at once and committed together", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  const FakeEngine engine(trainer.layouts(), 2, 1, AnyMemory());
+  engine.Load(trainer, 1);
+  ThreadPool pool(2);
+  for (uint64_t version = 2; version < 8; ++version) {
+    trainer.Publish(0.3);
+    const LiveState live = LiveAt(trainer, *engine.weights, version - 1, pool);
+    const std::vector<Delta> deltas = [&] {
+      std::vector<Delta> made;
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        made.push_back(MakeDelta(trainer, rank, version - 1, version));
+      }
+      return made;
+    }();
+    std::vector<std::optional<Result<StagedDelta>>> staged(2);
+    pool.ParallelFor(2, [&](size_t rank, size_t) {
+      staged[rank] = StageDelta(*engine.weights, TrainerRank(static_cast<uint32_t>(rank)),
+                                deltas[rank].manifest, deltas[rank].frames, deltas[rank].spool,
+                                live.ranks[rank].slices, kPlenty, pool);
+    });
+    ScatterList list;
+    for (const auto& rank : staged) {
+      REQUIRE(rank->ok());
+      CHECK((*rank)->rejected.empty());
+      AddToList((*rank)->parts, list);
+    }
+    REQUIRE(Scatter(*engine.weights, list, pool).ok());
+    CHECK(engine.Equals(trainer, version));
+  }
 }
 
 TEST_CASE("a slice whose base differs is rejected, the others are staged", "[staging]") {

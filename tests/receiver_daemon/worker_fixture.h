@@ -50,7 +50,7 @@ struct Client {
     generation = *reserved;
     std::vector<UniqueFd> fds;
     fds.emplace_back(::fcntl(created.fd.get(), F_DUPFD_CLOEXEC, 0));
-    REQUIRE(registry.OnDescriptors(generation, std::move(fds)).ok());
+    REQUIRE(registry.OnDescriptors(generation, std::move(fds), UniqueFd()).ok());
     auto found = registry.FindLease(0, generation);
     REQUIRE(found.ok());
     lease = *found;

@@ -158,7 +158,7 @@ TEST_CASE("the registry takes one engine for a rank, and tells what is missing",
   CHECK(absl::IsInvalidArgument(daemon.registry.Reserve(second).status()));
   CHECK(absl::IsFailedPrecondition(
       daemon.registry.FindLease(0, Generation(client.generation.value() + 1)).status()));
-  CHECK(absl::IsNotFound(daemon.registry.OnDescriptors(Generation(999), {})));
+  CHECK(absl::IsNotFound(daemon.registry.OnDescriptors(Generation(999), {}, UniqueFd())));
 }
 
 TEST_CASE("the worker's thread wakes up for changes and ends when asked", "[worker]") {

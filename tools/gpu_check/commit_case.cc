@@ -79,7 +79,7 @@ Status CommitCase::Commit() {
 }
 
 Result<std::vector<cuda::KernelDigest>> CommitCase::Digests() {
-  return weights_->Digests(digest_blocks_, copies_);
+  return weights_->Digests(digest_blocks_, copies_, Pace::kPaused);
 }
 
 Status CommitCase::CheckPrediction() const {

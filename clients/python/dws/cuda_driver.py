@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import dataclasses
 import os
-from typing import Any, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional
 
 from dws import cuda_api as api
 from dws.cuda_api import HANDLE_BYTES, LIBRARY, Attribute, HandleType
@@ -164,6 +164,16 @@ class CudaDriver:
             return None
         self._check("cuPointerGetAttribute", code)
         return value.value
+
+    def all_are(self, attribute: Attribute, expected: Iterable[tuple[int, int]]) -> bool:
+        """Whether the attribute still has these values, as (address, value). A pause waits for this,
+        for thousands of them: it does nothing else."""
+        value = _u64()
+        get, out, number = self._library.cuPointerGetAttribute, ctypes.byref(value), int(attribute)
+        for address, wanted in expected:
+            if get(out, number, address) != 0 or value.value != wanted:
+                return False
+        return True
 
     def address_range(self, address: int) -> tuple[int, int]:
         """(base, size) of the allocation that the address lies in: for virtual memory, of what is

@@ -95,6 +95,19 @@ class CudaMemory:
             self._require_one_region(tensor)
         self.ordinals = sorted({region[0].ordinal for region in self.regions})
         self._uuids = {ordinal: self._driver.device_uuid(ordinal) for ordinal in self.ordinals}
+        # What `unchanged` asks: for each attribute (address, value) of the chunks that have it.
+        self._identities = [
+            (
+                attribute,
+                [
+                    (chunk.base, value)
+                    for region in self.regions
+                    for chunk in region
+                    if (value := chunk.identity[number]) is not None
+                ],
+            )
+            for number, attribute in enumerate(_IDENTITIES)
+        ]
 
     def place(self, tensor: DeviceTensor, first_region: int) -> Place:
         """Where a tensor lies; one without elements lies at the start of the first region.
@@ -171,11 +184,7 @@ class CudaMemory:
         if not self.regions:
             return True
         with self._driver.any_context():
-            return all(
-                _identity(self._driver, chunk.base) == chunk.identity
-                for region in self.regions
-                for chunk in region
-            )
+            return all(self._driver.all_are(*identity) for identity in self._identities)
 
     def synchronize(self) -> None:
         """Returns when all the devices have done what this process asked of them.

@@ -151,11 +151,11 @@ class Engine:
 
     def suspend(self) -> None:
         """Pauses and lets go of the weights: before they are put to sleep or moved. Not from inside
-        `running`. Returns when forward passes have ended and the receiver has been told; it drops
-        its mappings at once, but says no word when it has.
+        `running`. Returns when forward passes have ended and the receiver has let go of the weights.
 
         Raises:
           StateError: never attached, or called inside of `running`.
+          DeadlineError: the receiver still uses the weights; they must stay where they are.
         """
         self._require_attached()
         self._link.suspend()

@@ -2,11 +2,13 @@
 
 Wire: SOCK_SEQPACKET; every message is the token (16 bytes) and the total number of descriptors (u32
 little endian), with up to DESCRIPTORS_PER_MESSAGE of them attached; after the last one the daemon
-answers "ok" or "error: <text>". The connection stays open for the life of the registration.
+answers "ok" or "error: <text>". The connection stays open for the life of the registration; to end
+it the client shuts its side down, and the daemon's side ends when nothing there uses the memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -98,6 +100,31 @@ class HandleConnection:
         poller.register(self._socket, select.POLLRDHUP)
         return bool(poller.poll(0))
 
+    def shut(self) -> None:
+        """Ends the registration; `end` may still ask when the daemon has let go of the memory."""
+        with contextlib.suppress(OSError):  # the daemon has gone
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def end(self, timeout: float) -> bool:
+        """Ends the registration and waits until the daemon has let go of the memory.
+
+        Args:
+          timeout: seconds.
+
+        Returns:
+          False: it had not after that time.
+        """
+        self.shut()
+        try:
+            self._socket.settimeout(timeout)
+            released = not self._socket.recv(1)
+        except TimeoutError:
+            released = False
+        except OSError:  # the daemon has gone, and its mappings with it
+            released = True
+        self._socket.close()
+        return released
+
     def close(self) -> None:
-        """Ends the registration."""
+        """Ends the registration; the daemon lets go of the memory when it has seen that."""
         self._socket.close()

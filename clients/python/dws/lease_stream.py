@@ -29,12 +29,17 @@ class LeaseStream:
         self, stub: Any, engine_rank: int, generation: int, drains_devices: bool = False
     ) -> None:
         """Args:
-        drains_devices: whether the pause call waits for the devices that the weights are on.
+        drains_devices: whether the pause call waits for the devices that the weights are on, and
+          they have been waited for.
         """
         self._generation = generation
         self._drains_devices = drains_devices
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._send(open=engine_pb2.LeaseOpen(engine_rank=engine_rank, generation=generation))
+        self._send(
+            open=engine_pb2.LeaseOpen(
+                engine_rank=engine_rank, generation=generation, devices_drained=drains_devices
+            )
+        )
         # No deadline: the lease lives as long as both sides; either one's death breaks the stream.
         self._call = stub.Lease(self._requests())
 

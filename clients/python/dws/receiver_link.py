@@ -4,6 +4,7 @@ and finding it again, weights that come to lie elsewhere."""
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import Callable, Optional
 
 from dws._proto import engine_pb2_grpc
@@ -18,6 +19,8 @@ from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection
 ATTACH_TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS_MIN = 0.05
 _RETRY_SECONDS_MAX = 2.0
+# The receiver lets go of an engine's memory within a batch of what it does with it.
+RELEASE_TIMEOUT_SECONDS = 30.0
 # How often a wait for forward passes to end looks whether the lease is still there.
 _DRAIN_POLL_SECONDS = 0.2
 
@@ -83,7 +86,12 @@ class ReceiverLink:
         self._move("suspended until refresh()")
         while not self._lease.wait_empty(_DRAIN_POLL_SECONDS) and not self._closing.is_set():
             pass
-        self._end_registration()
+        if not self._end_registration():
+            raise DeadlineError(
+                f"the receiver on {self._socket} still used the weights "
+                f"{RELEASE_TIMEOUT_SECONDS:g} s after suspend(): leave them where they are, and look "
+                "at its log and status for what it is doing"
+            )
 
     def refresh(self) -> None:
         """As Engine.refresh."""
@@ -105,7 +113,13 @@ class ReceiverLink:
         self._closing.set()
         self._awake.set()
         self._lease.shut("closed")
-        self._end_registration()
+        if not self._end_registration():
+            warnings.warn(
+                f"the receiver on {self._socket} still used the weights "
+                f"{RELEASE_TIMEOUT_SECONDS:g} s after close(): it may yet write to them",
+                ResourceWarning,
+                stacklevel=3,
+            )
         with self._guard:
             self._daemon.close()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -118,12 +132,17 @@ class ReceiverLink:
             self._last_error = reason
         self._lease.shut(reason)
 
-    def _end_registration(self) -> None:
-        """The lease thread sees it, and attaches again once it may."""
+    def _end_registration(self) -> bool:
+        """The lease thread sees it, and attaches again once it may.
+
+        Returns:
+          Whether the receiver has let go of the weights.
+        """
         with self._guard:
             if self._stream is not None:
                 self._stream.cancel()
-            self._drop_registration()
+            handles, self._handles = self._handles, None
+        return handles is None or handles.end(RELEASE_TIMEOUT_SECONDS)
 
     # Everything below runs on the lease thread (attach() lends it the first round).
 
@@ -162,6 +181,8 @@ class ReceiverLink:
             if self._moves != moves or self._closing.is_set():
                 handles.close()
                 raise StateError("suspended, moved or closed while the weights were being attached")
+            if self._handles is not None:
+                self._handles.close()  # of a registration that had ended
             self._handles = handles
             self._moves_registered = moves
             self._stream = LeaseStream(
@@ -239,5 +260,4 @@ class ReceiverLink:
 
     def _drop_registration(self) -> None:
         if self._handles is not None:
-            self._handles.close()
-            self._handles = None
+            self._handles.shut()

@@ -155,13 +155,15 @@ Result<CudaBuffer> CudaDevice::Pin(MutableByteSpan host) const {
   CudaBuffer buffer;
   if (host.empty()) return buffer;
   DWS_RETURN_IF_ERROR(Enter());
-  DWS_RETURN_IF_ERROR(Annotate(
-      driver_->Check(driver_->api().host_register(host.data(), host.size(),
-                                                  kHostRegisterPortable | kHostRegisterDeviceMap),
-                     "cuMemHostRegister"),
-      fmt::format("cannot page-lock {} bytes at {}", host.size(),
-                  static_cast<const void*>(host.data()))));
-  buffer.kind_ = CudaBuffer::Kind::kBorrowed;
+  const DriverResult registered = driver_->api().host_register(
+      host.data(), host.size(), kHostRegisterPortable | kHostRegisterDeviceMap);
+  const bool shared = registered == DriverResult::kHostMemoryAlreadyRegistered;
+  if (!shared) {
+    DWS_RETURN_IF_ERROR(Annotate(driver_->Check(registered, "cuMemHostRegister"),
+                                 fmt::format("cannot page-lock {} bytes at {}", host.size(),
+                                             static_cast<const void*>(host.data()))));
+  }
+  buffer.kind_ = shared ? CudaBuffer::Kind::kShared : CudaBuffer::Kind::kBorrowed;
   buffer.device_ = shared_from_this();
   buffer.host_ = host.data();
   buffer.size_bytes_ = host.size();
@@ -200,6 +202,8 @@ CudaBuffer::~CudaBuffer() {
       break;
     case Kind::kBorrowed:
       (void)api.host_unregister(host_);
+      break;
+    case Kind::kShared:
       break;
   }
 }

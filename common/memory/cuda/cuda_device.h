@@ -36,7 +36,7 @@ class CudaBuffer {
 
  private:
   friend class CudaDevice;
-  enum class Kind { kDevice, kPinned, kBorrowed };
+  enum class Kind { kDevice, kPinned, kBorrowed, kShared };
 
   Kind kind_ = Kind::kDevice;
   CudaDevicePtr device_;
@@ -67,10 +67,6 @@ class CudaStream {
   Status Launch(Kernel kernel, const Args& args, uint64_t items) const {
     return LaunchKernel(kernel, &args, items);
   }
-  // Marks the end of what was asked so far; the second waits, on the device, for another stream's.
-  Status Record() const;
-  Status WaitFor(const CudaStream& other) const;
-
   // Waits until all is done. Errors of any of it.
   Status Synchronize() const;
 
@@ -80,7 +76,6 @@ class CudaStream {
 
   CudaDevicePtr device_;
   void* stream_ = nullptr;
-  void* event_ = nullptr;
 };
 
 // Lifecycle: open as long as anybody holds it. Threads: safe from any.
@@ -102,7 +97,9 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   // buffer.
   Result<CudaBuffer> Allocate(uint64_t size_bytes) const;
   Result<CudaBuffer> AllocatePinned(uint64_t size_bytes) const;
-  // Page-locks memory of the host, which stays where it is until the buffer is destroyed.
+  // Page-locks memory of the host, which stays where it is until the buffer is destroyed. What
+  // this process has page-locked for another device is shared: then it stays locked as long as that
+  // one's buffer, which has to be destroyed last.
   Result<CudaBuffer> Pin(MutableByteSpan host) const;
   // Work of its own order: it waits for no other stream, nor they for it.
   Result<CudaStream> CreateStream() const;

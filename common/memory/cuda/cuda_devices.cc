@@ -6,6 +6,10 @@ namespace dws::cuda {
 
 Result<CudaDevicePtr> CudaDevices::Open(std::string_view uuid) {
   MutexLock lock(mutex_);
+  if (driver_ != nullptr && !driver_->lost().ok()) {
+    return UnavailableError("this process has lost a GPU and is ending: {}",
+                            Message(driver_->lost()));
+  }
   if (const auto found = devices_.find(uuid); found != devices_.end()) return found->second;
   if (image_.empty()) {
     return UnimplementedError(
@@ -22,6 +26,11 @@ Result<CudaDevicePtr> CudaDevices::Open(std::string_view uuid) {
                          {"driver_cuda_version", driver_->version()}});
   devices_.emplace(std::string(uuid), device);
   return device;
+}
+
+Status CudaDevices::lost() const {
+  MutexLock lock(mutex_);
+  return driver_ == nullptr ? OkStatus() : driver_->lost();
 }
 
 }  // namespace dws::cuda

@@ -20,11 +20,15 @@ class CudaDevices {
   explicit CudaDevices(ByteSpan image) : image_(image) {}
 
   // Errors of CudaDriver::Load and CudaDevice::Open. UNIMPLEMENTED: this build has no kernels.
+  // UNAVAILABLE also once a device is lost.
   Result<CudaDevicePtr> Open(std::string_view uuid);
+
+  // OK, or what has made a device useless to this process until it ends (CudaDriver::lost).
+  Status lost() const;
 
  private:
   const ByteSpan image_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CudaDriverPtr driver_ GUARDED_BY(mutex_);
   // By UUID. A device stays open: its context is dear to make.
   std::map<std::string, CudaDevicePtr, std::less<>> devices_ GUARDED_BY(mutex_);

@@ -33,6 +33,28 @@ Status LoadSymbols(void* library, DriverApi& api) {
   return OkStatus();
 }
 
+// After these a context answers every call with an error.
+bool LosesDevice(DriverResult result) {
+  switch (result) {
+    case DriverResult::kEccUncorrectable:
+    case DriverResult::kNvlinkUncorrectable:
+    case DriverResult::kContained:
+    case DriverResult::kIllegalAddress:
+    case DriverResult::kLaunchTimeout:
+    case DriverResult::kContextIsDestroyed:
+    case DriverResult::kAssert:
+    case DriverResult::kHardwareStackError:
+    case DriverResult::kIllegalInstruction:
+    case DriverResult::kMisalignedAddress:
+    case DriverResult::kInvalidAddressSpace:
+    case DriverResult::kInvalidPc:
+    case DriverResult::kLaunchFailed:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Result<CudaDriverPtr> CudaDriver::Load() {
@@ -92,8 +114,18 @@ Status CudaDriver::Check(DriverResult result, const char* what) const {
       fmt::format("{}: {} ({})", what,
                   name != nullptr ? name : fmt::format("error {}", static_cast<int>(result)),
                   text != nullptr ? text : "unknown to the driver");
-  return result == DriverResult::kOutOfMemory ? ResourceExhaustedError("{}", message)
-                                              : InternalError("{}", message);
+  if (result == DriverResult::kOutOfMemory) return ResourceExhaustedError("{}", message);
+  const Status failed = InternalError("{}", message);
+  if (LosesDevice(result)) {
+    MutexLock lock(mutex_);
+    if (lost_.ok()) lost_ = failed;
+  }
+  return failed;
+}
+
+Status CudaDriver::lost() const {
+  MutexLock lock(mutex_);
+  return lost_;
 }
 
 }  // namespace dws::cuda

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/memory/cuda/driver_api.h"
 
@@ -31,11 +32,17 @@ class CudaDriver {
   // OK, or INTERNAL: "<what>: CUDA_ERROR_... (its text)". Out of memory is RESOURCE_EXHAUSTED.
   Status Check(DriverResult result, const char* what) const;
 
+  // OK, or INTERNAL with the first error after which this process cannot use a device any more
+  // (CUDA programming guide: "sticky" errors): only a new process can.
+  Status lost() const;
+
  private:
   CudaDriver() = default;
 
   DriverApi api_;
   int version_ = 0;
+  mutable Mutex mutex_;
+  mutable Status lost_ GUARDED_BY(mutex_);
 };
 
 }  // namespace dws::cuda

@@ -21,28 +21,22 @@ Result<CudaStream> CudaDevice::CreateStream() const {
   DWS_RETURN_IF_ERROR(
       driver_->Check(driver_->api().stream_create(&stream.stream_, kStreamNonBlocking, 0),
                      "cuStreamCreateWithPriority"));
-  DWS_RETURN_IF_ERROR(driver_->Check(
-      driver_->api().event_create(&stream.event_, kEventDisableTiming), "cuEventCreate"));
   return stream;
 }
 
 CudaStream::CudaStream(CudaStream&& other) noexcept
-    : device_(std::move(other.device_)),
-      stream_(std::exchange(other.stream_, nullptr)),
-      event_(std::exchange(other.event_, nullptr)) {}
+    : device_(std::move(other.device_)), stream_(std::exchange(other.stream_, nullptr)) {}
 
 CudaStream& CudaStream::operator=(CudaStream&& other) noexcept {
   CudaStream taken(std::move(other));
   std::swap(device_, taken.device_);
   std::swap(stream_, taken.stream_);
-  std::swap(event_, taken.event_);
   return *this;
 }
 
 CudaStream::~CudaStream() {
   if (device_ == nullptr || !device_->Enter().ok()) return;
   const DriverApi& api = device_->driver().api();
-  if (event_ != nullptr) (void)api.event_destroy(event_);
   if (stream_ != nullptr) (void)api.stream_destroy(stream_);
 }
 
@@ -100,21 +94,6 @@ Status CudaStream::LaunchKernel(Kernel kernel, const void* args, uint64_t items)
                                               kBlockThreads, 1, 1, 0, stream_, parameters, nullptr),
                    "cuLaunchKernel"),
       kKernelNames[number]);
-}
-
-Status CudaStream::Record() const {
-  DWS_CHECK(device_ != nullptr);
-  DWS_RETURN_IF_ERROR(device_->Enter());
-  const CudaDriver& driver = device_->driver();
-  return driver.Check(driver.api().event_record(event_, stream_), "cuEventRecord");
-}
-
-Status CudaStream::WaitFor(const CudaStream& other) const {
-  DWS_CHECK(device_ != nullptr && other.device_ != nullptr);
-  DWS_RETURN_IF_ERROR(device_->Enter());
-  const CudaDriver& driver = device_->driver();
-  return driver.Check(driver.api().stream_wait_event(stream_, other.event_, 0),
-                      "cuStreamWaitEvent");
 }
 
 Status CudaStream::Synchronize() const {

@@ -25,6 +25,9 @@ Result<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(CudaDevicePtr devic
   DWS_CHECK(!places.empty() && duty.percent >= 1 && duty.percent <= 100);
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights(std::move(device), duty));
   DWS_ASSIGN_OR_RETURN(weights->places_, weights->device_->Allocate(places.size_bytes()));
+  const uint64_t results = places.size() * (sizeof(KernelDigest) + sizeof(uint32_t));
+  DWS_ASSIGN_OR_RETURN(weights->results_,
+                       weights->device_->Allocate(std::max(results, kResultBytesMin)));
   DWS_ASSIGN_OR_RETURN(weights->commit_, weights->device_->CreateStream());
   for (WorkLane& lane : weights->lanes_) {
     DWS_ASSIGN_OR_RETURN(lane, WorkLane::Create(*weights->device_));
@@ -55,14 +58,21 @@ Status DeviceWeights::Rest(const WorkLane& lane) const {
   return OkStatus();
 }
 
+Result<uint64_t> DeviceWeights::Results(uint64_t size_bytes) {
+  if (results_.size_bytes() < size_bytes) {
+    results_ = {};
+    DWS_ASSIGN_OR_RETURN(results_, device_->Allocate(size_bytes));
+  }
+  DWS_RETURN_IF_ERROR(commit_.Zero(results_.address(), size_bytes));
+  DWS_RETURN_IF_ERROR(commit_.Synchronize());
+  return results_.address();
+}
+
 Result<std::vector<KernelDigest>> DeviceWeights::Digests(std::span<const DigestBlock> blocks,
-                                                         size_t result_count) {
+                                                         size_t result_count, Pace pace) {
   std::vector<KernelDigest> digests(result_count);
   if (blocks.empty()) return digests;
-  const uint64_t bytes = result_count * sizeof(KernelDigest);
-  DWS_ASSIGN_OR_RETURN(const CudaBuffer sums, device_->Allocate(bytes));
-  DWS_RETURN_IF_ERROR(commit_.Zero(sums.address(), bytes));
-  DWS_RETURN_IF_ERROR(commit_.Synchronize());
+  DWS_ASSIGN_OR_RETURN(const uint64_t sums, Results(result_count * sizeof(KernelDigest)));
   while (!blocks.empty()) {
     size_t count = 0;
     for (uint64_t read = 0; count < std::min(blocks.size(), kDigestBlocksMax); ++count) {
@@ -76,15 +86,14 @@ Result<std::vector<KernelDigest>> DeviceWeights::Digests(std::span<const DigestB
     DWS_RETURN_IF_ERROR(lane->Send());
     const DigestArgs args{.blocks = room.address,
                           .places = places_.address(),
-                          .digests = sums.address(),
+                          .digests = sums,
                           .block_count = static_cast<uint32_t>(count)};
     DWS_RETURN_IF_ERROR(lane->stream().Launch(Kernel::kDigest, args, count));
-    DWS_RETURN_IF_ERROR(Rest(*lane));
+    if (pace == Pace::kBackground) DWS_RETURN_IF_ERROR(Rest(*lane));
     blocks = blocks.subspan(count);
   }
   DWS_RETURN_IF_ERROR(Synchronize());
-  DWS_RETURN_IF_ERROR(
-      commit_.CopyToHost(std::as_writable_bytes(std::span(digests)), sums.address()));
+  DWS_RETURN_IF_ERROR(commit_.CopyToHost(std::as_writable_bytes(std::span(digests)), sums));
   DWS_RETURN_IF_ERROR(commit_.Synchronize());
   return digests;
 }

@@ -61,13 +61,6 @@ namespace dws::cuda {
   F(stream_destroy, cuStreamDestroy_v2, (void* stream))                                          \
   F(stream_synchronize, cuStreamSynchronize, (void* stream))                                     \
   F(stream_query, cuStreamQuery, (void* stream))                                                 \
-  F(stream_wait_event, cuStreamWaitEvent, (void* stream, void* event, unsigned flags))           \
-  F(stream_priority_range, cuCtxGetStreamPriorityRange, (int* least, int* greatest))             \
-  F(event_create, cuEventCreate, (void** event, unsigned flags))                                 \
-  F(event_destroy, cuEventDestroy_v2, (void* event))                                             \
-  F(event_record, cuEventRecord, (void* event, void* stream))                                    \
-  F(event_synchronize, cuEventSynchronize, (void* event))                                        \
-  F(event_elapsed, cuEventElapsedTime, (float* milliseconds, void* begin, void* end))            \
   F(pointer_get_attribute, cuPointerGetAttribute,                                                \
     (void* value, PointerAttribute attribute, uint64_t address))                                 \
   F(ipc_get_handle, cuIpcGetMemHandle, (IpcMemHandle * handle, uint64_t address))                \

@@ -27,8 +27,7 @@ Result<MappedRegion> ImportRegion(const RegionHandle& region, std::vector<Unique
 Result<std::vector<MappedRegion>> ImportRegions(std::span<const RegionHandle> regions,
                                                 std::vector<UniqueFd> descriptors, Access access,
                                                 cuda::CudaDevices* devices) {
-  size_t expected = 0;
-  for (const RegionHandle& region : regions) expected += region.descriptor_count();
+  const size_t expected = DescriptorCount(regions);
   if (descriptors.size() != expected) {
     return InvalidArgumentError("{} descriptors, expected {} for {} regions", descriptors.size(),
                                 expected, regions.size());

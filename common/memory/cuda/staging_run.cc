@@ -41,9 +41,8 @@ uint64_t TouchedBytes(const StageItem& item) {
 }
 
 uint64_t LaneBytes(const StageItem& item) {
-  constexpr uint64_t kAlignment = 16;
-  return CeilDiv(item.payload.size(), kAlignment) * kAlignment + sizeof(StageBlock) +
-         sizeof(CommitBlock) + sizeof(KernelClassTable);
+  return WorkLane::Padded(item.payload.size()) + sizeof(StageBlock) + sizeof(CommitBlock) +
+         sizeof(KernelClassTable);
 }
 
 CommitBlock CommitOf(const StageBlock& block) {
@@ -87,11 +86,9 @@ Status StagedBlocks::Seal(DeviceWeights& weights, std::span<const uint8_t> kept)
 }
 
 Status StagingRun::Start() {
-  const uint64_t bytes = result_count_ * (sizeof(KernelDigest) + sizeof(uint32_t));
-  DWS_ASSIGN_OR_RETURN(results_, weights_.device().Allocate(std::max<uint64_t>(bytes, 1)));
-  DWS_ASSIGN_OR_RETURN(WorkLane* const lane, weights_.NextLane());
-  DWS_RETURN_IF_ERROR(lane->stream().Zero(results_.address(), bytes));
-  return lane->stream().Synchronize();
+  DWS_ASSIGN_OR_RETURN(results_,
+                       weights_.Results(result_count_ * (sizeof(KernelDigest) + sizeof(uint32_t))));
+  return OkStatus();
 }
 
 size_t StagingRun::PieceOf(std::span<const StageItem> items) const {
@@ -199,8 +196,8 @@ Status StagingRun::Launch(const WorkLane& lane, const Piece& piece, uint32_t cou
                         .places = weights_.places(),
                         .tables = piece.tables.address,
                         .arena = 0,
-                        .differences = results_.address(),
-                        .failures = results_.address() + result_count_ * sizeof(KernelDigest),
+                        .differences = *results_,
+                        .failures = *results_ + result_count_ * sizeof(KernelDigest),
                         .commits = mode_ == Mode::kApply ? piece.commits.address : 0,
                         .block_count = count};
   DWS_RETURN_IF_ERROR(lane.stream().Launch(Kernel::kStage, stage, count));
@@ -231,7 +228,7 @@ Status StagingRun::AddPiece(std::span<const StageItem> items, ThreadPool& pool) 
 }
 
 Status StagingRun::Add(std::span<const StageItem> items, ThreadPool& pool) {
-  if (results_.size_bytes() == 0) DWS_RETURN_IF_ERROR(Start());
+  if (!results_.has_value()) DWS_RETURN_IF_ERROR(Start());
   while (!items.empty()) {
     const size_t count = PieceOf(items);
     DWS_RETURN_IF_ERROR(AddPiece(items.first(count), pool));
@@ -244,14 +241,14 @@ Result<StagingRun::Outcome> StagingRun::Finish() {
   Outcome outcome{.differences = std::vector<KernelDigest>(result_count_),
                   .failures = std::vector<uint32_t>(result_count_),
                   .staged = {}};
-  if (results_.size_bytes() == 0) return outcome;
+  if (!results_.has_value()) return outcome;
   DWS_RETURN_IF_ERROR(weights_.Synchronize());
   DWS_ASSIGN_OR_RETURN(WorkLane* const lane, weights_.NextLane());
   const CudaStream& stream = lane->stream();
   const auto differences = std::as_writable_bytes(std::span(outcome.differences));
-  DWS_RETURN_IF_ERROR(stream.CopyToHost(differences, results_.address()));
+  DWS_RETURN_IF_ERROR(stream.CopyToHost(differences, *results_));
   DWS_RETURN_IF_ERROR(stream.CopyToHost(std::as_writable_bytes(std::span(outcome.failures)),
-                                        results_.address() + differences.size()));
+                                        *results_ + differences.size()));
   DWS_RETURN_IF_ERROR(stream.Synchronize());
   outcome.staged = std::move(staged_);
   return outcome;

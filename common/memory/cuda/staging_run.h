@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -104,7 +105,7 @@ class StagingRun {
   Mode mode_;
   const size_t result_count_;
   StagingBudget* const budget_;
-  CudaBuffer results_;  // KernelDigest[result_count_], then uint32_t[result_count_]
+  std::optional<uint64_t> results_;  // KernelDigest[result_count_], then uint32_t[result_count_]
   StagedBlocks staged_;
   uint64_t arena_used_ = 0;  // of the last buffer
 };

@@ -3,10 +3,6 @@
 #include "common/base/check.h"
 
 namespace dws::cuda {
-namespace {
-constexpr uint64_t kAlignment = 16;
-}  // namespace
-
 Result<WorkLane> WorkLane::Create(const CudaDevice& device) {
   WorkLane lane;
   DWS_ASSIGN_OR_RETURN(lane.stream_, device.CreateStream());
@@ -25,7 +21,7 @@ WorkLane::Room WorkLane::Put(uint64_t size_bytes) {
   DWS_CHECK(size_bytes <= left());
   const Room room{.host = host_.host_bytes().subspan(used_, size_bytes),
                   .address = twin_.address() + used_};
-  used_ = std::min(kBytesMax, CeilDiv(used_ + size_bytes, kAlignment) * kAlignment);
+  used_ = std::min(kBytesMax, Padded(used_ + size_bytes));
   return room;
 }
 

@@ -27,7 +27,12 @@ class WorkLane {
   // Waits until the device has done what it was sent before, and empties the lane.
   Status Begin();
 
-  // Room for `size_bytes` at a multiple of 16, to be filled before Send.
+  // What room for `size_bytes` takes of a lane.
+  static constexpr uint64_t kAlignment = 16;
+  static constexpr uint64_t Padded(uint64_t size_bytes) {
+    return CeilDiv(size_bytes, kAlignment) * kAlignment;
+  }
+  // Room for `size_bytes` at a multiple of kAlignment, to be filled before Send.
   struct Room {
     MutableByteSpan host;
     uint64_t address = 0;  // on the device

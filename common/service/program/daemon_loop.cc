@@ -29,7 +29,7 @@ DaemonLoop::DaemonLoop(const RunningDaemon& daemon, ShutdownSignal& signals,
   if (const auto interval = WatchdogInterval()) feed_interval_ = *interval / 2;
 }
 
-void DaemonLoop::Run() {
+Status DaemonLoop::Run() {
   TellStatus(daemon_.status_line());
   NotifyReady();
   while (true) {
@@ -37,7 +37,16 @@ void DaemonLoop::Run() {
     if (number == SIGHUP) {
       Reload();
     } else if (number.has_value()) {
-      return Stop(*number);
+      LogInfo("stopping",
+              {{"signal", *number}, {"grace_seconds", ToSeconds(options_.stop_timeout)}});
+      Stop();
+      return OkStatus();
+    }
+    if (const Status broken = daemon_.broken(); !broken.ok()) {
+      LogError("broken",
+               {{"reason", Message(broken)}, {"grace_seconds", ToSeconds(options_.stop_timeout)}});
+      Stop();
+      return broken;
     }
     TellStatus(daemon_.status_line());
   }
@@ -87,9 +96,7 @@ void DaemonLoop::Reload() {
   NotifyReady();
 }
 
-void DaemonLoop::Stop(int first_signal) {
-  LogInfo("stopping",
-          {{"signal", first_signal}, {"grace_seconds", ToSeconds(options_.stop_timeout)}});
+void DaemonLoop::Stop() {
   NotifyStopping();
   TellStatus("stopping: what is under way may end");
   std::thread stopping([this] {

@@ -3,6 +3,8 @@
 //   SIGTERM, SIGINT   stop: what is under way ends, for --stop-timeout at most; exit status 0
 //   the same again    stop without grace: what waits for somebody is given up, what writes ends
 //   SIGHUP            read configuration and credentials again, go on with what can be changed
+//   broken            what only a new process can mend (a lost GPU): stop as for SIGTERM, exit
+//   status 1
 #pragma once
 
 #include <chrono>
@@ -27,6 +29,8 @@ struct RunningDaemon {
   std::function<void()> end_grace;
   // A line for systemctl: how it is.
   std::function<std::string()> status_line;
+  // Why this process can never work again, though a new one may; OK: it can.
+  std::function<Status()> broken;
   // Reads certificates, keys and the like again; an error leaves the old ones in force.
   std::function<Status()> reload_credentials;
   // Work whose getting stuck is worse than a restart.
@@ -43,8 +47,8 @@ class DaemonLoop {
   DaemonLoop(const RunningDaemon& daemon, ShutdownSignal& signals, std::function<void()> reload,
              const Options& options);
 
-  // Returns when the daemon has stopped.
-  void Run();
+  // Returns when the daemon has stopped: OK, or what had broken it.
+  Status Run();
 
  private:
   // Waits for a signal or the next tick, and does what each tick does.
@@ -52,7 +56,7 @@ class DaemonLoop {
   void FeedWatchdog();
   void TellStatus(const std::string& line);
   void Reload();
-  void Stop(int first_signal);
+  void Stop();
 
   const RunningDaemon& daemon_;
   ShutdownSignal& signals_;

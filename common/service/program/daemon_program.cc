@@ -31,7 +31,7 @@ constexpr char kFooter[] =
     "SIGTERM or SIGINT stops the daemon; a second one ends the wait that --stop-timeout allows.\n"
     "SIGHUP reads certificates and the log level again.\n\n"
     "Exit status:\n"
-    "0 stopped as asked, 1 could not start, 2 the configuration is mistaken.";
+    "0 stopped as asked, 1 could not start or go on, 2 the configuration is mistaken.";
 
 Config::Sources ReadSources(int argc, char** argv) {
   Config::Sources sources;
@@ -133,8 +133,7 @@ int Serve(MakeProgram make, const Config::Sources& sources, const ConfiguredProg
   DaemonLoop loop(*daemon, *signal, [&] { ReloadConfig(make, sources, configured.config()); },
                   {.stop_timeout = configured.flags().stop_timeout(),
                    .stall_timeout = configured.flags().stall_timeout()});
-  loop.Run();
-  return 0;
+  return loop.Run().ok() ? 0 : kExitFailed;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The life of a daemon's process, the same for both: configuration, log, signals, systemd. What
 // differs is a DaemonProgram; main.cc hands it over and returns what RunProgram returns.
 //
-// Exit status: 0 stopped as asked, 1 could not start, 2 the configuration is mistaken.
+// Exit status: 0 stopped as asked, 1 could not start or go on, 2 the configuration is mistaken.
 #pragma once
 
 #include <functional>

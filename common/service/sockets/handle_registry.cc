@@ -57,15 +57,16 @@ bool HandleRegistry::Contains(HandleRegistrationId id) const {
   return entries_.contains(id);
 }
 
-Status HandleRegistry::Deliver(HandleRegistrationId id, std::vector<UniqueFd> descriptors) {
-  std::function<Status(std::vector<UniqueFd>)> deliver;
+Status HandleRegistry::Deliver(HandleRegistrationId id, std::vector<UniqueFd> descriptors,
+                               UniqueFd connection) {
+  std::function<Status(std::vector<UniqueFd>, UniqueFd)> deliver;
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(id);
     if (found == entries_.end()) return CancelledError("the registration was given up");
     deliver = found->second.expectation.on_descriptors;
   }
-  return deliver(std::move(descriptors));
+  return deliver(std::move(descriptors), std::move(connection));
 }
 
 void HandleRegistry::End(HandleRegistrationId id, const Status& why) {

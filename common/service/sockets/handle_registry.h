@@ -32,7 +32,7 @@ class HandleRegistry {
   Result<Claim> ClaimToken(const HandleToken& token, uid_t peer_uid);
   bool Contains(HandleRegistrationId id) const;
   // Runs on_descriptors, if the registration is still there.
-  Status Deliver(HandleRegistrationId id, std::vector<UniqueFd> descriptors);
+  Status Deliver(HandleRegistrationId id, std::vector<UniqueFd> descriptors, UniqueFd connection);
   // Removes it and calls on_hangup, if it is still there.
   void End(HandleRegistrationId id, const Status& why);
   // Removes it, calls nothing.

@@ -1,5 +1,6 @@
 #include "common/service/sockets/handle_socket.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -51,6 +52,7 @@ class HandleSocket::Impl {
   void Read(HandleConnection& connection);
   void Refuse(HandleConnection& connection, const Status& why);
   void HangUp(HandleConnection& connection, const Status& why);
+  void Forget(const HandleConnection& connection) const;
   void CloseExpired(TimePoint now);
   void CloseDropped();
 
@@ -173,8 +175,10 @@ void HandleSocket::Impl::Read(HandleConnection& connection) {
   const Status taken = connection.Take(**std::move(received), registry_);
   if (!taken.ok()) return Refuse(connection, taken);
   if (!connection.complete()) return;
+  UniqueFd again(::fcntl(connection.fd().get(), F_DUPFD_CLOEXEC, 0));
+  if (!again.valid()) return Refuse(connection, ErrnoError(errno, "cannot keep the connection"));
   const Status delivered =
-      registry_.Deliver(*connection.registration(), connection.TakeDescriptors());
+      registry_.Deliver(*connection.registration(), connection.TakeDescriptors(), std::move(again));
   if (!delivered.ok()) return Refuse(connection, delivered);
   connection.Establish();
 }
@@ -192,8 +196,14 @@ void HandleSocket::Impl::Refuse(HandleConnection& connection, const Status& why)
 
 void HandleSocket::Impl::HangUp(HandleConnection& connection, const Status& why) {
   const std::optional<HandleRegistrationId> registration = connection.registration();
-  connections_.erase(connection.fd().get());  // also takes it out of the epoll set
+  Forget(connection);
+  connections_.erase(connection.fd().get());
   if (registration.has_value()) registry_.End(*registration, why);
+}
+
+// Closing the descriptor would not do: who has the connection once more keeps it in the set.
+void HandleSocket::Impl::Forget(const HandleConnection& connection) const {
+  DWS_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd().get(), nullptr) == 0);
 }
 
 void HandleSocket::Impl::CloseExpired(TimePoint now) {
@@ -215,7 +225,9 @@ void HandleSocket::Impl::CloseExpired(TimePoint now) {
 void HandleSocket::Impl::CloseDropped() {
   std::erase_if(connections_, [this](const auto& entry) {
     const std::optional<HandleRegistrationId>& registration = entry.second.registration();
-    return registration.has_value() && !registry_.Contains(*registration);
+    const bool dropped = registration.has_value() && !registry_.Contains(*registration);
+    if (dropped) Forget(entry.second);
+    return dropped;
   });
 }
 

@@ -9,7 +9,8 @@
 //   2. After the last one the daemon answers one message: "ok", or "error: <text>". It may answer
 //      an error earlier; what the client sends after that is discarded.
 //   3. The connection stays open, silent, for the life of the registration. A client that sends
-//      anything more is dropped.
+//      anything more is dropped. One that ends its registration shuts its side down; the daemon's
+//      side ends when it has let go of the memory.
 //
 // Tokens are random, single-use, and die with their time-out.
 #pragma once
@@ -56,9 +57,11 @@ class HandleSocket {
     std::optional<uid_t> peer_uid = std::nullopt;
     // Until a connection shows the token.
     std::chrono::nanoseconds timeout = limits::kHandleTimeout;
-    // All descriptors, in order. OK is answered "ok"; an error is answered, and ends the
-    // registration. Must not block for long: other clients wait.
-    std::function<Status(std::vector<UniqueFd>)> on_descriptors;
+    // All descriptors, in order, and the connection once more: the client sees its end when both
+    // the registration has ended and `connection` is closed, and takes that for the daemon's word
+    // that it does not use the memory any more. OK is answered "ok"; an error is answered, and ends
+    // the registration. Must not block for long: other clients wait.
+    std::function<Status(std::vector<UniqueFd> descriptors, UniqueFd connection)> on_descriptors;
     // The registration has ended: the client hung up (CANCELLED), was too late (DEADLINE_EXCEEDED),
     // sent something wrong (INVALID_ARGUMENT), or on_descriptors failed (its status). Called
     // exactly once, unless Drop came first or the socket was destroyed.

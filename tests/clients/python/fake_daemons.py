@@ -5,6 +5,7 @@ They do what the .proto files say as simply as possible and let a test decide th
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import queue
@@ -21,11 +22,21 @@ import numpy as np
 from dws._proto import delta_pb2, engine_pb2, engine_pb2_grpc, trainer_pb2, trainer_pb2_grpc
 
 
+def _let_go(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the test has closed it
+        if not connection.recv(1):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
 class HandleSocket:
     """Accepts registrations: checks the token, keeps the descriptors mapped."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, lets_go: bool = True) -> None:
+        """Args:
+        lets_go: a client that ends its registration sees the end of the connection at once.
+        """
         self.path = path
+        self._lets_go = lets_go
         self.tokens: set[bytes] = set()
         self.received: list[list[int]] = []
         self.connections: list[socket.socket] = []
@@ -56,6 +67,8 @@ class HandleSocket:
                 self.received.append(descriptors)
                 self.connections.append(connection)
                 connection.send(b"ok")
+                if self._lets_go:
+                    threading.Thread(target=_let_go, args=(connection,), daemon=True).start()
             else:
                 connection.send(b"error: unknown token")
                 connection.close()
@@ -64,6 +77,8 @@ class HandleSocket:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self.connections:
+            with contextlib.suppress(OSError):  # its client has gone
+                connection.shutdown(socket.SHUT_RDWR)  # somebody may be in recv
             connection.close()
 
 

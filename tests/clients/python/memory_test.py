@@ -4,6 +4,7 @@ import fcntl
 import mmap
 import os
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -67,7 +68,7 @@ class HandleConnectionTest(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.daemon = HandleSocket(os.path.join(folder.name, "h"))
+        self.daemon = HandleSocket(os.path.join(folder.name, "h"), lets_go=False)
         self.addCleanup(self.daemon.close)
 
     def test_more_descriptors_than_fit_a_message_arrive_in_order(self) -> None:
@@ -78,8 +79,14 @@ class HandleConnectionTest(unittest.TestCase):
         sizes = [os.fstat(fd).st_size for fd in self.daemon.received[0]]
         self.assertEqual(sizes, [region.size_bytes for region in regions])
         self.assertFalse(connection.hung_up())
-        self.daemon.connections[0].close()
+        self.assertFalse(connection.end(0.05))
+        connection = HandleConnection(self.daemon.path, self.daemon.token(), [], 10)
+        threading.Timer(0.1, self.daemon.connections[1].close).start()
+        self.assertTrue(connection.end(20))
+        connection = HandleConnection(self.daemon.path, self.daemon.token(), [], 10)
+        self.daemon.connections[2].close()
         self.assertTrue(connection.hung_up())
+        self.assertTrue(connection.end(20))
         connection.close()
         for descriptor in self.daemon.received[0]:
             os.close(descriptor)

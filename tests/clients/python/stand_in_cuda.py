@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterable, Iterator, Optional, Sequence
 from unittest import mock
 
 from dws.cuda_api import MEMORY_OF_DEVICE, Attribute, HandleType
@@ -109,6 +109,9 @@ class StandInDriver:
             Attribute.ALLOWED_HANDLE_TYPES: int(a.allowed),
             Attribute.POOL: 77 if a.kind == "pool" else 0,
         }.get(attribute)
+
+    def all_are(self, attribute: Attribute, expected: Iterable[tuple[int, int]]) -> bool:
+        return all(self.attribute(attribute, address) == value for address, value in expected)
 
     def address_range(self, address: int) -> tuple[int, int]:
         a = self._entered(address)

@@ -21,83 +21,13 @@
 #include <vector>
 
 #include "common/memory/host/host_region.h"
-#include "common/service/sockets/descriptor_message.h"
+#include "tests/common/service/handle_socket_case.h"
 #include "tests/fakes/eventually.h"
-#include "tests/fakes/temp_folder.h"
 
 namespace dws {
 namespace {
 
 using std::chrono::milliseconds;
-
-UniqueFd Connect(const std::string& path) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return {};
-  const timeval timeout = {.tv_sec = 20, .tv_usec = 0};
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  return fd;
-}
-
-// The next message, "" at the end of the connection.
-std::string Receive(const UniqueFd& fd) {
-  char text[5000];
-  const ssize_t size = ::recv(fd.get(), text, sizeof(text), 0);
-  return size > 0 ? std::string(text, static_cast<size_t>(size)) : "";
-}
-
-std::vector<std::byte> Payload(const HandleToken& token, uint32_t total) {
-  std::vector<std::byte> payload(token.begin(), token.end());
-  payload.resize(20);
-  StoreLe(payload.data() + 16, total);
-  return payload;
-}
-
-Status Send(const UniqueFd& fd, const HandleToken& token, uint32_t total,
-            const std::vector<int>& descriptors) {
-  return SendDescriptorMessage(fd, Payload(token, total), descriptors);
-}
-
-size_t OpenDescriptors() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    ++count;
-  }
-  return count;
-}
-
-// A handle socket in a folder of its own, and what its callbacks saw.
-struct Daemon {
-  explicit Daemon(HandleSocket::Options options = {}) {
-    options.path = folder.File("handles");
-    socket = HandleSocket::Listen(std::move(options)).value();
-  }
-
-  HandleSocket::Registration Expect(size_t count, HandleSocket::Expectation expectation = {}) {
-    expectation.descriptor_count = count;
-    if (!expectation.on_descriptors) {
-      expectation.on_descriptors = [this](std::vector<UniqueFd> descriptors) {
-        delivered += static_cast<int>(descriptors.size());
-        return OkStatus();
-      };
-    }
-    if (!expectation.on_hangup) {
-      expectation.on_hangup = [this](const Status& why) {
-        last_code = why.code();
-        ++hangups;
-      };
-    }
-    return socket->Expect(std::move(expectation)).value();
-  }
-
-  TempFolder folder;
-  std::atomic<int> delivered{0};
-  std::atomic<int> hangups{0};
-  std::atomic<absl::StatusCode> last_code{absl::StatusCode::kOk};
-  std::unique_ptr<HandleSocket> socket;  // last: its thread uses the others
-};
 
 TEST_CASE("memory passed over the socket is the client's memory", "[handle_socket]") {
   Daemon daemon;
@@ -107,7 +37,7 @@ TEST_CASE("memory passed over the socket is the client's memory", "[handle_socke
   HostRegion mapped;
   std::atomic<bool> done{false};
   const auto registration = daemon.Expect(
-      1, {.on_descriptors = [&](std::vector<UniqueFd> descriptors) -> Status {
+      1, {.on_descriptors = [&](std::vector<UniqueFd> descriptors, UniqueFd) -> Status {
             DWS_ASSIGN_OR_RETURN(
                 mapped, HostRegion::Map(std::move(descriptors[0]), 4096, Access::kReadOnly));
             done = true;
@@ -128,7 +58,7 @@ TEST_CASE("more descriptors than fit one message arrive in order", "[handle_sock
   std::vector<ino_t> inodes;
   const auto registration =
       daemon.Expect(kCount, {.on_descriptors =
-                                 [&](std::vector<UniqueFd> descriptors) {
+                                 [&](std::vector<UniqueFd> descriptors, UniqueFd) {
                                    for (const UniqueFd& fd : descriptors) {
                                      struct stat found = {};
                                      ::fstat(fd.get(), &found);
@@ -288,7 +218,7 @@ TEST_CASE("an error of the daemon is answered in its words", "[handle_socket]") 
   Daemon daemon;
   const auto registration =
       daemon.Expect(1, {.on_descriptors =
-                            [](std::vector<UniqueFd>) {
+                            [](std::vector<UniqueFd>, UniqueFd) {
                               return FailedPreconditionError("region 0 of tensor w is too small");
                             },
                         .on_hangup = nullptr});
@@ -299,72 +229,12 @@ TEST_CASE("an error of the daemon is answered in its words", "[handle_socket]") 
   CHECK(daemon.last_code == absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("a registration nobody comes for ends with its time-out", "[handle_socket]") {
-  Daemon daemon;
-  const auto registration = daemon.Expect(
-      1, {.timeout = milliseconds(20), .on_descriptors = nullptr, .on_hangup = nullptr});
-  REQUIRE(Eventually([&] { return daemon.hangups == 1; }));
-  CHECK(daemon.last_code == absl::StatusCode::kDeadlineExceeded);
-  const UniqueFd client = Connect(daemon.socket->path());
-  REQUIRE(Send(client, registration.token, 1, {client.get()}).ok());
-  CHECK_THAT(Receive(client), Catch::Contains("expired"));
-}
-
-TEST_CASE("a client that does not finish in time is told and closed", "[handle_socket]") {
-  Daemon daemon({.path = "", .finish_timeout = milliseconds(500)});
-  const auto registration = daemon.Expect(2);
-  const UniqueFd client = Connect(daemon.socket->path());
-  REQUIRE(Send(client, registration.token, 2, {client.get()}).ok());
-  CHECK(Receive(client) == "error: 1 of 2 descriptors had come when the time was up");
-  CHECK(Receive(client).empty());
-  REQUIRE(Eventually([&] { return daemon.hangups == 1; }));
-  CHECK(daemon.last_code == absl::StatusCode::kDeadlineExceeded);
-}
-
-TEST_CASE("a dropped registration is closed and not called back", "[handle_socket]") {
-  Daemon daemon;
-  const auto waiting = daemon.Expect(1);
-  const auto live = daemon.Expect(1);
-  const UniqueFd client = Connect(daemon.socket->path());
-  REQUIRE(Send(client, live.token, 1, {client.get()}).ok());
-  REQUIRE(Receive(client) == "ok");
-  daemon.socket->Drop(live.id);
-  CHECK(Receive(client).empty());
-  daemon.socket->Drop(live.id);
-
-  daemon.socket->Drop(waiting.id);
-  const UniqueFd late = Connect(daemon.socket->path());
-  REQUIRE(Send(late, waiting.token, 1, {late.get()}).ok());
-  CHECK_THAT(Receive(late), Catch::StartsWith("error: "));
-  CHECK(daemon.hangups == 0);
-}
-
-TEST_CASE("drops and hang-ups that meet call back at most once", "[handle_socket]") {
-  constexpr size_t kRounds = 200;
-  // A round's call may come after the round.
-  std::array<std::atomic<int>, kRounds> hangups = {};
-  std::optional<Daemon> made(std::in_place);
-  Daemon& daemon = *made;
-  for (std::atomic<int>& of_round : hangups) {
-    const auto registration = daemon.Expect(
-        1, {.on_descriptors = nullptr, .on_hangup = [&of_round](const Status&) { ++of_round; }});
-    UniqueFd client = Connect(daemon.socket->path());
-    REQUIRE(Send(client, registration.token, 1, {client.get()}).ok());
-    REQUIRE(Receive(client) == "ok");
-    std::thread closing([&client] { client.reset(); });
-    daemon.socket->Drop(registration.id);
-    closing.join();
-  }
-  made.reset();
-  CHECK(std::all_of(hangups.begin(), hangups.end(), [](const auto& count) { return count <= 1; }));
-}
-
 TEST_CASE("callbacks may use the socket they come from", "[handle_socket]") {
   Daemon daemon;
   HandleSocket::Registration registration;
   std::atomic<bool> ready{false};
   registration = daemon.Expect(1, {.on_descriptors =
-                                       [&](std::vector<UniqueFd>) {
+                                       [&](std::vector<UniqueFd>, UniqueFd) {
                                          while (!ready) std::this_thread::yield();
                                          daemon.Expect(1);
                                          daemon.socket->Drop(registration.id);
@@ -471,16 +341,16 @@ TEST_CASE("a stale socket file is replaced, a live one is not", "[handle_socket]
 
 TEST_CASE("impossible expectations are refused", "[handle_socket]") {
   Daemon daemon;
-  const auto too_many =
-      daemon.socket->Expect({.descriptor_count = limits::kDescriptorsMax + 1,
-                             .on_descriptors = [](std::vector<UniqueFd>) { return OkStatus(); },
-                             .on_hangup = nullptr});
+  const auto too_many = daemon.socket->Expect(
+      {.descriptor_count = limits::kDescriptorsMax + 1,
+       .on_descriptors = [](std::vector<UniqueFd>, UniqueFd) { return OkStatus(); },
+       .on_hangup = nullptr});
   CHECK(absl::IsInvalidArgument(too_many.status()));
   for (size_t i = 0; i < limits::kHandleExpectationsMax; ++i) daemon.Expect(1);
-  const auto refused =
-      daemon.socket->Expect({.descriptor_count = 1,
-                             .on_descriptors = [](std::vector<UniqueFd>) { return OkStatus(); },
-                             .on_hangup = nullptr});
+  const auto refused = daemon.socket->Expect(
+      {.descriptor_count = 1,
+       .on_descriptors = [](std::vector<UniqueFd>, UniqueFd) { return OkStatus(); },
+       .on_hangup = nullptr});
   CHECK(absl::IsResourceExhausted(refused.status()));
 }
 

@@ -77,6 +77,7 @@ constexpr ErrorText kErrors[] = {
     {DriverResult::kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {DriverResult::kNotFound, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {DriverResult::kIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access"},
+    {DriverResult::kLaunchFailed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {DriverResult::kHostMemoryAlreadyRegistered, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
      "part or all of the requested memory range is already mapped"},
     {DriverResult::kHostMemoryNotRegistered, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",

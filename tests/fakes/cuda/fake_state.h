@@ -85,12 +85,6 @@ struct FakeStream {
   void RunUpTo(uint64_t number);
 };
 
-struct FakeEvent {
-  std::shared_ptr<FakeStream> stream;
-  uint64_t number = 0;
-  double seconds = 0;
-};
-
 struct FakeModule {
   FakeDevice* device = nullptr;
 };
@@ -126,7 +120,6 @@ struct State {
   std::map<uint64_t, FakeChunk> chunks;
   std::map<const void*, std::unique_ptr<FakePool>> pools;
   std::map<const void*, std::shared_ptr<FakeStream>> streams;
-  std::map<const void*, std::shared_ptr<FakeEvent>> events;
   std::map<const void*, std::unique_ptr<FakeModule>> modules;
   std::map<const void*, FakeFunction> functions;
   std::map<std::string, int> calls;

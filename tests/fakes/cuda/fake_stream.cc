@@ -1,7 +1,6 @@
-// The fake driver: streams, events, copies, launches. Work waits in its stream until somebody waits
+// The fake driver: streams, copies, launches. Work waits in its stream until somebody waits
 // for it, as late as the driver may do it.
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -134,77 +133,6 @@ DriverResult cuCtxSynchronize() {
     stream->RunUpTo(stream->asked);
     if (stream->error != DriverResult::kSuccess) return stream->error;
   }
-  return DriverResult::kSuccess;
-}
-
-DriverResult cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
-  FAKE_CUDA_CALL(kContext);
-  const auto found = TheState().events.find(event);
-  if (found == TheState().events.end()) return DriverResult::kInvalidHandle;
-  if (flags != 0) return DriverResult::kInvalidValue;
-  const FakeEvent& waited = *found->second;
-  if (waited.stream == nullptr) return DriverResult::kSuccess;  // never recorded
-  return Enqueue(stream, [other = waited.stream, number = waited.number] {
-    other->RunUpTo(number);
-    return DriverResult::kSuccess;
-  });
-}
-
-DriverResult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  FAKE_CUDA_CALL(kContext);
-  *least = 0;
-  *greatest = -5;
-  return DriverResult::kSuccess;
-}
-
-DriverResult cuEventCreate(void** event, unsigned flags) {
-  FAKE_CUDA_CALL(kContext);
-  if ((flags & ~(kEventDisableTiming | 1U)) != 0) return DriverResult::kInvalidValue;
-  auto made = std::make_shared<FakeEvent>();
-  *event = made.get();
-  TheState().events[*event] = std::move(made);
-  return DriverResult::kSuccess;
-}
-
-DriverResult cuEventDestroy_v2(void* event) {
-  FAKE_CUDA_CALL(kContext);
-  return TheState().events.erase(event) == 1 ? DriverResult::kSuccess
-                                             : DriverResult::kInvalidHandle;
-}
-
-DriverResult cuEventRecord(void* event, void* stream) {
-  FAKE_CUDA_CALL(kContext);
-  const auto found = TheState().events.find(event);
-  if (found == TheState().events.end()) return DriverResult::kInvalidHandle;
-  const DriverResult asked = Enqueue(stream, [recorded = found->second] {
-    recorded->seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-    return DriverResult::kSuccess;
-  });
-  if (asked != DriverResult::kSuccess) return asked;
-  found->second->stream = FindStream(stream);
-  found->second->number = found->second->stream->asked;
-  return DriverResult::kSuccess;
-}
-
-DriverResult cuEventSynchronize(void* event) {
-  FAKE_CUDA_CALL(kContext);
-  const auto found = TheState().events.find(event);
-  if (found == TheState().events.end()) return DriverResult::kInvalidHandle;
-  const FakeEvent& waited = *found->second;
-  if (waited.stream == nullptr) return DriverResult::kSuccess;
-  waited.stream->RunUpTo(waited.number);
-  return waited.stream->error;
-}
-
-DriverResult cuEventElapsedTime(float* milliseconds, void* begin, void* end) {
-  FAKE_CUDA_CALL(kContext);
-  const auto& events = TheState().events;
-  const auto first = events.find(begin);
-  const auto last = events.find(end);
-  if (first == events.end() || last == events.end()) return DriverResult::kInvalidHandle;
-  if (first->second->seconds == 0 || last->second->seconds == 0) return DriverResult::kNotReady;
-  *milliseconds = static_cast<float>((last->second->seconds - first->second->seconds) * 1000);
   return DriverResult::kSuccess;
 }
 
