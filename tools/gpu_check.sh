@@ -69,5 +69,6 @@ fi
 
 if [[ "$dry_run" == 1 ]]; then
   GPU_CHECK_DRIVER="$built/tests/fakes/cuda/lib:$built/tests/fakes/nccl/lib" \
-    PYTHON="${PYTHON:-/usr/bin/python3}" "$pack/run.sh" --out "$work/results.json" --size=8MiB --rounds=2
+    PYTHON="${PYTHON:-/usr/bin/python3}" "$pack/run.sh" --out "$work/results.json" --size=8MiB --rounds=2 \
+    --time-factor=10
 fi

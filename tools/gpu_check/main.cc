@@ -43,7 +43,8 @@ std::string KernelTestsOf(const Options& options) {
 }
 
 SectionRun RunOf(const Section& section, const Options& options) {
-  SectionRun run{.section = std::string(section.name), .seconds_max = section.seconds_max};
+  SectionRun run{.section = std::string(section.name),
+                 .seconds_max = section.seconds_max * options.time_factor};
   if (!section.tests.empty()) {
     run.program = KernelTestsOf(options);
     run.arguments = {"--filenames-as-tags", std::string(section.tests)};
@@ -99,6 +100,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(kSizeMin, kSizeMax));
   app.add_option("--rounds", options.rounds, "Repetitions of each measurement; the median counts")
       ->check(CLI::Range(1, 1000));
+  app.add_option("--time-factor", options.time_factor, "So many times the time for each section")
+      ->check(CLI::Range(1, 100));
   app.add_option("--gpu", options.gpu, "The device, by UUID (GPU-...); default: the first");
   app.add_option("--only", options.only, "Sections to run, by comma")
       ->delimiter(',')

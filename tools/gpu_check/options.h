@@ -11,6 +11,7 @@ struct Options {
   uint64_t size_bytes = uint64_t{16}
                         << 30;  // of the weights that are timed; less if they don't fit
   int rounds = 7;
+  int time_factor = 1;            // on what sections may take
   std::string gpu;                // UUID; empty: the first that this process sees
   std::vector<std::string> only;  // sections; empty: all
   std::string kernel_tests;       // the program of the kernel suite; empty: beside this one
