@@ -138,8 +138,8 @@ def parameter_views(placed: Placed, source: Source) -> Iterator[Any]:
     if source is None:
         return
     if isinstance(source, Parts):
-        for part in source.parts:
-            yield _part_view(placed, part)
+        for box in source.parts:
+            yield _part_view(placed, box)
         return
     if not isinstance(source, Fused):
         yield _view(placed, source, placed.shape, placed.strides, 0, placed.name)
