@@ -12,6 +12,7 @@ from dws.engine import Engine
 from dws.errors import InvalidArgumentError, StateError
 from dws.mapping import Mapped
 from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
 from dws.plugins.layers import Hooks, post_commit_hook, resolve
 from dws.plugins.mapping import rank_mapping
 from dws.plugins.step_gate import Minimum, StepGate
@@ -32,6 +33,8 @@ class AttachOptions:
       own: parameters that are the engine's own: left alone.
       given: "package.module:function", called with the model: the mapping= of some parameters.
       excluded: canonical tensors the engine does not hold.
+      checkpoint: folder of the checkpoint the engine was started with: live parameters are compared
+        with it before anything is written. Reads all of it once.
       hooks: class of the model -> "package.module:function" (dws.plugins.layers).
       step_timeout: seconds a forward pass waits for the lease before it fails.
       timeout: seconds for the attach itself.
@@ -41,6 +44,7 @@ class AttachOptions:
     own: Sequence[str] = ()
     given: Optional[str] = None
     excluded: Sequence[str] = ()
+    checkpoint: Optional[str] = None
     hooks: Optional[Hooks] = None
     step_timeout: float = STEP_TIMEOUT_SECONDS
     timeout: float = ATTACH_TIMEOUT_SECONDS
@@ -90,9 +94,12 @@ class AttachedRank:
         if options.given is not None:
             extra: Mapped = resolve(options.given)(model)
             given.update(extra)
-        shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
+        tensors = named_tensors(model)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         mapping = rank_mapping(shapes, shape, rank, given)
         post_commit = post_commit_hook(model, options.hooks)
+        if options.checkpoint is not None:
+            require_as_loaded(tensors, mapping, CheckpointFiles(options.checkpoint))
         self.rank = rank
         self.engine = Engine(socket, rank.tp_rank % on_host, on_host)
         try:

@@ -96,7 +96,7 @@ def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitH
                 "'package.module:function'} that brings all of it up to date after a commit"
             )
         return None
-    rebuild: Callable[[Any], None] = resolve(hook) if isinstance(hook, str) else hook
+    rebuild = hook if callable(hook) else resolve(hook)
 
     def after_commit(version: int) -> None:
         rebuild(model)
