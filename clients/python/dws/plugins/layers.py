@@ -9,7 +9,7 @@ unless a hook of the model's class rebuilds them after each commit.
 from __future__ import annotations
 
 import importlib
-from typing import Any, Callable, Iterator, Mapping, Optional, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Union, cast
 
 from dws.dtypes import loaded_torch
 from dws.errors import InvalidArgumentError, LayoutError
@@ -96,7 +96,7 @@ def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitH
                 "'package.module:function'} that brings all of it up to date after a commit"
             )
         return None
-    rebuild = hook if callable(hook) else resolve(hook)
+    rebuild = cast(Callable[[Any], None], resolve(hook) if isinstance(hook, str) else hook)
 
     def after_commit(version: int) -> None:
         rebuild(model)
