@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unittest
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,31 @@ class PluginTest(IntegrationCase):
     def assert_live_is(self, differs: list[str]) -> None:
         """Noise of padding is the same in both models: made from the same seed."""
         self.assertEqual(differs, [])
+
+    def test_versions_that_keep_coming_never_hold_one_rank_against_the_other(self) -> None:
+        """Each rank hears of a pause on its own: without an agreement one of them soon waits in the
+        middle of a pass for the other, which waits for the commit."""
+        self.start()
+        trainer, views = self.start_trainer(checkpoint(CONFIG, seed=6, dtype=DTYPE))
+        self.start_engine()
+        self.rpc("dws_attach", socket=self.cluster.receivers[0].socket, step_timeout=30)
+        trainer.publish(1)
+        self.rpc("dws_wait_ready", timeout=WAIT_SECONDS)
+
+        def publish_all() -> None:
+            for version in range(2, 41):
+                for view in views.values():
+                    view.view(-1)[version::97] *= 1.5
+                trainer.publish(version)
+                trainer.wait(version, timeout=WAIT_SECONDS)
+
+        with futures.ThreadPoolExecutor(1) as threads:
+            publishing = threads.submit(publish_all)
+            while not publishing.done():
+                (first, logits), (second, others) = self.rpc("stepped")
+                self.assertEqual(first, second)
+                self.assertTrue(np.array_equal(logits, others))
+            publishing.result()
 
     def test_a_rank_that_cannot_attach_takes_the_others_with_it(self) -> None:
         self.start()

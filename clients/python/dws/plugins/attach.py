@@ -126,7 +126,7 @@ class AttachedRank:
             "passes": self.gate.passes,
             "connected": stats.connected,
             "last_error": stats.last_error,
-            "pauses": stats.lease.grants,
+            "grants": stats.lease.grants,
             "paused_seconds": stats.lease.paused_seconds,
             "longest_pause_seconds": stats.lease.longest_pause_seconds,
         }
