@@ -39,6 +39,11 @@ def config(model: Config = SMALL, **parallel: Any) -> types.SimpleNamespace:
     )
 
 
+def renamed(model: Any) -> Any:
+    """For given=."""
+    return {"model.norm.weight": "transformer.final_norm"}
+
+
 class VllmTest(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
@@ -78,6 +83,22 @@ class VllmTest(unittest.TestCase):
         batch, seen = worker.execute_model("batch")
         self.assertEqual((batch, seen.tolist()), ("batch", [2.0] * 24))
         self.assertEqual(worker.execute_method("dws_status")["passes"], 1)
+
+    def test_options_say_what_the_mapping_does_not_know(self) -> None:
+        self.attached(
+            own=["model.layers.0.input_layernorm.weight"],
+            given=f"{__name__}:renamed",
+            excluded=["lm_head.extra"],
+        )
+        names = {view.tensor for view in self.receiver.attached.views}
+        self.assertNotIn("model.layers.0.input_layernorm.weight", names)
+        self.assertNotIn("model.norm.weight", names)
+        self.assertIn("transformer.final_norm", names)
+        self.assertEqual(list(self.receiver.attached.excluded), ["lm_head.extra"])
+        with tempfile.TemporaryDirectory() as empty:
+            with self.assertRaisesRegex(dws.InvalidArgumentError, "no \\*.safetensors"):
+                socket = self.receiver.socket
+                self.worker().execute_method("dws_attach", socket=socket, checkpoint=empty)
 
     def test_a_commit_waits_for_the_pass_that_runs(self) -> None:
         worker, down, up = self.attached()
