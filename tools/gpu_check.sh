@@ -42,7 +42,7 @@ built="$(tools/bazel.sh info --noshow_progress "${flags[@]}" bazel-bin 2>/dev/nu
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 pack="$work/gpu_check"
-mkdir -p "$pack/bin" "$pack/python/dws/_proto" "$pack/python/tests/integration" \
+mkdir -p "$pack/bin" "$pack/python/dws/_proto" "$pack/python/dws/plugins" "$pack/python/tests/integration" \
   "$pack/python/tools/gpu_check"
 for program in tools/gpu_check/gpu_check tests/gpu/gpu_tests sender_daemon/dws-sender \
   receiver_daemon/dws-receiver; do
@@ -50,6 +50,7 @@ for program in tools/gpu_check/gpu_check tests/gpu/gpu_tests sender_daemon/dws-s
   chmod 755 "$pack/bin/${program##*/}"
 done
 install -m 644 clients/python/dws/*.py clients/python/dws/py.typed "$pack/python/dws"
+install -m 644 clients/python/dws/plugins/*.py "$pack/python/dws/plugins"
 install -m 644 "$built"/clients/python/dws/_proto/*.py "$pack/python/dws/_proto"
 install -m 644 tests/integration/cluster.py "$pack/python/tests/integration"
 install -m 755 tools/gpu_check/run.sh "$pack"

@@ -59,8 +59,9 @@ build() {
       -o "$folder/${program##*/}" "$binaries/$program"
     chmod 755 "$folder/${program##*/}"
   done
-  mkdir -p "$work/python/dws/_proto"
+  mkdir -p "$work/python/dws/_proto" "$work/python/dws/plugins"
   install -m 644 clients/python/dws/*.py clients/python/dws/py.typed "$work/python/dws"
+  install -m 644 clients/python/dws/plugins/*.py "$work/python/dws/plugins"
   install -m 644 "$binaries"/clients/python/dws/_proto/*.py "$work/python/dws/_proto"
 }
 

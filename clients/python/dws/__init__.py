@@ -24,7 +24,7 @@ from dws.errors import (
 )
 from dws.layout import Cut, TensorSpec, even_cuts
 from dws.lease import Grant, LeaseStats
-from dws.mapping import Fused, Slice
+from dws.mapping import Fused, Part, Parts, Slice
 from dws.results import PublishStats, WaitResult
 from dws.ring import VersionWriter
 from dws.stream import Stream
@@ -48,6 +48,8 @@ __all__ = [
     "InvalidArgumentError",
     "LayoutError",
     "LeaseStats",
+    "Part",
+    "Parts",
     "PublishStats",
     "RegistrationLostError",
     "Slice",

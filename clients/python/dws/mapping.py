@@ -4,6 +4,7 @@
         "layers.0.qkv.weight": dws.Fused(["layers.0.q.weight", "layers.0.k.weight",
         "layers.0.v.weight"]),
         "layers.0.down.weight": dws.Slice("layers.0.down.weight", dim=1, begin=0, end=512),
+        "embed.weight": dws.Parts([dws.Part("embed.weight", [(0, 1000)])]),  # the rest is padding
         "rotary_table": None,                     # the engine's own
     }
 
@@ -72,7 +73,29 @@ class Fused:
         return extents
 
 
-Source = Union[str, Slice, Fused, None]
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A box of a parameter, and what lies in it.
+
+    Attributes:
+      source: a canonical name, or a Slice.
+      box: for each dimension of the parameter from the first on [begin, end), or an index, which
+        drops the dimension; those it leaves out are whole.
+    """
+
+    source: Union[str, Slice]
+    box: Sequence[Union[int, tuple[int, int]]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Boxes of a parameter, none of which may overlap. What lies in none (padding) is the engine's
+    own and keeps its value."""
+
+    parts: Sequence[Part]
+
+
+Source = Union[str, Slice, Fused, Parts, None]
 Mapped = Mapping[str, Source]
 
 
@@ -114,8 +137,12 @@ def parameter_views(placed: Placed, source: Source) -> Iterator[Any]:
     """
     if source is None:
         return
+    if isinstance(source, Parts):
+        for box in source.parts:
+            yield _part_view(placed, box)
+        return
     if not isinstance(source, Fused):
-        yield _view(placed, source, placed.shape, 0, placed.name)
+        yield _view(placed, source, placed.shape, placed.strides, 0, placed.name)
         return
     if not 0 <= source.dim < len(placed.shape):
         raise LayoutError(
@@ -128,14 +155,38 @@ def parameter_views(placed: Placed, source: Source) -> Iterator[Any]:
     for part, extent in zip(source.parts, extents):
         shape = (*placed.shape[: source.dim], extent, *placed.shape[source.dim + 1 :])
         label = f"{placed.name}[dim {source.dim}, {begin}:{begin + extent}]"
-        yield _view(placed, part, shape, begin * stride, label)
+        yield _view(placed, part, shape, placed.strides, begin * stride, label)
         begin += extent
+
+
+def _part_view(placed: Placed, part: Part) -> Any:
+    label = f"{placed.name}{list(part.box)}"
+    if len(part.box) > len(placed.shape):
+        raise LayoutError(
+            f"parameter '{label}': the box has {len(part.box)} dimensions, the parameter "
+            f"{list(placed.shape)}"
+        )
+    shape, strides, first = [], [], 0
+    for dim, (extent, stride) in enumerate(zip(placed.shape, placed.strides)):
+        bounds = part.box[dim] if dim < len(part.box) else (0, extent)
+        begin, end = bounds if isinstance(bounds, tuple) else (bounds, bounds + 1)
+        if not 0 <= begin < end <= extent:
+            raise LayoutError(
+                f"parameter '{label}': [{begin}, {end}) of dimension {dim}, which has {extent} "
+                "elements"
+            )
+        first += begin * stride
+        if isinstance(bounds, tuple):
+            shape.append(end - begin)
+            strides.append(stride)
+    return _view(placed, part.source, tuple(shape), tuple(strides), first, label)
 
 
 def _view(
     placed: Placed,
     source: Union[str, Slice],
     shape: tuple[int, ...],
+    strides: tuple[int, ...],
     first_element: int,
     label: str,
 ) -> Any:
@@ -145,7 +196,7 @@ def _view(
         dtype=placed.dtype.value,
         whole=not isinstance(source, Slice),
         shape=shape,
-        strides=placed.strides,
+        strides=strides,
         region=placed.place.region,
         offset_bytes=placed.place.offset_bytes + first_element * placed.dtype.itemsize,
     )

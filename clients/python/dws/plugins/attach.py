@@ -1,0 +1,182 @@
+"""One rank of an engine, attached: its parameters mapped, its forward passes held by the lease.
+
+For dws.vllm and dws.sglang, which find model and ranks in their engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Optional, Sequence
+
+from dws.engine import Engine
+from dws.errors import InvalidArgumentError, StateError
+from dws.mapping import Mapped
+from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
+from dws.plugins.layers import Hooks, post_commit_hook, resolve
+from dws.plugins.mapping import rank_mapping
+from dws.plugins.step_gate import Minimum, StepGate
+from dws.receiver_link import ATTACH_TIMEOUT_SECONDS
+from dws.torch_module import named_tensors
+
+# How long a forward pass waits for the lease. Below what engines allow a pass (vLLM: 300 s).
+STEP_TIMEOUT_SECONDS = 240.0
+
+
+@dataclasses.dataclass(frozen=True)
+class AttachOptions:
+    """What a user may say; all of it fits into JSON.
+
+    Attributes:
+      ranks_on_host: of the engine, all by default; those of an engine over several hosts attach to
+        their host's receiver with the numbers they have there.
+      own: parameters that are the engine's own: left alone.
+      given: "package.module:function", called with the model: the mapping= of some parameters.
+      excluded: canonical tensors the engine does not hold.
+      checkpoint: folder of the checkpoint the engine was started with: live parameters are compared
+        with it before anything is written. Reads all of it once.
+      hooks: class of the model -> "package.module:function" (dws.plugins.layers).
+      step_timeout: seconds a forward pass waits for the lease before it fails.
+      timeout: seconds for the attach itself.
+    """
+
+    ranks_on_host: Optional[int] = None
+    own: Sequence[str] = ()
+    given: Optional[str] = None
+    excluded: Sequence[str] = ()
+    checkpoint: Optional[str] = None
+    hooks: Optional[Hooks] = None
+    step_timeout: float = STEP_TIMEOUT_SECONDS
+    timeout: float = ATTACH_TIMEOUT_SECONDS
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> "AttachOptions":
+        """Raises:
+        InvalidArgumentError: an option that there is not, by name.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise InvalidArgumentError(
+                f"unknown options {unknown}, expected some of {sorted(known)}"
+            )
+        return cls(**options)
+
+
+class AttachedRank:
+    """Lifecycle: made attached; close. Threads: as the engine's `running`, for `gate`; else one.
+
+    Attributes:
+      gate: forward passes belong into its steps.
+      engine: the dws.Engine.
+    """
+
+    def __init__(
+        self,
+        socket: str,
+        model: Any,
+        shape: ModelShape,
+        rank: Parallel,
+        minimum: Optional[Minimum],
+        options: AttachOptions,
+    ) -> None:
+        """Args:
+          model: a torch module, as the engine runs it.
+          minimum: None for an engine of one rank.
+
+        Raises:
+          As Engine.attach and rank_mapping; the model is left alone then.
+        """
+        if minimum is None and rank.tp_size > 1:
+            raise StateError(f"{rank.tp_size} ranks need a way to agree on their forward passes")
+        on_host = options.ranks_on_host or rank.tp_size
+        given: dict[str, Any] = {name: None for name in options.own}
+        if options.given is not None:
+            extra: Mapped = resolve(options.given)(model)
+            given.update(extra)
+        tensors = named_tensors(model)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        mapping = rank_mapping(shapes, shape, rank, given)
+        post_commit = post_commit_hook(model, options.hooks)
+        if options.checkpoint is not None:
+            require_as_loaded(tensors, mapping, CheckpointFiles(options.checkpoint))
+        self.rank = rank
+        self.engine = Engine(socket, rank.tp_rank % on_host, on_host)
+        try:
+            self.engine.attach(
+                model,
+                mapping=mapping,
+                excluded=options.excluded,
+                post_commit=post_commit,
+                timeout=options.timeout,
+            )
+        except BaseException:
+            self.engine.close()
+            raise
+        self.gate = StepGate(self.engine, minimum, options.step_timeout)
+
+    def status(self) -> dict[str, Any]:
+        """What this rank has and does, for JSON: `version` is None while it is paused."""
+        grant, stats = self.engine.grant, self.engine.stats()
+        return {
+            "rank": self.rank.tp_rank,
+            "version": None if grant is None else grant.version,
+            "stream": None if grant is None else str(grant.stream),
+            "state_token": None if grant is None else grant.state_token,
+            "passes": self.gate.passes,
+            "connected": stats.connected,
+            "last_error": stats.last_error,
+            "grants": stats.lease.grants,
+            "paused_seconds": stats.lease.paused_seconds,
+            "longest_pause_seconds": stats.lease.longest_pause_seconds,
+        }
+
+    def close(self) -> None:
+        """Detaches: forward passes in the gate fail from now on. Idempotent."""
+        self.engine.close()
+
+
+def attach_together(make: Callable[[], AttachedRank], minimum: Optional[Minimum]) -> AttachedRank:
+    """make(), on all ranks or on none: those that are attached would wait for the others for ever.
+
+    Raises:
+      StateError: another rank has failed; it says why.
+      As `make`.
+    """
+    try:
+        attached = make()
+    except BaseException:
+        if minimum is not None:
+            minimum([0])
+        raise
+    if minimum is not None and not minimum([1])[0]:
+        attached.close()
+        raise StateError("another rank of the engine could not be attached: see its error")
+    return attached
+
+
+def missing(owner: Any, name: str, attributes: Sequence[str]) -> list[str]:
+    """Which of `attributes` (dotted) `owner`, called `name`, does not have."""
+    found = []
+    for attribute in attributes:
+        value = owner
+        for part in attribute.split("."):
+            value = getattr(value, part, None)
+            if value is None:
+                found.append(f"{name}.{attribute}")
+                break
+    return found
+
+
+def gated_once(owner: Any, name: str, gate: Callable[[Any], Any]) -> None:
+    """Puts gate(owner.name) in its place, for good.
+
+    Raises:
+      StateError: somebody has done that before.
+    """
+    call = getattr(owner, name)
+    if getattr(call, "dws_gated", False):
+        raise StateError(f"{type(owner).__name__}.{name} is gated: attached before")
+    gated = gate(call)
+    gated.dws_gated = True
+    setattr(owner, name, gated)

@@ -1,0 +1,136 @@
+"""Whether live parameters hold what their mapping says, by the checkpoint the engine was started with.
+
+The only proof that an engine has not moved weights about after loading: compared once, before the first
+version is written. Reads safetensors files; bytes only, no element type is interpreted.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import struct
+from typing import Any, Iterator, Mapping, NamedTuple, Union
+
+import numpy as np
+
+from dws.arrays import raw_bits
+from dws.dtypes import DType
+from dws.errors import InvalidArgumentError, LayoutError
+from dws.mapping import Fused, Mapped, Parts, Slice
+
+# The files are the user's own; this tells a wrong file from a right one.
+_HEADER_BYTES_MAX = 100_000_000
+
+
+class _Entry(NamedTuple):
+    path: str
+    offset_bytes: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+class CheckpointFiles:
+    """The *.safetensors files of a folder. Tensors are mapped when they are asked for."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises:
+        InvalidArgumentError: no such files, or a header that is none, naming the file.
+        """
+        self.folder = folder
+        self._entries: dict[str, _Entry] = {}
+        paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*.safetensors")))
+        if not paths:
+            raise InvalidArgumentError(f"checkpoint '{folder}' has no *.safetensors files")
+        for path in paths:
+            try:
+                self._entries.update(_entries_of(path))
+            except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+                raise InvalidArgumentError(f"'{path}' is no safetensors file: {error}") from error
+
+    def bits(self, name: str) -> np.ndarray[Any, Any]:
+        """The tensor's elements as unsigned integers.
+
+        Raises:
+          LayoutError: the checkpoint does not have it.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            raise LayoutError(f"checkpoint '{self.folder}' has no tensor '{name}'")
+        if 0 in entry.shape:
+            return np.zeros(entry.shape, entry.dtype.raw)
+        mapped: np.ndarray[Any, Any] = np.memmap(
+            entry.path, entry.dtype.raw, "r", entry.offset_bytes, entry.shape or (1,)
+        )
+        return mapped.reshape(entry.shape)
+
+
+def _entries_of(path: str) -> Iterator[tuple[str, _Entry]]:
+    with open(path, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        if size > _HEADER_BYTES_MAX:
+            raise ValueError(f"its header would have {size} bytes")
+        header = json.loads(file.read(size))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            shape = tuple(int(extent) for extent in entry["shape"])
+            begin = 8 + size + int(entry["data_offsets"][0])
+            yield name, _Entry(path, begin, shape, DType[entry["dtype"]])
+
+
+def require_as_loaded(
+    tensors: Mapping[str, Any], mapping: Mapped, checkpoint: CheckpointFiles
+) -> None:
+    """Compares every mapped element with the checkpoint's.
+
+    Args:
+      tensors: live parameters, torch or numpy.
+
+    Raises:
+      LayoutError: some differ, by name: the engine keeps them in another form than the mapping
+        says, or has not loaded this checkpoint; or the checkpoint lacks a tensor.
+    """
+    differ = []
+    for name, tensor in tensors.items():
+        source = mapping.get(name, name)
+        if source is None:
+            continue
+        on_host = tensor.detach().cpu().contiguous() if hasattr(tensor, "detach") else tensor
+        live = raw_bits(name, on_host, DType.of(tensor.dtype))
+        for part, picked in _boxes(name, source, live.shape):
+            wanted = _range_of(part, checkpoint)
+            if not np.array_equal(live[picked], wanted):
+                differ.append(f"'{name}' ({part.tensor if isinstance(part, Slice) else part})")
+                break
+    if differ:
+        raise LayoutError(
+            f"{len(differ)} parameters are not as checkpoint '{checkpoint.folder}' and the mapping "
+            f"make them: {', '.join(differ[:5])}{' ...' if len(differ) > 5 else ''}. Either the "
+            "engine has loaded another one, or it keeps weights in a form that cannot be written "
+            "in place"
+        )
+
+
+def _boxes(
+    name: str, source: Any, shape: tuple[int, ...]
+) -> Iterator[tuple[Union[str, Slice], tuple[Any, ...]]]:
+    """The parts of a parameter, each with its index in it."""
+    if isinstance(source, Parts):
+        for box in source.parts:
+            yield box.source, tuple(slice(*b) if isinstance(b, tuple) else b for b in box.box)
+    elif isinstance(source, Fused):
+        begin = 0
+        extents = source.extents(name, shape[source.dim])
+        for part, extent in zip(source.parts, extents):
+            yield part, (slice(None),) * source.dim + (slice(begin, begin + extent),)
+            begin += extent
+    else:
+        yield source, ()
+
+
+def _range_of(part: Union[str, Slice], checkpoint: CheckpointFiles) -> np.ndarray[Any, Any]:
+    if isinstance(part, str):
+        return checkpoint.bits(part)
+    whole = checkpoint.bits(part.tensor)
+    picked: np.ndarray[Any, Any] = whole[(slice(None),) * part.dim + (slice(part.begin, part.end),)]
+    return picked

@@ -1,0 +1,131 @@
+"""What must be known of a model's layers before its parameters are written in place.
+
+An engine may keep weights in another form than the checkpoint's (quantised, halves swapped, shuffled for a
+kernel), and tensors derived from them beside (MLA's absorbed projections). Bytes of the checkpoint written
+into the first would be wrong, the second would stay those of the version before. Both are refused by name,
+unless a hook of the model's class rebuilds them after each commit.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Callable, Iterator, Mapping, Optional, Union, cast
+
+from dws.dtypes import loaded_torch
+from dws.errors import InvalidArgumentError, LayoutError
+from dws.lease_stream import PostCommitHook
+
+# Of vLLM and SGLang: those that keep weights as the checkpoint has them.
+_PLAIN_METHODS = frozenset(
+    {
+        "UnquantizedLinearMethod",
+        "UnquantizedEmbeddingMethod",
+        "UnquantizedFusedMoEMethod",
+    }
+)
+# Methods of the attention, about the KV cache: no weights.
+_NO_WEIGHTS = frozenset({"BaseKVCacheMethod"})
+# Set on a method that swaps or shuffles an expert stack after loading, or loads it that way.
+_REORDERING = (
+    "flashinfer_cutlass_moe_enabled",
+    "rocm_aiter_moe_enabled",
+    "load_up_proj_weight_first",
+    "use_flashinfer_trtllm_moe",
+    "use_flashinfer_cutlass",
+    "use_triton_kernels",
+)
+_PLAIN_BACKENDS = frozenset({"NONE", "TRITON", "BATCHED_TRITON"})
+# Tensors that engines derive from weights when these have been loaded.
+_DERIVED = ("w_kc", "w_vc", "w_scale", "W_UK", "W_UV", "W_UK_T", "W_QR")
+
+Hook = Union[str, Callable[[Any], None]]
+# By the name of the model's class: a function of the model that rebuilds what is derived, or where it
+# is, "package.module:function".
+Hooks = Mapping[str, Hook]
+
+
+def what_needs_a_hook(model: Any) -> list[str]:
+    """In words, one for each layer that is not plain.
+
+    Args:
+      model: a torch module as an engine has it.
+    """
+    return [
+        f"'{name}' {reason}" for name, layer in model.named_modules() for reason in _reasons(layer)
+    ]
+
+
+def _reasons(layer: Any) -> Iterator[str]:
+    for attribute in _DERIVED:
+        # vLLM's attention keeps them in its implementation, SGLang's in the layer.
+        for owner in (layer, getattr(layer, "impl", None)):
+            if getattr(owner, attribute, None) is not None:
+                yield f"keeps {attribute}, derived from weights"
+    method = getattr(layer, "quant_method", None)
+    method = getattr(method, "old_quant_method", method)  # vLLM's modular kernels wrap it
+    kind = type(method).__name__
+    if method is None or kind in _NO_WEIGHTS:
+        return
+    if kind not in _PLAIN_METHODS:
+        yield f"has weights as {kind} keeps them"
+        return
+    for flag in _REORDERING:
+        if getattr(method, flag, None):
+            yield f"reorders its weights ({kind}.{flag})"
+    backend = getattr(method, "unquantized_backend", None)
+    if backend is not None and getattr(backend, "name", str(backend)) not in _PLAIN_BACKENDS:
+        yield f"may reorder its weights for {getattr(backend, 'name', backend)}"
+
+
+def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitHook]:
+    """What attach() takes as post_commit=, None for a model that needs none and has none.
+
+    Raises:
+      LayoutError: the model needs a hook and its class has none in `hooks`.
+      InvalidArgumentError: there is no function where a hook is said to be.
+    """
+    kind = type(model).__name__
+    hook = (hooks or {}).get(kind)
+    if hook is None:
+        needs = what_needs_a_hook(model)
+        if needs:
+            raise LayoutError(
+                f"model {kind}: {'; '.join(needs[:3])}{' ...' if len(needs) > 3 else ''} "
+                f"({len(needs)} in all). Written in place it would compute with other weights than "
+                f"the trainer's: choose a plain backend, or pass hooks={{'{kind}': "
+                "'package.module:function'} that brings all of it up to date after a commit"
+            )
+        return None
+    rebuild = cast(Callable[[Any], None], resolve(hook) if isinstance(hook, str) else hook)
+
+    def after_commit(version: int) -> None:
+        rebuild(model)
+        synchronize()
+
+    return after_commit
+
+
+def resolve(path: str) -> Callable[..., Any]:
+    """The function that "package.module:function" names.
+
+    Raises:
+      InvalidArgumentError: there is none.
+    """
+    module, _, name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"'{path}': expected 'package.module:function' that can be imported here: {error}"
+        ) from error
+    if not callable(function):
+        raise InvalidArgumentError(f"'{path}' is a {type(function).__name__}, expected a function")
+    found: Callable[..., Any] = function
+    return found
+
+
+def synchronize() -> None:
+    """Returns when the present CUDA device, if the process uses one, has done what was asked."""
+    torch: Any = loaded_torch()
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

@@ -1,0 +1,106 @@
+"""dws.plugins.checkpoint: an engine that keeps weights otherwise than the mapping says is found out."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+import unittest
+from typing import Any
+
+import torch
+
+import dws
+from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
+from dws.plugins.mapping import rank_mapping
+from dws.torch_module import named_tensors
+from tests.clients.python.engine_models import Checkpoint, Config, RankModel, checkpoint
+
+LLAMA = Config()
+MOE = Config(num_experts=6, tie_word_embeddings=True)
+
+
+def save(path: str, tensors: Checkpoint) -> None:
+    """As the safetensors format has it."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, tensor in tensors.items():
+        raw = tensor.view(torch.int16).numpy().tobytes()
+        offsets = [len(data), len(data) + len(raw)]
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": offsets}
+        data += raw
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+class CheckpointTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def saved(self, config: Config, seed: int = 1) -> Checkpoint:
+        weights = checkpoint(config, seed)
+        names = sorted(weights)
+        half = len(names) // 2
+        for index, part in enumerate((names[:half], names[half:])):
+            path = os.path.join(self.folder, f"model-{index + 1:05d}-of-00002.safetensors")
+            save(path, {name: weights[name] for name in part})
+        return weights
+
+    def check(self, model: RankModel, rank: Parallel) -> None:
+        tensors = named_tensors(model)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        mapping = rank_mapping(shapes, ModelShape.from_config(model.config), rank)
+        require_as_loaded(tensors, mapping, CheckpointFiles(self.folder))
+
+    def test_what_the_engine_has_loaded_passes_on_every_rank(self) -> None:
+        for config, tp, ep in ((LLAMA, 1, 1), (LLAMA, 4, 1), (MOE, 2, 1), (MOE, 4, 2)):
+            weights = self.saved(config)
+            for rank in range(tp):
+                model = RankModel(config, rank, tp, ep)
+                model.load_weights(weights)
+                self.check(model, Parallel(rank, tp, ep))
+
+    def test_halves_that_a_kernel_wants_swapped_are_found_out(self) -> None:
+        model = RankModel(MOE, 0, 2)
+        model.load_weights(self.saved(MOE))
+        stack = model.tensor("model.layers.1.mlp.experts.w13_weight").data
+        gate, up = stack.chunk(2, dim=1)
+        stack.copy_(torch.cat([up, gate], dim=1))
+        with self.assertRaisesRegex(
+            dws.LayoutError, r"1 parameters.*'model.layers.1.mlp.experts.w13_weight' \(model"
+        ):
+            self.check(model, Parallel(0, 2))
+
+    def test_another_checkpoint_and_a_wrong_rank_are_found_out(self) -> None:
+        model = RankModel(LLAMA, 1, 2)
+        model.load_weights(checkpoint(LLAMA, seed=1))
+        self.saved(LLAMA, seed=2)
+        with self.assertRaisesRegex(dws.LayoutError, r"19 parameters .* \.\.\."):
+            self.check(model, Parallel(1, 2))
+        model.load_weights(self.saved(LLAMA, seed=1))
+        with self.assertRaisesRegex(dws.LayoutError, "parameters are not as"):
+            self.check(model, Parallel(0, 2))
+
+    def test_files_that_are_none_and_missing_tensors_are_named(self) -> None:
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "has no \\*.safetensors"):
+            CheckpointFiles(self.folder)
+        path = os.path.join(self.folder, "model.safetensors")
+        save(path, {"other": torch.zeros(2, 0, dtype=torch.bfloat16)})
+        files = CheckpointFiles(self.folder)
+        self.assertEqual(files.bits("other").shape, (2, 0))
+        with self.assertRaisesRegex(dws.LayoutError, "no tensor 'model.norm.weight'"):
+            files.bits("model.norm.weight")
+        for content in (b"", b"\xff" * 64, struct.pack("<Q", 9) + b"{]"):
+            with open(path, "wb") as file:
+                file.write(content)
+            with self.assertRaisesRegex(dws.InvalidArgumentError, "model.safetensors' is no"):
+                CheckpointFiles(self.folder)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,104 @@
+"""dws.plugins.layers: what cannot be written in place is refused by name, or has a hook."""
+
+from __future__ import annotations
+
+import enum
+import unittest
+from typing import Any
+
+import torch
+
+import dws
+from dws.plugins.layers import post_commit_hook, resolve, what_needs_a_hook
+
+REBUILT: list[Any] = []
+
+
+def rebuild(model: Any) -> None:
+    REBUILT.append(model)
+
+
+class Backend(enum.Enum):
+    TRITON = "TRITON"
+    FLASHINFER_CUTLASS = "FlashInfer CUTLASS"
+
+
+class UnquantizedLinearMethod:
+    pass
+
+
+class UnquantizedFusedMoEMethod:
+    pass
+
+
+class Fp8LinearMethod:
+    pass
+
+
+class FusedMoEModularMethod:
+    def __init__(self, old: Any) -> None:
+        self.old_quant_method = old
+
+
+class Model(torch.nn.Module):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        for name, value in attributes.items():
+            setattr(self.layer, name, value)
+
+
+def moe(**flags: Any) -> UnquantizedFusedMoEMethod:
+    method = UnquantizedFusedMoEMethod()
+    for name, value in flags.items():
+        setattr(method, name, value)
+    return method
+
+
+class LayersTest(unittest.TestCase):
+    def test_plain_layers_need_nothing(self) -> None:
+        for method in (
+            None,
+            UnquantizedLinearMethod(),
+            moe(unquantized_backend=Backend.TRITON, load_up_proj_weight_first=False),
+            FusedMoEModularMethod(moe()),
+        ):
+            model = Model(quant_method=method, w_kc=None)
+            self.assertEqual(what_needs_a_hook(model), [])
+            self.assertIsNone(post_commit_hook(model, None))
+
+    def test_what_is_kept_in_another_form_is_refused_by_name(self) -> None:
+        inner = type("Impl", (), {"W_UK_T": torch.zeros(1)})()
+        for attributes, message in (
+            ({"quant_method": Fp8LinearMethod()}, "'layer' has weights as Fp8LinearMethod"),
+            ({"quant_method": moe(flashinfer_cutlass_moe_enabled=True)}, "cutlass_moe_enabled"),
+            ({"quant_method": moe(load_up_proj_weight_first=True)}, "reorders.*up_proj"),
+            (
+                {"quant_method": FusedMoEModularMethod(moe(rocm_aiter_moe_enabled=True))},
+                "rocm_aiter",
+            ),
+            ({"quant_method": moe(unquantized_backend=Backend.FLASHINFER_CUTLASS)}, "FLASHINFER"),
+            ({"w_kc": torch.zeros(1)}, "'layer' keeps w_kc"),
+            ({"impl": inner}, "'layer' keeps W_UK_T"),
+        ):
+            with self.assertRaisesRegex(dws.LayoutError, f"model Model: .*{message}.*hooks="):
+                post_commit_hook(Model(**attributes), {"OtherModel": rebuild})
+
+    def test_a_hook_of_the_models_class_is_called_with_it_after_each_commit(self) -> None:
+        model = Model(w_kc=torch.zeros(1))
+        for hook in (rebuild, f"{__name__}:rebuild"):
+            REBUILT.clear()
+            after_commit = post_commit_hook(model, {"Model": hook})
+            assert after_commit is not None
+            after_commit(3)
+            after_commit(4)
+            self.assertEqual(REBUILT, [model, model])
+
+    def test_a_hook_that_is_not_there_is_an_error_at_attach(self) -> None:
+        for path in ("no_such_module:f", f"{__name__}:nothing", "plainly_wrong", "os:name"):
+            with self.assertRaisesRegex(dws.InvalidArgumentError, path):
+                post_commit_hook(Model(), {"Model": path})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,147 @@
+"""dws.plugins.step_gate: ranks that wait for each other, each with a lease of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import unittest
+from concurrent import futures
+from typing import Any, Iterator, Optional, Sequence
+
+import dws
+from dws.lease import ExecutionLease
+from dws.plugins.step_gate import Minimum, StepGate
+
+WAIT_SECONDS = 20.0
+
+
+def grant(version: int) -> dws.Grant:
+    return dws.Grant(version, dws.Stream(1, 2), f"{version:032x}")
+
+
+class LeaseOnly:
+    """An Engine's `running`, and its lease in the test's hands."""
+
+    def __init__(self) -> None:
+        self.lease = ExecutionLease()
+
+    @contextlib.contextmanager
+    def running(self, timeout: Optional[float] = None) -> Iterator[dws.Grant]:
+        held = self.lease.enter(timeout)
+        try:
+            yield held
+        finally:
+            self.lease.leave()
+
+
+class Ranks:
+    """Minimum over threads, as a process group has it over processes."""
+
+    def __init__(self, count: int) -> None:
+        self._barrier = threading.Barrier(count, timeout=WAIT_SECONDS)
+        self._values: dict[int, Sequence[int]] = {}
+        self.rounds = 0
+
+    def of(self, rank: int) -> Minimum:
+        def minimum(values: Sequence[int]) -> Sequence[int]:
+            self._values[rank] = values
+            self._barrier.wait()
+            lowest = [min(column) for column in zip(*self._values.values())]
+            if self._barrier.wait() == 0:
+                self.rounds += 1
+            return lowest
+
+        return minimum
+
+
+class StepGateTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.ranks = Ranks(2)
+        self.engines = [LeaseOnly(), LeaseOnly()]
+        self.threads = futures.ThreadPoolExecutor(2)
+        self.addCleanup(self.threads.shutdown)
+
+    def gate(self, rank: int, timeout: float = WAIT_SECONDS) -> StepGate:
+        engine: Any = self.engines[rank]
+        return StepGate(engine, self.ranks.of(rank), timeout)
+
+    def run_both(self, step: Any, timeout: float = WAIT_SECONDS) -> list[Any]:
+        gates = [self.gate(rank, timeout) for rank in range(2)]
+        return [self.threads.submit(step, gate) for gate in gates]
+
+    def test_no_rank_runs_before_all_have_the_same_weights(self) -> None:
+        self.engines[0].lease.open(grant(1))
+        self.engines[1].lease.open(grant(2))
+
+        def version(gate: StepGate) -> int:
+            with gate.step() as held:
+                return held.version
+
+        running = self.run_both(version)
+        while self.ranks.rounds < 3:
+            time.sleep(0.001)
+        self.assertFalse(any(one.done() for one in running))
+        # The commit of version 2 on rank 0, while its pass waits: the lease must come free.
+        self.engines[0].lease.shut("commit")
+        self.assertTrue(self.engines[0].lease.wait_empty(WAIT_SECONDS))
+        self.engines[0].lease.open(grant(2))
+        self.assertEqual([one.result(WAIT_SECONDS) for one in running], [2, 2])
+
+    def test_a_rank_that_is_inside_leaves_when_another_is_held(self) -> None:
+        self.engines[0].lease.open(grant(1))
+        running = self.run_both(lambda gate: gate.wrap(lambda: "ran")())
+        while self.ranks.rounds < 3:
+            time.sleep(0.001)
+        self.engines[0].lease.shut("commit")
+        self.assertTrue(self.engines[0].lease.wait_empty(WAIT_SECONDS))
+        for engine in self.engines:
+            engine.lease.open(grant(2))
+        self.assertEqual([one.result(WAIT_SECONDS) for one in running], ["ran", "ran"])
+
+    def test_all_give_up_together_and_say_why(self) -> None:
+        self.engines[0].lease.open(grant(1))
+        self.engines[1].lease.shut("closed for the test")
+        first, second = self.run_both(lambda gate: gate.wrap(lambda: "ran")(), timeout=0.05)
+        with self.assertRaisesRegex(dws.EnginePaused, "another rank"):
+            first.result(WAIT_SECONDS)
+        with self.assertRaisesRegex(dws.EnginePaused, "closed for the test"):
+            second.result(WAIT_SECONDS)
+        self.assertTrue(self.engines[0].lease.wait_empty(0))
+
+    def test_passes_inside_of_a_pass_ask_nobody(self) -> None:
+        for engine in self.engines:
+            engine.lease.open(grant(1))
+
+        def nested(gate: StepGate) -> tuple[int, int]:
+            with gate.step() as outer, gate.step() as inner:
+                return outer.version, inner.version
+
+        results = [one.result(WAIT_SECONDS) for one in self.run_both(nested)]
+        self.assertEqual((results, self.ranks.rounds), ([(1, 1), (1, 1)], 1))
+
+    def test_a_pass_that_fails_leaves_the_lease(self) -> None:
+        for engine in self.engines:
+            engine.lease.open(grant(1))
+
+        def fails() -> None:
+            raise ValueError("the model")
+
+        for one in self.run_both(lambda gate: gate.wrap(fails)()):
+            with self.assertRaisesRegex(ValueError, "the model"):
+                one.result(WAIT_SECONDS)
+        self.assertTrue(all(engine.lease.wait_empty(0) for engine in self.engines))
+
+    def test_one_rank_alone_needs_no_agreement(self) -> None:
+        self.engines[0].lease.open(grant(3))
+        engine: Any = self.engines[0]
+        gate = StepGate(engine, None, 0.01)
+        self.assertEqual(gate.wrap(lambda x: x + 1)(4), 5)
+        engine.lease.shut("commit")
+        with self.assertRaisesRegex(dws.EnginePaused, "commit"):
+            gate.wrap(lambda: None)()
+        self.assertEqual(gate.passes, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,129 @@
+"""An engine of two tensor-parallel ranks, attached by dws.vllm in a stand-in for vLLM, with real daemons."""
+
+from __future__ import annotations
+
+import os
+import unittest
+from concurrent import futures
+from typing import Any
+
+import numpy as np
+import torch
+
+from dws.plugins.canonical import ModelShape, slice_grid
+from tests.clients.python.engine_models import Checkpoint, Config, checkpoint
+from tests.integration.integration_case import WAIT_SECONDS, IntegrationCase
+from tests.integration.plugin_worker import DTYPE, WorkerProcess
+
+CONFIG = Config(tie_word_embeddings=False, num_key_value_heads=2)
+RANKS = 2
+
+
+class PluginTest(IntegrationCase):
+    def start_engine(self) -> None:
+        store = os.path.join(self.cluster.folder, "ranks")
+        self.workers = [WorkerProcess(rank, RANKS, store, CONFIG) for rank in range(RANKS)]
+        for worker in self.workers:
+            self.addCleanup(worker.stop)
+
+    def rpc(self, method: str, **kwargs: Any) -> list[Any]:
+        """As vLLM's collective_rpc: on all ranks at once."""
+        for worker in self.workers:
+            worker.send(method, **kwargs)
+        return [worker.receive() for worker in self.workers]
+
+    def start_trainer(self, weights: Checkpoint) -> tuple[Any, dict[str, Any]]:
+        trainer = self.trainer()
+        shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        cuts = slice_grid(shapes, ModelShape.from_config(CONFIG), [(1, 1), (RANKS, 1), (4, 1)])
+        return trainer, trainer.register(weights, cuts=cuts)
+
+    def test_passes_of_two_ranks_run_with_one_version_and_its_exact_weights(self) -> None:
+        self.start()
+        weights = checkpoint(CONFIG, seed=5, dtype=DTYPE)
+        trainer, views = self.start_trainer(weights)
+        self.start_engine()
+        attached = self.rpc("dws_attach", socket=self.cluster.receivers[0].socket, timeout=60)
+        self.assertEqual([status["rank"] for status in attached], [0, 1])
+        random = torch.Generator().manual_seed(1)
+        published: dict[int, Checkpoint] = {}
+        seen: list[tuple[int, Any]] = []
+        for version in (1, 2, 3):
+            for view in views.values():
+                view[torch.rand(view.shape, generator=random) < 0.05] *= 1.5
+            published[version] = {name: view.clone() for name, view in views.items()}
+            trainer.publish(version)
+            newest = 0
+            # Passes go on while the version comes in: commits fall between them, on both ranks at once.
+            while newest < version:
+                (first, logits), (second, others) = self.rpc("stepped")
+                self.assertEqual(first, second)
+                self.assertTrue(np.array_equal(logits, others))
+                newest = first
+                seen.append((first, logits))
+            trainer.wait(version, timeout=WAIT_SECONDS)
+        self.assertEqual({version for version, _ in seen}, {1, 2, 3})
+        expected = {}
+        for version, checkpoint_then in published.items():
+            for reference in self.rpc("reference", weights=checkpoint_then):
+                expected[version] = reference["logits"]
+                if version == 3:
+                    self.assert_live_is(reference["differs"])
+        for version, logits in seen:
+            self.assertTrue(np.array_equal(logits, expected[version]), f"a pass at {version}")
+        self.assertFalse(np.array_equal(expected[2], expected[3]))
+        tokens = {status["state_token"] for status in self.rpc("dws_status")}
+        self.assertEqual(len(tokens), 1)
+
+    def assert_live_is(self, differs: list[str]) -> None:
+        """Noise of padding is the same in both models: made from the same seed."""
+        self.assertEqual(differs, [])
+
+    def test_versions_that_keep_coming_never_hold_one_rank_against_the_other(self) -> None:
+        """Each rank hears of a pause on its own: without an agreement one of them soon waits in the
+        middle of a pass for the other, which waits for the commit."""
+        self.start()
+        trainer, views = self.start_trainer(checkpoint(CONFIG, seed=6, dtype=DTYPE))
+        self.start_engine()
+        self.rpc("dws_attach", socket=self.cluster.receivers[0].socket, step_timeout=30)
+        trainer.publish(1)
+        self.rpc("dws_wait_ready", timeout=WAIT_SECONDS)
+
+        def publish_all() -> None:
+            for version in range(2, 41):
+                for view in views.values():
+                    view.view(-1)[version::97] *= 1.5
+                trainer.publish(version)
+                trainer.wait(version, timeout=WAIT_SECONDS)
+
+        with futures.ThreadPoolExecutor(1) as threads:
+            publishing = threads.submit(publish_all)
+            while not publishing.done():
+                (first, logits), (second, others) = self.rpc("stepped")
+                self.assertEqual(first, second)
+                self.assertTrue(np.array_equal(logits, others))
+            publishing.result()
+
+    def test_a_rank_that_cannot_attach_takes_the_others_with_it(self) -> None:
+        self.start()
+        self.start_trainer(checkpoint(CONFIG, seed=5, dtype=DTYPE))
+        self.start_engine()
+        good, bad = self.cluster.receivers[0].socket, self.cluster.folder + "/none.sock"
+        for worker, socket in zip(self.workers, (good, bad)):
+            worker.send("dws_attach", socket=socket, timeout=60)
+        with self.assertRaisesRegex(RuntimeError, "another rank"):
+            self.workers[0].receive()
+        with self.assertRaisesRegex(RuntimeError, "none.sock"):
+            self.workers[1].receive()
+
+    def test_a_grid_that_the_trainer_did_not_declare_is_named(self) -> None:
+        self.start()
+        trainer = self.trainer()
+        trainer.register(checkpoint(CONFIG, seed=5, dtype=DTYPE))
+        self.start_engine()
+        with self.assertRaisesRegex(RuntimeError, "Declare cuts at|another rank"):
+            self.rpc("dws_attach", socket=self.cluster.receivers[0].socket, timeout=60)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,123 @@
+"""One rank of an engine in a process of its own: a worker of the stand-in for vLLM with dws.vllm's extension,
+driven over a pipe as vLLM's executor drives its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import types
+from typing import Any
+
+import torch
+import torch.distributed
+
+from tests.clients.python import engine_models
+from tests.clients.python.engine_models import Checkpoint, Config, RankModel
+
+TOKENS = torch.tensor([3, 77, 130, 5])
+DTYPE = torch.float32
+
+
+def _run(rank: int, size: int, store: str, config: Config, pipe: Any) -> None:
+    """Serves calls: (method, kwargs) to (True, result) or (False, error), until None."""
+    clients = os.path.join(os.path.dirname(os.path.abspath(engine_models.__file__)), "fake_engines")
+    sys.path.insert(0, clients)
+    from vllm.distributed import parallel_state
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size
+    )
+    group = torch.distributed.new_group(backend="gloo")
+    parallel_state.set_tp_group(rank, size, group)
+    # Collectives of the pass, apart from those that ranks agree over.
+    collective = torch.distributed.new_group(backend="gloo")
+
+    def reduce(part: torch.Tensor) -> torch.Tensor:
+        torch.distributed.all_reduce(part, group=collective)
+        return part
+
+    def forward(model: RankModel, batch: Any) -> Any:
+        return engine_models.logits(model, TOKENS, reduce)
+
+    worker = WorkerWrapperBase()
+    worker.init_worker(
+        types.SimpleNamespace(
+            model_config=types.SimpleNamespace(hf_text_config=config),
+            parallel_config=types.SimpleNamespace(
+                tensor_parallel_size=size,
+                worker_cls="vllm.v1.worker.gpu_worker.Worker",
+                worker_extension_cls="dws.vllm.WorkerExtension",
+            ),
+            make_model=lambda rank: RankModel(config, rank, size, dtype=DTYPE),
+            forward=forward,
+        ),
+        rank,
+    )
+    worker.load_model()
+    extra = {
+        "reference": lambda weights: _reference(
+            worker.model_runner.get_model(), config, weights, reduce
+        ),
+        "stepped": lambda: _stepped(worker),
+    }
+    for method, kwargs in iter(pipe.recv, None):
+        try:
+            call = extra.get(method) or (lambda **given: worker.execute_method(method, **given))
+            pipe.send((True, call(**kwargs)))
+        except Exception as error:  # what an executor does: the driver raises it
+            pipe.send((False, f"{type(error).__name__}: {error}"))
+    worker.execute_method("dws_detach")
+    torch.distributed.destroy_process_group()
+
+
+def _stepped(worker: Any) -> tuple[int, Any]:
+    """The version a pass ran with, and its logits."""
+    gate = worker._dws_attached.gate
+    with gate.step() as grant:
+        return grant.version, worker.execute_model("batch").numpy()
+
+
+def _reference(live: RankModel, config: Config, weights: Checkpoint, reduce: Any) -> dict[str, Any]:
+    """A model that loads `weights` the engine's own way: its logits, and in which names the live one
+    differs from it (padding apart, which nobody loads)."""
+    loaded = RankModel(config, live.tp_rank, live.tp_size, dtype=DTYPE)
+    loaded.load_weights(weights)
+    differs = [
+        name
+        for name, tensor in loaded.named_parameters()
+        if not torch.equal(tensor.view(torch.int32), live.tensor(name).view(torch.int32))
+    ]
+    return {"logits": engine_models.logits(loaded, TOKENS, reduce).numpy(), "differs": differs}
+
+
+class WorkerProcess:
+    """Lifecycle: call, or send and then receive; stop."""
+
+    def __init__(self, rank: int, size: int, store: str, config: Config) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(
+            target=_run, args=(rank, size, store, config, theirs), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def send(self, method: str, **kwargs: Any) -> None:
+        self._pipe.send((method, kwargs))
+
+    def receive(self) -> Any:
+        """Raises RuntimeError with what the worker raised."""
+        fine, result = self._pipe.recv()
+        if not fine:
+            raise RuntimeError(result)
+        return result
+
+    def stop(self) -> None:
+        self._pipe.send(None)
+        self.process.join(20)
+        if self.process.exitcode is None:
+            self.process.kill()
+        self._pipe.close()
