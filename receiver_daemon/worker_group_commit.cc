@@ -90,7 +90,8 @@ void Worker::Obey(const ReleaseEngine& order) {
   DWS_KILLPOINT("group.release.before_resume");
   // Else the group has heard why not, or is about to.
   if (!engine_.has_value() || !live_.proved() || live_.at != order.version) return;
-  LeaseControl(engine_->leases, parts_.clock, parts_.pulse).Resume(VersionOf(live_));
+  static_cast<void>(  // always OK
+      LeaseControl(engine_->leases, parts_.clock, parts_.pulse).Resume(VersionOf(live_)));
   DWS_KILLPOINT("group.release.after_resume");
   const TimePoint now = parts_.clock.Now();
   const auto since = std::exchange(group_work_.paused_since, std::nullopt);

@@ -102,6 +102,14 @@ inline constexpr size_t kGroupQueueMax = 64;  // messages that wait to be writte
 inline constexpr size_t kEvictReasonBytesMax = 500;
 inline constexpr std::chrono::seconds kGroupOfferWait{5};  // for a version the leader has heard of
 
+// Engines over HTTP.
+inline constexpr size_t kEngineReplyBytesMax = size_t{16} << 20;  // checksums of all tensors
+inline constexpr size_t kEngineTokenBytesMax = 4096;
+inline constexpr size_t kEngineQuoteBytesMax = 300;             // of a reply, in a message
+inline constexpr int kEngineAttemptsMax = 4;                    // of one call
+inline constexpr std::chrono::seconds kEngineCallDeadline{10};  // of one that moves no weights
+inline constexpr std::chrono::milliseconds kEngineRetryDelayMax{1000};
+
 // HTTP and metrics.
 inline constexpr size_t kHttpHeadBytesMax = 8192;  // request line and headers
 inline constexpr size_t kHttpBodyBytesMax = 4096;  // read and ignored: no page takes one

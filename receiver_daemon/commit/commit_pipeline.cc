@@ -88,7 +88,10 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
   if (written.ok()) written = engine.control.PostCommit(target.version, pause_timeout_);  // 5
   if (!written.ok()) return Fail(attempt, written);
   commit.OnWritten();
-  if (release == Release::kAtOnce) engine.control.Resume(version);  // 6
+  if (release == Release::kAtOnce) {  // 6
+    const Status resumed = Annotate(engine.control.Resume(version), "resuming the engine");
+    if (!resumed.ok()) return Fail(attempt, resumed);
+  }
   commit.OnReleased();
   const Duration pause = was_running ? clock_.Now() - pause_begin : Duration::zero();
   live = std::move(reached);
@@ -122,9 +125,15 @@ Status CommitPipeline::Fail(Attempt& attempt, const Status& cause) {
   switch (attempt.state.OnError()) {
     case CommitState::AfterError::kNothing:
       return cause;
-    case CommitState::AfterError::kAbandonAndResume:
-      Abandon(attempt);
-      return Annotate(cause, "nothing was written");
+    case CommitState::AfterError::kAbandonAndResume: {
+      const Status resumed = Abandon(attempt);
+      if (resumed.ok()) return Annotate(cause, "nothing was written");
+      // The one way to come back to an engine that may be paused is to commit to it anew.
+      attempt.live.Forget();
+      return MakeStatus(cause.code(),
+                        fmt::format("nothing was written: {}; resuming the engine: {}",
+                                    Message(cause), Message(resumed)));
+    }
     case CommitState::AfterError::kStayPaused:
       attempt.live.Forget();
       return cause;
@@ -132,7 +141,7 @@ Status CommitPipeline::Fail(Attempt& attempt, const Status& cause) {
   return cause;
 }
 
-void CommitPipeline::Abandon(const Attempt& attempt) {
+Status CommitPipeline::Abandon(const Attempt& attempt) {
   const SyncTarget& target = attempt.target;
   const Status status =
       ledger_.Append(CommitAbandoned{.stream = target.stream, .target = target.version});
@@ -141,8 +150,9 @@ void CommitPipeline::Abandon(const Attempt& attempt) {
   // The memory is what it was. Ranks that had paused go on; one whose answer is late reads this
   // after it.
   if (attempt.release == Release::kAtOnce && attempt.live.proved()) {
-    attempt.engine.control.Resume(VersionOf(attempt.live));
+    return attempt.engine.control.Resume(VersionOf(attempt.live));
   }
+  return OkStatus();
 }
 
 Status CommitPipeline::Write(const EngineWeights& weights, const Prepared& prepared,

@@ -49,7 +49,7 @@ class CommitPipeline {
   // long the engine was paused by this (zero when it was paused before); Acknowledge is next. After
   // an error either nothing was written, the engine runs on with what it had, and `live` is
   // unchanged; or `live` is forgotten, the engine stays paused and its memory has to be read and
-  // repaired before it runs again.
+  // repaired before it runs again. That is so, too, when the engine could not be resumed.
   Result<Duration> Commit(const Engine& engine, LiveState& live, const Prepared& prepared,
                           Release release = Release::kAtOnce);
 
@@ -68,7 +68,7 @@ class CommitPipeline {
     CommitState state;
   };
   Status Fail(Attempt& attempt, const Status& cause);
-  void Abandon(const Attempt& attempt);
+  Status Abandon(const Attempt& attempt);
   Status Write(const EngineWeights& weights, const Prepared& prepared, const ScatterList& scatter);
   Status CheckWritten(const EngineWeights& weights, const Prepared& prepared);
   void Record(const SyncTarget& target);

@@ -1,6 +1,6 @@
 // The seam between the commit pipeline and whoever holds the execution of an engine.
-// lease_control.h is the real one, through the lease streams of all engine ranks; tests drive a
-// fake.
+// lease_control.h goes through the lease streams of all engine ranks, engine_http/http_control.h to
+// an engine's own HTTP server; tests drive a fake.
 #pragma once
 
 #include "common/base/clock.h"
@@ -32,8 +32,9 @@ class EngineControl {
   // its words. UNAVAILABLE, DEADLINE_EXCEEDED: as above. Only while paused.
   virtual Status PostCommit(WeightVersion version, Duration timeout) = 0;
 
-  // Lets all ranks that are here execute with `version`.
-  virtual void Resume(const EngineVersion& version) = 0;
+  // Lets all ranks that are here execute with `version`. An error: some may still be paused, and
+  // the caller has to come back, with Pause. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
+  virtual Status Resume(const EngineVersion& version) = 0;
 };
 
 }  // namespace dws

@@ -39,8 +39,9 @@ Status LeaseControl::PostCommit(WeightVersion version, Duration timeout) {
   return AwaitAll(timeout, &EngineLease::AwaitPostCommit);
 }
 
-void LeaseControl::Resume(const EngineVersion& version) {
+Status LeaseControl::Resume(const EngineVersion& version) {
   for (const auto& lease : leases_) lease->Resume(version);
+  return OkStatus();
 }
 
 }  // namespace dws

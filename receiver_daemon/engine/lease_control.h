@@ -20,7 +20,8 @@ class LeaseControl final : public EngineControl {
 
   Status Pause(Duration timeout) override;
   Status PostCommit(WeightVersion version, Duration timeout) override;
-  void Resume(const EngineVersion& version) override;
+  // Always OK: a rank that is gone has lost its lease, and comes back paused.
+  Status Resume(const EngineVersion& version) override;
 
  private:
   using AwaitOne = Status (EngineLease::*)(TimePoint deadline, const Clock& clock);

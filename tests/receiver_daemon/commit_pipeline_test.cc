@@ -284,6 +284,36 @@ TEST_CASE("a failed hook leaves the engine paused, and the next try finds the ve
   for (const std::string& what : job.trainer.Log()) CHECK(what.find("full") == std::string::npos);
 }
 
+TEST_CASE("an engine that cannot be resumed is committed to again, and nothing is said to senders",
+          "[commit]") {
+  Job job;
+  job.control.fail_resume = UnavailableError("no connection");
+  const Status failed = job.Commit(2);
+  CHECK(absl::IsUnavailable(failed));
+  CHECK(Message(failed) == "resuming the engine: no connection");
+  CHECK_FALSE(job.live.known());
+  CHECK_FALSE(job.Did("committed 2"));
+  CHECK(job.ledger.state().open_intent().has_value());
+
+  job.control.fail_resume = OkStatus();
+  job.control.log.clear();
+  job.live = ReadLive(*job.engine.weights, job.pool);
+  REQUIRE(job.Commit(2).ok());
+  CHECK(job.control.log == Log{"pause", "post_commit 2", "resume 2"});
+  CHECK(job.live.at->version == WeightVersion(2));
+}
+
+TEST_CASE("an engine that neither pauses nor resumes is no longer taken to run", "[commit]") {
+  Job job;
+  job.control.fail_pause = DeadlineExceededError("busy");
+  job.control.fail_resume = UnavailableError("no connection");
+  const Status failed = job.Commit(2);
+  CHECK(absl::IsDeadlineExceeded(failed));
+  CHECK(Message(failed) == "nothing was written: busy; resuming the engine: no connection");
+  CHECK_FALSE(job.live.known());
+  CHECK(job.engine.Equals(job.trainer, 1));
+}
+
 TEST_CASE("after a crash in the middle of the writes everything is brought to one version",
           "[faults]") {
   Job job;

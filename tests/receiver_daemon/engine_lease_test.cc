@@ -62,14 +62,14 @@ TEST_CASE("an engine starts paused and needs no pause before its first release",
   LeaseControl control({rank.lease}, clock);
   REQUIRE(control.Pause(kShort).ok());
   CHECK(rank.commands.empty());
-  control.Resume(Version(3));
+  REQUIRE(control.Resume(Version(3)).ok());
   REQUIRE(rank.commands.size() == 1);
   CHECK(std::get<ResumeCommand>(rank.commands[0]).pause_id == 0);
   CHECK(rank.lease->state() == EngineLease::State::kRunning);
 
   REQUIRE(control.Pause(kLong).ok());
   CHECK(std::get<PauseCommand>(rank.commands[1]).pause_id == 1);
-  control.Resume(Version(4));
+  REQUIRE(control.Resume(Version(4)).ok());
   CHECK(std::get<ResumeCommand>(rank.commands[2]).pause_id == 1);
 }
 
@@ -82,13 +82,13 @@ TEST_CASE("a pause that is not answered in time fails, and its late answer chang
   slow.Open();
   slow.answers = false;
   LeaseControl control({quick.lease, slow.lease}, clock);
-  control.Resume(Version(1));
+  REQUIRE(control.Resume(Version(1)).ok());
   const Status status = control.Pause(kShort);
   CHECK(absl::IsDeadlineExceeded(status));
   CHECK(Message(status).find("rank 1") != std::string_view::npos);
   CHECK(quick.lease->state() == EngineLease::State::kPaused);
 
-  control.Resume(Version(1));
+  REQUIRE(control.Resume(Version(1)).ok());
   slow.lease->OnPaused({.pause_id = 1, .generation = Generation(5)});
   CHECK(slow.lease->state() == EngineLease::State::kRunning);
   slow.answers = true;

@@ -154,14 +154,16 @@ class FakeControl final : public EngineControl {
     log.push_back(fmt::format("post_commit {}", version.value()));
     return fail_post_commit;
   }
-  void Resume(const EngineVersion& version) override {
+  Status Resume(const EngineVersion& version) override {
     log.push_back(fmt::format("resume {}", version.version.value()));
-    resumed = version;
+    if (fail_resume.ok()) resumed = version;
+    return fail_resume;
   }
 
   std::vector<std::string> log;
   Status fail_pause;
   Status fail_post_commit;
+  Status fail_resume;
   EngineVersion resumed;
 };
 

@@ -31,7 +31,7 @@ sed -e "s/@VERSION@/$version/g" -e "s/@GLIBC@/${glibc#GLIBC_}/g" deploy/tarball/
 linked=(
   libabsl-dev libc-ares-dev libcli11-dev libevent-dev libfmt-dev libgrpc-dev libgrpc++-dev
   libprotobuf-dev libre2-dev libspdlog-dev libssl-dev libstdc++-12-dev libtomlplusplus-dev
-  libxxhash-dev libzstd-dev prometheus-cpp-dev zlib1g-dev
+  libxxhash-dev libzstd-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
 )
 for package in "${linked[@]}"; do
   cp -L "/usr/share/doc/$package/copyright" "$root/licenses/$package"

@@ -54,7 +54,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
                           "common/service/http/", "tools/dwsctl/", "tests/")),
     (r"grpc", _GRPC_USERS),
     (r"nccl", ("common/transport/nccl/",)),
-    (r"nlohmann/", ("common/service/", "tools/", "tests/")),
+    (r"nlohmann/", ("common/service/", "receiver_daemon/engine_http/", "tools/", "tests/")),
     (r"openssl/", ("common/service/security/", "common/service/http/", "tests/")),
     (r"prometheus/", ("common/service/metrics/",)),
     (r"sanitizer/", ("tools/bazel/debian/", "tests/")),

@@ -1,0 +1,162 @@
+#include "receiver_daemon/engine_http/http_client.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "common/base/mutex.h"
+#include "common/base/unique_fd.h"
+
+namespace dws {
+namespace {
+
+constexpr int kUnauthorized = 401;
+
+// A server in between says that it did not reach the engine, or that the engine is starting.
+bool IsGateways(int code) { return code == 502 || code == 503 || code == 504; }
+
+bool MayRepeat(const HttpOutcome& outcome, Repeat repeat) {
+  if (outcome.answer.ok()) return repeat == Repeat::kLost && IsGateways(outcome.answer->code);
+  if (!absl::IsUnavailable(outcome.answer.status())) return false;
+  return !outcome.sent || repeat == Repeat::kLost;
+}
+
+Status CheckToken(const std::string& token, const std::string& path) {
+  if (token.empty()) {
+    return FailedPreconditionError("expected a bearer token in {}, found nothing", path);
+  }
+  if (!std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c < 0x7f; })) {
+    return FailedPreconditionError(
+        "expected one bearer token of visible ASCII characters in {}, found blanks or others",
+        path);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::string> ReadTokenFile(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info = {};
+  if (!file.valid() || ::fstat(file.get(), &info) != 0) {
+    return ErrnoError(errno, fmt::format("the engine's token file {}", path));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return FailedPreconditionError("expected a file with the engine's token at {}, found no file",
+                                   path);
+  }
+  if ((info.st_mode & S_IRWXO) != 0) {
+    return FailedPreconditionError(
+        "expected a token file that only its owner and group can read, found mode {:04o} on {}: "
+        "chmod 0640 it, and change the token if others may have read it",
+        info.st_mode & 07777, path);
+  }
+  std::string token(limits::kEngineTokenBytesMax + 1, '\0');
+  const ssize_t size = ::read(file.get(), token.data(), token.size());
+  if (size < 0) return ErrnoError(errno, fmt::format("the engine's token file {}", path));
+  if (static_cast<size_t>(size) > limits::kEngineTokenBytesMax) {
+    return FailedPreconditionError("expected a token of at most {} bytes in {}, found more",
+                                   limits::kEngineTokenBytesMax, path);
+  }
+  token.resize(static_cast<size_t>(size));
+  constexpr std::string_view kBlanks = " \t\r\n";
+  token.erase(0, std::min(token.find_first_not_of(kBlanks), token.size()));
+  token.erase(token.find_last_not_of(kBlanks) + 1);
+  DWS_RETURN_IF_ERROR(CheckToken(token, path));
+  return token;
+}
+
+Result<std::unique_ptr<HttpClient>> HttpClient::Create(Options options, const Clock& clock) {
+  DWS_ASSIGN_OR_RETURN(HttpUrl url, ParseHttpUrl(options.url));
+  std::string token;
+  if (!options.token_file.empty()) {
+    if (!url.tls && !url.IsLoopback() && !options.insecure) {
+      return FailedPreconditionError(
+          "the token of {} would travel in clear to {}: use https, or allow it as insecure",
+          options.token_file, url.ToString());
+    }
+    DWS_ASSIGN_OR_RETURN(token, ReadTokenFile(options.token_file));
+  }
+  DWS_ASSIGN_OR_RETURN(
+      auto caller,
+      HttpCaller::Create(std::move(url), {.ca_file = options.ca_file,
+                                          .answer_bytes_max = limits::kEngineReplyBytesMax}));
+  return std::unique_ptr<HttpClient>(
+      new HttpClient(std::move(options), std::move(caller), std::move(token), clock));
+}
+
+HttpClient::HttpClient(Options options, std::unique_ptr<HttpCaller> caller, std::string token,
+                       const Clock& clock)
+    : options_(std::move(options)),
+      caller_(std::move(caller)),
+      clock_(clock),
+      token_(std::move(token)) {}
+
+std::string HttpClient::NameOf(const HttpCall& call) const {
+  return fmt::format("{} {}{}", ToString(call.method), url().ToString(),
+                     call.target.substr(0, call.target.find('?')));
+}
+
+bool HttpClient::Wait(Duration delay, const SendOptions& options) const {
+  const TimePoint until = clock_.Now() + delay;
+  if (until >= options.deadline) return false;
+  // Nobody notifies: it is a wait that can be given up.
+  Mutex mutex;
+  CondVar never;
+  MutexLock lock(mutex);
+  while (clock_.Now() < until) {
+    if (options.may_give_up && options_.cancelled != nullptr && options_.cancelled()) return false;
+    never.WaitFor(mutex, std::min<Duration>(until - clock_.Now(), limits::kTick));
+  }
+  return true;
+}
+
+Result<HttpAnswer> HttpClient::Try(HttpCall call, const SendOptions& options) const {
+  if (!token_.empty()) call.headers.emplace_back("Authorization", "Bearer " + token_);
+  Duration delay = options_.retry_delay;
+  for (int attempt = 1;; ++attempt) {
+    HttpOutcome outcome = caller_->Call(call, options.deadline - clock_.Now(),
+                                        options.may_give_up ? options_.cancelled : nullptr);
+    const bool again = attempt < limits::kEngineAttemptsMax && MayRepeat(outcome, options.repeat);
+    if (!again || !Wait(delay, options)) {
+      if (outcome.answer.ok() || attempt == 1) return std::move(outcome.answer);
+      return MakeStatus(
+          outcome.answer.status().code(),
+          fmt::format("{} (after {} attempts)", Message(outcome.answer.status()), attempt));
+    }
+    delay = std::min<Duration>(delay * 2, limits::kEngineRetryDelayMax);
+  }
+}
+
+Result<bool> HttpClient::ReloadToken() {
+  if (options_.token_file.empty()) return false;
+  DWS_ASSIGN_OR_RETURN(std::string token, ReadTokenFile(options_.token_file));
+  if (token == token_) return false;
+  token_ = std::move(token);
+  return true;
+}
+
+Result<HttpAnswer> HttpClient::Send(const HttpCall& call, const SendOptions& options) {
+  Result<HttpAnswer> answer = Try(call, options);
+  if (answer.ok() && answer->code == kUnauthorized) {
+    const Result<bool> changed = ReloadToken();
+    if (!changed.ok()) return Annotate(changed.status(), NameOf(call) + " answers 401");
+    if (*changed) answer = Try(call, options);
+  }
+  if (!answer.ok()) return Annotate(answer.status(), NameOf(call));
+  if (answer->code != kUnauthorized) return answer;
+  if (options_.token_file.empty()) {
+    return FailedPreconditionError(
+        "{}: the engine wants a bearer token (401), and none is configured: name the file that "
+        "has its API key",
+        NameOf(call));
+  }
+  return FailedPreconditionError(
+      "{}: the engine refuses the bearer token (401): {} has to have its API key", NameOf(call),
+      options_.token_file);
+}
+
+}  // namespace dws

@@ -1,0 +1,157 @@
+#include "receiver_daemon/engine_http/http_control.h"
+
+#include <utility>
+
+#include "common/base/log.h"
+#include "receiver_daemon/engine_http/sglang_plan.h"
+#include "receiver_daemon/engine_http/vllm_plan.h"
+
+namespace dws {
+namespace {
+
+std::vector<EngineCall> PauseCalls(const EngineSetup& setup, Duration timeout) {
+  switch (setup.kind) {
+    case EngineKind::kSglang:
+      return SglangPauseCalls(setup, timeout);
+    case EngineKind::kVllm:
+      return VllmPauseCalls(setup);
+  }
+  return {};
+}
+
+std::vector<EngineCall> ReloadCalls(const EngineSetup& setup, WeightVersion version) {
+  switch (setup.kind) {
+    case EngineKind::kSglang:
+      return SglangReloadCalls(setup, version);
+    case EngineKind::kVllm:
+      return VllmReloadCalls(setup, version);
+  }
+  return {};
+}
+
+std::vector<EngineCall> ResumeCalls(const EngineSetup& setup) {
+  switch (setup.kind) {
+    case EngineKind::kSglang:
+      return SglangResumeCalls(setup);
+    case EngineKind::kVllm:
+      return VllmResumeCalls(setup);
+  }
+  return {};
+}
+
+void LogProbe(const EngineProbe& probe, const HttpUrl& url, PauseMode mode) {
+  LogInfo("engine_probed", {{"engine", ToString(probe.kind)},
+                            {"url", url.ToString()},
+                            {"mode", ToString(mode)},
+                            {"endpoints", probe.endpoints.size()},
+                            {"found_by", probe.by_options ? "OPTIONS" : "/openapi.json"},
+                            {"weight_version", probe.weight_version.value_or("")}});
+  for (const MissingEndpoint& missing : probe.missing) {
+    LogWarning("engine_endpoint_missing", {{"engine", ToString(probe.kind)},
+                                           {"endpoint", missing.endpoint},
+                                           {"consequence", missing.consequence}});
+  }
+  if (probe.paused == true) {
+    LogWarning("engine_found_paused", {{"engine", ToString(probe.kind)}, {"url", url.ToString()}});
+  }
+}
+
+}  // namespace
+
+HttpControl::HttpControl(std::unique_ptr<HttpClient> client, const EngineProbe& probe,
+                         Options options)
+    : client_(std::move(client)),
+      options_(std::move(options)),
+      setup_{.kind = probe.kind,
+             .mode = options_.mode,
+             .checkpoint = options_.checkpoint,
+             .endpoints = probe.endpoints,
+             .reports_version = probe.weight_version.has_value()} {}
+
+Status HttpControl::Name(const char* step, const Status& status) const {
+  return Annotate(status, fmt::format("{} {}", step, ToString(setup_.kind)));
+}
+
+Status HttpControl::Run(const char* step, const std::vector<EngineCall>& calls, Duration timeout,
+                        bool may_give_up) {
+  const PulseWait wait(options_.pulse);
+  const TimePoint deadline = client_->clock().Now() + timeout;
+  for (const EngineCall& call : calls) {
+    DWS_RETURN_IF_ERROR(Name(step, RunCall(*client_, call, deadline, may_give_up).status()));
+  }
+  return OkStatus();
+}
+
+Status HttpControl::Pause(Duration timeout) {
+  return Run("pausing", PauseCalls(setup_, timeout), timeout, true);
+}
+
+Status HttpControl::PostCommit(WeightVersion version, Duration timeout) {
+  return Run("reloading", ReloadCalls(setup_, version), timeout, true);
+}
+
+// Never given up for a daemon that stops: that is when engines would stay paused for good.
+Status HttpControl::Resume(const EngineVersion&) {
+  return Run("resuming", ResumeCalls(setup_), options_.resume_timeout, false);
+}
+
+Result<std::string> HttpControl::Checksum(Duration timeout) {
+  if (!setup_.Has("/weights_checker")) {
+    return UnimplementedError("this {} has no /weights_checker", ToString(setup_.kind));
+  }
+  const PulseWait wait(options_.pulse);
+  const EngineCall call{.endpoint = "/weights_checker",
+                        .body = nlohmann::json{{"action", "checksum"}},
+                        .form = ReplyForm::kSuccess};
+  Result<nlohmann::json> reply = RunCall(*client_, call, client_->clock().Now() + timeout);
+  if (!reply.ok()) return Name("checking", reply.status());
+  // What may differ between two equal answers.
+  reply->erase("success");
+  reply->erase("message");
+  return reply->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+Result<std::string> HttpControl::ReportedVersion(Duration timeout) {
+  if (!setup_.reports_version) {
+    return UnimplementedError("this {} does not report its weight version", ToString(setup_.kind));
+  }
+  const PulseWait wait(options_.pulse);
+  const EngineCall call{.method = HttpMethod::kGet,
+                        .endpoint = SglangInfoEndpoint(setup_.endpoints)};
+  const Result<nlohmann::json> reply = RunCall(*client_, call, client_->clock().Now() + timeout);
+  if (!reply.ok()) return Name("asking", reply.status());
+  const auto version = reply->find("weight_version");
+  if (version == reply->end() || !version->is_string()) {
+    return UnimplementedError("this {} does not report its weight version any more",
+                              ToString(setup_.kind));
+  }
+  return version->get<std::string>();
+}
+
+Result<std::unique_ptr<HttpControl>> MakeHttpControl(HttpControlOptions options,
+                                                     const Clock& clock) {
+  if (options.checkpoint.empty()) {
+    return InvalidArgumentError(
+        "expected the folder of the engine's local checkpoint, found none: an engine reached over "
+        "HTTP loads its weights from there");
+  }
+  ProbeWish wish{.kind = std::nullopt, .mode = options.mode};
+  if (!options.kind.empty()) {
+    DWS_ASSIGN_OR_RETURN(wish.kind, ParseEngineKind(options.kind));
+    DWS_RETURN_IF_ERROR(ParsePauseMode(*wish.kind, options.mode).status());
+  }
+  DWS_ASSIGN_OR_RETURN(auto client, HttpClient::Create(std::move(options.client), clock));
+  const PulseWait wait(options.pulse);
+  DWS_ASSIGN_OR_RETURN(const EngineProbe probe,
+                       ProbeEngine(*client, wish, clock.Now() + options.probe_timeout));
+  DWS_ASSIGN_OR_RETURN(const PauseMode mode, ParsePauseMode(probe.kind, options.mode));
+  LogProbe(probe, client->url(), mode);
+  return std::make_unique<HttpControl>(
+      std::move(client), probe,
+      HttpControl::Options{.checkpoint = std::move(options.checkpoint),
+                           .mode = mode,
+                           .resume_timeout = options.resume_timeout,
+                           .pulse = options.pulse});
+}
+
+}  // namespace dws

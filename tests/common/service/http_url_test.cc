@@ -1,0 +1,37 @@
+#include "common/service/http/http_url.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+namespace dws {
+
+TEST_CASE("the URL of a server is taken apart", "[http]") {
+  CHECK(*ParseHttpUrl("http://127.0.0.1:30000") == HttpUrl{.host = "127.0.0.1", .port = 30000});
+  CHECK(*ParseHttpUrl("https://engine-3.pool/prefix/") ==
+        HttpUrl{.tls = true, .host = "engine-3.pool", .port = 443, .path = "/prefix"});
+  CHECK(*ParseHttpUrl("http://[::1]/") == HttpUrl{.host = "::1", .port = 80});
+  CHECK(ParseHttpUrl("http://[::1]:8000")->HostPort() == "[::1]:8000");
+  CHECK(ParseHttpUrl("https://a:1/b//")->ToString() == "https://a:1/b");
+  CHECK(ParseHttpUrl("http://localhost:1")->IsLoopback());
+  CHECK(ParseHttpUrl("http://[::1]:1")->IsLoopback());
+  CHECK_FALSE(ParseHttpUrl("http://10.0.0.1")->IsLoopback());
+  CHECK(ParseHttpUrl("http://10.0.0.1")->IsAddress());
+  CHECK_FALSE(ParseHttpUrl("http://localhost")->IsAddress());
+}
+
+TEST_CASE("what is no URL of a server is refused", "[http]") {
+  for (const std::string text :
+       {"", "127.0.0.1:30000", "ftp://a", "http://", "http://:80", "http://a:0", "http://a:65536",
+        "http://a:8x", "http://a:", "http://[::1", "http://[a]:1", "http://[::1]x", "http://a b",
+        "http://a/\r\nX: y", "http://a/?q", "http://a/#f", "HTTP://a", "http://a_b:1:2"}) {
+    INFO(text);
+    CHECK(absl::IsInvalidArgument(ParseHttpUrl(text).status()));
+  }
+  CHECK(absl::IsInvalidArgument(ParseHttpUrl("http://" + std::string(3000, 'a')).status()));
+  // A password does not get into messages.
+  const Status secret = ParseHttpUrl("http://me:secret@a").status();
+  CHECK(absl::IsInvalidArgument(secret));
+  CHECK(Message(secret).find("secret") == std::string_view::npos);
+}
+
+}  // namespace dws

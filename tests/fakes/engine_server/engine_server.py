@@ -1,0 +1,424 @@
+"""A rollout engine's HTTP server that has no model: SGLang's or vLLM's endpoints for updating weights, over
+real state, and it misbehaves when told to.
+
+    engine_server.py --kind sglang --model FOLDER [--port N] [--token T] [--without /flush_cache ...]
+
+Prints "listening PORT". Weights are the tensors of the *.safetensors files in a folder, as bytes; requests are
+counts. What the program that tests says, and asks, goes through /fake, which is not part of any engine:
+
+    POST /fake {"running": 3}                                        requests it works on
+    POST /fake {"finish": true}                                      and those are done
+    POST /fake {"token": "t2"}                                       another API key from now on
+    POST /fake {"fault": "/resume", "do": "hang", "times": 1}        misbehaves there, times 0: for good
+    GET  /fake                                                       the state, and the calls in order
+
+Faults before the endpoint does its work: hang, drop (the connection), die (the process), refuse (400 with success
+false), status (with "code" and "text"), garbage, huge (with "bytes"), drip. After it: lose (the reply), die_after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import http.server
+import json
+import os
+import ssl
+import struct
+import sys
+import threading
+import urllib.parse
+from typing import Any
+
+COMMON = {"/health": "get", "/weights_checker": "post", "/update_weight_version": "post"}
+ENDPOINTS = {
+    "sglang": {
+        "/pause_generation": "post",
+        "/continue_generation": "post",
+        "/flush_cache": "get",
+        "/update_weights_from_disk": "post",
+        "/model_info": "get",
+        "/get_model_info": "get",
+        **COMMON,
+    },
+    "vllm": {
+        "/pause": "post",
+        "/resume": "post",
+        "/is_paused": "get",
+        "/reset_prefix_cache": "post",
+        "/collective_rpc": "post",
+        **COMMON,
+    },
+}
+DRIP_SECONDS = 0.02
+DRIP_BYTES = 1 << 20
+
+
+class Refused(Exception):
+    """Ends a call with a status and a body."""
+
+    def __init__(self, code: int, body: Any):
+        super().__init__(code)
+        self.code = code
+        self.body = body
+
+
+def need(body: dict[str, Any], field: str) -> Any:
+    """A field that FastAPI would insist on."""
+    if field in body:
+        return body[field]
+    raise Refused(
+        422, {"detail": [{"type": "missing", "loc": ["body", field], "msg": "Field required"}]}
+    )
+
+
+def load_safetensors(folder: str) -> dict[str, bytes]:
+    """All tensors of a checkpoint's folder; ValueError and OSError as a loader has them."""
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
+    if not names:
+        raise ValueError(f"Cannot find any model weights with `{folder}`")
+    tensors = {}
+    for name in names:
+        with open(os.path.join(folder, name), "rb") as file:
+            content = file.read()
+        (size,) = struct.unpack_from("<Q", content)
+        data = content[8 + size :]
+        for tensor, entry in json.loads(content[8 : 8 + size]).items():
+            if tensor != "__metadata__":
+                begin, end = entry["data_offsets"]
+                tensors[tensor] = data[begin:end]
+    return tensors
+
+
+class Engine:
+    """The state, and what the endpoints do to it. Methods are called under the lock."""
+
+    def __init__(self, model: str):
+        self.lock = threading.Condition()
+        self.tensors = load_safetensors(model)
+        self.weight_version = "default"
+        self.paused = False
+        self.running = 0
+        self.waiting = 0
+        self.aborted = 0
+        self.cached = 100  # tokens, computed with some weights
+        self.loads = 0
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "tensors": {name: data.hex() for name, data in self.tensors.items()},
+            "weight_version": self.weight_version,
+            "paused": self.paused,
+            "running": self.running,
+            "waiting": self.waiting,
+            "aborted": self.aborted,
+            "cached": self.cached,
+            "loads": self.loads,
+        }
+
+    def abort_all(self) -> None:
+        self.aborted += self.running + self.waiting
+        self.running = self.waiting = 0
+        self.lock.notify_all()
+
+    def load(self, folder: str) -> None:
+        self.tensors = load_safetensors(folder)
+        self.loads += 1
+
+    def flush(self) -> bool:
+        if self.running or self.waiting:
+            return False
+        self.cached = 0
+        return True
+
+    def update_weight_version(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
+        if body.get("abort_all_requests", True):
+            self.abort_all()
+        self.weight_version = need(body, "new_version")
+        return {
+            "success": True,
+            "message": f"Weight version updated to {self.weight_version}",
+            "new_version": self.weight_version,
+        }
+
+    def weights_checker(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
+        if need(body, "action") != "checksum":
+            raise Refused(400, {"success": False, "message": "Unsupported action"})
+        sums = {name: hashlib.sha256(data).hexdigest() for name, data in self.tensors.items()}
+        return {"success": True, "message": "Success.", "ranks": [{"checksums": sums}]}
+
+    def health(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
+        return ""
+
+
+class Sglang(Engine):
+    def pause_generation(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
+        mode = body.get("mode", "abort")
+        if mode not in ("abort", "retract", "in_place"):
+            raise Refused(
+                422, {"detail": [{"loc": ["body", "mode"], "msg": "Input should be 'abort'"}]}
+            )
+        self.paused = True
+        if mode == "abort":
+            self.abort_all()
+        elif mode == "retract":
+            self.waiting += self.running
+            self.running = 0
+        return {"message": "Generation paused successfully.", "status": "ok"}
+
+    def continue_generation(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
+        self.paused = False
+        self.running += self.waiting
+        self.waiting = 0
+        return {"message": "Generation continued successfully.", "status": "ok"}
+
+    def flush_cache(self, query: dict[str, str], _body: dict[str, Any]) -> Any:
+        seconds = float(query.get("timeout", "0"))
+        self.lock.wait_for(lambda: not self.running and not self.waiting, seconds)
+        if self.flush():
+            return "Cache flushed.\n"
+        raise Refused(
+            400,
+            f"Flush cache failed: {self.running} running and {self.waiting} waiting requests.\n",
+        )
+
+    def update_weights_from_disk(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
+        try:
+            self.load(need(body, "model_path"))
+        except (OSError, ValueError, KeyError, struct.error) as error:
+            raise Refused(
+                400,
+                {
+                    "success": False,
+                    "message": f"Failed to update weights: {error}",
+                    "num_paused_requests": 0,
+                },
+            ) from error
+        self.weight_version = body.get("weight_version") or self.weight_version
+        if body.get("flush_cache", True) and not self.flush():
+            raise Refused(
+                400, {"success": False, "message": "Cache flush failed after updating weights"}
+            )
+        return {
+            "success": True,
+            "message": "Succeeded to update model weights.",
+            "num_paused_requests": self.running,
+        }
+
+    def model_info(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
+        return {"model_path": "fake", "is_generation": True, "weight_version": self.weight_version}
+
+    get_model_info = model_info
+
+
+class Vllm(Engine):
+    def pause(self, query: dict[str, str], _body: dict[str, Any]) -> Any:
+        mode = query.get("mode", "abort")
+        if mode not in ("abort", "wait", "keep"):
+            raise Refused(400, {"error": f"Invalid mode {mode}"})
+        self.paused = True
+        if mode == "abort":
+            self.abort_all()
+        elif mode == "wait":
+            self.lock.wait_for(lambda: not self.running)
+        if query.get("clear_cache", "true") == "true":
+            self.cached = 0
+        return {"status": "paused"}
+
+    def resume(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
+        self.paused = False
+        return {"status": "resumed"}
+
+    def is_paused(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
+        return {"is_paused": self.paused}
+
+    def reset_prefix_cache(self, query: dict[str, str], _body: dict[str, Any]) -> Any:
+        if not self.running or query.get("reset_running_requests") == "true":
+            self.cached = 0
+        return ""
+
+    def collective_rpc(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
+        if need(body, "method") != "reload_weights":
+            raise Refused(500, {"error": {"message": "no such method", "code": 500}})
+        try:
+            self.load(body["kwargs"]["weights_path"])
+        except (OSError, ValueError, KeyError, struct.error) as error:
+            raise Refused(500, {"error": {"message": str(error), "code": 500}}) from error
+        return {"results": [None]}
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, args: argparse.Namespace):
+        super().__init__(("127.0.0.1", args.port), Connection)
+        self.kind = args.kind
+        self.engine = {"sglang": Sglang, "vllm": Vllm}[args.kind](args.model)
+        self.endpoints = {
+            path: method
+            for path, method in ENDPOINTS[args.kind].items()
+            if path not in args.without
+        }
+        if "/openapi.json" not in args.without:
+            self.endpoints["/openapi.json"] = "get"
+        self.token = args.token
+        if args.pem:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(args.pem)
+            # The handshake in the connection's thread: one that fails holds up nobody.
+            self.socket = context.wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self.faults: dict[str, dict[str, Any]] = {}
+        self.calls: list[dict[str, Any]] = []
+        self.never = threading.Event()
+
+    def take_fault(self, path: str) -> dict[str, Any]:
+        fault = self.faults.get(path, {})
+        if fault.get("times", 0) == 1:
+            del self.faults[path]
+        elif fault.get("times", 0) > 1:
+            fault["times"] -= 1
+        return dict(fault)
+
+
+class Connection(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.serve("get")
+
+    def do_POST(self) -> None:
+        self.serve("post")
+
+    def do_OPTIONS(self) -> None:
+        self.serve("options")
+
+    def reply(self, code: int, body: Any) -> None:
+        text = body if isinstance(body, str) else json.dumps(body)
+        data = text.encode()
+        self.send_response(code)
+        kind = "text/plain" if isinstance(body, str) else "application/json"
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except (OSError, ssl.SSLError):
+            pass  # whoever called is gone, or does not like the certificate
+
+    def drop(self) -> None:
+        self.close_connection = True
+
+    def serve(self, method: str) -> None:
+        url = urllib.parse.urlsplit(self.path)
+        size = int(self.headers.get("Content-Length") or 0)
+        text = self.rfile.read(size).decode()
+        query = dict(urllib.parse.parse_qsl(url.query))
+        try:
+            body = json.loads(text) if text else {}
+            if url.path == "/fake":
+                return self.fake(method, body)
+            return self.engine_call(method, url.path, query, body)
+        except Refused as refused:
+            return self.reply(refused.code, refused.body)
+        except (BrokenPipeError, ConnectionResetError):
+            return self.drop()
+
+    def fake(self, method: str, body: dict[str, Any]) -> None:
+        engine = self.server.engine
+        with engine.lock:
+            if method == "post":
+                engine.running = body.get("running", engine.running)
+                if body.get("finish"):
+                    engine.running = engine.waiting = 0
+                if "fault" in body:
+                    self.server.faults[body["fault"]] = body
+                self.server.token = body.get("token", self.server.token)
+                engine.lock.notify_all()
+            state = {**engine.state(), "calls": self.server.calls}
+        self.reply(200, state)
+
+    def engine_call(
+        self, method: str, path: str, query: dict[str, str], body: dict[str, Any]
+    ) -> None:
+        server = self.server
+        if server.token and self.headers.get("Authorization") != f"Bearer {server.token}":
+            raise Refused(401, {"error": "Unauthorized"})
+        if path not in server.endpoints:
+            raise Refused(404, {"detail": "Not Found"})
+        if server.endpoints[path] != method:
+            raise Refused(405, {"detail": "Method Not Allowed"})
+        with server.engine.lock:
+            server.calls.append({"path": path, "query": query, "body": body})
+            fault = server.take_fault(path)
+        what = fault.get("do", "")
+        if what and self.misbehave(what, fault):
+            return
+        if path == "/openapi.json":
+            paths = {name: {verb: {}} for name, verb in server.endpoints.items()}
+            return self.reply(
+                200, {"openapi": "3.1.0", "info": {"title": "FastAPI"}, "paths": paths}
+            )
+        with server.engine.lock:
+            answer = getattr(server.engine, path[1:])(query, body)
+        if what == "die_after":
+            os._exit(1)
+        if what == "lose":
+            return self.drop()
+        self.reply(200, answer)
+
+    def misbehave(self, what: str, fault: dict[str, Any]) -> bool:
+        """False: only once the work is done."""
+        if what == "hang":
+            self.server.never.wait()
+        elif what == "drop":
+            self.drop()
+        elif what == "die":
+            os._exit(1)
+        elif what == "refuse":
+            raise Refused(400, {"success": False, "message": fault.get("text", "no")})
+        elif what == "status":
+            raise Refused(fault["code"], fault.get("text", ""))
+        elif what == "garbage":
+            self.reply(200, '{"success": tru\x00\x1b[31m')
+        elif what == "huge":
+            self.send_response(200)
+            self.send_header("Content-Length", str(fault["bytes"]))
+            self.end_headers()
+            for _ in range(fault["bytes"] >> 20):
+                self.wfile.write(b" " * (1 << 20))
+        elif what == "drip":
+            self.send_response(200)
+            self.send_header("Content-Length", str(DRIP_BYTES))
+            self.end_headers()
+            while not self.server.never.wait(DRIP_SECONDS):
+                self.wfile.write(b" ")
+        else:
+            return False
+        return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kind", choices=("sglang", "vllm"), required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--token", default="")
+    parser.add_argument("--pem", default="", help="certificate and key: HTTPS")
+    parser.add_argument("--without", action="append", default=[])
+    server = Server(parser.parse_args())
+    print(f"listening {server.server_address[1]}", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+// What is taken for a good reply, and what is said of another.
+#include "receiver_daemon/engine_http/engine_call.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "receiver_daemon/engine_http/sglang_plan.h"
+
+namespace dws {
+namespace {
+
+const EngineCall kObject = {.endpoint = "/x"};
+const EngineCall kSuccess = {.endpoint = "/x", .form = ReplyForm::kSuccess};
+
+std::string Refusal(const EngineCall& call, const HttpAnswer& answer) {
+  return std::string(Message(CheckReply(call, answer).status()));
+}
+
+}  // namespace
+
+TEST_CASE("a reply says in words of the engine what is wrong", "[engine_http]") {
+  CHECK(Refusal(kObject, {400, R"({"success": false, "message": "no\nmemory"})"}) ==
+        "expected status 200, found 400: no memory");
+  CHECK(Refusal(kObject, {422, R"({"detail": [{"msg": "Field required"}]})"}) ==
+        R"(expected status 200, found 422: [{"msg":"Field required"}])");
+  CHECK(Refusal(kObject, {500, R"({"error": {"message": "boom", "code": 500}})"}) ==
+        "expected status 200, found 500: boom");
+  CHECK(Refusal(kObject, {502, ""}) == "expected status 200, found 502: nothing is said");
+  CHECK(Refusal(kObject, {403, "denied"}) == "the engine forbids it (403): denied");
+  CHECK(Refusal(kObject, {404, ""}) == "the engine has no such endpoint (404)");
+  CHECK(absl::IsUnavailable(CheckReply(kObject, {429, "later"}).status()));
+}
+
+TEST_CASE("words of a reply are cut and cannot move a terminal", "[engine_http]") {
+  CHECK(Words({500, "\x1b[31mred\xff"}) == "?[31mred?");
+  CHECK(Words({500, std::string(1000, 'a')}) == std::string(300, 'a') + "...");
+}
+
+TEST_CASE("only true is success", "[engine_http]") {
+  CHECK(CheckReply(kSuccess, {200, R"({"success": true})"}).ok());
+  CHECK_FALSE(CheckReply(kSuccess, {200, "{}"}).ok());
+  CHECK_FALSE(CheckReply(kSuccess, {200, R"({"success": "true"})"}).ok());
+  CHECK_FALSE(CheckReply(kSuccess, {200, R"({"success": 1})"}).ok());
+  CHECK(CheckReply(kObject, {200, "{}"}).ok());
+  CHECK_FALSE(CheckReply(kObject, {200, R"({"success": false})"}).ok());
+  CHECK_FALSE(CheckReply(kObject, {200, "[]"}).ok());
+  CHECK_FALSE(CheckReply(kObject, {200, ""}).ok());
+  CHECK(CheckReply({.endpoint = "/x", .form = ReplyForm::kAny}, {200, "flushed"}).ok());
+}
+
+TEST_CASE("a reply nested without end is no object", "[engine_http]") {
+  const std::string deep =
+      R"({"a":)" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}";
+  CHECK_FALSE(ParseObject(deep).has_value());
+  CHECK(ParseObject(R"({"a": "[[[[[[\"[[["})").has_value());
+  CHECK_FALSE(ParseObject(R"({"a": "[[[)").has_value());
+}
+
+TEST_CASE("bodies are what SGLang reads", "[engine_http]") {
+  const EngineSetup setup{.mode = PauseMode::kRetract,
+                          .checkpoint = "/models/\"a\"",
+                          .endpoints = {"/update_weight_version", "/model_info"},
+                          .reports_version = true};
+  const auto pause = SglangPauseCalls(setup, std::chrono::seconds(10));
+  REQUIRE(pause.size() == 2);
+  CHECK(pause[0].ToHttp().body == R"({"mode":"retract"})");
+  CHECK(pause[1].ToHttp().target == "/flush_cache?timeout=8");
+  CHECK(pause[1].ToHttp().body.empty());
+  CHECK(SglangPauseCalls(setup, std::chrono::seconds(600))[1].query == "?timeout=30");
+  CHECK(SglangPauseCalls(setup, std::chrono::milliseconds(500))[1].query == "?timeout=0.40");
+  const auto reload = SglangReloadCalls(setup, WeightVersion(7));
+  REQUIRE(reload.size() == 3);
+  CHECK(reload[0].ToHttp().body ==
+        R"({"flush_cache":true,"model_path":"/models/\"a\"","weight_version":"7"})");
+  CHECK(reload[1].ToHttp().body == R"({"abort_all_requests":false,"new_version":"7"})");
+  CHECK(reload[2].ToHttp().target == "/model_info");
+  CHECK(SglangResumeCalls(setup)[0].ToHttp().body == "{}");
+}
+
+}  // namespace dws

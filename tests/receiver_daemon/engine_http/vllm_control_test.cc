@@ -1,0 +1,146 @@
+// vLLM under control, against a server that keeps state and misbehaves.
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/receiver_daemon/engine_http/http_fixture.h"
+
+namespace dws {
+namespace {
+
+using Paths = std::vector<std::string>;
+
+EngineVersion At(uint64_t version) {
+  return {.stream = {}, .version = WeightVersion(version), .state_token = {}};
+}
+
+}  // namespace
+
+TEST_CASE("vLLM loads the patched checkpoint, its requests go on with a cache of the new weights",
+          "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server = job.Serve();
+  server.Tell({{"running", 3}});
+  const auto control = job.Control();
+  REQUIRE(job.Commit(*control, 2).ok());
+
+  const nlohmann::json state = server.State();
+  CHECK(state["tensors"] == HttpFixture::Tensors(2));
+  CHECK(state["weight_version"] == "2");
+  CHECK(state["paused"] == false);
+  CHECK(state["cached"] == 0);
+  CHECK(state["loads"] == 1);
+  CHECK(server.Calls() == Paths{"/openapi.json", "/is_paused", "/pause", "/is_paused",
+                                "/reset_prefix_cache", "/collective_rpc", "/update_weight_version",
+                                "/resume", "/is_paused"});
+  CHECK(server.CallsOf("/pause")[0]["query"] ==
+        nlohmann::json{{"mode", "keep"}, {"clear_cache", "false"}});
+  CHECK(server.CallsOf("/reset_prefix_cache")[0]["query"]["reset_running_requests"] == "true");
+  const nlohmann::json body = server.CallsOf("/collective_rpc")[0]["body"];
+  CHECK(body["method"] == "reload_weights");
+  CHECK(body["kwargs"] ==
+        nlohmann::json{{"weights_path", job.checkpoint()}, {"is_checkpoint_format", true}});
+}
+
+TEST_CASE("where vLLM cannot reset its cache apart, the pause clears it", "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server = job.Serve({.without = {"/reset_prefix_cache", "/is_paused"}});
+  const auto control = job.Control();
+  REQUIRE(job.Commit(*control, 2).ok());
+  CHECK(server.CallsOf("/pause")[0]["query"]["clear_cache"] == "true");
+  CHECK(server.State()["cached"] == 0);
+  CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
+}
+
+TEST_CASE("a vLLM that waits for requests that do not end is resumed at the deadline",
+          "[engine_http]") {
+  HttpFixture job("vllm");
+  job.mode = "wait";
+  const EngineServer& server = job.Serve();
+  server.Tell({{"running", 1}});
+  const auto control = job.Control();
+  const Stopwatch watch(job.clock);
+  const Status paused = control->Pause(kBrief);
+  CHECK(watch.elapsed() < kBrief + kSlack);
+  CHECK(absl::IsDeadlineExceeded(paused));
+  CHECK(Says(paused, "pausing vLLM: POST " + server.url() + "/pause: no whole reply within"));
+  REQUIRE(control->Resume(At(1)).ok());
+  CHECK(server.State()["paused"] == false);
+  CHECK(server.State()["tensors"] == HttpFixture::Tensors(1));
+}
+
+TEST_CASE("a worker of vLLM that cannot load leaves it paused, with the reason", "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server = job.Serve();
+  const auto control = job.Control();
+  REQUIRE(control->Pause(kAmple).ok());
+  std::filesystem::remove(job.checkpoint() + "/model.safetensors");
+  const Status failed = control->PostCommit(WeightVersion(2), kAmple);
+  CHECK(absl::IsUnavailable(failed));
+  CHECK(Says(failed, "/collective_rpc: expected status 200, found 500: Cannot find any model"));
+  CHECK(Says(failed, "the engine stays paused until a reload succeeds"));
+  CHECK(server.State()["paused"] == true);
+
+  REQUIRE(job.Commit(*control, 2).ok());
+  CHECK(server.State()["paused"] == false);
+  CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
+}
+
+TEST_CASE("a vLLM that says it has paused and has not is not written to", "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server = job.Serve();
+  const auto control = job.Control();
+  server.Misbehave("/pause", "status", 1, {{"code", 200}, {"text", R"({"status": "paused"})"}});
+  const Status paused = control->Pause(kAmple);
+  CHECK(absl::IsFailedPrecondition(paused));
+  CHECK(Says(paused, "expected \"is_paused\": true, found false"));
+}
+
+TEST_CASE("a vLLM that says it runs and does not is not taken to run", "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server = job.Serve();
+  const auto control = job.Control();
+  server.Misbehave("/resume", "status", 1, {{"code", 200}, {"text", "{}"}});
+  const Status failed = job.Commit(*control, 2);
+  CHECK(absl::IsFailedPrecondition(failed));
+  CHECK(Says(failed, "resuming vLLM"));
+  CHECK(Says(failed, "expected \"is_paused\": false, found true"));
+  CHECK(server.State()["paused"] == true);
+  REQUIRE(job.Commit(*control, 2).ok());
+  CHECK(server.State()["paused"] == false);
+}
+
+TEST_CASE("a vLLM that dies while it loads is reported, and served again once it is back",
+          "[engine_http]") {
+  HttpFixture job("vllm");
+  job.Serve();
+  const auto control = job.Control();
+  job.server->Misbehave("/collective_rpc", "die_after");
+  const Status failed = job.Commit(*control, 2);
+  CHECK(absl::IsUnavailable(failed));
+  CHECK(Says(failed, "/collective_rpc: the connection ended before the reply did"));
+  job.server->AwaitEnd();
+
+  const uint16_t port = job.server->port();
+  const EngineServer& again = job.Serve({.port = port});
+  REQUIRE(job.Commit(*control, 2).ok());
+  CHECK(again.State()["paused"] == false);
+  CHECK(again.State()["tensors"] == HttpFixture::Tensors(2));
+}
+
+TEST_CASE("an engine that is found paused says so", "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server = job.Serve();
+  {
+    const auto first = job.Control();
+    REQUIRE(first->Pause(kAmple).ok());
+  }
+  const auto client = HttpClient::Create({.url = server.url()}, job.clock);
+  REQUIRE(client.ok());
+  const auto probe = ProbeEngine(**client, {}, job.clock.Now() + kAmple);
+  REQUIRE(probe.ok());
+  CHECK(probe->kind == EngineKind::kVllm);
+  CHECK(probe->paused == true);
+}
+
+}  // namespace dws
