@@ -88,7 +88,11 @@ Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& wha
   if (metadata == root.end()) return index;
   if (!metadata->is_object()) return DataLossError("{}: its metadata is no object", what);
   for (const auto& [key, value] : metadata->items()) {
-    if (value.is_string()) index.metadata.emplace(key, value.get<std::string>());
+    if (value.is_string()) {
+      index.metadata.emplace(key, value.get<std::string>());
+    } else {
+      index.other_metadata.insert(key);
+    }
   }
   return index;
 }

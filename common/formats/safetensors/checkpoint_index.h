@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -16,7 +17,8 @@ namespace dws::safetensors {
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 struct CheckpointIndex {
-  std::map<std::string, std::string> metadata;    // the strings of it; other values are left out
+  std::map<std::string, std::string> metadata;    // the strings of it
+  std::set<std::string> other_metadata;           // the keys of what is no string; not written
   std::map<std::string, std::string> weight_map;  // tensor to file
 };
 
