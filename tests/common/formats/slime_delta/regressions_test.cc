@@ -243,11 +243,10 @@ TEST_CASE("one tensor in two shards is refused before anything is applied", "[sl
   CHECK(Load(scene.naive_folder) != scene.base);  // written already
   CHECK_THAT(ApplyOnce(scene.ours, version),
              Contains("DATA_LOSS") && Contains("again.safetensors"));
-  // And where the index knows both files.
-  std::ifstream stream(version + "/" + kIndexFile);
-  nlohmann::json index = nlohmann::json::parse(stream);
-  index["weight_map"]["another"] = "again.safetensors";
-  dws::testing::WriteText(version + "/" + kIndexFile, index.dump());
+  // And where the index knows both files: one shard with another's content.
+  fs::remove(version + "/again.safetensors");
+  fs::copy_file(version + "/" + first, version + "/" + (*files.List(version))[1],
+                fs::copy_options::overwrite_existing);
   CHECK_THAT(ApplyOnce(scene.ours, version), Contains("DATA_LOSS") && Contains("in two files"));
   CHECK(Load(scene.ours) == scene.base);
 }
