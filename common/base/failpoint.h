@@ -22,7 +22,7 @@ namespace dws {
 // Every failpoint there is: one that is not listed does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
 // of commit groups, nccl_test.py at those of broadcasts.
-inline constexpr std::array<std::string_view, 42> kFailpoints = {
+inline constexpr std::array<std::string_view, 52> kFailpoints = {
     "sender.register.after_record",
     "sender.publish.after_capture",
     "sender.publish.after_seal",
@@ -66,6 +66,17 @@ inline constexpr std::array<std::string_view, 42> kFailpoints = {
     "ledger.append.after_sync",
     "file.replace.before_rename",
     "file.replace.after_rename",
+    // Of version folders and of local checkpoints they are applied to (tests/common/formats).
+    "slime.write.before_index",
+    "slime.apply.before_intent",
+    "slime.apply.after_intent",
+    "slime.apply.inside_tensor",
+    "slime.apply.after_tensor",
+    "slime.apply.after_write",
+    "slime.apply.after_sync",
+    "slime.apply.after_digests",
+    "slime.apply.after_state",
+    "slime.apply.after_unmark",
     // Of the failpoints' own tests.
     "test.work",
 };

@@ -143,6 +143,18 @@ Result<std::unique_ptr<AppendFile>> PosixFileSystem::OpenForAppend(const std::st
   return std::make_unique<PosixAppendFile>(std::move(fd), path);
 }
 
+Result<std::unique_ptr<AppendFile>> PosixFileSystem::Create(const std::string& path) {
+  DWS_ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(path, O_WRONLY | O_CREAT | O_TRUNC, "create"));
+  return std::make_unique<PosixAppendFile>(std::move(fd), path);
+}
+
+Status PosixFileSystem::Rename(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    return ErrnoError(errno, fmt::format("cannot rename {} to {}", from, to));
+  }
+  return SyncFolder(FolderOf(to));
+}
+
 Status PosixFileSystem::ReplaceFile(const std::string& path, ByteSpan bytes) {
   const std::string temporary = path + ".tmp";
   Status written = [&]() -> Status {

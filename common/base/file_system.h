@@ -44,6 +44,12 @@ class FileSystem {
                                                   uint64_t size_bytes_max) = 0;
   // Opens at the end; creates an empty file (durably) where there is none.
   virtual Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) = 0;
+  // An empty file in the place of whatever was at `path`. Durable with the Rename that follows, not
+  // before: for files that are written under another name first.
+  virtual Result<std::unique_ptr<AppendFile>> Create(const std::string& path) = 0;
+  // `from` is `to` afterwards, in the place of what was there, and durably so: syncs the folder of
+  // `to`, not the file's bytes. Both lie in one folder.
+  virtual Status Rename(const std::string& from, const std::string& to) = 0;
   // Afterwards, crash or not, `path` holds either its old content or all of `bytes`; when OK, the
   // latter. Writes `path`.tmp, syncs it, renames it and syncs the folder.
   virtual Status ReplaceFile(const std::string& path, ByteSpan bytes) = 0;
@@ -62,6 +68,8 @@ class PosixFileSystem final : public FileSystem {
   Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                           uint64_t size_bytes_max) override;
   Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) override;
+  Result<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
+  Status Rename(const std::string& from, const std::string& to) override;
   Status ReplaceFile(const std::string& path, ByteSpan bytes) override;
   Result<std::vector<std::string>> List(const std::string& folder) override;
   Status MakeFolders(const std::string& folder) override;

@@ -23,6 +23,19 @@ inline constexpr uint64_t kFrameBytesMax = uint64_t{1} << 20;
 inline constexpr uint64_t kManifestBytesMax = uint64_t{256} << 20;
 inline constexpr uint64_t kObjectBytesMax = uint64_t{1} << 42;
 
+// Files of other programs.
+inline constexpr uint64_t kSafetensorsHeaderBytesMax = 100'000'000;  // as the official library
+inline constexpr uint64_t kCheckpointIndexBytesMax = uint64_t{128} << 20;
+inline constexpr size_t kCheckpointFilesMax = 16'384;
+inline constexpr uint64_t kCheckpointShardBytesDefault = uint64_t{5} << 30;
+inline constexpr size_t kJsonDepthMax = 6;
+inline constexpr size_t kJsonValuesMax = 16 * kTensorsMax;
+inline constexpr uint64_t kSlimeVersionMax = 999'999'999;
+inline constexpr uint64_t kSlimeShardBytesDefault = uint64_t{1} << 30;
+inline constexpr uint64_t kSlimeFlushBytesMax = uint64_t{16} << 30;  // decompressed, of format A
+inline constexpr uint64_t kSyncStateBytesMax = uint64_t{1} << 20;
+inline constexpr size_t kTensorsNamedMax = 5;  // in a message
+
 // Messages.
 inline constexpr uint64_t kFetchChunkBytesMax = uint64_t{1} << 20;
 inline constexpr int kGrpcMessageBytesMax = 64 << 20;  // layouts and descriptions of many slices

@@ -98,6 +98,22 @@ Result<std::unique_ptr<AppendFile>> FaultFileSystem::OpenForAppend(const std::st
   return std::make_unique<FaultAppendFile>(*this, file);
 }
 
+Result<std::unique_ptr<AppendFile>> FaultFileSystem::Create(const std::string& path) {
+  MutexLock lock(mutex_);
+  files_[path] = std::make_shared<File>();
+  return std::make_unique<FaultAppendFile>(*this, files_[path]);
+}
+
+Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {
+  MutexLock lock(mutex_);
+  if (const std::optional<Status> error = NextOperation()) return *error;
+  const auto found = files_.find(from);
+  if (found == files_.end()) return NotFoundError("no file {}", from);
+  files_[to] = found->second;
+  files_.erase(found);
+  return OkStatus();
+}
+
 Status FaultFileSystem::ReplaceFile(const std::string& path, ByteSpan bytes) {
   MutexLock lock(mutex_);
   if (const std::optional<Status> error = NextOperation()) return *error;

@@ -18,9 +18,9 @@ namespace dws {
 // Threads: safe from any. Files and locks it gave out must not outlive it.
 class FaultFileSystem final : public FileSystem {
  public:
-  // The n-th write, sync or replace from now on (1 = the next) fails with `error`; a failing append
-  // leaves half of its bytes, a failing sync leaves nothing durable, a failing replace the old
-  // content.
+  // The n-th write, sync, rename or replace from now on (1 = the next) fails with `error`; a
+  // failing append leaves half of its bytes, a failing sync leaves nothing durable, a failing
+  // replace the old content.
   void FailOperation(int n, Status error);
   // How many such operations there were.
   int operation_count() const;
@@ -36,6 +36,8 @@ class FaultFileSystem final : public FileSystem {
   Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                           uint64_t size_bytes_max) override;
   Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) override;
+  Result<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
+  Status Rename(const std::string& from, const std::string& to) override;
   Status ReplaceFile(const std::string& path, ByteSpan bytes) override;
   Result<std::vector<std::string>> List(const std::string& folder) override;
   Status MakeFolders(const std::string& folder) override;

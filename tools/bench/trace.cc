@@ -2,43 +2,22 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <utility>
 
-#include "tools/bench/safetensors_file.h"
+#include "common/formats/safetensors/checkpoint.h"
 
 namespace dws::bench {
 namespace {
 
-std::optional<DType> DTypeNamed(const std::string& name) {
-  for (uint32_t number = 1; DTypeFromNumber(number).has_value(); ++number) {
-    if (ToString(*DTypeFromNumber(number)) == name) return DTypeFromNumber(number);
-  }
-  return std::nullopt;
-}
-
-Result<std::vector<std::byte>> ReadFile(const std::string& path) {
-  std::error_code error;
-  std::vector<std::byte> bytes(std::filesystem::file_size(path, error));
-  std::ifstream stream(path, std::ios::binary);
-  stream.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (error || !stream) return UnavailableError("{}: cannot be read", path);
-  return bytes;
-}
-
-Result<TensorSpec> SpecOf(const FileTensor& tensor, const std::string& path) {
-  const std::optional<DType> dtype = DTypeNamed(tensor.dtype);
+Result<TensorSpec> SpecOf(const safetensors::CheckpointTensor& tensor, const std::string& path) {
+  const std::optional<DType> dtype = safetensors::ModelDType(tensor.dtype);
   if (!dtype.has_value()) {
-    return DataLossError("{}: tensor '{}' has the unknown dtype '{}'", path, tensor.name,
-                         tensor.dtype);
+    return DataLossError("{}: tensor '{}' has the dtype {}, which is not compared", path,
+                         tensor.name, safetensors::NameOf(tensor.dtype));
   }
   TensorSpec spec{.name = tensor.name, .dtype = *dtype, .shape = tensor.shape};
   DWS_RETURN_IF_ERROR(Validate(spec));
-  if (spec.SizeBytes() != tensor.bytes.size()) {
-    return DataLossError("{}: tensor '{}' has {} bytes, its shape has {}", path, tensor.name,
-                         tensor.bytes.size(), spec.SizeBytes());
-  }
   return spec;
 }
 
@@ -58,10 +37,10 @@ Result<std::vector<std::string>> TraceFiles(const std::string& directory) {
 }
 
 Result<std::vector<TensorPair>> ReadFirstStep(const std::string& file) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ReadFile(file));
-  DWS_ASSIGN_OR_RETURN(const TensorFile parsed, ParseTensorFile(bytes, file));
+  DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint checkpoint,
+                       safetensors::Checkpoint::Open(file));
   std::vector<TensorPair> tensors;
-  for (const FileTensor& tensor : parsed.tensors) {
+  for (const safetensors::CheckpointTensor& tensor : checkpoint.tensors()) {
     TensorPair& pair = tensors.emplace_back();
     DWS_ASSIGN_OR_RETURN(pair.spec, SpecOf(tensor, file));
     pair.before.assign(tensor.bytes.begin(), tensor.bytes.end());

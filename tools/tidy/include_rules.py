@@ -54,7 +54,8 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
                           "common/service/http/", "tools/dwsctl/", "tests/")),
     (r"grpc", _GRPC_USERS),
     (r"nccl", ("common/transport/nccl/",)),
-    (r"nlohmann/", ("common/service/", "receiver_daemon/engine_http/", "tools/", "tests/")),
+    (r"nlohmann/", ("common/formats/", "common/service/", "receiver_daemon/engine_http/", "tools/",
+                    "tests/")),
     (r"openssl/", ("common/service/security/", "common/service/http/", "tests/")),
     (r"prometheus/", ("common/service/metrics/",)),
     (r"sanitizer/", ("tools/bazel/debian/", "tests/")),
@@ -62,6 +63,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"systemd/", ()),  # sd_notify is our own few lines
     (r"toml\+\+/", ("common/service/config/",)),
     (r"uc[pst]/", ("common/transport/rdma/",)),
+    (r"zlib\.h", ("common/formats/",)),
     (r"xxhash|zstd", ("common/delta/", "common/formats/", "tools/bench/")),
 )
 _INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')

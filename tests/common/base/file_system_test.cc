@@ -53,6 +53,19 @@ void CheckContract(FileSystem& fs, const std::string& folder) {
   CHECK(fs.Remove(path).ok());
   CHECK(absl::IsNotFound(fs.ReadFile(path, 10).status()));
 
+  for (const std::string text : {"longer than", "what comes"}) {
+    Result<std::unique_ptr<AppendFile>> file = fs.Create(path + ".tmp");
+    REQUIRE(file.ok());
+    REQUIRE((*file)->Append(AsBytes(text)).ok());
+    REQUIRE((*file)->Sync().ok());
+  }
+  CHECK(fs.Rename(path + ".tmp", path).ok());
+  CHECK(Read(fs, path) == "what comes");
+  CHECK(absl::IsNotFound(fs.ReadFile(path + ".tmp", 10).status()));
+  CHECK(absl::IsNotFound(fs.Rename(path + ".tmp", path)));
+  CHECK(Read(fs, path) == "what comes");
+  CHECK(fs.Remove(path).ok());
+
   {
     const Result<std::unique_ptr<FileLock>> lock = fs.Lock(folder + "/lock");
     REQUIRE(lock.ok());

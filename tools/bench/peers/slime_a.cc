@@ -7,14 +7,15 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "common/formats/safetensors/header.h"
+#include "common/formats/slime_delta/format_a.h"
+#include "common/formats/slime_delta/payload.h"
 #include "tools/bench/peers/peer.h"
-#include "tools/bench/peers/zstd_frame.h"
-#include "tools/bench/safetensors_file.h"
 
 namespace dws::bench {
 namespace {
 
-constexpr int kLevel = 1;
+using slime::FlushEncoding;
 
 std::vector<uint32_t> ChangedElements(const TensorPair& tensor) {
   const size_t width = ElementBytes(tensor.spec.dtype);
@@ -32,18 +33,20 @@ void AppendNumber(uint32_t number, size_t width, std::vector<std::byte>& to) {
   std::memcpy(to.data() + to.size() - width, &number, width);
 }
 
-// Absolute positions to gaps: each one's distance from the one before, the first from 0.
+// Absolute positions to gaps: the elements between each one and the one before.
 size_t MakeGaps(std::vector<uint32_t>& positions) {
   uint32_t longest = 0;
   for (size_t i = positions.size(); i-- > 1;) {
-    positions[i] -= positions[i - 1];
+    positions[i] -= positions[i - 1] + 1;
     longest = std::max(longest, positions[i]);
   }
   if (!positions.empty()) longest = std::max(longest, positions[0]);
   return longest <= std::numeric_limits<uint16_t>::max() ? 2 : 4;
 }
 
-std::vector<std::byte> Encode(std::span<const TensorPair> tensors, bool gaps) {
+// All tensors have one dtype, as those of one flush do.
+Result<std::vector<std::byte>> Encode(std::span<const TensorPair> tensors, FlushEncoding encoding) {
+  const bool gaps = encoding != FlushEncoding::kIndices;
   std::vector<std::byte> positions;
   std::vector<std::byte> values;
   nlohmann::ordered_json params = nlohmann::ordered_json::array();
@@ -60,7 +63,7 @@ std::vector<std::byte> Encode(std::span<const TensorPair> tensors, bool gaps) {
     const size_t width = gaps ? MakeGaps(changed) : 4;
     for (const uint32_t number : changed) AppendNumber(number, width, positions);
     params.push_back({{"name", tensor.spec.name},
-                      {"dtype", "torch.bfloat16"},
+                      {"dtype", "bfloat16"},
                       {"shape", tensor.spec.shape},
                       {"pos_start", pos_start},
                       {"pos_end", positions.size()},
@@ -68,51 +71,25 @@ std::vector<std::byte> Encode(std::span<const TensorPair> tensors, bool gaps) {
                       {"val_start", val_start},
                       {"val_end", values.size() / value_width}});
   }
-  return WriteTensorFile({.metadata = {{"params", params.dump()}},
-                          .tensors = {{.name = "__positions__",
-                                       .dtype = "U8",
-                                       .shape = {positions.size()},
-                                       .bytes = positions},
-                                      {.name = "__values__",
-                                       .dtype = "BF16",
-                                       .shape = {values.size() / 2},
-                                       .bytes = values}}});
-}
-
-Status DecodeParam(const nlohmann::json& param, bool gaps, const TensorPair& tensor,
-                   ByteSpan positions, ByteSpan values, std::vector<std::byte>& state) {
-  const size_t width = param.value("pos_width", 0U);
-  const size_t value_width = ElementBytes(tensor.spec.dtype);
-  const size_t count = (param.value("pos_end", 0U) - param.value("pos_start", 0U)) / width;
-  const std::byte* position = positions.data() + param.value("pos_start", 0U);
-  const std::byte* value = values.data() + param.value("val_start", 0U) * value_width;
-  uint64_t element = 0;
-  for (size_t i = 0; i < count; ++i) {
-    uint32_t number = 0;
-    std::memcpy(&number, position + i * width, width);
-    element = gaps ? element + number : number;
-    if ((element + 1) * value_width > state.size()) {
-      return DataLossError("element {} is outside '{}'", element, tensor.spec.name);
-    }
-    std::memcpy(state.data() + element * value_width, value + i * value_width, value_width);
-  }
-  return OkStatus();
+  const std::vector<safetensors::TensorBytesView> columns = {
+      {.name = "__positions__", .shape = {positions.size()}, .bytes = positions},
+      {.name = "__values__",
+       .dtype = safetensors::FileDType::kBF16,
+       .shape = {values.size() / 2},
+       .bytes = values}};
+  return safetensors::MakeFile({{"params", params.dump()}}, columns);
 }
 
 Status Decode(ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates& states,
-              bool gaps) {
-  DWS_ASSIGN_OR_RETURN(const TensorFile file, ParseTensorFile(bytes, "flush"));
-  DWS_ASSIGN_OR_RETURN(const FileTensor positions, file.Find("__positions__"));
-  DWS_ASSIGN_OR_RETURN(const FileTensor values, file.Find("__values__"));
-  const nlohmann::json params = nlohmann::json::parse(file.metadata.at("params"), nullptr, false);
-  for (const nlohmann::json& param : params) {
-    const std::string name = param.value("name", "");
+              FlushEncoding encoding) {
+  DWS_ASSIGN_OR_RETURN(const slime::Flush flush, slime::ParseFlush(bytes, encoding, "flush"));
+  for (const slime::FlushParam& param : flush.params) {
     const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const TensorPair& tensor) {
-      return tensor.spec.name == name;
+      return tensor.spec.name == param.name;
     });
-    if (found == tensors.end()) return DataLossError("there is no tensor '{}'", name);
-    DWS_RETURN_IF_ERROR(DecodeParam(param, gaps, *found, positions.bytes, values.bytes,
-                                    states[static_cast<size_t>(found - tensors.begin())]));
+    if (found == tensors.end()) return DataLossError("there is no tensor '{}'", param.name);
+    DWS_RETURN_IF_ERROR(
+        slime::ApplyFlushParam(flush, param, states[static_cast<size_t>(found - tensors.begin())]));
   }
   return OkStatus();
 }
@@ -124,10 +101,12 @@ Peer SlimeIndices() {
           .name = "slime format A: indices",
           .bar = std::nullopt,
           .encode = [](std::span<const TensorPair> tensors) -> Result<std::vector<std::byte>> {
-            return Encode(tensors, false);
+            return Encode(tensors, FlushEncoding::kIndices);
           },
-          .decode = [](ByteSpan bytes, std::span<const TensorPair> tensors,
-                       TensorStates& states) { return Decode(bytes, tensors, states, false); }};
+          .decode =
+              [](ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates& states) {
+                return Decode(bytes, tensors, states, FlushEncoding::kIndices);
+              }};
 }
 
 Peer SlimeDeltas() {
@@ -135,10 +114,12 @@ Peer SlimeDeltas() {
           .name = "slime format A: deltas",
           .bar = std::nullopt,
           .encode = [](std::span<const TensorPair> tensors) -> Result<std::vector<std::byte>> {
-            return Encode(tensors, true);
+            return Encode(tensors, FlushEncoding::kDeltas);
           },
-          .decode = [](ByteSpan bytes, std::span<const TensorPair> tensors,
-                       TensorStates& states) { return Decode(bytes, tensors, states, true); }};
+          .decode =
+              [](ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates& states) {
+                return Decode(bytes, tensors, states, FlushEncoding::kDeltas);
+              }};
 }
 
 Peer SlimeDeltasZstd() {
@@ -146,13 +127,12 @@ Peer SlimeDeltasZstd() {
           .name = "slime format A: deltas_zstd",
           .bar = AtLeast(3.0),
           .encode = [](std::span<const TensorPair> tensors) -> Result<std::vector<std::byte>> {
-            return CompressFrame(Encode(tensors, true), kLevel);
+            DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> file,
+                                 Encode(tensors, FlushEncoding::kDeltas));
+            return slime::CompressEntry(file);
           },
-          .decode = [](ByteSpan bytes, std::span<const TensorPair> tensors,
-                       TensorStates& states) -> Status {
-            DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> file, DecompressFrame(bytes));
-            return Decode(file, tensors, states, true);
-          }};
+          .decode = [](ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates& states)
+              -> Status { return Decode(bytes, tensors, states, FlushEncoding::kDeltasZstd); }};
 }
 
 }  // namespace dws::bench

@@ -1,104 +1,70 @@
 // weight_v000010/model-00000-of-00001.safetensors and its index. Level 1, content size in the
 // frame, XXH3 128 of the new bytes as the checksum.
-#include <xxhash.h>
+#include <map>
 
-#include <cstring>
-#include <nlohmann/json.hpp>
-
+#include "common/formats/safetensors/header.h"
+#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/payload.h"
+#include "common/formats/slime_delta/version_index.h"
 #include "tools/bench/peers/peer.h"
-#include "tools/bench/peers/zstd_frame.h"
-#include "tools/bench/safetensors_file.h"
 
 namespace dws::bench {
 namespace {
 
-constexpr int kLevel = 1;
+using slime::ChecksumFormat;
+using slime::Encoding;
+
+constexpr uint64_t kVersion = 10;
 const char* const kFile = "model-00000-of-00001.safetensors";
 
-std::string HexDigest(ByteSpan bytes) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
-  std::string text;
-  for (const unsigned char byte : canonical.digest) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
-std::vector<std::byte> XorPayload(const TensorPair& tensor) {
-  std::vector<std::byte> payload(tensor.before.size());
-  for (size_t i = 0; i < payload.size(); ++i) payload[i] = tensor.before[i] ^ tensor.after[i];
-  return payload;
-}
-
-// u32 count, u32 byte positions, u8 values.
-std::vector<std::byte> OverwritePayload(const TensorPair& tensor) {
-  std::vector<uint32_t> positions;
-  for (size_t i = 0; i < tensor.before.size(); ++i) {
-    if (tensor.before[i] != tensor.after[i]) positions.push_back(static_cast<uint32_t>(i));
-  }
-  const size_t count = positions.size();
-  std::vector<std::byte> payload(4 + 5 * count);
-  StoreLe(payload.data(), static_cast<uint32_t>(count));
-  std::memcpy(payload.data() + 4, positions.data(), 4 * count);
-  for (size_t i = 0; i < count; ++i) payload[4 + 4 * count + i] = tensor.after[positions[i]];
-  return payload;
-}
-
 // The file, and its index behind it.
-std::vector<std::byte> Encode(std::span<const TensorPair> tensors, const char* encoding,
-                              std::vector<std::byte> (*payload)(const TensorPair&)) {
-  TensorFile file;
-  std::vector<std::vector<std::byte>> frames;
-  nlohmann::ordered_json index = {{"metadata",
-                                   {{"version", "000010"},
-                                    {"base_version", "000009"},
-                                    {"delta_encoding", encoding},
-                                    {"compression_format", "zstd"},
-                                    {"checksum_format", "xxh3-128"}}},
-                                  {"weight_map", nlohmann::ordered_json::object()}};
+Result<std::vector<std::byte>> Encode(std::span<const TensorPair> tensors, Encoding encoding) {
+  slime::VersionIndex index{
+      .version = kVersion,
+      .delta = slime::DeltaDescription{.base_version = kVersion - 1, .encoding = encoding}};
+  safetensors::Metadata digests;
+  std::vector<std::vector<std::byte>> entries;
+  std::vector<safetensors::TensorBytesView> views;
   for (const TensorPair& tensor : tensors) {
     if (tensor.before == tensor.after) continue;
-    frames.push_back(CompressFrame(payload(tensor), kLevel));
-    file.metadata[tensor.spec.name] = HexDigest(tensor.after);
-    file.tensors.push_back(
-        {.name = tensor.spec.name, .dtype = "U8", .shape = {frames.back().size()}, .bytes = {}});
-    index["weight_map"][tensor.spec.name] = kFile;
+    DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> payload,
+                         slime::EncodePayload(encoding, tensor.before, tensor.after));
+    entries.push_back(slime::CompressEntry(payload));
+    digests[tensor.spec.name] = slime::ChecksumText(ChecksumFormat::kXxh3, tensor.after);
+    views.push_back({.name = tensor.spec.name, .shape = {entries.back().size()}});
+    index.weight_map[tensor.spec.name] = kFile;
   }
-  for (size_t i = 0; i < frames.size(); ++i) file.tensors[i].bytes = frames[i];
-  std::vector<std::byte> bytes = WriteTensorFile(file);
-  const std::string text = index.dump();
+  for (size_t i = 0; i < entries.size(); ++i) views[i].bytes = entries[i];
+  DWS_ASSIGN_OR_RETURN(std::vector<std::byte> bytes, safetensors::MakeFile(digests, views));
+  DWS_ASSIGN_OR_RETURN(const std::string text, slime::MakeVersionIndex(index));
   const ByteSpan tail = AsBytes(text);
   bytes.insert(bytes.end(), tail.begin(), tail.end());
   return bytes;
 }
 
-Status ApplyXor(ByteSpan payload, std::vector<std::byte>& state) {
-  if (payload.size() != state.size()) return DataLossError("an xor of another size");
-  for (size_t i = 0; i < state.size(); ++i) state[i] ^= payload[i];
-  return OkStatus();
-}
-
-Status ApplyOverwrite(ByteSpan payload, std::vector<std::byte>& state) {
-  const uint64_t count = payload.size() < 4 ? 0 : LoadLe<uint32_t>(payload.data());
-  if (payload.size() != 4 + 5 * count) return DataLossError("an overwrite of another size");
-  for (size_t i = 0; i < count; ++i) {
-    const auto at = LoadLe<uint32_t>(payload.data() + 4 + 4 * i);
-    if (at >= state.size()) return DataLossError("byte {} is outside its tensor", at);
-    state[at] = payload[4 + 4 * count + i];
-  }
-  return OkStatus();
+// The size of a safetensors file that something lies behind: its content ends where the index
+// begins.
+ByteSpan FileOf(ByteSpan bytes) {
+  const size_t index = AsText(bytes).rfind("{\n \"metadata\"");
+  return index == std::string_view::npos ? bytes : bytes.first(index);
 }
 
 Status Decode(ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates& states,
-              Status (*apply)(ByteSpan, std::vector<std::byte>&)) {
-  DWS_ASSIGN_OR_RETURN(const TensorFile file, ParseTensorFile(bytes, kFile));
+              Encoding encoding) {
+  const ByteSpan file = FileOf(bytes);
+  DWS_ASSIGN_OR_RETURN(const safetensors::Header header, safetensors::ParseHeader(file, kFile));
+  std::map<std::string_view, ByteSpan> entries;
+  for (const safetensors::HeaderTensor& tensor : header.tensors) {
+    entries[tensor.name] = header.BytesOf(tensor, file);
+  }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string& name = tensors[i].spec.name;
-    const auto digest = file.metadata.find(name);
-    if (digest == file.metadata.end()) continue;  // unchanged
-    DWS_ASSIGN_OR_RETURN(const FileTensor entry, file.Find(name));
-    DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> payload, DecompressFrame(entry.bytes));
-    DWS_RETURN_IF_ERROR(apply(payload, states[i]));
-    if (HexDigest(states[i]) != digest->second) {
+    const auto digest = header.metadata.find(name);
+    if (digest == header.metadata.end()) continue;  // unchanged
+    DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> payload,
+                         slime::DecodeEntry(encoding, entries[name], states[i].size()));
+    DWS_RETURN_IF_ERROR(slime::ApplyPayload(encoding, payload, states[i]));
+    if (slime::ChecksumText(ChecksumFormat::kXxh3, states[i]) != digest->second) {
       return DataLossError("'{}' has another checksum than its file says", name);
     }
   }
@@ -112,10 +78,12 @@ Peer SlimeXor() {
           .name = "slime format B: xor + zstd-1",
           .bar = AtLeast(2.8),
           .encode = [](std::span<const TensorPair> tensors) -> Result<std::vector<std::byte>> {
-            return Encode(tensors, "xor", XorPayload);
+            return Encode(tensors, Encoding::kXor);
           },
-          .decode = [](ByteSpan bytes, std::span<const TensorPair> tensors,
-                       TensorStates& states) { return Decode(bytes, tensors, states, ApplyXor); }};
+          .decode =
+              [](ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates& states) {
+                return Decode(bytes, tensors, states, Encoding::kXor);
+              }};
 }
 
 Peer SlimeOverwrite() {
@@ -123,11 +91,11 @@ Peer SlimeOverwrite() {
           .name = "slime format B: overwrite + zstd-1",
           .bar = std::nullopt,
           .encode = [](std::span<const TensorPair> tensors) -> Result<std::vector<std::byte>> {
-            return Encode(tensors, "overwrite", OverwritePayload);
+            return Encode(tensors, Encoding::kOverwrite);
           },
           .decode =
               [](ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates& states) {
-                return Decode(bytes, tensors, states, ApplyOverwrite);
+                return Decode(bytes, tensors, states, Encoding::kOverwrite);
               }};
 }
 

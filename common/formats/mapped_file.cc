@@ -1,0 +1,97 @@
+#include "common/formats/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/unique_fd.h"
+
+namespace dws {
+namespace {
+
+Result<MutableByteSpan> Map(int fd, uint64_t size_bytes, FileAccess access,
+                            const std::string& path) {
+  const bool copied = access == FileAccess::kCopied;
+  const int protection = access == FileAccess::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
+  const int flags = copied ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* const at = ::mmap(nullptr, size_bytes, protection, flags, copied ? -1 : fd, 0);
+  if (at == MAP_FAILED) {
+    const int map_errno = errno;
+    if (map_errno == ENOMEM) {
+      return ResourceExhaustedError("{}: no memory to map its {} bytes", path, size_bytes);
+    }
+    return ErrnoError(map_errno, fmt::format("cannot map {}", path));
+  }
+  return MutableByteSpan(static_cast<std::byte*>(at), size_bytes);
+}
+
+Status ReadAll(int fd, MutableByteSpan to, const std::string& path) {
+  size_t done = 0;
+  while (done < to.size()) {
+    const ssize_t count = ::pread(fd, to.data() + done, to.size() - done, static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoError(errno, fmt::format("cannot read {}", path));
+    if (count == 0) {
+      return UnavailableError("{}: had {} bytes, ended after {} when it was read", path, to.size(),
+                              done);
+    }
+    done += static_cast<size_t>(count);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::Open(const std::string& path, FileAccess access) {
+  // Without O_NONBLOCK, opening a pipe would wait for its writer.
+  const int flags = (access == FileAccess::kWritable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK;
+  const UniqueFd fd(::open(path.c_str(), flags));
+  if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open {}", path));
+  struct stat found = {};
+  if (::fstat(fd.get(), &found) != 0) return ErrnoError(errno, fmt::format("cannot stat {}", path));
+  if (!S_ISREG(found.st_mode)) {
+    return FailedPreconditionError("expected a file at {}, found something else", path);
+  }
+  MappedFile file(path, access);
+  if (found.st_size == 0) return file;
+  DWS_ASSIGN_OR_RETURN(file.bytes_,
+                       Map(fd.get(), static_cast<uint64_t>(found.st_size), access, path));
+  if (access == FileAccess::kCopied) DWS_RETURN_IF_ERROR(ReadAll(fd.get(), file.bytes_, path));
+  return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      access_(other.access_),
+      bytes_(std::exchange(other.bytes_, MutableByteSpan())) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(access_, other.access_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+MutableByteSpan MappedFile::writable() const {
+  DWS_CHECK(access_ == FileAccess::kWritable);
+  return bytes_;
+}
+
+Status MappedFile::Sync() const {
+  if (access_ != FileAccess::kWritable || bytes_.empty()) return OkStatus();
+  if (::msync(bytes_.data(), bytes_.size(), MS_SYNC) != 0) {
+    return ErrnoError(errno, fmt::format("cannot sync {}", path_));
+  }
+  return OkStatus();
+}
+
+}  // namespace dws

@@ -1,0 +1,175 @@
+#include "common/formats/safetensors/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "common/base/file_system.h"
+#include "common/formats/safetensors/checkpoint_index.h"
+#include "common/model/limits.h"
+
+namespace dws::safetensors {
+namespace {
+
+std::string LastPart(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+// Rule 2: numbered files are all there.
+Status CheckNumbers(const std::vector<std::string>& names, const std::string& folder) {
+  std::map<uint64_t, std::set<uint64_t>> numbers;  // by total
+  for (const std::string& name : names) {
+    if (const auto shard = ParseShardName(name)) numbers[shard->total].insert(shard->number);
+  }
+  for (const auto& [total, found] : numbers) {
+    const bool whole = found.size() == total && *found.begin() == 1 && *found.rbegin() == total;
+    if (!whole) {
+      return DataLossError(
+          "{}: has no {}, and of {} numbered files {} are there, the first is {}: a checkpoint "
+          "whose "
+          "writing did not end, or a version that is not published yet",
+          folder, kIndexFile, total, found.size(), *found.begin());
+    }
+  }
+  return OkStatus();
+}
+
+Result<std::vector<std::string>> FilesWithoutIndex(const std::vector<std::string>& listed,
+                                                   const std::string& folder) {
+  std::vector<std::string> names;
+  for (const std::string& name : listed) {
+    if (IsShardName(name)) names.push_back(name);
+  }
+  if (names.empty()) return NotFoundError("{}: no safetensors files in this folder", folder);
+  DWS_RETURN_IF_ERROR(CheckNumbers(names, folder));
+  return names;
+}
+
+// Rule 1, for tensors that are sorted and unique.
+Status CheckIndex(const CheckpointIndex& index, const Checkpoint& checkpoint,
+                  const std::string& folder) {
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const std::string& file = checkpoint.files()[tensor.file].name;
+    const auto found = index.weight_map.find(tensor.name);
+    if (found == index.weight_map.end()) {
+      return DataLossError("{}: {} has a tensor '{}' that the index does not name", folder, file,
+                           tensor.name);
+    }
+    if (found->second != file) {
+      return DataLossError("{}: tensor '{}' is in {}, the index says {}", folder, tensor.name, file,
+                           found->second);
+    }
+  }
+  for (const auto& [name, file] : index.weight_map) {
+    if (checkpoint.Find(name) == nullptr) {
+      return DataLossError("{}: {} has no tensor '{}', the index says so", folder, file, name);
+    }
+  }
+  return OkStatus();
+}
+
+Result<CheckpointIndex> ReadIndexFile(const std::string& folder) {
+  const std::string path = folder + "/" + kIndexFile;
+  PosixFileSystem files;
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> text,
+                       files.ReadFile(path, limits::kCheckpointIndexBytesMax));
+  return ParseIndex(AsText(text), path);
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::Open(const std::string& path, FileAccess access) {
+  Checkpoint checkpoint;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) {
+    DWS_RETURN_IF_ERROR(checkpoint.AddFile(path, LastPart(path), access));
+    DWS_RETURN_IF_ERROR(checkpoint.SortTensors());
+    return checkpoint;
+  }
+  PosixFileSystem file_system;
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed, file_system.List(path));
+  const bool indexed = std::binary_search(listed.begin(), listed.end(), kIndexFile);
+  CheckpointIndex index;
+  std::vector<std::string> names;
+  if (indexed) {
+    DWS_ASSIGN_OR_RETURN(index, ReadIndexFile(path));
+    std::set<std::string> named;
+    for (const auto& [tensor, file] : index.weight_map) named.insert(file);
+    names.assign(named.begin(), named.end());
+  } else {
+    DWS_ASSIGN_OR_RETURN(names, FilesWithoutIndex(listed, path));
+  }
+  if (names.size() > limits::kCheckpointFilesMax) {
+    return ResourceExhaustedError("{}: {} files, at most {} are allowed", path, names.size(),
+                                  limits::kCheckpointFilesMax);
+  }
+  for (const std::string& name : names) {
+    DWS_RETURN_IF_ERROR(checkpoint.AddFile(path + "/" + name, name, access));
+  }
+  DWS_RETURN_IF_ERROR(checkpoint.SortTensors());
+  if (indexed) DWS_RETURN_IF_ERROR(CheckIndex(index, checkpoint, path));
+  return checkpoint;
+}
+
+Status Checkpoint::AddFile(const std::string& path, const std::string& name, FileAccess access) {
+  DWS_ASSIGN_OR_RETURN(MappedFile mapping, MappedFile::Open(path, access));
+  DWS_ASSIGN_OR_RETURN(Header header, ParseHeader(mapping.bytes(), path));
+  if (tensors_.size() + header.tensors.size() > limits::kTensorsMax) {
+    return ResourceExhaustedError(
+        "{}: with it the checkpoint has {} tensors, at most {} are allowed", path,
+        tensors_.size() + header.tensors.size(), limits::kTensorsMax);
+  }
+  for (HeaderTensor& tensor : header.tensors) {
+    tensors_.push_back({.name = std::move(tensor.name),
+                        .dtype = tensor.dtype,
+                        .shape = std::move(tensor.shape),
+                        .file = static_cast<uint32_t>(files_.size()),
+                        .offset = header.content_offset + tensor.begin,
+                        .bytes = header.BytesOf(tensor, mapping.bytes())});
+  }
+  files_.push_back(
+      {.name = name, .metadata = std::move(header.metadata), .mapping = std::move(mapping)});
+  return OkStatus();
+}
+
+Status Checkpoint::SortTensors() {
+  const auto by_name = [](const CheckpointTensor& a, const CheckpointTensor& b) {
+    return a.name < b.name;
+  };
+  std::sort(tensors_.begin(), tensors_.end(), by_name);
+  const auto twice = std::adjacent_find(
+      tensors_.begin(), tensors_.end(),
+      [](const CheckpointTensor& a, const CheckpointTensor& b) { return a.name == b.name; });
+  if (twice == tensors_.end()) return OkStatus();
+  return DataLossError("tensor '{}' is in two files, {} and {}", twice->name,
+                       files_[twice->file].mapping.path(),
+                       files_[std::next(twice)->file].mapping.path());
+}
+
+uint64_t Checkpoint::tensor_bytes() const {
+  uint64_t bytes = 0;
+  for (const CheckpointTensor& tensor : tensors_) bytes += tensor.bytes.size();
+  return bytes;
+}
+
+const CheckpointTensor* Checkpoint::Find(std::string_view name) const {
+  const auto found = std::lower_bound(
+      tensors_.begin(), tensors_.end(), name,
+      [](const CheckpointTensor& tensor, std::string_view wanted) { return tensor.name < wanted; });
+  return found != tensors_.end() && found->name == name ? &*found : nullptr;
+}
+
+MutableByteSpan Checkpoint::Writable(const CheckpointTensor& tensor) const {
+  return files_[tensor.file].mapping.writable().subspan(tensor.offset, tensor.bytes.size());
+}
+
+Status Checkpoint::Sync() const {
+  for (const CheckpointFile& file : files_) DWS_RETURN_IF_ERROR(file.mapping.Sync());
+  return OkStatus();
+}
+
+}  // namespace dws::safetensors

@@ -1,0 +1,55 @@
+// The element types of safetensors files: more than dws::DType, which has those that DWS codes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/tensor_spec.h"
+
+namespace dws::safetensors {
+
+// In the official library's order (0.4 to 0.6): by alignment. It writes tensors from the last of
+// these to the first.
+enum class FileDType : uint8_t {
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
+};
+inline constexpr uint32_t kFileDTypeCount = 20;
+
+// "BF16"; nullopt for a name the official library does not have.
+std::optional<FileDType> FileDTypeNamed(std::string_view name);
+std::string_view NameOf(FileDType dtype);
+
+// Bits of one element: 4, 6, 8, 16, 32 or 64.
+uint32_t ElementBits(FileDType dtype);
+
+// What DWS calls it; nullopt for C64 and for elements smaller than a byte.
+std::optional<DType> ModelDType(FileDType dtype);
+FileDType FileDTypeOf(DType dtype);
+
+// Bytes of a tensor. INVALID_ARGUMENT: no whole number of them. RESOURCE_EXHAUSTED: more than
+// limits::kTensorBytesMax, or than 64 bits can say.
+Result<uint64_t> TensorBytes(FileDType dtype, const std::vector<uint64_t>& shape);
+
+}  // namespace dws::safetensors

@@ -1,0 +1,77 @@
+// The header of a safetensors file: u64 size of the JSON, the JSON, and the tensors' bytes behind
+// it, without a gap. Pure: reads and makes bytes, opens nothing.
+//
+// Reading accepts what the official library accepts, except for what its users never meet and
+// attackers do: equal keys, unknown members, numbers with a point. It trusts nothing before it has
+// been checked.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/formats/safetensors/file_dtype.h"
+
+namespace dws::safetensors {
+
+using Metadata = std::map<std::string, std::string>;
+
+struct HeaderTensor {
+  std::string name;
+  FileDType dtype = FileDType::kU8;
+  std::vector<uint64_t> shape;
+  uint64_t begin = 0;  // of its bytes, from content_offset
+  uint64_t end = 0;
+
+  uint64_t size_bytes() const { return end - begin; }
+  friend bool operator==(const HeaderTensor&, const HeaderTensor&) = default;
+};
+
+struct Header {
+  Metadata metadata;
+  std::vector<HeaderTensor> tensors;  // as they follow each other in the file
+  uint64_t content_offset = 8;        // of the first tensor's bytes, from the start of the file
+
+  // The bytes of one of `tensors` in the file this is the header of.
+  ByteSpan BytesOf(const HeaderTensor& tensor, ByteSpan file) const {
+    return file.subspan(content_offset + tensor.begin, tensor.size_bytes());
+  }
+};
+
+// The header of the whole file `file`, which `what` names in messages. DATA_LOSS: it breaks the
+// format; the message says where. RESOURCE_EXHAUSTED: more than limits.h allows.
+Result<Header> ParseHeader(ByteSpan file, const std::string& what);
+
+// A file's start and what it promises. Tensors lie in the official library's order: those with the
+// greatest dtype first, then by name. The JSON is padded with spaces to 8 bytes.
+struct NewHeader {
+  Header header;
+  std::vector<std::byte> bytes;  // of the file, up to its content
+
+  uint64_t file_bytes() const {
+    return bytes.size() + (header.tensors.empty() ? 0 : header.tensors.back().end);
+  }
+};
+
+// `begin` and `end` of the tensors are ignored. INVALID_ARGUMENT: a name that stands twice or is no
+// UTF-8, "__metadata__", or a dtype and shape without whole bytes. RESOURCE_EXHAUSTED: too many or
+// too large for limits.h.
+Result<NewHeader> MakeHeader(const Metadata& metadata, std::vector<HeaderTensor> tensors);
+
+// A file in memory, small ones and those that are compressed as a whole. `bytes` views into what
+// the caller keeps.
+struct TensorBytesView {
+  std::string name;
+  FileDType dtype = FileDType::kU8;
+  std::vector<uint64_t> shape;
+  ByteSpan bytes;
+};
+// Errors as MakeHeader; INVALID_ARGUMENT also when bytes and shape disagree.
+Result<std::vector<std::byte>> MakeFile(const Metadata& metadata,
+                                        std::span<const TensorBytesView> tensors);
+
+}  // namespace dws::safetensors

@@ -1,0 +1,124 @@
+#include "common/formats/slime_delta/redo.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "common/base/failpoint.h"
+#include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/slime_delta/local_state.h"
+
+namespace dws::slime {
+namespace {
+
+constexpr uint64_t kRedoShardBytes = uint64_t{256} << 20;
+constexpr const char* kIdentity = "dws_identity";
+
+std::string RedoFolder(const std::string& checkpoint_folder) {
+  return SyncFolder(checkpoint_folder) + "/redo";
+}
+
+Status ClearFolder(FileSystem& files, const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+  for (const std::string& name : names) DWS_RETURN_IF_ERROR(files.Remove(folder + "/" + name));
+  std::error_code ignored;  // an empty folder means nothing
+  std::filesystem::remove(folder, ignored);
+  return OkStatus();
+}
+
+Status ReplayTensor(const VersionEntry& entry, const safetensors::Checkpoint& checkpoint) {
+  const safetensors::CheckpointTensor* const tensor = checkpoint.Find(entry.name);
+  if (tensor == nullptr) return DataLossError("'{}' is not in the checkpoint", entry.name);
+  const MutableByteSpan bytes = checkpoint.Writable(*tensor);
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> payload,
+                       DecodeEntry(Encoding::kRuns, entry.bytes, bytes.size()));
+  DWS_RETURN_IF_ERROR(CheckRuns(payload, bytes.size()));
+  RunReader runs(payload);
+  while (const std::optional<RunReader::Run> run = runs.Next()) {
+    std::memcpy(bytes.data() + run->offset, run->bytes.data(), run->bytes.size());
+    DWS_KILLPOINT("slime.apply.inside_tensor");
+  }
+  const std::string digest = ChecksumText(ChecksumFormat::kXxh3, bytes);
+  if (digest != entry.digest) {
+    return DataLossError("'{}' has the digest {} after it was written, expected {}", entry.name,
+                         digest, entry.digest);
+  }
+  DWS_FAILPOINT("slime.apply.after_tensor");
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
+                                                 const std::string& checkpoint_folder,
+                                                 uint64_t version, const std::string& identity) {
+  return VersionWriter::Create(files, RedoFolder(checkpoint_folder),
+                               {.version = version,
+                                .encoding = Encoding::kRuns,
+                                .checksum = ChecksumFormat::kXxh3,
+                                .shard_bytes_max = kRedoShardBytes,
+                                .extra = {{kIdentity, identity}}});
+}
+
+Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
+                                              const std::string& checkpoint_folder) {
+  const std::string redo_folder = RedoFolder(checkpoint_folder);
+  DWS_RETURN_IF_ERROR(files.MakeFolders(redo_folder));
+  DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, ListVersions(files, redo_folder));
+  std::optional<VersionFolder> redo;
+  for (const uint64_t version : versions) {
+    const std::string folder = redo_folder + "/" + VersionFolderName(version);
+    DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+    if (!std::binary_search(names.begin(), names.end(), safetensors::kIndexFile)) {
+      DWS_RETURN_IF_ERROR(ClearFolder(files, folder));
+      continue;
+    }
+    if (redo.has_value()) {
+      return DataLossError("{}: two changes are marked as begun, {} and {}", redo_folder,
+                           redo->index().version, version);
+    }
+    Result<VersionFolder> opened = VersionFolder::Open(files, folder, FileAccess::kReadOnly);
+    if (absl::IsUnavailable(opened.status())) {
+      return DataLossError("{}: {}", folder, Message(opened.status()));
+    }
+    DWS_RETURN_IF_ERROR(opened.status());
+    if (!opened->index().delta.has_value() || opened->index().delta->encoding != Encoding::kRuns ||
+        opened->index().delta->checksum != ChecksumFormat::kXxh3) {
+      return DataLossError("{}: is no record of changes", folder);
+    }
+    redo = *std::move(opened);
+  }
+  return redo;
+}
+
+std::string RedoIdentity(const VersionFolder& redo) {
+  const auto found = redo.index().extra.find(kIdentity);
+  return found == redo.index().extra.end() ? "" : found->second;
+}
+
+Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoint,
+              ThreadPool& pool) {
+  std::vector<Status> results(redo.entries().size());
+  pool.ParallelFor(results.size(), [&](size_t index, size_t) {
+    results[index] = ReplayTensor(redo.entries()[index], checkpoint);
+  });
+  for (const Status& result : results) DWS_RETURN_IF_ERROR(result);
+  DWS_FAILPOINT("slime.apply.after_write");
+  DWS_RETURN_IF_ERROR(checkpoint.Sync());
+  DWS_FAILPOINT("slime.apply.after_sync");
+  return OkStatus();
+}
+
+Status RemoveRedo(FileSystem& files, const std::string& checkpoint_folder, uint64_t version) {
+  const std::string folder = RedoFolder(checkpoint_folder) + "/" + VersionFolderName(version);
+  // Renamed, which is durable, and not removed: a marker that a power cut brought back would undo
+  // the versions after it.
+  DWS_RETURN_IF_ERROR(files.Rename(folder + "/" + safetensors::kIndexFile, folder + "/done.tmp"));
+  DWS_FAILPOINT("slime.apply.after_unmark");
+  return ClearFolder(files, folder);
+}
+
+}  // namespace dws::slime

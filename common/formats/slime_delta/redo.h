@@ -1,0 +1,42 @@
+// The intent marker of a local checkpoint: everything that applying a version writes, written down
+// first, in a form that may be written again and again.
+//
+// CHECKPOINT/.weight_sync/redo/weight_vNNNNNN is a version folder of encoding dws_runs, whose
+// digests are xxh3-128 of the tensors' new bytes. Its index is the marker: while it is there, the
+// checkpoint may be half changed, and whoever opens it completes the change before anything else.
+// Without the index nothing of the checkpoint has been touched, and the rest is cleared.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/formats/safetensors/checkpoint.h"
+#include "common/formats/slime_delta/version_folder.h"
+#include "common/formats/slime_delta/version_writer.h"
+
+namespace dws::slime {
+
+// Begins to write one down; Finish sets the marker. `identity` is the version's that is applied.
+Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
+                                                 const std::string& checkpoint_folder,
+                                                 uint64_t version, const std::string& identity);
+
+// The one whose marker is set; nullopt where there is none. Clears what has no marker.
+Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
+                                              const std::string& checkpoint_folder);
+// The `identity` that it was begun with.
+std::string RedoIdentity(const VersionFolder& redo);
+
+// Writes it to the checkpoint, which is open as kWritable, checks every tensor written, and syncs.
+// DATA_LOSS: a tensor that is not there, or has not the bytes it should: the checkpoint is lost.
+Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoint,
+              ThreadPool& pool);
+
+// Takes the marker away, then the rest.
+Status RemoveRedo(FileSystem& files, const std::string& checkpoint_folder, uint64_t version);
+
+}  // namespace dws::slime

@@ -1,0 +1,126 @@
+#include "common/formats/slime_delta/version_folder.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "common/formats/safetensors/checkpoint_index.h"
+#include "common/model/limits.h"
+
+namespace dws::slime {
+namespace {
+
+std::string LastPart(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+// The shards of a folder are those that the index names: numbered from 0 without a gap where they
+// are numbered at all, all there, and no others.
+Status CheckShards(const std::vector<std::string>& listed, const VersionIndex& index,
+                   const std::string& folder) {
+  std::set<std::string> named;
+  for (const auto& [tensor, file] : index.weight_map) named.insert(file);
+  for (const std::string& file : named) {
+    if (!std::binary_search(listed.begin(), listed.end(), file)) {
+      return UnavailableError("{}: the index names {}, which is not there (yet): try again later",
+                              folder, file);
+    }
+  }
+  if (!index.delta.has_value()) return OkStatus();
+  for (const std::string& name : listed) {
+    if (safetensors::IsShardName(name) && !named.contains(name)) {
+      return DataLossError("{}: has a shard {} that its index does not know", folder, name);
+    }
+  }
+  uint64_t next = 0;
+  for (const std::string& file : named) {  // by number
+    const auto shard = safetensors::ParseShardName(file);
+    if (!shard.has_value()) continue;
+    if (shard->total != named.size() || shard->number != next++) {
+      return DataLossError("{}: {} among {} shards, expected numbers from 00000 without a gap",
+                           folder, file, named.size());
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<uint64_t>> ListVersions(FileSystem& files, const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+  std::vector<uint64_t> versions;
+  for (const std::string& name : names) {
+    if (const auto version = ParseVersionFolderName(name)) versions.push_back(*version);
+  }
+  std::sort(versions.begin(), versions.end());
+  return versions;
+}
+
+Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder) {
+  const std::optional<uint64_t> version = ParseVersionFolderName(LastPart(version_folder));
+  if (!version.has_value()) {
+    return InvalidArgumentError("expected a version folder, as weight_v000001, found {}",
+                                version_folder);
+  }
+  const std::string path = version_folder + "/" + safetensors::kIndexFile;
+  const Result<std::vector<std::byte>> text =
+      files.ReadFile(path, limits::kCheckpointIndexBytesMax);
+  if (absl::IsNotFound(text.status())) {
+    return UnavailableError("{} has no index: it is not published yet", version_folder);
+  }
+  DWS_RETURN_IF_ERROR(text.status());
+  return ParseVersionIndex(AsText(*text), *version, path);
+}
+
+Result<VersionFolder> VersionFolder::Open(FileSystem& files, const std::string& version_folder,
+                                          FileAccess access) {
+  VersionFolder opened;
+  DWS_ASSIGN_OR_RETURN(opened.index_, ReadVersionIndex(files, version_folder));
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed, files.List(version_folder));
+  DWS_RETURN_IF_ERROR(CheckShards(listed, opened.index_, version_folder));
+  if (!opened.index_.weight_map.empty()) {
+    Result<safetensors::Checkpoint> checkpoint =
+        safetensors::Checkpoint::Open(version_folder, access);
+    if (absl::IsNotFound(checkpoint.status())) {  // it went while we looked
+      return UnavailableError("{}: {}", version_folder, Message(checkpoint.status()));
+    }
+    DWS_RETURN_IF_ERROR(checkpoint.status());
+    opened.checkpoint_ = *std::move(checkpoint);
+  } else if (!opened.index_.delta.has_value()) {
+    return DataLossError("{}: a full checkpoint without tensors", version_folder);
+  }
+  DWS_RETURN_IF_ERROR(opened.ReadEntries(version_folder));
+  return opened;
+}
+
+Status VersionFolder::ReadEntries(const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(std::string all, MakeVersionIndex(index_));
+  if (index_.delta.has_value() && checkpoint_.has_value()) {
+    for (const safetensors::CheckpointTensor& tensor : checkpoint_->tensors()) {
+      const std::string what = fmt::format("{}: tensor '{}'", folder, tensor.name);
+      if (tensor.dtype != safetensors::FileDType::kU8 || tensor.shape.size() != 1) {
+        return DataLossError("{}: expected a list of U8, found {} [{}]", what,
+                             safetensors::NameOf(tensor.dtype), fmt::join(tensor.shape, ", "));
+      }
+      const safetensors::Metadata& digests = checkpoint_->files()[tensor.file].metadata;
+      const auto digest = digests.find(tensor.name);
+      if (digest == digests.end()) return DataLossError("{}: its shard has no digest of it", what);
+      if (!IsChecksumText(index_.delta->checksum, digest->second)) {
+        return DataLossError("{}: its digest '{}' is no {}", what, digest->second,
+                             NameOf(index_.delta->checksum));
+      }
+      all += fmt::format("\n{} {}", digest->second, tensor.name);
+      entries_.push_back({.name = tensor.name, .digest = digest->second, .bytes = tensor.bytes});
+    }
+  }
+  if (!index_.delta.has_value()) {
+    for (const safetensors::CheckpointTensor& tensor : checkpoint_->tensors()) {
+      all += fmt::format("\n{} {}", ChecksumText(ChecksumFormat::kXxh3, tensor.bytes), tensor.name);
+    }
+  }
+  identity_ = ChecksumText(ChecksumFormat::kXxh3, AsBytes(all));
+  return OkStatus();
+}
+
+}  // namespace dws::slime

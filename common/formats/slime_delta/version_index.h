@@ -1,0 +1,61 @@
+// The names and the index of a version folder, and which version may follow which. Pure.
+//
+//   weight_v000002/model.safetensors.index.json
+//   {"metadata": {"version": "000002", "base_version": "000001", "delta_encoding": "xor",
+//                 "compression_format": "zstd", "checksum_format": "xxh3-128"},
+//    "weight_map": {tensor: file}}
+//
+// An index without delta_encoding is a full checkpoint: the chain begins anew with it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/payload.h"
+
+namespace dws::slime {
+
+// Version 0 is the base checkpoint, which is never published.
+struct DeltaDescription {
+  uint64_t base_version = 0;
+  Encoding encoding = Encoding::kXor;
+  ChecksumFormat checksum = ChecksumFormat::kXxh3;
+
+  friend bool operator==(const DeltaDescription&, const DeltaDescription&) = default;
+};
+
+struct VersionIndex {
+  uint64_t version = 0;
+  std::optional<DeltaDescription> delta;          // nullopt: a full checkpoint
+  std::map<std::string, std::string> weight_map;  // tensor to file
+  std::map<std::string, std::string> extra;       // metadata that the format does not know
+};
+
+std::string VersionText(uint64_t version);                        // "000002"
+std::optional<uint64_t> ParseVersionText(std::string_view text);  // digits alone, within limits.h
+std::string VersionFolderName(uint64_t version);                  // "weight_v000002"
+std::optional<uint64_t> ParseVersionFolderName(std::string_view name);
+
+// DATA_LOSS: not such an index, one of another version than its folder, a delta of anything but the
+// version before, or half a description. UNIMPLEMENTED: an encoding, compression or checksum that
+// is not known. `what` names the index in messages.
+Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_version,
+                                       const std::string& what);
+// INVALID_ARGUMENT: names that are no UTF-8, or extra metadata that the format has for itself.
+Result<std::string> MakeVersionIndex(const VersionIndex& index);
+
+enum class ChainStep : uint8_t {
+  kApplied,  // it is the local version
+  kApply,    // a delta of the local version
+  kReset,    // a full checkpoint
+};
+// FAILED_PRECONDITION: a delta of another version than the local one; the message says which is
+// needed.
+Result<ChainStep> NextStep(uint64_t local_version, const VersionIndex& index);
+
+}  // namespace dws::slime

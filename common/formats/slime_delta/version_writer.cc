@@ -1,0 +1,135 @@
+#include "common/formats/slime_delta/version_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/failpoint.h"
+#include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/safetensors/header.h"
+
+namespace dws::slime {
+
+Result<std::unique_ptr<VersionWriter>> VersionWriter::Create(FileSystem& files,
+                                                             const std::string& folder,
+                                                             const VersionWriteOptions& options) {
+  if (options.version == 0 || options.version > limits::kSlimeVersionMax) {
+    return InvalidArgumentError("version {} cannot be published, expected 1 to {}", options.version,
+                                limits::kSlimeVersionMax);
+  }
+  const std::string path = folder + "/" + VersionFolderName(options.version);
+  DWS_RETURN_IF_ERROR(files.MakeFolders(path));
+  std::unique_ptr<VersionWriter> writer(new VersionWriter(files, path, options));
+  DWS_RETURN_IF_ERROR(writer->Clear());
+  return writer;
+}
+
+Status VersionWriter::Clear() {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(folder_));
+  if (std::binary_search(names.begin(), names.end(), safetensors::kIndexFile)) {
+    return AlreadyExistsError("{} is published already", folder_);
+  }
+  for (const std::string& name : names) {
+    if (safetensors::IsShardName(name) || name.ends_with(".tmp")) {
+      DWS_RETURN_IF_ERROR(files_.Remove(folder_ + "/" + name));
+    }
+  }
+  return OkStatus();
+}
+
+Status VersionWriter::Add(const std::string& name, ByteSpan before, ByteSpan after) {
+  if (before.size() == after.size() &&
+      (after.empty() || std::memcmp(before.data(), after.data(), after.size()) == 0)) {
+    return OkStatus();
+  }
+  return AddEntry(name, after, EncodePayload(options_.encoding, before, after));
+}
+
+Status VersionWriter::AddChanged(const std::string& name, ByteSpan after,
+                                 std::span<const ByteRun> changed) {
+  if (changed.empty()) return OkStatus();
+  return AddEntry(name, after, EncodeChanged(options_.encoding, after, changed));
+}
+
+Status VersionWriter::AddEntry(const std::string& name, ByteSpan after,
+                               Result<std::vector<std::byte>> payload) {
+  if (!payload.ok()) return Keep(Annotate(payload.status(), "tensor '" + name + "'"));
+  Entry entry{.name = name,
+              .digest = ChecksumText(options_.checksum, after),
+              .bytes = CompressEntry(*payload)};
+  *payload = {};
+  std::vector<Entry> shard;
+  size_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    DWS_RETURN_IF_ERROR(error_);
+    if (!shard_of_.emplace(name, shard_count_).second) {
+      error_ = InvalidArgumentError("tensor '{}' was added twice", name);
+      return error_;
+    }
+    waiting_bytes_ += entry.bytes.size();
+    entry_bytes_ += entry.bytes.size();
+    waiting_.push_back(std::move(entry));
+    if (waiting_bytes_ < options_.shard_bytes_max) return OkStatus();
+    shard = std::exchange(waiting_, {});
+    waiting_bytes_ = 0;
+    number = shard_count_++;
+  }
+  return Keep(WriteShard(number, shard));
+}
+
+Status VersionWriter::Keep(Status status) {
+  if (status.ok()) return status;
+  MutexLock lock(mutex_);
+  if (error_.ok()) error_ = status;
+  return status;
+}
+
+std::string VersionWriter::TemporaryPath(size_t number) const {
+  return fmt::format("{}/model-{:05d}.tmp", folder_, number);
+}
+
+Status VersionWriter::WriteShard(size_t number, const std::vector<Entry>& entries) {
+  std::vector<safetensors::HeaderTensor> tensors;
+  safetensors::Metadata digests;
+  std::map<std::string_view, ByteSpan> bytes_of;
+  for (const Entry& entry : entries) {
+    tensors.push_back({.name = entry.name, .shape = {entry.bytes.size()}});
+    digests[entry.name] = entry.digest;
+    bytes_of[entry.name] = entry.bytes;
+  }
+  DWS_ASSIGN_OR_RETURN(const safetensors::NewHeader made,
+                       safetensors::MakeHeader(digests, std::move(tensors)));
+  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file,
+                       files_.Create(TemporaryPath(number)));
+  DWS_RETURN_IF_ERROR(file->Append(made.bytes));
+  for (const safetensors::HeaderTensor& tensor : made.header.tensors) {
+    DWS_RETURN_IF_ERROR(file->Append(bytes_of[tensor.name]));
+  }
+  return file->Sync();
+}
+
+Result<VersionSummary> VersionWriter::Finish() {
+  MutexLock lock(mutex_);
+  DWS_RETURN_IF_ERROR(error_);
+  if (!waiting_.empty()) DWS_RETURN_IF_ERROR(WriteShard(shard_count_++, waiting_));
+  std::vector<std::string> names;
+  for (size_t i = 0; i < shard_count_; ++i) {
+    names.push_back(safetensors::MakeShardName({.number = i, .total = shard_count_}));
+    DWS_RETURN_IF_ERROR(files_.Rename(TemporaryPath(i), folder_ + "/" + names.back()));
+  }
+  VersionIndex index{.version = options_.version,
+                     .delta = DeltaDescription{.base_version = options_.version - 1,
+                                               .encoding = options_.encoding,
+                                               .checksum = options_.checksum},
+                     .extra = options_.extra};
+  for (const auto& [tensor, shard] : shard_of_) index.weight_map[tensor] = names[shard];
+  DWS_ASSIGN_OR_RETURN(const std::string text, MakeVersionIndex(index));
+  DWS_FAILPOINT("slime.write.before_index");
+  DWS_RETURN_IF_ERROR(files_.ReplaceFile(folder_ + "/" + safetensors::kIndexFile, AsBytes(text)));
+  return VersionSummary{.tensor_count = index.weight_map.size(),
+                        .shard_count = shard_count_,
+                        .entry_bytes = entry_bytes_};
+}
+
+}  // namespace dws::slime

@@ -1,0 +1,199 @@
+#include "common/formats/safetensors/checkpoint.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <string>
+
+#include "common/formats/safetensors/checkpoint_index.h"
+#include "tests/common/formats/raw_file.h"
+#include "tests/fakes/temp_folder.h"
+
+namespace dws::safetensors {
+namespace {
+
+using Catch::Contains;
+using dws::testing::Bytes;
+using dws::testing::RawFile;
+using dws::testing::ReadFile;
+using dws::testing::WriteFile;
+using dws::testing::WriteText;
+
+// A file with U8 tensors of `size` bytes by these names.
+Bytes FileOf(const std::vector<std::string>& names, uint64_t size = 3) {
+  std::string json;
+  for (size_t i = 0; i < names.size(); ++i) {
+    json += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}})",
+                        i == 0 ? "" : ",", names[i], size, i * size, (i + 1) * size);
+  }
+  return RawFile("{" + json + "}", names.size() * size);
+}
+
+std::string Index(const std::string& weight_map) {
+  return R"({"metadata":{"total_size":6,"note":"x"},"weight_map":)" + weight_map + "}";
+}
+
+std::string Refusal(const std::string& path) {
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(path);
+  return checkpoint.ok() ? "accepted" : ToString(checkpoint.status());
+}
+
+TEST_CASE("a single file is a checkpoint", "[safetensors]") {
+  const TempFolder folder;
+  WriteFile(folder.File("x.bin"), FileOf({"b", "a"}));
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.File("x.bin"));
+  REQUIRE(checkpoint.ok());
+  REQUIRE(checkpoint->tensors().size() == 2);
+  CHECK(checkpoint->tensors()[0].name == "a");
+  REQUIRE(checkpoint->Find("b") != nullptr);
+  CHECK(checkpoint->Find("b")->bytes[2] == std::byte{2});
+  CHECK(checkpoint->Find("c") == nullptr);
+  CHECK(checkpoint->files()[0].name == "x.bin");
+  CHECK(checkpoint->tensor_bytes() == 6);
+}
+
+TEST_CASE("a folder with an index is read by it, whatever else lies there", "[safetensors]") {
+  const TempFolder folder;
+  WriteFile(folder.File("one.safetensors"), FileOf({"a"}));
+  WriteFile(folder.File("two.safetensors"), FileOf({"b"}));
+  WriteFile(folder.File("consolidated.safetensors"), FileOf({"a", "b"}));
+  WriteText(folder.File(kIndexFile), Index(R"({"a":"one.safetensors","b":"two.safetensors"})"));
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
+  REQUIRE(checkpoint.ok());
+  CHECK(checkpoint->files().size() == 2);
+  CHECK(checkpoint->files()[checkpoint->Find("b")->file].name == "two.safetensors");
+}
+
+TEST_CASE("an index that names a missing file is refused", "[safetensors]") {
+  const TempFolder folder;
+  WriteText(folder.File(kIndexFile), Index(R"({"a":"one.safetensors"})"));
+  CHECK_THAT(Refusal(folder.path()), Contains("NOT_FOUND") && Contains("one.safetensors"));
+}
+
+TEST_CASE("an index that is not exact is refused", "[safetensors]") {
+  const TempFolder folder;
+  WriteFile(folder.File("one.safetensors"), FileOf({"a", "b"}));
+  WriteFile(folder.File("two.safetensors"), FileOf({"c"}));
+  const std::string index = folder.File(kIndexFile);
+  WriteText(index, Index(R"({"a":"one.safetensors"})"));
+  CHECK_THAT(Refusal(folder.path()), Contains("tensor 'b' that the index does not name"));
+  WriteText(index, Index(R"({"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"})"));
+  CHECK_THAT(Refusal(folder.path()),
+             Contains("'b' is in one.safetensors") && Contains("the index says two.safetensors"));
+  WriteText(index, Index(R"({"a":"one.safetensors","b":"one.safetensors","d":"one.safetensors"})"));
+  CHECK_THAT(Refusal(folder.path()), Contains("has no tensor 'd'"));
+}
+
+TEST_CASE("an index that leads out of its folder is refused", "[safetensors]") {
+  const TempFolder folder;
+  for (const std::string name :
+       {"../x.safetensors", "/etc/x.safetensors", "a/x.safetensors", "..", "", ".safetensors",
+        ".x.safetensors", "x.bin", "x\\u0000.safetensors"}) {
+    INFO(name);
+    WriteText(folder.File(kIndexFile), Index("{\"a\":\"" + name + "\"}"));
+    CHECK_THAT(Refusal(folder.path()), Contains("DATA_LOSS") && Contains("in the same folder"));
+  }
+}
+
+TEST_CASE("an index that is no index is refused", "[safetensors]") {
+  const TempFolder folder;
+  for (const std::string text :
+       {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{"a":1}})",
+        R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})",
+        R"({"weight_map":{},"metadata":[]})"}) {
+    INFO(text);
+    WriteText(folder.File(kIndexFile), text);
+    CHECK_THAT(Refusal(folder.path()), Contains("DATA_LOSS"));
+  }
+}
+
+TEST_CASE("a folder without an index is all its files", "[safetensors]") {
+  const TempFolder folder;
+  CHECK_THAT(Refusal(folder.path()), Contains("NOT_FOUND"));
+  WriteFile(folder.File("one.safetensors"), FileOf({"a"}));
+  WriteFile(folder.File("two.safetensors"), FileOf({"b"}));
+  WriteText(folder.File("config.json"), "{}");
+  WriteText(folder.File("three.safetensors.tmp"), "rest");
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
+  REQUIRE(checkpoint.ok());
+  CHECK(checkpoint->tensors().size() == 2);
+}
+
+TEST_CASE("one tensor in two files is refused", "[safetensors]") {
+  const TempFolder folder;
+  WriteFile(folder.File("one.safetensors"), FileOf({"a"}));
+  WriteFile(folder.File("two.safetensors"), FileOf({"a"}));
+  CHECK_THAT(Refusal(folder.path()), Contains("tensor 'a' is in two files"));
+}
+
+TEST_CASE("numbered files without an index must be all there, from 1", "[safetensors]") {
+  const TempFolder folder;
+  WriteFile(folder.File("model-00001-of-00002.safetensors"), FileOf({"a"}));
+  CHECK_THAT(Refusal(folder.path()), Contains("DATA_LOSS") && Contains("of 2 numbered files 1"));
+  WriteFile(folder.File("model-00002-of-00002.safetensors"), FileOf({"b"}));
+  CHECK(Refusal(folder.path()) == "accepted");
+  const TempFolder from_zero;
+  WriteFile(from_zero.File("model-00000-of-00001.safetensors"), FileOf({"a"}));
+  CHECK_THAT(Refusal(from_zero.path()), Contains("not published yet"));
+}
+
+TEST_CASE("a damaged file of a folder is named", "[safetensors]") {
+  const TempFolder folder;
+  WriteFile(folder.File("one.safetensors"), FileOf({"a"}));
+  WriteText(folder.File("two.safetensors"), "short");
+  CHECK_THAT(Refusal(folder.path()), Contains("DATA_LOSS") && Contains("two.safetensors"));
+}
+
+TEST_CASE("nothing, and what is no file, is refused", "[safetensors]") {
+  const TempFolder folder;
+  CHECK_THAT(Refusal(folder.File("none")), Contains("NOT_FOUND"));
+  std::filesystem::create_directories(folder.File("sub.safetensors"));
+  CHECK_THAT(Refusal(folder.path()), Contains("expected a file"));
+  CHECK_THAT(Refusal("/dev/null"), Contains("expected a file"));
+}
+
+TEST_CASE("a writable checkpoint is patched in place, and nothing else of it changes",
+          "[safetensors]") {
+  const TempFolder folder;
+  const std::string path = folder.File("one.safetensors");
+  WriteFile(path, FileOf({"a", "b"}));
+  Bytes expected = ReadFile(path);
+  {
+    Result<Checkpoint> opened = Checkpoint::Open(folder.path(), FileAccess::kWritable);
+    REQUIRE(opened.ok());
+    const Checkpoint checkpoint = *std::move(opened);  // spans survive a move
+    const CheckpointTensor& b = *checkpoint.Find("b");
+    checkpoint.Writable(b)[1] = std::byte{0x77};
+    CHECK(b.bytes[1] == std::byte{0x77});
+    CHECK(checkpoint.Sync().ok());
+    expected[b.offset + 1] = std::byte{0x77};
+  }
+  CHECK(ReadFile(path) == expected);
+}
+
+TEST_CASE("a copy does not follow the file", "[safetensors]") {
+  const TempFolder folder;
+  const std::string path = folder.File("one.safetensors");
+  WriteFile(path, FileOf({"a"}));
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(path, FileAccess::kCopied);
+  REQUIRE(checkpoint.ok());
+  std::filesystem::resize_file(path, 0);
+  CHECK(checkpoint->Find("a")->bytes[2] == std::byte{2});
+}
+
+TEST_CASE("numbered names are read as they are written", "[safetensors]") {
+  const auto shard = ParseShardName("model-00002-of-00007.safetensors");
+  REQUIRE(shard.has_value());
+  CHECK(shard->number == 2);
+  CHECK(shard->total == 7);
+  CHECK(MakeShardName(*shard) == "model-00002-of-00007.safetensors");
+  CHECK(ParseShardName("pytorch_model-123456-of-123456.safetensors").has_value());
+  for (const char* const name : {"model.safetensors", "model-1-of-2.safetensors",
+                                 "model-00001-of-.safetensors", "00001-of-00002.safetensors",
+                                 "model-00001-00002.safetensors", "model-00001-of-00002.bin"}) {
+    INFO(name);
+    CHECK_FALSE(ParseShardName(name).has_value());
+  }
+}
+
+}  // namespace
+}  // namespace dws::safetensors

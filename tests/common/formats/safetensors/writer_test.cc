@@ -1,0 +1,146 @@
+#include "common/formats/safetensors/writer.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "common/formats/safetensors/checkpoint.h"
+#include "common/formats/safetensors/checkpoint_index.h"
+#include "tests/common/formats/raw_file.h"
+#include "tests/fakes/fault_file_system.h"
+#include "tests/fakes/temp_folder.h"
+
+namespace dws::safetensors {
+namespace {
+
+using Catch::Contains;
+using dws::testing::Bytes;
+
+// Random tensors of random dtypes and shapes, some without elements.
+struct Model {
+  explicit Model(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const size_t count = 1 + random() % 40;
+    for (size_t i = 0; i < count; ++i) {
+      HeaderTensor tensor{.name = fmt::format("layer.{}.ß{}", i % 7, i),
+                          .dtype = static_cast<FileDType>(random() % kFileDTypeCount)};
+      for (uint64_t rank = random() % 4; rank > 0; --rank) tensor.shape.push_back(random() % 9);
+      tensor.shape.push_back(4);  // whole bytes for every dtype
+      bytes[tensor.name] =
+          dws::testing::RandomBytes(random, *TensorBytes(tensor.dtype, tensor.shape));
+      tensors.push_back(tensor);
+    }
+  }
+  TensorSource Source() {
+    return [this](const HeaderTensor& tensor) -> Result<ByteSpan> { return bytes[tensor.name]; };
+  }
+
+  std::vector<HeaderTensor> tensors;
+  std::map<std::string, Bytes> bytes;
+};
+
+void CheckSame(const Model& model, const std::string& folder) {
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(folder);
+  INFO(checkpoint.status());
+  REQUIRE(checkpoint.ok());
+  REQUIRE(checkpoint->tensors().size() == model.tensors.size());
+  for (const HeaderTensor& tensor : model.tensors) {
+    const CheckpointTensor* const found = checkpoint->Find(tensor.name);
+    REQUIRE(found != nullptr);
+    CHECK(found->dtype == tensor.dtype);
+    CHECK(found->shape == tensor.shape);
+    const Bytes& bytes = model.bytes.at(tensor.name);
+    CHECK(std::equal(bytes.begin(), bytes.end(), found->bytes.begin(), found->bytes.end()));
+    CHECK(checkpoint->files()[found->file].metadata == Metadata{{"format", "pt"}});
+  }
+}
+
+TEST_CASE("a written checkpoint of any layout reads back, in one file and in many",
+          "[safetensors]") {
+  PosixFileSystem files;
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    INFO("seed " << seed);
+    Model model(seed);
+    const TempFolder folder;
+    for (const uint64_t shard_bytes_max : {uint64_t{1} << 30, uint64_t{300}, uint64_t{0}}) {
+      const std::string path = folder.File(fmt::format("ckpt{}/sub", shard_bytes_max));
+      REQUIRE(WriteCheckpoint(files, path, model.tensors, model.Source(),
+                              {.shard_bytes_max = shard_bytes_max})
+                  .ok());
+      CheckSame(model, path);
+    }
+  }
+}
+
+TEST_CASE("shards are numbered from 1, and the index has the total size", "[safetensors]") {
+  PosixFileSystem files;
+  const TempFolder folder;
+  Model model(3);
+  REQUIRE(
+      WriteCheckpoint(files, folder.path(), model.tensors, model.Source(), {.shard_bytes_max = 500})
+          .ok());
+  const Result<std::vector<std::string>> names = files.List(folder.path());
+  REQUIRE(names.ok());
+  const size_t shards = names->size() - 1;
+  REQUIRE(shards > 1);
+  CHECK((*names)[0] == MakeShardName({.number = 1, .total = shards}));
+  CHECK((*names)[shards - 1] == MakeShardName({.number = shards, .total = shards}));
+  const Bytes text = dws::testing::ReadFile(folder.File(kIndexFile));
+  const nlohmann::json index = nlohmann::json::parse(AsText(text));
+  uint64_t total = 0;
+  for (const auto& [name, bytes] : model.bytes) total += bytes.size();
+  CHECK(index["metadata"]["total_size"] == total);
+}
+
+TEST_CASE("a folder that holds a checkpoint is not written to", "[safetensors]") {
+  PosixFileSystem files;
+  const TempFolder folder;
+  Model model(4);
+  REQUIRE(WriteCheckpoint(files, folder.path(), model.tensors, model.Source(), {}).ok());
+  CHECK(absl::IsAlreadyExists(
+      WriteCheckpoint(files, folder.path(), model.tensors, model.Source(), {})));
+}
+
+TEST_CASE("a source that gives the wrong size or fails leaves no file", "[safetensors]") {
+  PosixFileSystem files;
+  const TempFolder folder;
+  const std::vector<HeaderTensor> tensors = {{.name = "a", .shape = {4}}};
+  const TensorSource none = [](const HeaderTensor&) -> Result<ByteSpan> { return ByteSpan(); };
+  CHECK_THAT(ToString(WriteCheckpoint(files, folder.path(), tensors, none, {})),
+             Contains("its source gave 0 bytes, its shape has 4"));
+  const TensorSource failing = [](const HeaderTensor&) -> Result<ByteSpan> {
+    return AbortedError("gone");
+  };
+  CHECK(absl::IsAborted(WriteCheckpoint(files, folder.path(), tensors, failing, {})));
+  CHECK(files.List(folder.path())->empty());
+}
+
+TEST_CASE("a disk that fails or loses power at any step leaves no index over missing tensors",
+          "[safetensors]") {
+  Model model(9);
+  FaultFileSystem whole;
+  REQUIRE(
+      WriteCheckpoint(whole, "/c", model.tensors, model.Source(), {.shard_bytes_max = 400}).ok());
+  const int operations = whole.operation_count();
+  REQUIRE(operations > 20);
+  for (int n = 1; n <= operations; ++n) {
+    INFO("operation " << n);
+    FaultFileSystem disk;
+    disk.FailOperation(n, ResourceExhaustedError("disk full"));
+    CHECK(absl::IsResourceExhausted(
+        WriteCheckpoint(disk, "/c", model.tensors, model.Source(), {.shard_bytes_max = 400})));
+    disk.LosePower();
+    CHECK(disk.Content(std::string("/c/") + kIndexFile).empty());
+  }
+  whole.LosePower();
+  const Bytes text = whole.Content(std::string("/c/") + kIndexFile);
+  const Result<CheckpointIndex> index = ParseIndex(AsText(text), "index");
+  REQUIRE(index.ok());
+  for (const auto& [tensor, file] : index->weight_map) {
+    REQUIRE(ParseHeader(whole.Content("/c/" + file), file).ok());
+  }
+}
+
+}  // namespace
+}  // namespace dws::safetensors
