@@ -64,7 +64,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"toml\+\+/", ("common/service/config/",)),
     (r"uc[pst]/", ("common/transport/rdma/",)),
     (r"zlib\.h", ("common/formats/",)),
-    (r"xxhash|zstd", ("common/delta/", "common/formats/", "tools/bench/")),
+    (r"xxhash|zstd", ("common/delta/", "common/formats/", "tools/bench/", "tests/common/formats/")),
 )
 _INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 
