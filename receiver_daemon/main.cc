@@ -5,11 +5,22 @@
 #include "common/memory/cuda/kernel_image.h"
 #include "common/service/program/daemon_program.h"
 #include "common/service/program/daemon_status_line.h"
+#include "receiver_daemon/follower/follower_app.h"
 #include "receiver_daemon/receiver_app.h"
 #include "receiver_daemon/receiver_flags.h"
 
 namespace dws {
 namespace {
+
+Result<RunningDaemon> StartFollower(const ReceiverOptions& options) {
+  DWS_ASSIGN_OR_RETURN(std::shared_ptr<FollowerApp> app, FollowerApp::Start(options));
+  return RunningDaemon{.stop = [app](std::chrono::milliseconds) { app->Stop(); },
+                       .end_grace = [] {},
+                       .status_line = [app] { return StatusLine(app->status()); },
+                       .broken = [] { return OkStatus(); },
+                       .reload_credentials = [app] { return app->ReloadCredentials(); },
+                       .vital = app->VitalWork()};
+}
 
 DaemonProgram MakeReceiver() {
   const auto options = std::make_shared<ReceiverOptions>();
@@ -18,6 +29,7 @@ DaemonProgram MakeReceiver() {
           .declare = [options](CLI::App& app) { AddReceiverFlags(app, *options); },
           .finish = [options](Config& config) { FinishReceiverFlags(config, *options); },
           .start = [options]() -> Result<RunningDaemon> {
+            if (!options->follow.slime_dir.empty()) return StartFollower(*options);
             options->gpu_kernels = cuda::KernelImage();
             DWS_ASSIGN_OR_RETURN(std::shared_ptr<ReceiverApp> app, ReceiverApp::Start(*options));
             return RunningDaemon{

@@ -50,6 +50,42 @@ void AddGroupFlags(CLI::App& app, GroupPlace& group) {
       ->check(CLI::Validator(CheckLeader, "", "leader"));
 }
 
+void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
+  app.add_option("--slime-dir", follow.slime_dir,
+                 "Follow this folder of slime's versions (weight_vNNNNNN) instead of senders")
+      ->type_name("PATH");
+  app.add_option("--checkpoint", follow.checkpoint,
+                 "With --slime-dir: the local checkpoint that versions are applied to, in place")
+      ->type_name("PATH");
+  app.add_option("--slime-poll-ms", follow.poll_ms, "How often to look for a version, milliseconds")
+      ->check(CLI::Range(10, 3'600'000))
+      ->capture_default_str();
+  app.add_option("--engine-url", follow.engine_url,
+                 "With --slime-dir: the HTTP server of the engine that loads the checkpoint")
+      ->type_name("URL");
+  app.add_option("--engine-kind", follow.engine_kind, "What that is (default: found out)")
+      ->check(CLI::IsMember({"sglang", "vllm"}).description(""))
+      ->type_name("sglang|vllm");
+  app.add_option("--engine-pause-mode", follow.engine_pause_mode,
+                 "How it pauses: abort, retract, in_place (SGLang), abort, wait, keep (vLLM)")
+      ->type_name("MODE");
+  app.add_option("--engine-token-file", follow.engine_token_file,
+                 "File with the bearer token it asks for")
+      ->type_name("PATH");
+  app.add_option("--engine-ca", follow.engine_ca,
+                 "For https: who signs its certificate (default: whom this machine trusts)")
+      ->type_name("PATH");
+  app.add_flag("--engine-insecure", follow.engine_insecure,
+               "Allow the token to travel to another machine without TLS");
+  app.add_option("--engine-checkpoint", follow.engine_checkpoint,
+                 "Where the engine sees the checkpoint (default: --checkpoint)")
+      ->type_name("PATH");
+  app.add_option("--engine-load-timeout", follow.load_timeout_seconds,
+                 "How long it may take to pause, and to load, seconds")
+      ->check(CLI::Range(1, 86'400))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
@@ -59,8 +95,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
       ->required();
   app.add_option("--sender", options.senders, "A sender; once for each trainer rank")
       ->type_name("HOST:PORT")
-      ->check(CLI::Validator(CheckSender, "", "peer"))
-      ->required();
+      ->check(CLI::Validator(CheckSender, "", "peer"));
   app.add_option("--socket", options.socket,
                  "Unix socket for engines; <socket>.handles is beside it")
       ->type_name("PATH")
@@ -97,6 +132,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
                  "Name in the senders' certificates, where it is not the host that is dialled")
       ->type_name("NAME");
   AddGroupFlags(app, options.group);
+  AddFollowFlags(app, options.follow);
   app.add_option_function<std::string>(
          "--nccl",
          [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
@@ -114,6 +150,19 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   RejectExposure(config, "listen", options.listen, options.insecure || options.tls.given());
   RejectExposure(config, "http", options.http, options.insecure || options.tls.given());
   RejectTlsInPart(config, options.tls);
+  const bool follows = !options.follow.slime_dir.empty();
+  if (follows && !options.senders.empty()) {
+    config.Reject("slime-dir", "given beside sender: a receiver follows a folder or senders");
+  }
+  if (follows && options.follow.checkpoint.empty()) {
+    config.Reject("checkpoint", "expected the local checkpoint that versions are applied to");
+  }
+  if (!follows && options.senders.empty()) {
+    config.Reject("sender", "expected one for each trainer rank, or slime-dir");
+  }
+  if (!follows && !(options.follow.checkpoint.empty() && options.follow.engine_url.empty())) {
+    config.Reject("slime-dir", "checkpoint and engine-url are of use with it alone");
+  }
   if (options.senders.size() > limits::kSendersMax) {
     config.Reject("sender", fmt::format("given {} times, expected at most {}",
                                         options.senders.size(), limits::kSendersMax));

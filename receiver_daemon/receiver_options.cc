@@ -11,6 +11,12 @@ Status CheckOptions(const ReceiverOptions& options) {
     return InvalidArgumentError("--receiver-id has {} bytes, expected 1 to {}",
                                 options.receiver_id.size(), limits::kIdBytesMax);
   }
+  if (!options.follow.slime_dir.empty()) {
+    if (options.senders.empty() && !options.follow.checkpoint.empty()) return OkStatus();
+    return InvalidArgumentError(
+        "--slime-dir needs --checkpoint, the local one to apply versions to, and goes without "
+        "--sender");
+  }
   if (options.senders.empty() || options.senders.size() > limits::kSendersMax) {
     return InvalidArgumentError(
         "--sender was given {} times, expected one for each trainer rank, at most {}",

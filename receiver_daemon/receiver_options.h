@@ -15,6 +15,22 @@
 
 namespace dws {
 
+// To follow a folder of slime's versions instead of senders.
+struct FollowOptions {
+  std::string slime_dir;   // empty: senders are followed
+  std::string checkpoint;  // the local one that versions are applied to
+  uint32_t poll_ms = 500;
+  // The engine that loads it, over its HTTP server; no URL: nobody is told.
+  std::string engine_url;
+  std::string engine_kind;        // "sglang", "vllm"; empty: to be found out
+  std::string engine_pause_mode;  // empty: the engine's usual
+  std::string engine_token_file;
+  std::string engine_ca;
+  bool engine_insecure = false;
+  std::string engine_checkpoint;  // where the engine sees `checkpoint`; empty: there
+  uint32_t load_timeout_seconds = 600;
+};
+
 struct ReceiverOptions {
   std::string job_id;
   std::string receiver_id;
@@ -33,6 +49,7 @@ struct ReceiverOptions {
   std::string tls_server_name;  // expected in senders' certificates; empty: the host dialled
   std::vector<std::string> allow_users;  // names or uids (unix_socket.h)
   GroupPlace group;
+  FollowOptions follow;
   BroadcastOptions broadcasts;
   uint32_t gpu_duty_percent = 100;  // of a GPU's time, for work beside the engine's
   ByteSpan gpu_kernels;             // kernel_image.h; empty: engines in host memory only

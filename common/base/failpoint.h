@@ -22,7 +22,7 @@ namespace dws {
 // Every failpoint there is: one that is not listed does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
 // of commit groups, nccl_test.py at those of broadcasts.
-inline constexpr std::array<std::string_view, 52> kFailpoints = {
+inline constexpr std::array<std::string_view, 55> kFailpoints = {
     "sender.register.after_record",
     "sender.publish.after_capture",
     "sender.publish.after_seal",
@@ -77,6 +77,10 @@ inline constexpr std::array<std::string_view, 52> kFailpoints = {
     "slime.apply.after_digests",
     "slime.apply.after_state",
     "slime.apply.after_unmark",
+    // Of a receiver that follows a folder (tests/integration/follow_test.py).
+    "follow.after_apply",
+    "follow.after_pause",
+    "follow.after_load",
     // Of the failpoints' own tests.
     "test.work",
 };

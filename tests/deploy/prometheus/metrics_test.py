@@ -29,6 +29,21 @@ CONDITIONAL = {
     # Of receivers in a commit group; tests/integration/group_test.py reads them.
     "dws_receiver_group_leader_connected": frozenset({"dws_job", "receiver_id"}),
     "dws_receiver_group_members": frozenset({"dws_job", "receiver_id", "state"}),
+    # Of a receiver that follows a folder: tests/integration/follow_test.py looks at them.
+    **{
+        f"dws_follower_{name}": frozenset({"dws_job", "receiver_id"})
+        for name in (
+            "applied_tensors_total",
+            "applied_total",
+            "apply_seconds",
+            "failing",
+            "loaded_version",
+            "loads_total",
+            "newest_version",
+            "pause_seconds",
+            "version",
+        )
+    },
 }
 # On every sample of a daemon.
 OWN_LABELS = {
@@ -152,7 +167,9 @@ class MetricsTest(unittest.TestCase):
         found = 0
         for title, expression in panel_expressions():
             found += 1
-            self.assertEqual(list(problems(expression, self.all_labels())), [], f"{title}: {expression}")
+            self.assertEqual(
+                list(problems(expression, self.all_labels())), [], f"{title}: {expression}"
+            )
         self.assertGreater(found, 40)
 
     @needs_promtool

@@ -1,0 +1,203 @@
+#include "receiver_daemon/follower/follower_app.h"
+
+#include <atomic>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/log.h"
+#include "common/base/thread_pool.h"
+#include "common/service/grpc/admin_service.h"
+#include "common/service/grpc/grpc_server.h"
+#include "common/service/http/http_endpoint.h"
+#include "common/service/http/https_context.h"
+#include "common/service/lifecycle.h"
+#include "common/service/metrics/metrics.h"
+#include "common/service/metrics/service_metrics.h"
+#include "common/service/ports_file.h"
+#include "common/service/security/credentials.h"
+#include "common/service/security/tls_status.h"
+#include "receiver_daemon/engine_http/http_control.h"
+#include "receiver_daemon/follower/follower_metrics.h"
+#include "receiver_daemon/follower/follower_operations.h"
+#include "receiver_daemon/follower/slime_follower.h"
+
+namespace dws {
+
+// Members are in the order of construction; what calls into another is destroyed before it.
+class FollowerApp::Impl {
+ public:
+  explicit Impl(const ReceiverOptions& options)
+      : options_(options),
+        metrics_({{"dws_job", options.job_id}, {"receiver_id", options.receiver_id}}),
+        pool_(options.threads) {}
+  ~Impl() { Stop(); }
+
+  Status Start();
+  void Stop();
+  Status ReloadCredentials() {
+    return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
+  }
+  v1::StatusReply status() const { return admin_->Status(); }
+  std::vector<WatchedWork> VitalWork() const {
+    return {{.name = "the follower", .work = &pulse_, .helpers = {&pool_.pulse()}}};
+  }
+  uint16_t admin_port() const { return tcp_server_->port().value_or(0); }
+  uint16_t http_port() const { return http_->port(); }
+
+ private:
+  void MakeFollower();
+  Status StartServers();
+
+  const ReceiverOptions options_;
+  RealClock clock_;
+  Metrics metrics_;
+  PosixFileSystem files_;
+  ThreadPool pool_;
+  Lifecycle lifecycle_;
+  Pulse pulse_;
+  std::shared_ptr<Credentials> credentials_;  // null: plain
+  AllowedUsers allowed_users_;
+  std::atomic<bool> stopping_{false};
+  std::unique_ptr<SlimeFollower> follower_;
+  std::unique_ptr<FollowerOperations> operations_;
+  std::unique_ptr<AdminService> admin_;
+  std::unique_ptr<GrpcServer> unix_server_;
+  std::unique_ptr<GrpcServer> tcp_server_;
+  std::unique_ptr<HttpEndpoint> http_;
+};
+
+void FollowerApp::Impl::MakeFollower() {
+  const FollowOptions& follow = options_.follow;
+  SlimeFollower::MakeControl make_control;
+  if (!follow.engine_url.empty()) {
+    make_control = [this]() -> Result<std::unique_ptr<EngineControl>> {
+      const FollowOptions& wanted = options_.follow;
+      DWS_ASSIGN_OR_RETURN(
+          std::unique_ptr<HttpControl> control,
+          MakeHttpControl(
+              {.client = {.url = wanted.engine_url,
+                          .token_file = wanted.engine_token_file,
+                          .ca_file = wanted.engine_ca,
+                          .insecure = wanted.engine_insecure,
+                          .cancelled = [this] { return stopping_.load(); }},
+               .kind = wanted.engine_kind,
+               .mode = wanted.engine_pause_mode,
+               .checkpoint =
+                   wanted.engine_checkpoint.empty() ? wanted.checkpoint : wanted.engine_checkpoint,
+               .pulse = &pulse_},
+              clock_));
+      return std::unique_ptr<EngineControl>(std::move(control));
+    };
+  }
+  follower_ = std::make_unique<SlimeFollower>(
+      SlimeFollower::Parts{.files = files_,
+                           .pool = pool_,
+                           .clock = clock_,
+                           .make_control = std::move(make_control),
+                           .on_readiness =
+                               [this](bool ready, const std::string& reason) {
+                                 LogInfo("readiness", {{"ready", ready}, {"reason", reason}});
+                                 if (ready) {
+                                   lifecycle_.SetReady();
+                                 } else {
+                                   lifecycle_.SetNotReady(reason);
+                                 }
+                               },
+                           .pulse = &pulse_},
+      SlimeFollower::Options{.folder = follow.slime_dir,
+                             .checkpoint = follow.checkpoint,
+                             .poll = std::chrono::milliseconds(follow.poll_ms),
+                             .pause_timeout = std::chrono::seconds(follow.load_timeout_seconds)});
+}
+
+Status FollowerApp::Impl::StartServers() {
+  const ReceiverName name{.job_id = options_.job_id, .receiver_id = options_.receiver_id};
+  operations_ = std::make_unique<FollowerOperations>(name, lifecycle_, *follower_, clock_);
+  AddFollowerMetrics(metrics_, *follower_);
+  AddServiceMetrics(
+      metrics_, {.lifecycle = &lifecycle_,
+                 .draining = [this] { return follower_->view().drained; },
+                 .certificate_expiry = [this] { return CertificateExpiry(credentials_.get()); }});
+  admin_ = std::make_unique<AdminService>(
+      *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {
+        FillTlsStatus(credentials_.get(), tls);
+      }});
+  DWS_ASSIGN_OR_RETURN(unix_server_,
+                       GrpcServer::Start({.unix_socket = options_.socket,
+                                          .allowed_users = allowed_users_,
+                                          .listen = "",
+                                          .insecure = false,
+                                          .services = {{.name = "dws.v1.AdminService",
+                                                        .service = admin_->AddServer()}},
+                                          .lifecycle = &lifecycle_}));
+  DWS_ASSIGN_OR_RETURN(tcp_server_,
+                       GrpcServer::Start({.unix_socket = "",
+                                          .listen = options_.listen,
+                                          .insecure = options_.insecure,
+                                          .credentials = credentials_,
+                                          .job_id = options_.job_id,
+                                          .services = {{.name = "dws.v1.AdminService",
+                                                        .service = admin_->AddServer()}},
+                                          .lifecycle = &lifecycle_}));
+  DWS_ASSIGN_OR_RETURN(
+      http_, HttpEndpoint::Listen({.address = options_.http,
+                                   .insecure = options_.insecure,
+                                   .tls = MakeHttpsContextSource(credentials_, options_.job_id)},
+                                  DaemonPages(lifecycle_, metrics_, [this](v1::StatusReply& reply) {
+                                    reply = admin_->Status();
+                                  })));
+  return OkStatus();
+}
+
+Status FollowerApp::Impl::Start() {
+  DWS_RETURN_IF_ERROR(CheckOptions(options_));
+  DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(options_.allow_users));
+  if (options_.tls.given()) {
+    DWS_ASSIGN_OR_RETURN(
+        credentials_,
+        Credentials::Load({.files = options_.tls,
+                           .required = ReceiverIdentity(options_.job_id, options_.receiver_id)}));
+  }
+  MakeFollower();
+  DWS_RETURN_IF_ERROR(StartServers());
+  follower_->Start();
+  if (!options_.ports_file.empty()) {
+    DWS_RETURN_IF_ERROR(WritePortsFile(files_, options_.ports_file,
+                                       {{"admin", admin_port()}, {"http", http_port()}}));
+  }
+  LogInfo("following", {{"folder", options_.follow.slime_dir},
+                        {"checkpoint", options_.follow.checkpoint},
+                        {"engine", options_.follow.engine_url},
+                        {"admin_port", admin_port()},
+                        {"http_port", http_port()}});
+  return OkStatus();
+}
+
+void FollowerApp::Impl::Stop() {
+  lifecycle_.SetStopping();
+  stopping_.store(true);
+  if (admin_ != nullptr) admin_->Stop();
+  if (follower_ != nullptr) follower_->Stop();
+  http_.reset();
+  if (tcp_server_ != nullptr) tcp_server_->Shutdown(limits::kCallGrace);
+  if (unix_server_ != nullptr) unix_server_->Shutdown(limits::kCallGrace);
+}
+
+FollowerApp::FollowerApp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+FollowerApp::~FollowerApp() = default;
+
+Result<std::unique_ptr<FollowerApp>> FollowerApp::Start(const ReceiverOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  DWS_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<FollowerApp>(new FollowerApp(std::move(impl)));
+}
+
+uint16_t FollowerApp::admin_port() const { return impl_->admin_port(); }
+uint16_t FollowerApp::http_port() const { return impl_->http_port(); }
+void FollowerApp::Stop() { impl_->Stop(); }
+Status FollowerApp::ReloadCredentials() { return impl_->ReloadCredentials(); }
+v1::StatusReply FollowerApp::status() const { return impl_->status(); }
+std::vector<WatchedWork> FollowerApp::VitalWork() const { return impl_->VitalWork(); }
+
+}  // namespace dws

@@ -1,0 +1,36 @@
+#include "receiver_daemon/follower/follower_metrics.h"
+
+namespace dws {
+namespace {
+double Number(uint64_t value) { return static_cast<double>(value); }
+}  // namespace
+
+void AddFollowerMetrics(Metrics& metrics, const SlimeFollower& follower) {
+  metrics.OnCollect([&follower](Scrape& scrape) {
+    const FollowerView view = follower.view();
+    if (view.version.has_value()) {
+      scrape.Gauge("dws_follower_version", "Version of the local checkpoint.",
+                   Number(*view.version));
+    }
+    if (view.loaded.has_value()) {
+      scrape.Gauge("dws_follower_loaded_version", "Version that the engine was made to load.",
+                   Number(*view.loaded));
+    }
+    scrape.Gauge("dws_follower_newest_version", "Newest version in the folder.",
+                 Number(view.newest));
+    scrape.Gauge("dws_follower_failing", "1 while the last look at the folder failed.",
+                 view.trouble.empty() ? 0 : 1);
+    scrape.Counter("dws_follower_applied_total", "Versions applied to the local checkpoint.",
+                   Number(view.applied));
+    scrape.Counter("dws_follower_applied_tensors_total", "Changed tensors of those versions.",
+                   Number(view.applied_tensors));
+    scrape.Counter("dws_follower_loads_total", "Times that the engine loaded the checkpoint.",
+                   Number(view.loads));
+    scrape.Gauge("dws_follower_pause_seconds", "How long the engine was paused for its last load.",
+                 view.last_pause_seconds);
+    scrape.Gauge("dws_follower_apply_seconds", "How long the last version took to apply.",
+                 view.last_apply_seconds);
+  });
+}
+
+}  // namespace dws

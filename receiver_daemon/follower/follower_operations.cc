@@ -1,0 +1,78 @@
+#include "receiver_daemon/follower/follower_operations.h"
+
+#include <future>
+#include <memory>
+#include <utility>
+
+#include "common/model/limits.h"
+
+namespace dws {
+
+void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
+  const Lifecycle::State state = lifecycle_.state();
+  const FollowerView view = follower_.view();
+  reply.set_daemon("dws-receiver");
+  reply.set_job_id(name_.job_id);
+  reply.set_ready(state.ready);
+  reply.set_reason(state.ready ? view.trouble : state.reason);
+  reply.set_uptime_seconds(ToSeconds(clock_.Now() - started_));
+  if (view.drained) {
+    reply.set_drain(view.stage == "idle" ? v1::DRAIN_STATE_DRAINED : v1::DRAIN_STATE_DRAINING);
+  }
+  v1::ReceiverStatus& receiver = *reply.mutable_receiver();
+  receiver.set_receiver_id(name_.receiver_id);
+  const uint64_t version = (view.has_engine ? view.loaded : view.version).value_or(0);
+  receiver.set_committed_version(version);
+  receiver.set_newest_version(view.newest);
+  receiver.set_version_lag(view.newest > version ? view.newest - version : 0);
+  receiver.set_stage(view.stage);
+  receiver.set_commits(view.has_engine ? view.loads : view.applied);
+  receiver.set_last_pause_seconds(view.last_pause_seconds);
+}
+
+Status FollowerOperations::Verify(const Sink& progress) {
+  // The follower may outlive this call.
+  const auto result = std::make_shared<std::promise<Status>>();
+  std::future<Status> verified = result->get_future();
+  follower_.RequestVerify([result](const Status& status) { result->set_value(status); });
+  v1::OperationProgress message;
+  while (verified.wait_for(limits::kProgressInterval) != std::future_status::ready) {
+    const FollowerView view = follower_.view();
+    message.set_step(view.stage == "verifying" ? "reads the local checkpoint"
+                                               : "waits for its turn: " + view.stage);
+    if (!progress(message)) return CancelledError("the caller hung up");
+  }
+  DWS_RETURN_IF_ERROR(verified.get());
+  message.set_version(follower_.view().version.value_or(0));
+  message.set_step("every tensor of the local checkpoint has its digest");
+  message.set_finished(true);
+  progress(message);
+  return OkStatus();
+}
+
+Status FollowerOperations::Resync(const v1::ResyncRequest&, const Sink&) {
+  return FailedPreconditionError(
+      "this receiver follows a folder, and nobody has the whole of a version for it: copy a full "
+      "checkpoint to its place, without .weight_sync, and restart");
+}
+
+Status FollowerOperations::Drain(const v1::DrainRequest& request, const Sink& progress) {
+  follower_.SetDrained(!request.undo());
+  v1::OperationProgress message;
+  while (!request.undo() && follower_.view().stage != "idle") {
+    message.set_step("waits for what is in flight: " + follower_.view().stage);
+    if (!progress(message)) return CancelledError("the caller hung up");
+    follower_.AwaitChange(limits::kProgressInterval);
+  }
+  message.set_version(follower_.view().version.value_or(0));
+  message.set_step(request.undo() ? "versions are taken again" : "drained");
+  message.set_finished(true);
+  progress(message);
+  return OkStatus();
+}
+
+Status FollowerOperations::Evict(const v1::EvictRequest&, const Sink&) {
+  return FailedPreconditionError("this receiver is in no commit group");
+}
+
+}  // namespace dws

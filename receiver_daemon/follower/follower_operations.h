@@ -1,0 +1,42 @@
+// What an operator can make a receiver do that follows a folder of versions; see
+// admin_operations.h.
+#pragma once
+
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/service/grpc/admin_operations.h"
+#include "common/service/lifecycle.h"
+#include "receiver_daemon/follower/slime_follower.h"
+#include "receiver_daemon/receiver_name.h"
+
+namespace dws {
+
+// Lifecycle: all references outlive it. Threads: safe from any.
+class FollowerOperations final : public AdminOperations {
+ public:
+  FollowerOperations(ReceiverName name, const Lifecycle& lifecycle, SlimeFollower& follower,
+                     const Clock& clock)
+      : name_(std::move(name)),
+        lifecycle_(lifecycle),
+        follower_(follower),
+        clock_(clock),
+        started_(clock.Now()) {}
+
+  void FillStatus(v1::StatusReply& reply) const override;
+  // Every byte of the local checkpoint against its digests. DATA_LOSS names tensors.
+  Status Verify(const Sink& progress) override;
+  // FAILED_PRECONDITION: there is nobody to resync with.
+  Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
+  Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
+  Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
+
+ private:
+  const ReceiverName name_;
+  const Lifecycle& lifecycle_;
+  SlimeFollower& follower_;
+  const Clock& clock_;
+  const TimePoint started_;
+};
+
+}  // namespace dws

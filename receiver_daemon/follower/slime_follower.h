@@ -1,0 +1,118 @@
+// Keeps a local checkpoint at the newest version of a folder that slime, or a dws-sender, writes
+// version folders to; and the engine that loads that checkpoint, if there is one to control.
+//
+//   1. apply    every version that the folder has next, each as a whole (slime_delta/apply.h),
+//   while
+//               the engine generates: it does not read the files then
+//   2. load     pause the engine, have it load the checkpoint, let it run again
+//
+// What the engine holds is known only once this process has made it load: the first load comes
+// before anything is said to be ready.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/mutex.h"
+#include "common/base/pulse.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/formats/slime_delta/apply.h"
+#include "receiver_daemon/engine/engine_control.h"
+
+namespace dws {
+
+// What operators see of it.
+struct FollowerView {
+  std::string stage = "idle";       // opening, idle, applying, loading, verifying, drained
+  std::optional<uint64_t> version;  // of the local checkpoint; none: not open yet
+  uint64_t newest = 0;              // in the folder; 0: none
+  std::optional<uint64_t> loaded;   // by the engine; none: not known
+  bool has_engine = false;
+  bool drained = false;
+  uint64_t applied = 0;          // versions, since the start
+  uint64_t applied_tensors = 0;  // changed ones of those
+  uint64_t loads = 0;
+  double last_pause_seconds = 0;
+  double last_apply_seconds = 0;
+  std::string trouble;  // why the last look failed; empty: it did not
+};
+
+// Lifecycle: Start, then Stop; the destructor needs Stop. All references outlive it. Threads: its
+// own; view, SetDrained and RequestVerify from any.
+class SlimeFollower {
+ public:
+  // Makes the control of the engine. UNAVAILABLE, DEADLINE_EXCEEDED: later, perhaps.
+  using MakeControl = std::function<Result<std::unique_ptr<EngineControl>>()>;
+  struct Parts {
+    FileSystem& files;
+    ThreadPool& pool;
+    const Clock& clock;
+    MakeControl make_control;  // none: nobody loads the checkpoint
+    // Told of every change of readiness, on the follower's thread.
+    std::function<void(bool ready, const std::string& reason)> on_readiness;
+    Pulse* pulse = nullptr;
+  };
+  struct Options {
+    std::string folder;      // with weight_vNNNNNN in it
+    std::string checkpoint;  // the local one
+    Duration poll;
+    Duration pause_timeout;
+    bool verify_all = true;  // read the whole checkpoint before each version
+  };
+
+  SlimeFollower(Parts parts, Options options);
+  ~SlimeFollower();
+
+  void Start();
+  void Stop();
+
+  // One look at the folder, and all that follows from it. Errors are also in view().trouble. Public
+  // for tests, which call it instead of Start.
+  Status Step();
+
+  FollowerView view() const;
+  // While drained no version is taken. What is under way ends first.
+  void SetDrained(bool drained);
+  // Until the view has changed, or so long.
+  void AwaitChange(Duration timeout) const;
+  // Compares every tensor with its digest, on the follower's thread; `done` is called there.
+  void RequestVerify(std::function<void(const Status&)> done);
+
+ private:
+  void Run();
+  Status Open();
+  // Applies what comes next; false: nothing does.
+  Result<bool> ApplyNext();
+  Result<std::optional<uint64_t>> NextVersion();
+  Status Load();
+  void ServeVerifies();
+  void SetStage(std::string stage);
+  void ShowReadiness(const Status& status);
+
+  const Parts parts_;
+  const Options options_;
+
+  // Of its thread.
+  std::unique_ptr<slime::LocalCheckpoint> local_;
+  std::unique_ptr<EngineControl> control_;
+  std::optional<std::pair<bool, std::string>> told_;  // on_readiness
+
+  mutable Mutex mutex_;
+  CondVar changed_;       // to be done
+  mutable CondVar seen_;  // the view
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  FollowerView view_ GUARDED_BY(mutex_);
+  std::vector<std::function<void(const Status&)>> verifies_ GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace dws

@@ -1,0 +1,275 @@
+"""A receiver that follows a folder of slime's versions: the local checkpoint gets every version, and an
+engine over HTTP loads it. The folder's writer is independent of DWS: Python, numpy, zstandard, xxhash.
+"""
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.request
+from typing import Any, Optional
+
+import numpy as np
+import xxhash
+import zstandard
+
+from tests.integration.cluster import RECEIVER, Daemon, DaemonFailed
+from tests.integration.integration_case import eventually
+
+FAILPOINTS = RECEIVER + "-failpoints"
+ENGINE = "tests/fakes/engine_server/engine_server.py"
+
+
+def write_file(path: str, tensors: dict[str, Any], metadata: dict[str, str]) -> None:
+    """A safetensors file, atomically."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end, parts = 0, []
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + len(content)]}
+        end += len(content)
+        parts.append(content)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path + ".tmp", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    os.rename(path + ".tmp", path)
+
+
+class SlimeWriter:
+    """A trainer that publishes as slime does: xor, zstd level 1, xxh3-128."""
+
+    def __init__(self, folder: str, weights: dict[str, np.ndarray[Any, Any]]) -> None:
+        self.folder = folder
+        self.weights = weights
+        self.version = 0
+
+    def checkpoint(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+        tensors = {n: ("U16", list(w.shape), w.tobytes()) for n, w in self.weights.items()}
+        write_file(os.path.join(folder, "model.safetensors"), tensors, {"format": "pt"})
+
+    def publish(self, changes: dict[str, np.ndarray[Any, Any]], base: Optional[int] = None) -> None:
+        self.version += 1
+        entries, digests = {}, {}
+        for name, after in changes.items():
+            before, self.weights[name] = self.weights[name], after
+            payload = (before ^ after).tobytes()
+            entry = zstandard.ZstdCompressor(level=1).compress(payload)
+            entries[name] = ("U8", [len(entry)], entry)
+            digests[name] = xxhash.xxh3_128_hexdigest(after.tobytes())
+        folder = os.path.join(self.folder, f"weight_v{self.version:06d}")
+        os.makedirs(folder)
+        file = "model-00000-of-00001.safetensors"
+        if entries:
+            write_file(os.path.join(folder, file), entries, digests)
+        index = {
+            "metadata": {
+                "version": f"{self.version:06d}",
+                "base_version": f"{self.version - 1 if base is None else base:06d}",
+                "delta_encoding": "xor",
+                "compression_format": "zstd",
+                "checksum_format": "xxh3-128",
+            },
+            "weight_map": {name: file for name in entries},
+        }
+        path = os.path.join(folder, "model.safetensors.index.json")
+        with open(path + ".tmp", "w") as out:
+            json.dump(index, out)
+        os.rename(path + ".tmp", path)
+
+
+class FakeEngine:
+    """The process of tests/fakes/engine_server."""
+
+    def __init__(self, kind: str, model: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, ENGINE, "--kind", kind, "--model", model],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline().split()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def fake(self, body: Optional[dict[str, Any]] = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + "/fake", data)
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            found: dict[str, Any] = json.load(reply)
+        return found
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class FollowTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="dws-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.versions, self.local = self.path("versions"), self.path("local")
+        os.makedirs(self.versions)
+        self.random = np.random.default_rng(5)
+        weights = {
+            f"layer.{i}.w": self.random.integers(0, 1 << 16, (200 + i, 300)).astype(np.uint16)
+            for i in range(4)
+        }
+        self.writer = SlimeWriter(self.versions, weights)
+        self.writer.checkpoint(self.local)
+        self.daemon: Optional[Daemon] = None
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def start(self, *flags: str, binary: str = RECEIVER) -> Daemon:
+        os.makedirs(self.path("r"), exist_ok=True)
+        command = [
+            binary,
+            "--job-id=job",
+            "--receiver-id=follower",
+            f"--slime-dir={self.versions}",
+            f"--checkpoint={self.local}",
+            "--slime-poll-ms=20",
+            *flags,
+        ]
+        daemon = Daemon("follower", self.path("r"), command)
+        daemon.start()
+        self.addCleanup(lambda: daemon.process is not None and daemon.stop())
+        self.daemon = daemon
+        return daemon
+
+    def publish(self, share: float = 0.01) -> None:
+        changes = {}
+        for name, weight in self.writer.weights.items():
+            if self.random.random() < 0.3:
+                continue
+            after = weight.copy()
+            after[self.random.random(after.shape) < share] ^= 1
+            changes[name] = after
+        self.writer.publish(changes)
+
+    def ready(self, daemon: Daemon, version: int, name: str = "version") -> bool:
+        try:
+            return daemon.metric(f"dws_follower_{name}") == version
+        except KeyError:
+            return False
+
+    def await_version(self, daemon: Daemon, version: int, name: str = "version") -> None:
+        eventually(lambda: self.ready(daemon, version, name), lambda: daemon.log_tail())
+
+    def assert_local(self) -> None:
+        """The local checkpoint holds the writer's weights, and says which they are."""
+        with open(os.path.join(self.local, "model.safetensors"), "rb") as file:
+            content = file.read()
+        (size,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + size])
+        for name, weight in self.writer.weights.items():
+            begin, end = header[name]["data_offsets"]
+            self.assertEqual(content[8 + size + begin : 8 + size + end], weight.tobytes(), name)
+        with open(os.path.join(self.local, ".weight_sync", "state.json")) as state:
+            self.assertEqual(int(json.load(state)["version"]), self.writer.version)
+
+    def test_the_local_checkpoint_follows_bit_for_bit(self) -> None:
+        daemon = self.start()
+        for version in range(1, 5):
+            self.publish()
+            self.await_version(daemon, version)
+            self.assert_local()
+        for _ in range(3):  # caught up with at once
+            self.publish(0.3)
+        self.await_version(daemon, 7)
+        self.assert_local()
+        self.assertEqual(daemon.page("/readyz"), "ready\n")
+        daemon.stop()
+        self.publish()
+        daemon.start()
+        self.await_version(daemon, 8)
+        self.assert_local()
+
+    def test_engines_over_http_load_every_version(self) -> None:
+        for kind in ("sglang", "vllm"):
+            with self.subTest(kind):
+                engine = FakeEngine(kind, self.local)
+                self.addCleanup(engine.close)
+                daemon = self.start(f"--engine-url={engine.url}")
+                first = self.writer.version
+                self.await_version(daemon, first, "loaded_version")
+                for version in (first + 1, first + 2):
+                    self.publish()
+                    self.await_version(daemon, version, "loaded_version")
+                    self.assert_local()
+                    state = engine.fake()
+                    self.assertFalse(state["paused"])
+                    self.assertEqual(state["weight_version"], str(version))
+                daemon.stop()
+
+    def test_an_engine_that_does_not_load_is_reported_and_tried_again(self) -> None:
+        engine = FakeEngine("sglang", self.local)
+        self.addCleanup(engine.close)
+        daemon = self.start(f"--engine-url={engine.url}")
+        self.await_version(daemon, 0, "loaded_version")
+        engine.fake({"fault": "/update_weights_from_disk", "do": "refuse", "times": 2})
+        self.publish()
+        self.await_version(daemon, 1, "loaded_version")
+        self.assertIn("follow_failed", daemon.log_tail())
+        self.assertFalse(engine.fake()["paused"])
+
+    def test_a_receiver_that_is_killed_anywhere_completes_the_version(self) -> None:
+        engine = FakeEngine("vllm", self.local)
+        self.addCleanup(engine.close)
+        url = f"--engine-url={engine.url}"
+        for point in ("follow.after_apply", "follow.after_pause", "follow.after_load"):
+            with self.subTest(point):
+                self.publish(0.2)
+                os.environ["DWS_FAILPOINT"] = f"{point}:kill"
+                daemon = None
+                try:
+                    daemon = self.start(url, binary=FAILPOINTS)
+                    assert daemon.process is not None
+                    daemon.process.wait(20)
+                    daemon.process = None
+                except DaemonFailed:
+                    pass  # it died before it was up
+                finally:
+                    del os.environ["DWS_FAILPOINT"]
+                daemon = self.start(url)
+                self.await_version(daemon, self.writer.version, "loaded_version")
+                self.assert_local()
+                self.assertFalse(engine.fake()["paused"])
+                daemon.stop()
+
+    def test_docs_list_its_metrics(self) -> None:
+        engine = FakeEngine("sglang", self.local)
+        self.addCleanup(engine.close)
+        daemon = self.start(f"--engine-url={engine.url}")
+        self.publish()
+        self.await_version(daemon, 1, "loaded_version")
+        shown = set(re.findall(r"^(dws_follower_\w+){", daemon.page("/metrics"), re.MULTILINE))
+        with open("docs/metrics.md") as docs:
+            self.assertEqual(
+                shown, set(re.findall(r"^\| `(dws_follower_\w+)`", docs.read(), re.MULTILINE))
+            )
+
+    def test_another_runs_version_is_refused_and_named(self) -> None:
+        daemon = self.start()
+        self.publish()
+        self.await_version(daemon, 1)
+        held = {name: weight.copy() for name, weight in self.writer.weights.items()}
+        for weight in self.writer.weights.values():
+            weight ^= 0x1234  # a run that began from other weights
+        self.publish(0.5)
+        eventually(lambda: daemon.metric("dws_follower_failing") == 1, daemon.log_tail)
+        self.assertIn("layer.", daemon.log_tail())
+        self.writer.weights, self.writer.version = held, 1
+        self.assert_local()
+
+
+if __name__ == "__main__":
+    unittest.main()
