@@ -63,9 +63,10 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
   app.add_option("--engine-url", follow.engine_url,
                  "With --slime-dir: the HTTP server of the engine that loads the checkpoint")
       ->type_name("URL");
-  app.add_option("--engine-kind", follow.engine_kind, "What that is (default: found out)")
-      ->check(CLI::IsMember({"sglang", "vllm"}).description(""))
-      ->type_name("sglang|vllm");
+  app.add_option("--engine-kind", follow.engine_kind, "What that is; auto: it is asked")
+      ->check(CLI::IsMember({"auto", "sglang", "vllm"}).description(""))
+      ->type_name("auto|sglang|vllm")
+      ->capture_default_str();
   app.add_option("--engine-pause-mode", follow.engine_pause_mode,
                  "How it pauses: abort, retract, in_place (SGLang), abort, wait, keep (vLLM)")
       ->type_name("MODE");

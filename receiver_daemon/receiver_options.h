@@ -22,8 +22,8 @@ struct FollowOptions {
   uint32_t poll_ms = 500;
   // The engine that loads it, over its HTTP server; no URL: nobody is told.
   std::string engine_url;
-  std::string engine_kind;        // "sglang", "vllm"; empty: to be found out
-  std::string engine_pause_mode;  // empty: the engine's usual
+  std::string engine_kind = "auto";  // "sglang", "vllm"; "auto": to be found out
+  std::string engine_pause_mode;     // empty: the engine's usual
   std::string engine_token_file;
   std::string engine_ca;
   bool engine_insecure = false;

@@ -81,7 +81,7 @@ void FollowerApp::Impl::MakeFollower() {
                           .ca_file = wanted.engine_ca,
                           .insecure = wanted.engine_insecure,
                           .cancelled = [this] { return stopping_.load(); }},
-               .kind = wanted.engine_kind,
+               .kind = wanted.engine_kind == "auto" ? "" : wanted.engine_kind,
                .mode = wanted.engine_pause_mode,
                .checkpoint =
                    wanted.engine_checkpoint.empty() ? wanted.checkpoint : wanted.engine_checkpoint,
