@@ -141,6 +141,7 @@ class FollowTest(unittest.TestCase):
         ]
         daemon = Daemon("follower", self.path("r"), command)
         daemon.start()
+        self.addCleanup(daemon.release_ports)
         self.addCleanup(lambda: daemon.process is not None and daemon.stop())
         self.daemon = daemon
         return daemon
