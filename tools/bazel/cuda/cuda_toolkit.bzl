@@ -1,7 +1,7 @@
 """The CUDA toolkit of this machine as @cuda: looked for when a target of it is needed, not before.
 
     @cuda//:nvcc              the compiler, for genrules
-    @cuda//:headers           <cuda.h>
+    @cuda//:headers           <cuda.h>, and <nccl.h> where NCCL came with the toolkit
     @cuda//:stubs/libcuda.so  the driver's symbols without the driver, for a test of our declarations
 
 Only builds with --config=cuda need it. DWS links no library of it.
@@ -22,7 +22,11 @@ sh_binary(
 
 cc_library(
     name = "headers",
-    hdrs = ["include/cuda.h"],
+    hdrs = glob([
+        "include/*.h",
+        "include/*.hpp",
+        "include/crt/*",
+    ]),
     includes = ["include"],
 )
 """
@@ -37,7 +41,7 @@ def _cuda_toolkit_impl(ctx):
                 path,
             ))
     ctx.file("nvcc.sh", "#!/bin/bash\nexec {}/bin/nvcc \"$@\"\n".format(home), executable = True)
-    ctx.symlink(home + "/include/cuda.h", "include/cuda.h")
+    ctx.symlink(home + "/include", "include")
     ctx.symlink(home + "/lib64/stubs/libcuda.so", "stubs/libcuda.so")
     ctx.file("BUILD.bazel", _BUILD)
 
