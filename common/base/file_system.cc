@@ -85,6 +85,27 @@ class PosixAppendFile final : public AppendFile {
   const std::string path_;
 };
 
+class PosixReadableFile final : public ReadableFile {
+ public:
+  PosixReadableFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  Result<size_t> ReadAt(uint64_t offset, MutableByteSpan bytes) override {
+    size_t done = 0;
+    while (done < bytes.size()) {
+      const ssize_t count = ::pread(fd_.get(), bytes.data() + done, bytes.size() - done,
+                                    static_cast<off_t>(offset + done));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return ErrnoError(errno, fmt::format("cannot read {}", path_));
+      if (count == 0) break;
+      done += static_cast<size_t>(count);
+    }
+    return done;
+  }
+
+ private:
+  const UniqueFd fd_;
+  const std::string path_;
+};
+
 class PosixFileLock final : public FileLock {
  public:
   explicit PosixFileLock(UniqueFd fd) : fd_(std::move(fd)) {}
@@ -134,6 +155,17 @@ Result<std::vector<std::byte>> PosixFileSystem::ReadFile(const std::string& path
       return ResourceExhaustedError("{} is larger than the {} bytes allowed", path, size_bytes_max);
     }
   }
+}
+
+Result<std::unique_ptr<ReadableFile>> PosixFileSystem::OpenForRead(const std::string& path) {
+  // Without O_NONBLOCK a pipe of that name would hold up whoever opens it.
+  DWS_ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(path, O_RDONLY | O_NONBLOCK, "open"));
+  struct stat found = {};
+  if (::fstat(fd.get(), &found) != 0) return ErrnoError(errno, fmt::format("cannot stat {}", path));
+  if (!S_ISREG(found.st_mode)) {
+    return FailedPreconditionError("expected a file at {}, found something else", path);
+  }
+  return std::make_unique<PosixReadableFile>(std::move(fd), path);
 }
 
 Result<std::unique_ptr<AppendFile>> PosixFileSystem::OpenForAppend(const std::string& path) {
@@ -202,6 +234,13 @@ Status PosixFileSystem::MakeFolders(const std::string& folder) {
 
 Status PosixFileSystem::Remove(const std::string& path) {
   if (::unlink(path.c_str()) != 0) return ErrnoError(errno, fmt::format("cannot remove {}", path));
+  return OkStatus();
+}
+
+Status PosixFileSystem::RemoveFolder(const std::string& folder) {
+  if (::rmdir(folder.c_str()) != 0) {
+    return ErrnoError(errno, fmt::format("cannot remove the folder {}", folder));
+  }
   return OkStatus();
 }
 

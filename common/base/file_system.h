@@ -28,6 +28,15 @@ class AppendFile {
   virtual Status Sync() = 0;
 };
 
+// A file open for reading at any place. It stays what it was when it was opened, whatever happens
+// to its name. Threads: safe from any.
+class ReadableFile {
+ public:
+  virtual ~ReadableFile() = default;
+  // Fills `bytes` from `offset` on; the number read, less than asked for only at the file's end.
+  virtual Result<size_t> ReadAt(uint64_t offset, MutableByteSpan bytes) = 0;
+};
+
 // An exclusive advisory lock, released by the destructor or by the death of the process.
 class FileLock {
  public:
@@ -42,6 +51,8 @@ class FileSystem {
   // The whole file. RESOURCE_EXHAUSTED when it is larger than `size_bytes_max`.
   virtual Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                                   uint64_t size_bytes_max) = 0;
+  // Of a regular file.
+  virtual Result<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) = 0;
   // Opens at the end; creates an empty file (durably) where there is none.
   virtual Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) = 0;
   // An empty file in the place of whatever was at `path`. Durable with the Rename that follows, not
@@ -59,6 +70,8 @@ class FileSystem {
   virtual Status MakeFolders(const std::string& folder) = 0;
   // Removes one file. NOT_FOUND when there is none.
   virtual Status Remove(const std::string& path) = 0;
+  // Removes a folder in which nothing is left. NOT_FOUND when there is none.
+  virtual Status RemoveFolder(const std::string& folder) = 0;
   // Locks `path`, created if missing. UNAVAILABLE when somebody holds it; never waits.
   virtual Result<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
 };
@@ -67,13 +80,15 @@ class PosixFileSystem final : public FileSystem {
  public:
   Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                           uint64_t size_bytes_max) override;
+  Result<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) override;
   Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) override;
   Result<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
-  Status Rename(const std::string& from, const std::string& to) override;
   Status ReplaceFile(const std::string& path, ByteSpan bytes) override;
+  Status Rename(const std::string& from, const std::string& to) override;
   Result<std::vector<std::string>> List(const std::string& folder) override;
   Status MakeFolders(const std::string& folder) override;
   Status Remove(const std::string& path) override;
+  Status RemoveFolder(const std::string& folder) override;
   Result<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
 };
 

@@ -30,6 +30,25 @@ class FaultAppendFile final : public AppendFile {
   const std::shared_ptr<FaultFileSystem::File> file_;
 };
 
+class FaultReadableFile final : public ReadableFile {
+ public:
+  FaultReadableFile(FaultFileSystem& owner, std::shared_ptr<FaultFileSystem::File> file)
+      : owner_(owner), file_(std::move(file)) {}
+
+  Result<size_t> ReadAt(uint64_t offset, MutableByteSpan bytes) override {
+    MutexLock lock(owner_.mutex_);
+    const ByteSpan all(file_->seen);
+    const ByteSpan rest = all.subspan(std::min<uint64_t>(offset, all.size()));
+    const ByteSpan found = rest.first(std::min(rest.size(), bytes.size()));
+    std::copy(found.begin(), found.end(), bytes.begin());
+    return found.size();
+  }
+
+ private:
+  FaultFileSystem& owner_;
+  const std::shared_ptr<FaultFileSystem::File> file_;
+};
+
 class FaultFileLock final : public FileLock {
  public:
   FaultFileLock(FaultFileSystem& owner, std::string path) : owner_(owner), path_(std::move(path)) {}
@@ -91,6 +110,13 @@ Result<std::vector<std::byte>> FaultFileSystem::ReadFile(const std::string& path
   return found->second->seen;
 }
 
+Result<std::unique_ptr<ReadableFile>> FaultFileSystem::OpenForRead(const std::string& path) {
+  MutexLock lock(mutex_);
+  const auto found = files_.find(path);
+  if (found == files_.end()) return NotFoundError("no file {}", path);
+  return std::make_unique<FaultReadableFile>(*this, found->second);
+}
+
 Result<std::unique_ptr<AppendFile>> FaultFileSystem::OpenForAppend(const std::string& path) {
   MutexLock lock(mutex_);
   std::shared_ptr<File>& file = files_[path];
@@ -124,12 +150,13 @@ Status FaultFileSystem::ReplaceFile(const std::string& path, ByteSpan bytes) {
 
 Result<std::vector<std::string>> FaultFileSystem::List(const std::string& folder) {
   MutexLock lock(mutex_);
-  std::vector<std::string> names;
+  std::vector<std::string> names;  // ascending, as the paths are
   for (const auto& [path, file] : files_) {
-    const size_t slash = path.rfind('/');
-    if (slash != std::string::npos && path.substr(0, slash) == folder) {
-      names.push_back(path.substr(slash + 1));
-    }
+    if (!path.starts_with(folder + "/")) continue;
+    std::string name = path.substr(folder.size() + 1);
+    name.resize(std::min(name.size(), name.find('/')));
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(std::move(name));
   }
   return names;
 }
@@ -139,6 +166,16 @@ Status FaultFileSystem::MakeFolders(const std::string&) { return OkStatus(); }
 Status FaultFileSystem::Remove(const std::string& path) {
   MutexLock lock(mutex_);
   if (files_.erase(path) == 0) return NotFoundError("no file {}", path);
+  return OkStatus();
+}
+
+Status FaultFileSystem::RemoveFolder(const std::string& folder) {
+  MutexLock lock(mutex_);
+  for (const auto& [path, file] : files_) {
+    if (path.starts_with(folder + "/")) {
+      return FailedPreconditionError("{} is not empty, {} is in it", folder, path);
+    }
+  }
   return OkStatus();
 }
 

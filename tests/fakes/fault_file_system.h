@@ -35,6 +35,7 @@ class FaultFileSystem final : public FileSystem {
 
   Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                           uint64_t size_bytes_max) override;
+  Result<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) override;
   Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) override;
   Result<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
   Status Rename(const std::string& from, const std::string& to) override;
@@ -42,10 +43,12 @@ class FaultFileSystem final : public FileSystem {
   Result<std::vector<std::string>> List(const std::string& folder) override;
   Status MakeFolders(const std::string& folder) override;
   Status Remove(const std::string& path) override;
+  Status RemoveFolder(const std::string& folder) override;
   Result<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
 
  private:
   friend class FaultAppendFile;
+  friend class FaultReadableFile;
   friend class FaultFileLock;
 
   struct File {
