@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/delta/squash.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -86,6 +87,13 @@ Result<ObjectPtr> DeltaLog::Object(WeightVersion base, WeightVersion target, Del
   composed_.push_back({.base = base, .target = target, .object = object});
   if (composed_.size() > limits::kComposedCacheMax) composed_.pop_front();
   return object;
+}
+
+Result<std::vector<std::byte>> Squash(const RankLayout& layout,
+                                      const std::vector<RetainedVersionPtr>& chain) {
+  std::vector<DeltaLink> links;
+  for (const RetainedVersionPtr& version : chain) links.push_back(version->link());
+  return Squash(layout, links);
 }
 
 DeltaProfile DeltaLog::Asked() const {

@@ -82,14 +82,15 @@ Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout)
 // Newest version first: each one's steps are taken back from what it led to.
 Status FullReader::Undo(const Piece& piece) const {
   const RankLayout::SliceEntry& slice = snapshot_->layout().slice(piece.slice);
-  std::vector<EncodedBlockView> views(piece.block_count);
+  LinkBlocks found;
   DecodedBlock decoded;
   for (auto version = chain_.rbegin(); version != chain_.rend(); ++version) {
-    DWS_RETURN_IF_ERROR((*version)->FindBlocks(piece.slice, piece.first_block, views));
+    DWS_RETURN_IF_ERROR(
+        FindBlocks((*version)->link(), piece.slice, piece.first_block, piece.block_count, found));
     for (uint32_t i = 0; i < piece.block_count; ++i) {
-      if (views[i].mode == BlockMode::kEmpty) continue;
+      if (found.views[i].mode == BlockMode::kEmpty) continue;
       const uint32_t elements = BlockElements(slice.elements, piece.first_block + i);
-      DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, elements, views[i], decoded));
+      DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, elements, found.views[i], decoded));
       const size_t element_bytes = ElementBytes(slice.dtype);
       UndoBlock(slice.dtype, decoded,
                 piece.payloads.subspan(size_t{i} * limits::kBlockElements * element_bytes,

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/delta/block.h"
+#include "common/delta/delta_link.h"
 #include "common/delta/object.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/delta_profile.h"
@@ -46,11 +47,8 @@ struct RetainedVersion {
   }
   uint64_t retained_bytes() const { return object.size() + other_object.size(); }
 
-  // The encoded blocks [first_block, first_block + blocks.size()) of one slice into `blocks`;
-  // kEmpty where this version changed nothing. The views look into `object`. DATA_LOSS: our own
-  // memory is damaged.
-  Status FindBlocks(RankSlice slice, uint32_t first_block,
-                    std::vector<EncodedBlockView>& blocks) const;
+  // For whoever reads its blocks; this outlives it, and what is found looks into `object`.
+  DeltaLink link() const;
 };
 
 using RetainedVersionPtr = std::shared_ptr<const RetainedVersion>;
