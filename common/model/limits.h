@@ -108,6 +108,29 @@ inline constexpr std::chrono::seconds kBroadcastBackoffMax{60};
 inline constexpr std::chrono::seconds kBroadcastExclusion{
     60};  // of a receiver that cannot take part
 
+// A shared directory.
+inline constexpr uint64_t kSharedManifestBytesMax = uint64_t{64} << 20;
+inline constexpr uint64_t kSharedReportBytesMax = uint64_t{1} << 20;
+inline constexpr size_t kSharedSlicesNamedMax = 10'000;               // of a rejection, in a report
+inline constexpr uint32_t kSharedPieceBytes = uint32_t{1} << 20;      // hashed and checked at once
+inline constexpr uint32_t kSharedFullPieceBytes = uint32_t{8} << 20;  // of full tensors
+inline constexpr uint32_t kSharedPieceBytesMax = uint32_t{256} << 20;  // that a reader accepts
+inline constexpr size_t kSharedKeyBytesMin = 16;
+inline constexpr size_t kSharedKeyBytesMax = 4096;
+inline constexpr size_t kSharedChainMax = kRetainedVersionsMax;  // deltas after an anchor
+inline constexpr size_t kSharedFoldersMax = 65'536;              // names in one folder
+inline constexpr int kSharedReadAttemptsMax = 5;  // of what may not be visible yet, or torn
+inline constexpr size_t kSharedHookOutputBytesMax = 65'536;  // of a command, that is looked at
+inline constexpr std::chrono::milliseconds kSharedPollDefault{500};
+inline constexpr std::chrono::milliseconds kSharedPollMin{10};
+inline constexpr std::chrono::seconds kSharedPollMax{3600};
+inline constexpr std::chrono::seconds kSharedReportInterval{2};
+inline constexpr std::chrono::seconds kSharedPresenceTimeout{20};  // of a report that stands still
+inline constexpr std::chrono::seconds kSharedHookDeadline{60};
+inline constexpr std::chrono::seconds kSharedVisibleWait{5};  // for a version that was announced
+inline constexpr std::chrono::milliseconds kSharedRetryDelayMin{200};
+inline constexpr std::chrono::seconds kSharedRetryDelayMax{10};
+
 // Commit groups.
 inline constexpr size_t kGroupSlicesMax = 8'000'000;  // of all tensors: a bit each in a GroupShare
 inline constexpr uint32_t kGroupMembersMax = 64;

@@ -1,0 +1,56 @@
+// Writes files that a manifest will vouch for: under a temporary name, synced, then given their
+// own, hashed on the way.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common/base/bytes.h"
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/transport/shared_fs/manifest.h"
+
+namespace dws::shared {
+
+inline constexpr std::string_view kTemporaryEnding = ".tmp";
+
+// Makes the entry of a file from its bytes. Threads: one at a time.
+class PieceHasher {
+ public:
+  PieceHasher(std::string name, uint32_t piece_bytes);
+  void Add(ByteSpan bytes);
+  FileEntry Finish();
+
+ private:
+  FileEntry entry_;
+  Sha256 hash_;
+  uint32_t filled_ = 0;  // bytes of the piece under way
+};
+
+// One file, written bit by bit. Lifecycle: Append, then Finish; without it only the temporary file
+// is there. All errors as FileSystem's. Threads: one at a time.
+class FileWriter {
+ public:
+  static Result<FileWriter> Create(FileSystem& files, const std::string& folder, std::string name,
+                                   uint32_t piece_bytes);
+  Status Append(ByteSpan bytes);
+  // It is durable under its name.
+  Result<FileEntry> Finish();
+
+ private:
+  FileWriter(FileSystem& files, std::string path, std::unique_ptr<AppendFile> file,
+             PieceHasher hasher);
+
+  FileSystem* files_;
+  std::string path_;
+  std::unique_ptr<AppendFile> file_;
+  PieceHasher hasher_;
+};
+
+// One that is in memory. Errors as FileSystem::ReplaceFile.
+Result<FileEntry> WriteWhole(FileSystem& files, const std::string& folder, std::string_view name,
+                             ByteSpan bytes);
+
+}  // namespace dws::shared

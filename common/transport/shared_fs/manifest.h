@@ -1,0 +1,53 @@
+// What a version in a shared directory consists of, as its sender vouches for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/stream_id.h"
+#include "common/model/weight_version.h"
+#include "common/transport/shared_fs/names.h"
+#include "common/transport/shared_fs/sealed_file.h"
+#include "common/transport/shared_fs/sha256.h"
+
+namespace dws::shared {
+
+struct FileEntry {
+  std::string name;
+  uint64_t size_bytes = 0;
+  uint32_t piece_bytes = 1;
+  std::vector<Sha256Digest> pieces;
+
+  friend bool operator==(const FileEntry&, const FileEntry&) = default;
+};
+
+struct Manifest {
+  std::string job_id;
+  StreamId stream;
+  TrainerRank trainer_rank;
+  VersionName name;
+  std::optional<WeightVersion> base;  // of its delta; absent: it has none
+  FileEntry welcome;
+  std::vector<FileEntry> files;
+
+  const FileEntry* Find(std::string_view file) const;  // null: it has no such file
+  bool has_delta() const { return base.has_value(); }
+  bool is_anchor() const { return Find(kFullName) != nullptr; }
+  uint64_t size_bytes() const;
+
+  friend bool operator==(const Manifest&, const Manifest&) = default;
+};
+
+using ManifestPtr = std::shared_ptr<const Manifest>;
+
+std::vector<std::byte> SerializeManifest(const Manifest& manifest, const Key& key);
+
+// Of `file`, that lies at `path`. Errors as Unseal; DATA_LOSS also: it makes no sense.
+Result<Manifest> ParseManifest(ByteSpan file, const Key& key, const std::string& path);
+
+}  // namespace dws::shared

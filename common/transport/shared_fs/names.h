@@ -1,0 +1,44 @@
+// The names in a shared directory (LAYOUT.md): made and parsed here, nowhere else. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/model/stream_id.h"
+#include "common/model/weight_version.h"
+
+namespace dws::shared {
+
+inline constexpr std::string_view kManifestName = "manifest";
+inline constexpr std::string_view kDescriptionName = "description";
+inline constexpr std::string_view kDeltaName = "delta";
+inline constexpr std::string_view kFullName = "full";
+inline constexpr std::string_view kFullIndexName = "full-index";
+inline constexpr std::string_view kReceiversName = "receivers";
+
+// The folder of a version, by who published it: a rank's sender that starts again in the same
+// stream takes a higher epoch, so two of them never write the same files.
+struct VersionName {
+  WeightVersion version;
+  RankEpoch epoch;
+
+  friend auto operator<=>(const VersionName&, const VersionName&) = default;
+};
+
+// A job's or receiver's id as one name: letters, digits, '.', '_' and '-' are themselves (a '.' in
+// front is not), other bytes are %XX. INVALID_ARGUMENT: empty, or too long for a file's name.
+Result<std::string> EscapeId(std::string_view id);
+
+std::string RankName(TrainerRank rank);           // "rank-00003"
+std::string StreamName(const StreamId& stream);   // "stream-00000000000000000007-0123...cdef"
+std::string VersionFolderName(VersionName name);  // "v00000000000000000012-00000000000000000001"
+std::string WelcomeName(RankEpoch epoch);         // "welcome-00000000000000000001"
+
+// nullopt: no such name.
+std::optional<StreamId> ParseStreamName(std::string_view name);
+std::optional<VersionName> ParseVersionFolderName(std::string_view name);
+std::optional<RankEpoch> ParseWelcomeName(std::string_view name);
+
+}  // namespace dws::shared

@@ -1,0 +1,37 @@
+// Small files that vouch for themselves: a message with a SHA-256 of it behind, or with an HMAC
+// where a key is configured (LAYOUT.md, "Sealed files"). A torn or changed one is never taken for
+// whole, and without the key nobody makes one.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+
+namespace dws::shared {
+
+// Shared by all daemons of a job; without bytes: none.
+struct Key {
+  std::vector<std::byte> bytes;
+
+  bool given() const { return !bytes.empty(); }
+};
+
+// Of the file at `path`, less line ends behind it. INVALID_ARGUMENT: too short or too long. Else as
+// FileSystem::ReadFile.
+Result<Key> LoadKey(FileSystem& files, const std::string& path);
+
+enum class SealedKind { kManifest, kReport };
+
+std::vector<std::byte> Seal(SealedKind kind, std::string_view message, const Key& key);
+
+// The message in `file`; `path` is for errors. DATA_LOSS: it is torn or damaged, or sealed with
+// another key. UNIMPLEMENTED: of a later format. FAILED_PRECONDITION: it has an HMAC and there is
+// no key, or the other way round.
+Result<std::string_view> Unseal(SealedKind kind, ByteSpan file, const Key& key,
+                                const std::string& path);
+
+}  // namespace dws::shared

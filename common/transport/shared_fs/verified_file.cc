@@ -1,0 +1,70 @@
+#include "common/transport/shared_fs/verified_file.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dws::shared {
+
+VerifiedFile::VerifiedFile(std::unique_ptr<ReadableFile> file, std::string path, FileEntry entry)
+    : file_(std::move(file)), path_(std::move(path)), entry_(std::move(entry)) {}
+
+Result<VerifiedFile> VerifiedFile::Open(FileSystem& files, const std::string& folder,
+                                        FileEntry entry) {
+  std::string path = folder + "/" + entry.name;
+  DWS_ASSIGN_OR_RETURN(auto file, files.OpenForRead(path));
+  return VerifiedFile(std::move(file), std::move(path), std::move(entry));
+}
+
+Result<ByteSpan> VerifiedFile::Piece(size_t number) {
+  if (number >= entry_.pieces.size()) {
+    return DataLossError("{} has no piece {}, it has {}", path_, number, entry_.pieces.size());
+  }
+  if (number == piece_number_) return ByteSpan(piece_);
+  piece_number_ = SIZE_MAX;
+  const uint64_t begin = uint64_t{number} * entry_.piece_bytes;
+  piece_.resize(std::min<uint64_t>(entry_.piece_bytes, entry_.size_bytes - begin));
+  DWS_ASSIGN_OR_RETURN(const size_t got, file_->ReadAt(begin, piece_));
+  if (got != piece_.size()) {
+    return DataLossError("{} ends after {} bytes, its manifest says {}", path_, begin + got,
+                         entry_.size_bytes);
+  }
+  if (!SameDigest(Sha256Of(piece_), entry_.pieces[number])) {
+    return DataLossError("{}: bytes {} + {} do not have the SHA-256 of the manifest", path_, begin,
+                         piece_.size());
+  }
+  piece_number_ = number;
+  return ByteSpan(piece_);
+}
+
+Result<ByteSpan> VerifiedFile::Read(uint64_t offset, uint64_t size_bytes,
+                                    std::vector<std::byte>& buffer) {
+  if (offset > entry_.size_bytes || size_bytes > entry_.size_bytes - offset) {
+    return DataLossError("{}: bytes {} + {} are outside its {}", path_, offset, size_bytes,
+                         entry_.size_bytes);
+  }
+  buffer.resize(size_bytes);
+  uint64_t done = 0;
+  while (done < size_bytes) {
+    const uint64_t at = offset + done;
+    DWS_ASSIGN_OR_RETURN(const ByteSpan piece, Piece(at / entry_.piece_bytes));
+    const ByteSpan rest = piece.subspan(at % entry_.piece_bytes);
+    const ByteSpan part = rest.first(std::min<uint64_t>(rest.size(), size_bytes - done));
+    std::copy(part.begin(), part.end(), buffer.begin() + static_cast<ptrdiff_t>(done));
+    done += part.size();
+  }
+  return ByteSpan(buffer);
+}
+
+Result<std::vector<std::byte>> ReadVerified(FileSystem& files, const std::string& folder,
+                                            const FileEntry& entry, uint64_t size_bytes_max) {
+  if (entry.size_bytes > size_bytes_max) {
+    return ResourceExhaustedError("{}/{} has {} bytes, at most {} are allowed", folder, entry.name,
+                                  entry.size_bytes, size_bytes_max);
+  }
+  DWS_ASSIGN_OR_RETURN(VerifiedFile file, VerifiedFile::Open(files, folder, entry));
+  std::vector<std::byte> bytes;
+  DWS_RETURN_IF_ERROR(file.Read(0, entry.size_bytes, bytes).status());
+  return bytes;
+}
+
+}  // namespace dws::shared

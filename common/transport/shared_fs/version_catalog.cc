@@ -1,0 +1,87 @@
+#include "common/transport/shared_fs/version_catalog.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/model/limits.h"
+
+namespace dws::shared {
+namespace {
+
+Result<std::vector<std::string>> ListIfThere(FileSystem& files, const std::string& folder) {
+  auto names = files.List(folder);
+  if (absl::IsNotFound(names.status())) return std::vector<std::string>();
+  if (names.ok() && names->size() > limits::kSharedFoldersMax) {
+    return ResourceExhaustedError("{} has {} names, at most {} are looked at", folder,
+                                  names->size(), limits::kSharedFoldersMax);
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<std::vector<StreamId>> ListStreams(FileSystem& files, const std::string& rank_folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListIfThere(files, rank_folder));
+  std::vector<StreamId> streams;
+  for (const std::string& name : names) {
+    if (const auto stream = ParseStreamName(name); stream.has_value()) streams.push_back(*stream);
+  }
+  std::sort(streams.begin(), streams.end());
+  return streams;
+}
+
+Result<std::vector<VersionName>> ListVersions(FileSystem& files, const std::string& stream_folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListIfThere(files, stream_folder));
+  std::vector<VersionName> versions;
+  for (const std::string& name : names) {
+    const auto version = ParseVersionFolderName(name);
+    if (version.has_value() && version->version > WeightVersion(0)) versions.push_back(*version);
+  }
+  std::sort(versions.begin(), versions.end());
+  return versions;
+}
+
+std::string VersionCatalog::FolderOf(const Manifest& manifest) const {
+  return fmt::format("{}/{}", place_.folder, VersionFolderName(manifest.name));
+}
+
+Result<ManifestPtr> VersionCatalog::ReadManifest(VersionName name) const {
+  const std::string path =
+      fmt::format("{}/{}/{}", place_.folder, VersionFolderName(name), kManifestName);
+  DWS_ASSIGN_OR_RETURN(const auto bytes, files_.ReadFile(path, limits::kSharedManifestBytesMax));
+  DWS_ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(bytes, place_.key, path));
+  if (manifest.job_id != place_.job_id || manifest.stream != place_.stream ||
+      manifest.trainer_rank != place_.rank || manifest.name != name) {
+    return FailedPreconditionError(
+        "{} is of job '{}', rank {}, stream {}, version {} of epoch {}: the folder was copied or "
+        "renamed; remove it",
+        path, manifest.job_id, manifest.trainer_rank.value(), ToString(manifest.stream),
+        manifest.name.version.value(), manifest.name.epoch.value());
+  }
+  return std::make_shared<const Manifest>(std::move(manifest));
+}
+
+Status VersionCatalog::Refresh() {
+  DWS_ASSIGN_OR_RETURN(const std::vector<VersionName> names, ListVersions(files_, place_.folder));
+  const std::map<VersionName, ManifestPtr> known = versions_.all();
+  for (const auto& [name, manifest] : known) {
+    if (!std::binary_search(names.begin(), names.end(), name)) versions_.Remove(name);
+  }
+  trouble_ = OkStatus();
+  for (const VersionName& name : names) {
+    if (known.contains(name)) continue;
+    auto manifest = ReadManifest(name);
+    if (manifest.ok()) {
+      versions_.Put(*std::move(manifest));
+    } else if (!absl::IsNotFound(manifest.status())) {
+      trouble_ = manifest.status();
+    }
+  }
+  return OkStatus();
+}
+
+void VersionCatalog::Forget(WeightVersion version) {
+  while (const ManifestPtr found = versions_.Find(version)) versions_.Remove(found->name);
+}
+
+}  // namespace dws::shared

@@ -1,0 +1,56 @@
+// What one rank's folder in a shared directory has now: its streams, and the versions of one of
+// them, read again when they change. Both sides use it: receivers to follow, a sender to see what
+// is there already, who else writes, and what may go.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/transport/shared_fs/version_set.h"
+
+namespace dws::shared {
+
+// The streams in a rank's folder, ascending. Empty where there is no such folder (yet).
+Result<std::vector<StreamId>> ListStreams(FileSystem& files, const std::string& rank_folder);
+// The version folders of a stream, with a manifest or without, ascending. Empty as above.
+Result<std::vector<VersionName>> ListVersions(FileSystem& files, const std::string& stream_folder);
+
+// Lifecycle: Refresh now and then. Threads: one at a time.
+class VersionCatalog {
+ public:
+  struct Place {
+    std::string job_id;
+    TrainerRank rank;
+    StreamId stream;
+    std::string folder;  // of the stream
+    Key key;
+  };
+
+  VersionCatalog(FileSystem& files, Place place) : files_(files), place_(std::move(place)) {}
+
+  // Looks for versions that came and went. A folder without a manifest is no version (yet). An
+  // error is that of the folder; versions stay known. A manifest that cannot be used is left out,
+  // and trouble() says why until it can, or is gone.
+  Status Refresh();
+  // What is known of `version` is not to be believed any more: read it again.
+  void Forget(WeightVersion version);
+
+  const VersionSet& versions() const { return versions_; }
+  const Status& trouble() const { return trouble_; }
+  const Place& place() const { return place_; }
+  std::string FolderOf(const Manifest& manifest) const;
+
+ private:
+  Result<ManifestPtr> ReadManifest(VersionName name) const;
+
+  FileSystem& files_;
+  const Place place_;
+  VersionSet versions_;
+  Status trouble_;
+};
+
+}  // namespace dws::shared

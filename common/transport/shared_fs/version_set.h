@@ -1,0 +1,44 @@
+// The versions of one stream that a shared directory has, and how one gets from version to version
+// with them. Pure: manifests only, no files.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/transport/shared_fs/manifest.h"
+
+namespace dws::shared {
+
+// How to a version: full tensors of `anchor`, and the deltas that lead on from there.
+struct FullPath {
+  ManifestPtr anchor;
+  std::vector<ManifestPtr> deltas;  // ascending, each the base of the next
+};
+
+// Threads: one at a time.
+class VersionSet {
+ public:
+  // Of a version that several epochs published, that of the highest counts.
+  void Put(ManifestPtr manifest);
+  void Remove(VersionName name);
+  void Clear() { versions_.clear(); }
+
+  ManifestPtr Find(WeightVersion version) const;  // null: not there
+  ManifestPtr Newest() const;                     // null: empty
+  const std::map<VersionName, ManifestPtr>& all() const { return versions_; }
+
+  // The deltas from `base` to `target`. ABORTED: one of them is not there, or there are more than
+  // limits::kSharedChainMax.
+  Result<std::vector<ManifestPtr>> Chain(WeightVersion base, WeightVersion target) const;
+  // From the newest anchor that leads to `target`. ABORTED: none does.
+  Result<FullPath> FromAnchor(WeightVersion target) const;
+  // The versions that some anchor leads to, ascending: the newest `count_max` of them.
+  std::vector<WeightVersion> Reachable(size_t count_max) const;
+
+ private:
+  std::map<VersionName, ManifestPtr> versions_;
+};
+
+}  // namespace dws::shared

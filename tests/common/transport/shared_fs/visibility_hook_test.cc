@@ -1,0 +1,57 @@
+// Commands that operators have run around a shared directory.
+#include "common/transport/shared_fs/visibility_hook.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/fakes/temp_folder.h"
+
+namespace dws::shared {
+namespace {
+
+using Catch::Matchers::Contains;
+using Words = std::vector<std::string>;
+
+Status Run(const std::string& script,
+           std::chrono::milliseconds deadline = std::chrono::seconds(20)) {
+  return VisibilityHook({"/bin/sh", "-c", script}, "/shared").Run("12", deadline);
+}
+
+}  // namespace
+
+TEST_CASE("a command is split as a shell would, and nothing in it is expanded", "[shared_fs]") {
+  CHECK(*SplitCommand("  sync -x  /mnt ") == Words{"sync", "-x", "/mnt"});
+  CHECK(*SplitCommand("a 'b c' \"d e\" f\\ g") == Words{"a", "b c", "d e", "f g"});
+  CHECK(*SplitCommand("a\"b\"'c' ''") == Words{"abc", ""});
+  CHECK(*SplitCommand("a \"x\\\"y\\\\z\\n\" '\\'") == Words{"a", "x\"y\\z\\n", "\\"});
+  CHECK(*SplitCommand("echo $HOME `id` *") == Words{"echo", "$HOME", "`id`", "*"});
+  CHECK(absl::IsInvalidArgument(SplitCommand("a 'b").status()));
+  CHECK(absl::IsInvalidArgument(SplitCommand("   ").status()));
+}
+
+TEST_CASE("a command is told what it is run for", "[shared_fs]") {
+  const TempFolder folder;
+  const std::string file = folder.File("told");
+  REQUIRE(Run("echo \"$DWS_SHARED_DIR $DWS_VERSION\" > " + file).ok());
+  CHECK(Run("test \"$(cat " + file + ")\" = '/shared 12'").ok());
+  CHECK(VisibilityHook().Run("1", std::chrono::seconds(1)).ok());
+}
+
+TEST_CASE("a command that fails says why with its last line", "[shared_fs]") {
+  CHECK_THAT(ToString(Run("echo first; echo no such bucket >&2; exit 3")),
+             Contains("status 3") && Contains("no such bucket") && !Contains("first"));
+  CHECK_THAT(ToString(Run("kill -9 $$")), Contains("signal 9"));
+  CHECK_THAT(
+      ToString(VisibilityHook({"/no/such/program"}, "/shared").Run("1", std::chrono::seconds(5))),
+      Contains("/no/such/program"));
+  // More than a pipe takes.
+  CHECK(Run("yes | head -c 1000000").ok());
+}
+
+TEST_CASE("a command that does not end is killed, with its children", "[shared_fs]") {
+  const Status status = Run("sleep 1000 & sleep 1000", std::chrono::milliseconds(100));
+  CHECK(absl::IsDeadlineExceeded(status));
+}
+
+}  // namespace dws::shared
