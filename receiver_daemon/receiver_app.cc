@@ -26,9 +26,9 @@
 #include "receiver_daemon/operator_desk.h"
 #include "receiver_daemon/receiver_metrics.h"
 #include "receiver_daemon/receiver_operations.h"
+#include "receiver_daemon/sender_side.h"
 #include "receiver_daemon/transfer/broadcast_metrics.h"
 #include "receiver_daemon/transfer/subscription.h"
-#include "receiver_daemon/transfer/sync_links.h"
 #include "receiver_daemon/worker.h"
 
 namespace dws {
@@ -90,8 +90,7 @@ class ReceiverApp::Impl {
   Pulse worker_pulse_;  // of the worker; its transfers wait
   std::unique_ptr<ReceiverLedger> ledger_;
   std::unique_ptr<Subscription> subscription_;
-  std::optional<nccl::BroadcastChannel::Parts> broadcasts_;  // none: takes part in none
-  std::unique_ptr<SyncLinks> links_;
+  std::unique_ptr<SenderSide> senders_;
   std::unique_ptr<CommitGroup> group_;  // null: the engine is this receiver's alone
   std::unique_ptr<GroupEndpoint> group_endpoint_;
   std::unique_ptr<HandleSocket> handles_;
@@ -116,24 +115,19 @@ Status ReceiverApp::Impl::Start() {
   }
   DWS_ASSIGN_OR_RETURN(ledger_, OpenReceiverLedger(file_system_, options_.state_dir));
   subscription_ =
-      std::make_unique<Subscription>(options_.senders, ledger_->state().stream(), changed_);
-  broadcasts_ = OpenBroadcasts(options_.broadcasts, clock_);
-  links_ = std::make_unique<SyncLinks>(
-      SyncLinks::Options{
-          .addresses = options_.senders,
-          .job_id = options_.job_id,
-          .receiver_id = options_.receiver_id,
-          .tls = {.credentials = credentials_, .server_name = options_.tls_server_name},
-          .profile = options_.profile,
-          .pulse = &worker_pulse_,
-          .broadcasts = broadcasts_.has_value() ? &*broadcasts_ : nullptr,
-          .broadcast_bytes_max = options_.staging_bytes},
-      *subscription_, clock_);
+      std::make_unique<Subscription>(SenderNames(options_), ledger_->state().stream(), changed_);
+  DWS_ASSIGN_OR_RETURN(senders_, SenderSide::Open(options_,
+                                                  {.credentials = credentials_,
+                                                   .server_name = options_.tls_server_name},
+                                                  {.files = file_system_,
+                                                   .subscription = *subscription_,
+                                                   .clock = clock_,
+                                                   .pulse = worker_pulse_}));
   if (grouped()) MakeGroup();
   DWS_RETURN_IF_ERROR(StartEngineSide());
   DWS_RETURN_IF_ERROR(StartServers());
   worker_->Start();
-  links_->Start();
+  senders_->Start();
   if (group_endpoint_ != nullptr) group_endpoint_->Start();
   if (!options_.ports_file.empty()) {
     DWS_RETURN_IF_ERROR(WritePortsFile(file_system_, options_.ports_file,
@@ -142,7 +136,7 @@ Status ReceiverApp::Impl::Start() {
   LogInfo("serving", {{"socket", options_.socket},
                       {"admin_port", admin_port()},
                       {"http_port", http_port()},
-                      {"senders", options_.senders.size()}});
+                      {"senders", subscription_->Peers().size()}});
   return OkStatus();
 }
 
@@ -165,7 +159,7 @@ Status ReceiverApp::Impl::StartEngineSide() {
   worker_ = std::make_unique<Worker>(
       Worker::Parts{.subscription = *subscription_,
                     .registry = registry_,
-                    .senders = *links_,
+                    .senders = senders_->senders(),
                     .ledger = *ledger_,
                     .pool = pool_,
                     .clock = clock_,
@@ -196,20 +190,21 @@ Status ReceiverApp::Impl::StartEngineSide() {
 Status ReceiverApp::Impl::StartServers() {
   operations_ = std::make_unique<ReceiverOperations>(
       ReceiverName{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
-      ReceiverOperations::Parts{.lifecycle = lifecycle_,
-                                .subscription = *subscription_,
-                                .registry = registry_,
-                                .worker = *worker_,
-                                .desk = operator_desk_,
-                                .clock = clock_,
-                                .group = group_.get(),
-                                .broadcasts = broadcasts_.has_value() ? links_.get() : nullptr});
+      ReceiverOperations::Parts{
+          .lifecycle = lifecycle_,
+          .subscription = *subscription_,
+          .registry = registry_,
+          .worker = *worker_,
+          .desk = operator_desk_,
+          .clock = clock_,
+          .group = group_.get(),
+          .broadcasts = senders_->broadcasts() ? &senders_->links() : nullptr});
   metrics_.Show({.worker = *worker_,
                  .subscription = *subscription_,
                  .registry = registry_,
                  .clock = clock_,
                  .group = group_.get()});
-  AddBroadcastMetrics(metrics_.registry(), *links_);
+  AddBroadcastMetrics(metrics_.registry(), senders_->links());
   AddServiceMetrics(
       metrics_.registry(),
       {.lifecycle = &lifecycle_,
@@ -260,14 +255,14 @@ void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
   // 3. leases and memory  4. senders hear the last acknowledgements until here, the group what was
   // written  5. servers: what is left are calls that only watch
   if (desk_ != nullptr) desk_->Stop();
-  if (links_ != nullptr) links_->CancelFetches();
+  if (senders_ != nullptr) senders_->CancelFetches();
   if (admin_ != nullptr) admin_->Stop();
   const bool ended = worker_ == nullptr || worker_->RequestStop(grace);
   const Status reason = UnavailableError("the receiver is shutting down");
   if (!ended) registry_.EndAll(reason);
   if (worker_ != nullptr) worker_->Join();
   registry_.EndAll(reason);
-  if (links_ != nullptr) links_->Stop();
+  if (senders_ != nullptr) senders_->Stop();
   if (group_endpoint_ != nullptr) group_endpoint_->Stop();
   http_.reset();
   if (tcp_server_ != nullptr) tcp_server_->Shutdown(limits::kCallGrace);

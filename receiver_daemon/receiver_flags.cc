@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/base/clock.h"
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
+#include "common/transport/shared_fs/visibility_hook.h"
 
 namespace dws {
 namespace {
@@ -87,6 +89,38 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
       ->capture_default_str();
 }
 
+std::string CheckCommand(const std::string& text) {
+  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
+}
+
+void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
+  app.add_option("--shared-dir", dir.root,
+                 "Directory on a shared filesystem where senders publish: instead of --sender, or "
+                 "for the bytes of what is announced there")
+      ->type_name("PATH");
+  app.add_option("--shared-dir-key", dir.key_file,
+                 "File with the key that what lies there is signed with; the senders' is the same")
+      ->type_name("PATH");
+  app.add_option("--shared-ranks", dir.ranks,
+                 "Trainer ranks that publish in --shared-dir; with --sender as many as those")
+      ->check(CLI::Range(uint32_t{1}, limits::kWorldSizeMax))
+      ->capture_default_str();
+  app.add_option_function<double>(
+         "--shared-poll",
+         [&dir](double seconds) {
+           dir.poll = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+         },
+         "How often to look at --shared-dir")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(ToSeconds(limits::kSharedPollMin), ToSeconds(limits::kSharedPollMax)))
+      ->default_str("0.5");
+  app.add_option("--shared-before-read", dir.before_read,
+                 "Command to run before each look at --shared-dir (DWS_SHARED_DIR and DWS_VERSION "
+                 "are set)")
+      ->type_name("COMMAND")
+      ->check(CLI::Validator(CheckCommand, "", "command"));
+}
+
 }  // namespace
 
 void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
@@ -134,6 +168,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
       ->type_name("NAME");
   AddGroupFlags(app, options.group);
   AddFollowFlags(app, options.follow);
+  AddSharedFlags(app, options.shared_dir);
   app.add_option_function<std::string>(
          "--nccl",
          [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
@@ -152,14 +187,19 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   RejectExposure(config, "http", options.http, options.insecure || options.tls.given());
   RejectTlsInPart(config, options.tls);
   const bool follows = !options.follow.slime_dir.empty();
-  if (follows && !options.senders.empty()) {
-    config.Reject("slime-dir", "given beside sender: a receiver follows a folder or senders");
+  const bool shared = !options.shared_dir.root.empty();
+  if (follows && (shared || !options.senders.empty())) {
+    config.Reject("slime-dir",
+                  "given beside sender or shared-dir: a receiver follows a folder or senders");
+  }
+  if (!shared && !options.shared_dir.before_read.empty()) {
+    config.Reject("shared-before-read", "there is no shared-dir to look at");
   }
   if (follows && options.follow.checkpoint.empty()) {
     config.Reject("checkpoint", "expected the local checkpoint that versions are applied to");
   }
-  if (!follows && options.senders.empty()) {
-    config.Reject("sender", "expected one for each trainer rank, or slime-dir");
+  if (!follows && !shared && options.senders.empty()) {
+    config.Reject("sender", "expected one for each trainer rank, or shared-dir, or slime-dir");
   }
   if (!follows && !(options.follow.checkpoint.empty() && options.follow.engine_url.empty())) {
     config.Reject("slime-dir", "checkpoint and engine-url are of use with it alone");

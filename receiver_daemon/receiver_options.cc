@@ -12,14 +12,17 @@ Status CheckOptions(const ReceiverOptions& options) {
                                 options.receiver_id.size(), limits::kIdBytesMax);
   }
   if (!options.follow.slime_dir.empty()) {
-    if (options.senders.empty() && !options.follow.checkpoint.empty()) return OkStatus();
+    const bool alone = options.senders.empty() && options.shared_dir.root.empty();
+    if (alone && !options.follow.checkpoint.empty()) return OkStatus();
     return InvalidArgumentError(
         "--slime-dir needs --checkpoint, the local one to apply versions to, and goes without "
-        "--sender");
+        "--sender and --shared-dir");
   }
-  if (options.senders.empty() || options.senders.size() > limits::kSendersMax) {
+  const bool shared = !options.shared_dir.root.empty();
+  if ((options.senders.empty() && !shared) || options.senders.size() > limits::kSendersMax) {
     return InvalidArgumentError(
-        "--sender was given {} times, expected one for each trainer rank, at most {}",
+        "--sender was given {} times, expected one for each trainer rank, at most {}, or "
+        "--shared-dir",
         options.senders.size(), limits::kSendersMax);
   }
   if (options.staging_bytes < limits::kStagingBytesMin) {

@@ -1,6 +1,7 @@
 // What a dws-receiver is told when it starts.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -31,6 +32,15 @@ struct FollowOptions {
   uint32_t load_timeout_seconds = 600;
 };
 
+// --shared-dir and its companions.
+struct SharedSideOptions {
+  std::string root;  // empty: none
+  std::string key_file;
+  uint32_t ranks = 1;  // trainer ranks, where there are no connections to their senders
+  std::chrono::milliseconds poll = limits::kSharedPollDefault;
+  std::string before_read;  // a command; empty: none
+};
+
 struct ReceiverOptions {
   std::string job_id;
   std::string receiver_id;
@@ -48,6 +58,7 @@ struct ReceiverOptions {
   TlsFiles tls;                 // none: plain
   std::string tls_server_name;  // expected in senders' certificates; empty: the host dialled
   std::vector<std::string> allow_users;  // names or uids (unix_socket.h)
+  SharedSideOptions shared_dir;
   GroupPlace group;
   FollowOptions follow;
   BroadcastOptions broadcasts;

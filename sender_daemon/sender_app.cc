@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
 #include "common/service/http/https_context.h"
 #include "common/service/metrics/service_metrics.h"
 #include "common/service/ports_file.h"
@@ -74,6 +75,7 @@ void SenderApp::StartPipeline() {
               broadcaster_->Offer(state->stream, state->log->Newest());  // before it is announced
             }
             hub_->Announce();
+            if (shared_publisher_ != nullptr) shared_publisher_->Offer(state);
           },
       .on_trouble =
           [this](const Status& status) {
@@ -90,18 +92,49 @@ void SenderApp::StartPipeline() {
           }});
 }
 
+Status SenderApp::StartShared() {
+  if (options_.shared_dir.root.empty()) return OkStatus();
+  SharedPublisher::Options options{.dir = options_.shared_dir,
+                                   .job_id = options_.job_id,
+                                   .trainer_rank = TrainerRank(options_.trainer_rank),
+                                   .versions_max = options_.retain_versions};
+  if (!options.dir.key_file.empty()) {
+    DWS_ASSIGN_OR_RETURN(options.key, shared::LoadKey(files_, options.dir.key_file));
+  }
+  if (!options.dir.after_write.empty()) {
+    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(options.dir.after_write));
+    options.after_write = shared::VisibilityHook(std::move(words), options.dir.root);
+  }
+  DWS_RETURN_IF_ERROR(
+      SharedRankFolder(options.dir.root, options.job_id, options.trainer_rank).status());
+  shared_publisher_ = std::make_unique<SharedPublisher>(
+      std::move(options), files_, *hub_, [this](const v1::SharedReport& report, bool current) {
+        metrics_.OnNack(report.rejected_code());
+        const auto stream = FromProto(report.stream());
+        const RankStatePtr state = hub_->Current();
+        const bool digests = current && stream.ok() && report.rejected_slices_size() > 0;
+        if (!digests || state == nullptr || state->stream != *stream) return;
+        std::vector<RankSlice> slices(report.rejected_slices().begin(),
+                                      report.rejected_slices().end());
+        recheck_->Ask(state, std::move(slices));
+      });
+  shared_publisher_->Start();
+  return OkStatus();
+}
+
 Status SenderApp::StartParts() {
   DWS_ASSIGN_OR_RETURN(auto ledger, OpenSenderLedger(files_, options_.state_folder));
   ledger_ = std::make_unique<SharedSenderLedger>(std::move(ledger));
   pool_ = std::make_unique<ThreadPool>(options_.threads - 1);  // the caller takes part
   hub_ = std::make_unique<ReceiverHub>(clock_, options_.job_id);
+  recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
+  DWS_RETURN_IF_ERROR(StartShared());
   StartPipeline();
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
   trainer_executor_ = std::make_unique<Executor>(1, kTrainerQueueMax);
   delta_executor_ = std::make_unique<Executor>(kDeltaThreads, kServeQueueMax);
   full_executor_ = std::make_unique<Executor>(kFullThreads, kServeQueueMax);
-  recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{.job_id = options_.job_id,
                               .trainer_rank = TrainerRank(options_.trainer_rank),
@@ -154,6 +187,11 @@ void SenderApp::StartOperations() {
                               .broadcaster = broadcaster_.get()});
   metrics_.Show({.hub = hub_.get(),
                  .broadcaster = broadcaster_.get(),
+                 .shared =
+                     [this] {
+                       return shared_publisher_ == nullptr ? SharedView()
+                                                           : shared_publisher_->view();
+                     },
                  .trainer_present = [this] { return session_->trainer_present(); },
                  .retain_bytes_max = options_.retain_bytes,
                  .retain_versions_max = options_.retain_versions});
@@ -232,62 +270,6 @@ void SenderApp::UpdateReadiness() {
 
 Status SenderApp::ReloadCredentials() {
   return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
-}
-
-// 1. nothing new: waits, Sync streams and operators' calls end, who comes is told that we stop
-// 2. the trainer's calls that were taken before get the grace
-// 3. calls that only watch, or transfer what can be asked for again, end with the servers
-// 4. what was captured is recorded, if the disk lets us
-// Calls end before what they use, and executors before the sockets of their tasks.
-void SenderApp::Stop(std::chrono::milliseconds grace) {
-  if (std::exchange(stopped_, true)) return;
-  const TimePoint deadline = clock_.Now() + grace;
-  lifecycle_.SetStopping();
-  if (hub_ != nullptr) hub_->Stop();  // 1
-  if (broadcaster_ != nullptr) broadcaster_->Stop();
-  if (admin_ != nullptr) admin_->Stop();
-  if (trainer_executor_ != nullptr && !AwaitTrainerCalls(deadline)) {  // 2
-    LogWarning("stopped_during_a_call_of_the_trainer");
-  }
-  if (local_server_ != nullptr) local_server_->Shutdown(limits::kCallGrace);  // 3
-  if (remote_server_ != nullptr) remote_server_->Shutdown(limits::kCallGrace);
-  if (trainer_executor_ != nullptr) trainer_executor_->Stop();
-  handles_.reset();
-  if (delta_executor_ != nullptr) delta_executor_->Stop();
-  if (full_executor_ != nullptr) full_executor_->Stop();
-  if (recheck_ != nullptr) recheck_->Stop();
-  if (pipeline_ == nullptr) return;
-  if (!AwaitRecords(deadline)) LogWarning("stopped_before_recording");  // 4
-  pipeline_->Stop();
-}
-
-void SenderApp::EndGrace() {
-  MutexLock lock(stop_mutex_);
-  grace_over_ = true;
-  stop_changed_.NotifyAll();
-}
-
-// The executor runs calls in their order, so a task at the end of its queue comes after all of
-// them.
-bool SenderApp::AwaitTrainerCalls(TimePoint deadline) {
-  const bool posted = trainer_executor_->Post([this] {
-    MutexLock lock(stop_mutex_);
-    trainer_calls_ended_ = true;
-    stop_changed_.NotifyAll();
-  });
-  MutexLock lock(stop_mutex_);
-  while (posted && !trainer_calls_ended_ && !grace_over_ && clock_.Now() < deadline) {
-    stop_changed_.WaitFor(stop_mutex_, deadline - clock_.Now());
-  }
-  return trainer_calls_ended_;
-}
-
-bool SenderApp::AwaitRecords(TimePoint deadline) {
-  while (!pipeline_->Drain(limits::kTick).ok()) {
-    MutexLock lock(stop_mutex_);
-    if (grace_over_ || clock_.Now() >= deadline) return false;
-  }
-  return true;
 }
 
 std::vector<WatchedWork> SenderApp::VitalWork() const {

@@ -30,6 +30,7 @@
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/sender_metrics.h"
 #include "sender_daemon/sender_operations.h"
+#include "sender_daemon/shared_publisher.h"
 #include "sender_daemon/snapshot_recheck.h"
 #include "sender_daemon/sync_service.h"
 #include "sender_daemon/trainer_service.h"
@@ -56,6 +57,7 @@ struct SenderOptions {
   ByteSpan gpu_kernels;                  // kernel_image.h; empty: trainers in host memory only
   BroadcastOptions broadcasts;
   std::chrono::milliseconds broadcast_timeout = limits::kBroadcastTimeoutDefault;
+  SharedDirOptions shared_dir;
 };
 
 // Lifecycle: Start, then Stop (or the destructor). Threads: one.
@@ -83,15 +85,17 @@ class SenderApp {
   explicit SenderApp(SenderOptions options);
   Status StartSecurity();
   Status StartParts();
+  Status StartShared();
   // With what hears of its versions: broadcasts, and the hub.
   void StartPipeline();
   Status StartServers();
   // Operations and what they and scrapers are shown.
   void StartOperations();
   void UpdateReadiness();
-  // Both: false when the deadline or EndGrace came first.
+  // All: false when the deadline or EndGrace came first.
   bool AwaitTrainerCalls(TimePoint deadline);
   bool AwaitRecords(TimePoint deadline);
+  bool AwaitShared(TimePoint deadline);
 
   const SenderOptions options_;
   const RealClock clock_;
@@ -116,12 +120,13 @@ class SenderApp {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<ReceiverHub> hub_;
   std::unique_ptr<Broadcaster> broadcaster_;  // null: no broadcasts
+  std::unique_ptr<SnapshotRecheck> recheck_;
+  std::unique_ptr<SharedPublisher> shared_publisher_;  // null: no shared directory
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
   std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial
   std::unique_ptr<Executor> delta_executor_;
   std::unique_ptr<Executor> full_executor_;
-  std::unique_ptr<SnapshotRecheck> recheck_;
   std::unique_ptr<TrainerSession> session_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::unique_ptr<SyncServiceImpl> sync_service_;

@@ -8,8 +8,36 @@
 
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
+#include "common/transport/shared_fs/visibility_hook.h"
 
 namespace dws {
+
+namespace {
+
+std::string CheckCommand(const std::string& text) {
+  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
+}
+
+void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
+  app.add_option(
+         "--shared-dir", dir.root,
+         "Directory on a shared filesystem to publish to besides; receivers may need nothing "
+         "else")
+      ->type_name("PATH");
+  app.add_option("--shared-dir-key", dir.key_file,
+                 "File with the key to sign with what lies there; the receivers' is the same")
+      ->type_name("PATH");
+  app.add_option("--shared-dir-anchor-every", dir.anchor_every,
+                 "Full tensors there at least every so many versions")
+      ->check(CLI::Range(size_t{1}, limits::kSharedChainMax))
+      ->capture_default_str();
+  app.add_option("--shared-after-write", dir.after_write,
+                 "Command to run after each version there (DWS_SHARED_DIR and DWS_VERSION are set)")
+      ->type_name("COMMAND")
+      ->check(CLI::Validator(CheckCommand, "", "command"));
+}
+
+}  // namespace
 
 void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   options.threads = std::max(1U, std::thread::hardware_concurrency());
@@ -64,6 +92,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   app.add_option("--gpu", options.broadcasts.gpu,
                  "The device for broadcasts, by UUID or number (default: the only one)")
       ->type_name("GPU");
+  AddSharedFlags(app, options.shared_dir);
 }
 
 void FinishSenderFlags(Config& config, SenderOptions& options) {
@@ -72,6 +101,9 @@ void FinishSenderFlags(Config& config, SenderOptions& options) {
   RejectExposure(config, "listen", options.listen, options.insecure || options.tls.given());
   RejectExposure(config, "http", options.http, options.insecure || options.tls.given());
   RejectTlsInPart(config, options.tls);
+  if (options.shared_dir.root.empty() && !options.shared_dir.after_write.empty()) {
+    config.Reject("shared-after-write", "there is no --shared-dir to write to");
+  }
 }
 
 }  // namespace dws

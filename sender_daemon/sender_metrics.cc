@@ -114,6 +114,23 @@ void ShowBroadcasts(Scrape& scrape, const BroadcastView& view) {
                {{"state", "joined"}});
 }
 
+void ShowShared(Scrape& scrape, const SharedView& view) {
+  const auto number = [](uint64_t value) { return static_cast<double>(value); };
+  constexpr const char* kVersions =
+      "Versions written to the shared directory, by what they are: full tensors too, or a delta.";
+  const char* const name = "dws_sender_shared_versions_total";
+  scrape.Counter(name, kVersions, number(view.anchors), {{"kind", "anchor"}});
+  scrape.Counter(name, kVersions, number(view.versions - view.anchors), {{"kind", "delta"}});
+  scrape.Counter("dws_sender_shared_bytes_total", "Bytes written to the shared directory.",
+                 number(view.bytes));
+  scrape.Counter("dws_sender_shared_failures_total",
+                 "Tries to write to the shared directory that came to nothing.",
+                 number(view.failures));
+  scrape.Gauge("dws_sender_shared_newest_version",
+               "The newest version in the shared directory; 0: none.",
+               number(view.newest.value_or(WeightVersion(0)).value()));
+}
+
 }  // namespace
 
 SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
@@ -211,6 +228,7 @@ void SenderMetrics::Show(States states) {
     ShowReceivers(scrape, versions, states.hub->Receivers());
     ShowBroadcasts(scrape,
                    states.broadcaster == nullptr ? BroadcastView() : states.broadcaster->view());
+    ShowShared(scrape, states.shared ? states.shared() : SharedView());
   });
 }
 

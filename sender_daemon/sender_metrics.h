@@ -12,6 +12,7 @@
 #include "sender_daemon/rank_state.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/retained_version.h"
+#include "sender_daemon/shared_view.h"
 
 namespace dws {
 
@@ -41,6 +42,7 @@ class SenderMetrics {
   struct States {
     const ReceiverHub* hub = nullptr;
     const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
+    std::function<SharedView()> shared;        // empty: no shared directory
     std::function<bool()> trainer_present;
     uint64_t retain_bytes_max = 0;
     size_t retain_versions_max = 0;

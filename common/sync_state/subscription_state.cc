@@ -47,7 +47,7 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
   if (welcome.world_size > senders_.size()) {
     return InvalidArgumentError(
         "the trainer has {} ranks but this receiver was given {} senders: name all of "
-        "them with --sender",
+        "them with --sender, or their number with --shared-ranks",
         welcome.world_size, senders_.size());
   }
   if (stream_ != welcome.stream || ranks_.empty()) return OkStatus();

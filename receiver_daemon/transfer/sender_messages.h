@@ -1,0 +1,16 @@
+// What a sender says of itself, checked: on a Sync stream or in a shared directory.
+#pragma once
+
+#include <string>
+
+#include "common/base/status.h"
+#include "common/sync_state/subscription_state.h"
+#include "proto/sync.pb.h"
+
+namespace dws {
+
+// UNIMPLEMENTED: of another protocol. FAILED_PRECONDITION: of another job than `job_id`.
+// INVALID_ARGUMENT, DATA_LOSS: it makes no sense.
+Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id);
+
+}  // namespace dws

@@ -1,0 +1,36 @@
+// From the files of a shared directory to what the pipeline stages: deltas, composed where there
+// are several, and full tensors of an anchor brought on by the deltas after it. For
+// shared_source.h.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/model/layout.h"
+#include "common/transport/shared_fs/version_set.h"
+#include "receiver_daemon/transfer/sender_group.h"
+
+namespace dws {
+
+// Where manifests' folders are.
+struct SharedPlace {
+  FileSystem& files;
+  const std::string& stream_folder;
+};
+
+// All errors: NOT_FOUND: a file is missing. DATA_LOSS: one is damaged or makes no sense. CANCELLED:
+// the spool is not wanted. Else as FileSystem and Spool.
+
+// The object of one delta as it lies there, or of several (ABORTED: they do not fit the spool's
+// memory).
+Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
+                               const RankLayout& layout, Spool::Options options);
+
+// Full tensors of `slices`, ascending, at the end of `path`.
+Result<FetchedFull> ReadSharedFull(const SharedPlace& place, const shared::FullPath& path,
+                                   const RankLayout& layout, std::span<const RankSlice> slices,
+                                   Spool::Options options);
+
+}  // namespace dws

@@ -1,0 +1,111 @@
+// Publishes versions to a shared directory, beside announcing them: on a thread of its own, from
+// what the log retains. It holds up nobody, and what it cannot do now it tries again.
+//
+//   1. each version is written after the one before it, with its delta
+//   2. the first is an anchor, with full tensors; so is one when --shared-dir-anchor-every versions
+//      or more bytes of deltas than the model has followed the last anchor, when the log no longer
+//      has the delta that would lead on, and when a receiver could not read what is there
+//   3. what comes before the newest anchor goes when no receiver needs it, or `versions_max` newer
+//      ones are there; of older streams everything goes once this one has an anchor
+//   4. reports of receivers are read every kSharedPollDefault, and after each version
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/transport/shared_fs/version_catalog.h"
+#include "common/transport/shared_fs/visibility_hook.h"
+#include "sender_daemon/shared_receivers.h"
+#include "sender_daemon/shared_view.h"
+#include "sender_daemon/shared_writer.h"
+
+namespace dws {
+
+// What --shared-dir and its companions say.
+struct SharedDirOptions {
+  std::string root;  // empty: none
+  std::string key_file;
+  size_t anchor_every = 32;
+  std::string after_write;  // a command; empty: none
+};
+
+// Lifecycle: Start, then Stop or the destructor. Threads: safe from any.
+class SharedPublisher {
+ public:
+  struct Options {
+    SharedDirOptions dir;
+    std::string job_id;
+    TrainerRank trainer_rank;
+    shared::Key key;
+    shared::VisibilityHook after_write;
+    size_t versions_max = 64;
+    std::chrono::milliseconds retry_delay = limits::kSharedRetryDelayMin;  // doubles
+  };
+
+  // `files` and `hub` outlive it.
+  SharedPublisher(Options options, FileSystem& files, ReceiverHub& hub,
+                  SharedReceivers::OnRejected on_rejected);
+  ~SharedPublisher();
+
+  void Start();
+  // There may be a new version in that state. Never blocks.
+  void Offer(RankStatePtr state);
+  // Everything offered is in the directory, or there is trouble.
+  bool settled() const;
+  void Stop();
+
+  SharedView view() const;
+
+  // One round of its work, for tests that have no thread: true when there is more to do.
+  Result<bool> Step();
+
+ private:
+  // Where the state that is published now stands.
+  struct Progress {
+    explicit Progress(SharedWriter made) : writer(std::move(made)) {}
+    SharedWriter writer;
+    bool begun = false;
+    std::optional<shared::VersionCatalog> catalog;  // what is there, once begun
+    std::optional<WeightVersion> last;              // written
+    size_t deltas = 0;                              // since the last anchor
+    uint64_t delta_bytes = 0;
+    std::optional<WeightVersion> repaired;  // written again for a receiver that could not read
+  };
+
+  void Run();
+  Status Adopt(RankStatePtr state);
+  // 1 and 2: the next version to write, null: none. `anchor` says how.
+  RetainedVersionPtr Next(bool& anchor) const;
+  Status WriteVersion(const RetainedVersionPtr& version, bool anchor);
+  Status Repair();
+  void Retire();  // 3
+  void Fail(const Status& status);
+
+  const Options options_;
+  FileSystem& files_;
+  ReceiverHub& hub_;
+  const SharedReceivers::OnRejected on_rejected_;
+  std::atomic<bool> stopping_{false};
+  // Of the thread.
+  std::optional<SharedReceivers> receivers_;
+  std::unique_ptr<Progress> progress_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  RankStatePtr offered_ GUARDED_BY(mutex_);
+  uint64_t offers_ GUARDED_BY(mutex_) = 0;
+  uint64_t served_ GUARDED_BY(mutex_) = 0;  // offers after which all was written
+  SharedView view_ GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace dws

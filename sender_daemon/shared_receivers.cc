@@ -1,0 +1,186 @@
+#include "sender_daemon/shared_receivers.h"
+
+#include <atomic>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/utf8.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/protocol_version.h"
+#include "common/transport/shared_fs/file_writer.h"
+#include "common/transport/shared_fs/names.h"
+
+namespace dws {
+
+// There is nothing to say to it: it looks at the directory by itself.
+class SharedReceivers::Connection final : public SyncConnection {
+ public:
+  void WelcomeDue() override {}
+  void AnnounceDue() override {}
+  void KeepaliveDue() override {}
+  void Close(const Status&) override { closed_.store(true); }
+  bool closed() const { return closed_.load(); }
+
+ private:
+  std::atomic<bool> closed_{false};
+};
+
+SharedReceivers::SharedReceivers(FileSystem& files, ReceiverHub& hub, Place place,
+                                 OnRejected on_rejected)
+    : files_(files), hub_(hub), place_(std::move(place)), on_rejected_(std::move(on_rejected)) {}
+
+SharedReceivers::~SharedReceivers() {
+  for (auto& [name, receiver] : receivers_) Disconnect(receiver);
+}
+
+Result<v1::SharedReport> SharedReceivers::Read(const std::string& name) const {
+  const std::string path = fmt::format("{}/{}", place_.folder, name);
+  DWS_ASSIGN_OR_RETURN(const auto file, files_.ReadFile(path, limits::kSharedReportBytesMax));
+  DWS_ASSIGN_OR_RETURN(const std::string_view bytes,
+                       shared::Unseal(shared::SealedKind::kReport, file, place_.key, path));
+  v1::SharedReport report;
+  if (!report.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return DataLossError("{} is no SharedReport", path);
+  }
+  DWS_ASSIGN_OR_RETURN(const std::string expected, shared::EscapeId(report.receiver_id()));
+  if (report.job_id() != place_.job_id || expected != name) {
+    return FailedPreconditionError("{} is of receiver '{}' of job '{}': it was copied or renamed",
+                                   path, report.receiver_id(), report.job_id());
+  }
+  if (report.protocol_major() != kProtocolMajor) {
+    return UnimplementedError(
+        "receiver '{}' speaks protocol {}.{}, this sender {}.{}: upgrade the "
+        "older one",
+        report.receiver_id(), report.protocol_major(), report.protocol_minor(), kProtocolMajor,
+        kProtocolMinor);
+  }
+  return report;
+}
+
+bool SharedReceivers::Refresh() {
+  bool unreadable = false;
+  const auto names = files_.List(place_.folder);
+  if (names.ok()) {
+    size_t taken = 0;
+    for (const std::string& name : *names) {
+      if (name.ends_with(shared::kTemporaryEnding)) continue;
+      if (++taken > limits::kReceiversMax) break;
+      auto report = Read(name);
+      if (report.ok()) {
+        unreadable |= Take(name, *std::move(report));
+      } else if (!absl::IsNotFound(report.status())) {
+        LogWarning("shared_report_ignored", {{"reason", Message(report.status())}});
+      }
+    }
+  } else if (!absl::IsNotFound(names.status())) {
+    LogWarning("shared_reports_unreadable", {{"reason", Message(names.status())}});
+  }
+  const TimePoint now = hub_.clock().Now();
+  for (auto& [name, receiver] : receivers_) {
+    if (now - receiver.changed_at > limits::kSharedPresenceTimeout) Disconnect(receiver);
+  }
+  return unreadable;
+}
+
+bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {
+  const auto [found, first] = receivers_.try_emplace(name);
+  Receiver& receiver = found->second;
+  const TimePoint now = hub_.clock().Now();
+  if (first) {
+    // One that was there already may be left by a receiver that is gone: it counts once it changes.
+    receiver.report = std::move(report);
+    receiver.changed_at = now - limits::kSharedPresenceTimeout - Duration(1);
+    return false;
+  }
+  const bool other_session = report.session() != receiver.report.session();
+  if (!other_session && report.sequence() <= receiver.report.sequence()) return false;
+  const v1::SharedReport before = std::exchange(receiver.report, std::move(report));
+  receiver.changed_at = now;
+  if (receiver.connection != nullptr && receiver.connection->closed()) {
+    // Another connection has its id. Only a new process may take it back.
+    receiver.id.reset();
+    if (!other_session) return false;
+    receiver.connection.reset();
+  }
+  const bool connects = !receiver.id.has_value();
+  if (connects) Connect(receiver);
+  if (!receiver.id.has_value()) return false;
+  v1::SharedReport nothing;
+  if (!other_session) {
+    nothing.set_rejections(before.rejections());  // one that was told before this connection
+  }
+  return Tell(receiver, connects || other_session ? nothing : before);
+}
+
+void SharedReceivers::Connect(Receiver& receiver) {
+  const auto connection = std::make_shared<Connection>();
+  const auto id = hub_.Connect(receiver.report.job_id(), receiver.report.receiver_id(), connection);
+  if (!id.ok()) {
+    LogWarning("shared_receiver_refused",
+               {{"id", receiver.report.receiver_id()}, {"reason", Message(id.status())}});
+    return;
+  }
+  receiver.id = *id;
+  receiver.connection = connection;
+  LogInfo("receiver_connected", {{"id", receiver.report.receiver_id()},
+                                 {"have_version", receiver.report.committed_version()}});
+}
+
+void SharedReceivers::Disconnect(Receiver& receiver) {
+  if (!receiver.id.has_value()) return;
+  hub_.Disconnect(*receiver.id);
+  receiver.id.reset();
+  receiver.connection.reset();
+  LogInfo("receiver_disconnected", {{"id", receiver.report.receiver_id()}});
+}
+
+bool SharedReceivers::Tell(Receiver& receiver, const v1::SharedReport& before) {
+  const v1::SharedReport& report = receiver.report;
+  const auto stream = FromProto(report.stream());
+  if (!stream.ok()) return false;  // it has heard of none yet
+  const ConnectionId id = *receiver.id;
+  const bool same_stream = before.stream().incarnation() == report.stream().incarnation() &&
+                           before.stream().id_hi() == report.stream().id_hi() &&
+                           before.stream().id_lo() == report.stream().id_lo();
+  if (report.staged_version() != 0 &&
+      (!same_stream || report.staged_version() != before.staged_version())) {
+    hub_.OnStaged(id, hub_.NextNonce(id, true), *stream, WeightVersion(report.staged_version()));
+  }
+  if (report.committed_version() != 0 &&
+      (!same_stream || report.committed_version() != before.committed_version())) {
+    hub_.OnCommitted(id, *stream,
+                     {.version = WeightVersion(report.committed_version()),
+                      .pause_seconds = report.pause_seconds(),
+                      .stage_seconds = report.stage_seconds(),
+                      .fetched_bytes = report.fetched_bytes()});
+  }
+  if (report.rejections() == before.rejections()) return false;
+  const std::string error(Utf8Prefix(report.rejected_message(), limits::kErrorBytesMax));
+  LogWarning("nack", {{"version", report.rejected_version()},
+                      {"last_good", report.committed_version()},
+                      {"code", report.rejected_code()},
+                      {"slices", report.rejected_slices_size()},
+                      {"reason", error}});
+  const bool current = hub_.OnNack(id, hub_.NextNonce(id, true), *stream, error);
+  on_rejected_(report, current);
+  return report.rejected_code() == static_cast<uint32_t>(absl::StatusCode::kDataLoss);
+}
+
+size_t SharedReceivers::present() const {
+  size_t count = 0;
+  for (const auto& [name, receiver] : receivers_) count += receiver.id.has_value() ? 1 : 0;
+  return count;
+}
+
+bool SharedReceivers::AllBeyond(const StreamId& stream, WeightVersion version) const {
+  for (const auto& [name, receiver] : receivers_) {
+    if (!receiver.id.has_value()) continue;
+    const auto of = FromProto(receiver.report.stream());
+    if (!of.ok() || *of != stream) return false;
+    if (receiver.report.committed_version() <= version.value()) return false;
+  }
+  return true;
+}
+
+}  // namespace dws

@@ -1,0 +1,64 @@
+// The receivers that follow a shared directory, by the reports they leave there: to the hub each is
+// a connected receiver for as long as its report goes on changing, so Waits and status count it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/transport/shared_fs/sealed_file.h"
+#include "proto/shared_fs.pb.h"
+#include "sender_daemon/receiver_hub.h"
+
+namespace dws {
+
+// Lifecycle: Refresh every now and then; the destructor disconnects all. Threads: one at a time.
+class SharedReceivers {
+ public:
+  struct Place {
+    std::string job_id;
+    std::string folder;  // of the reports
+    shared::Key key;
+  };
+  // Called for each refusal that is new; `current`: the hub counted it.
+  using OnRejected = std::function<void(const v1::SharedReport& report, bool current)>;
+
+  SharedReceivers(FileSystem& files, ReceiverHub& hub, Place place, OnRejected on_rejected);
+  ~SharedReceivers();
+
+  // Reads all reports. True: a receiver could not read what lies in the directory.
+  bool Refresh();
+
+  size_t present() const;
+  // Whether no receiver that is present needs `version` of `stream`, or a delta from it on.
+  bool AllBeyond(const StreamId& stream, WeightVersion version) const;
+
+ private:
+  class Connection;
+  struct Receiver {
+    v1::SharedReport report;
+    TimePoint changed_at;  // when the report was last seen to change
+    std::optional<ConnectionId> id;
+    std::shared_ptr<Connection> connection;
+  };
+
+  // True as Refresh.
+  bool Take(const std::string& name, v1::SharedReport report);
+  void Connect(Receiver& receiver);
+  void Disconnect(Receiver& receiver);
+  // Tells the hub what is new since `before`; true as Refresh.
+  bool Tell(Receiver& receiver, const v1::SharedReport& before);
+  Result<v1::SharedReport> Read(const std::string& name) const;
+
+  FileSystem& files_;
+  ReceiverHub& hub_;
+  const Place place_;
+  const OnRejected on_rejected_;
+  std::map<std::string, Receiver> receivers_;  // by file
+};
+
+}  // namespace dws

@@ -1,0 +1,23 @@
+// How publishing to a shared directory goes, as operators see it. From shared_publisher.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "common/base/status.h"
+#include "common/model/weight_version.h"
+
+namespace dws {
+
+struct SharedView {
+  std::optional<WeightVersion> newest;  // in the directory, of the stream now
+  uint64_t versions = 0;                // written
+  uint64_t anchors = 0;                 // of these
+  uint64_t bytes = 0;                   // of these
+  uint64_t failures = 0;                // tries that came to nothing
+  size_t receivers = 0;                 // present by their reports
+  Status trouble;                       // why the last try came to nothing; OK: it did not
+};
+
+}  // namespace dws

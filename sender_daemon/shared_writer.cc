@@ -1,0 +1,141 @@
+#include "sender_daemon/shared_writer.h"
+
+#include <utility>
+
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/transport/shared_fs/file_writer.h"
+#include "common/transport/shared_fs/version_catalog.h"
+#include "proto/shared_fs.pb.h"
+#include "proto/sync.pb.h"
+#include "sender_daemon/full_reader.h"
+#include "sender_daemon/sync_messages.h"
+
+namespace dws {
+namespace {
+
+std::vector<RankSlice> AllSlices(const RankLayout& layout) {
+  std::vector<RankSlice> slices;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);
+  return slices;
+}
+
+std::string DescriptionOf(const RetainedVersion& version) {
+  v1::DescribeReply description;
+  for (const Digest& digest : version.after) *description.add_slices() = ToProto(digest);
+  *description.mutable_state_token() = ToProto(StateToken(version.after));
+  return description.SerializeAsString();
+}
+
+}  // namespace
+
+Result<std::string> SharedRankFolder(const std::string& root, const std::string& job_id,
+                                     TrainerRank rank) {
+  DWS_ASSIGN_OR_RETURN(const std::string job, shared::EscapeId(job_id));
+  return fmt::format("{}/{}/{}", root, job, shared::RankName(rank));
+}
+
+SharedWriter::SharedWriter(FileSystem& files, const Place& place, RankStatePtr state,
+                           std::function<bool()> wanted)
+    : files_(files), place_(place), state_(std::move(state)), wanted_(std::move(wanted)) {}
+
+Status SharedWriter::Begin() {
+  DWS_ASSIGN_OR_RETURN(rank_folder_,
+                       SharedRankFolder(place_.root, place_.job_id, state_->trainer_rank));
+  stream_folder_ = fmt::format("{}/{}", rank_folder_, shared::StreamName(state_->stream));
+  DWS_RETURN_IF_ERROR(CheckFence());
+  DWS_RETURN_IF_ERROR(files_.MakeFolders(stream_folder_));
+  v1::Welcome welcome;
+  FillWelcome(*state_, welcome);
+  welcome.set_job_id(place_.job_id);
+  const std::string bytes = welcome.SerializeAsString();
+  DWS_ASSIGN_OR_RETURN(
+      welcome_, shared::WriteWhole(files_, stream_folder_, shared::WelcomeName(state_->rank_epoch),
+                                   AsBytes(bytes)));
+  return OkStatus();
+}
+
+Status SharedWriter::CheckFence() const {
+  DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files_, rank_folder_));
+  for (const StreamId& stream : streams) {
+    if (stream.incarnation < state_->stream.incarnation || stream == state_->stream) continue;
+    return FailedPreconditionError(
+        "{} has stream {}, this sender publishes {}: another trainer has taken over; stop one of "
+        "them, or start this one with a higher incarnation",
+        rank_folder_, ToString(stream), ToString(state_->stream));
+  }
+  DWS_ASSIGN_OR_RETURN(const auto versions, shared::ListVersions(files_, stream_folder_));
+  for (const shared::VersionName& name : versions) {
+    if (name.epoch <= state_->rank_epoch) continue;
+    return FailedPreconditionError(
+        "{} has version {} of epoch {}, this sender has epoch {}: another sender serves trainer "
+        "rank {} by now; stop one of them",
+        stream_folder_, name.version.value(), name.epoch.value(), state_->rank_epoch.value(),
+        state_->trainer_rank.value());
+  }
+  return OkStatus();
+}
+
+Result<shared::ManifestPtr> SharedWriter::Write(const RetainedVersion& version, bool anchor) {
+  shared::Manifest manifest{.job_id = place_.job_id,
+                            .stream = state_->stream,
+                            .trainer_rank = state_->trainer_rank,
+                            .name = {.version = version.version, .epoch = state_->rank_epoch},
+                            .base = version.base,
+                            .welcome = welcome_};
+  const std::string folder =
+      fmt::format("{}/{}", stream_folder_, shared::VersionFolderName(manifest.name));
+  DWS_RETURN_IF_ERROR(files_.MakeFolders(folder));
+  const std::string description = DescriptionOf(version);
+  DWS_ASSIGN_OR_RETURN(auto entry, shared::WriteWhole(files_, folder, shared::kDescriptionName,
+                                                      AsBytes(description)));
+  manifest.files.push_back(std::move(entry));
+  if (version.base.has_value()) {
+    DWS_ASSIGN_OR_RETURN(entry,
+                         shared::WriteWhole(files_, folder, shared::kDeltaName, version.object));
+    manifest.files.push_back(std::move(entry));
+  }
+  if (anchor || !version.base.has_value()) {
+    DWS_RETURN_IF_ERROR(WriteFull(version.version, folder, manifest.files));
+  }
+  const std::vector<std::byte> bytes = shared::SerializeManifest(manifest, place_.key);
+  DWS_RETURN_IF_ERROR(
+      files_.ReplaceFile(fmt::format("{}/{}", folder, shared::kManifestName), bytes));
+  return std::make_shared<const shared::Manifest>(std::move(manifest));
+}
+
+Status SharedWriter::WriteFull(WeightVersion version, const std::string& folder,
+                               std::vector<shared::FileEntry>& entries) {
+  FullReader reader(state_->snapshot, state_->log, version, AllSlices(state_->layout()));
+  DWS_ASSIGN_OR_RETURN(auto full,
+                       shared::FileWriter::Create(files_, folder, std::string(shared::kFullName),
+                                                  limits::kSharedFullPieceBytes));
+  v1::SharedFullIndex index;
+  uint64_t offset = 0;
+  while (true) {
+    if (!wanted_()) return CancelledError("the sender is shutting down");
+    DWS_ASSIGN_OR_RETURN(const auto frames, reader.Next(limits::kSnapshotReadDeadline));
+    if (frames.empty()) break;
+    for (const FullFrame& frame : frames) {
+      DWS_RETURN_IF_ERROR(full.Append(frame.bytes));
+      const bool same = index.slices_size() > 0 &&
+                        index.slices(index.slices_size() - 1).rank_slice() == frame.slice.value();
+      v1::SharedFullSlice& slice =
+          same ? *index.mutable_slices(index.slices_size() - 1) : *index.add_slices();
+      slice.set_rank_slice(frame.slice.value());
+      FrameEntry entry = frame.entry;
+      entry.offset = offset;
+      *slice.add_frames() = ToProto(entry);
+      offset += frame.bytes.size();
+    }
+  }
+  DWS_ASSIGN_OR_RETURN(auto entry, full.Finish());
+  entries.push_back(std::move(entry));
+  const std::string bytes = index.SerializeAsString();
+  DWS_ASSIGN_OR_RETURN(entry,
+                       shared::WriteWhole(files_, folder, shared::kFullIndexName, AsBytes(bytes)));
+  entries.push_back(std::move(entry));
+  return OkStatus();
+}
+
+}  // namespace dws

@@ -1,0 +1,60 @@
+// Writes the versions of one rank state into a shared directory (common/transport/shared_fs/
+// LAYOUT.md): a version's files first, its manifest last.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/transport/shared_fs/manifest.h"
+#include "sender_daemon/rank_state.h"
+
+namespace dws {
+
+// Lifecycle: of one rank state. Begin, then Write; each may be tried again after an error.
+// Threads: one at a time.
+class SharedWriter {
+ public:
+  struct Place {
+    std::string root;
+    std::string job_id;
+    shared::Key key;
+  };
+  // `wanted` is asked now and then; false ends a write with CANCELLED.
+  SharedWriter(FileSystem& files, const Place& place, RankStatePtr state,
+               std::function<bool()> wanted);
+
+  // Makes the folders and says who publishes.
+  Status Begin();
+  // FAILED_PRECONDITION: another trainer or sender has taken this rank over, and this one must not
+  // write any more. Else as FileSystem::List.
+  Status CheckFence() const;
+
+  // The whole version, again where it is there already. `anchor`: with full tensors; a version
+  // without a base is always an anchor. ABORTED: full tensors of it are not to be had any more.
+  // DEADLINE_EXCEEDED: not now. Else as FileSystem.
+  Result<shared::ManifestPtr> Write(const RetainedVersion& version, bool anchor);
+
+  const RankStatePtr& state() const { return state_; }
+  const std::string& rank_folder() const { return rank_folder_; }
+  const std::string& stream_folder() const { return stream_folder_; }
+
+ private:
+  Status WriteFull(WeightVersion version, const std::string& folder,
+                   std::vector<shared::FileEntry>& entries);
+
+  FileSystem& files_;
+  const Place place_;
+  const RankStatePtr state_;
+  const std::function<bool()> wanted_;
+  std::string rank_folder_;
+  std::string stream_folder_;
+  shared::FileEntry welcome_;
+};
+
+// The folder of one rank. INVALID_ARGUMENT: a job id that makes no name.
+Result<std::string> SharedRankFolder(const std::string& root, const std::string& job_id,
+                                     TrainerRank rank);
+
+}  // namespace dws

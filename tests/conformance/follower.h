@@ -1,0 +1,123 @@
+// What a receiver does with a SenderGroup, in a few lines: brings weights to a target, proves them
+// by the digests that were published, and only then calls them committed.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/sync_state/receiver_plan.h"
+#include "receiver_daemon/transfer/fetched_object.h"
+#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/subscription.h"
+#include "tests/fakes/eventually.h"
+#include "tests/sender_daemon/object_apply.h"
+
+namespace dws {
+
+class Follower {
+ public:
+  explicit Follower(const RankLayout& layout) : layout_(layout) {
+    for (const auto& slice : layout.slices()) weights_.emplace_back(slice.size_bytes());
+  }
+
+  static Spool::Options SpoolOptions() {
+    return {.folder = "/tmp",
+            .memory_bytes_max = uint64_t{1} << 24,
+            .size_bytes_max = limits::kObjectBytesMax};
+  }
+
+  static SyncTarget Await(Subscription& subscription, uint64_t version) {
+    std::optional<SyncTarget> target;
+    const bool came = Eventually([&] {
+      target = subscription.Target();
+      return target.has_value() && target->version == WeightVersion(version);
+    });
+    INFO(subscription.MissingTarget());
+    REQUIRE(came);
+    return *target;
+  }
+
+  // By a delta where it can be had, else in full. How: "delta", "full", or the error.
+  std::string Follow(SenderGroup& group, Subscription& subscription, uint64_t version) {
+    const SyncTarget target = Await(subscription, version);
+    if (at_.has_value() && at_->stream == target.stream) {
+      const Status status = TakeDelta(group, target);
+      if (status.ok()) return Commit(group, subscription, target, "delta");
+      if (!FallsBackToFull(status)) return ToString(status);
+      if (!absl::IsAborted(status)) {
+        ++rejected_;
+        group.Rejected(target, TrainerRank(0),
+                       {.last_good = at_->version, .reason = status, .slices = {}});
+      }
+    }
+    const Status status = TakeFull(group, target);
+    if (!status.ok()) return ToString(status);
+    return Commit(group, subscription, target, "full");
+  }
+
+  const Weights& weights() const { return weights_; }
+  const std::optional<VersionAt>& at() const { return at_; }
+  int rejected() const { return rejected_; }
+
+ private:
+  Status TakeDelta(SenderGroup& group, const SyncTarget& target) {
+    DWS_ASSIGN_OR_RETURN(Spool spool,
+                         group.FetchObject(target, TrainerRank(0), at_->version, SpoolOptions()));
+    DWS_ASSIGN_OR_RETURN(const FetchedObject object, ParseObject(spool, layout_));
+    DWS_RETURN_IF_ERROR(CheckManifest(object.manifest, target.at(), TrainerRank(0), at_->version));
+    Weights next = weights_;
+    std::vector<std::byte> buffer;
+    for (const SpooledFrame& frame : object.frames) {
+      DWS_ASSIGN_OR_RETURN(const ByteSpan bytes,
+                           spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer));
+      DWS_RETURN_IF_ERROR(ParseFrame(bytes, frame.entry).status());
+      ApplyFrame(layout_, frame.slice, bytes, frame.entry, next, frame.classes);
+    }
+    for (const SliceDelta& slice : object.manifest.slices) {
+      if (DigestsOf(layout_, next)[slice.slice.value()] == slice.after) continue;
+      return DataLossError("slice {} has another digest", slice.slice.value());
+    }
+    return Prove(group, target, std::move(next));
+  }
+
+  Status TakeFull(SenderGroup& group, const SyncTarget& target) {
+    std::vector<RankSlice> slices;
+    for (uint32_t s = 0; s < layout_.slice_count(); ++s) slices.emplace_back(s);
+    DWS_ASSIGN_OR_RETURN(const FetchedFull full,
+                         group.FetchFull(target, TrainerRank(0), layout_, slices, SpoolOptions()));
+    Weights next = weights_;
+    std::vector<std::byte> buffer;
+    for (const SpooledFrame& frame : full.frames) {
+      DWS_ASSIGN_OR_RETURN(const ByteSpan bytes,
+                           full.spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer));
+      ApplyFrame(layout_, frame.slice, bytes, frame.entry, next);
+    }
+    return Prove(group, target, std::move(next));
+  }
+
+  Status Prove(SenderGroup& group, const SyncTarget& target, Weights next) {
+    DWS_ASSIGN_OR_RETURN(const Description described, group.Describe(target, TrainerRank(0)));
+    if (described.slices != DigestsOf(layout_, next)) return DataLossError("other digests");
+    if (StateToken(described.slices) != described.state_token) return DataLossError("other token");
+    weights_ = std::move(next);
+    return OkStatus();
+  }
+
+  std::string Commit(SenderGroup& group, Subscription& subscription, const SyncTarget& target,
+                     std::string how) {
+    group.Staged(target, TrainerRank(0));
+    at_ = target.at();
+    subscription.SetLive(at_);
+    group.Committed(target, TrainerRank(0), {.pause_seconds = 0.25});
+    return how;
+  }
+
+  const RankLayout& layout_;
+  Weights weights_;
+  std::optional<VersionAt> at_;
+  int rejected_ = 0;
+};
+
+}  // namespace dws

@@ -1,0 +1,54 @@
+// One trainer rank for conformance tests: random weights, versions of them captured and sealed as
+// the daemon does it, and what each version was.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "tests/sender_daemon/weights.h"
+
+namespace dws {
+
+class Rank {
+ public:
+  explicit Rank(DeltaLogLimits limits = {.bytes_max = uint64_t{1} << 30, .versions_max = 64})
+      : limits_(limits), weights_(RandomWeights(layout_, random_)) {
+    Register({.incarnation = 1, .id_hi = 2, .id_lo = 3}, RankEpoch(1));
+  }
+
+  // A sender that has just been started: no snapshot, no versions.
+  void Register(const StreamId& stream, RankEpoch epoch) {
+    auto snapshot = Snapshot::Create(layout_);
+    REQUIRE(snapshot.ok());
+    state_ = std::make_shared<const RankState>(
+        RankState{.stream = stream,
+                  .rank_epoch = epoch,
+                  .snapshot = *std::move(snapshot),
+                  .log = std::make_shared<DeltaLog>(layout_, limits_)});
+  }
+
+  uint64_t Publish(uint64_t version, double density = 0.01) {
+    Perturb(weights_, density, random_);
+    PublishAll(state_, pool_, version, weights_);
+    published_[version] = weights_;
+    return version;
+  }
+
+  const RankLayout& layout() const { return layout_; }
+  const RankStatePtr& state() const { return state_; }
+  const Weights& At(uint64_t version) const { return published_.at(version); }
+
+ private:
+  const RankLayout layout_ = SmallLayout();
+  const DeltaLogLimits limits_;
+  std::mt19937_64 random_{20240607};
+  ThreadPool pool_{1};
+  Weights weights_;
+  RankStatePtr state_;
+  std::map<uint64_t, Weights> published_;
+};
+
+}  // namespace dws

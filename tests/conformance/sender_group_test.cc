@@ -1,0 +1,219 @@
+// What every way from a sender to a receiver promises, tried on each.
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/follower.h"
+#include "tests/conformance/transports.h"
+
+namespace dws {
+namespace {
+
+std::unique_ptr<Transport> MakeTransport(TransportKind kind, size_t anchor_every = 32,
+                                         size_t versions_max = 64) {
+  if (kind == TransportKind::kGrpcStream) return std::make_unique<GrpcTransport>();
+  return std::make_unique<SharedTransport>(anchor_every, versions_max);
+}
+
+TransportKind EachKind() { return GENERATE(TransportKind::kGrpcStream, TransportKind::kSharedFs); }
+
+void Publish(Rank& rank, Transport& transport, uint64_t version) {
+  rank.Publish(version);
+  transport.Published();
+}
+
+bool HubHas(Transport& transport, uint64_t committed) {
+  return Eventually([&] {
+    if (auto* shared = dynamic_cast<SharedTransport*>(&transport)) shared->Work();
+    const auto receivers = transport.hub().Receivers();
+    const auto found = receivers.find("r0");
+    return found != receivers.end() && found->second.connection.has_value() &&
+           found->second.committed == WeightVersion(committed);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("every version arrives bit for bit, and its sender hears of it", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank;
+  const auto transport = MakeTransport(kind, 3);
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  transport->StartReceiver();
+  Follower follower(rank.layout());
+  for (uint64_t version = 1; version <= 5; ++version) {
+    if (version > 1) Publish(rank, *transport, version);
+    CHECK(follower.Follow(transport->group(), transport->subscription(), version) ==
+          (version == 1 ? "full" : "delta"));
+    CHECK(follower.weights() == rank.At(version));
+  }
+  CHECK(HubHas(*transport, 5));
+  CHECK(transport->hub().Receivers()["r0"].last_commit.pause_seconds == 0.25);
+}
+
+TEST_CASE("a late joiner takes the newest version in full", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank;
+  const auto transport = MakeTransport(kind);
+  transport->Registered(rank.state());
+  for (uint64_t version = 1; version <= 4; ++version) Publish(rank, *transport, version);
+  transport->StartReceiver();
+  Follower follower(rank.layout());
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 4) == "full");
+  CHECK(follower.weights() == rank.At(4));
+}
+
+TEST_CASE("a receiver that lags gets several versions as one delta", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank;
+  const auto transport = MakeTransport(kind);
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  transport->StartReceiver();
+  Follower follower(rank.layout());
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
+  for (uint64_t version = 2; version <= 6; ++version) Publish(rank, *transport, version);
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 6) == "delta");
+  CHECK(follower.weights() == rank.At(6));
+}
+
+TEST_CASE("a receiver that starts again goes on from what it has", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank;
+  const auto transport = MakeTransport(kind);
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  transport->StartReceiver();
+  Follower follower(rank.layout());
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
+  transport->StopReceiver();
+  Publish(rank, *transport, 2);
+  transport->StartReceiver();
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 2) == "delta");
+  CHECK(follower.weights() == rank.At(2));
+}
+
+TEST_CASE("a sender that lost its snapshot goes on in the stream, in full", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank;
+  const auto transport = MakeTransport(kind);
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  Publish(rank, *transport, 2);
+  transport->StartReceiver();
+  Follower follower(rank.layout());
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 2) == "full");
+  rank.Register(rank.state()->stream, RankEpoch(2));
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 3);
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 3) == "full");
+  Publish(rank, *transport, 4);
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 4) == "delta");
+  CHECK(follower.weights() == rank.At(4));
+}
+
+TEST_CASE("a new stream takes over, whatever its versions are called", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank;
+  const auto transport = MakeTransport(kind);
+  transport->Registered(rank.state());
+  for (uint64_t version = 1; version <= 3; ++version) Publish(rank, *transport, version);
+  transport->StartReceiver();
+  Follower follower(rank.layout());
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 3) == "full");
+  const StreamId next{.incarnation = 2, .id_hi = 8, .id_lo = 9};
+  rank.Register(next, RankEpoch(1));
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
+  CHECK(follower.at()->stream == next);
+  CHECK(follower.weights() == rank.At(1));
+}
+
+TEST_CASE("what is not retained any more is taken in full", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank({.bytes_max = uint64_t{1} << 30, .versions_max = 2});
+  const auto transport = MakeTransport(kind, 2, 2);
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  transport->StartReceiver();
+  Follower follower(rank.layout());
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
+  for (uint64_t version = 2; version <= 7; ++version) Publish(rank, *transport, version);
+  const SyncTarget target = Follower::Await(transport->subscription(), 7);
+  CHECK(absl::IsAborted(
+      transport->group()
+          .FetchObject(target, TrainerRank(0), WeightVersion(1), Follower::SpoolOptions())
+          .status()));
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 7) == "full");
+  CHECK(follower.weights() == rank.At(7));
+}
+
+TEST_CASE("a damaged object is refused, and its version still reached", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank;
+  const auto transport = MakeTransport(kind);
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  transport->StartReceiver();
+  Follower follower(rank.layout());
+  CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
+  // More than an announcement brings along.
+  rank.Publish(2, 0.3);
+  transport->Published();
+  transport->Damage(*rank.state(), 2);
+  const std::string first = follower.Follow(transport->group(), transport->subscription(), 2);
+  CHECK(first != "delta");
+  if (kind == TransportKind::kSharedFs) {
+    // Full tensors lead over the same object: not there before the sender has mended it.
+    CHECK_THAT(first, Catch::Matchers::Contains("SHA-256"));
+    CHECK(follower.at()->version.value() == 1);
+  }
+  auto* const shared = dynamic_cast<SharedTransport*>(transport.get());
+  const bool reached = Eventually([&] {
+    if (follower.at()->version.value() == 2) return true;
+    if (shared != nullptr) shared->Work();
+    const std::string how = follower.Follow(transport->group(), transport->subscription(), 2);
+    return how == "delta" || how == "full";
+  });
+  REQUIRE(reached);
+  CHECK(follower.rejected() > 0);
+  CHECK(follower.weights() == rank.At(2));
+  CHECK(HubHas(*transport, 2));
+  CHECK(transport->hub().Receivers()["r0"].nacks > 0);
+}
+
+TEST_CASE("cancelling ends what is fetched, now and later", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank;
+  const auto transport = MakeTransport(kind);
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  rank.Publish(2, 0.3);
+  transport->Published();
+  transport->StartReceiver();
+  const SyncTarget target = Follower::Await(transport->subscription(), 2);
+  // Given up by who asked: after some bytes, and for this transfer only.
+  Spool::Options options = Follower::SpoolOptions();
+  options.wanted = [] { return false; };
+  CHECK(absl::IsCancelled(
+      transport->group().FetchObject(target, TrainerRank(0), WeightVersion(1), options).status()));
+  CHECK(transport->group()
+            .FetchObject(target, TrainerRank(0), WeightVersion(1), Follower::SpoolOptions())
+            .ok());
+  transport->CancelFetches();
+  CHECK(absl::IsCancelled(
+      transport->group()
+          .FetchObject(target, TrainerRank(0), WeightVersion(1), Follower::SpoolOptions())
+          .status()));
+}
+
+}  // namespace dws

@@ -1,0 +1,293 @@
+// What can happen to a shared directory: full disks, power cuts at every write, files that are
+// torn, lost, swapped or forged. A version is there whole or not at all, and none is ever taken for
+// another.
+#include <catch2/catch.hpp>
+
+#include "receiver_daemon/transfer/shared_source.h"
+#include "sender_daemon/shared_publisher.h"
+#include "tests/conformance/rank.h"
+#include "tests/fakes/fault_file_system.h"
+#include "tests/sender_daemon/object_apply.h"
+
+namespace dws {
+namespace {
+
+struct Directory {
+  explicit Directory(size_t anchor_every = 32, shared::Key sender_key = {})
+      : publisher({.dir = {.root = "/root", .anchor_every = anchor_every},
+                   .job_id = "job",
+                   .trainer_rank = TrainerRank(0),
+                   .key = std::move(sender_key)},
+                  files, hub, [](const v1::SharedReport&, bool) {}) {
+    hub.Welcome(rank.state());
+  }
+  ~Directory() {
+    publisher.Stop();
+    hub.Stop();
+  }
+
+  Status Publish(uint64_t version) {
+    rank.Publish(version);
+    return Write();
+  }
+  Status Write() {
+    publisher.Offer(rank.state());
+    while (true) {
+      const Result<bool> more = publisher.Step();
+      if (!more.ok()) return more.status();
+      if (!*more) return OkStatus();
+    }
+  }
+  SharedSource Source(shared::Key key = {}, std::string job_id = "job") {
+    return SharedSource(files, {.root = "/root",
+                                .job_id = std::move(job_id),
+                                .rank = TrainerRank(0),
+                                .key = std::move(key),
+                                .retry_delay = std::chrono::microseconds(1)});
+  }
+  // What a receiver that starts now gets as `version`, in full.
+  Result<Weights> Read(uint64_t version) {
+    SharedSource source = Source();
+    const auto offer = source.Look(std::nullopt);
+    if (!offer.ok()) return offer.status();
+    std::vector<RankSlice> slices;
+    Weights weights;
+    for (uint32_t s = 0; s < rank.layout().slice_count(); ++s) {
+      slices.emplace_back(s);
+      weights.emplace_back(rank.layout().slice(RankSlice(s)).size_bytes());
+    }
+    auto full = source.Full(rank.state()->stream, WeightVersion(version), rank.layout(), slices,
+                            {.folder = "/tmp",
+                             .memory_bytes_max = uint64_t{1} << 24,
+                             .size_bytes_max = limits::kObjectBytesMax});
+    if (!full.ok()) return full.status();
+    std::vector<std::byte> buffer;
+    for (const SpooledFrame& frame : full->frames) {
+      const auto bytes = full->spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer);
+      ApplyFrame(rank.layout(), frame.slice, *bytes, frame.entry, weights);
+    }
+    return weights;
+  }
+  std::vector<uint64_t> Offered() {
+    const auto offer = Source().Look(std::nullopt);
+    std::vector<uint64_t> versions;
+    if (!offer.ok()) return versions;
+    for (const WeightVersion version : offer->versions) versions.push_back(version.value());
+    return versions;
+  }
+  std::string Folder(uint64_t version) {
+    return fmt::format("/root/job/rank-00000/{}/{}", shared::StreamName(rank.state()->stream),
+                       shared::VersionFolderName(
+                           {.version = WeightVersion(version), .epoch = rank.state()->rank_epoch}));
+  }
+  void Move(const std::string& from, const std::string& to) {
+    const std::vector<std::string> names = *files.List(from);
+    for (const std::string& name : names) {
+      files.SetContent(to + "/" + name, files.Content(from + "/" + name));
+    }
+  }
+  std::string Refusal(SharedSource source) {
+    return std::string(Message(source.Look(std::nullopt).status()));
+  }
+
+  Rank rank;
+  FaultFileSystem files;
+  RealClock clock;
+  ReceiverHub hub{clock, "job"};
+  SharedPublisher publisher;
+};
+
+using Catch::Matchers::Contains;
+
+}  // namespace
+
+TEST_CASE("a power cut after any failed write leaves a version whole or not at all",
+          "[shared_fs]") {
+  const size_t anchor_every = GENERATE(size_t{1}, size_t{32});
+  const uint64_t kept_bytes = GENERATE(uint64_t{0}, uint64_t{1000});
+  CAPTURE(anchor_every, kept_bytes);
+  bool failed = true;
+  int operations = 0;
+  while (failed) {
+    Directory directory(anchor_every);
+    REQUIRE(directory.Publish(1).ok());
+    ++operations;
+    CAPTURE(operations);
+    directory.files.FailOperation(operations, ResourceExhaustedError("no space left"));
+    failed = !directory.Publish(2).ok();
+    directory.files.FailOperation(0, OkStatus());  // it may not have come to that
+    directory.files.LosePower(kept_bytes);
+    const std::vector<uint64_t> offered = directory.Offered();
+    const bool there = offered.back() == 2;
+    CHECK(there == !failed);
+    for (const uint64_t version : offered) {
+      const auto weights = directory.Read(version);
+      REQUIRE(weights.ok());
+      CHECK(*weights == directory.rank.At(version));
+    }
+    // The next try, and the next version, work as if nothing had been.
+    REQUIRE(directory.Write().ok());
+    REQUIRE(directory.Publish(3).ok());
+    const auto weights = directory.Read(3);
+    REQUIRE(weights.ok());
+    CHECK(*weights == directory.rank.At(3));
+  }
+  CHECK(operations > 3);
+}
+
+TEST_CASE("a folder that is being copied has no version yet", "[shared_fs]") {
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  const std::string manifest = directory.Folder(2) + "/manifest";
+  const std::vector<std::byte> whole = directory.files.Content(manifest);
+  REQUIRE(directory.files.Remove(manifest).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{1});
+  // A mount that does not rename: half of it is there.
+  directory.files.SetContent(manifest, {whole.begin(), whole.begin() + 100});
+  SharedSource source = directory.Source();
+  const auto offer = source.Look(std::nullopt);
+  REQUIRE(offer.ok());
+  CHECK(offer->versions.size() == 1);
+  CHECK_THAT(std::string(Message(offer->trouble)), Contains("its head says"));
+  directory.files.SetContent(manifest, whole);
+  CHECK(source.Look(std::nullopt)->versions.size() == 2);
+}
+
+TEST_CASE("files that are damaged, cut off or lost are never taken for a version", "[shared_fs]") {
+  const std::string name = GENERATE("description", "delta", "full", "full-index");
+  CAPTURE(name);
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  const std::string path = directory.Folder(name == "delta" ? 2 : 1) + "/" + name;
+  std::vector<std::byte> bytes = directory.files.Content(path);
+  REQUIRE_FALSE(bytes.empty());
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt).ok());
+  const StreamId stream = directory.rank.state()->stream;
+  const auto read = [&]() -> Status {
+    if (name == "description") return source.Describe(stream, WeightVersion(1)).status();
+    return directory.Read(2).status();
+  };
+  REQUIRE(read().ok());
+
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  directory.files.SetContent(path, bytes);
+  CHECK_THAT(ToString(read()), Contains("DATA_LOSS") && Contains("SHA-256") && Contains(path));
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  directory.files.SetContent(path, {bytes.begin(), bytes.end() - 1});
+  CHECK_THAT(ToString(read()), Contains("DATA_LOSS") && Contains("ends after") && Contains(path));
+  REQUIRE(directory.files.Remove(path).ok());
+  CHECK_THAT(ToString(read()), Contains("DATA_LOSS") && Contains("manifest names it"));
+  directory.files.SetContent(path, bytes);
+  CHECK(read().ok());
+}
+
+TEST_CASE("a folder of another version, stream, rank or job is refused by name", "[shared_fs]") {
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  SECTION("of another version") {
+    directory.Move(directory.Folder(2), directory.Folder(3));
+    SharedSource source = directory.Source();
+    CHECK_THAT(std::string(Message(source.Look(std::nullopt)->trouble)),
+               Contains("was copied or renamed"));
+    CHECK(directory.Offered() == std::vector<uint64_t>{1, 2});
+  }
+  SECTION("of another stream, with a higher incarnation") {
+    const std::string folder = fmt::format(
+        "/root/job/rank-00000/{}", shared::StreamName({.incarnation = 9, .id_hi = 1, .id_lo = 1}));
+    directory.Move(directory.Folder(1),
+                   folder + directory.Folder(1).substr(directory.Folder(1).rfind('/')));
+    // It has no version that can be used: the stream that has goes on.
+    CHECK(directory.Offered() == std::vector<uint64_t>{1, 2});
+  }
+  SECTION("of another job") {
+    const std::string folder = directory.Folder(1);
+    const std::string other = "/root/other" + folder.substr(std::string("/root/job").size());
+    directory.Move(folder, other);
+    CHECK_THAT(directory.Refusal(directory.Source({}, "other")), Contains("was copied or renamed"));
+  }
+  SECTION("of an older stream than what is followed") {
+    const StreamId followed{.incarnation = 5, .id_hi = 1, .id_lo = 1};
+    SharedSource source = directory.Source();
+    const auto offer = source.Look(followed);
+    REQUIRE(offer.ok());
+    SubscriptionState state(1, followed);
+    state.OnConnect(SenderIndex(0));
+    CHECK_THAT(std::string(Message(state.OnWelcome(SenderIndex(0), offer->welcome))),
+               Contains("an old trainer woke up"));
+  }
+  SECTION("of a second stream with the same incarnation") {
+    directory.files.SetContent(
+        fmt::format("/root/job/rank-00000/{}/x",
+                    shared::StreamName({.incarnation = 1, .id_hi = 7, .id_lo = 7})),
+        {std::byte{1}});
+    CHECK_THAT(directory.Refusal(directory.Source()), Contains("two trainers claim"));
+    // Who follows one of them goes on.
+    SharedSource source = directory.Source();
+    CHECK(source.Look(directory.rank.state()->stream).ok());
+  }
+}
+
+TEST_CASE("where there is a key, what is not signed with it is refused", "[shared_fs]") {
+  const auto key = [](const char* text) {
+    const ByteSpan bytes = AsBytes(text);
+    return shared::Key{.bytes = {bytes.begin(), bytes.end()}};
+  };
+  Directory plain;
+  REQUIRE(plain.Publish(1).ok());
+  CHECK_THAT(plain.Refusal(plain.Source(key("sixteen bytes ok"))), Contains("is not signed"));
+  Directory signed_one(32, key("sixteen bytes ok"));
+  REQUIRE(signed_one.Publish(1).ok());
+  SharedSource source = signed_one.Source(key("sixteen bytes ok"));
+  CHECK(source.Look(std::nullopt).ok());
+  CHECK_THAT(signed_one.Refusal(signed_one.Source()), Contains("no key to check it with"));
+  CHECK_THAT(signed_one.Refusal(signed_one.Source(key("another long key"))),
+             Contains("signed with another key"));
+}
+
+TEST_CASE("a sender that was replaced writes nothing more", "[shared_fs]") {
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  SECTION("by another trainer") {
+    directory.files.SetContent(
+        fmt::format("/root/job/rank-00000/{}/x",
+                    shared::StreamName({.incarnation = 2, .id_hi = 7, .id_lo = 7})),
+        {std::byte{1}});
+    CHECK_THAT(ToString(directory.Publish(2)), Contains("another trainer has taken over"));
+  }
+  SECTION("by another sender of its rank") {
+    std::string folder = directory.Folder(1);
+    folder.back() = '2';
+    directory.Move(directory.Folder(1), folder);
+    CHECK_THAT(ToString(directory.Publish(2)), Contains("another sender serves trainer rank 0"));
+  }
+  CHECK(directory.Offered() == std::vector<uint64_t>{1});
+}
+
+TEST_CASE("a lost chain begins again with an anchor", "[shared_fs]") {
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  // The trainer goes on while the disk does not.
+  directory.files.FailOperation(1, ResourceExhaustedError("no space left"));
+  CHECK_FALSE(directory.Publish(2).ok());
+  for (uint64_t version = 3; version <= 80; ++version) directory.rank.Publish(version);
+  REQUIRE(directory.Write().ok());
+  const auto weights = directory.Read(80);
+  REQUIRE(weights.ok());
+  CHECK(*weights == directory.rank.At(80));
+  CHECK(directory.publisher.view().anchors == 2);
+  // Nothing is left of what was begun.
+  const std::vector<std::string> names =
+      *directory.files.List(directory.Folder(1).substr(0, directory.Folder(1).rfind('/')));
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    CHECK(
+        (name == shared::VersionFolderName({.version = WeightVersion(80), .epoch = RankEpoch(1)}) ||
+         name == shared::WelcomeName(RankEpoch(1))));
+  }
+}
+
+}  // namespace dws

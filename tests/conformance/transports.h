@@ -1,0 +1,186 @@
+// The ways of a version from a rank's state to a receiver, behind one interface: a real sender side
+// and the receiver's real SenderGroup, in one process.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <fstream>
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include "common/base/executor.h"
+#include "common/transport/shared_fs/names.h"
+#include "receiver_daemon/transfer/shared_links.h"
+#include "receiver_daemon/transfer/sync_links.h"
+#include "sender_daemon/shared_publisher.h"
+#include "sender_daemon/sync_service.h"
+#include "tests/conformance/rank.h"
+#include "tests/fakes/eventually.h"
+#include "tests/fakes/temp_folder.h"
+
+namespace dws {
+
+enum class TransportKind { kGrpcStream, kSharedFs };
+
+inline std::ostream& operator<<(std::ostream& out, TransportKind kind) {
+  return out << (kind == TransportKind::kGrpcStream ? "grpc_stream" : "shared_fs");
+}
+
+// Threads: one, the test's.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // The sender side: a trainer registered; a version was published.
+  virtual void Registered(const RankStatePtr& state) = 0;
+  virtual void Published() = 0;
+  // A byte of the delta object that leads to `version` changes where it is kept.
+  virtual void Damage(const RankState& state, uint64_t version) = 0;
+  // The receiver side.
+  virtual void StartReceiver() = 0;
+  virtual void StopReceiver() = 0;
+  virtual void CancelFetches() = 0;
+  virtual SenderGroup& group() = 0;
+
+  ReceiverHub& hub() { return hub_; }
+  Subscription& subscription() { return *subscription_; }
+
+ protected:
+  void MakeSubscription(std::string name) {
+    subscription_ = std::make_unique<Subscription>(std::vector<std::string>{std::move(name)},
+                                                   std::nullopt, changed_);
+  }
+
+  RealClock clock_;
+  ReceiverHub hub_{clock_, "job"};
+  ChangeSignal changed_;
+  std::unique_ptr<Subscription> subscription_;
+};
+
+class GrpcTransport final : public Transport {
+ public:
+  GrpcTransport() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    REQUIRE(server_ != nullptr);
+    MakeSubscription(address());
+  }
+  ~GrpcTransport() override {
+    links_.reset();
+    hub_.Stop();
+    server_->Shutdown(std::chrono::system_clock::now());
+    deltas_.Stop();
+    fulls_.Stop();
+  }
+
+  void Registered(const RankStatePtr& state) override { hub_.Welcome(state); }
+  void Published() override { hub_.Announce(); }
+  void Damage(const RankState& state, uint64_t version) override {
+    const RetainedVersionPtr retained = state.log->Find(WeightVersion(version));
+    auto& object = const_cast<std::vector<std::byte>&>(retained->object);
+    object.back() ^= std::byte{1};
+  }
+  void StartReceiver() override {
+    MakeSubscription(address());
+    links_ = std::make_unique<SyncLinks>(
+        SyncLinks::Options{.addresses = {address()}, .job_id = "job", .receiver_id = "r0"},
+        *subscription_, clock_);
+    links_->Start();
+  }
+  void StopReceiver() override { links_.reset(); }
+  void CancelFetches() override { links_->CancelFetches(); }
+  SenderGroup& group() override { return *links_; }
+
+ private:
+  std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
+
+  SenderMetrics metrics_{"job", 0};
+  SnapshotRecheck recheck_{[] {}};
+  Executor deltas_{1, 16};
+  Executor fulls_{1, 16};
+  SyncServiceImpl service_{
+      {.hub = hub_, .metrics = metrics_, .recheck = recheck_}, deltas_, fulls_};
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<SyncLinks> links_;
+};
+
+class SharedTransport final : public Transport {
+ public:
+  explicit SharedTransport(size_t anchor_every = 32, size_t versions_max = 64)
+      : publisher_({.dir = {.root = root_.path(), .anchor_every = anchor_every},
+                    .job_id = "job",
+                    .trainer_rank = TrainerRank(0),
+                    .key = {},
+                    .versions_max = versions_max},
+                   files_, hub_, [](const v1::SharedReport&, bool) {}) {
+    MakeSubscription("rank-00000");
+  }
+  ~SharedTransport() override {
+    links_.reset();
+    publisher_.Stop();
+    hub_.Stop();
+  }
+
+  void Registered(const RankStatePtr& state) override {
+    hub_.Welcome(state);
+    state_ = state;
+  }
+  void Published() override {
+    publisher_.Offer(state_);
+    Work();
+  }
+  // A sender's thread would do so by itself.
+  void Work() {
+    while (true) {
+      const Result<bool> more = publisher_.Step();
+      INFO(ToString(more.status()));
+      REQUIRE(more.ok());
+      if (!*more) return;
+    }
+  }
+  void Damage(const RankState& state, uint64_t version) override {
+    const std::string path = VersionFolder(state, version) + "/delta";
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    const auto last = static_cast<char>(file.get());
+    file.seekp(-1, std::ios::end);
+    file.put(static_cast<char>(last ^ 1));
+    REQUIRE(file.good());
+  }
+  void StartReceiver() override {
+    MakeSubscription("rank-00000");
+    auto links = SharedLinks::Create({.root = root_.path(),
+                                      .name = {.job_id = "job", .receiver_id = "r0"},
+                                      .ranks = 1,
+                                      .poll = std::chrono::milliseconds(5),
+                                      .retry_delay = std::chrono::milliseconds(1)},
+                                     files_, *subscription_);
+    REQUIRE(links.ok());
+    links_ = *std::move(links);
+    links_->Start();
+  }
+  void StopReceiver() override { links_.reset(); }
+  void CancelFetches() override { links_->CancelFetches(); }
+  SenderGroup& group() override { return *links_; }
+
+  std::string RankFolder() const { return root_.path() + "/job/rank-00000"; }
+  std::string VersionFolder(const RankState& state, uint64_t version) const {
+    return fmt::format(
+        "{}/{}/{}", RankFolder(), shared::StreamName(state.stream),
+        shared::VersionFolderName({.version = WeightVersion(version), .epoch = state.rank_epoch}));
+  }
+  SharedPublisher& publisher() { return publisher_; }
+
+ private:
+  TempFolder root_;
+  PosixFileSystem files_;
+  SharedPublisher publisher_;
+  RankStatePtr state_;
+  std::unique_ptr<SharedLinks> links_;
+};
+
+}  // namespace dws

@@ -1,0 +1,182 @@
+"""Versions go through a directory, with no connection between the daemons at all, or beside one."""
+
+import os
+import stat
+import unittest
+from typing import Any
+
+import numpy as np
+
+import dws
+from tests.integration.cluster import Daemon
+from tests.integration.integration_case import IntegrationCase, change, eventually
+
+
+def weights(random: np.random.Generator) -> dict[str, Any]:
+    return {
+        "f32": random.standard_normal((700, 257), np.float32),
+        "f16": random.standard_normal(70_000).astype(np.float16),
+    }
+
+
+class SharedDirTest(IntegrationCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.random = np.random.default_rng(11)
+        self.root = os.path.join(self.cluster.folder, "shared")
+
+    def shared(self, *flags: str) -> tuple[str, ...]:
+        return (f"--shared-dir={self.root}", *flags)
+
+    def start_shared(self, *flags: str) -> tuple[Daemon, Daemon]:
+        """A sender, and a receiver that knows nothing of it but the directory."""
+        sender = self.cluster.start_sender(0, *self.shared(*flags))
+        receiver = self.cluster.start_receiver(
+            "receiver-0", *self.shared("--shared-poll=0.02", *flags), senders=False
+        )
+        return sender, receiver
+
+    def rank_folder(self) -> str:
+        return os.path.join(self.root, "test", "rank-00000")
+
+    def publish(self, trainer: dws.Trainer, source: dict[str, Any], version: int) -> None:
+        for array in source.values():
+            change(array, self.random, 0.01)
+        trainer.publish(version)
+
+    def follow(
+        self, trainer: dws.Trainer, source: Any, engine: dws.Engine, live: Any, version: int
+    ) -> None:
+        self.publish(trainer, source, version)
+        self.assertEqual(trainer.wait(version).committed, ("receiver-0",))
+        grant = self.await_version(engine, version)
+        self.assert_same_weights(engine, live, source)
+        self.assert_token(grant, [trainer], [source])
+
+    def test_an_engine_follows_through_restarts_of_both_daemons(self) -> None:
+        sender, receiver = self.start_shared()
+        given = weights(self.random)
+        trainer = self.trainer()
+        source = trainer.register(given)
+        engine = self.engine(receiver)
+        # The receiver knows the layout once there is a version.
+        self.publish(trainer, source, 1)
+        live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
+        self.await_version(engine, 1)
+        self.assert_same_weights(engine, live, source)
+        for version in (2, 3):
+            self.follow(trainer, source, engine, live, version)
+        self.assertEqual(sender.metric("dws_sender_receiver_present"), 1)
+
+        receiver.kill()
+        self.publish(trainer, source, 4)
+        receiver.start()
+        self.await_version(engine, 4)
+        self.assert_same_weights(engine, live, source)
+        self.follow(trainer, source, engine, live, 5)
+
+        # A sender that starts again has no snapshot: it goes on in full, in the same stream.
+        stream = trainer.stream
+        trainer.close()
+        sender.stop()
+        sender.start()
+        trainer = self.trainer(stream=stream)
+        held = source
+        source = trainer.register({name: array.copy() for name, array in held.items()})
+        for version in (6, 7):
+            self.follow(trainer, source, engine, live, version)
+        self.assertEqual(engine.grant.stream, stream)
+
+        # A trainer that starts again begins a stream; what the old one left goes.
+        trainer.close()
+        trainer = self.trainer()
+        source = trainer.register({name: array.copy() for name, array in source.items()})
+        for version in (1, 2):
+            self.follow(trainer, source, engine, live, version)
+        streams = [name for name in os.listdir(self.rank_folder()) if name.startswith("stream-")]
+        self.assertEqual(len(streams), 1)
+
+    def test_what_is_damaged_is_never_applied_and_is_mended(self) -> None:
+        _, receiver = self.start_shared()
+        given = weights(self.random)
+        trainer = self.trainer()
+        source = trainer.register(given)
+        engine = self.engine(receiver)
+        self.publish(trainer, source, 1)
+        live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
+        self.await_version(engine, 1)
+        receiver.stop()
+        self.publish(trainer, source, 2)
+        deltas: list[str] = []
+
+        def written() -> bool:
+            deltas[:] = [
+                os.path.join(place, "delta")
+                for place, _, names in os.walk(self.rank_folder())
+                if {"delta", "manifest"} <= set(names)
+            ]
+            return bool(deltas)
+
+        eventually(written, lambda: "a delta in the directory")
+        with open(deltas[-1], "r+b") as file:
+            file.seek(-9, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-9, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 4]))
+        receiver.start()
+        self.await_version(engine, 2)
+        self.assert_same_weights(engine, live, source)
+        self.assertIn("do not have the SHA-256", receiver.log_tail(400))
+
+    def test_signed_versions_and_commands_around_them(self) -> None:
+        os.makedirs(self.cluster.folder, exist_ok=True)
+        key = os.path.join(self.cluster.folder, "key")
+        with open(key, "w") as file:
+            file.write("0123456789abcdef0123456789abcdef\n")
+        told = os.path.join(self.cluster.folder, "told")
+        script = os.path.join(self.cluster.folder, "tell me")
+        with open(script, "w") as file:
+            file.write(f'#!/bin/sh\necho "$1 $DWS_SHARED_DIR $DWS_VERSION" >> {told}\nexit 3\n')
+        os.chmod(script, stat.S_IRWXU)
+        sender = self.cluster.start_sender(
+            0, *self.shared(f"--shared-dir-key={key}", f"--shared-after-write='{script}' written")
+        )
+        flags = self.shared("--shared-poll=0.02")
+        unsigned = self.cluster.start_receiver("unsigned", *flags, senders=False)
+        receiver = self.cluster.start_receiver(
+            "receiver-0", *flags, f"--shared-dir-key={key}", senders=False
+        )
+        given = weights(self.random)
+        trainer = self.trainer()
+        source = trainer.register(given)
+        self.publish(trainer, source, 1)
+        engine = self.engine(receiver)
+        live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
+        self.await_version(engine, 1)
+        self.follow(trainer, source, engine, live, 2)
+        with open(told) as file:
+            self.assertIn(f"written {self.root} 2\n", file.readlines())
+        # It failed, each time: no version was lost by that.
+        self.assertIn("shared_after_write_failed", sender.log_tail(400))
+        self.assertIn("has no key to check it with", unsigned.log_tail(400))
+
+    def test_bytes_come_from_the_directory_beside_a_connection(self) -> None:
+        sender = self.cluster.start_sender(0, *self.shared())
+        receiver = self.cluster.start_receiver("receiver-0", *self.shared("--shared-poll=0.02"))
+        given = weights(self.random)
+        trainer = self.trainer()
+        source = trainer.register(given)
+        engine = self.engine(receiver)
+        live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
+        for version in (1, 2, 3):
+            self.follow(trainer, source, engine, live, version)
+        served = [
+            sender.metric("dws_sender_served_bytes_total", f'kind="{kind}"')
+            for kind in ("squash", "full")
+        ]
+        self.assertEqual(served, [0, 0])
+        self.assertFalse(os.path.exists(os.path.join(self.rank_folder(), "receivers")))
+
+
+if __name__ == "__main__":
+    unittest.main()
