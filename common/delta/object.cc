@@ -44,24 +44,27 @@ std::vector<std::byte> BuildObject(DeltaManifest identity, std::span<const Slice
     SliceDelta delta = BuildSlice(slice, frames);
     if (!delta.frames.empty()) identity.slices.push_back(std::move(delta));
   }
-  std::vector<std::byte> manifest = SerializeManifest(identity);
-  ObjectHeader header{.manifest_bytes = manifest.size(),
-                      .frames_bytes = frames.size(),
-                      .manifest_raw_bytes = manifest.size()};
-  if (std::vector<std::byte> compressed = Compress(manifest); compressed.size() < manifest.size()) {
-    manifest = std::move(compressed);
-    header.manifest_bytes = manifest.size();
-    header.manifest_compressed = true;
-  }
-  header.manifest_checksum = Checksum(manifest);
-
-  std::vector<std::byte> object;
-  object.reserve(header.total_bytes());
-  object.resize(kObjectHeaderBytes);
-  StoreObjectHeader(header, object.data());
-  object.insert(object.end(), manifest.begin(), manifest.end());
+  std::vector<std::byte> object = BuildObjectHead(identity, frames.size());
+  object.reserve(object.size() + frames.size());
   object.insert(object.end(), frames.begin(), frames.end());
   return object;
+}
+
+std::vector<std::byte> BuildObjectHead(const DeltaManifest& manifest, uint64_t frames_bytes) {
+  std::vector<std::byte> stored = SerializeManifest(manifest);
+  ObjectHeader header{.manifest_bytes = stored.size(),
+                      .frames_bytes = frames_bytes,
+                      .manifest_raw_bytes = stored.size()};
+  if (std::vector<std::byte> compressed = Compress(stored); compressed.size() < stored.size()) {
+    stored = std::move(compressed);
+    header.manifest_bytes = stored.size();
+    header.manifest_compressed = true;
+  }
+  header.manifest_checksum = Checksum(stored);
+  std::vector<std::byte> head(kObjectHeaderBytes);
+  StoreObjectHeader(header, head.data());
+  head.insert(head.end(), stored.begin(), stored.end());
+  return head;
 }
 
 Result<std::vector<std::byte>> UnpackManifest(ByteSpan stored, const ObjectHeader& header) {

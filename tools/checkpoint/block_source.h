@@ -1,0 +1,57 @@
+// Where the two states of a block come from: a seam between what is compared and what is done with
+// the difference.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/model/layout.h"
+#include "common/model/limits.h"
+#include "tools/checkpoint/tensors.h"
+
+namespace dws::checkpoint {
+
+struct BlockStates {
+  ByteSpan before;
+  ByteSpan after;  // of the same size; the very same memory when nothing changes
+};
+
+// Threads: Read from any, as long as those of one worker do not overlap.
+class BlockSource {
+ public:
+  virtual ~BlockSource() = default;
+  // Valid until the worker's next Read. Errors: of the source.
+  virtual Result<BlockStates> Read(RankSlice slice, uint32_t block, size_t worker) = 0;
+};
+
+// The bytes of a block of a whole tensor.
+inline ByteSpan BlockOf(const RankLayout::SliceEntry& entry, uint32_t block, ByteSpan tensor) {
+  const uint64_t begin = uint64_t{block} * limits::kBlockElements * ElementBytes(entry.dtype);
+  return tensor.subspan(begin,
+                        uint64_t{BlockElements(entry.elements, block)} * ElementBytes(entry.dtype));
+}
+
+// Two checkpoints with the same tensors, `before[i]` and `after[i]` being rank slice i of `layout`.
+// Lifecycle: points into both checkpoints and the layout.
+class PairSource final : public BlockSource {
+ public:
+  PairSource(const RankLayout& layout, std::vector<const CheckpointTensor*> before,
+             std::vector<const CheckpointTensor*> after)
+      : layout_(layout), before_(std::move(before)), after_(std::move(after)) {}
+
+  Result<BlockStates> Read(RankSlice slice, uint32_t block, size_t /*worker*/) override {
+    const RankLayout::SliceEntry& entry = layout_.slice(slice);
+    return BlockStates{.before = BlockOf(entry, block, before_[slice.value()]->bytes),
+                       .after = BlockOf(entry, block, after_[slice.value()]->bytes)};
+  }
+
+ private:
+  const RankLayout& layout_;
+  const std::vector<const CheckpointTensor*> before_;
+  const std::vector<const CheckpointTensor*> after_;
+};
+
+}  // namespace dws::checkpoint

@@ -1,0 +1,20 @@
+// The class tables of a difference (FORMAT.md, "Mode 3"), learnt from a sample of its own blocks.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/class_table.h"
+#include "tools/checkpoint/block_source.h"
+#include "tools/checkpoint/block_walk.h"
+
+namespace dws::checkpoint {
+
+using ClassTables = std::vector<std::optional<ClassTable>>;  // by rank slice
+
+// nullopt for slices of integers, and where no sampled block changed. Errors: of source and
+// progress.
+Result<ClassTables> LearnClassTables(const Walk& walk, BlockSource& source);
+
+}  // namespace dws::checkpoint

@@ -1,0 +1,179 @@
+#include "tools/checkpoint/in_place.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/delta/decoder.h"
+#include "common/delta/diff.h"
+#include "tools/checkpoint/chain_check.h"
+#include "tools/checkpoint/encode.h"
+#include "tools/checkpoint/object_file.h"
+
+namespace dws::checkpoint {
+namespace {
+
+std::string RedoPath(const std::string& checkpoint) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(checkpoint, ignored)) return checkpoint + "/.dws-apply.redo";
+  return checkpoint + ".dws-apply.redo";
+}
+
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+std::vector<ByteSpan> BytesOf(const Checkpoint& checkpoint) {
+  std::vector<ByteSpan> bytes;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) bytes.push_back(tensor.bytes);
+  return bytes;
+}
+
+// Steps 3 and 4, for a redo that is there.
+class Replay {
+ public:
+  Replay(const Walk& walk, const Checkpoint& checkpoint, std::span<const DeltaFile> redo)
+      : walk_(walk),
+        checkpoint_(checkpoint),
+        redo_(redo),
+        // Absolute blocks need no old ones: the source reads them alone.
+        source_(walk.layout, BytesOf(checkpoint), redo, walk.pool.worker_count()) {
+    for (const SliceDelta& slice : redo[0].manifest().slices) slices_.push_back(slice.slice);
+  }
+
+  Status Run() {
+    DWS_RETURN_IF_ERROR(WalkBlocks(
+        walk_, "writing weights", slices_,
+        [this](const WalkedBlock& block, size_t worker) { return Write(block, worker); },
+        [](std::span<const WalkedBlock>) { return OkStatus(); }));
+    DWS_RETURN_IF_ERROR(checkpoint_.Sync());
+    return Prove();
+  }
+
+ private:
+  Status Write(const WalkedBlock& block, size_t worker) {
+    DWS_ASSIGN_OR_RETURN(const BlockStates states, source_.Read(block.slice, block.block, worker));
+    if (states.before.data() == states.after.data()) return OkStatus();
+    const MutableByteSpan tensor =
+        checkpoint_.Writable(checkpoint_.tensors()[block.slice.value()]);
+    const ptrdiff_t offset = states.before.data() - tensor.data();
+    // A page that keeps its bytes is not written: pages are what the disk is given.
+    constexpr size_t kPiece = 4096;
+    for (size_t at = 0; at < states.after.size(); at += kPiece) {
+      const size_t count = std::min(kPiece, states.after.size() - at);
+      const auto piece = states.after.subspan(at, count);
+      if (std::equal(piece.begin(), piece.end(), states.before.subspan(at, count).begin())) continue;
+      std::copy(piece.begin(), piece.end(), tensor.begin() + offset + static_cast<ptrdiff_t>(at));
+    }
+    return OkStatus();
+  }
+
+  Status Prove() {
+    std::vector<Digest> digests(kWindowBlocksMax);
+    std::vector<Digest> sums(walk_.layout.slice_count());
+    DWS_RETURN_IF_ERROR(WalkBlocks(
+        walk_, "proving weights", slices_,
+        [&](const WalkedBlock& block, size_t) {
+          digests[block.index] =
+              DigestBytes(source_.Before(block.slice, block.block),
+                          walk_.layout.slice(block.slice).BlockFirstWord(block.block));
+          return OkStatus();
+        },
+        [&](std::span<const WalkedBlock> window) {
+          for (const WalkedBlock& block : window) {
+            sums[block.slice.value()] += digests[block.index];
+          }
+          return OkStatus();
+        }));
+    std::vector<std::string> wrong;
+    for (const SliceDelta& slice : redo_[0].manifest().slices) {
+      if (sums[slice.slice.value()] == slice.after) continue;
+      wrong.push_back(walk_.layout.tensor(slice.slice).name);
+    }
+    if (wrong.empty()) return OkStatus();
+    return DataLossError(
+        "{} does not hold what was written to it: {}; the checkpoint is neither version, take it "
+        "from elsewhere and remove {}",
+        checkpoint_.files()[0].mapping.path(), NameList(wrong), redo_[0].path());
+  }
+
+  const Walk& walk_;
+  const Checkpoint& checkpoint_;
+  const std::span<const DeltaFile> redo_;
+  ChainSource source_;
+  std::vector<RankSlice> slices_;
+};
+
+Status ReplayAndRemove(const Walk& walk, FileSystem& files, const Checkpoint& checkpoint,
+                       const std::string& path) {
+  {
+    DWS_ASSIGN_OR_RETURN(const DeltaFile redo, DeltaFile::Open(path, walk.layout));
+    DWS_RETURN_IF_ERROR(Replay(walk, checkpoint, std::span(&redo, 1)).Run());
+  }
+  return files.Remove(path);
+}
+
+// Step 2.
+Result<uint64_t> WriteRedo(const Walk& walk, FileSystem& files, const std::string& path,
+                           std::span<const DeltaFile> chain, ChainSource& source,
+                           const CheckedChain& checked) {
+  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file, ObjectFile::Create(files, path));
+  const EncodeTarget target{.encoding = Encoding::kAbsolute, .writer = &file->writer()};
+  DWS_ASSIGN_OR_RETURN(
+      const std::vector<SliceChange> changes,
+      EncodeDifference(walk, "writing down what changes", source, std::span(&target, 1)));
+  if (DigestsAfter(changes) != checked.after) {
+    return AbortedError("the checkpoint changed while it was read; nothing was written to it");
+  }
+  DeltaManifest identity = chain.back().manifest();
+  identity.base_version = chain.front().manifest().base_version;
+  return file->Finish(std::move(identity));
+}
+
+}  // namespace
+
+Status CheckSettled(const std::string& checkpoint) {
+  const std::string path = RedoPath(checkpoint);
+  if (!Exists(path)) return OkStatus();
+  return FailedPreconditionError(
+      "{}: an apply in place was interrupted ({}); run it again to complete it", checkpoint, path);
+}
+
+Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
+                                    ThreadPool& pool, const Progress& progress) {
+  DWS_CHECK(!request.deltas.empty());
+  DWS_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                       Checkpoint::Open(request.checkpoint, FileAccess::kWritable));
+  DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(checkpoint));
+  // A file of the checkpoint is the lock: nothing else is left behind.
+  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
+                       files.Lock(checkpoint.files()[0].mapping.path()));
+  const Walk walk{.layout = layout, .pool = pool, .progress = progress};
+  const std::string redo = RedoPath(request.checkpoint);
+  InPlaceOutcome outcome;
+  if (Exists(redo)) {
+    DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo));
+    outcome.finished_earlier = true;
+  }
+  DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(request.deltas, layout));
+  ChainSource source(layout, BytesOf(checkpoint), chain, pool.worker_count());
+  DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));
+  outcome.version = chain.back().manifest().version.value();
+  if (checked.already_applied) {
+    outcome.already_applied = true;
+    return outcome;
+  }
+  DWS_ASSIGN_OR_RETURN(outcome.redo_bytes,
+                       WriteRedo(walk, files, redo, chain, source, checked));
+  outcome.changed_tensors = chain.back().manifest().slices.size();
+  DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo));
+  return outcome;
+}
+
+}  // namespace dws::checkpoint

@@ -1,0 +1,172 @@
+#include "tools/checkpoint/output.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "common/formats/mapped_file.h"
+#include "common/formats/safetensors/checkpoint_index.h"
+
+namespace dws::checkpoint {
+namespace {
+
+constexpr size_t kCopyBytes = size_t{8} << 20;
+
+Status AppendAll(AppendFile& file, ByteSpan bytes) {
+  while (!bytes.empty()) {
+    const size_t count = std::min(bytes.size(), kCopyBytes);
+    DWS_RETURN_IF_ERROR(file.Append(bytes.first(count)));
+    bytes = bytes.subspan(count);
+  }
+  return OkStatus();
+}
+
+// The weights of one file, with what lies before, between and behind them.
+class FileWriter {
+ public:
+  FileWriter(const Walk& walk, const OutputPlan& plan, ChainSource& source, AppendFile& file)
+      : walk_(walk), plan_(plan), source_(source), file_(file) {}
+
+  Status Write(uint32_t number) {
+    const ByteSpan bytes = plan_.base.files()[number].mapping.bytes();
+    std::vector<RankSlice> slices;
+    for (uint32_t s = 0; s < plan_.base.tensors().size(); ++s) {
+      const CheckpointTensor& tensor = plan_.base.tensors()[s];
+      if (tensor.file == number && !tensor.bytes.empty()) slices.emplace_back(s);
+    }
+    std::sort(slices.begin(), slices.end(), [this](RankSlice a, RankSlice b) {
+      return Tensor(a).offset < Tensor(b).offset;
+    });
+    window_.resize(static_cast<size_t>(kWindowBytesMax + limits::kBlockElements * 8));
+    DWS_RETURN_IF_ERROR(WalkBlocks(
+        walk_, plan_.base.files()[number].name, slices,
+        [this](const WalkedBlock& block, size_t worker) { return Patch(block, worker); },
+        [this, bytes](std::span<const WalkedBlock> window) { return Deliver(window, bytes); }));
+    return AppendAll(file_, bytes.subspan(written_));
+  }
+
+ private:
+  const CheckpointTensor& Tensor(RankSlice slice) const {
+    return plan_.base.tensors()[slice.value()];
+  }
+
+  Status Patch(const WalkedBlock& block, size_t worker) {
+    DWS_ASSIGN_OR_RETURN(const BlockStates states, source_.Read(block.slice, block.block, worker));
+    std::copy(states.after.begin(), states.after.end(),
+              window_.begin() + static_cast<ptrdiff_t>(block.offset));
+    // Of what is written, not of what was read: nothing may change between the two.
+    digests_[block.index] =
+        DigestBytes(ByteSpan(window_).subspan(block.offset, block.size_bytes),
+                    walk_.layout.slice(block.slice).BlockFirstWord(block.block));
+    return OkStatus();
+  }
+
+  Status Deliver(std::span<const WalkedBlock> window, ByteSpan bytes) {
+    for (const WalkedBlock& block : window) {
+      const CheckpointTensor& tensor = Tensor(block.slice);
+      if (block.block == 0) {
+        DWS_RETURN_IF_ERROR(AppendAll(file_, bytes.subspan(written_, tensor.offset - written_)));
+        written_ = tensor.offset;
+        digest_ = Digest();
+      }
+      DWS_RETURN_IF_ERROR(
+          file_.Append(ByteSpan(window_).subspan(block.offset, block.size_bytes)));
+      written_ += block.size_bytes;
+      digest_ += digests_[block.index];
+      const bool last = block.block + 1 == walk_.layout.slice(block.slice).blocks;
+      if (last && digest_ != plan_.after[block.slice.value()]) {
+        return AbortedError("tensor '{}' of {} changed while it was read", tensor.name,
+                            plan_.base_path);
+      }
+    }
+    return OkStatus();
+  }
+
+  const Walk& walk_;
+  const OutputPlan& plan_;
+  ChainSource& source_;
+  AppendFile& file_;
+  uint64_t written_ = 0;  // of the file
+  Digest digest_;         // of the tensor that is being written
+  std::vector<std::byte> window_;
+  std::array<Digest, kWindowBlocksMax> digests_;
+};
+
+Status WriteWeights(const Walk& walk, FileSystem& files, const OutputPlan& plan,
+                    ChainSource& source, uint32_t number, const std::string& path) {
+  const std::string temporary = path + ".tmp";
+  Status written;
+  {
+    DWS_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file, files.Create(temporary));
+    written = FileWriter(walk, plan, source, *file).Write(number);
+    if (written.ok()) written = file->Sync();
+  }
+  if (written.ok()) written = files.Rename(temporary, path);
+  if (!written.ok()) static_cast<void>(files.Remove(temporary));  // what happened says more
+  return written;
+}
+
+// Files of the folder that hold no weights. Weights that the index does not name stay behind.
+Status CopyOthers(FileSystem& files, const std::string& from, const std::string& to) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(from));
+  for (const std::string& name : names) {
+    const std::string path = from + "/" + name;
+    std::error_code error;
+    if (safetensors::IsShardName(name) || !std::filesystem::is_regular_file(path, error)) continue;
+    DWS_ASSIGN_OR_RETURN(const MappedFile mapping, MappedFile::Open(path, FileAccess::kReadOnly));
+    const std::string temporary = to + "/" + name + ".tmp";
+    {
+      DWS_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file, files.Create(temporary));
+      DWS_RETURN_IF_ERROR(AppendAll(*file, mapping.bytes()));
+      DWS_RETURN_IF_ERROR(file->Sync());
+    }
+    DWS_RETURN_IF_ERROR(files.Rename(temporary, to + "/" + name));
+  }
+  return OkStatus();
+}
+
+Status FillFolder(const Walk& walk, FileSystem& files, const OutputPlan& plan, ChainSource& source,
+                  const std::string& folder) {
+  for (uint32_t f = 0; f < plan.base.files().size(); ++f) {
+    DWS_RETURN_IF_ERROR(WriteWeights(walk, files, plan, source, f,
+                                     folder + "/" + plan.base.files()[f].name));
+  }
+  return CopyOthers(files, plan.base_path, folder);
+}
+
+}  // namespace
+
+Status CheckOutput(const std::string& out) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(out, ignored))) return OkStatus();
+  if (std::filesystem::is_directory(out, ignored) && std::filesystem::is_empty(out, ignored)) {
+    return OkStatus();
+  }
+  return AlreadyExistsError("{} is there already; a checkpoint is written to a new place", out);
+}
+
+Status WriteOutput(const Walk& walk, FileSystem& files, const OutputPlan& plan,
+                   ChainSource& source) {
+  DWS_RETURN_IF_ERROR(CheckOutput(plan.out));
+  std::string out = plan.out;
+  while (out.size() > 1 && out.back() == '/') out.pop_back();
+  std::error_code error;
+  if (!std::filesystem::is_directory(plan.base_path, error)) {
+    return WriteWeights(walk, files, plan, source, 0, out);
+  }
+  const std::string partial = fmt::format("{}.partial-{}", out, ::getpid());
+  DWS_RETURN_IF_ERROR(files.MakeFolders(partial));
+  Status written = FillFolder(walk, files, plan, source, partial);
+  if (written.ok()) written = files.Rename(partial, out);
+  if (!written.ok()) std::filesystem::remove_all(partial, error);
+  return written;
+}
+
+}  // namespace dws::checkpoint
