@@ -29,12 +29,6 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-std::vector<ByteSpan> BytesOf(const Checkpoint& checkpoint) {
-  std::vector<ByteSpan> bytes;
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) bytes.push_back(tensor.bytes);
-  return bytes;
-}
-
 // Steps 3 and 4, for a redo that is there.
 class Replay {
  public:
@@ -119,10 +113,10 @@ Status ReplayAndRemove(const Walk& walk, FileSystem& files, const Checkpoint& ch
   return files.Remove(path);
 }
 
-// Step 2.
-Result<uint64_t> WriteRedo(const Walk& walk, FileSystem& files, const std::string& path,
-                           std::span<const DeltaFile> chain, ChainSource& source,
-                           const CheckedChain& checked) {
+// Step 2. Fills in what there is to tell of it.
+Status WriteRedo(const Walk& walk, FileSystem& files, const std::string& path,
+                 std::span<const DeltaFile> chain, ChainSource& source, const CheckedChain& checked,
+                 InPlaceOutcome& outcome) {
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file, ObjectFile::Create(files, path));
   const EncodeTarget target{.encoding = Encoding::kAbsolute, .writer = &file->writer()};
   DWS_ASSIGN_OR_RETURN(
@@ -133,7 +127,9 @@ Result<uint64_t> WriteRedo(const Walk& walk, FileSystem& files, const std::strin
   }
   DeltaManifest identity = chain.back().manifest();
   identity.base_version = chain.front().manifest().base_version;
-  return file->Finish(std::move(identity));
+  for (const SliceChange& change : changes) outcome.changed_tensors += change.nnz > 0 ? 1 : 0;
+  DWS_ASSIGN_OR_RETURN(outcome.redo_bytes, file->Finish(std::move(identity)));
+  return OkStatus();
 }
 
 }  // namespace
@@ -169,9 +165,7 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
     outcome.already_applied = true;
     return outcome;
   }
-  DWS_ASSIGN_OR_RETURN(outcome.redo_bytes,
-                       WriteRedo(walk, files, redo, chain, source, checked));
-  outcome.changed_tensors = chain.back().manifest().slices.size();
+  DWS_RETURN_IF_ERROR(WriteRedo(walk, files, redo, chain, source, checked, outcome));
   DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo));
   return outcome;
 }

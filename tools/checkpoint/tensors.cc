@@ -56,6 +56,12 @@ Result<RankLayout> LayoutOf(const Checkpoint& checkpoint) {
   return LayoutOf(tensors);
 }
 
+std::vector<ByteSpan> BytesOf(const Checkpoint& checkpoint) {
+  std::vector<ByteSpan> bytes;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) bytes.push_back(tensor.bytes);
+  return bytes;
+}
+
 TensorPairs MatchTensors(const Checkpoint& a, const Checkpoint& b) {
   TensorPairs pairs;
   auto left = a.tensors().begin();

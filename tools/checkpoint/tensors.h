@@ -8,9 +8,11 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/model/layout.h"
@@ -29,6 +31,9 @@ TensorSpec CodecSpec(const CheckpointTensor& tensor);
 // RankLayout::Create.
 Result<RankLayout> LayoutOf(std::span<const CheckpointTensor* const> tensors);
 Result<RankLayout> LayoutOf(const Checkpoint& checkpoint);
+
+// The bytes of all its tensors; rank slice i has those at i.
+std::vector<ByteSpan> BytesOf(const Checkpoint& checkpoint);
 
 // A tensor that two checkpoints do not share: in one of them only, or of two dtypes or shapes.
 struct TensorMismatch {

@@ -107,6 +107,11 @@ void AddAllCommands(CLI::App& app, Context& context) {
   AddWatchCommand(app, context);
   AddOperationCommands(app, context);
   AddInspectCommand(app, context);
+  AddEstimateCommand(app, context);
+  AddPackCommand(app, context);
+  AddApplyCommand(app, context);
+  AddMaterializeCommand(app, context);
+  AddSquashCommand(app, context);
   AddCompletionCommand(app, context);
 }
 

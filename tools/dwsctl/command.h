@@ -67,10 +67,15 @@ ExitCode FailAnswer(Console& console, const Status& error);
 // dwsctl with all its commands. The commands write to `context.console`.
 void AddAllCommands(CLI::App& app, Context& context);
 
+void AddApplyCommand(CLI::App& app, Context& context);
 void AddCompletionCommand(CLI::App& app, Context& context);
+void AddEstimateCommand(CLI::App& app, Context& context);
 void AddInspectCommand(CLI::App& app, Context& context);
+void AddMaterializeCommand(CLI::App& app, Context& context);
 void AddOperationCommands(CLI::App& app, Context& context);  // verify, resync, drain, evict
+void AddPackCommand(CLI::App& app, Context& context);
 void AddReceiversCommand(CLI::App& app, Context& context);
+void AddSquashCommand(CLI::App& app, Context& context);
 void AddStatusCommand(CLI::App& app, Context& context);
 void AddVersionsCommand(CLI::App& app, Context& context);
 void AddWatchCommand(CLI::App& app, Context& context);

@@ -9,9 +9,9 @@ enum class ExitCode : int {
   kUsage = 2,          // the command line is wrong
   kUnreachable = 3,    // nobody answers there, or not in time
   kRefused = 4,        // the daemon answered with an error
-  kMismatch = 5,       // verify: weights differ
-  kDamaged = 6,        // inspect: the file is damaged or cut off
-  kFile = 7,           // a file cannot be read, or the output not be written
+  kMismatch = 5,       // weights or tensors are not those that belong together
+  kDamaged = 6,        // a file is damaged or cut off
+  kFile = 7,           // a file cannot be read or written, or the output not
   kInterrupted = 130,  // ^C, SIGTERM or SIGHUP before the end
 };
 
@@ -22,9 +22,9 @@ inline constexpr char kExitCodeHelp[] =
     "  2    the command line is wrong\n"
     "  3    no daemon answers at that address, or not in time\n"
     "  4    the daemon answered with an error\n"
-    "  5    verify: weights differ\n"
-    "  6    inspect: the file is damaged or cut off\n"
-    "  7    a file cannot be read, or the output not be written\n"
+    "  5    weights or tensors are not those that belong together\n"
+    "  6    a file is damaged or cut off\n"
+    "  7    a file cannot be read or written, or the output not\n"
     "  130  ended by ^C, SIGTERM or SIGHUP (watch: 0)\n";
 
 }  // namespace dws::dwsctl

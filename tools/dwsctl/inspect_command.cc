@@ -1,5 +1,3 @@
-#include <google/protobuf/util/json_util.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
@@ -8,16 +6,13 @@
 
 #include "common/delta/object_header.h"
 #include "common/ledger/ledger_bytes.h"
-#include "common/proto_convert/convert.h"
-#include "proto/delta.pb.h"
 #include "tools/dwsctl/command.h"
 #include "tools/dwsctl/inspect_ledger.h"
 #include "tools/dwsctl/inspect_object.h"
+#include "tools/dwsctl/layout_file.h"
 
 namespace dws::dwsctl {
 namespace {
-
-constexpr uint64_t kLayoutFileBytesMax = uint64_t{256} << 20;
 
 struct InspectFlags {
   std::string file;
@@ -58,24 +53,6 @@ std::string ToString(FileKind kind) {
   return "unknown";
 }
 
-Result<RankLayout> ReadLayout(const std::string& path) {
-  DWS_ASSIGN_OR_RETURN(const ByteFile file, ByteFile::Open(path));
-  if (file.size_bytes() > kLayoutFileBytesMax) {
-    return InvalidArgumentError("{}: {} bytes, at most {} are read", path, file.size_bytes(),
-                                kLayoutFileBytesMax);
-  }
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, file.Read(0, file.size_bytes()));
-  v1::RankLayout message;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(
-      {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, &message);
-  if (!parsed.ok()) {
-    return InvalidArgumentError("{}: no dws.v1.RankLayout in JSON: {}", path, parsed.ToString());
-  }
-  const auto layout = FromProto(message);
-  if (!layout.ok()) return Annotate(layout.status(), path);
-  return layout;
-}
-
 ExitCode FailFile(Console& console, const Status& error) {
   Fail(console, error);
   return ExitCode::kFile;
@@ -84,7 +61,7 @@ ExitCode FailFile(Console& console, const Status& error) {
 ExitCode RunInspect(const InspectFlags& flags, Console& console) {
   std::optional<RankLayout> layout;
   if (!flags.layout.empty()) {
-    Result<RankLayout> read = ReadLayout(flags.layout);
+    Result<RankLayout> read = ReadLayoutFile(flags.layout);
     if (!read.ok()) return FailFile(console, read.status());
     layout = *std::move(read);
   }

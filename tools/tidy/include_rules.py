@@ -15,6 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("common/memory", "common/ledger", "common/sync_state", "common/formats"),
     ("common/transport", "common/service", "common/proto_convert"),
     ("sender_daemon", "receiver_daemon"),
+    ("tools/checkpoint",),
     ("tools/bench", "tools/bazel", "tools/demo", "tools/dwsctl"),
     ("tools/gpu_check",),
     ("tests",),
@@ -66,7 +67,16 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"toml\+\+/", ("common/service/config/",)),
     (r"uc[pst]/", ("common/transport/rdma/",)),
     (r"zlib\.h", ("common/formats/",)),
-    (r"xxhash|zstd", ("common/delta/", "common/formats/", "tools/bench/", "tests/common/formats/")),
+    (
+        r"xxhash|zstd",
+        (
+            "common/delta/",
+            "common/formats/",
+            "tools/bench/",
+            "tools/checkpoint/",
+            "tests/common/formats/",
+        ),
+    ),
 )
 _INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 

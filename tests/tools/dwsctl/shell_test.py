@@ -11,7 +11,10 @@ import unittest
 from tests.tools.dwsctl.fake_admin import FakeAdmin
 
 DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
-COMMANDS = "status versions receivers watch verify resync drain evict inspect completion".split()
+COMMANDS = (
+    "status versions receivers watch verify resync drain evict inspect estimate pack apply"
+    " materialize squash completion"
+).split()
 
 
 def bash(script: str, **env: str) -> "subprocess.CompletedProcess[str]":

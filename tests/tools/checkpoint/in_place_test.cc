@@ -1,0 +1,171 @@
+// Applying in place: whoever dies in the middle, at any sign of progress, leaves what the same call
+// completes, or what it was before.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "tests/tools/checkpoint/scene.h"
+#include "tools/checkpoint/in_place.h"
+
+namespace dws::checkpoint {
+namespace {
+
+// In a process of its own, which is killed at its n-th sign of progress. True: it came to the end.
+bool ApplyAndDieAt(int n, const std::string& checkpoint, const std::string& delta) {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    PosixFileSystem files;
+    ThreadPool pool(1);
+    int left = n;
+    const Progress progress = [&left](const ProgressStep&) {
+      if (left-- == 0) ::raise(SIGKILL);
+      return OkStatus();
+    };
+    const auto applied = ApplyInPlace(
+        files, {.checkpoint = checkpoint, .deltas = std::span(&delta, 1)}, pool, progress);
+    ::_exit(applied.ok() ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  CHECK((killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)));
+  return !killed;
+}
+
+Result<InPlaceOutcome> Apply(Scene& scene, const std::string& checkpoint,
+                             const std::string& delta) {
+  return ApplyInPlace(scene.files, {.checkpoint = checkpoint, .deltas = std::span(&delta, 1)},
+                      scene.pool, NoProgress);
+}
+
+std::vector<std::string> Names(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint is brought to the next version where it lies", "[checkpoint]") {
+  const auto profile = GENERATE(DeltaProfile::kFast, DeltaProfile::kWan, DeltaProfile::kDirect);
+  Scene scene;
+  const std::string delta = scene.Delta(profile);
+  const std::vector<std::string> before = Names(scene.A());
+  const auto applied = Apply(scene, scene.A(), delta);
+  INFO(applied.status().ToString());
+  REQUIRE(applied.ok());
+  CHECK(applied->version == 2);
+  CHECK(applied->redo_bytes > 0);
+  CHECK_FALSE(applied->already_applied);
+  CHECK(Names(scene.A()) == before);
+  for (const std::string& name : before) {
+    CHECK(ReadText(scene.A() + "/" + name) == ReadText(scene.B() + "/" + name));
+  }
+  const auto again = Apply(scene, scene.A(), delta);
+  REQUIRE(again.ok());
+  CHECK(again->already_applied);
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
+TEST_CASE("a kill anywhere in an apply in place is healed by the same call", "[checkpoint]") {
+  Scene scene(2, 4);
+  const std::string delta = scene.Delta();
+  const std::string target = scene.folder.File("target");
+  int completed = 0;
+  int untouched = 0;
+  bool ended = false;
+  for (int n = 0; !ended; ++n) {
+    CAPTURE(n);
+    REQUIRE(n < 200);
+    std::filesystem::remove_all(target);
+    WriteFolder(scene.a, target, kSmallShard);
+    ended = ApplyAndDieAt(n, target, delta);
+    const bool interrupted = !CheckSettled(target).ok();
+    if (!ended && !interrupted) CHECK(ReadModel(target) == scene.a);
+    const auto applied = Apply(scene, target, delta);
+    INFO(applied.status().ToString());
+    REQUIRE(applied.ok());
+    CHECK(applied->finished_earlier == interrupted);
+    CHECK(ReadModel(target) == scene.b);
+    CHECK(CheckSettled(target).ok());
+    completed += interrupted ? 1 : 0;
+    untouched += !ended && !interrupted ? 1 : 0;
+  }
+  CHECK(completed >= 3);
+  CHECK(untouched >= 3);
+}
+
+TEST_CASE("a kill while what was interrupted is being completed is healed as well",
+          "[checkpoint]") {
+  Scene scene(3, 4);
+  const std::string delta = scene.Delta();
+  int n = 0;
+  while (CheckSettled(scene.A()).ok()) REQUIRE_FALSE(ApplyAndDieAt(n++, scene.A(), delta));
+  for (int at = 0; at < 3; ++at) {
+    ApplyAndDieAt(at, scene.A(), delta);
+    CHECK_FALSE(CheckSettled(scene.A()).ok());
+  }
+  REQUIRE(Apply(scene, scene.A(), delta).ok());
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
+TEST_CASE("files torn at any place are healed from what was written down", "[checkpoint]") {
+  Scene scene(4, 4);
+  const std::string delta = scene.Delta();
+  int n = 0;
+  while (CheckSettled(scene.A()).ok()) REQUIRE_FALSE(ApplyAndDieAt(n++, scene.A(), delta));
+  // As a power cut leaves it: some pages of the new version are on the disk.
+  const std::vector<std::string> names = Names(scene.A());
+  for (const std::string& name : names) {
+    if (name.find(".safetensors") == std::string::npos || name.find("json") != std::string::npos) {
+      continue;
+    }
+    const std::string after = ReadText(scene.B() + "/" + name);
+    std::fstream stream(scene.A() + "/" + name, std::ios::binary | std::ios::in | std::ios::out);
+    for (size_t page = 0; page + 4096 <= after.size(); page += 3 * 4096) {
+      stream.seekp(static_cast<std::streamoff>(page));
+      stream.write(after.data() + page, 4096);
+    }
+  }
+  const auto applied = Apply(scene, scene.A(), delta);
+  REQUIRE(applied.ok());
+  CHECK(applied->finished_earlier);
+  CHECK(applied->already_applied);
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
+TEST_CASE("a delta over another base changes nothing in place", "[checkpoint]") {
+  Scene scene;
+  const std::string delta = scene.Delta();
+  TestModel other = scene.a;
+  other["head.weight"].bytes[5] ^= std::byte{4};
+  const std::string target = scene.folder.File("target");
+  WriteFolder(other, target, kSmallShard);
+  const std::vector<std::string> before = Names(target);
+  const auto refused = Apply(scene, target, delta);
+  CHECK(absl::IsFailedPrecondition(refused.status()));
+  CHECK(refused.status().ToString().find("'head.weight'") != std::string::npos);
+  CHECK(ReadModel(target) == other);
+  CHECK(Names(target) == before);
+}
+
+TEST_CASE("two do not apply in place at a time", "[checkpoint]") {
+  Scene scene;
+  const std::string delta = scene.Delta();
+  const auto checkpoint = Checkpoint::Open(scene.A());
+  const auto lock = scene.files.Lock(checkpoint->files()[0].mapping.path());
+  REQUIRE(lock.ok());
+  CHECK(absl::IsUnavailable(Apply(scene, scene.A(), delta).status()));
+  CHECK(ReadModel(scene.A()) == scene.a);
+}
+
+}  // namespace dws::checkpoint

@@ -1,0 +1,150 @@
+// What does not belong together is refused before anything is written, and says what it is.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "tests/tools/checkpoint/scene.h"
+#include "tools/checkpoint/in_place.h"
+#include "tools/checkpoint/materialize.h"
+
+namespace dws::checkpoint {
+namespace {
+
+Status MaterializeTo(Scene& scene, const std::string& base, const std::string& delta) {
+  const std::vector<std::string> deltas = {delta};
+  const std::string out = scene.folder.File("out");
+  const Status status =
+      Materialize(scene.files, {.base = base, .deltas = deltas, .out = out}, scene.pool, NoProgress)
+          .status();
+  CHECK(std::filesystem::exists(out) == status.ok());
+  for (const auto& entry : std::filesystem::directory_iterator(scene.folder.path())) {
+    CHECK(entry.path().string().find(".partial") == std::string::npos);
+  }
+  return status;
+}
+
+bool Has(const Status& status, const std::string& text) {
+  UNSCOPED_INFO(status.ToString());
+  return status.ToString().find(text) != std::string::npos;
+}
+
+void Overwrite(const std::string& path, uint64_t offset, char byte) {
+  std::fstream stream(path, std::ios::binary | std::ios::in | std::ios::out);
+  stream.seekp(static_cast<std::streamoff>(offset));
+  stream.put(byte);
+}
+
+}  // namespace
+
+TEST_CASE("a delta over another base names the tensors that differ", "[checkpoint]") {
+  Scene scene;
+  const auto profile = GENERATE(DeltaProfile::kFast, DeltaProfile::kWan);
+  const std::string delta = scene.Delta(profile);
+  TestModel other = scene.a;
+  other["embed.weight"].bytes[1000] ^= std::byte{1};
+  other["scale"].bytes[0] ^= std::byte{1};
+  WriteFolder(other, scene.folder.File("other"), kSmallShard);
+  const Status refused = MaterializeTo(scene, scene.folder.File("other"), delta);
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK(Has(refused, "'embed.weight', 'scale'"));
+}
+
+TEST_CASE("another base is noticed in a tensor that the delta does not touch", "[checkpoint]") {
+  Scene scene;
+  const std::string delta = scene.Delta();
+  TestModel other = scene.a;
+  other["frozen.weight"].bytes[7] ^= std::byte{1};
+  WriteFolder(other, scene.folder.File("other"), kSmallShard);
+  const Status refused = MaterializeTo(scene, scene.folder.File("other"), delta);
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK(Has(refused, "others are not"));
+}
+
+TEST_CASE("a delta for other tensors is refused", "[checkpoint]") {
+  Scene scene;
+  const std::string delta = scene.Delta();
+  TestModel other = scene.a;
+  other["more.weight"] = RandomTensor(safetensors::FileDType::kBF16, {4, 4}, 9);
+  WriteFolder(other, scene.folder.File("other"), kSmallShard);
+  const Status refused = MaterializeTo(scene, scene.folder.File("other"), delta);
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK(Has(refused, "other names, dtypes or shapes"));
+}
+
+TEST_CASE("checkpoints of other tensors are not packed, and the message names them",
+          "[checkpoint]") {
+  Scene scene;
+  TestModel other = scene.b;
+  other["more.weight"] = RandomTensor(safetensors::FileDType::kBF16, {4, 4}, 9);
+  other["scale"] = RandomTensor(safetensors::FileDType::kF32, {1}, 9);
+  WriteFolder(other, scene.folder.File("other"), kSmallShard);
+  const std::string out = scene.folder.File("d.dws");
+  const auto refused = scene.PackTo(scene.A(), scene.folder.File("other"), out);
+  CHECK(absl::IsFailedPrecondition(refused.status()));
+  CHECK(Has(refused.status(), "'more.weight', 'scale'"));
+  CHECK_FALSE(std::filesystem::exists(out));
+  CHECK(absl::IsInvalidArgument(
+      scene.PackTo(scene.A(), scene.B(), out, {.base_version = 5, .version = 5}).status()));
+}
+
+TEST_CASE("a damaged delta changes nothing, wherever the damage is", "[checkpoint]") {
+  Scene scene;
+  const std::string delta = scene.Delta();
+  const std::string sound = ReadText(delta);
+  const std::string target = scene.folder.File("target");
+  WriteFolder(scene.a, target, kSmallShard);
+  for (uint64_t offset = 0; offset < sound.size(); offset += sound.size() / 37) {
+    CAPTURE(offset);
+    Overwrite(delta, offset, static_cast<char>(sound[offset] ^ 0x20));
+    CHECK_FALSE(MaterializeTo(scene, scene.A(), delta).ok());
+    const std::vector<std::string> deltas = {delta};
+    CHECK_FALSE(
+        ApplyInPlace(scene.files, {.checkpoint = target, .deltas = deltas}, scene.pool, NoProgress)
+            .ok());
+    Overwrite(delta, offset, sound[offset]);
+  }
+  CHECK(ReadModel(target) == scene.a);
+  std::filesystem::resize_file(delta, sound.size() - 1);
+  CHECK(absl::IsDataLoss(MaterializeTo(scene, scene.A(), delta)));
+}
+
+TEST_CASE("what is there already is not written over", "[checkpoint]") {
+  Scene scene;
+  const std::vector<std::string> deltas = {scene.Delta()};
+  const std::string out = scene.B();
+  CHECK(absl::IsAlreadyExists(
+      Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out}, scene.pool,
+                  NoProgress)
+          .status()));
+  CHECK(ReadModel(out) == scene.b);
+}
+
+TEST_CASE("work that is cancelled leaves nothing behind, however far it was", "[checkpoint]") {
+  Scene scene;
+  const std::vector<std::string> deltas = {scene.Delta()};
+  const std::string out = scene.folder.File("out");
+  bool done = false;
+  for (int allowed = 0; !done; ++allowed) {
+    CAPTURE(allowed);
+    REQUIRE(allowed < 100);
+    int left = allowed;
+    const Progress progress = [&left](const ProgressStep&) {
+      return left-- > 0 ? OkStatus() : CancelledError("enough");
+    };
+    const auto made = Materialize(
+        scene.files, {.base = scene.A(), .deltas = deltas, .out = out}, scene.pool, progress);
+    done = made.ok();
+    CHECK((done || absl::IsCancelled(made.status())));
+    CHECK(std::filesystem::exists(out) == done);
+    size_t entries = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(scene.folder.path())) {
+      static_cast<void>(entry);
+      ++entries;
+    }
+    CHECK(entries == (done ? 4U : 3U));  // A, B, the delta
+  }
+  CHECK(ReadModel(out) == scene.b);
+}
+
+}  // namespace dws::checkpoint

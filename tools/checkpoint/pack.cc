@@ -1,0 +1,121 @@
+#include "tools/checkpoint/pack.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/delta/object.h"
+#include "common/delta/squash.h"
+#include "tools/checkpoint/chain_check.h"
+#include "tools/checkpoint/encode.h"
+#include "tools/checkpoint/object_file.h"
+
+namespace dws::checkpoint {
+namespace {
+
+Encoding EncodingOf(DeltaProfile profile) {
+  switch (profile) {
+    case DeltaProfile::kFast:
+      return Encoding::kFast;
+    case DeltaProfile::kWan:
+      return Encoding::kWan;
+    case DeltaProfile::kDirect:
+      return Encoding::kDirect;
+  }
+  return Encoding::kFast;
+}
+
+// Encodes what `source` says changes; `identity` lacks the state token.
+Result<PackedObject> WriteObject(const Walk& walk, FileSystem& files, BlockSource& source,
+                                 DeltaProfile profile, DeltaManifest identity,
+                                 const std::string& out) {
+  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file, ObjectFile::Create(files, out));
+  const EncodeTarget target{.encoding = EncodingOf(profile), .writer = &file->writer()};
+  DWS_ASSIGN_OR_RETURN(const std::vector<SliceChange> changes,
+                       EncodeDifference(walk, "encoding", source, std::span(&target, 1)));
+  PackedObject packed{.base_version = identity.base_version.value(),
+                      .version = identity.version.value(),
+                      .elements = walk.layout.element_count(),
+                      .model_bytes = walk.layout.size_bytes()};
+  for (const SliceChange& change : changes) {
+    packed.changed_tensors += change.nnz > 0 ? 1 : 0;
+    packed.changed_elements += change.nnz;
+  }
+  identity.layout_signature = walk.layout.signature();
+  identity.state_token = StateToken(DigestsAfter(changes));
+  DWS_ASSIGN_OR_RETURN(packed.object_bytes, file->Finish(std::move(identity)));
+  return packed;
+}
+
+}  // namespace
+
+Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoint& b,
+                          const PackOptions& options, const std::string& out, ThreadPool& pool,
+                          const Progress& progress) {
+  if (options.version <= options.base_version) {
+    return InvalidArgumentError("version {} is to be above its base version {}", options.version,
+                                options.base_version);
+  }
+  TensorPairs pairs = MatchTensors(a, b);
+  if (!pairs.mismatches.empty()) {
+    std::vector<std::string> names;
+    for (const TensorMismatch& mismatch : pairs.mismatches) names.push_back(mismatch.name);
+    return FailedPreconditionError(
+        "a delta leads from tensors to the same tensors; {} of A or B have no equal: {} ('{}' is "
+        "{})",
+        names.size(), NameList(names), names[0], pairs.mismatches[0].what);
+  }
+  DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(pairs.before));
+  const Walk walk{.layout = layout, .pool = pool, .progress = progress};
+  PairSource source(layout, std::move(pairs.before), std::move(pairs.after));
+  DeltaManifest identity{.version = WeightVersion(options.version),
+                         .base_version = WeightVersion(options.base_version)};
+  return WriteObject(walk, files, source, options.profile, std::move(identity), out);
+}
+
+Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
+                                std::span<const std::string> deltas, DeltaProfile profile,
+                                const std::string& out, ThreadPool& pool,
+                                const Progress& progress) {
+  DWS_CHECK(!deltas.empty());
+  DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(base));
+  const Walk walk{.layout = layout, .pool = pool, .progress = progress};
+  DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(deltas, layout));
+  ChainSource source(layout, BytesOf(base), chain, pool.worker_count());
+  DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));
+  // Deltas that change nothing lead from every version to itself.
+  if (checked.already_applied && !chain.front().manifest().slices.empty()) {
+    return FailedPreconditionError(
+        "the checkpoint is version {} already, expected version {}, which the deltas begin with",
+        chain.back().manifest().version.value(), chain.front().manifest().base_version.value());
+  }
+  DeltaManifest identity = chain.back().manifest();
+  identity.base_version = chain.front().manifest().base_version;
+  return WriteObject(walk, files, source, profile, std::move(identity), out);
+}
+
+Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
+                                 std::span<const std::string> deltas, const std::string& out) {
+  DWS_CHECK(!deltas.empty());
+  DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(deltas, layout));
+  std::vector<DeltaLink> links;
+  for (const DeltaFile& delta : chain) {
+    links.push_back({.manifest = &delta.manifest(),
+                     .frame = [&delta](const FrameEntry& entry, std::vector<std::byte>& /*buffer*/)
+                         -> Result<ByteSpan> { return delta.Frame(entry); }});
+  }
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> object, Squash(layout, links));
+  DWS_ASSIGN_OR_RETURN(const DeltaManifest manifest, ParseObjectManifest(object, layout));
+  PackedObject packed{.base_version = manifest.base_version.value(),
+                      .version = manifest.version.value(),
+                      .changed_tensors = manifest.slices.size(),
+                      .elements = layout.element_count(),
+                      .model_bytes = layout.size_bytes(),
+                      .object_bytes = object.size()};
+  for (const SliceDelta& slice : manifest.slices) packed.changed_elements += slice.nnz;
+  DWS_RETURN_IF_ERROR(files.ReplaceFile(out, object));
+  return packed;
+}
+
+}  // namespace dws::checkpoint
