@@ -9,7 +9,7 @@ namespace {
 
 // Takes a prefix of `unit`: what it multiplies by.
 double TakePrefix(std::string_view& unit) {
-  constexpr std::string_view kPrefixes = "kMGT";
+  constexpr std::string_view kPrefixes = "kMGT";  // and K
   if (unit.empty()) return 1;
   const size_t power = kPrefixes.find(unit[0] == 'K' ? 'k' : unit[0]);
   if (power == std::string_view::npos) return 1;

@@ -1,0 +1,89 @@
+// What `estimate` prints, for people and for programs.
+#include "tools/dwsctl/estimate_text.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
+
+#include "tools/dwsctl/checkpoint_run.h"
+
+namespace dws::dwsctl {
+namespace {
+
+checkpoint::Estimate Sample() {
+  checkpoint::Estimate estimate;
+  estimate.tensors = 2'000;
+  estimate.changed_tensors = 1'500;
+  estimate.elements = 1'000'000'000'000;
+  estimate.changed = 8'000'000'000;
+  estimate.changed_integers = 5;
+  estimate.full_bytes = 2'000'000'000'000;
+  estimate.fast_bytes = 10'000'000'000;
+  estimate.wan_bytes = 8'000'000'000;
+  estimate.slime_bytes = 22'000'000'000;
+  for (int i = 0; i < 30; ++i) {
+    estimate.groups.push_back(
+        {.name = "model.language_model.layers.*.mlp.experts.*.gate_proj.weight" + std::to_string(i),
+         .tensors = 123'456,
+         .elements = 999'999'999'999,
+         .changed = 7'999'999'999});
+  }
+  estimate.steps = {7'000'000'000, 500'000'000, 1, 2, 3, 4, 5, 6, 7};
+  for (checkpoint::DensityBin& bin : estimate.densities) bin = {.tensors = 3, .bytes = 1 << 30};
+  estimate.mismatches.push_back({.name = std::string(300, 'x'), .what = std::string(300, 'y')});
+  return estimate;
+}
+
+const std::vector<Bandwidth> kBandwidths = {{.text = "1 Gbit/s", .bytes_per_second = 125e6},
+                                            {.text = "300 MB/s", .bytes_per_second = 300e6}};
+
+}  // namespace
+
+TEST_CASE("an estimate fits a terminal of 80 columns, whatever its names and figures",
+          "[dwsctl]") {
+  const checkpoint::Estimate estimate = Sample();
+  const std::string text = FormatEstimate({.estimate = estimate, .bandwidths = kBandwidths});
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    CHECK(line.size() <= 80);
+  }
+  INFO(text);
+  CHECK(text.find("DWS wan") != std::string::npos);
+  CHECK(text.find("and 10 more (--groups=30)") != std::string::npos);
+  CHECK(text.find("...") != std::string::npos);
+  CHECK(text.find("not compared") != std::string::npos);
+}
+
+TEST_CASE("without slime an estimate has no column of it", "[dwsctl]") {
+  checkpoint::Estimate estimate = Sample();
+  estimate.slime_bytes.reset();
+  const EstimateView view{.estimate = estimate, .bandwidths = kBandwidths};
+  CHECK(FormatEstimate(view).find("slime") == std::string::npos);
+  CHECK_FALSE(nlohmann::json::parse(FormatEstimateJson(view)).contains("slime_bytes"));
+}
+
+TEST_CASE("an estimate in JSON has every group and exact figures", "[dwsctl]") {
+  const checkpoint::Estimate estimate = Sample();
+  const auto json = nlohmann::json::parse(
+      FormatEstimateJson({.estimate = estimate, .bandwidths = kBandwidths}));
+  CHECK(json["groups"].size() == 30);
+  CHECK(json["changed"] == 8'000'000'000);
+  CHECK(json["times"][1]["fast_seconds"].get<double>() == Approx(10e9 / 300e6));
+  CHECK(json["steps"][2] == nlohmann::json({{"above", 2}, {"to", 4}, {"changed", 1}}));
+  CHECK_FALSE(json["steps"][8].contains("to"));
+  CHECK(json["mismatches"][0]["name"] == std::string(300, 'x'));
+}
+
+TEST_CASE("counts keep three figures", "[dwsctl]") {
+  CHECK(FormatCount(0) == "0");
+  CHECK(FormatCount(9'999) == "9999");
+  CHECK(FormatCount(10'000) == "10.0 k");
+  CHECK(FormatCount(999'949) == "999.9 k");
+  CHECK(FormatCount(999'950) == "1.00 M");
+  CHECK(FormatCount(123'456'789) == "123.5 M");
+  CHECK(FormatCount(1'000'000'000'000) == "1.0 T");
+}
+
+}  // namespace dws::dwsctl
