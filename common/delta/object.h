@@ -30,8 +30,8 @@ struct SliceBlocks {
 // those of `slices` (ascending) that have a block that is not empty.
 std::vector<std::byte> BuildObject(DeltaManifest identity, std::span<const SliceBlocks> slices);
 
-// Header and manifest alone, of an object whose frames section has `frames_bytes`: for whoever writes
-// frames out as they are built. `manifest` is complete.
+// Header and manifest alone, of an object whose frames section has `frames_bytes`: for whoever
+// writes frames out as they are built. `manifest` is complete.
 std::vector<std::byte> BuildObjectHead(const DeltaManifest& manifest, uint64_t frames_bytes);
 
 // The bytes of a manifest before compression, from those stored, which `header` has accepted.

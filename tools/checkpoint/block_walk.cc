@@ -5,7 +5,8 @@
 namespace dws::checkpoint {
 namespace {
 
-// What a worker takes at once: consecutive blocks often share a frame, which is then looked up once.
+// What a worker takes at once: consecutive blocks often share a frame, which is then looked up
+// once.
 constexpr size_t kBatchBlocks = 8;
 
 // The blocks of some slices, a window at a time.

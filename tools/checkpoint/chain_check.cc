@@ -10,7 +10,7 @@ namespace {
 struct ChainDigests {
   std::vector<Digest> base;
   std::vector<std::vector<Digest>> differences;  // by delta, by rank slice
-  Status decoding;  // the first error: only right over the right base
+  Status decoding;                               // the first error: only right over the right base
 };
 
 Result<ChainDigests> ReadDigests(const Walk& walk, size_t links, ChainSource& source) {
@@ -21,17 +21,16 @@ Result<ChainDigests> ReadDigests(const Walk& walk, size_t links, ChainSource& so
   };
   std::vector<BlockDigests> results(kWindowBlocksMax);
   for (BlockDigests& result : results) result.differences.resize(links);
-  ChainDigests digests{.base = std::vector<Digest>(walk.layout.slice_count()),
-                       .differences = std::vector(
-                           links, std::vector<Digest>(walk.layout.slice_count())),
-                       .decoding = OkStatus()};
+  ChainDigests digests{
+      .base = std::vector<Digest>(walk.layout.slice_count()),
+      .differences = std::vector(links, std::vector<Digest>(walk.layout.slice_count())),
+      .decoding = OkStatus()};
   const auto work = [&](const WalkedBlock& block, size_t worker) {
     BlockDigests& result = results[block.index];
     const RankLayout::SliceEntry& slice = walk.layout.slice(block.slice);
-    result.base = DigestBytes(source.Before(block.slice, block.block),
-                              slice.BlockFirstWord(block.block));
-    result.decoding =
-        source.Follow(block.slice, block.block, worker, result.differences).status();
+    result.base =
+        DigestBytes(source.Before(block.slice, block.block), slice.BlockFirstWord(block.block));
+    result.decoding = source.Follow(block.slice, block.block, worker, result.differences).status();
     return OkStatus();
   };
   const auto deliver = [&](std::span<const WalkedBlock> window) {
@@ -49,8 +48,7 @@ Result<ChainDigests> ReadDigests(const Walk& walk, size_t links, ChainSource& so
     }
     return OkStatus();
   };
-  DWS_RETURN_IF_ERROR(
-      WalkBlocks(walk, "checking weights", AllSlices(walk.layout), work, deliver));
+  DWS_RETURN_IF_ERROR(WalkBlocks(walk, "checking weights", AllSlices(walk.layout), work, deliver));
   return digests;
 }
 

@@ -1,5 +1,5 @@
-// Proves, before anything is written, that a chain of deltas belongs to a checkpoint and leads where
-// it says.
+// Proves, before anything is written, that a chain of deltas belongs to a checkpoint and leads
+// where it says.
 #pragma once
 
 #include <span>

@@ -89,11 +89,9 @@ ChainSource::~ChainSource() = default;
 Result<EncodedBlockView> ChainSource::Find(const DeltaFile& delta, size_t link,
                                            const SliceDelta& slice, uint32_t block,
                                            Scratch& scratch) {
-  const auto after =
-      std::upper_bound(slice.frames.begin(), slice.frames.end(), block,
-                       [](uint32_t wanted, const FrameEntry& frame) {
-                         return wanted < frame.first_block;
-                       });
+  const auto after = std::upper_bound(
+      slice.frames.begin(), slice.frames.end(), block,
+      [](uint32_t wanted, const FrameEntry& frame) { return wanted < frame.first_block; });
   if (after == slice.frames.begin()) return EncodedBlockView();
   const FrameEntry& entry = *std::prev(after);
   if (block - entry.first_block >= entry.block_count) return EncodedBlockView();
@@ -135,8 +133,8 @@ Result<BlockStates> ChainSource::Follow(RankSlice number, uint32_t block, size_t
     }
     const BlockBase base{.classes = slice->classes.has_value() ? &*slice->classes : nullptr,
                          .before = scratch.after};
-    const Status decoded = DecodeBlock(entry.dtype, BlockElements(entry.elements, block), view,
-                                       scratch.decoded, base);
+    const Status decoded =
+        DecodeBlock(entry.dtype, BlockElements(entry.elements, block), view, scratch.decoded, base);
     if (!decoded.ok()) {
       return Annotate(decoded, fmt::format("{}, tensor '{}', block {}", chain_[link].path(),
                                            layout_.tensor(number).name, block));

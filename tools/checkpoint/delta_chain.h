@@ -48,8 +48,8 @@ Result<std::vector<DeltaFile>> OpenChain(std::span<const std::string> paths,
 // A checkpoint before and after a chain. Lifecycle: points to all it is given.
 class ChainSource final : public BlockSource {
  public:
-  // `base[i]` is rank slice i of `layout`, which the deltas were opened with. `worker_count`: of the
-  // pool that reads.
+  // `base[i]` is rank slice i of `layout`, which the deltas were opened with. `worker_count`: of
+  // the pool that reads.
   ChainSource(const RankLayout& layout, std::vector<ByteSpan> base,
               std::span<const DeltaFile> chain, size_t worker_count);
   ~ChainSource() override;

@@ -19,7 +19,7 @@ constexpr uint64_t kClassTableCost = kClassesMax + 3;
 // One block of a window.
 struct BlockResult {
   EncodedBlock relative;
-  EncodedBlock split;  // empty unless it is smaller than `relative`
+  EncodedBlock split;   // empty unless it is smaller than `relative`
   EncodedBlock direct;  // the same where `relative` is dense
   EncodedBlock absolute;
   Digest before;

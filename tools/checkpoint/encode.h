@@ -30,7 +30,9 @@ enum class Encoding : uint8_t {
 // 2^(kStepBins - 2), more.
 inline constexpr size_t kStepBins = 9;
 using StepCounts = std::array<uint64_t, kStepBins>;
-inline constexpr uint64_t StepBinEnd(size_t bin) { return uint64_t{1} << bin; }  // of all but the last
+inline constexpr uint64_t StepBinEnd(size_t bin) {
+  return uint64_t{1} << bin;
+}  // of all but the last
 
 // What became of one slice.
 struct SliceChange {

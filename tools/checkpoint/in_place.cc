@@ -54,15 +54,15 @@ class Replay {
   Status Write(const WalkedBlock& block, size_t worker) {
     DWS_ASSIGN_OR_RETURN(const BlockStates states, source_.Read(block.slice, block.block, worker));
     if (states.before.data() == states.after.data()) return OkStatus();
-    const MutableByteSpan tensor =
-        checkpoint_.Writable(checkpoint_.tensors()[block.slice.value()]);
+    const MutableByteSpan tensor = checkpoint_.Writable(checkpoint_.tensors()[block.slice.value()]);
     const ptrdiff_t offset = states.before.data() - tensor.data();
     // A page that keeps its bytes is not written: pages are what the disk is given.
     constexpr size_t kPiece = 4096;
     for (size_t at = 0; at < states.after.size(); at += kPiece) {
       const size_t count = std::min(kPiece, states.after.size() - at);
       const auto piece = states.after.subspan(at, count);
-      if (std::equal(piece.begin(), piece.end(), states.before.subspan(at, count).begin())) continue;
+      if (std::equal(piece.begin(), piece.end(), states.before.subspan(at, count).begin()))
+        continue;
       std::copy(piece.begin(), piece.end(), tensor.begin() + offset + static_cast<ptrdiff_t>(at));
     }
     return OkStatus();

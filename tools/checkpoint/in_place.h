@@ -2,8 +2,8 @@
 //
 // 1. The chain is proved: base and result, without a write.
 // 2. Everything that will be written is written down first, as a delta object of absolute values
-//    (CHECKPOINT/.dws-apply.redo, or FILE.dws-apply.redo of a single file), synced and renamed. From
-//    then on the checkpoint is the new version, whatever its files say.
+//    (CHECKPOINT/.dws-apply.redo, or FILE.dws-apply.redo of a single file), synced and renamed.
+//    From then on the checkpoint is the new version, whatever its files say.
 // 3. The values are written to the files, synced, and read again: digests prove them.
 // 4. The redo is removed.
 //
@@ -41,9 +41,9 @@ struct InPlaceRequest {
   std::span<const std::string> deltas;
 };
 
-// UNAVAILABLE: another process is at it. FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with nothing
-// written; DATA_LOSS also when the files do not hold what was written to them. Others: of files and
-// the progress; the same call then goes on.
+// UNAVAILABLE: another process is at it. FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with
+// nothing written; DATA_LOSS also when the files do not hold what was written to them. Others: of
+// files and the progress; the same call then goes on.
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress);
 

@@ -29,10 +29,8 @@ Result<MaterializedVersion> Materialize(FileSystem& files, const MaterializeRequ
   MaterializedVersion made{.version = chain.back().manifest().version.value(),
                            .changed_tensors = checked.already_applied ? 0 : changed.size(),
                            .bytes = base.tensor_bytes()};
-  const OutputPlan plan{.base_path = request.base,
-                        .base = base,
-                        .after = checked.after,
-                        .out = request.out};
+  const OutputPlan plan{
+      .base_path = request.base, .base = base, .after = checked.after, .out = request.out};
   if (checked.already_applied) {
     ChainSource unchanged(layout, BytesOf(base), {}, pool.worker_count());
     DWS_RETURN_IF_ERROR(WriteOutput(walk, files, plan, unchanged));

@@ -15,8 +15,7 @@ std::string TemporaryPath(const std::string& path) { return path + ".tmp"; }
 
 }  // namespace
 
-Result<std::unique_ptr<ObjectFile>> ObjectFile::Create(FileSystem& files,
-                                                       const std::string& path) {
+Result<std::unique_ptr<ObjectFile>> ObjectFile::Create(FileSystem& files, const std::string& path) {
   DWS_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> frames, files.Create(FramesPath(path)));
   return std::unique_ptr<ObjectFile>(new ObjectFile(files, path, std::move(frames)));
 }

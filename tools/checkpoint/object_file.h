@@ -1,5 +1,6 @@
 // A delta object as a file in the making. The name appears when all of it is on the disk, in the
-// place of what was there; until then its parts have names of their own (NAME.frames.tmp, NAME.tmp).
+// place of what was there; until then its parts have names of their own (NAME.frames.tmp,
+// NAME.tmp).
 #pragma once
 
 #include <memory>

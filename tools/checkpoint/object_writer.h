@@ -28,8 +28,8 @@ struct SliceEnd {
   std::optional<ClassTable> classes;  // of its class-split blocks; ignored when there are none
 };
 
-// Lifecycle: for each slice, in ascending order, Add all its blocks and EndSlice; then Finish, once.
-// Holds the blocks of one frame. Threads: one.
+// Lifecycle: for each slice, in ascending order, Add all its blocks and EndSlice; then Finish,
+// once. Holds the blocks of one frame. Threads: one.
 class ObjectWriter {
  public:
   explicit ObjectWriter(FrameSink sink) : sink_(std::move(sink)) {}

@@ -41,9 +41,8 @@ class FileWriter {
       const CheckpointTensor& tensor = plan_.base.tensors()[s];
       if (tensor.file == number && !tensor.bytes.empty()) slices.emplace_back(s);
     }
-    std::sort(slices.begin(), slices.end(), [this](RankSlice a, RankSlice b) {
-      return Tensor(a).offset < Tensor(b).offset;
-    });
+    std::sort(slices.begin(), slices.end(),
+              [this](RankSlice a, RankSlice b) { return Tensor(a).offset < Tensor(b).offset; });
     window_.resize(static_cast<size_t>(kWindowBytesMax + limits::kBlockElements * 8));
     DWS_RETURN_IF_ERROR(WalkBlocks(
         walk_, plan_.base.files()[number].name, slices,
@@ -76,8 +75,7 @@ class FileWriter {
         written_ = tensor.offset;
         digest_ = Digest();
       }
-      DWS_RETURN_IF_ERROR(
-          file_.Append(ByteSpan(window_).subspan(block.offset, block.size_bytes)));
+      DWS_RETURN_IF_ERROR(file_.Append(ByteSpan(window_).subspan(block.offset, block.size_bytes)));
       written_ += block.size_bytes;
       digest_ += digests_[block.index];
       const bool last = block.block + 1 == walk_.layout.slice(block.slice).blocks;
@@ -135,8 +133,8 @@ Status CopyOthers(FileSystem& files, const std::string& from, const std::string&
 Status FillFolder(const Walk& walk, FileSystem& files, const OutputPlan& plan, ChainSource& source,
                   const std::string& folder) {
   for (uint32_t f = 0; f < plan.base.files().size(); ++f) {
-    DWS_RETURN_IF_ERROR(WriteWeights(walk, files, plan, source, f,
-                                     folder + "/" + plan.base.files()[f].name));
+    DWS_RETURN_IF_ERROR(
+        WriteWeights(walk, files, plan, source, f, folder + "/" + plan.base.files()[f].name));
   }
   return CopyOthers(files, plan.base_path, folder);
 }

@@ -39,16 +39,15 @@ Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoi
                           const PackOptions& options, const std::string& out, ThreadPool& pool,
                           const Progress& progress);
 
-// One object at `out` that does what `deltas` do one after the other, over the checkpoint they begin
-// with, which is read for what they need of it and proved as CheckChain does. Errors as it.
+// One object at `out` that does what `deltas` do one after the other, over the checkpoint they
+// begin with, which is read for what they need of it and proved as CheckChain does. Errors as it.
 Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
                                 std::span<const std::string> deltas, DeltaProfile profile,
-                                const std::string& out, ThreadPool& pool,
-                                const Progress& progress);
+                                const std::string& out, ThreadPool& pool, const Progress& progress);
 
-// The same from the deltas alone (common/delta/squash.h), profile fast; they and the result are held
-// in memory. DATA_LOSS: damaged, or with blocks that do not compose without the weights: those of the
-// profiles wan and direct. FAILED_PRECONDITION: no chain, or of another layout.
+// The same from the deltas alone (common/delta/squash.h), profile fast; they and the result are
+// held in memory. DATA_LOSS: damaged, or with blocks that do not compose without the weights: those
+// of the profiles wan and direct. FAILED_PRECONDITION: no chain, or of another layout.
 Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
                                  std::span<const std::string> deltas, const std::string& out);
 

@@ -77,7 +77,8 @@ Result<uint64_t> BytesAround(std::vector<safetensors::HeaderTensor> entries) {
     while (begin < entries.size() && shard_bytes < limits::kSlimeShardBytesDefault) {
       shard_bytes += entries[begin].shape[0];
       digests[entries[begin].name] = std::string(32, '0');
-      index.weight_map[entries[begin].name] = fmt::format("model-{:05}-of-00001.safetensors", shard);
+      index.weight_map[entries[begin].name] =
+          fmt::format("model-{:05}-of-00001.safetensors", shard);
       tensors.push_back(std::move(entries[begin++]));
     }
     DWS_ASSIGN_OR_RETURN(const safetensors::NewHeader header,
@@ -100,7 +101,8 @@ Result<uint64_t> MeasureSlime(const TensorPairs& pairs, ThreadPool& pool,
   }
   // Large ones first: the last to end is then a small one.
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::pair(pairs.before[b]->bytes.size(), a) < std::pair(pairs.before[a]->bytes.size(), b);
+    return std::pair(pairs.before[b]->bytes.size(), a) <
+           std::pair(pairs.before[a]->bytes.size(), b);
   });
   std::vector<Compressor> compressors(pool.worker_count());
   std::vector<uint64_t> sizes(order.size());
@@ -122,9 +124,8 @@ Result<uint64_t> MeasureSlime(const TensorPairs& pairs, ThreadPool& pool,
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == 0) continue;
     bytes += sizes[i];
-    entries.push_back({.name = pairs.before[i]->name,
-                       .dtype = safetensors::FileDType::kU8,
-                       .shape = {sizes[i]}});
+    entries.push_back(
+        {.name = pairs.before[i]->name, .dtype = safetensors::FileDType::kU8, .shape = {sizes[i]}});
   }
   DWS_ASSIGN_OR_RETURN(const uint64_t around, BytesAround(std::move(entries)));
   return bytes + around;

@@ -11,9 +11,8 @@
 
 namespace dws::checkpoint {
 
-// Bytes of all files of a version folder. Tensors are compressed in parallel, each as a stream: what
-// is held is a few megabytes a worker. Errors of the progress.
-Result<uint64_t> MeasureSlime(const TensorPairs& pairs, ThreadPool& pool,
-                              const Progress& progress);
+// Bytes of all files of a version folder. Tensors are compressed in parallel, each as a stream:
+// what is held is a few megabytes a worker. Errors of the progress.
+Result<uint64_t> MeasureSlime(const TensorPairs& pairs, ThreadPool& pool, const Progress& progress);
 
 }  // namespace dws::checkpoint

@@ -93,11 +93,8 @@ void AddApplyCommand(CLI::App& app, Context& context) {
   command->add_option("BASE", flags->base, "the checkpoint: a file or a folder")
       ->type_name(kFileValue)
       ->required();
-  command->add_option("DELTA", flags->delta, "the delta object")
-      ->type_name(kFileValue)
-      ->required();
-  command->add_option("-o,--output", flags->out, "the checkpoint to write")
-      ->type_name(kFileValue);
+  command->add_option("DELTA", flags->delta, "the delta object")->type_name(kFileValue)->required();
+  command->add_option("-o,--output", flags->out, "the checkpoint to write")->type_name(kFileValue);
   command->add_flag("--in-place", flags->in_place, "change BASE itself");
   AddCheckpointFlags(*command, flags->run);
   command->callback([flags, &context] { context.code = RunApply(*flags, context.console); });

@@ -26,8 +26,8 @@ double TakePrefix(std::string_view& unit) {
 
 std::optional<Bandwidth> ParseBandwidth(std::string_view text) {
   double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number,
-                                            std::chars_format::fixed);
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (error != std::errc() || !std::isfinite(number) || number <= 0) return std::nullopt;
   std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
   while (!unit.empty() && unit[0] == ' ') unit.remove_prefix(1);

@@ -13,7 +13,8 @@ struct Bandwidth {
 };
 
 // "300MB/s", "10 Gbit/s", "1.5GiB/s": a number above 0 and a unit of bits or bytes a second with
-// k, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (of 1024); the space may be left out. nullopt: not so.
+// k, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (of 1024); the space may be left out. nullopt: not
+// so.
 std::optional<Bandwidth> ParseBandwidth(std::string_view text);
 
 }  // namespace dws::dwsctl

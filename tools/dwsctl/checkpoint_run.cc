@@ -46,8 +46,7 @@ Result<std::unique_ptr<CheckpointRun>> CheckpointRun::Start(const CheckpointFlag
   DWS_ASSIGN_OR_RETURN(std::unique_ptr<Interrupts> interrupts, Interrupts::Install());
   const uint32_t cores = std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax);
   const uint32_t threads = flags.threads == 0 ? cores : flags.threads;
-  return std::unique_ptr<CheckpointRun>(
-      new CheckpointRun(std::move(interrupts), threads, console));
+  return std::unique_ptr<CheckpointRun>(new CheckpointRun(std::move(interrupts), threads, console));
 }
 
 CheckpointRun::CheckpointRun(std::unique_ptr<Interrupts> interrupts, size_t threads,

@@ -1,4 +1,5 @@
-// What the commands over checkpoints share: threads, progress, ^C and exit codes. They ask no daemon.
+// What the commands over checkpoints share: threads, progress, ^C and exit codes. They ask no
+// daemon.
 #pragma once
 
 #include <chrono>

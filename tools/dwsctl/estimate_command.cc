@@ -38,8 +38,8 @@ ExitCode RunEstimate(const EstimateFlags& flags, Console& console) {
   if (!a.ok()) return FailCheckpoint(console, a.status());
   const auto b = OpenSettled(flags.b);
   if (!b.ok()) return FailCheckpoint(console, b.status());
-  const auto estimate = checkpoint::EstimateSync(*a, *b, {.slime = !flags.no_slime},
-                                                 (*run)->pool(), (*run)->progress());
+  const auto estimate = checkpoint::EstimateSync(*a, *b, {.slime = !flags.no_slime}, (*run)->pool(),
+                                                 (*run)->progress());
   (*run)->Clear();
   if (!estimate.ok()) return FailCheckpoint(console, estimate.status());
   const EstimateView view{

@@ -84,9 +84,8 @@ std::string GroupsTable(const EstimateView& view) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < shown; ++i) {
     const GroupEstimate& group = groups[i];
-    rows.push_back({ShortGroup(group.name), FormatCount(group.tensors),
-                    FormatCount(group.elements), FormatCount(group.changed),
-                    FormatShare(group.changed, group.elements)});
+    rows.push_back({ShortGroup(group.name), FormatCount(group.tensors), FormatCount(group.elements),
+                    FormatCount(group.changed), FormatShare(group.changed, group.elements)});
   }
   std::string text = FormatTable({{.title = "group", .left = true},
                                   {.title = "tensors"},
@@ -118,8 +117,8 @@ std::string StepsTable(const Estimate& estimate) {
   if (estimate.changed_integers > 0) {
     rows.push_back({"integers", FormatCount(estimate.changed_integers), "-"});
   }
-  return FormatTable({{.title = "step, in ulp", .left = true}, {.title = "changed"}, {.title = "share"}},
-                     rows, 2);
+  return FormatTable(
+      {{.title = "step, in ulp", .left = true}, {.title = "changed"}, {.title = "share"}}, rows, 2);
 }
 
 std::string DensityName(size_t bin) {

@@ -22,9 +22,9 @@ ExitCode RunMaterialize(const MaterializeFlags& flags, Console& console) {
   const auto run = CheckpointRun::Start(flags.run, console);
   if (!run.ok()) return FailCheckpoint(console, run.status());
   PosixFileSystem files;
-  const auto made = checkpoint::Materialize(
-      files, {.base = flags.base, .deltas = flags.deltas, .out = flags.out}, (*run)->pool(),
-      (*run)->progress());
+  const auto made =
+      checkpoint::Materialize(files, {.base = flags.base, .deltas = flags.deltas, .out = flags.out},
+                              (*run)->pool(), (*run)->progress());
   (*run)->Clear();
   if (!made.ok()) return FailCheckpoint(console, made.status());
   console.Out(FormatMaterialized(*made, flags.out, flags.run.json));

@@ -31,8 +31,8 @@ ExitCode RunPack(const PackFlags& flags, Console& console) {
   const checkpoint::PackOptions options{.base_version = flags.base_version,
                                         .version = flags.version,
                                         .profile = ProfileNamed(flags.profile)};
-  const auto packed = checkpoint::Pack(files, *a, *b, options, flags.out, (*run)->pool(),
-                                       (*run)->progress());
+  const auto packed =
+      checkpoint::Pack(files, *a, *b, options, flags.out, (*run)->pool(), (*run)->progress());
   (*run)->Clear();
   if (!packed.ok()) return FailCheckpoint(console, packed.status());
   console.Out(FormatPacked(*packed, flags.out, flags.run.json));

@@ -73,8 +73,7 @@ void AddSquashCommand(CLI::App& app, Context& context) {
       ->required();
   auto* base = command->add_option("--base", flags->base, "the checkpoint that the first changes")
                    ->type_name(kFileValue);
-  command
-      ->add_option("--layout", flags->layout, "the rank's layout (dws.v1.RankLayout in JSON)")
+  command->add_option("--layout", flags->layout, "the rank's layout (dws.v1.RankLayout in JSON)")
       ->type_name(kFileValue)
       ->excludes(base);
   AddProfileFlag(*command, flags->profile);

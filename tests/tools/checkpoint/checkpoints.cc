@@ -85,9 +85,9 @@ void WriteFolder(const TestModel& model, const std::string& folder, uint64_t sha
 
 void WriteSingle(const TestModel& model, const std::string& path) {
   PosixFileSystem files;
-  DWS_CHECK(safetensors::WriteTensorFile(files, path, {{"format", "pt"}}, Headers(model),
-                                         SourceOf(model))
-                .ok());
+  DWS_CHECK(
+      safetensors::WriteTensorFile(files, path, {{"format", "pt"}}, Headers(model), SourceOf(model))
+          .ok());
 }
 
 TestModel ReadModel(const std::string& path) {

@@ -30,8 +30,7 @@ std::vector<EncodedBlock> RandomBlocks(std::mt19937& random, size_t count, size_
 
 }  // namespace
 
-TEST_CASE("an object written frame by frame has the bytes of one built at once",
-          "[checkpoint]") {
+TEST_CASE("an object written frame by frame has the bytes of one built at once", "[checkpoint]") {
   const uint32_t seed = GENERATE(range(1U, 9U));
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -52,8 +51,7 @@ TEST_CASE("an object written frame by frame has the bytes of one built at once",
   for (uint32_t s = 0; s < slices.size(); ++s) {
     const Digest before{.lane0 = s, .lane1 = 1};
     const Digest after{.lane0 = s, .lane1 = 2};
-    whole.push_back(
-        {.slice = RankSlice(s), .before = before, .after = after, .blocks = slices[s]});
+    whole.push_back({.slice = RankSlice(s), .before = before, .after = after, .blocks = slices[s]});
     for (const EncodedBlock& block : slices[s]) REQUIRE(writer.Add(block).ok());
     REQUIRE(writer.EndSlice({.slice = RankSlice(s), .before = before, .after = after}).ok());
   }

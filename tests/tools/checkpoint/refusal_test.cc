@@ -113,10 +113,10 @@ TEST_CASE("what is there already is not written over", "[checkpoint]") {
   Scene scene;
   const std::vector<std::string> deltas = {scene.Delta()};
   const std::string out = scene.B();
-  CHECK(absl::IsAlreadyExists(
-      Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out}, scene.pool,
-                  NoProgress)
-          .status()));
+  CHECK(absl::IsAlreadyExists(Materialize(scene.files,
+                                          {.base = scene.A(), .deltas = deltas, .out = out},
+                                          scene.pool, NoProgress)
+                                  .status()));
   CHECK(ReadModel(out) == scene.b);
 }
 
@@ -132,8 +132,8 @@ TEST_CASE("work that is cancelled leaves nothing behind, however far it was", "[
     const Progress progress = [&left](const ProgressStep&) {
       return left-- > 0 ? OkStatus() : CancelledError("enough");
     };
-    const auto made = Materialize(
-        scene.files, {.base = scene.A(), .deltas = deltas, .out = out}, scene.pool, progress);
+    const auto made = Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out},
+                                  scene.pool, progress);
     done = made.ok();
     CHECK((done || absl::IsCancelled(made.status())));
     CHECK(std::filesystem::exists(out) == done);

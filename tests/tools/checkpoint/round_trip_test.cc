@@ -1,5 +1,5 @@
-// pack, apply, materialize and squash over checkpoints of every dtype: what comes out is bit for bit
-// what went in.
+// pack, apply, materialize and squash over checkpoints of every dtype: what comes out is bit for
+// bit what went in.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <vector>
@@ -22,9 +22,8 @@ struct History {
       folders.push_back(scene.folder.File(fmt::format("v{}", v)));
       WriteFolder(models.back(), folders.back(), kSmallShard);
       deltas.push_back(scene.folder.File(fmt::format("{}.dws", v)));
-      const auto packed =
-          scene.PackTo(folders[v - 2], folders.back(), deltas.back(),
-                       {.base_version = v - 1, .version = v, .profile = profile});
+      const auto packed = scene.PackTo(folders[v - 2], folders.back(), deltas.back(),
+                                       {.base_version = v - 1, .version = v, .profile = profile});
       REQUIRE(packed.ok());
     }
   }
@@ -51,14 +50,13 @@ std::vector<std::string> Names(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("applying what was packed gives the other checkpoint, file by file", "[checkpoint]") {
-  const auto profile =
-      GENERATE(DeltaProfile::kFast, DeltaProfile::kWan, DeltaProfile::kDirect);
+  const auto profile = GENERATE(DeltaProfile::kFast, DeltaProfile::kWan, DeltaProfile::kDirect);
   const uint64_t one_of = GENERATE(1, 3, 1000);
   Scene scene(1, one_of);
   const std::vector<std::string> deltas = {scene.Delta(profile)};
   const std::string out = scene.folder.File("out");
-  const auto made = Materialize(
-      scene.files, {.base = scene.A(), .deltas = deltas, .out = out}, scene.pool, NoProgress);
+  const auto made = Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out},
+                                scene.pool, NoProgress);
   INFO(made.status().ToString());
   REQUIRE(made.ok());
   CHECK(made->version == 2);
@@ -79,14 +77,14 @@ TEST_CASE("a checkpoint of one file becomes a file", "[checkpoint]") {
   const std::vector<std::string> deltas = {scene.folder.File("d.dws")};
   REQUIRE(scene.PackTo(a, b, deltas[0]).ok());
   const std::string out = scene.folder.File("out.safetensors");
-  REQUIRE(Materialize(scene.files, {.base = a, .deltas = deltas, .out = out}, scene.pool,
-                      NoProgress)
-              .ok());
+  REQUIRE(
+      Materialize(scene.files, {.base = a, .deltas = deltas, .out = out}, scene.pool, NoProgress)
+          .ok());
   CHECK(ReadText(out) == ReadText(b));
   // The split into files is nobody's business but the checkpoint's.
   const std::string folder = scene.folder.File("out");
-  REQUIRE(Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = folder},
-                      scene.pool, NoProgress)
+  REQUIRE(Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = folder}, scene.pool,
+                      NoProgress)
               .ok());
   CHECK(ReadModel(folder) == scene.b);
 }
@@ -126,8 +124,7 @@ TEST_CASE("deltas out of order or with a gap are refused by their names", "[chec
   }
 }
 
-TEST_CASE("a squashed delta does what the chain does, over the weights and alone",
-          "[checkpoint]") {
+TEST_CASE("a squashed delta does what the chain does, over the weights and alone", "[checkpoint]") {
   History history(4);
   Scene& scene = history.scene;
   const auto base = Checkpoint::Open(history.folders[0]);

@@ -15,8 +15,8 @@ TEST_CASE("a bandwidth is a number and a unit of bits or bytes a second", "[dwsc
 }
 
 TEST_CASE("what is no bandwidth is refused", "[dwsctl]") {
-  for (const char* text : {"", "300", "MB/s", "0MB/s", "-1MB/s", "1MB", "1 PB/s", "1MB/s ", "nanMB/s",
-                           "infMB/s", "1e3MB/s", "1miB/s", "1 bits/s"}) {
+  for (const char* text : {"", "300", "MB/s", "0MB/s", "-1MB/s", "1MB", "1 PB/s", "1MB/s ",
+                           "nanMB/s", "infMB/s", "1e3MB/s", "1miB/s", "1 bits/s"}) {
     CAPTURE(text);
     CHECK_FALSE(ParseBandwidth(text).has_value());
   }

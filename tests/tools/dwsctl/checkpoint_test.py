@@ -91,9 +91,13 @@ class CheckpointTest(unittest.TestCase):
         return delta
 
     def assert_same(self, name: str, expected: str) -> None:
-        self.assertEqual(sorted(os.listdir(self.path(name))), sorted(os.listdir(self.path(expected))))
+        self.assertEqual(
+            sorted(os.listdir(self.path(name))), sorted(os.listdir(self.path(expected)))
+        )
         for file in os.listdir(self.path(expected)):
-            self.assertEqual(read(self.path(f"{name}/{file}")), read(self.path(f"{expected}/{file}")))
+            self.assertEqual(
+                read(self.path(f"{name}/{file}")), read(self.path(f"{expected}/{file}"))
+            )
 
     def test_pack_and_apply_give_the_other_checkpoint(self) -> None:
         for profile in ("fast", "wan", "direct"):
@@ -112,7 +116,12 @@ class CheckpointTest(unittest.TestCase):
 
     def test_estimate_fits_80_columns_and_takes_bandwidths(self) -> None:
         text = self.run_ok(
-            "estimate", "--bandwidth=25Gbit/s", "--bandwidth", "1 MiB/s", self.path("v1"), self.path("v2")
+            "estimate",
+            "--bandwidth=25Gbit/s",
+            "--bandwidth",
+            "1 MiB/s",
+            self.path("v1"),
+            self.path("v2"),
         )
         self.assertLessEqual(max(len(line) for line in text.splitlines()), 80)
         self.assertRegex(text, r"\n  25Gbit/s +\d")
@@ -145,7 +154,9 @@ class CheckpointTest(unittest.TestCase):
         self.assertFalse(os.path.exists(self.path("out")))
         with open(delta, "r+b") as file:
             file.truncate(os.path.getsize(delta) // 2)
-        self.assertEqual(dwsctl("apply", self.path("v1"), delta, "-o", self.path("out")).returncode, 6)
+        self.assertEqual(
+            dwsctl("apply", self.path("v1"), delta, "-o", self.path("out")).returncode, 6
+        )
         self.assertEqual(dwsctl("apply", self.path("v1"), "/nowhere", "-o", "x").returncode, 7)
         self.assertEqual(dwsctl("apply", self.path("v1"), delta).returncode, 2)
         del self.contents["odd"]

@@ -40,8 +40,7 @@ const std::vector<Bandwidth> kBandwidths = {{.text = "1 Gbit/s", .bytes_per_seco
 
 }  // namespace
 
-TEST_CASE("an estimate fits a terminal of 80 columns, whatever its names and figures",
-          "[dwsctl]") {
+TEST_CASE("an estimate fits a terminal of 80 columns, whatever its names and figures", "[dwsctl]") {
   const checkpoint::Estimate estimate = Sample();
   const std::string text = FormatEstimate({.estimate = estimate, .bandwidths = kBandwidths});
   std::istringstream lines(text);
@@ -66,8 +65,8 @@ TEST_CASE("without slime an estimate has no column of it", "[dwsctl]") {
 
 TEST_CASE("an estimate in JSON has every group and exact figures", "[dwsctl]") {
   const checkpoint::Estimate estimate = Sample();
-  const auto json = nlohmann::json::parse(
-      FormatEstimateJson({.estimate = estimate, .bandwidths = kBandwidths}));
+  const auto json =
+      nlohmann::json::parse(FormatEstimateJson({.estimate = estimate, .bandwidths = kBandwidths}));
   CHECK(json["groups"].size() == 30);
   CHECK(json["changed"] == 8'000'000'000);
   CHECK(json["times"][1]["fast_seconds"].get<double>() == Approx(10e9 / 300e6));

@@ -119,7 +119,16 @@ class ShellTest(unittest.TestCase):
         self.assertEqual(self.complete("dwsctl --vers"), ["--version"])
         self.assertEqual(
             self.complete("dwsctl inspect --"),
-            ["--help", "--json", "--layout", "--slices", "--frames", "--blocks", "--records", "--all"],
+            [
+                "--help",
+                "--json",
+                "--layout",
+                "--slices",
+                "--frames",
+                "--blocks",
+                "--records",
+                "--all",
+            ],
         )
         self.assertEqual(self.complete("dwsctl completion "), ["bash"])
         self.assertEqual(self.complete("dwsctl status --timeout "), [])
@@ -142,7 +151,9 @@ class ShellTest(unittest.TestCase):
                 self.complete(f"dwsctl watch --run-dir {folder} --socket {folder}/s"), sockets[1:]
             )
             self.assertEqual(self.complete("dwsctl inspect obj", folder), ["object one.dws"])
-            self.assertEqual(self.complete("dwsctl inspect --layout obj", folder), ["object one.dws"])
+            self.assertEqual(
+                self.complete("dwsctl inspect --layout obj", folder), ["object one.dws"]
+            )
             self.assertEqual(self.complete("dwsctl status --run-dir st", folder), ["state"])
 
 
