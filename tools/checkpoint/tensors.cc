@@ -31,11 +31,7 @@ TensorSpec CodecSpec(const CheckpointTensor& tensor) {
   const std::optional<DType> known = safetensors::ModelDType(tensor.dtype);
   const uint32_t bits = safetensors::ElementBits(tensor.dtype);
   TensorSpec spec{.name = tensor.name, .dtype = known.value_or(UnsignedOf(bits))};
-  if (bits >= 8 && tensor.shape.size() <= limits::kTensorRankMax) {
-    spec.shape = tensor.shape;
-  } else {
-    spec.shape = {tensor.bytes.size() / ElementBytes(spec.dtype)};
-  }
+  spec.shape = bits >= 8 ? tensor.shape : std::vector<uint64_t>{tensor.bytes.size()};
   return spec;
 }
 

@@ -23,8 +23,7 @@ namespace dws::checkpoint {
 using safetensors::Checkpoint;
 using safetensors::CheckpointTensor;
 
-// How a tensor is carried: C64 as U64, F4 and F6 as U8 [bytes], others as they are. More dimensions
-// than limits::kTensorRankMax become one.
+// How a tensor is carried: C64 as U64, F4 and F6 as U8 [bytes], others as they are.
 TensorSpec CodecSpec(const CheckpointTensor& tensor);
 
 // The layout of whole tensors; rank slice i is tensors[i], which are by name. INVALID_ARGUMENT: as

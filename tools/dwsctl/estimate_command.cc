@@ -72,8 +72,7 @@ void AddEstimateCommand(CLI::App& app, Context& context) {
       ->add_option("--bandwidth", flags->bandwidths,
                    "a speed to tell times for: 300MB/s, 10Gbit/s, 1.5GiB/s; may be repeated")
       ->type_name("SPEED")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
       ->capture_default_str();
   command->add_option("--groups", flags->groups, "groups to show, those with most changes")
       ->type_name("N")

@@ -55,7 +55,7 @@ TestModel RandomModel(uint64_t seed) {
   model["head.weight"] = RandomTensor(FileDType::kF32, {400, 333}, seed * 100 + 52);
   model["scale"] = RandomTensor(FileDType::kF32, {}, seed * 100 + 53);
   model["empty"] = RandomTensor(FileDType::kBF16, {0, 16}, seed);
-  model["deep"] = RandomTensor(FileDType::kBF16, {1, 2, 1, 2, 1, 2, 1, 2, 1, 2}, seed * 100 + 54);
+  model["deep"] = RandomTensor(FileDType::kBF16, {1, 2, 1, 2, 1, 2, 1, 2}, seed * 100 + 54);
   return model;
 }
 
