@@ -20,7 +20,7 @@ using checkpoint::kDensityEnds;
 using checkpoint::kStepBins;
 using checkpoint::StepBinEnd;
 
-constexpr size_t kGroupColumns = 36;
+constexpr size_t kGroupColumns = 40;
 constexpr size_t kMismatchesShown = 20;
 
 // The ways to send it, as the tables name them.
@@ -150,7 +150,7 @@ std::string Mismatches(const Estimate& estimate) {
   const size_t shown = std::min(estimate.mismatches.size(), kMismatchesShown);
   for (size_t i = 0; i < shown; ++i) {
     const checkpoint::TensorMismatch& mismatch = estimate.mismatches[i];
-    text += fmt::format("  {}: {}\n", ShortGroup(mismatch.name), Printable(mismatch.what, 40));
+    text += fmt::format("  {}: {}\n", ShortGroup(mismatch.name), Printable(mismatch.what, 34));
   }
   if (shown < estimate.mismatches.size()) {
     text += fmt::format("  and {} more (--json)\n", estimate.mismatches.size() - shown);

@@ -23,8 +23,9 @@ TestTensor RandomTensor(safetensors::FileDType dtype, std::vector<uint64_t> shap
 // A tensor of each dtype, two of several blocks, a scalar and an empty one.
 TestModel RandomModel(uint64_t seed);
 
-// Changes one element in `one_of` of each tensor but those named "frozen...", most by a small step.
-// An empty tensor stays what it is.
+// Changes about one element in `one_of` of each tensor but those named "frozen...", most by a small
+// step; of "embed.weight" more of the small ones, so that its blocks are worth class-splitting. An
+// empty tensor stays what it is.
 void Train(TestModel& model, uint64_t one_of, uint64_t seed);
 
 // Written by safetensors/writer.h; `shard_bytes_max` splits it. A folder, with a config.json.
