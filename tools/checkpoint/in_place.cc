@@ -153,6 +153,7 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};
   const std::string redo = RedoPath(request.checkpoint);
   InPlaceOutcome outcome;
+  ObjectFile::RemoveLeftovers(files, redo);
   if (Exists(redo)) {
     DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo));
     outcome.finished_earlier = true;

@@ -28,9 +28,13 @@ ObjectFile::ObjectFile(FileSystem& files, std::string path, std::unique_ptr<Appe
 
 ObjectFile::~ObjectFile() {
   frames_.reset();
-  // What is not there any more was renamed, or never made.
-  static_cast<void>(files_.Remove(FramesPath(path_)));
-  static_cast<void>(files_.Remove(TemporaryPath(path_)));
+  RemoveLeftovers(files_, path_);
+}
+
+void ObjectFile::RemoveLeftovers(FileSystem& files, const std::string& path) {
+  // What is not there was renamed, or never made.
+  static_cast<void>(files.Remove(FramesPath(path)));
+  static_cast<void>(files.Remove(TemporaryPath(path)));
 }
 
 Status ObjectFile::CopyFrames(AppendFile& to) {

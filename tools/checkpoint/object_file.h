@@ -18,6 +18,8 @@ class ObjectFile {
  public:
   // Errors: of the file system.
   static Result<std::unique_ptr<ObjectFile>> Create(FileSystem& files, const std::string& path);
+  // Removes what an ObjectFile of `path` left behind whose process was killed.
+  static void RemoveLeftovers(FileSystem& files, const std::string& path);
   ~ObjectFile();
   ObjectFile(const ObjectFile&) = delete;
   ObjectFile& operator=(const ObjectFile&) = delete;

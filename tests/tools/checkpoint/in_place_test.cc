@@ -96,6 +96,7 @@ TEST_CASE("a kill anywhere in an apply in place is healed by the same call", "[c
     REQUIRE(applied.ok());
     CHECK(applied->finished_earlier == interrupted);
     CHECK(ReadModel(target) == scene.b);
+    CHECK(Names(target) == Names(scene.B()));
     CHECK(CheckSettled(target).ok());
     completed += interrupted ? 1 : 0;
     untouched += !ended && !interrupted ? 1 : 0;
