@@ -9,15 +9,10 @@
 #include "common/base/log.h"
 #include "common/base/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
-#include "common/service/grpc/admin_service.h"
-#include "common/service/grpc/grpc_server.h"
-#include "common/service/http/http_endpoint.h"
-#include "common/service/http/https_context.h"
 #include "common/service/lifecycle.h"
-#include "common/service/metrics/service_metrics.h"
 #include "common/service/ports_file.h"
+#include "common/service/program/daemon_servers.h"
 #include "common/service/security/credentials.h"
-#include "common/service/security/tls_status.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/engine/attach_desk.h"
 #include "receiver_daemon/engine/engine_registry.h"
@@ -61,13 +56,13 @@ class ReceiverApp::Impl {
     return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
   }
   void EndGrace() { worker_->EndGrace(); }
-  v1::StatusReply status() const { return admin_->Status(); }
+  v1::StatusReply status() const { return servers_->status(); }
   Status broken() const { return devices_.lost(); }
   std::vector<WatchedWork> VitalWork() const {
     return {{.name = "the commit worker", .work = &worker_pulse_, .helpers = {&pool_.pulse()}}};
   }
-  uint16_t admin_port() const { return tcp_server_->port().value_or(0); }
-  uint16_t http_port() const { return http_->port(); }
+  uint16_t admin_port() const { return servers_->grpc_port(); }
+  uint16_t http_port() const { return servers_->http_port(); }
 
  private:
   bool grouped() const { return !options_.group.group_id.empty(); }
@@ -98,10 +93,7 @@ class ReceiverApp::Impl {
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<EngineServiceImpl> engine_service_;
   std::unique_ptr<ReceiverOperations> operations_;
-  std::unique_ptr<AdminService> admin_;
-  std::unique_ptr<GrpcServer> unix_server_;
-  std::unique_ptr<GrpcServer> tcp_server_;
-  std::unique_ptr<HttpEndpoint> http_;
+  std::unique_ptr<DaemonServers> servers_;
 };
 
 Status ReceiverApp::Impl::Start() {
@@ -205,46 +197,28 @@ Status ReceiverApp::Impl::StartServers() {
                  .clock = clock_,
                  .group = group_.get()});
   AddBroadcastMetrics(metrics_.registry(), senders_->links());
-  AddServiceMetrics(
-      metrics_.registry(),
-      {.lifecycle = &lifecycle_,
-       .draining = [this] { return operator_desk_.draining(); },
-       .certificate_expiry = [this] { return CertificateExpiry(credentials_.get()); }});
-  admin_ = std::make_unique<AdminService>(
-      *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {
-        FillTlsStatus(credentials_.get(), tls);
-      }});
-  // Engines hand memory over, so they are on this machine: their service is on the unix socket
-  // only.
-  DWS_ASSIGN_OR_RETURN(
-      unix_server_,
-      GrpcServer::Start(
-          {.unix_socket = options_.socket,
-           .allowed_users = allowed_users_,
-           .listen = "",
-           .insecure = false,
-           .services = {{.name = "dws.v1.EngineService", .service = engine_service_.get()},
-                        {.name = "dws.v1.AdminService", .service = admin_->AddServer()}},
-           .lifecycle = &lifecycle_}));
-  std::vector<GrpcServer::NamedService> for_others = {
-      {.name = "dws.v1.AdminService", .service = admin_->AddServer()}};
+  DaemonServers::Services for_others;
   if (group_endpoint_ != nullptr && group_endpoint_->service() != nullptr) {
     for_others.push_back({.name = "dws.v1.GroupService", .service = group_endpoint_->service()});
   }
-  DWS_ASSIGN_OR_RETURN(tcp_server_, GrpcServer::Start({.unix_socket = "",
-                                                       .listen = options_.listen,
-                                                       .insecure = options_.insecure,
-                                                       .credentials = credentials_,
-                                                       .job_id = options_.job_id,
-                                                       .services = std::move(for_others),
-                                                       .lifecycle = &lifecycle_}));
+  // Engines hand memory over, so they are on this machine: their service is on the unix socket
+  // only.
   DWS_ASSIGN_OR_RETURN(
-      http_, HttpEndpoint::Listen(
-                 {.address = options_.http,
-                  .insecure = options_.insecure,
-                  .tls = MakeHttpsContextSource(credentials_, options_.job_id)},
-                 DaemonPages(lifecycle_, metrics_.registry(),
-                             [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
+      servers_,
+      DaemonServers::Start({.job_id = options_.job_id,
+                            .socket = options_.socket,
+                            .allowed_users = allowed_users_,
+                            .listen = options_.listen,
+                            .http = options_.http,
+                            .insecure = options_.insecure,
+                            .credentials = credentials_},
+                           {.operations = *operations_,
+                            .lifecycle = lifecycle_,
+                            .metrics = metrics_.registry(),
+                            .clock = clock_,
+                            .draining = [this] { return operator_desk_.draining(); }},
+                           {{.name = "dws.v1.EngineService", .service = engine_service_.get()}},
+                           std::move(for_others)));
   return OkStatus();
 }
 
@@ -256,7 +230,7 @@ void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
   // written  5. servers: what is left are calls that only watch
   if (desk_ != nullptr) desk_->Stop();
   if (senders_ != nullptr) senders_->CancelFetches();
-  if (admin_ != nullptr) admin_->Stop();
+  if (servers_ != nullptr) servers_->StopOperators();
   const bool ended = worker_ == nullptr || worker_->RequestStop(grace);
   const Status reason = UnavailableError("the receiver is shutting down");
   if (!ended) registry_.EndAll(reason);
@@ -264,9 +238,7 @@ void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
   registry_.EndAll(reason);
   if (senders_ != nullptr) senders_->Stop();
   if (group_endpoint_ != nullptr) group_endpoint_->Stop();
-  http_.reset();
-  if (tcp_server_ != nullptr) tcp_server_->Shutdown(limits::kCallGrace);
-  if (unix_server_ != nullptr) unix_server_->Shutdown(limits::kCallGrace);
+  if (servers_ != nullptr) servers_->Shutdown();
 }
 
 ReceiverApp::ReceiverApp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

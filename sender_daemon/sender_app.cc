@@ -7,10 +7,7 @@
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
-#include "common/service/http/https_context.h"
-#include "common/service/metrics/service_metrics.h"
 #include "common/service/ports_file.h"
-#include "common/service/security/tls_status.h"
 
 namespace dws {
 namespace {
@@ -195,11 +192,6 @@ void SenderApp::StartOperations() {
                  .trainer_present = [this] { return session_->trainer_present(); },
                  .retain_bytes_max = options_.retain_bytes,
                  .retain_versions_max = options_.retain_versions});
-  AddServiceMetrics(
-      metrics_.registry(),
-      {.lifecycle = &lifecycle_,
-       .draining = [this] { return drain_.draining(); },
-       .certificate_expiry = [this] { return CertificateExpiry(credentials_.get()); }});
 }
 
 Status SenderApp::StartServers() {
@@ -212,38 +204,28 @@ Status SenderApp::StartServers() {
                                                           .recheck = *recheck_,
                                                           .broadcaster = broadcaster_.get()},
                                         *delta_executor_, *full_executor_);
-  admin_ = std::make_unique<AdminService>(
-      *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {
-        FillTlsStatus(credentials_.get(), tls);
-      }});
   DWS_ASSIGN_OR_RETURN(
-      local_server_,
-      GrpcServer::Start({.unix_socket = options_.socket,
-                         .allowed_users = allowed_users_,
-                         .services = {{"dws.v1.TrainerService", trainer_service_.get()},
-                                      {"dws.v1.AdminService", admin_->AddServer()}},
-                         .lifecycle = &lifecycle_}));
-  DWS_ASSIGN_OR_RETURN(
-      remote_server_, GrpcServer::Start({.listen = options_.listen,
-                                         .insecure = options_.insecure,
-                                         .credentials = credentials_,
-                                         .job_id = options_.job_id,
-                                         .services = {{"dws.v1.SyncService", sync_service_.get()},
-                                                      {"dws.v1.AdminService", admin_->AddServer()}},
-                                         .lifecycle = &lifecycle_}));
-  DWS_ASSIGN_OR_RETURN(
-      http_, HttpEndpoint::Listen(
-                 {.address = options_.http,
-                  .insecure = options_.insecure,
-                  .tls = MakeHttpsContextSource(credentials_, options_.job_id)},
-                 DaemonPages(lifecycle_, metrics_.registry(),
-                             [this](v1::StatusReply& reply) { reply = admin_->Status(); })));
-  const uint16_t sync_port = remote_server_->port().value_or(0);
-  LogInfo("listening",
-          {{"socket", options_.socket}, {"sync_port", sync_port}, {"http_port", http_->port()}});
+      servers_,
+      DaemonServers::Start({.job_id = options_.job_id,
+                            .socket = options_.socket,
+                            .allowed_users = allowed_users_,
+                            .listen = options_.listen,
+                            .http = options_.http,
+                            .insecure = options_.insecure,
+                            .credentials = credentials_},
+                           {.operations = *operations_,
+                            .lifecycle = lifecycle_,
+                            .metrics = metrics_.registry(),
+                            .clock = clock_,
+                            .draining = [this] { return drain_.draining(); }},
+                           {{.name = "dws.v1.TrainerService", .service = trainer_service_.get()}},
+                           {{.name = "dws.v1.SyncService", .service = sync_service_.get()}}));
+  LogInfo("listening", {{"socket", options_.socket},
+                        {"sync_port", servers_->grpc_port()},
+                        {"http_port", servers_->http_port()}});
   if (options_.ports_file.empty()) return OkStatus();
   return WritePortsFile(files_, options_.ports_file,
-                        {{"sync", sync_port}, {"http", http_->port()}});
+                        {{"sync", servers_->grpc_port()}, {"http", servers_->http_port()}});
 }
 
 void SenderApp::UpdateReadiness() {

@@ -16,10 +16,8 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/memory/cuda/cuda_devices.h"
-#include "common/service/grpc/admin_service.h"
-#include "common/service/grpc/grpc_server.h"
-#include "common/service/http/http_endpoint.h"
 #include "common/service/lifecycle.h"
+#include "common/service/program/daemon_servers.h"
 #include "common/service/security/credentials.h"
 #include "common/service/sockets/handle_socket.h"
 #include "common/service/sockets/unix_socket.h"
@@ -71,7 +69,7 @@ class SenderApp {
   void EndGrace();
 
   // As an operator sees it. Before Stop. Threads: safe from any.
-  v1::StatusReply status() const { return admin_->Status(); }
+  v1::StatusReply status() const { return servers_->status(); }
   // Why only a new process can go on: a GPU is lost to this one. Threads: safe from any.
   Status broken() const { return devices_.lost(); }
   // What the watchdog watches; valid as long as the app.
@@ -131,10 +129,7 @@ class SenderApp {
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::unique_ptr<SyncServiceImpl> sync_service_;
   std::unique_ptr<SenderOperations> operations_;
-  std::unique_ptr<AdminService> admin_;
-  std::unique_ptr<GrpcServer> local_server_;
-  std::unique_ptr<GrpcServer> remote_server_;
-  std::unique_ptr<HttpEndpoint> http_;
+  std::unique_ptr<DaemonServers> servers_;
 };
 
 }  // namespace dws

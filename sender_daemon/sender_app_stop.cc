@@ -18,12 +18,11 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   lifecycle_.SetStopping();
   if (hub_ != nullptr) hub_->Stop();  // 1
   if (broadcaster_ != nullptr) broadcaster_->Stop();
-  if (admin_ != nullptr) admin_->Stop();
+  if (servers_ != nullptr) servers_->StopOperators();
   if (trainer_executor_ != nullptr && !AwaitTrainerCalls(deadline)) {  // 2
     LogWarning("stopped_during_a_call_of_the_trainer");
   }
-  if (local_server_ != nullptr) local_server_->Shutdown(limits::kCallGrace);  // 3
-  if (remote_server_ != nullptr) remote_server_->Shutdown(limits::kCallGrace);
+  if (servers_ != nullptr) servers_->Shutdown();  // 3
   if (trainer_executor_ != nullptr) trainer_executor_->Stop();
   handles_.reset();
   if (delta_executor_ != nullptr) delta_executor_->Stop();

@@ -7,16 +7,11 @@
 #include "common/base/file_system.h"
 #include "common/base/log.h"
 #include "common/base/thread_pool.h"
-#include "common/service/grpc/admin_service.h"
-#include "common/service/grpc/grpc_server.h"
-#include "common/service/http/http_endpoint.h"
-#include "common/service/http/https_context.h"
 #include "common/service/lifecycle.h"
 #include "common/service/metrics/metrics.h"
-#include "common/service/metrics/service_metrics.h"
 #include "common/service/ports_file.h"
+#include "common/service/program/daemon_servers.h"
 #include "common/service/security/credentials.h"
-#include "common/service/security/tls_status.h"
 #include "receiver_daemon/engine_http/http_control.h"
 #include "receiver_daemon/follower/follower_metrics.h"
 #include "receiver_daemon/follower/follower_operations.h"
@@ -38,12 +33,12 @@ class FollowerApp::Impl {
   Status ReloadCredentials() {
     return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
   }
-  v1::StatusReply status() const { return admin_->Status(); }
+  v1::StatusReply status() const { return servers_->status(); }
   std::vector<WatchedWork> VitalWork() const {
     return {{.name = "the follower", .work = &pulse_, .helpers = {&pool_.pulse()}}};
   }
-  uint16_t admin_port() const { return tcp_server_->port().value_or(0); }
-  uint16_t http_port() const { return http_->port(); }
+  uint16_t admin_port() const { return servers_->grpc_port(); }
+  uint16_t http_port() const { return servers_->http_port(); }
 
  private:
   void MakeFollower();
@@ -61,10 +56,7 @@ class FollowerApp::Impl {
   std::atomic<bool> stopping_{false};
   std::unique_ptr<SlimeFollower> follower_;
   std::unique_ptr<FollowerOperations> operations_;
-  std::unique_ptr<AdminService> admin_;
-  std::unique_ptr<GrpcServer> unix_server_;
-  std::unique_ptr<GrpcServer> tcp_server_;
-  std::unique_ptr<HttpEndpoint> http_;
+  std::unique_ptr<DaemonServers> servers_;
 };
 
 void FollowerApp::Impl::MakeFollower() {
@@ -115,38 +107,20 @@ Status FollowerApp::Impl::StartServers() {
   const ReceiverName name{.job_id = options_.job_id, .receiver_id = options_.receiver_id};
   operations_ = std::make_unique<FollowerOperations>(name, lifecycle_, *follower_, clock_);
   AddFollowerMetrics(metrics_, *follower_);
-  AddServiceMetrics(
-      metrics_, {.lifecycle = &lifecycle_,
-                 .draining = [this] { return follower_->view().drained; },
-                 .certificate_expiry = [this] { return CertificateExpiry(credentials_.get()); }});
-  admin_ = std::make_unique<AdminService>(
-      *operations_, clock_, AdminService::Options{.fill_tls = [this](v1::TlsStatus& tls) {
-        FillTlsStatus(credentials_.get(), tls);
-      }});
-  DWS_ASSIGN_OR_RETURN(unix_server_,
-                       GrpcServer::Start({.unix_socket = options_.socket,
-                                          .allowed_users = allowed_users_,
-                                          .listen = "",
-                                          .insecure = false,
-                                          .services = {{.name = "dws.v1.AdminService",
-                                                        .service = admin_->AddServer()}},
-                                          .lifecycle = &lifecycle_}));
-  DWS_ASSIGN_OR_RETURN(tcp_server_,
-                       GrpcServer::Start({.unix_socket = "",
-                                          .listen = options_.listen,
-                                          .insecure = options_.insecure,
-                                          .credentials = credentials_,
-                                          .job_id = options_.job_id,
-                                          .services = {{.name = "dws.v1.AdminService",
-                                                        .service = admin_->AddServer()}},
-                                          .lifecycle = &lifecycle_}));
   DWS_ASSIGN_OR_RETURN(
-      http_, HttpEndpoint::Listen({.address = options_.http,
-                                   .insecure = options_.insecure,
-                                   .tls = MakeHttpsContextSource(credentials_, options_.job_id)},
-                                  DaemonPages(lifecycle_, metrics_, [this](v1::StatusReply& reply) {
-                                    reply = admin_->Status();
-                                  })));
+      servers_, DaemonServers::Start({.job_id = options_.job_id,
+                                      .socket = options_.socket,
+                                      .allowed_users = allowed_users_,
+                                      .listen = options_.listen,
+                                      .http = options_.http,
+                                      .insecure = options_.insecure,
+                                      .credentials = credentials_},
+                                     {.operations = *operations_,
+                                      .lifecycle = lifecycle_,
+                                      .metrics = metrics_,
+                                      .clock = clock_,
+                                      .draining = [this] { return follower_->view().drained; }},
+                                     {}, {}));
   return OkStatus();
 }
 
@@ -177,11 +151,9 @@ Status FollowerApp::Impl::Start() {
 void FollowerApp::Impl::Stop() {
   lifecycle_.SetStopping();
   stopping_.store(true);
-  if (admin_ != nullptr) admin_->Stop();
+  if (servers_ != nullptr) servers_->StopOperators();
   if (follower_ != nullptr) follower_->Stop();
-  http_.reset();
-  if (tcp_server_ != nullptr) tcp_server_->Shutdown(limits::kCallGrace);
-  if (unix_server_ != nullptr) unix_server_->Shutdown(limits::kCallGrace);
+  if (servers_ != nullptr) servers_->Shutdown();
 }
 
 FollowerApp::FollowerApp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -184,22 +184,7 @@ Status SlimeFollower::Load() {
   }
   SetStage("loading");
   const TimePoint begin = parts_.clock.Now();
-  const EngineVersion target{.stream = {}, .version = WeightVersion(version), .state_token = {}};
-  Status status = control_->Pause(options_.pause_timeout);
-  if (!status.ok()) {
-    // Its weights are what they were.
-    const Status resumed = control_->Resume(target);
-    if (!resumed.ok()) status = Annotate(resumed, fmt::format("after '{}'", Message(status)));
-  } else {
-    DWS_KILLPOINT("follow.after_pause");
-    {
-      MutexLock lock(mutex_);
-      view_.loaded.reset();  // until it says that it has
-    }
-    status = control_->PostCommit(WeightVersion(version), options_.pause_timeout);
-    DWS_KILLPOINT("follow.after_load");
-    if (status.ok()) status = control_->Resume(target);
-  }
+  const Status status = LoadPaused(version);
   SetStage("idle");
   if (!status.ok()) {
     control_.reset();  // who was restarted may be another kind of engine, or version
@@ -212,6 +197,30 @@ Status SlimeFollower::Load() {
   ++view_.loads;
   view_.last_pause_seconds = seconds;
   return OkStatus();
+}
+
+Status SlimeFollower::LoadPaused(uint64_t version) {
+  // No stream, no token: versions of a folder have neither.
+  const auto resume = [this](uint64_t holds) {
+    return control_->Resume({.stream = {}, .version = WeightVersion(holds), .state_token = {}});
+  };
+  // What the engine holds is not known, or not whether it runs: not ready until a load has ended.
+  const auto forget = [this] {
+    MutexLock lock(mutex_);
+    view_.loaded.reset();
+  };
+  if (const Status paused = control_->Pause(options_.pause_timeout); !paused.ok()) {
+    // Its weights are what they were.
+    const Status resumed = resume(view().loaded.value_or(version));
+    if (resumed.ok()) return paused;
+    forget();
+    return Annotate(resumed, fmt::format("after '{}'", Message(paused)));
+  }
+  DWS_KILLPOINT("follow.after_pause");
+  forget();
+  DWS_RETURN_IF_ERROR(control_->PostCommit(WeightVersion(version), options_.pause_timeout));
+  DWS_KILLPOINT("follow.after_load");
+  return resume(version);
 }
 
 void SlimeFollower::ServeVerifies() {

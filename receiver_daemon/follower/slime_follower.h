@@ -94,6 +94,8 @@ class SlimeFollower {
   Result<bool> ApplyNext();
   Result<std::optional<uint64_t>> NextVersion();
   Status Load();
+  // Pauses the engine, has it load `version`, lets it run again.
+  Status LoadPaused(uint64_t version);
   void ServeVerifies();
   void SetStage(std::string stage);
   void ShowReadiness(const Status& status);

@@ -46,16 +46,17 @@ Result<Key> LoadKey(FileSystem& files, const std::string& path) {
 }
 
 std::vector<std::byte> Seal(SealedKind kind, std::string_view message, const Key& key) {
-  std::vector<std::byte> file(kHeadBytes);
+  const ByteSpan bytes = AsBytes(message);
+  std::vector<std::byte> file(kHeadBytes + bytes.size());
   const ByteSpan magic = AsBytes(Magic(kind));
   std::copy(magic.begin(), magic.end(), file.begin());
   StoreLe<uint32_t>(file.data() + 8, kFormatVersion);
   StoreLe<uint32_t>(file.data() + 12, key.given() ? kHmacSeal : kSha256Seal);
   StoreLe<uint64_t>(file.data() + 16, message.size());
-  const ByteSpan bytes = AsBytes(message);
-  file.insert(file.end(), bytes.begin(), bytes.end());
+  std::copy(bytes.begin(), bytes.end(), file.begin() + kHeadBytes);
   const Sha256Digest seal = SealOf(file, key);
-  file.insert(file.end(), seal.begin(), seal.end());
+  file.resize(file.size() + seal.size());
+  std::copy(seal.begin(), seal.end(), file.end() - static_cast<std::ptrdiff_t>(seal.size()));
   return file;
 }
 

@@ -1,0 +1,73 @@
+// What a daemon is reached by: gRPC on a unix socket for processes of this machine, gRPC on an
+// address for others, both with dws.v1.AdminService beside the daemon's own services, and the HTTP
+// pages.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/service/grpc/admin_operations.h"
+#include "common/service/grpc/admin_service.h"
+#include "common/service/grpc/grpc_server.h"
+#include "common/service/http/http_endpoint.h"
+#include "common/service/lifecycle.h"
+#include "common/service/metrics/metrics.h"
+#include "common/service/security/credentials.h"
+#include "common/service/sockets/unix_socket.h"
+
+namespace dws {
+
+// Lifecycle: serves from Start until the destructor; StopOperators and Shutdown come before what
+// the services use goes. Threads: status from any; the others one at a time.
+class DaemonServers {
+ public:
+  struct Options {
+    std::string job_id;
+    std::string socket;  // path of the unix socket
+    AllowedUsers allowed_users;
+    std::string listen;  // gRPC for others
+    std::string http;
+    bool insecure = false;
+    std::shared_ptr<Credentials> credentials;  // null: plain
+  };
+  // All outlive it.
+  struct Parts {
+    AdminOperations& operations;
+    Lifecycle& lifecycle;
+    Metrics& metrics;  // gets those that every daemon has
+    const Clock& clock;
+    std::function<bool()> draining;
+  };
+  using Services = std::vector<GrpcServer::NamedService>;
+
+  // `local` are for the unix socket, `remote` for the address. Errors as GrpcServer::Start and
+  // HttpEndpoint::Listen.
+  static Result<std::unique_ptr<DaemonServers>> Start(Options options, Parts parts, Services local,
+                                                      Services remote);
+  ~DaemonServers();
+
+  uint16_t grpc_port() const;
+  uint16_t http_port() const;
+  // As an operator sees it.
+  v1::StatusReply status() const;
+
+  // Ends operators' calls; later ones are UNAVAILABLE. Again: nothing.
+  void StopOperators();
+  // Refuses new calls, gives the others limits::kCallGrace. Pages are served until the destructor.
+  void Shutdown();
+
+ private:
+  DaemonServers() = default;
+
+  std::unique_ptr<AdminService> admin_;
+  std::unique_ptr<GrpcServer> local_;
+  std::unique_ptr<GrpcServer> remote_;
+  std::unique_ptr<HttpEndpoint> http_;
+};
+
+}  // namespace dws
