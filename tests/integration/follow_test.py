@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.error
 import urllib.request
 from typing import Any, Optional
 
@@ -165,6 +166,13 @@ class FollowTest(unittest.TestCase):
     def await_version(self, daemon: Daemon, version: int, name: str = "version") -> None:
         eventually(lambda: self.ready(daemon, version, name), lambda: daemon.log_tail())
 
+    def is_ready(self, daemon: Daemon) -> bool:
+        try:
+            return daemon.page("/readyz") == "ready\n"
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
+
     def assert_local(self) -> None:
         """The local checkpoint holds the writer's weights, and says which they are."""
         with open(os.path.join(self.local, "model.safetensors"), "rb") as file:
@@ -220,6 +228,21 @@ class FollowTest(unittest.TestCase):
         self.publish()
         self.await_version(daemon, 1, "loaded_version")
         self.assertIn("follow_failed", daemon.log_tail())
+        self.assertFalse(engine.fake()["paused"])
+
+    def test_an_engine_that_may_be_left_paused_is_not_called_ready(self) -> None:
+        engine = FakeEngine("sglang", self.local)
+        self.addCleanup(engine.close)
+        daemon = self.start(f"--engine-url={engine.url}")
+        self.await_version(daemon, 0, "loaded_version")
+        engine.fake({"fault": "/pause_generation", "do": "status", "code": 500})
+        engine.fake({"fault": "/continue_generation", "do": "status", "code": 500})
+        self.publish()
+        eventually(lambda: not self.is_ready(daemon), daemon.log_tail)
+        engine.fake({"fault": "/pause_generation"})
+        engine.fake({"fault": "/continue_generation"})
+        self.await_version(daemon, 1, "loaded_version")
+        self.assertEqual(daemon.page("/readyz"), "ready\n")
         self.assertFalse(engine.fake()["paused"])
 
     def test_a_receiver_that_is_killed_anywhere_completes_the_version(self) -> None:
