@@ -109,7 +109,9 @@ class GroupSecureTest(GroupCase):
         server.start()
         self.addCleanup(server.stop, None)
         flags = self.files("m1", "receive/member-0").flags()
-        self.cluster.start_receiver("member-0", *self.group_flags(1, 2, f"127.0.0.1:{port}"), *flags)
+        self.cluster.start_receiver(
+            "member-0", *self.group_flags(1, 2, f"127.0.0.1:{port}"), *flags
+        )
         eventually(
             lambda: f"the leader at 127.0.0.1:{port} needs a certificate with role receive of job"
             in self.status(0).receiver.group.last_error,

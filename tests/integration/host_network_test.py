@@ -68,9 +68,7 @@ class HostNetworkTest(IntegrationCase):
         self.hosts.limit(8_000_000)
         began = self.hosts.sent_bytes()
         self.publish(1)
-        eventually(
-            lambda: self.hosts.sent_bytes() > began + size // 2, lambda: "it is under way"
-        )
+        eventually(lambda: self.hosts.sent_bytes() > began + size // 2, lambda: "it is under way")
         self.hosts.set_link(False)
         threading.Event().wait(DOWN_SECONDS)
         self.assertEqual(self.dws_engine.wait_ready(0).version, 1)

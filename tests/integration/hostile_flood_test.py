@@ -85,12 +85,18 @@ class SlowTest(HostileCase):
         sync, http = self.sender.ports["sync"], self.sender.ports["http"]
         slow = {
             "TLS, nothing": (tcp(sync), b""),
-            "TLS, byte by byte": (tcp(sync), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500),
+            "TLS, byte by byte": (
+                tcp(sync),
+                b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500,
+            ),
             "unix, nothing": (unix(self.sender.socket), b""),
             "unix, preface byte by byte": (unix(self.sender.socket), PREFACE),
             "handles, nothing": (unix(self.sender.socket + ".handles", socket.SOCK_SEQPACKET), b""),
             "HTTP, nothing": (tcp(http), b""),
-            "HTTP, head byte by byte": (tcp(http), b"GET /healthz HTTP/1.1\r\n" + b"X-A: b\r\n" * 99),
+            "HTTP, head byte by byte": (
+                tcp(http),
+                b"GET /healthz HTTP/1.1\r\n" + b"X-A: b\r\n" * 99,
+            ),
         }
         ended: dict[str, float] = {}
         threads = [

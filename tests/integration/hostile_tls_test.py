@@ -137,7 +137,9 @@ class RoleTest(HostileCase):
     def test_a_certificate_without_an_identity_is_told_of_health_only(self) -> None:
         files = self.authority.issue("nobody")
         with channel(self.sender.ports["sync"], files) as connection:
-            self.assertEqual(code_of(lambda: raw_call(connection, "/grpc.health.v1.Health/Check")), OK)
+            self.assertEqual(
+                code_of(lambda: raw_call(connection, "/grpc.health.v1.Health/Check")), OK
+            )
             self.assertEqual(code_of(lambda: ask_status(connection)), DENIED)
 
     def hello(self, files: Files, receiver_id: str, job_id: str = "test") -> bytes:
@@ -149,7 +151,9 @@ class RoleTest(HostileCase):
 
     def test_a_receiver_is_who_its_certificate_says(self) -> None:
         files = self.authority.issue("twin", "dws://test/receive/twin%2F1")
-        self.assertTrue(sync_pb2.SyncDown.FromString(self.hello(files, "twin/1")).HasField("welcome"))
+        self.assertTrue(
+            sync_pb2.SyncDown.FromString(self.hello(files, "twin/1")).HasField("welcome")
+        )
         with channel(self.sender.ports["sync"], self.operator) as connection:
             eventually(  # the call's end comes here before the sender has noticed it
                 lambda: not any(

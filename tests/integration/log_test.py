@@ -104,7 +104,9 @@ class SecretTest(IntegrationCase):
         tokens: list[bytes] = []
 
         class Recording(HandleConnection):
-            def __init__(self, path: str, token: bytes, descriptors: Sequence[int], timeout: float) -> None:
+            def __init__(
+                self, path: str, token: bytes, descriptors: Sequence[int], timeout: float
+            ) -> None:
                 tokens.append(token)
                 # First a stranger with a token that is nearly right, so that a refusal is logged.
                 wrong = token[:-1] + bytes([token[-1] ^ 1])
@@ -118,9 +120,9 @@ class SecretTest(IntegrationCase):
         flags = ("--log-level=debug", "--log-format=json")
         self.cluster.start_sender(0, *flags)
         self.cluster.start_receiver("receiver-0", *flags)
-        with mock.patch.object(sender_link_module, "HandleConnection", Recording), mock.patch.object(
-            receiver_link_module, "HandleConnection", Recording
-        ):
+        with mock.patch.object(
+            sender_link_module, "HandleConnection", Recording
+        ), mock.patch.object(receiver_link_module, "HandleConnection", Recording):
             trainer, engine = self.trainer(), self.engine()
             source = trainer.register({"w": np.ones((64, 64), np.float32)})
             engine.attach({"w": np.zeros((64, 64), np.float32)})
@@ -131,7 +133,11 @@ class SecretTest(IntegrationCase):
         text = "".join(read(daemon) for daemon in self.cluster.daemons)
         self.assertIn("handles_refused", text)
         for token in tokens:
-            for secret in (token.hex(), base64.b64encode(token).decode().rstrip("="), str(token)[2:-1]):
+            for secret in (
+                token.hex(),
+                base64.b64encode(token).decode().rstrip("="),
+                str(token)[2:-1],
+            ):
                 self.assertNotIn(secret.lower(), text.lower())
 
 
@@ -144,8 +150,14 @@ class ReaderTest(IntegrationCase):
         daemon = Daemon("s", folder, [])
         open(daemon.log_path, "w").close()
         ports = os.path.join(folder, "ports")
-        command = [SENDER, "--job-id=test", f"--socket={daemon.socket}", f"--state-dir={folder}/state", f"--ports-file={ports}",
-                   "--log-level=debug"]
+        command = [
+            SENDER,
+            "--job-id=test",
+            f"--socket={daemon.socket}",
+            f"--state-dir={folder}/state",
+            f"--ports-file={ports}",
+            "--log-level=debug",
+        ]
         daemon.process = subprocess.Popen(["bash", "-c", shell, "bash", *command], stderr=stderr)
         self.cluster.senders.append(daemon)
         eventually(lambda: os.path.exists(ports), lambda: "it has started")

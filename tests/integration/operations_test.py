@@ -73,7 +73,9 @@ class VerifyTest(AdminCase):
     def test_drift_that_nobody_can_repair_pauses_the_engine(self) -> None:
         self.begin()
         self.cluster.senders[0].kill()
-        eventually(lambda: not self.status().receiver.senders[0].connected, lambda: "the loss is seen")
+        eventually(
+            lambda: not self.status().receiver.senders[0].connected, lambda: "the loss is seen"
+        )
         self.flip("a", 12345)
         last = self.last("Verify")
         self.assertEqual([found.tensor for found in last.mismatched], ["a"])

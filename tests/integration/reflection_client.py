@@ -37,10 +37,20 @@ def _reflection_file() -> descriptor_pb2.FileDescriptorProto:
             ("error_message", 2, field.TYPE_STRING, field.LABEL_OPTIONAL, ""),
         ],
         "ServerReflectionResponse": [
-            ("file_descriptor_response", 4, field.TYPE_MESSAGE, field.LABEL_OPTIONAL,
-             "FileDescriptorResponse"),
-            ("list_services_response", 6, field.TYPE_MESSAGE, field.LABEL_OPTIONAL,
-             "ListServiceResponse"),
+            (
+                "file_descriptor_response",
+                4,
+                field.TYPE_MESSAGE,
+                field.LABEL_OPTIONAL,
+                "FileDescriptorResponse",
+            ),
+            (
+                "list_services_response",
+                6,
+                field.TYPE_MESSAGE,
+                field.LABEL_OPTIONAL,
+                "ListServiceResponse",
+            ),
             ("error_response", 7, field.TYPE_MESSAGE, field.LABEL_OPTIONAL, "ErrorResponse"),
         ],
     }

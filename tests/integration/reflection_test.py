@@ -18,7 +18,8 @@ class ReflectionTest(AdminCase):
                 self.assertIn(service, services)
             self.assertEqual(
                 client.methods(ADMIN),
-                dict.fromkeys(("Watch", "Verify", "Resync", "Drain", "Evict"), True) | {"Status": False},
+                dict.fromkeys(("Watch", "Verify", "Resync", "Drain", "Evict"), True)
+                | {"Status": False},
             )
         with self.assertRaises(LookupError):
             sender.methods("dws.v1.NoSuchService")

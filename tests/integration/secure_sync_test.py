@@ -69,7 +69,9 @@ class SecureSyncTest(IntegrationCase):
         for _ in range(3):
             self.sync()
         operator = self.old.issue("o", OPERATOR)
-        for daemon, identity in zip(self.cluster.senders + self.cluster.receivers, (SENDER, RECEIVER)):
+        for daemon, identity in zip(
+            self.cluster.senders + self.cluster.receivers, (SENDER, RECEIVER)
+        ):
             tls = self.tls(daemon, operator)
             self.assertTrue(tls.enabled)
             self.assertEqual(tls.identity, identity)

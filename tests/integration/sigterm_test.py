@@ -67,7 +67,10 @@ class SigtermCase(IntegrationCase):
     def memory(self) -> Optional[int]:
         """The published version that the engine's memory is, bit by bit."""
         for version, weights in self.published.items():
-            if all(np.array_equal(self.live[n].view(np.uint32), w.view(np.uint32)) for n, w in weights.items()):
+            if all(
+                np.array_equal(self.live[n].view(np.uint32), w.view(np.uint32))
+                for n, w in weights.items()
+            ):
                 return version
         return None
 

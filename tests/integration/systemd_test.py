@@ -32,7 +32,10 @@ class SystemdCase(IntegrationCase):
         )
 
     def await_status(self, notify: NotifySocket, text: str) -> None:
-        eventually(lambda: text in notify.last("STATUS"), lambda: f"{text!r}, not {notify.last('STATUS')!r}")
+        eventually(
+            lambda: text in notify.last("STATUS"),
+            lambda: f"{text!r}, not {notify.last('STATUS')!r}",
+        )
 
     def signal(self, daemon: Daemon, number: int) -> None:
         assert daemon.process is not None
@@ -103,7 +106,10 @@ class WatchdogTest(SystemdCase):
         self.cluster.start_sender(0)
         self.use_failpoints("RECEIVER")
         self.hold = os.path.join(self.cluster.folder, "hold")
-        variables = {"DWS_FAILPOINT": "receiver.commit.after_scatter:hold", "DWS_FAILPOINT_HOLD": self.hold}
+        variables = {
+            "DWS_FAILPOINT": "receiver.commit.after_scatter:hold",
+            "DWS_FAILPOINT_HOLD": self.hold,
+        }
         with self.listen() as notify, mock.patch.dict(os.environ, variables):
             self.cluster.start_receiver("receiver-0", "--stall-timeout=3")
         trainer, engine = self.trainer(), self.engine()

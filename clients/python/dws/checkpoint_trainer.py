@@ -1,0 +1,197 @@
+"""Publishes a local checkpoint that `dws-receiver --slime-dir` keeps up to date, for engines' live memory.
+
+Such a receiver patches the files of the checkpoint in place. This hands every version of them to a
+dws-sender, as the only rank of a trainer: engines attached to that sender's receivers get slime's
+versions, under slime's numbers, straight into the memory they compute from.
+
+    python3 -m dws.checkpoint_trainer --checkpoint /models/policy --socket /run/dws/sender-0.sock \\
+        --job-id run7
+
+Only tensors whose digest has changed are read. A version that changes while it is read is given up,
+and the next one is published instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import glob
+import json
+import os
+import struct
+import sys
+import threading
+from typing import Any, Mapping, Optional, Sequence
+
+import numpy as np
+
+from dws.dtypes import DType
+from dws.errors import DwsError, LayoutError
+from dws.layout import TensorSpec
+from dws.trainer import Trainer
+
+INDEX = "model.safetensors.index.json"
+# As common/model/limits.h bounds it.
+HEADER_BYTES_MAX = 100 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalVersion:
+    """What the checkpoint holds while nobody changes it.
+
+    Attributes:
+      version: slime's number; 0 is the base, which engines have from elsewhere.
+      digests: tensor name to the digest of its bytes.
+      identity: of the version's index: two runs may have the same number.
+    """
+
+    version: int
+    digests: Mapping[str, str]
+    identity: str
+
+
+class ChangedMeanwhile(Exception):
+    """The checkpoint was written to while it was read."""
+
+
+def settled_version(checkpoint: str) -> Optional[LocalVersion]:
+    """What the checkpoint holds; None while a version is being applied, or none has been looked at.
+
+    Args:
+      checkpoint: folder with .weight_sync in it (common/formats/slime_delta/local_state.h).
+
+    Raises:
+      OSError, ValueError, KeyError: what stands there is not readable.
+    """
+    sync = os.path.join(checkpoint, ".weight_sync")
+    try:
+        with open(os.path.join(sync, "digests.json"), encoding="utf-8") as file:
+            found = json.load(file)
+        with open(os.path.join(sync, "state.json"), encoding="utf-8") as file:
+            state = int(json.load(file)["version"])
+    except FileNotFoundError:
+        return None
+    # Its index is there from before the first byte is changed until the state says the version.
+    changing = glob.glob(os.path.join(glob.escape(sync), "redo", "*", INDEX))
+    version = int(found["version"])
+    if changing or version != state:
+        return None
+    return LocalVersion(version, found["tensors"], found.get("identity", ""))
+
+
+class CheckpointFiles:
+    """The tensors of a folder of safetensors files, mapped. Read what `settled_version` vouches for."""
+
+    def __init__(self, checkpoint: str) -> None:
+        """Raises:
+        OSError: a file is missing.
+        LayoutError, DTypeError: a file is none, or has a type DWS has not.
+        """
+        index = os.path.join(checkpoint, INDEX)
+        names = ["model.safetensors"]
+        if os.path.exists(index):
+            with open(index, encoding="utf-8") as file:
+                names = sorted(set(json.load(file)["weight_map"].values()))
+        self.specs: dict[str, TensorSpec] = {}
+        self._bytes: dict[str, np.ndarray[Any, Any]] = {}
+        for name in names:
+            self._add(os.path.join(checkpoint, name))
+
+    def _add(self, path: str) -> None:
+        content = np.memmap(path, np.uint8, "r")
+        size = struct.unpack("<Q", content[:8].tobytes())[0] if content.size >= 8 else 0
+        if not 2 <= size <= min(HEADER_BYTES_MAX, content.size - 8):
+            raise LayoutError(f"{path}: header of {size} bytes in a file of {content.size}")
+        header = json.loads(content[8 : 8 + size].tobytes())
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            spec = TensorSpec(name, DType.of(entry["dtype"]), tuple(entry["shape"]))
+            begin, end = entry["data_offsets"]
+            bits = content[8 + size :][begin:end]
+            if bits.size != spec.dtype.itemsize * int(np.prod(spec.shape, dtype=np.int64)):
+                raise LayoutError(f"{path}: {spec} has {bits.size} bytes")
+            self.specs[name] = spec
+            self._bytes[name] = bits
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """A copy of one tensor, in numpy's type for it."""
+        spec = self.specs[name]
+        return np.array(self._bytes[name]).view(spec.dtype.numpy).reshape(spec.shape)
+
+
+class CheckpointTrainer:
+    """Hands the versions of one checkpoint to one sender. One thread at a time."""
+
+    def __init__(self, checkpoint: str, trainer: Trainer) -> None:
+        """Takes `trainer` over unregistered; whoever made it closes it."""
+        self.checkpoint = checkpoint
+        self.published: Optional[LocalVersion] = None
+        self._trainer = trainer
+        self._specs: Optional[dict[str, TensorSpec]] = None
+
+    def step(self) -> bool:
+        """Publishes what the checkpoint holds now, if that is new and nobody is changing it.
+
+        Returns:
+          Whether a version was published.
+
+        Raises:
+          LayoutError: the checkpoint has other tensors than when it was registered.
+          DwsError: as Trainer.publish; the version may be tried again.
+        """
+        now = settled_version(self.checkpoint)
+        if now is None or now.version == 0 or now == self.published:
+            return False
+        files = CheckpointFiles(self.checkpoint)
+        self._register(files.specs)
+        known = self.published.digests if self.published else {}
+        try:
+            with self._trainer.version(now.version) as version:
+                for name, digest in now.digests.items():
+                    if known.get(name) != digest:
+                        version.put(name, files.read(name))
+                if settled_version(self.checkpoint) != now:
+                    raise ChangedMeanwhile
+        except ChangedMeanwhile:
+            return False
+        self.published = now
+        return True
+
+    def _register(self, specs: dict[str, TensorSpec]) -> None:
+        if self._specs is None:
+            self._trainer.register_ring(list(specs.values()))
+            self._specs = specs
+        elif specs != self._specs:
+            raise LayoutError(
+                f"{self.checkpoint} has other tensors than before: start this program again"
+            )
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m dws.checkpoint_trainer", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--checkpoint", required=True, help="folder that dws-receiver patches")
+    parser.add_argument("--socket", required=True, help="the sender's --socket")
+    parser.add_argument("--job-id", required=True, help="the sender's --job-id")
+    parser.add_argument("--poll-ms", type=int, default=100, help="between two looks")
+    options = parser.parse_args(arguments)
+    pause = threading.Event()
+    try:
+        with Trainer(options.socket, options.job_id) as trainer:
+            follower = CheckpointTrainer(options.checkpoint, trainer)
+            while True:
+                if follower.step():
+                    print(f"published version {follower.published.version}", flush=True)
+                else:
+                    pause.wait(options.poll_ms / 1000)
+    except KeyboardInterrupt:
+        pass
+    except (DwsError, OSError, ValueError, KeyError) as error:
+        # A new process registers anew and publishes the whole checkpoint.
+        sys.exit(f"checkpoint_trainer: {options.checkpoint}: {type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()
