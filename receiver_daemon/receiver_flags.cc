@@ -4,13 +4,18 @@
 
 #include <CLI/CLI.hpp>
 
-#include "common/base/clock.h"
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 
 namespace dws {
 namespace {
+
+// How often to look at a folder.
+CLI::Range PollRange() {
+  return {uint32_t{limits::kSharedPollMin.count()},
+          uint32_t{std::chrono::milliseconds(limits::kSharedPollMax).count()}};
+}
 
 // HOST:PORT of another machine: any name, a port that is not 0. `what` is there.
 std::string CheckAddress(const std::string& text, std::string_view what) {
@@ -60,7 +65,7 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
                  "With --slime-dir: the local checkpoint that versions are applied to, in place")
       ->type_name("PATH");
   app.add_option("--slime-poll-ms", follow.poll_ms, "How often to look for a version, milliseconds")
-      ->check(CLI::Range(10, 3'600'000))
+      ->check(PollRange())
       ->capture_default_str();
   app.add_option("--engine-url", follow.engine_url,
                  "With --slime-dir: the HTTP server of the engine that loads the checkpoint")
@@ -105,15 +110,9 @@ void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
                  "Trainer ranks that publish in --shared-dir; with --sender as many as those")
       ->check(CLI::Range(uint32_t{1}, limits::kWorldSizeMax))
       ->capture_default_str();
-  app.add_option_function<double>(
-         "--shared-poll",
-         [&dir](double seconds) {
-           dir.poll = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-         },
-         "How often to look at --shared-dir")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(ToSeconds(limits::kSharedPollMin), ToSeconds(limits::kSharedPollMax)))
-      ->default_str("0.5");
+  app.add_option("--shared-poll-ms", dir.poll_ms, "How often to look at --shared-dir, milliseconds")
+      ->check(PollRange())
+      ->capture_default_str();
   app.add_option("--shared-before-read", dir.before_read,
                  "Command to run before each look at --shared-dir (DWS_SHARED_DIR and DWS_VERSION "
                  "are set)")

@@ -37,7 +37,7 @@ struct SharedSideOptions {
   std::string root;  // empty: none
   std::string key_file;
   uint32_t ranks = 1;  // trainer ranks, where there are no connections to their senders
-  std::chrono::milliseconds poll = limits::kSharedPollDefault;
+  uint32_t poll_ms = limits::kSharedPollDefault.count();
   std::string before_read;  // a command; empty: none
 };
 

@@ -54,7 +54,7 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
                               .job_id = options.job_id,
                               .ranks = static_cast<uint32_t>(options.senders.size()),
                               .key = std::move(key),
-                              .poll = dir.poll,
+                              .poll = std::chrono::milliseconds(dir.poll_ms),
                               .before_read = std::move(before_read),
                               .pulse = &parts.pulse},
         parts.files, *links_);
@@ -66,7 +66,7 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
                            .name = {.job_id = options.job_id, .receiver_id = options.receiver_id},
                            .ranks = dir.ranks,
                            .key = std::move(key),
-                           .poll = dir.poll,
+                           .poll = std::chrono::milliseconds(dir.poll_ms),
                            .before_read = std::move(before_read),
                            .pulse = &parts.pulse},
                           parts.files, parts.subscription));

@@ -32,7 +32,7 @@ class SharedDirTest(IntegrationCase):
         """A sender, and a receiver that knows nothing of it but the directory."""
         sender = self.cluster.start_sender(0, *self.shared(*flags))
         receiver = self.cluster.start_receiver(
-            "receiver-0", *self.shared("--shared-poll=0.02", *flags), senders=False
+            "receiver-0", *self.shared("--shared-poll-ms=20", *flags), senders=False
         )
         return sender, receiver
 
@@ -141,7 +141,7 @@ class SharedDirTest(IntegrationCase):
         sender = self.cluster.start_sender(
             0, *self.shared(f"--shared-dir-key={key}", f"--shared-after-write='{script}' written")
         )
-        flags = self.shared("--shared-poll=0.02")
+        flags = self.shared("--shared-poll-ms=20")
         unsigned = self.cluster.start_receiver("unsigned", *flags, senders=False)
         receiver = self.cluster.start_receiver(
             "receiver-0", *flags, f"--shared-dir-key={key}", senders=False
@@ -162,7 +162,7 @@ class SharedDirTest(IntegrationCase):
 
     def test_bytes_come_from_the_directory_beside_a_connection(self) -> None:
         sender = self.cluster.start_sender(0, *self.shared())
-        receiver = self.cluster.start_receiver("receiver-0", *self.shared("--shared-poll=0.02"))
+        receiver = self.cluster.start_receiver("receiver-0", *self.shared("--shared-poll-ms=20"))
         given = weights(self.random)
         trainer = self.trainer()
         source = trainer.register(given)

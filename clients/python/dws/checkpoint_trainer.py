@@ -14,6 +14,7 @@ and the next one is published instead.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import glob
 import json
@@ -67,10 +68,12 @@ def settled_version(checkpoint: str) -> Optional[LocalVersion]:
     try:
         with open(os.path.join(sync, "digests.json"), encoding="utf-8") as file:
             found = json.load(file)
-        with open(os.path.join(sync, "state.json"), encoding="utf-8") as file:
-            state = int(json.load(file)["version"])
     except FileNotFoundError:
         return None
+    state = 0  # the base has no file
+    with contextlib.suppress(FileNotFoundError):
+        with open(os.path.join(sync, "state.json"), encoding="utf-8") as file:
+            state = int(json.load(file)["version"])
     # Its index is there from before the first byte is changed until the state says the version.
     changing = glob.glob(os.path.join(glob.escape(sync), "redo", "*", INDEX))
     version = int(found["version"])
