@@ -120,7 +120,8 @@ class CheckpointFiles:
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """A copy of one tensor, in numpy's type for it."""
         spec = self.specs[name]
-        return np.array(self._bytes[name]).view(spec.dtype.numpy).reshape(spec.shape)
+        copy: np.ndarray[Any, Any] = np.array(self._bytes[name]).view(spec.dtype.numpy)
+        return copy.reshape(spec.shape)
 
 
 class CheckpointTrainer:
@@ -133,11 +134,11 @@ class CheckpointTrainer:
         self._trainer = trainer
         self._specs: Optional[dict[str, TensorSpec]] = None
 
-    def step(self) -> bool:
+    def step(self) -> Optional[int]:
         """Publishes what the checkpoint holds now, if that is new and nobody is changing it.
 
         Returns:
-          Whether a version was published.
+          The version that was published, if one was.
 
         Raises:
           LayoutError: the checkpoint has other tensors than when it was registered.
@@ -145,7 +146,7 @@ class CheckpointTrainer:
         """
         now = settled_version(self.checkpoint)
         if now is None or now.version == 0 or now == self.published:
-            return False
+            return None
         files = CheckpointFiles(self.checkpoint)
         self._register(files.specs)
         known = self.published.digests if self.published else {}
@@ -157,9 +158,9 @@ class CheckpointTrainer:
                 if settled_version(self.checkpoint) != now:
                     raise ChangedMeanwhile
         except ChangedMeanwhile:
-            return False
+            return None
         self.published = now
-        return True
+        return now.version
 
     def _register(self, specs: dict[str, TensorSpec]) -> None:
         if self._specs is None:
@@ -185,8 +186,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         with Trainer(options.socket, options.job_id) as trainer:
             follower = CheckpointTrainer(options.checkpoint, trainer)
             while True:
-                if follower.step():
-                    print(f"published version {follower.published.version}", flush=True)
+                version = follower.step()
+                if version is not None:
+                    print(f"published version {version}", flush=True)
                 else:
                     pause.wait(options.poll_ms / 1000)
     except KeyboardInterrupt:
