@@ -28,8 +28,7 @@ void AddCheckpointFlags(CLI::App& command, CheckpointFlags& flags) {
 void AddProfileFlag(CLI::App& command, std::string& profile) {
   command
       .add_option("--profile", profile,
-                  "fast: steps; wan: the smallest, its reader needs all old weights; direct: dense "
-                  "blocks raw")
+                  "fast: steps; wan: the smallest, to read with all old weights; direct: dense raw")
       ->type_name("PROFILE")
       ->check(CLI::Validator(CLI::IsMember({"fast", "wan", "direct"})).description(""))
       ->capture_default_str();
