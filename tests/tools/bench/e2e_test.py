@@ -1,0 +1,50 @@
+"""The end-to-end benchmark, one small round of it: the figures are there, the engine ended with the trainer's
+weights, and slime's reader found every digest as it should be (the program ends with an error otherwise).
+"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import tempfile
+import unittest
+
+FIGURES = ["round 1", "bytes of a version", "until the weights may change", "publish to last ACK"]
+
+
+def run_e2e(*options: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "tools/bench/run_e2e.sh", f"--dir={tempfile.gettempdir()}", *options]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+class EndToEnd(unittest.TestCase):
+    def test_the_figures_of_both_ways_are_printed(self) -> None:
+        ran = run_e2e("--gib=0.01", "--rounds=1", "--threads=2")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        rows = list(csv.DictReader(ran.stdout.splitlines()))
+        self.assertEqual(list(rows[0]), ["id", "case", "ours", "reference", "ratio", "unit"])
+        self.assertEqual([row["case"].split(";")[0] for row in rows], FIGURES * 2)
+        for number, row in enumerate(rows):
+            self.assertEqual(row["id"], "P5")
+            self.assertIn("loopback" if number < len(FIGURES) else "files at 300 MB/s", row["case"])
+            self.assertGreater(float(row["ours"]), 0)
+            self.assertGreater(float(row["reference"]), 0)
+            self.assertIn(row["case"], ran.stderr)
+
+    def test_slimes_path_with_whole_tensors_writes_the_same_amount(self) -> None:
+        size = {}
+        for piece in ("0", "0.125"):
+            ran = run_e2e("--gib=0.01", "--rounds=1", "--only=loopback", f"--piece={piece}")
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            rows = csv.DictReader(ran.stdout.splitlines())
+            size[piece] = next(float(row["reference"]) for row in rows if row["unit"] == "MB")
+        self.assertAlmostEqual(size["0"] / size["0.125"], 1, delta=0.02)
+
+    def test_a_folder_that_is_too_small_is_refused(self) -> None:
+        ran = run_e2e("--gib=1024")
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("--dir names another", ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

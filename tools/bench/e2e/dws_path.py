@@ -1,0 +1,66 @@
+"""DWS's path: a trainer in this process, dws-sender, dws-receiver, and an engine in a process of its own
+whose weights are shared memory."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import Any, Optional
+
+import dws
+from tests.integration.cluster import Cluster
+from tools.bench.daemons import weights
+from tools.bench.daemons.engine_loop import WAIT_SECONDS, EngineLoop
+from tools.bench.e2e.limited_dir import LimitedDir
+from tools.bench.e2e.published import Published
+
+_POLL = "--shared-poll=0.01"
+
+
+class DwsPath:
+    """A context manager; inside, version 1 is committed and `views` are the trainer's weights. With
+    `shared` the daemons know nothing of each other but that directory, else they are connected."""
+
+    def __init__(
+        self, specs: list[dws.TensorSpec], threads: int, shared: Optional[LimitedDir]
+    ) -> None:
+        self._specs = specs
+        self._sender_flags = [f"--threads={threads}"]
+        # Besides the thread that asks for them.
+        self._receiver_flags = [f"--threads={threads - 1}"]
+        self._shared = shared
+        if shared is not None:
+            self._sender_flags.append(f"--shared-dir={shared.near}")
+            self._receiver_flags += [f"--shared-dir={shared.far}", _POLL]
+        self.views: dict[str, Any] = {}
+
+    def __enter__(self) -> "DwsPath":
+        with ExitStack() as stack:
+            cluster = stack.enter_context(Cluster("bench"))
+            sender = cluster.start_sender(0, *self._sender_flags)
+            connected = self._shared is None
+            receiver = cluster.start_receiver("engine", *self._receiver_flags, senders=connected)
+            self._trainer = stack.enter_context(dws.Trainer(sender.socket, "bench"))
+            self.views = self._trainer.register(self._specs, views="numpy")
+            weights.fill(self.views)
+            self._trainer.publish(1)
+            self._engine = EngineLoop(receiver.socket, self._specs, idle=True)
+            self._trainer.wait(1, 1, WAIT_SECONDS)
+            self._stack = stack.pop_all()
+        return self
+
+    def publish(self, version: int) -> Published:
+        """Returns when the engine's commit is acknowledged."""
+        begin = time.monotonic()
+        self._trainer.publish(version)
+        captured = time.monotonic()
+        result = self._trainer.wait(version, 1, WAIT_SECONDS)
+        return Published(time.monotonic() - begin, captured - begin, result.wire_bytes)
+
+    def finish(self) -> None:
+        """Ends the engine. Raises RuntimeError if its weights are not the trainer's."""
+        self._engine.finish(self.views)
+
+    def __exit__(self, *error: Any) -> None:
+        self.views = {}
+        self._stack.__exit__(*error)

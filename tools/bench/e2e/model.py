@@ -1,0 +1,56 @@
+"""The weights of P5: BF16 tensors in the proportions of a Llama of 16 layers, and changes of one step at
+uniform places, other ones for each version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import dws
+
+LAYERS = 16
+_EMBEDDING_SHARE = 0.21
+# Of a layer, in parts of a key projection.
+_PARTS = {
+    "self_attn.q_proj": 4,
+    "self_attn.k_proj": 1,
+    "self_attn.v_proj": 1,
+    "self_attn.o_proj": 4,
+    "mlp.gate_proj": 16,
+    "mlp.up_proj": 16,
+    "mlp.down_proj": 16,
+}
+_NORMS = ("input_layernorm", "post_attention_layernorm")
+_SEED = 20260211
+
+
+def specs(size_bytes: int) -> list[dws.TensorSpec]:
+    """Tensors of about `size_bytes` together. One dimension each: no part of P5 looks at shapes."""
+    elements = size_bytes // 2
+    part = max(int(elements * (1 - _EMBEDDING_SHARE)) // (LAYERS * sum(_PARTS.values())) & ~7, 8)
+    counts = {"model.embed_tokens": max(int(elements * _EMBEDDING_SHARE) & ~7, 8)}
+    for layer in range(LAYERS):
+        for name, parts in _PARTS.items():
+            counts[f"model.layers.{layer}.{name}"] = part * parts
+        for name in _NORMS:
+            counts[f"model.layers.{layer}.{name}"] = max(int(2 * part**0.5) & ~7, 8)
+    return [dws.TensorSpec(f"{name}.weight", "BF16", (n,)) for name, n in counts.items()]
+
+
+class Changes:
+    """Moves about `density` of the elements of numpy views of BF16 tensors by one step, up or down."""
+
+    def __init__(self, views: dict[str, Any], density: float) -> None:
+        self._views = [view.reshape(-1) for view in views.values()]
+        self._density = density
+        self._random = np.random.default_rng(_SEED)
+
+    def advance(self) -> None:
+        for flat in self._views:
+            expected = flat.size * self._density
+            gaps = self._random.geometric(self._density, int(expected + 6 * expected**0.5) + 10)
+            positions = np.cumsum(gaps) - 1
+            positions = positions[positions < flat.size]
+            steps = self._random.integers(0, 2, positions.size, np.uint16) * 2 - 1
+            flat[positions] += steps.astype(np.uint16)

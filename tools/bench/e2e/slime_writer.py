@@ -1,0 +1,123 @@
+"""The trainer's side of slime's path, as fast as numpy, zstandard and xxhash make it: version folders of
+xor'ed bytes, zstd of level 1, xxh3-128 of the new bytes.
+
+A tensor is handled in pieces that stay in the cache, on one of `threads` threads; a shard is written while
+the next ones are compressed, and the index last.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Optional
+
+import numpy as np
+import xxhash
+import zstandard
+
+from tools.bench.e2e import safetensors_file as files
+
+INDEX = "model.safetensors.index.json"
+LEVEL = 1
+_SHARD_BYTES = 512 << 20  # of weights
+
+
+class SlimeWriter:
+    """Writes versions 1, 2, ... of the weights in `views`; version 0 is `write_checkpoint`'s. `piece_bytes`:
+    at a time, 0 for whole tensors. Keeps a copy of the last version, which the next is a difference to.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, folder: str, views: dict[str, Any], threads: int, piece_bytes: int) -> None:
+        self._folder = folder
+        self._new = {name: view.reshape(-1).view(np.uint8) for name, view in views.items()}
+        self._old = {name: view.copy() for name, view in self._new.items()}
+        self._piece_bytes = piece_bytes
+        self._pool = ThreadPoolExecutor(threads)
+        self._shards: list[list[str]] = [[]]
+        filled = 0
+        for name, view in self._new.items():
+            if filled and filled + view.size > _SHARD_BYTES:
+                self._shards.append([])
+                filled = 0
+            self._shards[-1].append(name)
+            filled += view.size
+
+    def write_checkpoint(self, folder: str) -> None:
+        """The base that readers apply versions to."""
+        weight_map = {}
+        for number, names in enumerate(self._shards):
+            shard = self._shard_name(number)
+            tensors = []
+            for name in names:
+                view = self._new[name]
+                tensors.append(files.Tensor(name, "BF16", [view.size // 2], view.size, view))
+            files.write_file(os.path.join(folder, shard), tensors, {"format": "pt"})
+            weight_map.update(dict.fromkeys(names, shard))
+        total = sum(view.size for view in self._new.values())
+        files.write_index(os.path.join(folder, INDEX), {"total_size": total}, weight_map)
+
+    def publish(self, version: int) -> int:
+        """Writes the folder of `version`. Returns the bytes of its shards' tensors."""
+        folder = os.path.join(self._folder, f"weight_v{version:06d}")
+        os.makedirs(folder)
+        encoding = {
+            name: self._pool.submit(self._encode, name) for names in self._shards for name in names
+        }
+        weight_map: dict[str, str] = {}
+        written = 0
+        for number, names in enumerate(self._shards):
+            shard = self._shard_name(number)
+            tensors, digests = [], {}
+            for name in names:
+                encoded = encoding.pop(name).result()
+                if encoded is None:
+                    continue
+                entry, digests[name] = encoded
+                tensors.append(files.Tensor(name, "U8", [len(entry)], len(entry), entry))
+                written += len(entry)
+            if tensors:
+                files.write_file(os.path.join(folder, shard), tensors, digests)
+            weight_map.update((tensor.name, shard) for tensor in tensors)
+        metadata = {
+            "version": f"{version:06d}",
+            "base_version": f"{version - 1:06d}",
+            "delta_encoding": "xor",
+            "compression_format": "zstd",
+            "checksum_format": "xxh3-128",
+        }
+        files.write_index(os.path.join(folder, INDEX), metadata, weight_map)
+        return written
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _shard_name(self, number: int) -> str:
+        return f"model-{number:05d}-of-{len(self._shards):05d}.safetensors"
+
+    def _encode(self, name: str) -> Optional[tuple[bytes, str]]:
+        """A tensor's entry and digest, None for one that has not changed. The copy of old weights takes
+        the new ones on the way."""
+        new, old = self._new[name], self._old[name]
+        piece_bytes = self._piece_bytes or new.size
+        buffer = np.empty(min(piece_bytes, new.size), np.uint8)
+        frame = zstandard.ZstdCompressor(level=LEVEL).compressobj(size=new.size)
+        digest = xxhash.xxh3_128()
+        entry = []
+        changed = False
+        for first in range(0, new.size, piece_bytes):
+            after, before = new[first : first + piece_bytes], old[first : first + piece_bytes]
+            difference = buffer[: after.size]
+            np.bitwise_xor(_words(after), _words(before), out=_words(difference))
+            changed = changed or bool(_words(difference).any())
+            entry.append(frame.compress(difference.data))
+            digest.update(after)
+            np.copyto(before, after)
+        entry.append(frame.flush())
+        return (b"".join(entry), digest.hexdigest()) if changed else None
+
+
+def _words(array: Any) -> Any:
+    """The same bytes in the largest units that they fill."""
+    return array.view(np.uint64) if array.size % 8 == 0 else array
