@@ -107,9 +107,7 @@ bool SizeFits(Encoding encoding, uint64_t size_bytes, uint64_t tensor_bytes) {
     case Encoding::kXorSparse:
       return size_bytes <= kXorSparse.OfCount(tensor_bytes);
     case Encoding::kRuns:
-      // A run has two numbers of a byte, and a byte more for each 128 bytes that it covers or
-      // skips.
-      return size_bytes <= 2 * tensor_bytes + 64;
+      return size_bytes <= RunsBytesMax(tensor_bytes);
   }
   return false;
 }

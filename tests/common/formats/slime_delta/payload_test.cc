@@ -113,6 +113,21 @@ TEST_CASE("runs given by the caller make the same change", "[slime]") {
   CHECK_FALSE(EncodeChanged(Encoding::kXor, after, single).ok());
 }
 
+TEST_CASE("runs of one byte that touch are read again, though no payload is longer", "[slime]") {
+  std::mt19937_64 random(6);
+  const Bytes after = RandomBytes(random, 1000);
+  std::vector<ByteRun> single;
+  for (uint64_t i = 0; i < after.size(); ++i) single.push_back({i, 1});
+  const auto payload = EncodeChanged(Encoding::kRuns, after, single);
+  REQUIRE(payload.ok());
+  CHECK(payload->size() == 3 * after.size());
+  const auto decoded = DecodeEntry(Encoding::kRuns, CompressEntry(*payload), after.size());
+  REQUIRE(decoded.ok());
+  Bytes tensor(after.size());
+  REQUIRE(ApplyPayload(Encoding::kRuns, *decoded, tensor).ok());
+  CHECK(tensor == after);
+}
+
 TEST_CASE("runs out of order, empty or outside the tensor are refused", "[slime]") {
   const Bytes after(10);
   for (const std::vector<ByteRun>& runs :
