@@ -1,5 +1,5 @@
 #!/bin/bash
-# Fuzzes the codec: tools/fuzz.sh [--seconds N] [--keep] [TARGET...]
+# Fuzzes the codec and the formats of others: tools/fuzz.sh [--seconds N] [--keep] [TARGET...]
 #
 # Builds the targets of tests/fuzz (all, or those named) with clang 14, libFuzzer, ASan and UBSan, and runs
 # each for N seconds (60) from its committed corpus. Stops at the first finding and says where the input

@@ -2,8 +2,6 @@
 // Sound blocks, frames, manifests and objects, which mutation alone would hardly find.
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "common/base/check.h"
@@ -14,7 +12,9 @@
 #include "common/delta/manifest.h"
 #include "tests/common/delta/objects.h"
 #include "tests/common/delta/samples.h"
+#include "tests/fuzz/format_seeds.h"
 #include "tests/fuzz/fuzz_layouts.h"
+#include "tests/fuzz/seeds.h"
 
 namespace dws::fuzz {
 namespace {
@@ -23,31 +23,6 @@ using samples::Bytes;
 using samples::Random;
 
 constexpr size_t kPatternBytes = 32;
-
-class Seeds {
- public:
-  Seeds(const std::string& directory, const std::string& target)
-      : folder_(directory + "/" + target) {
-    std::filesystem::create_directories(folder_);
-  }
-  void Add(const Bytes& input) {
-    std::ofstream file(fmt::format("{}/{:04}", folder_, count_++), std::ios::binary);
-    file.write(reinterpret_cast<const char*>(input.data()),
-               static_cast<std::streamsize>(input.size()));
-  }
-
- private:
-  std::string folder_;
-  int count_ = 0;
-};
-
-template <typename T>
-void Put(Bytes& input, T value) {
-  input.resize(input.size() + sizeof(T));
-  StoreLe(input.data() + input.size() - sizeof(T), value);
-}
-
-void Append(Bytes& input, ByteSpan bytes) { input.insert(input.end(), bytes.begin(), bytes.end()); }
 
 constexpr EncodeOptions kOptions[] = {{.relative = true, .absolute = false, .zstd = false},
                                       {.relative = true, .absolute = true, .zstd = true},
@@ -242,5 +217,6 @@ int main(int argc, char** argv) {
   dws::fuzz::AddRoundTrips(argv[1], random);
   dws::fuzz::AddObjects(argv[1], random);
   dws::fuzz::AddStaging(argv[1], random);
+  dws::fuzz::AddFormats(argv[1]);
   return 0;
 }
