@@ -57,16 +57,16 @@ class DensityWatch {
   static constexpr double kEnter = 7.0 / 8;
   static constexpr double kLeave = 3.0 / 4;
   static constexpr uint32_t kVersions = 2;
-  // Of a dense group, one of so many versions is encoded both ways, to learn from; so is the next
-  // one when a change takes kGrowth times the bytes that it took then, or when it was fewer than
-  // kLeave.
+  // Of a dense group one version of kRetry is encoded both ways, to learn from. So is the next one
+  // after a version whose changes took kGrowth times the bytes that each took then, or in which
+  // fewer than kLeave of the blocks were dense.
   static constexpr uint64_t kRetry = 16;
   static constexpr double kGrowth = 1.25;
-  // Changed elements of a block, below which positions are the smaller for steps of any size: they
-  // cost less than the zeros between the steps. From here on steps of two bits are smaller dense,
-  // and those of 14 bits are so from 0.9 on.
+  // So much of a block has to change, or it is encoded both ways. With fewer, positions cost
+  // less than zeros between steps of either sign do, whatever their size; from here on steps of two
+  // bits are smaller dense, those of 14 bits from 0.9 on.
   static constexpr double kBlockShare = 2.0 / 3;
-  // Of the bytes of all weights, from which on a version is dense as a whole. Dense steps of one
+  // A version of this share of all weights' bytes is dense as a whole. Dense steps of one
   // update are 0.17 of an F32's bytes and 0.35 of a BF16's; changes of a tenth of a BF16's elements
   // by one ulp, with their positions, 0.04, of half of them 0.1.
   static constexpr double kVersionShare = 1.0 / 8;
