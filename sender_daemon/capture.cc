@@ -96,12 +96,17 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
 void Capture::Encode(BlockRef ref, ByteSpan before, Scratch& scratch) {
   const RankLayout::SliceEntry& slice = snapshot_.layout().slice(ref.slice);
   const uint64_t number = slice.first_block + ref.block;
-  blocks_[number] =
-      EncodeSteps(slice.dtype, scratch.changes,
-                  static_cast<uint32_t>(before.size() / ElementBytes(slice.dtype)), scratch.encode);
+  const auto elements = static_cast<uint32_t>(before.size() / ElementBytes(slice.dtype));
   const ClassTable* const table = profile_ == DeltaProfile::kWan && !other_blocks_.empty()
                                       ? snapshot_.class_tables().Find(ref.slice)
                                       : nullptr;
+  // Class-split needs the positions, and is smaller than dense steps for longer.
+  if (table == nullptr &&
+      snapshot_.density_watch().EncodesDense(ref.slice, scratch.changes.size(), elements)) {
+    blocks_[number] = EncodeDenseSteps(slice.dtype, scratch.changes, elements, scratch.encode);
+    return;
+  }
+  blocks_[number] = EncodeSteps(slice.dtype, scratch.changes, elements, scratch.encode);
   if (table == nullptr) return;
   other_blocks_[number] = EncodeClassSplit(slice.dtype, scratch.changes, blocks_[number], before,
                                            *table, scratch.encode)
@@ -213,7 +218,10 @@ Result<CapturedVersion> Capture::Finish() {
     }
     snapshot_.class_tables().Learn(snapshot_, blocks_, version_, pool_);
   }
-  if (result.base.has_value()) result.blocks = std::move(blocks_);
+  if (result.base.has_value()) {
+    result.density = snapshot_.density_watch().Learn(blocks_);
+    result.blocks = std::move(blocks_);
+  }
   snapshot_.SetVersion(version_, result.after);
   CloseGate();
   return result;

@@ -15,6 +15,7 @@
 #include "common/model/delta_profile.h"
 #include "common/model/digest.h"
 #include "common/model/weight_version.h"
+#include "sender_daemon/density_watch.h"
 #include "sender_daemon/snapshot.h"
 #include "sender_daemon/weight_source.h"
 
@@ -31,6 +32,7 @@ struct CapturedVersion {
   uint64_t nnz = 0;
   uint64_t compared_blocks = 0;  // on a GPU: only what changed was copied
   uint64_t copied_blocks = 0;    // whole, from a GPU
+  VersionDensity density;        // with a base
   // What profile `other` has instead, by rank block number: wan the blocks that are smaller
   // class-split, with the tables of their slices, by rank slice; direct the dense blocks, raw.
   // Empty where it has nothing else, and without another profile.

@@ -71,6 +71,25 @@ std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& 
   return BuildObject(identity, TouchedSlices(layout, captured));
 }
 
+// One line for each group whose state changed, and one when the version's did.
+void LogDensity(const RetainedVersion& version) {
+  const VersionDensity& density = version.density;
+  for (const DensityTurn& turn : density.turns) {
+    LogInfo(turn.dense ? "group_dense" : "group_sparse", {{"group", turn.group.name},
+                                                          {"version", version.version.value()},
+                                                          {"elements", turn.group.elements},
+                                                          {"changed", turn.group.changed},
+                                                          {"wire_bytes", turn.group.wire_bytes},
+                                                          {"full_bytes", turn.group.full_bytes}});
+  }
+  if (density.turned) {
+    LogInfo(density.dense ? "version_dense" : "version_sparse",
+            {{"version", version.version.value()},
+             {"dense_groups", density.dense_groups},
+             {"wire_bytes", version.object.size()}});
+  }
+}
+
 }  // namespace
 
 RetainedVersionPtr Seal(SealJob job) {
@@ -82,6 +101,7 @@ RetainedVersionPtr Seal(SealJob job) {
   sealed->nnz = captured.nnz;
   sealed->compared_blocks = captured.compared_blocks;
   sealed->copied_blocks = captured.copied_blocks;
+  sealed->density = std::move(captured.density);
   sealed->capture_seconds = job.capture_seconds;
   sealed->accepted_at = job.accepted_at;
   sealed->manifest = {.stream = job.state->stream,
@@ -217,6 +237,7 @@ bool PublishPipeline::Process(SealJob job) {
                         {"direct_bytes", sealed->other_bytes(DeltaProfile::kDirect)},
                         {"full_bytes", state->layout().size_bytes()},
                         {"capture_ms", sealed->capture_seconds * 1e3}});
+  LogDensity(*sealed);
   outputs_.announce(state);
   DWS_KILLPOINT("sender.publish.after_announce");
   return true;

@@ -17,6 +17,7 @@
 #include "common/delta/object.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/delta_profile.h"
+#include "sender_daemon/density_watch.h"
 
 namespace dws {
 
@@ -36,6 +37,7 @@ struct RetainedVersion {
   uint64_t compared_blocks = 0;                          // as CapturedVersion
   uint64_t copied_blocks = 0;                            // as CapturedVersion
   double capture_seconds = 0;                            // of all passes over the trainer's memory
+  VersionDensity density;                                // as CapturedVersion
   TimePoint accepted_at;                                 // when the trainer's Publish arrived
 
   // What a link of `profile` is served.

@@ -88,6 +88,12 @@ void ShowNewest(Scrape& scrape, const RankState& state, const RetainedVersion& n
       "dws_sender_reduction_ratio",
       "Bytes of all weights, divided by those of the newest version's delta.",
       static_cast<double>(state.layout().size_bytes()) / static_cast<double>(newest.object.size()));
+  scrape.Gauge("dws_sender_dense_groups",
+               "Groups of tensors, by name, that change nearly everywhere in each version.",
+               static_cast<double>(newest.density.dense_groups));
+  scrape.Gauge("dws_sender_dense_version",
+               "1 while the newest version's delta has an eighth of all weights' bytes, or more.",
+               newest.density.dense ? 1 : 0);
 }
 
 void ShowBroadcasts(Scrape& scrape, const BroadcastView& view) {
@@ -158,6 +164,9 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
       full_bytes_(registry_.AddCounter(
           "dws_sender_full_bytes_total",
           "What all published deltas would have been as full tensors, in bytes.")),
+      dense_bytes_(registry_.AddCounter(
+          "dws_sender_dense_bytes_total",
+          "Bytes of published deltas' blocks that are of groups which change nearly everywhere.")),
       gpu_compared_blocks_(GpuBlocks(registry_, "compared")),
       gpu_copied_blocks_(GpuBlocks(registry_, "copied")),
       wire_bytes_(WireBytes(registry_, std::make_index_sequence<kBlockModes>())),
@@ -181,6 +190,7 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   published_elements_.Increment(static_cast<double>(state.layout().element_count()));
   changed_elements_.Increment(static_cast<double>(version.nnz));
   full_bytes_.Increment(static_cast<double>(state.layout().size_bytes()));
+  dense_bytes_.Increment(static_cast<double>(version.density.dense_bytes));
   for (size_t mode = 1; mode < kBlockModes; ++mode) {
     wire_bytes_[mode].Increment(static_cast<double>(version.payload_bytes[mode]));
   }

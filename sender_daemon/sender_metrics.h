@@ -59,6 +59,7 @@ class SenderMetrics {
   Counter published_elements_;
   Counter changed_elements_;
   Counter full_bytes_;
+  Counter dense_bytes_;
   Counter gpu_compared_blocks_;
   Counter gpu_copied_blocks_;
   std::array<Counter, kBlockModes> wire_bytes_;  // by block mode; of kEmpty: all that is no block

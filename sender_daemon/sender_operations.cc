@@ -34,6 +34,21 @@ void FillMismatch(const RankState& state, const SliceDifference& difference,
   *mismatch.mutable_found() = ToProto(difference.found);
 }
 
+void FillDensity(const VersionDensity& density, v1::DensityStatus& status) {
+  status.set_groups(static_cast<uint32_t>(density.groups));
+  status.set_dense_groups(static_cast<uint32_t>(density.dense_groups));
+  status.set_dense_bytes(density.dense_bytes);
+  status.set_version_dense(density.dense);
+  for (const GroupDensity& group : density.worst) {
+    v1::DenseGroup& row = *status.add_worst();
+    row.set_name(group.name);
+    row.set_elements(group.elements);
+    row.set_changed(group.changed);
+    row.set_full_bytes(group.full_bytes);
+    row.set_wire_bytes(group.wire_bytes);
+  }
+}
+
 }  // namespace
 
 SenderOperations::SenderOperations(Names names, Parts parts)
@@ -88,6 +103,10 @@ void SenderOperations::FillState(const RankState& state,
   sender.set_rank_epoch(state.rank_epoch.value());
   sender.set_snapshot_bytes(state.snapshot->size_bytes());
   sender.set_retained_bytes(state.log->retained_bytes());
+  const RetainedVersionPtr newest = state.log->Newest();
+  if (newest != nullptr && newest->base.has_value()) {
+    FillDensity(newest->density, *sender.mutable_density());
+  }
   for (const RetainedVersionPtr& version : state.log->All()) {
     v1::VersionStatus& row = *sender.add_versions();
     row.set_version(version->version.value());

@@ -39,7 +39,8 @@ Snapshot::Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes,
       offsets_(std::move(offsets)),
       digests_(layout_.slice_count()),
       distrusted_(layout_.slice_count()),
-      class_tables_(layout_.slice_count()) {}
+      class_tables_(layout_.slice_count()),
+      density_watch_(layout_) {}
 
 Snapshot::~Snapshot() { ::munmap(bytes_, size_bytes_); }
 

@@ -14,6 +14,7 @@
 #include "common/model/layout.h"
 #include "common/model/weight_version.h"
 #include "sender_daemon/class_tables.h"
+#include "sender_daemon/density_watch.h"
 #include "sender_daemon/snapshot_gate.h"
 
 namespace dws {
@@ -60,6 +61,8 @@ class Snapshot {
 
   // How the next version's blocks may be class-split.
   ClassTables& class_tables() { return class_tables_; }
+  // Which groups of tensors change nearly everywhere.
+  DensityWatch& density_watch() { return density_watch_; }
 
  private:
   Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes, std::vector<size_t> offsets);
@@ -74,6 +77,7 @@ class Snapshot {
   uint64_t undone_ = 0;
   std::vector<bool> distrusted_;  // by rank slice
   ClassTables class_tables_;
+  DensityWatch density_watch_;
 };
 
 }  // namespace dws

@@ -30,6 +30,14 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
   return EncodeSteps(dtype, changes, element_count, scratch);
 }
 
+EncodedBlock EncodeDenseSteps(DType dtype, const BlockChanges& changes, uint32_t element_count,
+                              EncodeScratch& scratch) {
+  DWS_CHECK(element_count <= limits::kBlockElements && changes.size() <= element_count);
+  if (changes.size() == 0) return {};
+  PlanDenseUlp(dtype, changes, element_count, scratch.dense_ulp);
+  return WriteDenseUlp(scratch.dense_ulp, static_cast<uint32_t>(changes.size()));
+}
+
 std::optional<EncodedBlock> EncodeClassSplit(DType dtype, const BlockChanges& changes,
                                              const EncodedBlock& relative, ByteSpan before,
                                              const ClassTable& table, EncodeScratch& scratch) {

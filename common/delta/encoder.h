@@ -43,6 +43,11 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
                          EncodeScratch& scratch);
 EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count);
 
+// The same as dense ulp, with positions not looked at: for who knows that they cost more. Leaves
+// `scratch` without what EncodeClassSplit needs.
+EncodedBlock EncodeDenseSteps(DType dtype, const BlockChanges& changes, uint32_t element_count,
+                              EncodeScratch& scratch);
+
 // The same changes class-split, for links where bytes are dear; nullopt unless it is smaller than
 // `relative`, which EncodeSteps has just made of them with the same `scratch`, or as small as one
 // of dense ulp. `before` is the block they change, `table` fits `dtype` (class_split.h).

@@ -71,6 +71,7 @@ inline constexpr size_t kComposedCacheMax = 8;   // squashed objects kept for ot
 inline constexpr uint64_t kGpuSpareBytes = uint64_t{8} << 30;
 
 inline constexpr uint64_t kWanAskedVersions = 16;  // class-split so long after the last who asked
+inline constexpr size_t kDenseGroupsShown = 8;     // of a version, in its status and the log
 
 // Receiver.
 inline constexpr uint64_t kWanBytesPerSecond = uint64_t{32} << 20;   // slower links ask for wan

@@ -244,6 +244,41 @@ TEST_CASE("the status and the metrics say what was published and who lags", "[se
       sender.Shows(R"(dws_sender_nacks_total{dws_job="job",trainer_rank="3",reason="unknown"} 1)"));
 }
 
+TEST_CASE("the status and the metrics name the groups that change nearly everywhere",
+          "[sender_operations]") {
+  Fixture sender;
+  sender.hub.Welcome(sender.state);
+  sender.Publish(1);
+  CHECK_FALSE(sender.Status().has_density());  // there is no delta yet
+  sender.Publish(2);
+  CHECK(sender.Status().density().groups() == 2);
+  CHECK(sender.Status().density().dense_groups() == 0);
+  CHECK_FALSE(sender.Status().density().version_dense());
+  uint64_t wire_bytes = 0;
+  for (uint64_t version = 3; version <= 4; ++version) {
+    const std::vector<std::byte> kept = sender.weights[2];
+    sender.weights = RandomWeights(sender.state->layout(), sender.random);
+    sender.weights[2] = kept;  // of b, few change
+    sender.Publish(version, 0.001);
+  }
+  const RetainedVersionPtr newest = sender.state->log->Newest();
+  for (const GroupDensity& group : newest->density.worst) wire_bytes += group.wire_bytes;
+  const v1::DensityStatus status = sender.Status().density();
+  CHECK(status.dense_groups() == 1);
+  CHECK(status.dense_bytes() == wire_bytes);
+  CHECK(status.version_dense());
+  REQUIRE(status.worst_size() == 1);
+  CHECK(status.worst(0).name() == "a");
+  CHECK(status.worst(0).elements() == 300 * 1001);
+  CHECK(status.worst(0).full_bytes() == 600 * 1001);
+  CHECK(status.worst(0).changed() > 299 * 1001);
+  CHECK(status.worst(0).wire_bytes() > 500 * 1001);
+  const std::string labels = R"({dws_job="job",trainer_rank="3"})";
+  CHECK(sender.Shows("dws_sender_dense_groups" + labels + " 1"));
+  CHECK(sender.Shows("dws_sender_dense_version" + labels + " 1"));
+  CHECK(sender.Shows("dws_sender_dense_bytes_total" + labels + " " + std::to_string(wire_bytes)));
+}
+
 TEST_CASE("wire bytes by encoding add up to the objects that travel", "[sender_operations]") {
   Fixture sender;
   sender.hub.Welcome(sender.state);

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "common/model/tensor_group.h"
 #include "tools/checkpoint/slime_size.h"
 
 namespace dws::checkpoint {

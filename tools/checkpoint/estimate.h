@@ -19,7 +19,7 @@ namespace dws::checkpoint {
 
 // Tensors whose names differ in numbers only.
 struct GroupEstimate {
-  std::string name;  // GroupOf
+  std::string name;  // GroupOf (tensor_group.h)
   uint64_t tensors = 0;
   uint64_t elements = 0;
   uint64_t changed = 0;        // of the elements

@@ -8,7 +8,6 @@
 
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -50,9 +49,5 @@ TensorPairs MatchTensors(const Checkpoint& a, const Checkpoint& b);
 
 // "'a', 'b', 'c' and 7 more", for messages.
 std::string NameList(std::span<const std::string> names);
-
-// The name with numbers replaced: "model.layers.*.mlp.up_proj.weight". A number is a part between
-// dots that has digits only.
-std::string GroupOf(std::string_view tensor_name);
 
 }  // namespace dws::checkpoint

@@ -32,19 +32,6 @@ std::vector<std::pair<std::string, uint64_t>> Ways(const Estimate& estimate) {
   return ways;
 }
 
-// The end of a name says more than its beginning.
-std::string ShortGroup(const std::string& name) {
-  std::string clean = Clean(name);
-  if (TextWidth(clean) <= kGroupColumns) return clean;
-  size_t begin = 0;
-  while (TextWidth(std::string_view(clean).substr(begin)) > kGroupColumns - 3) {
-    do {
-      ++begin;
-    } while (begin < clean.size() && (static_cast<unsigned char>(clean[begin]) & 0xC0) == 0x80);
-  }
-  return "..." + clean.substr(begin);
-}
-
 std::string SizesTable(const Estimate& estimate) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, bytes] : Ways(estimate)) {
@@ -84,8 +71,9 @@ std::string GroupsTable(const EstimateView& view) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < shown; ++i) {
     const GroupEstimate& group = groups[i];
-    rows.push_back({ShortGroup(group.name), FormatCount(group.tensors), FormatCount(group.elements),
-                    FormatCount(group.changed), FormatShare(group.changed, group.elements)});
+    rows.push_back({PrintableEnd(group.name, kGroupColumns), FormatCount(group.tensors),
+                    FormatCount(group.elements), FormatCount(group.changed),
+                    FormatShare(group.changed, group.elements)});
   }
   std::string text = FormatTable({{.title = "group", .left = true},
                                   {.title = "tensors"},
@@ -150,7 +138,8 @@ std::string Mismatches(const Estimate& estimate) {
   const size_t shown = std::min(estimate.mismatches.size(), kMismatchesShown);
   for (size_t i = 0; i < shown; ++i) {
     const checkpoint::TensorMismatch& mismatch = estimate.mismatches[i];
-    text += fmt::format("  {}: {}\n", ShortGroup(mismatch.name), Printable(mismatch.what, 34));
+    text += fmt::format("  {}: {}\n", PrintableEnd(mismatch.name, kGroupColumns),
+                        Printable(mismatch.what, 34));
   }
   if (shown < estimate.mismatches.size()) {
     text += fmt::format("  and {} more (--json)\n", estimate.mismatches.size() - shown);

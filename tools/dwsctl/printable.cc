@@ -108,6 +108,17 @@ std::string Printable(std::string_view text, size_t columns_max) {
   return clean + "...";
 }
 
+std::string PrintableEnd(std::string_view text, size_t columns_max) {
+  DWS_CHECK(columns_max >= 4);
+  const std::string clean = Clean(text);
+  if (TextWidth(clean) <= columns_max) return clean;
+  std::string_view rest = clean;
+  while (TextWidth(rest) > columns_max - 3) {
+    rest.remove_prefix(std::max<size_t>(FirstUtf8Character(rest).size_bytes, 1));
+  }
+  return "..." + std::string(rest);
+}
+
 std::string Padded(std::string_view clean, size_t columns, bool left) {
   const size_t width = TextWidth(clean);
   const std::string padding(width < columns ? columns - width : 0, ' ');

@@ -20,6 +20,9 @@ size_t TextWidth(std::string_view clean);
 // missing.
 std::string Printable(std::string_view text, size_t columns_max);
 
+// The same, cut at the beginning: of tensors' names, whose end says more.
+std::string PrintableEnd(std::string_view text, size_t columns_max);
+
 // `text` filled up with spaces to `columns`, on the right or with `left` false on the left.
 std::string Padded(std::string_view clean, size_t columns, bool left);
 

@@ -100,6 +100,9 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
         broadcast,
         fmt::format("epoch {} with {} receivers", broadcast.epoch(), broadcast.members()), columns);
   }
+  const bool dense = sender.density().dense_groups() > 0 || sender.density().version_dense();
+  if (dense) text += FormatKeyLine("dense", FormatDensity(sender.density()), columns);
+  if (!sender.density().worst().empty()) text += "\n" + FormatDenseGroups(sender.density());
   if (!sender.versions().empty()) text += "\n" + FormatVersionTable(sender, kVersionsShown);
   return text + "\n" + FormatReceiverTable(sender, columns);
 }

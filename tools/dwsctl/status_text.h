@@ -26,6 +26,11 @@ std::string FormatKeyLine(std::string_view key, std::string_view value, size_t c
 std::string FormatReceiverTable(const v1::SenderStatus& sender, size_t columns);
 // The newest `shown` of the versions that a sender retains.
 std::string FormatVersionTable(const v1::SenderStatus& sender, size_t shown);
+// The groups of tensors that change nearly everywhere: "2 of 12 groups of tensors, 3.1 MiB of the
+// newest version".
+std::string FormatDensity(const v1::DensityStatus& density);
+// Those of most bytes.
+std::string FormatDenseGroups(const v1::DensityStatus& density);
 // The senders of a receiver; what their last errors were below.
 std::string FormatSenderTable(const v1::ReceiverStatus& receiver, size_t columns);
 // "    rollout-1: connection refused", under a table whose rows have no room for it; "" without

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "common/delta/decoder.h"
 #include "common/delta/diff.h"
 #include "common/model/limits.h"
 #include "tests/common/delta/objects.h"
@@ -68,6 +69,31 @@ TEST_CASE("a relative block is never larger than its values", "[delta]") {
     const Bytes after = samples::RandomBytes(random, before.size());
     INFO(ToString(dtype));
     REQUIRE(Encode(dtype, before, after, {}).payload.size() <= after.size());
+  }
+}
+
+TEST_CASE("dense steps lead to the same state as what is chosen, and are never larger than values",
+          "[delta]") {
+  Random random(samples::TestSeed());
+  EncodeScratch scratch;
+  for (const DType dtype : samples::kAllDTypes) {
+    for (const double density : {0.0, 0.1, 0.7, 1.0}) {
+      const uint32_t elements = 1 + static_cast<uint32_t>(random.Below(9000));
+      const Bytes before = samples::RandomBytes(random, size_t{elements} * ElementBytes(dtype));
+      const Bytes after = samples::Nudge(random, dtype, before, density, 6);
+      BlockChanges changes;
+      DiffBlock(dtype, before, after, 0, changes);
+      const EncodedBlock dense = EncodeDenseSteps(dtype, changes, elements, scratch);
+      INFO(ToString(dtype) << " " << density);
+      REQUIRE(dense.mode == (changes.size() == 0 ? BlockMode::kEmpty : BlockMode::kDenseUlp));
+      REQUIRE(dense.payload.size() <= after.size());
+      REQUIRE(dense.payload.size() >= EncodeSteps(dtype, changes, elements).payload.size());
+      DecodedBlock decoded;
+      REQUIRE(DecodeBlock(dtype, elements, ViewOf(dense), decoded).ok());
+      Bytes replica = before;
+      ApplyBlock(dtype, decoded, replica);
+      REQUIRE(replica == after);
+    }
   }
 }
 

@@ -113,12 +113,4 @@ TEST_CASE("tensors that only one has, or of another shape, are named and left ou
   CHECK(estimate->tensors == scene.a.size() - 2);
 }
 
-TEST_CASE("numbers between dots make no group of their own", "[checkpoint]") {
-  CHECK(GroupOf("model.layers.12.mlp.experts.3.w1.weight") ==
-        "model.layers.*.mlp.experts.*.w1.weight");
-  CHECK(GroupOf("7") == "*");
-  CHECK(GroupOf("a..1.") == "a..*.");
-  CHECK(GroupOf("lm_head.weight") == "lm_head.weight");
-}
-
 }  // namespace dws::checkpoint

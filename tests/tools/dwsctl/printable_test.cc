@@ -48,6 +48,14 @@ TEST_CASE("printable text is cut where it is too wide, not inside a character", 
   CHECK(Printable("\u65e5\u672c\u65e5\u672c", 6) == "\u65e5...");
 }
 
+TEST_CASE("what is cut at the beginning keeps its end", "[dwsctl]") {
+  CHECK(PrintableEnd("rollout", 7) == "rollout");
+  CHECK(PrintableEnd("rollouts", 7) == "...outs");
+  CHECK(PrintableEnd("ro\u00fcllo\u00fcts", 7) == "...o\u00fcts");
+  CHECK(PrintableEnd("\u65e5\u672c\u65e5\u672c", 6) == "...\u672c");
+  CHECK(PrintableEnd("a\x1b[31m", 6) == "a?[31m");
+}
+
 TEST_CASE("long text is wrapped between words, and cut after the last line", "[dwsctl]") {
   CHECK(Wrapped("no engine rank has attached", 14, 5, 2) == "no engine rank\n  has attached");
   CHECK(Wrapped("abcdefghij", 4, 5, 1) == "abcd\n efgh\n ij");

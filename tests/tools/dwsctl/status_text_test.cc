@@ -91,6 +91,33 @@ TEST_CASE("a sender's status names its stream, its versions and its receivers", 
         "    rollout-0: verify: digest of tensor 'w' differs\n");
 }
 
+TEST_CASE("a sender's status names the groups that change nearly everywhere", "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  v1::DensityStatus& density = *reply.mutable_sender()->mutable_density();
+  density.set_groups(12);
+  CHECK(FormatStatus(reply, 80).find("dense") == std::string::npos);
+  density.set_dense_groups(3);
+  density.set_dense_bytes(3 << 20);
+  v1::DenseGroup& group = *density.add_worst();
+  group.set_name("model.layers.*.block_sparse_moe.experts.*.scales");
+  group.set_elements(1000);
+  group.set_changed(990);
+  group.set_full_bytes(4000);
+  group.set_wire_bytes(1500);
+  CHECK(FormatStatus(reply, 80).find(
+            "  dense     3 of 12 groups of tensors, 3.0 MiB of the newest version\n"
+            "\n"
+            "  dense group                               density     wire  of full\n"
+            "  ...s.*.block_sparse_moe.experts.*.scales  99.00 %  1.5 KiB  37.50 %\n"
+            "  and 2 more\n"
+            "\n"
+            "  version  base") != std::string::npos);
+  density.set_version_dense(true);
+  CHECK(FormatStatus(reply, 80).find("version, which is\n            dense as a whole\n") !=
+        std::string::npos);
+  CHECK(WidestLine(FormatStatus(reply, 80)) <= 80);
+}
+
 TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl]") {
   v1::StatusReply reply;
   reply.set_daemon("dws-receiver");
