@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -14,6 +15,7 @@
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
+#include "tools/checkpoint/tensors.h"
 
 namespace dws::checkpoint {
 namespace {
@@ -39,6 +41,26 @@ class Replay {
         // Absolute blocks need no old ones: the source reads them alone.
         source_(walk.layout, BytesOf(checkpoint), redo, walk.pool.worker_count()) {
     for (const SliceDelta& slice : redo[0].manifest().slices) slices_.push_back(slice.slice);
+  }
+
+  // Whether the checkpoint becomes a version with what is written down: the one it was for, with
+  // any part of it written. Files that somebody put in its place since are left alone.
+  Status CheckBelongs() {
+    DWS_ASSIGN_OR_RETURN(const std::vector<Digest> sums,
+                         Sums("checking weights", AllSlices(walk_.layout),
+                              [this](const WalkedBlock& block, size_t worker) -> Result<ByteSpan> {
+                                DWS_ASSIGN_OR_RETURN(
+                                    const BlockStates states,
+                                    source_.Read(block.slice, block.block, worker));
+                                return states.after;
+                              }));
+    const std::vector<std::string> wrong = Wrong(sums);
+    if (wrong.empty() && StateToken(sums) == redo_[0].manifest().state_token) return OkStatus();
+    return FailedPreconditionError(
+        "{} was written down for another state of {}: other weights of {}; nothing was written; if "
+        "the files were replaced since, remove it",
+        redo_[0].path(), checkpoint_.files()[0].mapping.path(),
+        wrong.empty() ? "tensors that it does not change" : NameList(wrong));
   }
 
   Status Run() {
@@ -69,14 +91,31 @@ class Replay {
   }
 
   Status Prove() {
+    DWS_ASSIGN_OR_RETURN(const std::vector<Digest> sums,
+                         Sums("proving weights", slices_,
+                              [this](const WalkedBlock& block, size_t) -> Result<ByteSpan> {
+                                return source_.Before(block.slice, block.block);
+                              }));
+    const std::vector<std::string> wrong = Wrong(sums);
+    if (wrong.empty()) return OkStatus();
+    return DataLossError(
+        "{} does not hold what was written to it: {}; the checkpoint is neither version, take it "
+        "from elsewhere and remove {}",
+        checkpoint_.files()[0].mapping.path(), NameList(wrong), redo_[0].path());
+  }
+
+  // The digests of `slices`, by number, of the bytes that `read` gives for their blocks.
+  Result<std::vector<Digest>> Sums(
+      std::string_view step, std::span<const RankSlice> slices,
+      const std::function<Result<ByteSpan>(const WalkedBlock&, size_t worker)>& read) {
     std::vector<Digest> digests(kWindowBlocksMax);
     std::vector<Digest> sums(walk_.layout.slice_count());
     DWS_RETURN_IF_ERROR(WalkBlocks(
-        walk_, "proving weights", slices_,
-        [&](const WalkedBlock& block, size_t) {
+        walk_, step, slices,
+        [&](const WalkedBlock& block, size_t worker) {
+          DWS_ASSIGN_OR_RETURN(const ByteSpan bytes, read(block, worker));
           digests[block.index] =
-              DigestBytes(source_.Before(block.slice, block.block),
-                          walk_.layout.slice(block.slice).BlockFirstWord(block.block));
+              DigestBytes(bytes, walk_.layout.slice(block.slice).BlockFirstWord(block.block));
           return OkStatus();
         },
         [&](std::span<const WalkedBlock> window) {
@@ -85,16 +124,17 @@ class Replay {
           }
           return OkStatus();
         }));
+    return sums;
+  }
+
+  // Names of tensors that are to be written and are not what they are to become.
+  std::vector<std::string> Wrong(const std::vector<Digest>& sums) const {
     std::vector<std::string> wrong;
     for (const SliceDelta& slice : redo_[0].manifest().slices) {
       if (sums[slice.slice.value()] == slice.after) continue;
       wrong.push_back(walk_.layout.tensor(slice.slice).name);
     }
-    if (wrong.empty()) return OkStatus();
-    return DataLossError(
-        "{} does not hold what was written to it: {}; the checkpoint is neither version, take it "
-        "from elsewhere and remove {}",
-        checkpoint_.files()[0].mapping.path(), NameList(wrong), redo_[0].path());
+    return wrong;
   }
 
   const Walk& walk_;
@@ -104,13 +144,21 @@ class Replay {
   std::vector<RankSlice> slices_;
 };
 
+enum class RedoOf : uint8_t { kThisCall, kEarlierCall };
+
 Status ReplayAndRemove(const Walk& walk, FileSystem& files, const Checkpoint& checkpoint,
-                       const std::string& path) {
+                       const std::string& path, RedoOf redo_of) {
   {
     DWS_ASSIGN_OR_RETURN(const DeltaFile redo, DeltaFile::Open(path, walk.layout));
-    DWS_RETURN_IF_ERROR(Replay(walk, checkpoint, std::span(&redo, 1)).Run());
+    Replay replay(walk, checkpoint, std::span(&redo, 1));
+    if (redo_of == RedoOf::kEarlierCall) DWS_RETURN_IF_ERROR(replay.CheckBelongs());
+    DWS_RETURN_IF_ERROR(replay.Run());
   }
-  return files.Remove(path);
+  // Renamed first, which is durable: a redo that a power cut brought back would undo what the
+  // checkpoint became since.
+  const std::string done = path + ".tmp";
+  DWS_RETURN_IF_ERROR(files.Rename(path, done));
+  return files.Remove(done);
 }
 
 // Step 2. Fills in what there is to tell of it.
@@ -155,7 +203,7 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
   InPlaceOutcome outcome;
   ObjectFile::RemoveLeftovers(files, redo);
   if (Exists(redo)) {
-    DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo));
+    DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kEarlierCall));
     outcome.finished_earlier = true;
   }
   DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(request.deltas, layout));
@@ -167,7 +215,7 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
     return outcome;
   }
   DWS_RETURN_IF_ERROR(WriteRedo(walk, files, redo, chain, source, checked, outcome));
-  DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo));
+  DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kThisCall));
   return outcome;
 }
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <vector>
 
+#include "tests/tools/checkpoint/forgetful_files.h"
 #include "tests/tools/checkpoint/scene.h"
 #include "tools/checkpoint/in_place.h"
 
@@ -36,6 +37,12 @@ bool ApplyAndDieAt(int n, const std::string& checkpoint, const std::string& delt
   const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   CHECK((killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)));
   return !killed;
+}
+
+// Leaves a redo in `checkpoint`.
+void Interrupt(const std::string& checkpoint, const std::string& delta) {
+  int n = 0;
+  while (CheckSettled(checkpoint).ok()) REQUIRE_FALSE(ApplyAndDieAt(n++, checkpoint, delta));
 }
 
 Result<InPlaceOutcome> Apply(Scene& scene, const std::string& checkpoint,
@@ -109,9 +116,8 @@ TEST_CASE("a kill while what was interrupted is being completed is healed as wel
           "[checkpoint]") {
   Scene scene(3, 4);
   const std::string delta = scene.Delta();
-  int n = 0;
-  while (CheckSettled(scene.A()).ok()) REQUIRE_FALSE(ApplyAndDieAt(n++, scene.A(), delta));
-  for (int at = 0; at < 3; ++at) {
+  Interrupt(scene.A(), delta);
+  for (int at = 0; at < 6; ++at) {  // twice in each of checking, writing and proving
     ApplyAndDieAt(at, scene.A(), delta);
     CHECK_FALSE(CheckSettled(scene.A()).ok());
   }
@@ -122,8 +128,7 @@ TEST_CASE("a kill while what was interrupted is being completed is healed as wel
 TEST_CASE("files torn at any place are healed from what was written down", "[checkpoint]") {
   Scene scene(4, 4);
   const std::string delta = scene.Delta();
-  int n = 0;
-  while (CheckSettled(scene.A()).ok()) REQUIRE_FALSE(ApplyAndDieAt(n++, scene.A(), delta));
+  Interrupt(scene.A(), delta);
   // As a power cut leaves it: some pages of the new version are on the disk.
   const std::vector<std::string> names = Names(scene.A());
   for (const std::string& name : names) {
@@ -141,6 +146,48 @@ TEST_CASE("files torn at any place are healed from what was written down", "[che
   REQUIRE(applied.ok());
   CHECK(applied->finished_earlier);
   CHECK(applied->already_applied);
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
+TEST_CASE("a redo that is left beside files put there since is refused, and they stay",
+          "[checkpoint]") {
+  Scene scene(5, 4);
+  const std::string delta = scene.Delta();
+  Interrupt(scene.A(), delta);
+  TestModel other = scene.a;
+  SECTION("of a version in between") { Train(other, 4, 77); }
+  SECTION("that differ only where the redo writes nothing") {
+    other["frozen.weight"].bytes[9] ^= std::byte{1};
+  }
+  WriteFolder(other, scene.A(), kSmallShard);
+  const auto refused = Apply(scene, scene.A(), delta);
+  INFO(refused.status().ToString());
+  CHECK(absl::IsFailedPrecondition(refused.status()));
+  CHECK(refused.status().ToString().find("/A/.dws-apply.redo was written") != std::string::npos);
+  CHECK(refused.status().ToString().find("remove it") != std::string::npos);
+  CHECK(ReadModel(scene.A()) == other);
+  CHECK_FALSE(CheckSettled(scene.A()).ok());
+}
+
+TEST_CASE("the base put back in the place of torn files is brought to the version as well",
+          "[checkpoint]") {
+  Scene scene(6, 4);
+  const std::string delta = scene.Delta();
+  Interrupt(scene.A(), delta);
+  WriteFolder(scene.a, scene.A(), kSmallShard);
+  REQUIRE(Apply(scene, scene.A(), delta).ok());
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
+TEST_CASE("a power cut brings no redo back", "[checkpoint]") {
+  Scene scene(7, 4);
+  const std::string delta = scene.Delta();
+  ForgetfulFiles files;
+  REQUIRE(ApplyInPlace(files, {.checkpoint = scene.A(), .deltas = std::span(&delta, 1)}, scene.pool,
+                       NoProgress)
+              .ok());
+  files.LosePower();
+  CHECK(CheckSettled(scene.A()).ok());
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 
