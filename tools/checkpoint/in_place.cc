@@ -15,16 +15,11 @@
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
+#include "tools/checkpoint/settled.h"
 #include "tools/checkpoint/tensors.h"
 
 namespace dws::checkpoint {
 namespace {
-
-std::string RedoPath(const std::string& checkpoint) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(checkpoint, ignored)) return checkpoint + "/.dws-apply.redo";
-  return checkpoint + ".dws-apply.redo";
-}
 
 bool Exists(const std::string& path) {
   std::error_code ignored;
@@ -182,13 +177,6 @@ Status WriteRedo(const Walk& walk, FileSystem& files, const std::string& path,
 
 }  // namespace
 
-Status CheckSettled(const std::string& checkpoint) {
-  const std::string path = RedoPath(checkpoint);
-  if (!Exists(path)) return OkStatus();
-  return FailedPreconditionError(
-      "{}: an apply in place was interrupted ({}); run it again to complete it", checkpoint, path);
-}
-
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress) {
   DWS_CHECK(!request.deltas.empty());
@@ -206,6 +194,7 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
     DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kEarlierCall));
     outcome.finished_earlier = true;
   }
+  DWS_RETURN_IF_ERROR(CheckSettled(request.checkpoint));  // of a file in it, of the folder of it
   DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(request.deltas, layout));
   ChainSource source(layout, BytesOf(checkpoint), chain, pool.worker_count());
   DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));

@@ -12,6 +12,7 @@
 #include "tests/tools/checkpoint/forgetful_files.h"
 #include "tests/tools/checkpoint/scene.h"
 #include "tools/checkpoint/in_place.h"
+#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {
@@ -177,6 +178,28 @@ TEST_CASE("the base put back in the place of torn files is brought to the versio
   WriteFolder(scene.a, scene.A(), kSmallShard);
   REQUIRE(Apply(scene, scene.A(), delta).ok());
   CHECK(ReadModel(scene.A()) == scene.b);
+}
+
+TEST_CASE("a checkpoint that is half changed is so by whatever path one comes to it",
+          "[checkpoint]") {
+  Scene scene(8, 4);
+  const std::string folder = scene.folder.File("one");
+  std::filesystem::create_directory(folder);
+  const std::string file = folder + "/model.safetensors";
+  WriteSingle(scene.a, file);
+  const std::string delta = scene.Delta();
+  const std::string link = scene.folder.File("link.safetensors");
+  std::filesystem::create_symlink(file, link);
+  const auto [done, other] = GENERATE_COPY(std::pair(folder, file), std::pair(file, folder));
+  Interrupt(done, delta);
+  for (const std::string& path : {folder, folder + "/", file, link}) {
+    CAPTURE(path);
+    CHECK(absl::IsFailedPrecondition(CheckSettled(path)));
+  }
+  CHECK(absl::IsFailedPrecondition(Apply(scene, other, delta).status()));
+  REQUIRE(Apply(scene, done, delta).ok());
+  for (const std::string& path : {folder, file, link}) CHECK(CheckSettled(path).ok());
+  CHECK(ReadModel(folder) == scene.b);
 }
 
 TEST_CASE("a power cut brings no redo back", "[checkpoint]") {

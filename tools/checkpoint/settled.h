@@ -1,0 +1,20 @@
+// Whether a checkpoint is one version, and whose it is: what commands over checkpoints ask before
+// they read one or change it where it lies.
+#pragma once
+
+#include <string>
+
+#include "common/base/status.h"
+#include "common/formats/safetensors/checkpoint.h"
+
+namespace dws::checkpoint {
+
+// Where ApplyInPlace (in_place.h) writes down what it is about to do: CHECKPOINT/.dws-apply.redo,
+// or FILE.dws-apply.redo of a single file.
+std::string RedoPath(const std::string& checkpoint);
+
+// FAILED_PRECONDITION: a change of this checkpoint has not ended, or of the folder that the file
+// lies in, or of a file in the folder.
+Status CheckSettled(const std::string& checkpoint);
+
+}  // namespace dws::checkpoint
