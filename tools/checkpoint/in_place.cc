@@ -180,6 +180,7 @@ Status WriteRedo(const Walk& walk, FileSystem& files, const std::string& path,
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress) {
   DWS_CHECK(!request.deltas.empty());
+  DWS_RETURN_IF_ERROR(CheckChangeable(request.checkpoint));
   DWS_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                        Checkpoint::Open(request.checkpoint, FileAccess::kWritable));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(checkpoint));

@@ -42,8 +42,9 @@ struct InPlaceRequest {
 
 // UNAVAILABLE: another process is at it. FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with
 // nothing written; FAILED_PRECONDITION also when a redo is of another state of the files, or a
-// file of the folder, or the folder of the file, is half changed; DATA_LOSS also when the files do
-// not hold what was written to them. Others: of files and the progress; the same call then goes on.
+// file of the folder, or the folder of the file, is half changed, or as CheckChangeable; DATA_LOSS
+// also when the files do not hold what was written to them. Others: of files and the progress; the
+// same call then goes on.
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress);
 

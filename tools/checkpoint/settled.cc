@@ -1,9 +1,14 @@
 #include "tools/checkpoint/settled.h"
 
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <vector>
+
+#include "common/base/file_system.h"
+#include "common/formats/slime_delta/local_state.h"
+#include "common/formats/slime_delta/redo.h"
 
 namespace dws::checkpoint {
 namespace {
@@ -15,11 +20,12 @@ bool IsFolder(const std::string& path) {
   return std::filesystem::is_directory(path, ignored);
 }
 
-// The folder that a file lies in, whatever links lead to it.
-std::string FolderOf(const std::string& file) {
+// The checkpoint itself, or the folder that its file lies in, whatever links lead to it.
+std::string FolderOf(const std::string& checkpoint) {
+  if (IsFolder(checkpoint)) return checkpoint;
   std::error_code failed;
-  const std::filesystem::path real = std::filesystem::canonical(file, failed);
-  return (failed ? std::filesystem::absolute(file, failed) : real).parent_path();
+  const std::filesystem::path real = std::filesystem::canonical(checkpoint, failed);
+  return (failed ? std::filesystem::absolute(checkpoint, failed) : real).parent_path();
 }
 
 // Of the folder, and of single files in it.
@@ -55,7 +61,24 @@ Status CheckSettled(const std::string& checkpoint) {
         "{}: an apply in place of {} was interrupted ({}); run it again to complete it", checkpoint,
         changed, redo);
   }
-  return OkStatus();
+  PosixFileSystem files;
+  DWS_ASSIGN_OR_RETURN(const std::optional<std::string> marker,
+                       slime::FindMarker(files, FolderOf(checkpoint)));
+  if (!marker.has_value()) return OkStatus();
+  return FailedPreconditionError(
+      "{}: a receiver is changing this checkpoint, or was interrupted ({}); it completes that when "
+      "it is started again",
+      checkpoint, *marker);
+}
+
+Status CheckChangeable(const std::string& checkpoint) {
+  const std::string kept = slime::SyncFolder(FolderOf(checkpoint));
+  std::error_code ignored;
+  if (!std::filesystem::exists(kept, ignored)) return OkStatus();
+  return FailedPreconditionError(
+      "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; give "
+      "-o for a new one",
+      checkpoint, kept);
 }
 
 }  // namespace dws::checkpoint

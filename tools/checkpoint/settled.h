@@ -14,7 +14,12 @@ namespace dws::checkpoint {
 std::string RedoPath(const std::string& checkpoint);
 
 // FAILED_PRECONDITION: a change of this checkpoint has not ended, or of the folder that the file
-// lies in, or of a file in the folder.
+// lies in, or of a file in the folder; an apply in place, or that of a receiver that keeps the
+// checkpoint. What begins after the call is not noticed. Others: of files.
 Status CheckSettled(const std::string& checkpoint);
+
+// FAILED_PRECONDITION: it is not to be changed where it lies, as a receiver keeps it, with its
+// version and digests beside the files.
+Status CheckChangeable(const std::string& checkpoint);
 
 }  // namespace dws::checkpoint

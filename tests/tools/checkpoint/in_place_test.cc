@@ -202,6 +202,22 @@ TEST_CASE("a checkpoint that is half changed is so by whatever path one comes to
   CHECK(ReadModel(folder) == scene.b);
 }
 
+TEST_CASE("a checkpoint that a receiver keeps is not changed beside it", "[checkpoint]") {
+  Scene scene(9, 4);
+  const std::string delta = scene.Delta();
+  const std::string redo = scene.A() + "/.weight_sync/redo/weight_v000002";
+  std::filesystem::create_directories(redo);
+  const Status refused = Apply(scene, scene.A(), delta).status();
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK(refused.ToString().find("a receiver keeps this checkpoint") != std::string::npos);
+  CHECK(ReadModel(scene.A()) == scene.a);
+  // Without the marker nothing is half changed.
+  CHECK(CheckSettled(scene.A()).ok());
+  std::ofstream(redo + "/model.safetensors.index.json") << "{}";
+  CHECK(absl::IsFailedPrecondition(CheckSettled(scene.A())));
+  CHECK(absl::IsFailedPrecondition(CheckSettled(scene.A() + "/model-00001-of-00005.safetensors")));
+}
+
 TEST_CASE("a power cut brings no redo back", "[checkpoint]") {
   Scene scene(7, 4);
   const std::string delta = scene.Delta();
