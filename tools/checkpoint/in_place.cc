@@ -180,9 +180,9 @@ Status WriteRedo(const Walk& walk, FileSystem& files, const std::string& path,
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress) {
   DWS_CHECK(!request.deltas.empty());
-  DWS_RETURN_IF_ERROR(CheckChangeable(request.checkpoint));
   DWS_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                        Checkpoint::Open(request.checkpoint, FileAccess::kWritable));
+  DWS_RETURN_IF_ERROR(CheckChangeable(request.checkpoint, checkpoint));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(checkpoint));
   // A file of the checkpoint is the lock: nothing else is left behind.
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,

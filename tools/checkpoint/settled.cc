@@ -71,14 +71,27 @@ Status CheckSettled(const std::string& checkpoint) {
       checkpoint, *marker);
 }
 
-Status CheckChangeable(const std::string& checkpoint) {
-  const std::string kept = slime::SyncFolder(FolderOf(checkpoint));
+Status CheckChangeable(const std::string& path, const safetensors::Checkpoint& opened) {
+  const std::string kept = slime::SyncFolder(FolderOf(path));
   std::error_code ignored;
-  if (!std::filesystem::exists(kept, ignored)) return OkStatus();
-  return FailedPreconditionError(
-      "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; give "
-      "-o for a new one",
-      checkpoint, kept);
+  if (std::filesystem::exists(kept, ignored)) {
+    return FailedPreconditionError(
+        "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; "
+        "give -o for a new one",
+        path, kept);
+  }
+  for (const safetensors::CheckpointFile& file : opened.files()) {
+    const std::string& name = file.mapping.path();
+    if (!std::filesystem::is_symlink(name, ignored) &&
+        std::filesystem::hard_link_count(name, ignored) == 1) {
+      continue;
+    }
+    return FailedPreconditionError(
+        "{} is a link, and may be shared with another checkpoint, which would change too; give -o "
+        "for a new one, or put a copy in its place",
+        name);
+  }
+  return OkStatus();
 }
 
 }  // namespace dws::checkpoint

@@ -18,8 +18,9 @@ std::string RedoPath(const std::string& checkpoint);
 // checkpoint. What begins after the call is not noticed. Others: of files.
 Status CheckSettled(const std::string& checkpoint);
 
-// FAILED_PRECONDITION: it is not to be changed where it lies, as a receiver keeps it, with its
-// version and digests beside the files.
-Status CheckChangeable(const std::string& checkpoint);
+// FAILED_PRECONDITION: it is not to be changed where it lies. A receiver keeps it, with its version
+// and digests beside the files; or a file is a link, symbolic or hard, and others have it too.
+// `opened` is the checkpoint at `path`.
+Status CheckChangeable(const std::string& path, const safetensors::Checkpoint& opened);
 
 }  // namespace dws::checkpoint

@@ -218,6 +218,29 @@ TEST_CASE("a checkpoint that a receiver keeps is not changed beside it", "[check
   CHECK(absl::IsFailedPrecondition(CheckSettled(scene.A() + "/model-00001-of-00005.safetensors")));
 }
 
+TEST_CASE("files that other checkpoints may have too are not written through", "[checkpoint]") {
+  Scene scene(10, 4);
+  const std::string delta = scene.Delta();
+  const std::string other = scene.folder.File("other");
+  std::filesystem::create_directory(other);
+  const bool symbolic = GENERATE(true, false);
+  for (const std::string& name : Names(scene.A())) {
+    const std::filesystem::path to = other + "/" + name;
+    symbolic ? std::filesystem::create_symlink(scene.A() + "/" + name, to)
+             : std::filesystem::create_hard_link(scene.A() + "/" + name, to);
+  }
+  const Status refused = Apply(scene, other, delta).status();
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK(refused.ToString().find("shared with another checkpoint") != std::string::npos);
+  CHECK(ReadModel(scene.A()) == scene.a);
+  CHECK(CheckSettled(other).ok());
+  // A folder by another name is that folder.
+  std::filesystem::remove_all(other);
+  std::filesystem::create_directory_symlink(scene.A(), other);
+  CHECK(Apply(scene, other, delta).ok());
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
 TEST_CASE("a power cut brings no redo back", "[checkpoint]") {
   Scene scene(7, 4);
   const std::string delta = scene.Delta();
