@@ -175,6 +175,30 @@ Status WriteRedo(const Walk& walk, FileSystem& files, const std::string& path,
   return OkStatus();
 }
 
+// All four steps, of a checkpoint that is locked.
+Result<InPlaceOutcome> ApplyLocked(const Walk& walk, FileSystem& files,
+                                   const InPlaceRequest& request, const Checkpoint& checkpoint) {
+  const std::string redo = RedoPath(request.checkpoint);
+  InPlaceOutcome outcome;
+  ObjectFile::RemoveLeftovers(files, redo);
+  if (Exists(redo)) {
+    DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kEarlierCall));
+    outcome.finished_earlier = true;
+  }
+  DWS_RETURN_IF_ERROR(CheckSettled(request.checkpoint));  // of a file in it, of the folder of it
+  DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(request.deltas, walk.layout));
+  ChainSource source(walk.layout, BytesOf(checkpoint), chain, walk.pool.worker_count());
+  DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));
+  outcome.version = chain.back().manifest().version.value();
+  if (checked.already_applied) {
+    outcome.already_applied = true;
+    return outcome;
+  }
+  DWS_RETURN_IF_ERROR(WriteRedo(walk, files, redo, chain, source, checked, outcome));
+  DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kThisCall));
+  return outcome;
+}
+
 }  // namespace
 
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
@@ -188,25 +212,16 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
                        files.Lock(checkpoint.files()[0].mapping.path()));
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};
-  const std::string redo = RedoPath(request.checkpoint);
-  InPlaceOutcome outcome;
-  ObjectFile::RemoveLeftovers(files, redo);
-  if (Exists(redo)) {
-    DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kEarlierCall));
-    outcome.finished_earlier = true;
-  }
-  DWS_RETURN_IF_ERROR(CheckSettled(request.checkpoint));  // of a file in it, of the folder of it
-  DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(request.deltas, layout));
-  ChainSource source(layout, BytesOf(checkpoint), chain, pool.worker_count());
-  DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));
-  outcome.version = chain.back().manifest().version.value();
-  if (checked.already_applied) {
-    outcome.already_applied = true;
+  const Result<InPlaceOutcome> outcome = ApplyLocked(walk, files, request, checkpoint);
+  // Of what does not belong together, or is lost, the message says all there is to do.
+  if (outcome.ok() || absl::IsFailedPrecondition(outcome.status()) ||
+      absl::IsDataLoss(outcome.status())) {
     return outcome;
   }
-  DWS_RETURN_IF_ERROR(WriteRedo(walk, files, redo, chain, source, checked, outcome));
-  DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kThisCall));
-  return outcome;
+  const Status settled = CheckSettled(request.checkpoint);
+  if (settled.ok()) return outcome;
+  return MakeStatus(outcome.status().code(),
+                    fmt::format("{}; {}", Message(outcome.status()), Message(settled)));
 }
 
 }  // namespace dws::checkpoint

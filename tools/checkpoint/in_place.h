@@ -44,7 +44,7 @@ struct InPlaceRequest {
 // nothing written; FAILED_PRECONDITION also when a redo is of another state of the files, or a
 // file of the folder, or the folder of the file, is half changed, or as CheckChangeable; DATA_LOSS
 // also when the files do not hold what was written to them. Others: of files and the progress; the
-// same call then goes on.
+// same call then goes on, and the message says so when it has to.
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress);
 

@@ -241,6 +241,34 @@ TEST_CASE("files that other checkpoints may have too are not written through", "
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 
+TEST_CASE("whoever ends an apply in place is told when the files are half changed",
+          "[checkpoint]") {
+  Scene scene(11, 4);
+  const std::string delta = scene.Delta();
+  int told = 0;
+  bool ended = false;
+  for (int allowed = 0; !ended; ++allowed) {
+    CAPTURE(allowed);
+    REQUIRE(allowed < 200);
+    WriteFolder(scene.a, scene.A(), kSmallShard);
+    std::filesystem::remove(scene.A() + "/.dws-apply.redo");
+    int left = allowed;
+    const Progress progress = [&left](const ProgressStep&) {
+      return left-- > 0 ? OkStatus() : CancelledError("enough");
+    };
+    const Status status =
+        ApplyInPlace(scene.files, {.checkpoint = scene.A(), .deltas = std::span(&delta, 1)},
+                     scene.pool, progress)
+            .status();
+    ended = status.ok();
+    CHECK((ended || absl::IsCancelled(status)));
+    const bool says = status.ToString().find("run it again to complete it") != std::string::npos;
+    CHECK(says == !CheckSettled(scene.A()).ok());
+    told += says ? 1 : 0;
+  }
+  CHECK(told >= 3);
+}
+
 TEST_CASE("a power cut brings no redo back", "[checkpoint]") {
   Scene scene(7, 4);
   const std::string delta = scene.Delta();
