@@ -61,11 +61,18 @@ struct Ends {
   Digest after;
 };
 
-std::vector<Ends> SliceEnds(const RankLayout& layout, std::span<const DeltaLink> chain) {
+Result<std::vector<Ends>> SliceEnds(const RankLayout& layout, std::span<const DeltaLink> chain) {
   std::vector<Ends> ends(layout.slice_count());
   for (const DeltaLink& link : chain) {
     for (const SliceDelta& slice : link.manifest->slices) {
       Ends& end = ends[slice.slice.value()];
+      if (end.before.has_value() && end.after != slice.before) {
+        return DataLossError(
+            "tensor '{}': the delta from version {} to {} begins with other weights than those "
+            "before it end with",
+            layout.tensor(slice.slice).name, link.manifest->base_version.value(),
+            link.manifest->version.value());
+      }
       if (!end.before.has_value()) end.before = slice.before;
       end.after = slice.after;
     }
@@ -80,7 +87,7 @@ Result<std::vector<std::byte>> Squash(const RankLayout& layout, std::span<const 
   for (size_t i = 1; i < chain.size(); ++i) {
     DWS_CHECK(chain[i].manifest->base_version == chain[i - 1].manifest->version);
   }
-  const std::vector<Ends> ends = SliceEnds(layout, chain);
+  DWS_ASSIGN_OR_RETURN(const std::vector<Ends> ends, SliceEnds(layout, chain));
   std::vector<std::vector<EncodedBlock>> blocks(layout.slice_count());
   std::vector<SliceBlocks> slices;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {

@@ -13,8 +13,9 @@
 namespace dws {
 
 // The object from the base of the first of `chain` to the version of the last; each is the base of
-// the next (CHECK), and all are of `layout`. DATA_LOSS: a delta is damaged, or has blocks that do
-// not compose (raw, dense or class-split ones). What a link's `frame` returns.
+// the next (CHECK), and all are of `layout`. DATA_LOSS: a delta is damaged, begins with other
+// weights than those before it end with, or has blocks that do not compose (raw, dense or
+// class-split ones). What a link's `frame` returns.
 Result<std::vector<std::byte>> Squash(const RankLayout& layout, std::span<const DeltaLink> chain);
 
 }  // namespace dws

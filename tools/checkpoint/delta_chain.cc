@@ -7,6 +7,7 @@
 #include "common/delta/diff.h"
 #include "common/delta/frame.h"
 #include "common/delta/object.h"
+#include "tools/checkpoint/tensors.h"
 
 namespace dws::checkpoint {
 
@@ -43,6 +44,28 @@ const SliceDelta* DeltaFile::Find(RankSlice slice) const {
   return found != manifest_.slices.end() && found->slice == slice ? &*found : nullptr;
 }
 
+namespace {
+
+// Numbers alone prove nothing: those of `pack` are what it is told.
+Status CheckFollows(std::span<const DeltaFile> chain, const DeltaFile& next,
+                    const RankLayout& layout) {
+  std::vector<std::string> other;
+  for (const SliceDelta& slice : next.manifest().slices) {
+    for (size_t i = chain.size(); i-- > 0;) {
+      const SliceDelta* const last = chain[i].Find(slice.slice);
+      if (last == nullptr) continue;
+      if (last->after != slice.before) other.push_back(layout.tensor(slice.slice).name);
+      break;
+    }
+  }
+  if (other.empty()) return OkStatus();
+  return FailedPreconditionError(
+      "{} does not follow {}: it begins with another version {}, with other weights of {}",
+      next.path(), chain.back().path(), next.manifest().base_version.value(), NameList(other));
+}
+
+}  // namespace
+
 Result<std::vector<DeltaFile>> OpenChain(std::span<const std::string> paths,
                                          const RankLayout& layout) {
   std::vector<DeltaFile> chain;
@@ -58,6 +81,7 @@ Result<std::vector<DeltaFile>> OpenChain(std::span<const std::string> paths,
             path, next.base_version.value(), ToString(next.stream), next.version.value(),
             chain.back().path(), last.version.value(), ToString(last.stream));
       }
+      DWS_RETURN_IF_ERROR(CheckFollows(chain, delta, layout));
     }
     chain.push_back(std::move(delta));
   }

@@ -40,8 +40,8 @@ class DeltaFile {
   DeltaManifest manifest_;
 };
 
-// Deltas that follow each other. FAILED_PRECONDITION: one does not begin where the one before it
-// ends, or is of another stream; names both files. Others: as DeltaFile.
+// Deltas that follow each other. FAILED_PRECONDITION: one does not begin where those before it end,
+// in version or weights, or is of another stream; names both files. Others: as DeltaFile.
 Result<std::vector<DeltaFile>> OpenChain(std::span<const std::string> paths,
                                          const RankLayout& layout);
 

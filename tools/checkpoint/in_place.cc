@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -14,15 +15,11 @@
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
+#include "tools/checkpoint/settled.h"
+#include "tools/checkpoint/tensors.h"
 
 namespace dws::checkpoint {
 namespace {
-
-std::string RedoPath(const std::string& checkpoint) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(checkpoint, ignored)) return checkpoint + "/.dws-apply.redo";
-  return checkpoint + ".dws-apply.redo";
-}
 
 bool Exists(const std::string& path) {
   std::error_code ignored;
@@ -39,6 +36,26 @@ class Replay {
         // Absolute blocks need no old ones: the source reads them alone.
         source_(walk.layout, BytesOf(checkpoint), redo, walk.pool.worker_count()) {
     for (const SliceDelta& slice : redo[0].manifest().slices) slices_.push_back(slice.slice);
+  }
+
+  // Whether the checkpoint becomes a version with what is written down: the one it was for, with
+  // any part of it written. Files that somebody put in its place since are left alone.
+  Status CheckBelongs() {
+    DWS_ASSIGN_OR_RETURN(const std::vector<Digest> sums,
+                         Sums("checking weights", AllSlices(walk_.layout),
+                              [this](const WalkedBlock& block, size_t worker) -> Result<ByteSpan> {
+                                DWS_ASSIGN_OR_RETURN(
+                                    const BlockStates states,
+                                    source_.Read(block.slice, block.block, worker));
+                                return states.after;
+                              }));
+    const std::vector<std::string> wrong = Wrong(sums);
+    if (wrong.empty() && StateToken(sums) == redo_[0].manifest().state_token) return OkStatus();
+    return FailedPreconditionError(
+        "{} was written down for another state of {}: other weights of {}; nothing was written; if "
+        "the files were replaced since, remove it",
+        redo_[0].path(), checkpoint_.files()[0].mapping.path(),
+        wrong.empty() ? "tensors that it does not change" : NameList(wrong));
   }
 
   Status Run() {
@@ -69,14 +86,31 @@ class Replay {
   }
 
   Status Prove() {
+    DWS_ASSIGN_OR_RETURN(const std::vector<Digest> sums,
+                         Sums("proving weights", slices_,
+                              [this](const WalkedBlock& block, size_t) -> Result<ByteSpan> {
+                                return source_.Before(block.slice, block.block);
+                              }));
+    const std::vector<std::string> wrong = Wrong(sums);
+    if (wrong.empty()) return OkStatus();
+    return DataLossError(
+        "{} does not hold what was written to it: {}; the checkpoint is neither version, take it "
+        "from elsewhere and remove {}",
+        checkpoint_.files()[0].mapping.path(), NameList(wrong), redo_[0].path());
+  }
+
+  // The digests of `slices`, by number, of the bytes that `read` gives for their blocks.
+  Result<std::vector<Digest>> Sums(
+      std::string_view step, std::span<const RankSlice> slices,
+      const std::function<Result<ByteSpan>(const WalkedBlock&, size_t worker)>& read) {
     std::vector<Digest> digests(kWindowBlocksMax);
     std::vector<Digest> sums(walk_.layout.slice_count());
     DWS_RETURN_IF_ERROR(WalkBlocks(
-        walk_, "proving weights", slices_,
-        [&](const WalkedBlock& block, size_t) {
+        walk_, step, slices,
+        [&](const WalkedBlock& block, size_t worker) {
+          DWS_ASSIGN_OR_RETURN(const ByteSpan bytes, read(block, worker));
           digests[block.index] =
-              DigestBytes(source_.Before(block.slice, block.block),
-                          walk_.layout.slice(block.slice).BlockFirstWord(block.block));
+              DigestBytes(bytes, walk_.layout.slice(block.slice).BlockFirstWord(block.block));
           return OkStatus();
         },
         [&](std::span<const WalkedBlock> window) {
@@ -85,16 +119,17 @@ class Replay {
           }
           return OkStatus();
         }));
+    return sums;
+  }
+
+  // Names of tensors that are to be written and are not what they are to become.
+  std::vector<std::string> Wrong(const std::vector<Digest>& sums) const {
     std::vector<std::string> wrong;
     for (const SliceDelta& slice : redo_[0].manifest().slices) {
       if (sums[slice.slice.value()] == slice.after) continue;
       wrong.push_back(walk_.layout.tensor(slice.slice).name);
     }
-    if (wrong.empty()) return OkStatus();
-    return DataLossError(
-        "{} does not hold what was written to it: {}; the checkpoint is neither version, take it "
-        "from elsewhere and remove {}",
-        checkpoint_.files()[0].mapping.path(), NameList(wrong), redo_[0].path());
+    return wrong;
   }
 
   const Walk& walk_;
@@ -104,13 +139,21 @@ class Replay {
   std::vector<RankSlice> slices_;
 };
 
+enum class RedoOf : uint8_t { kThisCall, kEarlierCall };
+
 Status ReplayAndRemove(const Walk& walk, FileSystem& files, const Checkpoint& checkpoint,
-                       const std::string& path) {
+                       const std::string& path, RedoOf redo_of) {
   {
     DWS_ASSIGN_OR_RETURN(const DeltaFile redo, DeltaFile::Open(path, walk.layout));
-    DWS_RETURN_IF_ERROR(Replay(walk, checkpoint, std::span(&redo, 1)).Run());
+    Replay replay(walk, checkpoint, std::span(&redo, 1));
+    if (redo_of == RedoOf::kEarlierCall) DWS_RETURN_IF_ERROR(replay.CheckBelongs());
+    DWS_RETURN_IF_ERROR(replay.Run());
   }
-  return files.Remove(path);
+  // Renamed first, which is durable: a redo that a power cut brought back would undo what the
+  // checkpoint became since.
+  const std::string done = path + ".tmp";
+  DWS_RETURN_IF_ERROR(files.Rename(path, done));
+  return files.Remove(done);
 }
 
 // Step 2. Fills in what there is to tell of it.
@@ -132,34 +175,19 @@ Status WriteRedo(const Walk& walk, FileSystem& files, const std::string& path,
   return OkStatus();
 }
 
-}  // namespace
-
-Status CheckSettled(const std::string& checkpoint) {
-  const std::string path = RedoPath(checkpoint);
-  if (!Exists(path)) return OkStatus();
-  return FailedPreconditionError(
-      "{}: an apply in place was interrupted ({}); run it again to complete it", checkpoint, path);
-}
-
-Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
-                                    ThreadPool& pool, const Progress& progress) {
-  DWS_CHECK(!request.deltas.empty());
-  DWS_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
-                       Checkpoint::Open(request.checkpoint, FileAccess::kWritable));
-  DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(checkpoint));
-  // A file of the checkpoint is the lock: nothing else is left behind.
-  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
-                       files.Lock(checkpoint.files()[0].mapping.path()));
-  const Walk walk{.layout = layout, .pool = pool, .progress = progress};
+// All four steps, of a checkpoint that is locked.
+Result<InPlaceOutcome> ApplyLocked(const Walk& walk, FileSystem& files,
+                                   const InPlaceRequest& request, const Checkpoint& checkpoint) {
   const std::string redo = RedoPath(request.checkpoint);
   InPlaceOutcome outcome;
   ObjectFile::RemoveLeftovers(files, redo);
   if (Exists(redo)) {
-    DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo));
+    DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kEarlierCall));
     outcome.finished_earlier = true;
   }
-  DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(request.deltas, layout));
-  ChainSource source(layout, BytesOf(checkpoint), chain, pool.worker_count());
+  DWS_RETURN_IF_ERROR(CheckSettled(request.checkpoint));  // of a file in it, of the folder of it
+  DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(request.deltas, walk.layout));
+  ChainSource source(walk.layout, BytesOf(checkpoint), chain, walk.pool.worker_count());
   DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));
   outcome.version = chain.back().manifest().version.value();
   if (checked.already_applied) {
@@ -167,8 +195,33 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
     return outcome;
   }
   DWS_RETURN_IF_ERROR(WriteRedo(walk, files, redo, chain, source, checked, outcome));
-  DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo));
+  DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kThisCall));
   return outcome;
+}
+
+}  // namespace
+
+Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
+                                    ThreadPool& pool, const Progress& progress) {
+  DWS_CHECK(!request.deltas.empty());
+  DWS_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                       Checkpoint::Open(request.checkpoint, FileAccess::kWritable));
+  DWS_RETURN_IF_ERROR(CheckChangeable(request.checkpoint, checkpoint));
+  DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(checkpoint));
+  // A file of the checkpoint is the lock: nothing else is left behind.
+  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
+                       files.Lock(checkpoint.files()[0].mapping.path()));
+  const Walk walk{.layout = layout, .pool = pool, .progress = progress};
+  const Result<InPlaceOutcome> outcome = ApplyLocked(walk, files, request, checkpoint);
+  // Of what does not belong together, or is lost, the message says all there is to do.
+  if (outcome.ok() || absl::IsFailedPrecondition(outcome.status()) ||
+      absl::IsDataLoss(outcome.status())) {
+    return outcome;
+  }
+  const Status settled = CheckSettled(request.checkpoint);
+  if (settled.ok()) return outcome;
+  return MakeStatus(outcome.status().code(),
+                    fmt::format("{}; {}", Message(outcome.status()), Message(settled)));
 }
 
 }  // namespace dws::checkpoint

@@ -5,11 +5,13 @@
 //    (CHECKPOINT/.dws-apply.redo, or FILE.dws-apply.redo of a single file), synced and renamed.
 //    From then on the checkpoint is the new version, whatever its files say.
 // 3. The values are written to the files, synced, and read again: digests prove them.
-// 4. The redo is removed.
+// 4. The redo is removed, durably.
 //
 // Whoever dies between 2 and 4 leaves a checkpoint that is neither version. It cannot be mistaken
-// for one: commands over checkpoints look for a redo and refuse (CheckSettled), and the next
-// ApplyInPlace repeats 3 and 4 before anything else. That may be done again and again.
+// for one: commands over checkpoints look for a redo and refuse (settled.h), and the next
+// ApplyInPlace repeats 3 and 4 before anything else. That may be done again and again. It first
+// proves, without a write, that the redo makes a version of these files: a redo that was left
+// beside others, put there since, is refused.
 //
 // A file whose blocks are not its own yet (sparse, or a copy on write) may find the disk full in 3;
 // the process is then ended by SIGBUS, and the same command goes on once there is room.
@@ -25,9 +27,6 @@
 
 namespace dws::checkpoint {
 
-// FAILED_PRECONDITION: an ApplyInPlace of this checkpoint has not ended.
-Status CheckSettled(const std::string& checkpoint);
-
 struct InPlaceOutcome {
   bool finished_earlier = false;  // one that was interrupted was completed first
   bool already_applied = false;   // the checkpoint was the result: nothing written
@@ -42,8 +41,10 @@ struct InPlaceRequest {
 };
 
 // UNAVAILABLE: another process is at it. FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with
-// nothing written; DATA_LOSS also when the files do not hold what was written to them. Others: of
-// files and the progress; the same call then goes on.
+// nothing written; FAILED_PRECONDITION also when a redo is of another state of the files, or a
+// file of the folder, or the folder of the file, is half changed, or as CheckChangeable; DATA_LOSS
+// also when the files do not hold what was written to them. Others: of files and the progress; the
+// same call then goes on, and the message says so when it has to.
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress);
 

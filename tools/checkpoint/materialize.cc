@@ -5,8 +5,8 @@
 
 #include "common/base/check.h"
 #include "tools/checkpoint/chain_check.h"
-#include "tools/checkpoint/in_place.h"
 #include "tools/checkpoint/output.h"
+#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 

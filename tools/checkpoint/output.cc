@@ -160,6 +160,9 @@ Status WriteOutput(const Walk& walk, FileSystem& files, const OutputPlan& plan,
     return WriteWeights(walk, files, plan, source, 0, out);
   }
   const std::string partial = fmt::format("{}.partial-{}", out, ::getpid());
+  // Process ids come again, in containers soon: what a killed process left is no part of this one.
+  std::filesystem::remove_all(partial, error);
+  if (error) return ErrnoError(error.value(), fmt::format("cannot remove {}", partial));
   DWS_RETURN_IF_ERROR(files.MakeFolders(partial));
   Status written = FillFolder(walk, files, plan, source, partial);
   if (written.ok()) written = files.Rename(partial, out);

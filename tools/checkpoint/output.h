@@ -4,7 +4,7 @@
 //
 // Written under another name first (OUT.partial-PID for a folder, OUT.tmp for a file), synced and
 // renamed at the end: OUT is there as a whole or not at all. What a killed process leaves under
-// such a name may be removed.
+// such a name may be removed, and is by a later one of the same name.
 #pragma once
 
 #include <span>

@@ -94,6 +94,20 @@ Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
   return redo;
 }
 
+Result<std::optional<std::string>> FindMarker(FileSystem& files,
+                                              const std::string& checkpoint_folder) {
+  const std::string redo_folder = RedoFolder(checkpoint_folder);
+  const Result<std::vector<std::string>> names = files.List(redo_folder);
+  if (absl::IsNotFound(names.status())) return std::optional<std::string>();
+  DWS_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    const std::string marker = redo_folder + "/" + name + "/" + safetensors::kIndexFile;
+    std::error_code ignored;
+    if (std::filesystem::exists(marker, ignored)) return std::optional<std::string>(marker);
+  }
+  return std::optional<std::string>();
+}
+
 std::string RedoIdentity(const VersionFolder& redo) {
   const auto found = redo.index().extra.find(kIdentity);
   return found == redo.index().extra.end() ? "" : found->second;

@@ -28,6 +28,10 @@ Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
 // The one whose marker is set; nullopt where there is none. Clears what has no marker.
 Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
                                               const std::string& checkpoint_folder);
+// The marker that is set, for whoever only reads the checkpoint; nullopt where there is none.
+// Changes nothing.
+Result<std::optional<std::string>> FindMarker(FileSystem& files,
+                                              const std::string& checkpoint_folder);
 // The `identity` that it was begun with.
 std::string RedoIdentity(const VersionFolder& redo);
 

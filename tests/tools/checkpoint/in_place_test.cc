@@ -9,8 +9,10 @@
 #include <fstream>
 #include <vector>
 
+#include "tests/tools/checkpoint/forgetful_files.h"
 #include "tests/tools/checkpoint/scene.h"
 #include "tools/checkpoint/in_place.h"
+#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {
@@ -36,6 +38,12 @@ bool ApplyAndDieAt(int n, const std::string& checkpoint, const std::string& delt
   const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   CHECK((killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)));
   return !killed;
+}
+
+// Leaves a redo in `checkpoint`.
+void Interrupt(const std::string& checkpoint, const std::string& delta) {
+  int n = 0;
+  while (CheckSettled(checkpoint).ok()) REQUIRE_FALSE(ApplyAndDieAt(n++, checkpoint, delta));
 }
 
 Result<InPlaceOutcome> Apply(Scene& scene, const std::string& checkpoint,
@@ -109,9 +117,8 @@ TEST_CASE("a kill while what was interrupted is being completed is healed as wel
           "[checkpoint]") {
   Scene scene(3, 4);
   const std::string delta = scene.Delta();
-  int n = 0;
-  while (CheckSettled(scene.A()).ok()) REQUIRE_FALSE(ApplyAndDieAt(n++, scene.A(), delta));
-  for (int at = 0; at < 3; ++at) {
+  Interrupt(scene.A(), delta);
+  for (int at = 0; at < 6; ++at) {  // twice in each of checking, writing and proving
     ApplyAndDieAt(at, scene.A(), delta);
     CHECK_FALSE(CheckSettled(scene.A()).ok());
   }
@@ -122,8 +129,7 @@ TEST_CASE("a kill while what was interrupted is being completed is healed as wel
 TEST_CASE("files torn at any place are healed from what was written down", "[checkpoint]") {
   Scene scene(4, 4);
   const std::string delta = scene.Delta();
-  int n = 0;
-  while (CheckSettled(scene.A()).ok()) REQUIRE_FALSE(ApplyAndDieAt(n++, scene.A(), delta));
+  Interrupt(scene.A(), delta);
   // As a power cut leaves it: some pages of the new version are on the disk.
   const std::vector<std::string> names = Names(scene.A());
   for (const std::string& name : names) {
@@ -141,6 +147,137 @@ TEST_CASE("files torn at any place are healed from what was written down", "[che
   REQUIRE(applied.ok());
   CHECK(applied->finished_earlier);
   CHECK(applied->already_applied);
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
+TEST_CASE("a redo that is left beside files put there since is refused, and they stay",
+          "[checkpoint]") {
+  Scene scene(5, 4);
+  const std::string delta = scene.Delta();
+  Interrupt(scene.A(), delta);
+  TestModel other = scene.a;
+  SECTION("of a version in between") { Train(other, 4, 77); }
+  SECTION("that differ only where the redo writes nothing") {
+    other["frozen.weight"].bytes[9] ^= std::byte{1};
+  }
+  WriteFolder(other, scene.A(), kSmallShard);
+  const auto refused = Apply(scene, scene.A(), delta);
+  INFO(refused.status().ToString());
+  CHECK(absl::IsFailedPrecondition(refused.status()));
+  CHECK(refused.status().ToString().find("/A/.dws-apply.redo was written") != std::string::npos);
+  CHECK(refused.status().ToString().find("remove it") != std::string::npos);
+  CHECK(ReadModel(scene.A()) == other);
+  CHECK_FALSE(CheckSettled(scene.A()).ok());
+}
+
+TEST_CASE("the base put back in the place of torn files is brought to the version as well",
+          "[checkpoint]") {
+  Scene scene(6, 4);
+  const std::string delta = scene.Delta();
+  Interrupt(scene.A(), delta);
+  WriteFolder(scene.a, scene.A(), kSmallShard);
+  REQUIRE(Apply(scene, scene.A(), delta).ok());
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
+TEST_CASE("a checkpoint that is half changed is so by whatever path one comes to it",
+          "[checkpoint]") {
+  Scene scene(8, 4);
+  const std::string folder = scene.folder.File("one");
+  std::filesystem::create_directory(folder);
+  const std::string file = folder + "/model.safetensors";
+  WriteSingle(scene.a, file);
+  const std::string delta = scene.Delta();
+  const std::string link = scene.folder.File("link.safetensors");
+  std::filesystem::create_symlink(file, link);
+  const auto [done, other] = GENERATE_COPY(std::pair(folder, file), std::pair(file, folder));
+  Interrupt(done, delta);
+  for (const std::string& path : {folder, folder + "/", file, link}) {
+    CAPTURE(path);
+    CHECK(absl::IsFailedPrecondition(CheckSettled(path)));
+  }
+  CHECK(absl::IsFailedPrecondition(Apply(scene, other, delta).status()));
+  REQUIRE(Apply(scene, done, delta).ok());
+  for (const std::string& path : {folder, file, link}) CHECK(CheckSettled(path).ok());
+  CHECK(ReadModel(folder) == scene.b);
+}
+
+TEST_CASE("a checkpoint that a receiver keeps is not changed beside it", "[checkpoint]") {
+  Scene scene(9, 4);
+  const std::string delta = scene.Delta();
+  const std::string redo = scene.A() + "/.weight_sync/redo/weight_v000002";
+  std::filesystem::create_directories(redo);
+  const Status refused = Apply(scene, scene.A(), delta).status();
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK(refused.ToString().find("a receiver keeps this checkpoint") != std::string::npos);
+  CHECK(ReadModel(scene.A()) == scene.a);
+  // Without the marker nothing is half changed.
+  CHECK(CheckSettled(scene.A()).ok());
+  std::ofstream(redo + "/model.safetensors.index.json") << "{}";
+  CHECK(absl::IsFailedPrecondition(CheckSettled(scene.A())));
+  CHECK(absl::IsFailedPrecondition(CheckSettled(scene.A() + "/model-00001-of-00005.safetensors")));
+}
+
+TEST_CASE("files that other checkpoints may have too are not written through", "[checkpoint]") {
+  Scene scene(10, 4);
+  const std::string delta = scene.Delta();
+  const std::string other = scene.folder.File("other");
+  std::filesystem::create_directory(other);
+  const bool symbolic = GENERATE(true, false);
+  for (const std::string& name : Names(scene.A())) {
+    const std::filesystem::path to = other + "/" + name;
+    symbolic ? std::filesystem::create_symlink(scene.A() + "/" + name, to)
+             : std::filesystem::create_hard_link(scene.A() + "/" + name, to);
+  }
+  const Status refused = Apply(scene, other, delta).status();
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK(refused.ToString().find("shared with another checkpoint") != std::string::npos);
+  CHECK(ReadModel(scene.A()) == scene.a);
+  CHECK(CheckSettled(other).ok());
+  // A folder by another name is that folder.
+  std::filesystem::remove_all(other);
+  std::filesystem::create_directory_symlink(scene.A(), other);
+  CHECK(Apply(scene, other, delta).ok());
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
+TEST_CASE("whoever ends an apply in place is told when the files are half changed",
+          "[checkpoint]") {
+  Scene scene(11, 4);
+  const std::string delta = scene.Delta();
+  int told = 0;
+  bool ended = false;
+  for (int allowed = 0; !ended; ++allowed) {
+    CAPTURE(allowed);
+    REQUIRE(allowed < 200);
+    WriteFolder(scene.a, scene.A(), kSmallShard);
+    std::filesystem::remove(scene.A() + "/.dws-apply.redo");
+    int left = allowed;
+    const Progress progress = [&left](const ProgressStep&) {
+      return left-- > 0 ? OkStatus() : CancelledError("enough");
+    };
+    const Status status =
+        ApplyInPlace(scene.files, {.checkpoint = scene.A(), .deltas = std::span(&delta, 1)},
+                     scene.pool, progress)
+            .status();
+    ended = status.ok();
+    CHECK((ended || absl::IsCancelled(status)));
+    const bool says = status.ToString().find("run it again to complete it") != std::string::npos;
+    CHECK(says == !CheckSettled(scene.A()).ok());
+    told += says ? 1 : 0;
+  }
+  CHECK(told >= 3);
+}
+
+TEST_CASE("a power cut brings no redo back", "[checkpoint]") {
+  Scene scene(7, 4);
+  const std::string delta = scene.Delta();
+  ForgetfulFiles files;
+  REQUIRE(ApplyInPlace(files, {.checkpoint = scene.A(), .deltas = std::span(&delta, 1)}, scene.pool,
+                       NoProgress)
+              .ok());
+  files.LosePower();
+  CHECK(CheckSettled(scene.A()).ok());
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 

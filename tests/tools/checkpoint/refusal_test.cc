@@ -1,4 +1,6 @@
 // What does not belong together is refused before anything is written, and says what it is.
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -118,6 +120,23 @@ TEST_CASE("what is there already is not written over", "[checkpoint]") {
                                           scene.pool, NoProgress)
                                   .status()));
   CHECK(ReadModel(out) == scene.b);
+}
+
+TEST_CASE("what a killed process of the same number left is no part of a new checkpoint",
+          "[checkpoint]") {
+  Scene scene;
+  const std::vector<std::string> deltas = {scene.Delta()};
+  const std::string out = scene.folder.File("out");
+  const std::string left = fmt::format("{}.partial-{}", out, ::getpid());
+  WriteFolder(scene.a, left, kSmallShard);
+  WriteSingle(scene.a, left + "/model-00001-of-00099.safetensors");
+  const auto made = Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out},
+                                scene.pool, NoProgress);
+  INFO(made.status().ToString());
+  REQUIRE(made.ok());
+  CHECK(ReadModel(out) == scene.b);
+  CHECK_FALSE(std::filesystem::exists(out + "/model-00001-of-00099.safetensors"));
+  CHECK_FALSE(std::filesystem::exists(left));
 }
 
 TEST_CASE("work that is cancelled leaves nothing behind, however far it was", "[checkpoint]") {

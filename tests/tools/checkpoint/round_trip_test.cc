@@ -147,6 +147,25 @@ TEST_CASE("a squashed delta does what the chain does, over the weights and alone
   }
 }
 
+TEST_CASE("deltas whose numbers follow and whose weights do not are not squashed", "[checkpoint]") {
+  History history(4);
+  Scene& scene = history.scene;
+  // From version 3 to 4, and called from 2 to 3.
+  const std::string other = scene.folder.File("other.dws");
+  REQUIRE(
+      scene.PackTo(history.folders[2], history.folders[3], other, {.base_version = 2, .version = 3})
+          .ok());
+  const auto layout = LayoutOf(*Checkpoint::Open(history.folders[0]));
+  const std::string out = scene.folder.File("squashed.dws");
+  const std::vector<std::string> chain = {history.deltas[0], other};
+  const auto refused = SquashAlone(scene.files, *layout, chain, out);
+  INFO(refused.status().ToString());
+  CHECK(absl::IsFailedPrecondition(refused.status()));
+  CHECK(refused.status().ToString().find("other.dws does not follow") != std::string::npos);
+  CHECK(refused.status().ToString().find("'embed.weight'") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(out));
+}
+
 TEST_CASE("deltas of profile wan are squashed over the weights, and alone are refused",
           "[checkpoint]") {
   History history(3, DeltaProfile::kWan);

@@ -1,0 +1,97 @@
+#include "tools/checkpoint/settled.h"
+
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "common/base/file_system.h"
+#include "common/formats/slime_delta/local_state.h"
+#include "common/formats/slime_delta/redo.h"
+
+namespace dws::checkpoint {
+namespace {
+
+constexpr std::string_view kRedoEnd = ".dws-apply.redo";
+
+bool IsFolder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+// The checkpoint itself, or the folder that its file lies in, whatever links lead to it.
+std::string FolderOf(const std::string& checkpoint) {
+  if (IsFolder(checkpoint)) return checkpoint;
+  std::error_code failed;
+  const std::filesystem::path real = std::filesystem::canonical(checkpoint, failed);
+  return (failed ? std::filesystem::absolute(checkpoint, failed) : real).parent_path();
+}
+
+// Of the folder, and of single files in it.
+std::vector<std::string> RedosIn(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code ended;
+  for (std::filesystem::directory_iterator entry(folder, ended), end; !ended && entry != end;
+       entry.increment(ended)) {
+    if (entry->path().native().ends_with(kRedoEnd)) paths.push_back(entry->path());
+  }
+  return paths;
+}
+
+}  // namespace
+
+std::string RedoPath(const std::string& checkpoint) {
+  if (!IsFolder(checkpoint)) return checkpoint + std::string(kRedoEnd);
+  return (std::filesystem::path(checkpoint) / kRedoEnd).string();
+}
+
+Status CheckSettled(const std::string& checkpoint) {
+  std::vector<std::string> redos;
+  if (IsFolder(checkpoint)) {
+    redos = RedosIn(checkpoint);
+  } else {
+    redos = {RedoPath(checkpoint), RedoPath(FolderOf(checkpoint))};
+  }
+  for (const std::string& redo : redos) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(redo, ignored)) continue;
+    const std::string changed = redo.substr(0, redo.size() - kRedoEnd.size());
+    return FailedPreconditionError(
+        "{}: an apply in place of {} was interrupted ({}); run it again to complete it", checkpoint,
+        changed, redo);
+  }
+  PosixFileSystem files;
+  DWS_ASSIGN_OR_RETURN(const std::optional<std::string> marker,
+                       slime::FindMarker(files, FolderOf(checkpoint)));
+  if (!marker.has_value()) return OkStatus();
+  return FailedPreconditionError(
+      "{}: a receiver is changing this checkpoint, or was interrupted ({}); it completes that when "
+      "it is started again",
+      checkpoint, *marker);
+}
+
+Status CheckChangeable(const std::string& path, const safetensors::Checkpoint& opened) {
+  const std::string kept = slime::SyncFolder(FolderOf(path));
+  std::error_code ignored;
+  if (std::filesystem::exists(kept, ignored)) {
+    return FailedPreconditionError(
+        "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; "
+        "give -o for a new one",
+        path, kept);
+  }
+  for (const safetensors::CheckpointFile& file : opened.files()) {
+    const std::string& name = file.mapping.path();
+    if (!std::filesystem::is_symlink(name, ignored) &&
+        std::filesystem::hard_link_count(name, ignored) == 1) {
+      continue;
+    }
+    return FailedPreconditionError(
+        "{} is a link, and may be shared with another checkpoint, which would change too; give -o "
+        "for a new one, or put a copy in its place",
+        name);
+  }
+  return OkStatus();
+}
+
+}  // namespace dws::checkpoint

@@ -1,0 +1,26 @@
+// Whether a checkpoint is one version, and whose it is: what commands over checkpoints ask before
+// they read one or change it where it lies.
+#pragma once
+
+#include <string>
+
+#include "common/base/status.h"
+#include "common/formats/safetensors/checkpoint.h"
+
+namespace dws::checkpoint {
+
+// Where ApplyInPlace (in_place.h) writes down what it is about to do: CHECKPOINT/.dws-apply.redo,
+// or FILE.dws-apply.redo of a single file.
+std::string RedoPath(const std::string& checkpoint);
+
+// FAILED_PRECONDITION: a change of this checkpoint has not ended, or of the folder that the file
+// lies in, or of a file in the folder; an apply in place, or that of a receiver that keeps the
+// checkpoint. What begins after the call is not noticed. Others: of files.
+Status CheckSettled(const std::string& checkpoint);
+
+// FAILED_PRECONDITION: it is not to be changed where it lies. A receiver keeps it, with its version
+// and digests beside the files; or a file is a link, symbolic or hard, and others have it too.
+// `opened` is the checkpoint at `path`.
+Status CheckChangeable(const std::string& path, const safetensors::Checkpoint& opened);
+
+}  // namespace dws::checkpoint
