@@ -39,7 +39,7 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
     return written;
   }
   if (!written.ok()) {
-    if (absl::IsAborted(written)) progress_->last.reset();  // 2
+    if (absl::IsAborted(written) || absl::IsDataLoss(written)) progress_->last.reset();  // 2
     // 3. Where the disk is full, half a version is what fills it.
     const Status discarded = progress_->folder.Discard(number);
     if (!discarded.ok()) {
@@ -105,8 +105,8 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
 Status SlimePublisher::WriteVersion(const Next& next) {
   const WeightVersion version = next.version->version;
   DWS_ASSIGN_OR_RETURN(const uint64_t bytes, next.full
-                                                 ? progress_->writer.WriteFull(version)
-                                                 : progress_->writer.WriteDelta(*next.version));
+                                                 ? progress_->writer.WriteFull(next.version)
+                                                 : progress_->writer.WriteDelta(next.version));
   progress_->last = version;
   progress_->folder.Add(version.value(), next.full);
   {

@@ -4,7 +4,8 @@
 //
 //   1. a version that was published right after the one before it, with the next number, is a delta
 //   2. the first version is a full checkpoint; so is the newest one when the chain cannot be
-//      continued: a number was left out, the log no longer leads on, or it cannot be read any more
+//      continued: a number was left out, the log no longer leads on, or what it leads to cannot be
+//      read any more, or is damaged in our memory
 //   3. what a failed try has written is removed; what comes before the newest `keep` deltas, too,
 //      but for the newest full checkpoint there
 //   4. versions in the folder of an earlier process with this stream stay, and the chain begins

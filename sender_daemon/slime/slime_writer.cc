@@ -92,9 +92,9 @@ std::map<std::string, std::string> SlimeWriter::Extra() const {
   return {{kSlimeStreamKey, ToString(state_->stream)}};
 }
 
-Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersion& version) {
-  const uint64_t number = version.version.value();
-  DWS_CHECK(version.base.has_value() && version.base->value() + 1 == number);
+Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version) {
+  const uint64_t number = version->version.value();
+  DWS_CHECK(version->base.has_value() && version->base->value() + 1 == number);
   DWS_ASSIGN_OR_RETURN(
       const std::unique_ptr<slime::VersionWriter> writer,
       slime::VersionWriter::Create(files_, options_.root,
@@ -104,21 +104,21 @@ Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersion& version) {
                                     .shard_bytes_max = options_.delta_shard_bytes_max,
                                     .extra = Extra()}));
   const RankLayout& layout = state_->layout();
-  const std::vector<uint32_t> touched = TouchedShards(layout, version.manifest);
-  TensorReader reader(state_, version.version, touched, wanted_);
+  const std::vector<uint32_t> touched = TouchedShards(layout, version->manifest);
+  TensorReader reader(state_, version, touched, wanted_);
   for (const uint32_t shard : touched) {
     DWS_ASSIGN_OR_RETURN(const ByteSpan after, reader.Next());
-    DWS_ASSIGN_OR_RETURN(const ByteSpan before, reader.Before(version));
+    DWS_ASSIGN_OR_RETURN(const ByteSpan before, reader.Before());
     DWS_RETURN_IF_ERROR(writer->Add(layout.shards()[shard].tensor.name, before, after));
   }
   DWS_ASSIGN_OR_RETURN(const slime::VersionSummary summary, writer->Finish());
   return summary.entry_bytes;
 }
 
-Result<uint64_t> SlimeWriter::WriteFull(WeightVersion version) {
+Result<uint64_t> SlimeWriter::WriteFull(const RetainedVersionPtr& version) {
   TensorReader reader(state_, version, PlannedShards(state_->layout(), plan_), wanted_);
   return slime::WriteFullVersion(files_, options_.root,
-                                 {.version = version.value(), .extra = Extra()}, plan_,
+                                 {.version = version->version.value(), .extra = Extra()}, plan_,
                                  [&](const safetensors::HeaderTensor&) { return reader.Next(); });
 }
 

@@ -38,11 +38,12 @@ class SlimeWriter {
                                     std::function<bool()> wanted);
 
   // Both publish the version and return the bytes written of its tensors. ABORTED: it can no longer
-  // be read; DEADLINE_EXCEEDED: not now. ALREADY_EXISTS: it is published. Else of the file system.
+  // be read. DEADLINE_EXCEEDED: not now. DATA_LOSS: our own memory is damaged. ALREADY_EXISTS: it
+  // is published. Else of the file system.
   //
   // `version` has the version before as its base.
-  Result<uint64_t> WriteDelta(const RetainedVersion& version);
-  Result<uint64_t> WriteFull(WeightVersion version);
+  Result<uint64_t> WriteDelta(const RetainedVersionPtr& version);
+  Result<uint64_t> WriteFull(const RetainedVersionPtr& version);
 
   const RankStatePtr& state() const { return state_; }
 

@@ -23,12 +23,14 @@ std::vector<RankSlice> SlicesOf(const RankLayout& layout, const std::vector<uint
 
 }  // namespace
 
-TensorReader::TensorReader(RankStatePtr state, WeightVersion version, std::vector<uint32_t> shards,
-                           std::function<bool()> wanted)
+TensorReader::TensorReader(RankStatePtr state, RetainedVersionPtr version,
+                           std::vector<uint32_t> shards, std::function<bool()> wanted)
     : state_(std::move(state)),
+      version_(std::move(version)),
       shards_(std::move(shards)),
       wanted_(std::move(wanted)),
-      reader_(state_->snapshot, state_->log, version, SlicesOf(state_->layout(), shards_)) {}
+      reader_(state_->snapshot, state_->log, version_->version,
+              SlicesOf(state_->layout(), shards_)) {}
 
 // The reader's frames come in the order of the slices, and each slice's from its first block on.
 Result<ByteSpan> TensorReader::Next() {
@@ -48,24 +50,52 @@ Result<ByteSpan> TensorReader::Next() {
     std::memcpy(after_.data() + filled, content.data(), content.size());
     filled += content.size();
   }
+  DWS_RETURN_IF_ERROR(ForEachSlice([&](RankSlice slice, size_t offset, size_t size_bytes) {
+    return Check(slice, ByteSpan(after_).subspan(offset, size_bytes),
+                 version_->after[slice.value()]);
+  }));
   return RowMajor(shard().tensor, after_, row_major_);
 }
 
-Result<ByteSpan> TensorReader::Before(const RetainedVersion& version) {
+Result<ByteSpan> TensorReader::Before() {
   const RankLayout& layout = state_->layout();
   before_ = after_;
-  const RankSlice first = *layout.Find(shard().tensor.name, 0);
+  DWS_RETURN_IF_ERROR(
+      ForEachSlice([&](RankSlice slice, size_t offset, size_t size_bytes) -> Status {
+        const auto& touched = version_->manifest.slices;
+        const auto delta = std::lower_bound(
+            touched.begin(), touched.end(), slice,
+            [](const SliceDelta& entry, RankSlice wanted) { return entry.slice < wanted; });
+        if (delta == touched.end() || delta->slice != slice) return OkStatus();
+        const MutableByteSpan bytes = MutableByteSpan(before_).subspan(offset, size_bytes);
+        DWS_RETURN_IF_ERROR(
+            UndoBlocks(*version_, layout, slice, 0, layout.slice(slice).blocks, bytes, undo_));
+        return Check(slice, bytes, delta->before);
+      }));
+  return RowMajor(shard().tensor, before_, row_major_before_);
+}
+
+Status TensorReader::Check(RankSlice slice, ByteSpan bytes, const Digest& expected) const {
+  const RankLayout::SliceEntry& entry = state_->layout().slice(slice);
+  if (DigestBytes(bytes, entry.first_word) == expected) return OkStatus();
+  return DataLossError(
+      "slice {} of tensor '{}' is not what it was when version {} was published: the sender's "
+      "memory "
+      "is damaged; `dwsctl verify` compares all of it",
+      entry.slice, shard().tensor.name, version_->version.value());
+}
+
+template <typename Fn>
+Status TensorReader::ForEachSlice(Fn&& fn) const {
+  const RankSlice first = *state_->layout().Find(shard().tensor.name, 0);
   size_t offset = 0;
   for (uint32_t s = 0; s < shard().slice_count; ++s) {
     const RankSlice slice(first.value() + s);
-    const RankLayout::SliceEntry& entry = layout.slice(slice);
-    if (entry.blocks == 0) continue;
-    DWS_RETURN_IF_ERROR(UndoBlocks(version, layout, slice, 0, entry.blocks,
-                                   MutableByteSpan(before_).subspan(offset, entry.size_bytes()),
-                                   undo_));
-    offset += entry.size_bytes();
+    const size_t size_bytes = state_->layout().slice(slice).size_bytes();
+    DWS_RETURN_IF_ERROR(fn(slice, offset, size_bytes));
+    offset += size_bytes;
   }
-  return RowMajor(shard().tensor, before_, row_major_before_);
+  return OkStatus();
 }
 
 ByteSpan RowMajor(const TensorSpec& tensor, ByteSpan slices, std::vector<std::byte>& buffer) {

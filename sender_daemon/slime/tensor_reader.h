@@ -1,7 +1,9 @@
 // Whole tensors of a rank at exactly one version, one after the other, as a checkpoint holds them:
 // row-major, whatever slices the trainer cut them into. And what they were before that version.
 //
-// Used by slime_writer.h. One tensor is in memory at a time, twice when `before` is asked for.
+// What is read is held against the digests that were published: readers of other formats have only
+// checksums that are made of it. Used by slime_writer.h. One tensor is in memory at a time, twice
+// when `before` is asked for.
 #pragma once
 
 #include <cstddef>
@@ -23,22 +25,29 @@ class TensorReader {
  public:
   // `shards`: of the layout, which holds all slices of each tensor, in the order in which they are
   // wanted. `wanted` is asked now and then; false ends a read with CANCELLED.
-  TensorReader(RankStatePtr state, WeightVersion version, std::vector<uint32_t> shards,
+  TensorReader(RankStatePtr state, RetainedVersionPtr version, std::vector<uint32_t> shards,
                std::function<bool()> wanted);
 
   // The bytes of the next tensor, until the next call. Not after the last one, nor after an error.
   // ABORTED: the version can no longer be reached from the snapshot. DEADLINE_EXCEEDED: captures
-  // follow each other so closely that nothing can be read.
+  // follow each other so closely that nothing can be read. DATA_LOSS: our own memory is damaged.
   Result<ByteSpan> Next();
 
-  // Of the tensor that Next gave, its bytes before `version`, the reader's, which has a base. Until
-  // the next call of either. DATA_LOSS: our own memory is damaged.
-  Result<ByteSpan> Before(const RetainedVersion& version);
+  // Of the tensor that Next gave, its bytes before the version, which has a base. Until the next
+  // call of either. DATA_LOSS: our own memory is damaged.
+  Result<ByteSpan> Before();
 
  private:
   const Shard& shard() const { return state_->layout().shards()[shards_[next_ - 1]]; }
 
+  // DATA_LOSS: the bytes of one slice do not have this digest.
+  Status Check(RankSlice slice, ByteSpan bytes, const Digest& expected) const;
+  // The tensor's slices, with where each lies in the bytes of all.
+  template <typename Fn>
+  Status ForEachSlice(Fn&& fn) const;
+
   const RankStatePtr state_;
+  const RetainedVersionPtr version_;
   const std::vector<uint32_t> shards_;
   const std::function<bool()> wanted_;
   FullReader reader_;

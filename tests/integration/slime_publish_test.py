@@ -125,7 +125,7 @@ class SlimePublishTest(IntegrationCase):
         super().setUp()
         self.random = np.random.default_rng(17)
         self.versions = os.path.join(self.cluster.folder, "versions")
-        self.given = {
+        self.given: dict[str, Any] = {
             "layer.0.w": self.random.standard_normal((300, 257), np.float32),
             "layer.1.w": self.random.standard_normal(70_000).astype(np.float16),
             "layer.1.untouched": self.random.standard_normal(100, np.float32),

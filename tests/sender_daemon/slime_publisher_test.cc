@@ -210,6 +210,21 @@ TEST_CASE("a chain that cannot be continued begins anew with a full checkpoint",
   rank.Follow(base);
 }
 
+TEST_CASE("damage in the sender's memory is never published", "[slime]") {
+  Publishing rank;
+  const std::string base = rank.CopyBase("base");
+  REQUIRE(rank.Publish(1).ok());
+  rank.Capture(2);
+  std::byte& byte = rank.state->snapshot->SliceBytes(RankSlice(3))[50'000];  // of "bytes"
+  byte ^= std::byte{4};
+  CHECK_THAT(ToString(rank.Write()), Contains("DATA_LOSS") && Contains("tensor 'bytes'"));
+  CHECK(rank.Versions() == std::vector<uint64_t>{1});
+  byte ^= std::byte{4};
+  REQUIRE(rank.Write().ok());
+  CHECK(rank.IsFull(2));
+  rank.Follow(base);
+}
+
 TEST_CASE("a sender that starts again goes on in its own folder", "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");
