@@ -196,10 +196,14 @@ class SlimePublishTest(IntegrationCase):
             "--slime-poll-ms=20",
             senders=False,
         )
-        eventually(
-            lambda: receiver.metric("dws_follower_version") == version,
-            lambda: receiver.log_tail(),
-        )
+
+        def there() -> bool:
+            try:
+                return receiver.metric("dws_follower_version") == version
+            except KeyError:
+                return False  # it has not opened the checkpoint yet
+
+        eventually(there, lambda: receiver.log_tail())
         _, held = read_file(os.path.join(local, "model.safetensors"))
         self.assert_same(held, source)
         receiver.stop()
