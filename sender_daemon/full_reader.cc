@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/delta/decoder.h"
-#include "common/delta/diff.h"
 #include "common/delta/frame.h"
 #include "common/model/limits.h"
+#include "sender_daemon/undo_blocks.h"
 
 namespace dws {
 namespace {
@@ -81,21 +80,10 @@ Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout)
 
 // Newest version first: each one's steps are taken back from what it led to.
 Status FullReader::Undo(const Piece& piece) const {
-  const RankLayout::SliceEntry& slice = snapshot_->layout().slice(piece.slice);
-  LinkBlocks found;
-  DecodedBlock decoded;
+  UndoScratch scratch;
   for (auto version = chain_.rbegin(); version != chain_.rend(); ++version) {
-    DWS_RETURN_IF_ERROR(
-        FindBlocks((*version)->link(), piece.slice, piece.first_block, piece.block_count, found));
-    for (uint32_t i = 0; i < piece.block_count; ++i) {
-      if (found.views[i].mode == BlockMode::kEmpty) continue;
-      const uint32_t elements = BlockElements(slice.elements, piece.first_block + i);
-      DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, elements, found.views[i], decoded));
-      const size_t element_bytes = ElementBytes(slice.dtype);
-      UndoBlock(slice.dtype, decoded,
-                piece.payloads.subspan(size_t{i} * limits::kBlockElements * element_bytes,
-                                       elements * element_bytes));
-    }
+    DWS_RETURN_IF_ERROR(UndoBlocks(**version, snapshot_->layout(), piece.slice, piece.first_block,
+                                   piece.block_count, piece.payloads, scratch));
   }
   return OkStatus();
 }
@@ -124,7 +112,8 @@ Result<std::vector<FullFrame>> FullReader::Next(Duration timeout) {
                                 .block_count = piece.block_count,
                                 .size_bytes = piece.frame.size(),
                                 .checksum = FrameChecksum(piece.frame)},
-                      .bytes = piece.frame});
+                      .bytes = piece.frame,
+                      .content = piece.payloads});
   }
   return frames;
 }

@@ -24,13 +24,14 @@ struct FullFrame {
   RankSlice slice;
   FrameEntry entry;  // offset unused
   ByteSpan bytes;    // the reader's own memory
+  ByteSpan content;  // of these, what the blocks hold, one after the other
 };
 
 // Lifecycle: one for each FetchFull; shares snapshot and log, and owns the memory of its frames, a
 // few MiB. Threads: one at a time.
 class FullReader {
  public:
-  // `slices` ascending, in range.
+  // `slices` in range, in the order in which they are wanted.
   FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
              WeightVersion version, std::vector<RankSlice> slices);
 

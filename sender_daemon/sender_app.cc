@@ -6,7 +6,6 @@
 #include "common/base/log.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/limits.h"
-#include "common/proto_convert/convert.h"
 #include "common/service/ports_file.h"
 
 namespace dws {
@@ -73,6 +72,7 @@ void SenderApp::StartPipeline() {
             }
             hub_->Announce();
             if (shared_publisher_ != nullptr) shared_publisher_->Offer(state);
+            if (slime_publisher_ != nullptr) slime_publisher_->Offer(state);
           },
       .on_trouble =
           [this](const Status& status) {
@@ -89,36 +89,6 @@ void SenderApp::StartPipeline() {
           }});
 }
 
-Status SenderApp::StartShared() {
-  if (options_.shared_dir.root.empty()) return OkStatus();
-  SharedPublisher::Options options{.dir = options_.shared_dir,
-                                   .job_id = options_.job_id,
-                                   .trainer_rank = TrainerRank(options_.trainer_rank),
-                                   .versions_max = options_.retain_versions};
-  if (!options.dir.key_file.empty()) {
-    DWS_ASSIGN_OR_RETURN(options.key, shared::LoadKey(files_, options.dir.key_file));
-  }
-  if (!options.dir.after_write.empty()) {
-    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(options.dir.after_write));
-    options.after_write = shared::VisibilityHook(std::move(words), options.dir.root);
-  }
-  DWS_RETURN_IF_ERROR(
-      SharedRankFolder(options.dir.root, options.job_id, options.trainer_rank).status());
-  shared_publisher_ = std::make_unique<SharedPublisher>(
-      std::move(options), files_, *hub_, [this](const v1::SharedReport& report, bool current) {
-        metrics_.OnNack(report.rejected_code());
-        const auto stream = FromProto(report.stream());
-        const RankStatePtr state = hub_->Current();
-        const bool digests = current && stream.ok() && report.rejected_slices_size() > 0;
-        if (!digests || state == nullptr || state->stream != *stream) return;
-        std::vector<RankSlice> slices(report.rejected_slices().begin(),
-                                      report.rejected_slices().end());
-        recheck_->Ask(state, std::move(slices));
-      });
-  shared_publisher_->Start();
-  return OkStatus();
-}
-
 Status SenderApp::StartParts() {
   DWS_ASSIGN_OR_RETURN(auto ledger, OpenSenderLedger(files_, options_.state_folder));
   ledger_ = std::make_unique<SharedSenderLedger>(std::move(ledger));
@@ -126,6 +96,7 @@ Status SenderApp::StartParts() {
   hub_ = std::make_unique<ReceiverHub>(clock_, options_.job_id);
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
   DWS_RETURN_IF_ERROR(StartShared());
+  StartSlime();
   StartPipeline();
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
@@ -154,6 +125,8 @@ Status SenderApp::StartParts() {
                                     registered_ = true;
                                   }
                                   UpdateReadiness();
+                                  // What the format cannot hold is said before the first version.
+                                  if (slime_publisher_ != nullptr) slime_publisher_->Offer(state);
                                   hub_->Welcome(std::move(state));
                                 },
                             .on_gone =
@@ -181,7 +154,8 @@ void SenderApp::StartOperations() {
                               .metrics = metrics_,
                               .drain = drain_,
                               .on_drain = [this] { UpdateReadiness(); },
-                              .broadcaster = broadcaster_.get()});
+                              .broadcaster = broadcaster_.get(),
+                              .slime = [this] { return ViewSlime(); }});
   metrics_.Show({.hub = hub_.get(),
                  .broadcaster = broadcaster_.get(),
                  .shared =
@@ -189,6 +163,7 @@ void SenderApp::StartOperations() {
                        return shared_publisher_ == nullptr ? SharedView()
                                                            : shared_publisher_->view();
                      },
+                 .slime = [this] { return ViewSlime(); },
                  .trainer_present = [this] { return session_->trainer_present(); },
                  .retain_bytes_max = options_.retain_bytes,
                  .retain_versions_max = options_.retain_versions});

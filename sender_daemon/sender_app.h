@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -29,6 +31,7 @@
 #include "sender_daemon/sender_metrics.h"
 #include "sender_daemon/sender_operations.h"
 #include "sender_daemon/shared_publisher.h"
+#include "sender_daemon/slime/slime_publisher.h"
 #include "sender_daemon/snapshot_recheck.h"
 #include "sender_daemon/sync_service.h"
 #include "sender_daemon/trainer_service.h"
@@ -56,6 +59,7 @@ struct SenderOptions {
   BroadcastOptions broadcasts;
   std::chrono::milliseconds broadcast_timeout = limits::kBroadcastTimeoutDefault;
   SharedDirOptions shared_dir;
+  SlimeDirOptions slime_dir;
 };
 
 // Lifecycle: Start, then Stop (or the destructor). Threads: one.
@@ -84,6 +88,8 @@ class SenderApp {
   Status StartSecurity();
   Status StartParts();
   Status StartShared();
+  void StartSlime();
+  SlimeView ViewSlime() const;
   // With what hears of its versions: broadcasts, and the hub.
   void StartPipeline();
   Status StartServers();
@@ -93,7 +99,9 @@ class SenderApp {
   // All: false when the deadline or EndGrace came first.
   bool AwaitTrainerCalls(TimePoint deadline);
   bool AwaitRecords(TimePoint deadline);
-  bool AwaitShared(TimePoint deadline);
+  // Of a publisher: `settled` says so. `what` it is, in the log.
+  void AwaitPublisher(const std::function<bool()>& settled, TimePoint deadline,
+                      std::string_view what);
 
   const SenderOptions options_;
   const RealClock clock_;
@@ -120,6 +128,7 @@ class SenderApp {
   std::unique_ptr<Broadcaster> broadcaster_;  // null: no broadcasts
   std::unique_ptr<SnapshotRecheck> recheck_;
   std::unique_ptr<SharedPublisher> shared_publisher_;  // null: no shared directory
+  std::unique_ptr<SlimePublisher> slime_publisher_;    // null: no slime's folder
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
   std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial

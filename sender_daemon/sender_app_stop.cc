@@ -10,7 +10,7 @@ namespace dws {
 // 1. nothing new: waits, Sync streams and operators' calls end, who comes is told that we stop
 // 2. the trainer's calls that were taken before get the grace
 // 3. calls that only watch, or transfer what can be asked for again, end with the servers
-// 4. what was captured is recorded, if the disk lets us, and reaches the shared directory
+// 4. what was captured is recorded, if the disk lets us, and reaches the folders it is published to
 // Calls end before what they use, and executors before the sockets of their tasks.
 void SenderApp::Stop(std::chrono::milliseconds grace) {
   if (std::exchange(stopped_, true)) return;
@@ -31,9 +31,14 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   if (pipeline_ == nullptr) return;
   if (!AwaitRecords(deadline)) LogWarning("stopped_before_recording");  // 4
   pipeline_->Stop();
-  if (shared_publisher_ == nullptr) return;
-  if (!AwaitShared(deadline)) LogWarning("stopped_before_publishing_to_the_shared_dir");
-  shared_publisher_->Stop();
+  if (shared_publisher_ != nullptr) {
+    AwaitPublisher([this] { return shared_publisher_->settled(); }, deadline, "shared-dir");
+    shared_publisher_->Stop();
+  }
+  if (slime_publisher_ != nullptr) {
+    AwaitPublisher([this] { return slime_publisher_->settled(); }, deadline, "slime-dir");
+    slime_publisher_->Stop();
+  }
 }
 
 void SenderApp::EndGrace() {
@@ -65,13 +70,16 @@ bool SenderApp::AwaitRecords(TimePoint deadline) {
   return true;
 }
 
-bool SenderApp::AwaitShared(TimePoint deadline) {
-  while (!shared_publisher_->settled()) {
+void SenderApp::AwaitPublisher(const std::function<bool()>& settled, TimePoint deadline,
+                               std::string_view what) {
+  while (!settled()) {
     MutexLock lock(stop_mutex_);
-    if (grace_over_ || clock_.Now() >= deadline) return false;
+    if (grace_over_ || clock_.Now() >= deadline) {
+      LogWarning("stopped_before_publishing", {{"to", what}});
+      return;
+    }
     stop_changed_.WaitFor(stop_mutex_, limits::kTick);
   }
-  return true;
 }
 
 }  // namespace dws

@@ -37,6 +37,31 @@ void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
       ->check(CLI::Validator(CheckCommand, "", "command"));
 }
 
+void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
+  app.add_option("--slime-dir", dir.root,
+                 "Folder to publish slime's versions to besides (weight_vNNNNNN), for readers of "
+                 "that format")
+      ->type_name("PATH");
+  app.add_option_function<std::string>(
+         "--slime-encoding",
+         [&dir](const std::string& name) { dir.encoding = *slime::EncodingNamed(name); },
+         "How changed tensors are written there")
+      ->check(CLI::IsMember({"xor", "overwrite"}).description(""))
+      ->type_name("xor|overwrite")
+      ->default_str("xor");
+  app.add_option_function<std::string>(
+         "--slime-checksum",
+         [&dir](const std::string& name) { dir.checksum = *slime::ChecksumFormatNamed(name); },
+         "What their new bytes are checked with")
+      ->check(CLI::IsMember({"xxh3-128", "blake3", "adler32"}).description(""))
+      ->type_name("xxh3-128|blake3|adler32")
+      ->default_str("xxh3-128");
+  app.add_option("--slime-keep", dir.keep,
+                 "Deltas that stay there, with the newest full checkpoint before them; 0: all")
+      ->check(CLI::Range(size_t{0}, size_t{limits::kSlimeVersionMax}))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void AddSenderFlags(CLI::App& app, SenderOptions& options) {
@@ -93,6 +118,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
                  "The device for broadcasts, by UUID or number (default: the only one)")
       ->type_name("GPU");
   AddSharedFlags(app, options.shared_dir);
+  AddSlimeFlags(app, options.slime_dir);
 }
 
 void FinishSenderFlags(Config& config, SenderOptions& options) {

@@ -137,6 +137,26 @@ void ShowShared(Scrape& scrape, const SharedView& view) {
                number(view.newest.value_or(WeightVersion(0)).value()));
 }
 
+void ShowSlime(Scrape& scrape, const SlimeView& view) {
+  const auto number = [](uint64_t value) { return static_cast<double>(value); };
+  constexpr const char* kVersions =
+      "Versions written to the folder of slime's versions: full checkpoints, or deltas.";
+  const char* const name = "dws_sender_slime_versions_total";
+  scrape.Counter(name, kVersions, number(view.fulls), {{"kind", "full"}});
+  scrape.Counter(name, kVersions, number(view.versions - view.fulls), {{"kind", "delta"}});
+  scrape.Counter("dws_sender_slime_bytes_total",
+                 "Bytes of tensors written to the folder of slime's versions.", number(view.bytes));
+  scrape.Counter("dws_sender_slime_failures_total",
+                 "Tries to write to the folder of slime's versions that came to nothing.",
+                 number(view.failures));
+  scrape.Gauge("dws_sender_slime_failing",
+               "1 while the last try to write to the folder of slime's versions came to nothing.",
+               view.trouble.ok() ? 0 : 1);
+  scrape.Gauge("dws_sender_slime_newest_version",
+               "The newest version in the folder of slime's versions; 0: none.",
+               Number(view.newest));
+}
+
 }  // namespace
 
 SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
@@ -239,6 +259,7 @@ void SenderMetrics::Show(States states) {
     ShowBroadcasts(scrape,
                    states.broadcaster == nullptr ? BroadcastView() : states.broadcaster->view());
     ShowShared(scrape, states.shared ? states.shared() : SharedView());
+    ShowSlime(scrape, states.slime ? states.slime() : SlimeView());
   });
 }
 

@@ -13,6 +13,7 @@
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/retained_version.h"
 #include "sender_daemon/shared_view.h"
+#include "sender_daemon/slime/slime_view.h"
 
 namespace dws {
 
@@ -43,6 +44,7 @@ class SenderMetrics {
     const ReceiverHub* hub = nullptr;
     const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
     std::function<SharedView()> shared;        // empty: no shared directory
+    std::function<SlimeView()> slime;          // empty: no slime's folder
     std::function<bool()> trainer_present;
     uint64_t retain_bytes_max = 0;
     size_t retain_versions_max = 0;

@@ -77,6 +77,14 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
     broadcast.set_broadcasts(view.sent);
     broadcast.set_failed(view.failed);
   }
+  if (const SlimeView view = parts_.slime ? parts_.slime() : SlimeView(); !view.folder.empty()) {
+    v1::SlimeStatus& slime = *sender.mutable_slime();
+    slime.set_folder(view.folder);
+    slime.set_newest_version(view.newest.value_or(WeightVersion(0)).value());
+    slime.set_versions(view.versions);
+    slime.set_full_versions(view.fulls);
+    slime.set_failing(std::string(Message(view.trouble)));
+  }
   const auto receivers = parts_.hub.Receivers();
   if (const RankStatePtr state = parts_.hub.Current(); state != nullptr) {
     FillState(*state, receivers, sender);

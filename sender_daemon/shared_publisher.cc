@@ -1,6 +1,5 @@
 #include "sender_daemon/shared_publisher.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/base/log.h"
@@ -14,91 +13,31 @@ SharedPublisher::SharedPublisher(Options options, FileSystem& files, ReceiverHub
     : options_(std::move(options)),
       files_(files),
       hub_(hub),
-      on_rejected_(std::move(on_rejected)) {}
+      on_rejected_(std::move(on_rejected)),
+      loop_({.failed_event = "shared_publish_failed", .retry_delay = options_.retry_delay},
+            [this](const RankStatePtr& offered) { return Work(offered); }) {}
 
 SharedPublisher::~SharedPublisher() { Stop(); }
 
-void SharedPublisher::Start() {
-  thread_ = std::thread([this] { Run(); });
-}
-
-void SharedPublisher::Offer(RankStatePtr state) {
-  MutexLock lock(mutex_);
-  offered_ = std::move(state);
-  ++offers_;
-  changed_.NotifyAll();
-}
-
-bool SharedPublisher::settled() const {
-  MutexLock lock(mutex_);
-  return served_ == offers_ || !view_.trouble.ok();
-}
-
 void SharedPublisher::Stop() {
-  stopping_.store(true);
-  {
-    MutexLock lock(mutex_);
-    changed_.NotifyAll();
-  }
-  if (thread_.joinable()) thread_.join();
+  loop_.Stop();
   receivers_.reset();
 }
 
 SharedView SharedPublisher::view() const {
-  MutexLock lock(mutex_);
-  return view_;
-}
-
-void SharedPublisher::Run() {
-  Duration delay = options_.retry_delay;
-  while (!stopping_.load()) {
-    uint64_t seen = 0;
-    {
-      MutexLock lock(mutex_);
-      seen = offers_;
-    }
-    const Result<bool> more = Step();
-    if (!more.ok()) Fail(more.status());
-    if (more.ok() && *more) continue;
-    Duration wait = limits::kSharedPollDefault;
-    if (more.ok()) {
-      delay = options_.retry_delay;
-    } else {
-      wait = std::exchange(delay, std::min<Duration>(delay * 2, limits::kSharedRetryDelayMax));
-    }
-    MutexLock lock(mutex_);
-    if (more.ok()) {
-      served_ = seen;
-      view_.trouble = OkStatus();
-    }
-    // A new version is no reason to try again at once what has just failed.
-    const bool woken_by_offers = more.ok();
-    if (woken_by_offers && offers_ != seen) continue;
-    if (!stopping_.load()) changed_.WaitFor(mutex_, wait);
-  }
-}
-
-void SharedPublisher::Fail(const Status& status) {
-  if (absl::IsCancelled(status)) return;
-  bool changed = false;
+  SharedView view;
   {
     MutexLock lock(mutex_);
-    changed = view_.trouble != status;
-    view_.trouble = status;
-    ++view_.failures;
+    view = view_;
   }
-  if (changed) LogError("shared_publish_failed", {{"reason", Message(status)}});
+  view.failures = loop_.failures();
+  view.trouble = loop_.trouble();
+  return view;
 }
 
-Result<bool> SharedPublisher::Step() {
-  RankStatePtr offered;
-  {
-    MutexLock lock(mutex_);
-    offered = offered_;
-  }
-  if (offered == nullptr) return false;
+Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   if (progress_ == nullptr || progress_->writer.state() != offered) {
-    DWS_RETURN_IF_ERROR(Adopt(std::move(offered)));
+    DWS_RETURN_IF_ERROR(Adopt(offered));
   }
   if (!progress_->begun) {
     DWS_RETURN_IF_ERROR(progress_->writer.Begin());
@@ -137,7 +76,7 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
         on_rejected_);
   }
   progress_ = std::make_unique<Progress>(
-      SharedWriter(files_, place, std::move(state), [this] { return !stopping_.load(); }));
+      SharedWriter(files_, place, std::move(state), [this] { return loop_.wanted(); }));
   MutexLock lock(mutex_);
   view_.newest.reset();
   return OkStatus();

@@ -7,23 +7,21 @@
 //      has the delta that would lead on, and when a receiver could not read what is there
 //   3. what comes before the newest anchor goes when no receiver needs it, or `versions_max` newer
 //      ones are there; of older streams everything goes once this one has an anchor
-//   4. reports of receivers are read every kSharedPollDefault, and after each version
+//   4. reports of receivers are read every kOfferPoll, and after each version
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/transport/shared_fs/version_catalog.h"
 #include "common/transport/shared_fs/visibility_hook.h"
+#include "sender_daemon/offer_loop.h"
 #include "sender_daemon/shared_receivers.h"
 #include "sender_daemon/shared_view.h"
 #include "sender_daemon/shared_writer.h"
@@ -48,7 +46,7 @@ class SharedPublisher {
     shared::Key key;
     shared::VisibilityHook after_write;
     size_t versions_max = 64;
-    std::chrono::milliseconds retry_delay = limits::kSharedRetryDelayMin;  // doubles
+    std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
   };
 
   // `files` and `hub` outlive it.
@@ -56,17 +54,17 @@ class SharedPublisher {
                   SharedReceivers::OnRejected on_rejected);
   ~SharedPublisher();
 
-  void Start();
+  void Start() { loop_.Start(); }
   // There may be a new version in that state. Never blocks.
-  void Offer(RankStatePtr state);
+  void Offer(RankStatePtr state) { loop_.Offer(std::move(state)); }
   // Everything offered is in the directory, or there is trouble.
-  bool settled() const;
+  bool settled() const { return loop_.settled(); }
   void Stop();
 
   SharedView view() const;
 
   // One round of its work, for tests that have no thread: true when there is more to do.
-  Result<bool> Step();
+  Result<bool> Step() { return loop_.StepOnce(); }
 
  private:
   // Where the state that is published now stands.
@@ -81,31 +79,25 @@ class SharedPublisher {
     std::optional<WeightVersion> repaired;  // written again for a receiver that could not read
   };
 
-  void Run();
+  Result<bool> Work(const RankStatePtr& offered);
   Status Adopt(RankStatePtr state);
   // 1 and 2: the next version to write, null: none. `anchor` says how.
   RetainedVersionPtr Next(bool& anchor) const;
   Status WriteVersion(const RetainedVersionPtr& version, bool anchor);
   Status Repair();
   void Retire();  // 3
-  void Fail(const Status& status);
 
   const Options options_;
   FileSystem& files_;
   ReceiverHub& hub_;
   const SharedReceivers::OnRejected on_rejected_;
-  std::atomic<bool> stopping_{false};
   // Of the thread.
   std::optional<SharedReceivers> receivers_;
   std::unique_ptr<Progress> progress_;
 
   mutable Mutex mutex_;
-  CondVar changed_;
-  RankStatePtr offered_ GUARDED_BY(mutex_);
-  uint64_t offers_ GUARDED_BY(mutex_) = 0;
-  uint64_t served_ GUARDED_BY(mutex_) = 0;  // offers after which all was written
-  SharedView view_ GUARDED_BY(mutex_);
-  std::thread thread_;
+  SharedView view_ GUARDED_BY(mutex_);  // without failures and trouble
+  OfferLoop loop_;                      // last: its thread uses all the rest
 };
 
 }  // namespace dws

@@ -33,6 +33,8 @@ inline constexpr size_t kJsonValuesMax = 16 * kTensorsMax;
 inline constexpr uint64_t kSlimeVersionMax = 999'999'999;
 inline constexpr uint64_t kSlimeShardBytesDefault = uint64_t{1} << 30;
 inline constexpr uint64_t kSlimeFlushBytesMax = uint64_t{16} << 30;  // decompressed, of format A
+inline constexpr uint64_t kSlimePublishShardBytes = uint64_t{256} << 20;  // held while it grows
+inline constexpr uint64_t kSlimeOwnerBytesMax = 256;  // of the file that says whose a folder is
 inline constexpr uint64_t kSyncStateBytesMax = uint64_t{1} << 20;
 inline constexpr size_t kTensorsNamedMax = 5;  // in a message
 
@@ -109,6 +111,11 @@ inline constexpr std::chrono::seconds kBroadcastBackoffMax{60};
 inline constexpr std::chrono::seconds kBroadcastExclusion{
     60};  // of a receiver that cannot take part
 
+// Publishers beside the pipeline.
+inline constexpr std::chrono::milliseconds kOfferPoll{500};
+inline constexpr std::chrono::milliseconds kOfferRetryDelayMin{200};
+inline constexpr std::chrono::seconds kOfferRetryDelayMax{10};
+
 // A shared directory.
 inline constexpr uint64_t kSharedManifestBytesMax = uint64_t{64} << 20;
 inline constexpr uint64_t kSharedReportBytesMax = uint64_t{1} << 20;
@@ -130,7 +137,6 @@ inline constexpr std::chrono::seconds kSharedPresenceTimeout{20};  // of a repor
 inline constexpr std::chrono::seconds kSharedHookDeadline{60};
 inline constexpr std::chrono::seconds kSharedVisibleWait{5};  // for a version that was announced
 inline constexpr std::chrono::milliseconds kSharedRetryDelayMin{200};
-inline constexpr std::chrono::seconds kSharedRetryDelayMax{10};
 
 // Commit groups.
 inline constexpr size_t kGroupSlicesMax = 8'000'000;  // of all tensors: a bit each in a GroupShare

@@ -75,6 +75,16 @@ std::string FormatBroadcast(const v1::BroadcastStatus& broadcast, const std::str
                        columns);
 }
 
+std::string FormatSlime(const v1::SlimeStatus& slime, size_t columns) {
+  std::string text =
+      fmt::format("{} in {}",
+                  slime.newest_version() == 0 ? "no version"
+                                              : fmt::format("version {}", slime.newest_version()),
+                  slime.folder());
+  if (!slime.failing().empty()) text += "; failing: " + slime.failing();
+  return FormatKeyLine("slime", text, columns);
+}
+
 std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
   const std::string retained =
       OfMax(FormatBytes(sender.retained_bytes()), FormatBytes(sender.retain_bytes_max()),
@@ -100,6 +110,7 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
         broadcast,
         fmt::format("epoch {} with {} receivers", broadcast.epoch(), broadcast.members()), columns);
   }
+  if (sender.has_slime()) text += FormatSlime(sender.slime(), columns);
   const bool dense = sender.density().dense_groups() > 0 || sender.density().version_dense();
   if (dense) text += FormatKeyLine("dense", FormatDensity(sender.density()), columns);
   if (!sender.density().worst().empty()) text += "\n" + FormatDenseGroups(sender.density());

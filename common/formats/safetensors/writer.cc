@@ -25,7 +25,19 @@ Status AppendTensors(AppendFile& file, const NewHeader& made, const TensorSource
   return file.Sync();
 }
 
-// By name, so that a layer's tensors share a file, as far as a file goes.
+Status CheckEmpty(FileSystem& files, const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+  for (const std::string& name : names) {
+    if (name == kIndexFile || IsShardName(name)) {
+      return AlreadyExistsError(
+          "{}: has {} already; a checkpoint is written to a folder without any", folder, name);
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
 Result<std::vector<std::vector<HeaderTensor>>> SplitShards(std::vector<HeaderTensor> tensors,
                                                            uint64_t shard_bytes_max) {
   std::sort(tensors.begin(), tensors.end(),
@@ -50,19 +62,6 @@ Result<std::vector<std::vector<HeaderTensor>>> SplitShards(std::vector<HeaderTen
   }
   return shards;
 }
-
-Status CheckEmpty(FileSystem& files, const std::string& folder) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
-  for (const std::string& name : names) {
-    if (name == kIndexFile || IsShardName(name)) {
-      return AlreadyExistsError(
-          "{}: has {} already; a checkpoint is written to a folder without any", folder, name);
-    }
-  }
-  return OkStatus();
-}
-
-}  // namespace
 
 Status WriteTensorFile(FileSystem& files, const std::string& path, const Metadata& metadata,
                        std::vector<HeaderTensor> tensors, const TensorSource& source) {

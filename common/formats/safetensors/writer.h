@@ -33,6 +33,12 @@ struct CheckpointWriteOptions {
 Status WriteTensorFile(FileSystem& files, const std::string& path, const Metadata& metadata,
                        std::vector<HeaderTensor> tensors, const TensorSource& source);
 
+// The tensors of each file of a checkpoint, by name, so that a layer's share a file, as far as
+// `shard_bytes_max` goes; at least one file. INVALID_ARGUMENT: a name that stands twice, or no
+// whole bytes. RESOURCE_EXHAUSTED: too many files for limits.h.
+Result<std::vector<std::vector<HeaderTensor>>> SplitShards(std::vector<HeaderTensor> tensors,
+                                                           uint64_t shard_bytes_max);
+
 // A checkpoint in `folder`, which is made: model.safetensors when one file holds all, or else
 // model-00001-of-00003.safetensors and so on, tensors by name, and the index. ALREADY_EXISTS: the
 // folder has safetensors files or an index. Other errors as above; the folder is then not a

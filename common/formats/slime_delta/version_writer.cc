@@ -10,31 +10,31 @@
 
 namespace dws::slime {
 
-Result<std::unique_ptr<VersionWriter>> VersionWriter::Create(FileSystem& files,
-                                                             const std::string& folder,
-                                                             const VersionWriteOptions& options) {
-  if (options.version == 0 || options.version > limits::kSlimeVersionMax) {
-    return InvalidArgumentError("version {} cannot be published, expected 1 to {}", options.version,
+Result<std::string> BeginVersionFolder(FileSystem& files, const std::string& folder,
+                                       uint64_t version) {
+  if (version == 0 || version > limits::kSlimeVersionMax) {
+    return InvalidArgumentError("version {} cannot be published, expected 1 to {}", version,
                                 limits::kSlimeVersionMax);
   }
-  const std::string path = folder + "/" + VersionFolderName(options.version);
+  const std::string path = folder + "/" + VersionFolderName(version);
   DWS_RETURN_IF_ERROR(files.MakeFolders(path));
-  std::unique_ptr<VersionWriter> writer(new VersionWriter(files, path, options));
-  DWS_RETURN_IF_ERROR(writer->Clear());
-  return writer;
-}
-
-Status VersionWriter::Clear() {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(folder_));
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(path));
   if (std::binary_search(names.begin(), names.end(), safetensors::kIndexFile)) {
-    return AlreadyExistsError("{} is published already", folder_);
+    return AlreadyExistsError("{} is published already", path);
   }
   for (const std::string& name : names) {
     if (safetensors::IsShardName(name) || name.ends_with(".tmp")) {
-      DWS_RETURN_IF_ERROR(files_.Remove(folder_ + "/" + name));
+      DWS_RETURN_IF_ERROR(files.Remove(path + "/" + name));
     }
   }
-  return OkStatus();
+  return path;
+}
+
+Result<std::unique_ptr<VersionWriter>> VersionWriter::Create(FileSystem& files,
+                                                             const std::string& folder,
+                                                             const VersionWriteOptions& options) {
+  DWS_ASSIGN_OR_RETURN(std::string path, BeginVersionFolder(files, folder, options.version));
+  return std::unique_ptr<VersionWriter>(new VersionWriter(files, std::move(path), options));
 }
 
 Status VersionWriter::Add(const std::string& name, ByteSpan before, ByteSpan after) {

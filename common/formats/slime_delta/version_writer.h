@@ -42,13 +42,16 @@ struct VersionSummary {
   uint64_t entry_bytes = 0;  // compressed payloads of all
 };
 
+// The folder of one version in `folder`, made, and cleared of what a writer that died has left.
+// ALREADY_EXISTS: that version is published. INVALID_ARGUMENT: a version that cannot be.
+Result<std::string> BeginVersionFolder(FileSystem& files, const std::string& folder,
+                                       uint64_t version);
+
 // Lifecycle: Create, Add..., Finish once. Threads: Add from several at a time; Finish when all have
 // returned. After an error of Add, Finish gives the same error and publishes nothing.
 class VersionWriter {
  public:
-  // In `folder`/weight_vNNNNNN, which is made, and cleared of what a writer that died has left.
-  // ALREADY_EXISTS: that version is published. INVALID_ARGUMENT: version 0. `files` must outlive
-  // it.
+  // In `folder`/weight_vNNNNNN. Errors as BeginVersionFolder. `files` must outlive it.
   static Result<std::unique_ptr<VersionWriter>> Create(FileSystem& files, const std::string& folder,
                                                        const VersionWriteOptions& options);
 
@@ -70,7 +73,6 @@ class VersionWriter {
   VersionWriter(FileSystem& files, std::string folder, VersionWriteOptions options)
       : files_(files), folder_(std::move(folder)), options_(std::move(options)) {}
 
-  Status Clear();
   Status AddEntry(const std::string& name, ByteSpan after, Result<std::vector<std::byte>> payload);
   Status WriteShard(size_t number, const std::vector<Entry>& entries);
   Status Keep(Status status);

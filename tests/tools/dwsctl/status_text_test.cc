@@ -63,6 +63,20 @@ TEST_CASE("a daemon that takes part in broadcasts says how they go", "[dwsctl]")
         std::string::npos);
 }
 
+TEST_CASE("a sender that publishes slime's versions says how that goes", "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  CHECK(FormatStatus(reply, 200).find("slime") == std::string::npos);
+  v1::SlimeStatus& slime = *reply.mutable_sender()->mutable_slime();
+  slime.set_folder("/mnt/weights");
+  CHECK(FormatStatus(reply, 200).find("  slime     no version in /mnt/weights\n") !=
+        std::string::npos);
+  slime.set_newest_version(7);
+  slime.set_failing("no space left");
+  CHECK(FormatStatus(reply, 200)
+            .find("  slime     version 7 in /mnt/weights; failing: no space left\n") !=
+        std::string::npos);
+}
+
 TEST_CASE("a sender's status names its stream, its versions and its receivers", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   v1::ReceiverPeer& receiver = *reply.mutable_sender()->add_receivers();

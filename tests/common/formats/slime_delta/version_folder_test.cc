@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/slime_delta/full_version.h"
 #include "tests/common/formats/slime_delta/versions.h"
 #include "tests/fakes/fault_file_system.h"
 #include "tests/fakes/temp_folder.h"
@@ -223,6 +224,51 @@ TEST_CASE("a shard that the index does not know, and numbers with gaps, are refu
       R"({"a":"model-00001-of-00002.safetensors"})");
   std::filesystem::rename(other + "/" + kOneShard, other + "/model-00001-of-00002.safetensors");
   CHECK_THAT(Refusal(other), Contains("expected numbers from 00000 without a gap"));
+}
+
+TEST_CASE("a full checkpoint is published whole, and its tensors are asked for as planned",
+          "[slime]") {
+  const TempFolder folder;
+  PosixFileSystem files;
+  const auto tensor = [](const std::string& name, safetensors::FileDType dtype, uint64_t size) {
+    return safetensors::HeaderTensor{.name = name, .dtype = dtype, .shape = {size}};
+  };
+  const auto plan = PlanShards(
+      {tensor("c", safetensors::FileDType::kU8, 3), tensor("b", safetensors::FileDType::kF32, 2),
+       tensor("a", safetensors::FileDType::kU8, 4)},
+      12);
+  REQUIRE(plan.ok());
+  const FullVersionOptions options{.version = 7, .extra = {{"whose", "ours"}}};
+  std::string asked;
+  bool failing = true;
+  const Bytes zeros(8);
+  const auto source = [&](const safetensors::HeaderTensor& wanted) -> Result<ByteSpan> {
+    asked += wanted.name;
+    if (failing && wanted.name == "c") return UnavailableError("not now");
+    return ByteSpan(zeros).first(wanted.size_bytes());
+  };
+  CHECK(
+      absl::IsUnavailable(WriteFullVersion(files, folder.path(), options, *plan, source).status()));
+  CHECK_THAT(Refusal(folder.File("weight_v000007")), Contains("not published yet"));
+
+  failing = false;
+  asked.clear();
+  const auto written = WriteFullVersion(files, folder.path(), options, *plan, source);
+  REQUIRE(written.ok());
+  CHECK(*written == 15);
+  CHECK(asked == "bac");  // by shard, then as the official library orders them
+  const auto opened = VersionFolder::Open(files, folder.File("weight_v000007"));
+  INFO(opened.status());
+  REQUIRE(opened.ok());
+  CHECK_FALSE(opened->index().delta.has_value());
+  CHECK(opened->index().extra.at("whose") == "ours");
+  CHECK(opened->index().weight_map.at("a") == "model-00000-of-00002.safetensors");
+  CHECK(opened->index().weight_map.at("c") == "model-00001-of-00002.safetensors");
+  CHECK(opened->checkpoint()->tensors().size() == 3);
+  CHECK(files.List(folder.File("weight_v000007"))->size() == 3);
+  CHECK(absl::IsAlreadyExists(
+      WriteFullVersion(files, folder.path(), options, *plan, source).status()));
+  CHECK_FALSE(PlanShards({}, 12).ok());
 }
 
 TEST_CASE("two runs' versions of one number have two identities, one version has one", "[slime]") {

@@ -1,0 +1,101 @@
+#include "sender_daemon/offer_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace dws {
+
+OfferLoop::OfferLoop(Options options, Step step)
+    : options_(std::move(options)), step_(std::move(step)) {}
+
+OfferLoop::~OfferLoop() { Stop(); }
+
+void OfferLoop::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void OfferLoop::Offer(RankStatePtr state) {
+  MutexLock lock(mutex_);
+  offered_ = std::move(state);
+  ++offers_;
+  changed_.NotifyAll();
+}
+
+bool OfferLoop::settled() const {
+  MutexLock lock(mutex_);
+  return served_ == offers_ || !trouble_.ok();
+}
+
+void OfferLoop::Stop() {
+  stopping_.store(true);
+  {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+Status OfferLoop::trouble() const {
+  MutexLock lock(mutex_);
+  return trouble_;
+}
+
+uint64_t OfferLoop::failures() const {
+  MutexLock lock(mutex_);
+  return failures_;
+}
+
+Result<bool> OfferLoop::StepOnce() {
+  RankStatePtr offered;
+  {
+    MutexLock lock(mutex_);
+    offered = offered_;
+  }
+  if (offered == nullptr) return false;
+  return step_(offered);
+}
+
+void OfferLoop::Run() {
+  Duration delay = options_.retry_delay;
+  while (!stopping_.load()) {
+    uint64_t seen = 0;
+    {
+      MutexLock lock(mutex_);
+      seen = offers_;
+    }
+    const Result<bool> more = StepOnce();
+    if (!more.ok()) Fail(more.status());
+    if (more.ok() && *more) continue;
+    Duration wait = limits::kOfferPoll;
+    if (more.ok()) {
+      delay = options_.retry_delay;
+    } else {
+      wait = std::exchange(delay, std::min<Duration>(delay * 2, limits::kOfferRetryDelayMax));
+    }
+    MutexLock lock(mutex_);
+    if (more.ok()) {
+      served_ = seen;
+      trouble_ = OkStatus();
+    }
+    // A new version is no reason to try again at once what has just failed.
+    const bool woken_by_offers = more.ok();
+    if (woken_by_offers && offers_ != seen) continue;
+    if (!stopping_.load()) changed_.WaitFor(mutex_, wait);
+  }
+}
+
+void OfferLoop::Fail(const Status& status) {
+  if (absl::IsCancelled(status)) return;
+  bool changed = false;
+  {
+    MutexLock lock(mutex_);
+    changed = trouble_ != status;
+    trouble_ = status;
+    ++failures_;
+  }
+  if (changed) LogError(options_.failed_event, {{"reason", Message(status)}});
+}
+
+}  // namespace dws

@@ -1,0 +1,51 @@
+// What a sender publishes to beside announcing versions: a shared directory, slime's folders.
+#include <utility>
+
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "sender_daemon/sender_app.h"
+
+namespace dws {
+
+Status SenderApp::StartShared() {
+  if (options_.shared_dir.root.empty()) return OkStatus();
+  SharedPublisher::Options options{.dir = options_.shared_dir,
+                                   .job_id = options_.job_id,
+                                   .trainer_rank = TrainerRank(options_.trainer_rank),
+                                   .versions_max = options_.retain_versions};
+  if (!options.dir.key_file.empty()) {
+    DWS_ASSIGN_OR_RETURN(options.key, shared::LoadKey(files_, options.dir.key_file));
+  }
+  if (!options.dir.after_write.empty()) {
+    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(options.dir.after_write));
+    options.after_write = shared::VisibilityHook(std::move(words), options.dir.root);
+  }
+  DWS_RETURN_IF_ERROR(
+      SharedRankFolder(options.dir.root, options.job_id, options.trainer_rank).status());
+  shared_publisher_ = std::make_unique<SharedPublisher>(
+      std::move(options), files_, *hub_, [this](const v1::SharedReport& report, bool current) {
+        metrics_.OnNack(report.rejected_code());
+        const auto stream = FromProto(report.stream());
+        const RankStatePtr state = hub_->Current();
+        const bool digests = current && stream.ok() && report.rejected_slices_size() > 0;
+        if (!digests || state == nullptr || state->stream != *stream) return;
+        std::vector<RankSlice> slices(report.rejected_slices().begin(),
+                                      report.rejected_slices().end());
+        recheck_->Ask(state, std::move(slices));
+      });
+  shared_publisher_->Start();
+  return OkStatus();
+}
+
+void SenderApp::StartSlime() {
+  if (options_.slime_dir.root.empty()) return;
+  slime_publisher_ =
+      std::make_unique<SlimePublisher>(SlimePublisher::Options{.dir = options_.slime_dir}, files_);
+  slime_publisher_->Start();
+}
+
+SlimeView SenderApp::ViewSlime() const {
+  return slime_publisher_ == nullptr ? SlimeView() : slime_publisher_->view();
+}
+
+}  // namespace dws

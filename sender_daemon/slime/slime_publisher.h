@@ -1,0 +1,90 @@
+// Publishes versions as slime's folders weight_vNNNNNN, which readers of that format apply
+// unmodified, beside announcing them: on a thread of its own, from what the log retains. It holds
+// up nobody, and what it cannot do now it tries again.
+//
+//   1. a version that was published right after the one before it, with the next number, is a delta
+//   2. the first version is a full checkpoint; so is the newest one when the chain cannot be
+//      continued: a number was left out, the log no longer leads on, or what it leads to cannot be
+//      read any more, or is damaged in our memory
+//   3. what a failed try has written is removed; what comes before the newest `keep` deltas, too,
+//      but for the newest full checkpoint there
+//   4. versions in the folder of an earlier process with this stream stay, and the chain begins
+//   anew
+//      after them; those of others are refused (slime_folder.h)
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/file_system.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "sender_daemon/offer_loop.h"
+#include "sender_daemon/slime/slime_folder.h"
+#include "sender_daemon/slime/slime_view.h"
+#include "sender_daemon/slime/slime_writer.h"
+
+namespace dws {
+
+// What --slime-dir and its companions say.
+struct SlimeDirOptions {
+  std::string root;  // empty: none
+  slime::Encoding encoding = slime::Encoding::kXor;
+  slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
+  size_t keep = 0;  // deltas; 0: all
+};
+
+// Lifecycle: Start, then Stop or the destructor. Threads: safe from any.
+class SlimePublisher {
+ public:
+  struct Options {
+    SlimeDirOptions dir;
+    std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
+  };
+
+  // `files` outlives it.
+  SlimePublisher(Options options, FileSystem& files);
+
+  void Start() { loop_.Start(); }
+  // A trainer has registered, or there may be a new version in that state. Never blocks.
+  void Offer(RankStatePtr state) { loop_.Offer(std::move(state)); }
+  // Everything offered is in the folder, or there is trouble.
+  bool settled() const { return loop_.settled(); }
+  void Stop() { loop_.Stop(); }
+
+  SlimeView view() const;
+
+  // One round of its work, for tests that have no thread: true when there is more to do.
+  Result<bool> Step() { return loop_.StepOnce(); }
+
+ private:
+  // Where the state that is published now stands.
+  struct Progress {
+    Progress(SlimeWriter made, SlimeFolder taken)
+        : writer(std::move(made)), folder(std::move(taken)) {}
+    SlimeWriter writer;
+    SlimeFolder folder;
+    std::optional<WeightVersion> last;  // written, and may be followed by a delta
+  };
+  struct Next {
+    RetainedVersionPtr version;  // null: none
+    bool full = false;
+  };
+
+  Result<bool> Work(const RankStatePtr& offered);
+  Status Adopt(const RankStatePtr& state);
+  Result<Next> ChooseNext() const;  // 1 and 2
+  Status WriteVersion(const Next& next);
+
+  const Options options_;
+  FileSystem& files_;
+  std::unique_ptr<Progress> progress_;  // of the thread
+
+  mutable Mutex mutex_;
+  SlimeView view_ GUARDED_BY(mutex_);  // without failures and trouble
+  OfferLoop loop_;                     // last: its thread uses all the rest
+};
+
+}  // namespace dws

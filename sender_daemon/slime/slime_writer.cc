@@ -1,0 +1,125 @@
+#include "sender_daemon/slime/slime_writer.h"
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/formats/slime_delta/version_writer.h"
+#include "sender_daemon/slime/slime_folder.h"
+#include "sender_daemon/slime/tensor_reader.h"
+
+namespace dws {
+namespace {
+
+Status CheckTensor(const Shard& shard, slime::Encoding encoding) {
+  const TensorSpec& tensor = shard.tensor;
+  if (shard.first_slice != 0 || shard.slice_count != tensor.SliceCount()) {
+    return FailedPreconditionError(
+        "slime's versions hold whole tensors, and this rank has slices {} to {} of {} of tensor "
+        "'{}': publish from a trainer of one rank that has them whole, or without --slime-dir",
+        shard.first_slice, shard.first_slice + shard.slice_count - 1, tensor.SliceCount(),
+        tensor.name);
+  }
+  if (!safetensors::FileDTypeNamed(ToString(tensor.dtype)).has_value()) {
+    return FailedPreconditionError("tensor '{}' is {}, for which safetensors has no name",
+                                   tensor.name, ToString(tensor.dtype));
+  }
+  if (encoding == slime::Encoding::kOverwrite && tensor.SizeBytes() > uint64_t{1} << 32) {
+    return FailedPreconditionError(
+        "tensor '{}' has {} bytes, and slime's encoding overwrite reaches 4 GiB: start with "
+        "--slime-encoding=xor",
+        tensor.name, tensor.SizeBytes());
+  }
+  return OkStatus();
+}
+
+// The shards that a delta touches.
+std::vector<uint32_t> TouchedShards(const RankLayout& layout, const DeltaManifest& manifest) {
+  std::vector<uint32_t> shards;
+  for (const SliceDelta& delta : manifest.slices) {
+    const uint32_t shard = layout.slice(delta.slice).shard;
+    if (shards.empty() || shards.back() != shard) shards.push_back(shard);
+  }
+  return shards;
+}
+
+// The shards in the order in which their tensors are written.
+std::vector<uint32_t> PlannedShards(const RankLayout& layout, const slime::ShardPlan& plan) {
+  std::vector<uint32_t> shards;
+  for (const auto& file : plan) {
+    for (const safetensors::HeaderTensor& tensor : file) {
+      // An empty tensor has a slice as well.
+      shards.push_back(layout.slice(*layout.Find(tensor.name, 0)).shard);
+    }
+  }
+  return shards;
+}
+
+}  // namespace
+
+SlimeWriter::SlimeWriter(FileSystem& files, Options options, RankStatePtr state,
+                         slime::ShardPlan plan, std::function<bool()> wanted)
+    : files_(files),
+      options_(std::move(options)),
+      state_(std::move(state)),
+      plan_(std::move(plan)),
+      wanted_(std::move(wanted)) {}
+
+Result<SlimeWriter> SlimeWriter::Create(FileSystem& files, const Options& options,
+                                        RankStatePtr state, std::function<bool()> wanted) {
+  if (state->world_size != 1) {
+    return FailedPreconditionError(
+        "slime's versions are whole, and this sender is one of {} of its trainer: publish them "
+        "from "
+        "a trainer of one rank, or start without --slime-dir",
+        state->world_size);
+  }
+  std::vector<safetensors::HeaderTensor> tensors;
+  for (const Shard& shard : state->layout().shards()) {
+    DWS_RETURN_IF_ERROR(CheckTensor(shard, options.encoding));
+    tensors.push_back({.name = shard.tensor.name,
+                       .dtype = safetensors::FileDTypeOf(shard.tensor.dtype),
+                       .shape = shard.tensor.shape});
+  }
+  DWS_ASSIGN_OR_RETURN(slime::ShardPlan plan,
+                       slime::PlanShards(std::move(tensors), options.full_shard_bytes_max));
+  return SlimeWriter(files, options, std::move(state), std::move(plan), std::move(wanted));
+}
+
+std::map<std::string, std::string> SlimeWriter::Extra() const {
+  return {{kSlimeStreamKey, ToString(state_->stream)}};
+}
+
+Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version) {
+  const uint64_t number = version->version.value();
+  DWS_CHECK(version->base.has_value() && version->base->value() + 1 == number);
+  DWS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<slime::VersionWriter> writer,
+      slime::VersionWriter::Create(files_, options_.root,
+                                   {.version = number,
+                                    .encoding = options_.encoding,
+                                    .checksum = options_.checksum,
+                                    .shard_bytes_max = options_.delta_shard_bytes_max,
+                                    .extra = Extra()}));
+  const RankLayout& layout = state_->layout();
+  const std::vector<uint32_t> touched = TouchedShards(layout, version->manifest);
+  TensorReader reader(state_, version, touched, wanted_);
+  for (const uint32_t shard : touched) {
+    DWS_ASSIGN_OR_RETURN(const ByteSpan after, reader.Next());
+    DWS_ASSIGN_OR_RETURN(const ByteSpan before, reader.Before());
+    DWS_RETURN_IF_ERROR(writer->Add(layout.shards()[shard].tensor.name, before, after));
+  }
+  DWS_ASSIGN_OR_RETURN(const slime::VersionSummary summary, writer->Finish());
+  return summary.entry_bytes;
+}
+
+Result<uint64_t> SlimeWriter::WriteFull(const RetainedVersionPtr& version) {
+  TensorReader reader(state_, version, PlannedShards(state_->layout(), plan_), wanted_);
+  return slime::WriteFullVersion(files_, options_.root,
+                                 {.version = version->version.value(), .extra = Extra()}, plan_,
+                                 [&](const safetensors::HeaderTensor&) { return reader.Next(); });
+}
+
+}  // namespace dws

@@ -1,0 +1,62 @@
+// Writes one version of a rank state into a folder of slime's versions, as a delta of the version
+// before or as a full checkpoint. From slime_publisher.h, which decides which.
+//
+// A delta's tensors are read at exactly that version, one by one; what they were before is made of
+// them by taking the retained steps back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/full_version.h"
+#include "common/formats/slime_delta/payload.h"
+#include "sender_daemon/rank_state.h"
+
+namespace dws {
+
+// Lifecycle: of one rank state; each write may be tried again after an error. Threads: one at a
+// time.
+class SlimeWriter {
+ public:
+  struct Options {
+    std::string root;
+    slime::Encoding encoding = slime::Encoding::kXor;
+    slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
+    uint64_t full_shard_bytes_max = limits::kSlimeShardBytesDefault;
+    uint64_t delta_shard_bytes_max = limits::kSlimePublishShardBytes;
+  };
+
+  // FAILED_PRECONDITION: the format cannot hold what the rank has: it is one of several, it has a
+  // part of a tensor, a tensor of a type that safetensors does not know, or one that is too large
+  // for the encoding. The message names it. `wanted` is asked now and then; false ends a write with
+  // CANCELLED.
+  static Result<SlimeWriter> Create(FileSystem& files, const Options& options, RankStatePtr state,
+                                    std::function<bool()> wanted);
+
+  // Both publish the version and return the bytes written of its tensors. ABORTED: it can no longer
+  // be read. DEADLINE_EXCEEDED: not now. DATA_LOSS: our own memory is damaged. ALREADY_EXISTS: it
+  // is published. Else of the file system.
+  //
+  // `version` has the version before as its base.
+  Result<uint64_t> WriteDelta(const RetainedVersionPtr& version);
+  Result<uint64_t> WriteFull(const RetainedVersionPtr& version);
+
+  const RankStatePtr& state() const { return state_; }
+
+ private:
+  SlimeWriter(FileSystem& files, Options options, RankStatePtr state, slime::ShardPlan plan,
+              std::function<bool()> wanted);
+  std::map<std::string, std::string> Extra() const;
+
+  FileSystem& files_;
+  Options options_;
+  RankStatePtr state_;
+  slime::ShardPlan plan_;  // of a full checkpoint
+  std::function<bool()> wanted_;
+};
+
+}  // namespace dws

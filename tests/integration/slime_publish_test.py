@@ -1,0 +1,288 @@
+"""A sender publishes slime's version folders. The reader that applies them to a copy of the base is
+independent of DWS: Python, numpy, zstandard, xxhash. Then a receiver follows the same folder.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+import unittest
+import zlib
+from typing import Any, Callable
+
+import numpy as np
+import xxhash
+import zstandard
+
+import dws
+from tests.integration.cluster import Daemon
+from tests.integration.integration_case import IntegrationCase, change, eventually
+
+INDEX = "model.safetensors.index.json"
+DTYPES = {"F32": np.float32, "F16": np.float16, "U8": np.uint8}
+CHECKSUMS: dict[str, Callable[[bytes], str]] = {
+    "xxh3-128": xxhash.xxh3_128_hexdigest,
+    "adler32": lambda content: f"{zlib.adler32(content):08x}",
+}
+
+
+def read_file(path: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """The metadata and the tensors of a safetensors file; U8 lists as bytes."""
+    with open(path, "rb") as file:
+        content = file.read()
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        array = np.frombuffer(content[8 + size + begin : 8 + size + end], DTYPES[entry["dtype"]])
+        tensors[name] = array.reshape(entry["shape"]).copy()
+    return metadata, tensors
+
+
+def write_checkpoint(folder: str, weights: dict[str, Any]) -> None:
+    names = {np.dtype(kind): name for name, kind in DTYPES.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, weight in weights.items():
+        header[name] = {
+            "dtype": names[weight.dtype],
+            "shape": list(weight.shape),
+            "data_offsets": [end, end + weight.nbytes],
+        }
+        end += weight.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    os.makedirs(folder)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for weight in weights.values():
+            file.write(weight.tobytes())
+
+
+class SlimeReader:
+    """An engine's side as slime has it: one version after the other, applied in place."""
+
+    def __init__(self, folder: str, weights: dict[str, Any]) -> None:
+        self.folder = folder
+        self.weights = {name: weight.copy() for name, weight in weights.items()}
+        self.version = 0
+        self.deltas = 0
+
+    def apply(self, version: int) -> dict[str, Any]:
+        """Returns the metadata of its index."""
+        folder = os.path.join(self.folder, f"weight_v{version:06d}")
+        with open(os.path.join(folder, INDEX)) as file:
+            index = json.load(file)
+        metadata: dict[str, str] = index["metadata"]
+        assert all(isinstance(value, str) for value in metadata.values()), metadata
+        assert metadata["version"] == f"{version:06d}", metadata
+        shards = sorted(set(index["weight_map"].values()))
+        count = len(shards)
+        assert shards == [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(count)], shards
+        assert set(os.listdir(folder)) == {INDEX, *shards}
+        for shard in shards:
+            digests, tensors = read_file(os.path.join(folder, shard))
+            named = {name for name, file in index["weight_map"].items() if file == shard}
+            assert set(tensors) == named
+            for name, entry in tensors.items():
+                if "delta_encoding" in metadata:
+                    self._apply(metadata, name, entry, digests[name])
+                else:
+                    assert entry.dtype == self.weights[name].dtype
+                    assert entry.shape == self.weights[name].shape
+                    self.weights[name] = entry
+        if "delta_encoding" in metadata:
+            assert metadata["base_version"] == f"{self.version:06d}", (metadata, self.version)
+            self.deltas += 1
+        else:
+            assert set(index["weight_map"]) == set(self.weights)
+        self.version = version
+        return metadata
+
+    def _apply(self, metadata: dict[str, str], name: str, entry: Any, digest: str) -> None:
+        assert metadata["compression_format"] == "zstd"
+        frame = entry.tobytes()
+        payload = zstandard.ZstdDecompressor().decompress(frame)  # needs the size in the frame
+        assert zstandard.frame_content_size(frame) == len(payload)
+        held = self.weights[name]
+        after = np.frombuffer(held.tobytes(), np.uint8).copy()
+        if metadata["delta_encoding"] == "xor":
+            after ^= np.frombuffer(payload, np.uint8)
+        else:
+            (count,) = struct.unpack_from("<I", payload)
+            assert len(payload) == 4 + 5 * count
+            positions = np.frombuffer(payload, "<u4", count, 4)
+            after[positions] = np.frombuffer(payload, np.uint8, count, 4 + 4 * count)
+        assert CHECKSUMS[metadata["checksum_format"]](after.tobytes()) == digest, name
+        self.weights[name] = np.frombuffer(after.tobytes(), held.dtype).reshape(held.shape).copy()
+
+
+class SlimePublishTest(IntegrationCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.random = np.random.default_rng(17)
+        self.versions = os.path.join(self.cluster.folder, "versions")
+        self.given: dict[str, Any] = {
+            "layer.0.w": self.random.standard_normal((300, 257), np.float32),
+            "layer.1.w": self.random.standard_normal(70_000).astype(np.float16),
+            "layer.1.untouched": self.random.standard_normal(100, np.float32),
+        }
+
+    def sender(self, *flags: str) -> Daemon:
+        return self.cluster.start_sender(0, f"--slime-dir={self.versions}", *flags)
+
+    def publish(self, trainer: dws.Trainer, source: dict[str, Any], version: int) -> None:
+        for name, array in source.items():
+            if "untouched" not in name:
+                change(array, self.random, 0.01)
+        trainer.publish(version)
+
+    def await_folder(self, version: int) -> None:
+        path = os.path.join(self.versions, f"weight_v{version:06d}", INDEX)
+        eventually(lambda: os.path.exists(path), lambda: f"no {path}: {self.cluster.logs()}")
+
+    def assert_same(self, held: dict[str, Any], source: dict[str, Any]) -> None:
+        self.assertEqual(set(held), set(source))
+        for name, array in source.items():
+            self.assertEqual(held[name].tobytes(), array.tobytes(), name)
+
+    def test_unmodified_readers_follow_bit_for_bit(self) -> None:
+        for encoding, checksum in (("xor", "xxh3-128"), ("overwrite", "adler32")):
+            with self.subTest(encoding):
+                shutil.rmtree(self.versions, ignore_errors=True)
+                sender = self.cluster.start_sender(
+                    0,
+                    f"--slime-dir={self.versions}",
+                    f"--slime-encoding={encoding}",
+                    f"--slime-checksum={checksum}",
+                    name=encoding,
+                )
+                local = os.path.join(self.cluster.folder, f"local-{encoding}")
+                write_checkpoint(local, self.given)
+                reader = SlimeReader(self.versions, self.given)
+                trainer = dws.Trainer(sender.socket, "test", 0, 1)
+                self.addCleanup(trainer.close)
+                source = trainer.register(
+                    {name: array.copy() for name, array in self.given.items()}
+                )
+                for version in range(1, 5):
+                    self.publish(trainer, source, version)
+                    self.await_folder(version)
+                    metadata = reader.apply(version)
+                    self.assert_same(reader.weights, source)
+                    if version > 1:
+                        self.assertEqual(metadata["delta_encoding"], encoding)
+                        self.assertEqual(metadata["checksum_format"], checksum)
+                self.assertEqual(reader.deltas, 3)
+                self.follow(local, source, 4)
+                eventually(
+                    lambda: sender.metric("dws_sender_slime_newest_version") == 4,
+                    lambda: sender.page("/metrics"),
+                )
+                self.assertEqual(sender.metric("dws_sender_slime_versions_total", 'kind="full"'), 1)
+                self.assertEqual(sender.metric("dws_sender_slime_failing"), 0)
+                trainer.close()
+                sender.stop()
+
+    def follow(self, local: str, source: dict[str, Any], version: int) -> None:
+        """A receiver brings a copy of the base to that version, from the same folder."""
+        receiver = self.cluster.start_receiver(
+            f"follower-{os.path.basename(local)}",
+            f"--slime-dir={self.versions}",
+            f"--checkpoint={local}",
+            "--slime-poll-ms=20",
+            senders=False,
+        )
+
+        def there() -> bool:
+            try:
+                return receiver.metric("dws_follower_version") == version
+            except KeyError:
+                return False  # it has not opened the checkpoint yet
+
+        eventually(there, lambda: receiver.log_tail())
+        _, held = read_file(os.path.join(local, "model.safetensors"))
+        self.assert_same(held, source)
+        receiver.stop()
+
+    def test_a_restarted_sender_goes_on_and_another_run_is_refused(self) -> None:
+        sender = self.sender("--slime-keep=2")
+        reader = SlimeReader(self.versions, self.given)
+        trainer = self.trainer()
+        source = trainer.register({name: array.copy() for name, array in self.given.items()})
+        for version in (1, 2):
+            self.publish(trainer, source, version)
+            self.await_folder(version)
+            reader.apply(version)
+        stream, held = trainer.stream, {name: array.copy() for name, array in source.items()}
+        trainer.close()
+        sender.stop()
+        sender.start()
+        trainer = self.trainer(stream=stream)
+        source = trainer.register(held)
+        for version in (3, 4, 5):  # 3 is full: the sender has nothing to compare with
+            self.publish(trainer, source, version)
+            self.await_folder(version)
+            reader.apply(version)
+            self.assert_same(reader.weights, source)
+        self.assertEqual(reader.deltas, 3)
+        eventually(
+            lambda: sorted(name for name in os.listdir(self.versions) if name[0] == "w")
+            == ["weight_v000003", "weight_v000004", "weight_v000005"],
+            lambda: str(os.listdir(self.versions)),
+        )
+
+        # A trainer that begins anew counts from 1 again. It publishes, and the folder stays.
+        trainer.close()
+        before = tree_digest(self.versions)
+        trainer = self.trainer()
+        source = trainer.register({name: array.copy() for name, array in self.given.items()})
+        eventually(
+            lambda: sender.metric("dws_sender_slime_failing") == 1, lambda: sender.log_tail()
+        )
+        self.publish(trainer, source, 1)
+        self.assertIn("it has versions of stream", sender.log_tail(100))
+        slime = json.loads(sender.page("/status"))["sender"]["slime"]
+        self.assertIn("empty the folder", slime["failing"])
+        self.assertEqual(before, tree_digest(self.versions))
+        for name in os.listdir(self.versions):
+            if name.startswith("weight_v"):
+                shutil.rmtree(os.path.join(self.versions, name))
+        self.await_folder(1)
+        reader = SlimeReader(self.versions, self.given)
+        reader.apply(1)
+        self.assert_same(reader.weights, source)
+
+    def test_one_rank_of_several_is_refused_and_publishes_all_the_same(self) -> None:
+        sender = self.sender()
+        trainer = self.trainer(world_size=2)
+        source = trainer.register(self.given)
+        eventually(
+            lambda: sender.metric("dws_sender_slime_failing") == 1, lambda: sender.log_tail()
+        )
+        self.publish(trainer, source, 1)
+        eventually(
+            lambda: sender.metric("dws_sender_newest_version") == 1, lambda: sender.log_tail()
+        )
+        self.assertIn("one of 2 of its trainer", sender.log_tail(100))
+        self.assertFalse(os.path.exists(self.versions))
+
+
+def tree_digest(folder: str) -> str:
+    """Of all names and bytes below it."""
+    digest = hashlib.sha256()
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(place, name)
+            digest.update(os.path.relpath(path, folder).encode())
+            with open(path, "rb") as file:
+                digest.update(file.read())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    unittest.main()
