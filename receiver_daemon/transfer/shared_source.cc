@@ -19,6 +19,17 @@ bool MayPass(const Status& status) {
   return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsUnavailable(status);
 }
 
+// Why nothing can be offered; OK: there is nothing yet.
+Status WhyNone(const shared::VersionCatalog& catalog) {
+  DWS_RETURN_IF_ERROR(catalog.trouble());
+  const shared::ManifestPtr newest = catalog.versions().Newest();
+  if (newest == nullptr) return OkStatus();
+  return UnavailableError(
+      "{} has {} versions up to {}, but no full tensors lead to them: its sender has to publish "
+      "some",
+      catalog.place().folder, catalog.versions().all().size(), newest->name.version.value());
+}
+
 Spool::Options GuardedBy(const Spool::Options& options, std::function<bool()> wanted) {
   Spool::Options guarded = options;
   guarded.wanted = std::move(wanted);
@@ -86,7 +97,7 @@ Result<std::optional<SharedSource::Offer>> SharedSource::LookAt(const std::strin
       DWS_RETURN_IF_ERROR(catalog.Refresh());
       if (catalog.versions().Reachable(1).empty()) {
         // What was offered before stays known.
-        DWS_RETURN_IF_ERROR(catalog.trouble());
+        DWS_RETURN_IF_ERROR(WhyNone(catalog));
         return std::optional<Offer>();
       }
       catalog_.emplace(std::move(catalog));
@@ -97,7 +108,7 @@ Result<std::optional<SharedSource::Offer>> SharedSource::LookAt(const std::strin
     offer.versions = catalog_->versions().Reachable(limits::kRetainedVersionsMax);
     offer.trouble = catalog_->trouble();
     if (offer.versions.empty()) {
-      DWS_RETURN_IF_ERROR(offer.trouble);
+      DWS_RETURN_IF_ERROR(WhyNone(*catalog_));
       return std::optional<Offer>();
     }
     newest = catalog_->versions().Find(offer.versions.back());

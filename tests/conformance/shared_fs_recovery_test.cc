@@ -1,0 +1,72 @@
+// How a shared directory's sender and receivers go on: from damage, from full disks, from receivers
+// that come, go and disagree, from a sender's restart.
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/shared_directory.h"
+
+namespace dws {
+namespace {
+
+using Catch::Matchers::Contains;
+
+v1::SharedReport Report(uint64_t sequence, uint64_t committed, uint64_t session = 1) {
+  v1::SharedReport report;
+  report.set_session(session);
+  report.set_sequence(sequence);
+  report.set_committed_version(committed);
+  return report;
+}
+
+// The `rejections`-th refusal of a receiver that found damage in `version`.
+v1::SharedReport Damaged(uint64_t sequence, uint64_t version, uint64_t rejections) {
+  v1::SharedReport report = Report(sequence, version - 1);
+  report.set_rejections(rejections);
+  report.set_rejected_version(version);
+  report.set_rejected_code(static_cast<uint32_t>(absl::StatusCode::kDataLoss));
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("who follows goes on after a version was mended", "[shared_fs]") {
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt).ok());
+  directory.Leave(Report(1, 1));
+  REQUIRE(directory.Write().ok());
+  directory.clock.Pass(limits::kSharedPresenceTimeout);
+  directory.Leave(Damaged(2, 2, 1));
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == 2);
+  // It still knows the old manifest of version 2, from which deltas lead on.
+  directory.Leave(Report(3, 2));
+  REQUIRE(directory.Publish(3).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{2, 3});
+  for (uint64_t version = 4; version <= 5; ++version) {
+    const auto offer = source.Look(std::nullopt);
+    INFO(ToString(offer.status()));
+    REQUIRE(offer.ok());
+    CHECK(offer->versions.back() == WeightVersion(version - 1));
+    directory.Leave(Report(version, version - 1));
+    REQUIRE(directory.Publish(version).ok());
+  }
+}
+
+TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt).ok());
+  const std::vector<std::string> names = *directory.files.List(directory.Folder(1));
+  for (const std::string& name : names) {
+    REQUIRE(directory.files.Remove(directory.Folder(1) + "/" + name).ok());
+  }
+  CHECK_THAT(std::string(Message(source.Look(std::nullopt).status())),
+             Contains("1 versions up to 2, but no full tensors lead to them"));
+  CHECK_THAT(directory.Refusal(directory.Source()), Contains("no full tensors lead to them"));
+}
+
+}  // namespace dws
