@@ -84,6 +84,9 @@ TEST_CASE("an id makes a name that leads nowhere else", "[shared_fs]") {
   CHECK(*EscapeId("engine-0.a_b") == "engine-0.a_b");
   CHECK(*EscapeId("../x y") == "%2E.%2Fx%20y");
   CHECK(*EscapeId("..") == "%2E.");
+  // Else it would be taken for a file that is being written.
+  CHECK(*EscapeId("a.tmp.tmp") == "a.tmp%2Etmp");
+  CHECK(*EscapeId(".tmp") == "%2Etmp");
   CHECK(absl::IsInvalidArgument(EscapeId("").status()));
   CHECK(absl::IsInvalidArgument(EscapeId(std::string(100, '/')).status()));
 }
