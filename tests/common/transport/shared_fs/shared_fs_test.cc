@@ -177,6 +177,21 @@ TEST_CASE("any range of a file is read and checked without the rest", "[shared_f
   CHECK(file->Read(0, 0, buffer)->empty());
 }
 
+TEST_CASE("a file that is not finished is gone with its writer", "[shared_fs]") {
+  FaultFileSystem files;
+  const bool renaming_fails = GENERATE(false, true);
+  {
+    auto writer = FileWriter::Create(files, "d", "full", 64);
+    REQUIRE(writer.ok());
+    FileWriter moved = *std::move(writer);
+    REQUIRE(moved.Append(AsBytes("text")).ok());
+    CHECK(*files.List("d") == std::vector<std::string>{"full.tmp"});
+    files.FailOperation(2, UnavailableError("no"));  // after its sync
+    if (renaming_fails) CHECK_FALSE(moved.Finish().ok());
+  }
+  CHECK(files.List("d")->empty());
+}
+
 TEST_CASE("versions are reached from anchors, by deltas that follow each other", "[shared_fs]") {
   VersionSet versions;
   for (const ManifestPtr& manifest : {Make(2, 1, false), Make(3, 0, true), Make(4, 3, false),
