@@ -179,9 +179,11 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
   if (chain.size() > 1) {
     uint64_t bytes = 0;
     for (const auto& manifest : chain) bytes += manifest->Find(shared::kDeltaName)->size_bytes;
-    if (bytes > options.memory_bytes_max) {
-      return AbortedError("{} deltas of {} bytes do not fit the {} there are to compose them in",
-                          chain.size(), bytes, options.memory_bytes_max);
+    // The blocks as they are composed, the object that they become, and the spool's copy of it.
+    if (bytes > options.memory_bytes_max / 3) {
+      return AbortedError(
+          "{} deltas of {} bytes take three times that to compose them, there are {}", chain.size(),
+          bytes, options.memory_bytes_max);
     }
     if (options.progress != nullptr) options.progress->total_bytes += bytes;
     DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, chain, layout));

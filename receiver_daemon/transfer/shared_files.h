@@ -23,8 +23,8 @@ struct SharedPlace {
 // All errors: NOT_FOUND: a file is missing. DATA_LOSS: one is damaged or makes no sense. CANCELLED:
 // the spool is not wanted. Else as FileSystem and Spool.
 
-// The object of one delta as it lies there, or of several (ABORTED: they do not fit the spool's
-// memory).
+// The object of one delta as it lies there, or of several (ABORTED: a third of the spool's memory
+// does not hold them).
 Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
                                const RankLayout& layout, Spool::Options options);
 

@@ -47,7 +47,7 @@ class SharedSource {
   // As SenderGroup's. What is not there yet, or not whole, is tried again for a few seconds; what
   // is missing then, though a manifest names it, is DATA_LOSS.
 
-  // Composed of several deltas where they fit in the spool's memory; ABORTED where not.
+  // Composed of several deltas where a third of the spool's memory holds them; ABORTED where not.
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                        const RankLayout& layout, const Spool::Options& spool);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);

@@ -54,6 +54,28 @@ TEST_CASE("who follows goes on after a version was mended", "[shared_fs]") {
   }
 }
 
+TEST_CASE("deltas are composed only where there is memory for all that takes", "[shared_fs]") {
+  Directory directory;
+  uint64_t bytes = 0;
+  for (uint64_t version = 1; version <= 3; ++version) {
+    REQUIRE(directory.Publish(version).ok());
+    bytes += directory.files.Content(directory.Folder(version) + "/delta").size();
+  }
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt).ok());
+  const auto compose = [&](uint64_t memory) {
+    return source
+        .Object(directory.rank.state()->stream, WeightVersion(1), WeightVersion(3),
+                directory.rank.layout(),
+                {.folder = "/tmp",
+                 .memory_bytes_max = memory,
+                 .size_bytes_max = limits::kObjectBytesMax})
+        .status();
+  };
+  CHECK(absl::IsAborted(compose(3 * bytes - 1)));
+  CHECK(compose(3 * bytes).ok());
+}
+
 TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
