@@ -76,6 +76,32 @@ TEST_CASE("deltas are composed only where there is memory for all that takes", "
   CHECK(compose(3 * bytes).ok());
 }
 
+TEST_CASE("what is missing before the newest full tensors was retired, not damaged",
+          "[shared_fs]") {
+  Directory directory(3);
+  for (uint64_t version = 1; version <= 5; ++version) REQUIRE(directory.Publish(version).ok());
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt)->versions.back() == WeightVersion(5));
+  const StreamId stream = directory.rank.state()->stream;
+  const auto fetch = [&](uint64_t base) {
+    return source
+        .Object(stream, WeightVersion(base), WeightVersion(5), directory.rank.layout(),
+                {.folder = "/tmp",
+                 .memory_bytes_max = uint64_t{1} << 24,
+                 .size_bytes_max = limits::kObjectBytesMax})
+        .status();
+  };
+  REQUIRE(fetch(1).ok());
+  // Its manifest is still to be seen, as on a mount that keeps what it has read.
+  for (const char* name : {"/delta", "/description"}) {
+    REQUIRE(directory.files.Remove(directory.Folder(3) + name).ok());
+  }
+  CHECK(absl::IsAborted(fetch(2)));
+  CHECK(absl::IsAborted(source.Describe(stream, WeightVersion(3)).status()));
+  REQUIRE(directory.files.Remove(directory.Folder(5) + "/delta").ok());
+  CHECK(absl::IsDataLoss(fetch(4)));
+}
+
 TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
