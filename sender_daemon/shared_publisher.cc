@@ -100,27 +100,36 @@ Result<bool> SharedPublisher::Step() {
   if (progress_ == nullptr || progress_->writer.state() != offered) {
     DWS_RETURN_IF_ERROR(Adopt(std::move(offered)));
   }
-  if (!progress_->begun) {
-    DWS_RETURN_IF_ERROR(progress_->writer.Begin());
-    const RankState& state = *progress_->writer.state();
-    progress_->catalog.emplace(
-        files_, shared::VersionCatalog::Place{.job_id = options_.job_id,
-                                              .rank = options_.trainer_rank,
-                                              .stream = state.stream,
-                                              .folder = progress_->writer.stream_folder(),
-                                              .key = options_.key});
-    progress_->begun = true;
-  }
-  bool anchor = false;
-  const RetainedVersionPtr next = Next(anchor);
-  if (next != nullptr) DWS_RETURN_IF_ERROR(WriteVersion(next, anchor));
-  if (receivers_->Refresh()) DWS_RETURN_IF_ERROR(Repair());
+  // First: what cannot be written holds up no acknowledgement.
+  const bool unreadable = receivers_->Refresh();
   {
     MutexLock lock(mutex_);
     view_.receivers = receivers_->present();
   }
-  if (next != nullptr) Retire();
-  return next != nullptr;
+  DWS_RETURN_IF_ERROR(Begin());
+  if (unreadable) DWS_RETURN_IF_ERROR(Repair());
+  bool anchor = false;
+  const RetainedVersionPtr next = Next(anchor);
+  if (next == nullptr) return false;
+  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
+  const Status written = WriteVersion(next, anchor);
+  // Also when it failed: that may make the room it takes.
+  if (progress_->last.has_value()) Retire();
+  DWS_RETURN_IF_ERROR(written);
+  return true;
+}
+
+Status SharedPublisher::Begin() {
+  if (progress_->begun) return OkStatus();
+  DWS_RETURN_IF_ERROR(progress_->writer.Begin());
+  progress_->catalog.emplace(
+      files_, shared::VersionCatalog::Place{.job_id = options_.job_id,
+                                            .rank = options_.trainer_rank,
+                                            .stream = progress_->writer.state()->stream,
+                                            .folder = progress_->writer.stream_folder(),
+                                            .key = options_.key});
+  progress_->begun = true;
+  return OkStatus();
 }
 
 Status SharedPublisher::Adopt(RankStatePtr state) {

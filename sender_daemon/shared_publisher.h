@@ -7,7 +7,8 @@
 //      has the delta that would lead on, and when a receiver could not read what is there
 //   3. what comes before the newest anchor goes when no receiver needs it, or `versions_max` newer
 //      ones are there; of older streams everything goes once this one has an anchor
-//   4. reports of receivers are read every kSharedPollDefault, and after each version
+//      whether versions could be written or not
+//   4. reports of receivers are read every kSharedPollDefault, and before each version
 #pragma once
 
 #include <atomic>
@@ -83,6 +84,7 @@ class SharedPublisher {
 
   void Run();
   Status Adopt(RankStatePtr state);
+  Status Begin();
   // 1 and 2: the next version to write, null: none. `anchor` says how.
   RetainedVersionPtr Next(bool& anchor) const;
   Status WriteVersion(const RetainedVersionPtr& version, bool anchor);

@@ -102,6 +102,26 @@ TEST_CASE("what is missing before the newest full tensors was retired, not damag
   CHECK(absl::IsDataLoss(fetch(4)));
 }
 
+TEST_CASE("a version that cannot be written holds up neither acknowledgements nor what may go",
+          "[shared_fs]") {
+  Directory directory(3);
+  directory.Leave(Report(1, 0));
+  for (uint64_t version = 1; version <= 3; ++version) REQUIRE(directory.Publish(version).ok());
+  directory.clock.Pass(limits::kSharedPresenceTimeout);
+  directory.Leave(Report(2, 3));
+  REQUIRE(directory.Publish(4).ok());  // an anchor, and this receiver has what is before it
+  CHECK(directory.Offered() == std::vector<uint64_t>{4});
+
+  for (uint64_t version = 5; version <= 6; ++version) REQUIRE(directory.Publish(version).ok());
+  REQUIRE(directory.Publish(7).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{4, 5, 6, 7});
+  directory.Leave(Report(3, 7));
+  directory.files.FailOperation(1, ResourceExhaustedError("no space left"));
+  CHECK_FALSE(directory.Publish(8).ok());
+  CHECK(directory.hub.Receivers().at("r0").committed == WeightVersion(7));
+  CHECK(directory.Offered() == std::vector<uint64_t>{7});
+}
+
 TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
