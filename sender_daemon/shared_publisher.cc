@@ -8,7 +8,6 @@
 #include "sender_daemon/shared_retirement.h"
 
 namespace dws {
-
 SharedPublisher::SharedPublisher(Options options, FileSystem& files, ReceiverHub& hub,
                                  SharedReceivers::OnRejected on_rejected)
     : options_(std::move(options)),
@@ -101,18 +100,24 @@ Result<bool> SharedPublisher::Step() {
     DWS_RETURN_IF_ERROR(Adopt(std::move(offered)));
   }
   // First: what cannot be written holds up no acknowledgement.
-  const bool unreadable = receivers_->Refresh();
+  if (receivers_->Refresh()) repair_.due = true;
   {
     MutexLock lock(mutex_);
     view_.receivers = receivers_->present();
   }
   DWS_RETURN_IF_ERROR(Begin());
-  if (unreadable) DWS_RETURN_IF_ERROR(Repair());
   bool anchor = false;
   const RetainedVersionPtr next = Next(anchor);
   if (next == nullptr) return false;
   DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
+  const bool again = progress_->last == next->version;
+  if (again) LogWarning("shared_repair", {{"version", next->version.value()}});
   const Status written = WriteVersion(next, anchor);
+  if (again && absl::IsAborted(written)) {
+    // Its full tensors are gone: the next version's are taken.
+    progress_->full_gone = next->version;
+    return false;
+  }
   // Also when it failed: that may make the room it takes.
   if (progress_->last.has_value()) Retire();
   DWS_RETURN_IF_ERROR(written);
@@ -145,6 +150,7 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
                                .key = options_.key},
         on_rejected_);
   }
+  repair_.due = false;  // it begins with an anchor
   progress_ = std::make_unique<Progress>(
       SharedWriter(files_, place, std::move(state), [this] { return !stopping_.load(); }));
   MutexLock lock(mutex_);
@@ -152,12 +158,30 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
   return OkStatus();
 }
 
-RetainedVersionPtr SharedPublisher::Next(bool& anchor) const {
+bool SharedPublisher::RepairDue() {
+  if (!repair_.due || hub_.clock().Now() < repair_.not_before) return false;
+  repair_.due = receivers_->Stuck();  // it may have gone on meanwhile
+  return repair_.due;
+}
+
+void SharedPublisher::NoteAnchor() {
+  const TimePoint now = hub_.clock().Now();
+  if (!std::exchange(repair_.due, false) || now < repair_.not_before) return;
+  if (now - repair_.not_before > Repair::kDelayMax) repair_.delay = Repair::kDelayMin;
+  repair_.not_before = now + repair_.delay;
+  repair_.delay = std::min(repair_.delay * 2, Repair::kDelayMax);
+}
+
+RetainedVersionPtr SharedPublisher::Next(bool& anchor) {
   const RankState& state = *progress_->writer.state();
   const RetainedVersionPtr newest = state.log->Newest();
-  if (newest == nullptr || progress_->last == newest->version) return nullptr;
+  if (newest == nullptr) return nullptr;
   anchor = true;
   if (!progress_->last.has_value()) return newest;
+  const bool repair = RepairDue();
+  if (progress_->last == newest->version) {
+    return repair && progress_->full_gone != progress_->last ? newest : nullptr;
+  }
   const auto chain = state.log->Chain(*progress_->last, newest->version);
   if (!chain.ok()) {
     LogWarning("shared_chain_broken", {{"after", progress_->last->value()},
@@ -166,7 +190,7 @@ RetainedVersionPtr SharedPublisher::Next(bool& anchor) const {
     return newest;
   }
   const RetainedVersionPtr& next = chain->front();
-  anchor = progress_->deltas + 1 >= options_.dir.anchor_every ||
+  anchor = repair || progress_->deltas + 1 >= options_.dir.anchor_every ||
            progress_->delta_bytes + next->object.size() > state.layout().size_bytes();
   return next;
 }
@@ -183,6 +207,7 @@ Status SharedPublisher::WriteVersion(const RetainedVersionPtr& version, bool anc
   DWS_RETURN_IF_ERROR(written.status());
   progress_->catalog->Forget(version->version);  // its manifest is another
   progress_->last = version->version;
+  if (anchor) NoteAnchor();
   progress_->deltas = anchor ? 0 : progress_->deltas + 1;
   progress_->delta_bytes = anchor ? 0 : progress_->delta_bytes + version->object.size();
   {
@@ -202,17 +227,6 @@ Status SharedPublisher::WriteVersion(const RetainedVersionPtr& version, bool anc
                {{"version", version->version.value()}, {"reason", Message(told)}});
   }
   return OkStatus();
-}
-
-// What lies there is damaged, or a file of it is lost. The newest version is written once more,
-// whole and as an anchor: nothing before it is needed then.
-Status SharedPublisher::Repair() {
-  if (!progress_->last.has_value() || progress_->repaired == progress_->last) return OkStatus();
-  const RetainedVersionPtr version = progress_->writer.state()->log->Find(*progress_->last);
-  if (version == nullptr) return OkStatus();  // the next one is an anchor, as the chain is broken
-  progress_->repaired = progress_->last;
-  LogWarning("shared_repair", {{"version", version->version.value()}});
-  return WriteVersion(version, true);
 }
 
 void SharedPublisher::Retire() {

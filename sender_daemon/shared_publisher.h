@@ -5,6 +5,7 @@
 //   2. the first is an anchor, with full tensors; so is one when --shared-dir-anchor-every versions
 //      or more bytes of deltas than the model has followed the last anchor, when the log no longer
 //      has the delta that would lead on, and when a receiver could not read what is there
+//      (tried again until there is one, but not for every version of a receiver that never can)
 //   3. what comes before the newest anchor goes when no receiver needs it, or `versions_max` newer
 //      ones are there; of older streams everything goes once this one has an anchor
 //      whether versions could be written or not
@@ -79,16 +80,28 @@ class SharedPublisher {
     std::optional<WeightVersion> last;              // written
     size_t deltas = 0;                              // since the last anchor
     uint64_t delta_bytes = 0;
-    std::optional<WeightVersion> repaired;  // written again for a receiver that could not read
+    std::optional<WeightVersion> full_gone;  // a repair came too late for its full tensors
+  };
+  // What lies there is damaged, or a file of it is lost: the newest version is written whole and as
+  // an anchor, again if need be. Nothing before it is needed then.
+  // A receiver whose own disk is bad finds damage in every version: not too often.
+  struct Repair {
+    static constexpr Duration kDelayMin = std::chrono::seconds(10);  // doubles
+    static constexpr Duration kDelayMax = std::chrono::minutes(10);
+    bool due = false;            // until an anchor was written
+    Duration delay = kDelayMin;  // after the next one
+    TimePoint not_before;
   };
 
   void Run();
   Status Adopt(RankStatePtr state);
   Status Begin();
-  // 1 and 2: the next version to write, null: none. `anchor` says how.
-  RetainedVersionPtr Next(bool& anchor) const;
+  // 1 and 2: the next version to write, null: none; the last one, to mend what is there. `anchor`
+  // says how.
+  RetainedVersionPtr Next(bool& anchor);
   Status WriteVersion(const RetainedVersionPtr& version, bool anchor);
-  Status Repair();
+  bool RepairDue();
+  void NoteAnchor();
   void Retire();  // 3
   void Fail(const Status& status);
 
@@ -100,6 +113,7 @@ class SharedPublisher {
   // Of the thread.
   std::optional<SharedReceivers> receivers_;
   std::unique_ptr<Progress> progress_;
+  Repair repair_;
 
   mutable Mutex mutex_;
   CondVar changed_;

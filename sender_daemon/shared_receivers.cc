@@ -173,6 +173,18 @@ size_t SharedReceivers::present() const {
   return count;
 }
 
+bool SharedReceivers::Stuck() const {
+  for (const auto& [name, receiver] : receivers_) {
+    if (!receiver.id.has_value()) continue;
+    const v1::SharedReport& report = receiver.report;
+    if (report.rejected_code() == static_cast<uint32_t>(absl::StatusCode::kDataLoss) &&
+        report.rejected_version() > report.committed_version()) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool SharedReceivers::AllBeyond(const StreamId& stream, WeightVersion version) const {
   for (const auto& [name, receiver] : receivers_) {
     if (!receiver.id.has_value()) continue;

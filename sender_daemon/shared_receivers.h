@@ -34,6 +34,8 @@ class SharedReceivers {
   bool Refresh();
 
   size_t present() const;
+  // Whether one that is present has not come past what it could not read.
+  bool Stuck() const;
   // Whether no receiver that is present needs `version` of `stream`, or a delta from it on.
   bool AllBeyond(const StreamId& stream, WeightVersion version) const;
 

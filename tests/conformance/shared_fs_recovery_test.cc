@@ -122,6 +122,39 @@ TEST_CASE("a version that cannot be written holds up neither acknowledgements no
   CHECK(directory.Offered() == std::vector<uint64_t>{7});
 }
 
+TEST_CASE("a repair is tried until it works, but not for every version", "[shared_fs]") {
+  Directory directory;
+  directory.Leave(Report(1, 0));
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  directory.Leave(Damaged(2, 2, 1));
+  const bool with_a_version = GENERATE(false, true);
+  directory.files.FailOperation(1, ResourceExhaustedError("no space left"));
+  CHECK_FALSE((with_a_version ? directory.Publish(3) : directory.Write()).ok());
+  CHECK(directory.publisher.view().anchors == 1);
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == 2);
+
+  // It finds damage in all that follows: its own disk is bad.
+  uint64_t sequence = 2;
+  for (uint64_t version = 4; version <= 40; ++version) {
+    REQUIRE(directory.Publish(version).ok());
+    ++sequence;
+    directory.Leave(Damaged(sequence, version, sequence));
+    REQUIRE(directory.Write().ok());
+    directory.clock.Pass(std::chrono::seconds(2));
+  }
+  const uint64_t anchors = directory.publisher.view().anchors;
+  CHECK(anchors >= 4);
+  CHECK(anchors <= 7);
+  // What is due is not forgotten: no further version is needed for it.
+  directory.clock.Pass(std::chrono::minutes(10));
+  ++sequence;
+  directory.Leave(Damaged(sequence, 40, sequence));
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == anchors + 1);
+}
+
 TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
