@@ -6,7 +6,8 @@
 //      or more bytes of deltas than the model has followed the last anchor, when the log no longer
 //      has the delta that would lead on, and when a receiver could not read what is there
 //      (tried again until there is one, but not for every version of a receiver that never can)
-//   3. what comes before the newest anchor goes when no receiver needs it, or `versions_max` newer
+//   3. what comes before the newest anchor goes when no receiver needs it (which a sender
+//      that has just started does not know), or `versions_max` newer
 //      ones are there; of older streams everything goes once this one has an anchor
 //      whether versions could be written or not
 //   4. reports of receivers are read every kSharedPollDefault, and before each version

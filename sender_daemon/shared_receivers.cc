@@ -60,6 +60,7 @@ Result<v1::SharedReport> SharedReceivers::Read(const std::string& name) const {
 
 bool SharedReceivers::Refresh() {
   bool unreadable = false;
+  if (!since_.has_value()) since_ = hub_.clock().Now();
   const auto names = files_.List(place_.folder);
   if (names.ok()) {
     size_t taken = 0;
@@ -186,6 +187,10 @@ bool SharedReceivers::Stuck() const {
 }
 
 bool SharedReceivers::AllBeyond(const StreamId& stream, WeightVersion version) const {
+  // Who was there before this sender may be live, and shows it only by its next report.
+  if (!since_.has_value() || hub_.clock().Now() - *since_ < limits::kSharedPresenceTimeout) {
+    return false;
+  }
   for (const auto& [name, receiver] : receivers_) {
     if (!receiver.id.has_value()) continue;
     const auto of = FromProto(receiver.report.stream());

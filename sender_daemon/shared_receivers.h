@@ -36,7 +36,8 @@ class SharedReceivers {
   size_t present() const;
   // Whether one that is present has not come past what it could not read.
   bool Stuck() const;
-  // Whether no receiver that is present needs `version` of `stream`, or a delta from it on.
+  // Whether no receiver that is present needs `version` of `stream`, or a delta from it on. Not
+  // known before kSharedPresenceTimeout have passed since the first Refresh.
   bool AllBeyond(const StreamId& stream, WeightVersion version) const;
 
  private:
@@ -61,6 +62,7 @@ class SharedReceivers {
   const Place place_;
   const OnRejected on_rejected_;
   std::map<std::string, Receiver> receivers_;  // by file
+  std::optional<TimePoint> since_;             // the first Refresh
 };
 
 }  // namespace dws

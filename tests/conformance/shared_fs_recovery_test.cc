@@ -155,6 +155,21 @@ TEST_CASE("a repair is tried until it works, but not for every version", "[share
   CHECK(directory.publisher.view().anchors == anchors + 1);
 }
 
+TEST_CASE("a sender that starts removes nothing before live receivers can have shown",
+          "[shared_fs]") {
+  Directory directory(2);
+  directory.Leave(Report(1, 1));  // there before this sender, live or not
+  for (uint64_t version = 1; version <= 5; ++version) REQUIRE(directory.Publish(version).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{1, 2, 3, 4, 5});
+  directory.clock.Pass(limits::kSharedPresenceTimeout);
+  directory.Leave(Report(2, 3));  // live, and lagging
+  REQUIRE(directory.Publish(6).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{3, 4, 5, 6});
+  directory.clock.Pass(limits::kSharedPresenceTimeout + std::chrono::seconds(1));
+  REQUIRE(directory.Publish(7).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{7});
+}
+
 TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
