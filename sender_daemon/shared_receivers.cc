@@ -1,6 +1,7 @@
 #include "sender_daemon/shared_receivers.h"
 
 #include <atomic>
+#include <iterator>
 #include <utility>
 
 #include "common/base/log.h"
@@ -61,27 +62,59 @@ Result<v1::SharedReport> SharedReceivers::Read(const std::string& name) const {
 bool SharedReceivers::Refresh() {
   bool unreadable = false;
   if (!since_.has_value()) since_ = hub_.clock().Now();
-  const auto names = files_.List(place_.folder);
+  const auto names = Names();
   if (names.ok()) {
-    size_t taken = 0;
     for (const std::string& name : *names) {
-      if (name.ends_with(shared::kTemporaryEnding)) continue;
-      if (++taken > limits::kReceiversMax) break;
       auto report = Read(name);
-      if (report.ok()) {
-        unreadable |= Take(name, *std::move(report));
-      } else if (!absl::IsNotFound(report.status())) {
-        LogWarning("shared_report_ignored", {{"reason", Message(report.status())}});
-      }
+      Note(name, "shared_report_ignored", report.status());
+      if (report.ok()) unreadable |= Take(name, *std::move(report));
     }
-  } else if (!absl::IsNotFound(names.status())) {
-    LogWarning("shared_reports_unreadable", {{"reason", Message(names.status())}});
   }
   const TimePoint now = hub_.clock().Now();
   for (auto& [name, receiver] : receivers_) {
     if (now - receiver.changed_at > limits::kSharedPresenceTimeout) Disconnect(receiver);
   }
+  if (!names.ok()) return unreadable;
+  std::erase_if(receivers_, [&](const auto& entry) {
+    return !entry.second.id.has_value() && !names->contains(entry.first);
+  });
+  std::erase_if(troubles_, [&](const auto& entry) {
+    return !entry.first.empty() && !names->contains(entry.first);
+  });
   return unreadable;
+}
+
+Result<std::set<std::string>> SharedReceivers::Names() {
+  const auto listed = files_.List(place_.folder);
+  if (!listed.ok() && !absl::IsNotFound(listed.status())) {
+    Note("", "shared_reports_unreadable", listed.status());
+    return listed.status();
+  }
+  std::set<std::string> names;
+  if (listed.ok()) names.insert(listed->begin(), listed->end());
+  std::erase_if(names, [](const auto& name) { return name.ends_with(shared::kTemporaryEnding); });
+  Status crowded;
+  if (names.size() > limits::kReceiversMax) {
+    crowded = ResourceExhaustedError(
+        "{} has reports of {} receivers, the first {} are read: remove those of receivers that are "
+        "gone",
+        place_.folder, names.size(), limits::kReceiversMax);
+    names.erase(std::next(names.begin(), limits::kReceiversMax), names.end());
+  }
+  Note("", "shared_reports_unreadable", crowded);
+  return names;
+}
+
+// The same trouble is logged once.
+void SharedReceivers::Note(const std::string& name, std::string_view event, const Status& status) {
+  if (status.ok() || absl::IsNotFound(status)) {
+    troubles_.erase(name);
+    return;
+  }
+  std::string& trouble = troubles_[name];
+  if (trouble == Message(status)) return;
+  trouble = Message(status);
+  LogWarning(event, {{"reason", trouble}});
 }
 
 bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {

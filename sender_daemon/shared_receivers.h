@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
@@ -34,6 +36,7 @@ class SharedReceivers {
   bool Refresh();
 
   size_t present() const;
+  size_t known() const { return receivers_.size(); }
   // Whether one that is present has not come past what it could not read.
   bool Stuck() const;
   // Whether no receiver that is present needs `version` of `stream`, or a delta from it on. Not
@@ -55,14 +58,18 @@ class SharedReceivers {
   void Disconnect(Receiver& receiver);
   // Tells the hub what is new since `before`; true as Refresh.
   bool Tell(Receiver& receiver, const v1::SharedReport& before);
+  // Of the reports to read.
+  Result<std::set<std::string>> Names();
   Result<v1::SharedReport> Read(const std::string& name) const;
+  void Note(const std::string& name, std::string_view event, const Status& status);
 
   FileSystem& files_;
   ReceiverHub& hub_;
   const Place place_;
   const OnRejected on_rejected_;
-  std::map<std::string, Receiver> receivers_;  // by file
-  std::optional<TimePoint> since_;             // the first Refresh
+  std::map<std::string, Receiver> receivers_;    // by file, while that is there
+  std::map<std::string, std::string> troubles_;  // logged last, by file; "": of all
+  std::optional<TimePoint> since_;               // the first Refresh
 };
 
 }  // namespace dws

@@ -170,6 +170,25 @@ TEST_CASE("a sender that starts removes nothing before live receivers can have s
   CHECK(directory.Offered() == std::vector<uint64_t>{7});
 }
 
+TEST_CASE("reports are known while their files are there", "[shared_fs]") {
+  Directory directory;
+  const std::string folder = "/root/job/rank-00000/receivers";
+  SharedReceivers receivers(directory.files, directory.hub,
+                            {.job_id = "job", .folder = folder, .key = {}},
+                            [](const v1::SharedReport&, bool) {});
+  for (const char* id : {"a", "b"}) {
+    v1::SharedReport report = Report(1, 0);
+    report.set_receiver_id(id);
+    directory.Leave(std::move(report));
+  }
+  directory.files.SetContent(folder + "/bad", {std::byte{1}});
+  receivers.Refresh();
+  CHECK(receivers.known() == 2);
+  REQUIRE(directory.files.Remove(folder + "/b").ok());
+  receivers.Refresh();
+  CHECK(receivers.known() == 1);
+}
+
 TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
