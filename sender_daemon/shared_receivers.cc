@@ -1,5 +1,6 @@
 #include "sender_daemon/shared_receivers.h"
 
+#include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <utility>
@@ -13,6 +14,11 @@
 #include "common/transport/shared_fs/names.h"
 
 namespace dws {
+namespace {
+
+constexpr size_t kEarlierSessionsMax = 16;  // that are known again
+
+}  // namespace
 
 // There is nothing to say to it: it looks at the directory by itself.
 class SharedReceivers::Connection final : public SyncConnection {
@@ -128,6 +134,7 @@ bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {
     return false;
   }
   const bool other_session = report.session() != receiver.report.session();
+  if (other_session && IsOlder(receiver, report)) return false;
   if (!other_session && report.sequence() <= receiver.report.sequence()) return false;
   const v1::SharedReport before = std::exchange(receiver.report, std::move(report));
   receiver.changed_at = now;
@@ -145,6 +152,27 @@ bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {
     nothing.set_rejections(before.rejections());  // one that was told before this connection
   }
   return Tell(receiver, connects || other_session ? nothing : before);
+}
+
+// Two receivers with one id replace each other's report: who began last counts while it is live.
+bool SharedReceivers::IsOlder(Receiver& receiver, const v1::SharedReport& report) const {
+  std::vector<uint64_t>& earlier = receiver.earlier;
+  const auto found = std::find(earlier.begin(), earlier.end(), report.session());
+  const bool live = hub_.clock().Now() - receiver.changed_at <= limits::kSharedPresenceTimeout;
+  if (found != earlier.end() && live) {
+    if (!std::exchange(receiver.twice, true)) {
+      LogWarning("shared_receiver_twice",
+                 {{"id", report.receiver_id()},
+                  {"reason",
+                   "two receivers have this id, the one that began last counts: give "
+                   "each an id of its own"}});
+    }
+    return true;
+  }
+  if (found != earlier.end()) earlier.erase(found);
+  if (earlier.size() == kEarlierSessionsMax) earlier.erase(earlier.begin());
+  earlier.push_back(receiver.report.session());
+  return false;
 }
 
 void SharedReceivers::Connect(Receiver& receiver) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
@@ -50,10 +51,15 @@ class SharedReceivers {
     TimePoint changed_at;  // when the report was last seen to change
     std::optional<ConnectionId> id;
     std::shared_ptr<Connection> connection;
+    std::vector<uint64_t> earlier;  // sessions
+    bool twice = false;             // one of them has come back
   };
 
   // True as Refresh.
   bool Take(const std::string& name, v1::SharedReport report);
+  // Whether a report with another session than the last is of one before it. False: that one is
+  // earlier by now.
+  bool IsOlder(Receiver& receiver, const v1::SharedReport& report) const;
   void Connect(Receiver& receiver);
   void Disconnect(Receiver& receiver);
   // Tells the hub what is new since `before`; true as Refresh.

@@ -189,6 +189,34 @@ TEST_CASE("reports are known while their files are there", "[shared_fs]") {
   CHECK(receivers.known() == 1);
 }
 
+TEST_CASE("of two receivers with one id the one that began last counts", "[shared_fs]") {
+  Directory directory;
+  for (uint64_t version = 1; version <= 5; ++version) REQUIRE(directory.Publish(version).ok());
+  const auto after = [&](const v1::SharedReport& report) {
+    directory.Leave(report);
+    REQUIRE(directory.Write().ok());
+    const auto receivers = directory.hub.Receivers();
+    const auto found = receivers.find("r0");
+    return found == receivers.end() ? 0 : found->second.nacks;
+  };
+  const auto rejecting = [](uint64_t sequence, uint64_t session, uint64_t rejections) {
+    v1::SharedReport report = Report(sequence, 1, session);
+    report.set_rejections(rejections);
+    return report;
+  };
+  after(rejecting(1, 1, 0));
+  CHECK(after(rejecting(2, 1, 1)) == 1);
+  CHECK(after(rejecting(1, 2, 1)) == 2);  // a new process
+  // Each flip would tell it all again.
+  for (uint64_t sequence = 3; sequence <= 6; ++sequence) {
+    CHECK(after(rejecting(sequence, 1, 1)) == 2);
+    CHECK(after(rejecting(sequence, 2, 1)) == 2);
+  }
+  // The later one is gone: the other is all there is.
+  directory.clock.Pass(limits::kSharedPresenceTimeout + std::chrono::seconds(1));
+  CHECK(after(rejecting(7, 1, 2)) == 3);
+}
+
 TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
