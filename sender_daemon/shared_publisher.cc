@@ -220,8 +220,9 @@ Status SharedPublisher::WriteVersion(const RetainedVersionPtr& version, bool anc
   LogInfo("shared_published", {{"version", version->version.value()},
                                {"anchor", anchor},
                                {"bytes", (*written)->size_bytes()}});
-  const Status told = options_.after_write.Run(fmt::to_string(version->version.value()),
-                                               limits::kSharedHookDeadline);
+  const Status told =
+      options_.after_write.Run(fmt::to_string(version->version.value()),
+                               limits::kSharedHookDeadline, [this] { return !stopping_.load(); });
   if (!told.ok()) {
     LogWarning("shared_after_write_failed",
                {{"version", version->version.value()}, {"reason", Message(told)}});
