@@ -59,6 +59,7 @@ Result<bool> OfferLoop::StepOnce() {
 
 void OfferLoop::Run() {
   Duration delay = options_.retry_delay;
+  Duration soon = options_.soon;
   while (!stopping_.load()) {
     uint64_t seen = 0;
     {
@@ -67,10 +68,16 @@ void OfferLoop::Run() {
     }
     const Result<bool> more = StepOnce();
     if (!more.ok()) Fail(more.status());
-    if (more.ok() && *more) continue;
+    if (more.ok() && *more) {
+      soon = options_.soon;
+      continue;
+    }
     Duration wait = limits::kOfferPoll;
     if (more.ok()) {
       delay = options_.retry_delay;
+      if (options_.impatient && options_.impatient()) {
+        wait = std::exchange(soon, std::min<Duration>(soon * 2, limits::kOfferPoll));
+      }
     } else {
       wait = std::exchange(delay, std::min<Duration>(delay * 2, limits::kOfferRetryDelayMax));
     }

@@ -25,6 +25,11 @@ class OfferLoop {
   struct Options {
     std::string failed_event;                            // in the log, when the trouble is another
     Duration retry_delay = limits::kOfferRetryDelayMin;  // doubles
+    // With nothing to do there is a round every kOfferPoll; sooner while this says so, asked after
+    // a round by the thread that made it: after `soon`, which doubles until there is something to
+    // do.
+    std::function<bool()> impatient = nullptr;
+    Duration soon = limits::kOfferPoll;
   };
   // One round of work on what was offered last: true when there is more to do at once. CANCELLED is
   // no failure. Called by one thread at a time.

@@ -7,14 +7,16 @@
 #include "sender_daemon/shared_retirement.h"
 
 namespace dws {
-
 SharedPublisher::SharedPublisher(Options options, FileSystem& files, ReceiverHub& hub,
                                  SharedReceivers::OnRejected on_rejected)
     : options_(std::move(options)),
       files_(files),
       hub_(hub),
       on_rejected_(std::move(on_rejected)),
-      loop_({.failed_event = "shared_publish_failed", .retry_delay = options_.retry_delay},
+      loop_({.failed_event = "shared_publish_failed",
+             .retry_delay = options_.retry_delay,
+             .impatient = [this] { return AwaitsReport(); },
+             .soon = limits::kSharedPollMin},
             [this](const RankStatePtr& offered) { return Work(offered); }) {}
 
 SharedPublisher::~SharedPublisher() { Stop(); }
@@ -39,27 +41,47 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   if (progress_ == nullptr || progress_->writer.state() != offered) {
     DWS_RETURN_IF_ERROR(Adopt(offered));
   }
-  if (!progress_->begun) {
-    DWS_RETURN_IF_ERROR(progress_->writer.Begin());
-    const RankState& state = *progress_->writer.state();
-    progress_->catalog.emplace(
-        files_, shared::VersionCatalog::Place{.job_id = options_.job_id,
-                                              .rank = options_.trainer_rank,
-                                              .stream = state.stream,
-                                              .folder = progress_->writer.stream_folder(),
-                                              .key = options_.key});
-    progress_->begun = true;
-  }
-  bool anchor = false;
-  const RetainedVersionPtr next = Next(anchor);
-  if (next != nullptr) DWS_RETURN_IF_ERROR(WriteVersion(next, anchor));
-  if (receivers_->Refresh()) DWS_RETURN_IF_ERROR(Repair());
+  // First: what cannot be written holds up no acknowledgement.
+  if (receivers_->Refresh()) repair_.due = true;
   {
     MutexLock lock(mutex_);
     view_.receivers = receivers_->present();
   }
-  if (next != nullptr) Retire();
-  return next != nullptr;
+  DWS_RETURN_IF_ERROR(Begin());
+  bool anchor = false;
+  const RetainedVersionPtr next = Next(anchor);
+  if (next == nullptr) return false;
+  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
+  const bool again = progress_->last == next->version;
+  if (again) LogWarning("shared_repair", {{"version", next->version.value()}});
+  const Status written = WriteVersion(next, anchor);
+  if (again && absl::IsAborted(written)) {
+    // Its full tensors are gone: the next version's are taken.
+    progress_->full_gone = next->version;
+    return false;
+  }
+  // Also when it failed: that may make the room it takes.
+  if (progress_->last.has_value()) Retire();
+  DWS_RETURN_IF_ERROR(written);
+  return true;
+}
+
+bool SharedPublisher::AwaitsReport() const {
+  return progress_ != nullptr && progress_->last.has_value() &&
+         receivers_->Awaited(progress_->writer.state()->stream, *progress_->last);
+}
+
+Status SharedPublisher::Begin() {
+  if (progress_->begun) return OkStatus();
+  DWS_RETURN_IF_ERROR(progress_->writer.Begin());
+  progress_->catalog.emplace(
+      files_, shared::VersionCatalog::Place{.job_id = options_.job_id,
+                                            .rank = options_.trainer_rank,
+                                            .stream = progress_->writer.state()->stream,
+                                            .folder = progress_->writer.stream_folder(),
+                                            .key = options_.key});
+  progress_->begun = true;
+  return OkStatus();
 }
 
 Status SharedPublisher::Adopt(RankStatePtr state) {
@@ -75,6 +97,7 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
                                .key = options_.key},
         on_rejected_);
   }
+  repair_.due = false;  // it begins with an anchor
   progress_ = std::make_unique<Progress>(
       SharedWriter(files_, place, std::move(state), [this] { return loop_.wanted(); }));
   MutexLock lock(mutex_);
@@ -82,12 +105,30 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
   return OkStatus();
 }
 
-RetainedVersionPtr SharedPublisher::Next(bool& anchor) const {
+bool SharedPublisher::RepairDue() {
+  if (!repair_.due || hub_.clock().Now() < repair_.not_before) return false;
+  repair_.due = receivers_->Stuck();  // it may have gone on meanwhile
+  return repair_.due;
+}
+
+void SharedPublisher::NoteAnchor() {
+  const TimePoint now = hub_.clock().Now();
+  if (!std::exchange(repair_.due, false) || now < repair_.not_before) return;
+  if (now - repair_.not_before > Repair::kDelayMax) repair_.delay = Repair::kDelayMin;
+  repair_.not_before = now + repair_.delay;
+  repair_.delay = std::min(repair_.delay * 2, Repair::kDelayMax);
+}
+
+RetainedVersionPtr SharedPublisher::Next(bool& anchor) {
   const RankState& state = *progress_->writer.state();
   const RetainedVersionPtr newest = state.log->Newest();
-  if (newest == nullptr || progress_->last == newest->version) return nullptr;
+  if (newest == nullptr) return nullptr;
   anchor = true;
   if (!progress_->last.has_value()) return newest;
+  const bool repair = RepairDue();
+  if (progress_->last == newest->version) {
+    return repair && progress_->full_gone != progress_->last ? newest : nullptr;
+  }
   const auto chain = state.log->Chain(*progress_->last, newest->version);
   if (!chain.ok()) {
     LogWarning("shared_chain_broken", {{"after", progress_->last->value()},
@@ -96,7 +137,7 @@ RetainedVersionPtr SharedPublisher::Next(bool& anchor) const {
     return newest;
   }
   const RetainedVersionPtr& next = chain->front();
-  anchor = progress_->deltas + 1 >= options_.dir.anchor_every ||
+  anchor = repair || progress_->deltas + 1 >= options_.dir.anchor_every ||
            progress_->delta_bytes + next->object.size() > state.layout().size_bytes();
   return next;
 }
@@ -113,6 +154,7 @@ Status SharedPublisher::WriteVersion(const RetainedVersionPtr& version, bool anc
   DWS_RETURN_IF_ERROR(written.status());
   progress_->catalog->Forget(version->version);  // its manifest is another
   progress_->last = version->version;
+  if (anchor) NoteAnchor();
   progress_->deltas = anchor ? 0 : progress_->deltas + 1;
   progress_->delta_bytes = anchor ? 0 : progress_->delta_bytes + version->object.size();
   {
@@ -125,24 +167,14 @@ Status SharedPublisher::WriteVersion(const RetainedVersionPtr& version, bool anc
   LogInfo("shared_published", {{"version", version->version.value()},
                                {"anchor", anchor},
                                {"bytes", (*written)->size_bytes()}});
-  const Status told = options_.after_write.Run(fmt::to_string(version->version.value()),
-                                               limits::kSharedHookDeadline);
+  const Status told =
+      options_.after_write.Run(fmt::to_string(version->version.value()),
+                               limits::kSharedHookDeadline, [this] { return loop_.wanted(); });
   if (!told.ok()) {
     LogWarning("shared_after_write_failed",
                {{"version", version->version.value()}, {"reason", Message(told)}});
   }
   return OkStatus();
-}
-
-// What lies there is damaged, or a file of it is lost. The newest version is written once more,
-// whole and as an anchor: nothing before it is needed then.
-Status SharedPublisher::Repair() {
-  if (!progress_->last.has_value() || progress_->repaired == progress_->last) return OkStatus();
-  const RetainedVersionPtr version = progress_->writer.state()->log->Find(*progress_->last);
-  if (version == nullptr) return OkStatus();  // the next one is an anchor, as the chain is broken
-  progress_->repaired = progress_->last;
-  LogWarning("shared_repair", {{"version", version->version.value()}});
-  return WriteVersion(version, true);
 }
 
 void SharedPublisher::Retire() {

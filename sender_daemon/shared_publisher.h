@@ -5,9 +5,12 @@
 //   2. the first is an anchor, with full tensors; so is one when --shared-dir-anchor-every versions
 //      or more bytes of deltas than the model has followed the last anchor, when the log no longer
 //      has the delta that would lead on, and when a receiver could not read what is there
-//   3. what comes before the newest anchor goes when no receiver needs it, or `versions_max` newer
-//      ones are there; of older streams everything goes once this one has an anchor
-//   4. reports of receivers are read every kOfferPoll, and after each version
+//      (tried again until there is one, but not for every version of a receiver that never can)
+//   3. what comes before the newest anchor goes when no receiver needs it (which a sender that has
+//      just started does not know), or `versions_max` newer ones are there, whether versions could
+//      be written or not; of older streams everything goes once this one has an anchor
+//   4. reports of receivers are read every kOfferPoll, sooner while one has yet to commit what was
+//      written last, and before each version
 #pragma once
 
 #include <cstdint>
@@ -76,15 +79,29 @@ class SharedPublisher {
     std::optional<WeightVersion> last;              // written
     size_t deltas = 0;                              // since the last anchor
     uint64_t delta_bytes = 0;
-    std::optional<WeightVersion> repaired;  // written again for a receiver that could not read
+    std::optional<WeightVersion> full_gone;  // a repair came too late for its full tensors
+  };
+  // What lies there is damaged, or a file of it is lost: the newest version is written whole and as
+  // an anchor, again if need be. Nothing before it is needed then.
+  // A receiver whose own disk is bad finds damage in every version: not too often.
+  struct Repair {
+    static constexpr Duration kDelayMin = std::chrono::seconds(10);  // doubles
+    static constexpr Duration kDelayMax = std::chrono::minutes(10);
+    bool due = false;            // until an anchor was written
+    Duration delay = kDelayMin;  // after the next one
+    TimePoint not_before;
   };
 
   Result<bool> Work(const RankStatePtr& offered);
   Status Adopt(RankStatePtr state);
-  // 1 and 2: the next version to write, null: none. `anchor` says how.
-  RetainedVersionPtr Next(bool& anchor) const;
+  Status Begin();
+  // 1 and 2: the next version to write, null: none; the last one, to mend what is there. `anchor`
+  // says how.
+  RetainedVersionPtr Next(bool& anchor);
   Status WriteVersion(const RetainedVersionPtr& version, bool anchor);
-  Status Repair();
+  bool RepairDue();
+  bool AwaitsReport() const;  // 4
+  void NoteAnchor();
   void Retire();  // 3
 
   const Options options_;
@@ -94,6 +111,7 @@ class SharedPublisher {
   // Of the thread.
   std::optional<SharedReceivers> receivers_;
   std::unique_ptr<Progress> progress_;
+  Repair repair_;
 
   mutable Mutex mutex_;
   SharedView view_ GUARDED_BY(mutex_);  // without failures and trouble

@@ -1,6 +1,8 @@
 #include "sender_daemon/shared_receivers.h"
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <utility>
 
 #include "common/base/log.h"
@@ -12,6 +14,11 @@
 #include "common/transport/shared_fs/names.h"
 
 namespace dws {
+namespace {
+
+constexpr size_t kEarlierSessionsMax = 16;  // that are known again
+
+}  // namespace
 
 // There is nothing to say to it: it looks at the directory by itself.
 class SharedReceivers::Connection final : public SyncConnection {
@@ -60,27 +67,60 @@ Result<v1::SharedReport> SharedReceivers::Read(const std::string& name) const {
 
 bool SharedReceivers::Refresh() {
   bool unreadable = false;
-  const auto names = files_.List(place_.folder);
+  if (!since_.has_value()) since_ = hub_.clock().Now();
+  const auto names = Names();
   if (names.ok()) {
-    size_t taken = 0;
     for (const std::string& name : *names) {
-      if (name.ends_with(shared::kTemporaryEnding)) continue;
-      if (++taken > limits::kReceiversMax) break;
       auto report = Read(name);
-      if (report.ok()) {
-        unreadable |= Take(name, *std::move(report));
-      } else if (!absl::IsNotFound(report.status())) {
-        LogWarning("shared_report_ignored", {{"reason", Message(report.status())}});
-      }
+      Note(name, "shared_report_ignored", report.status());
+      if (report.ok()) unreadable |= Take(name, *std::move(report));
     }
-  } else if (!absl::IsNotFound(names.status())) {
-    LogWarning("shared_reports_unreadable", {{"reason", Message(names.status())}});
   }
   const TimePoint now = hub_.clock().Now();
   for (auto& [name, receiver] : receivers_) {
     if (now - receiver.changed_at > limits::kSharedPresenceTimeout) Disconnect(receiver);
   }
+  if (!names.ok()) return unreadable;
+  std::erase_if(receivers_, [&](const auto& entry) {
+    return !entry.second.id.has_value() && !names->contains(entry.first);
+  });
+  std::erase_if(troubles_, [&](const auto& entry) {
+    return !entry.first.empty() && !names->contains(entry.first);
+  });
   return unreadable;
+}
+
+Result<std::set<std::string>> SharedReceivers::Names() {
+  const auto listed = files_.List(place_.folder);
+  if (!listed.ok() && !absl::IsNotFound(listed.status())) {
+    Note("", "shared_reports_unreadable", listed.status());
+    return listed.status();
+  }
+  std::set<std::string> names;
+  if (listed.ok()) names.insert(listed->begin(), listed->end());
+  std::erase_if(names, [](const auto& name) { return name.ends_with(shared::kTemporaryEnding); });
+  Status crowded;
+  if (names.size() > limits::kReceiversMax) {
+    crowded = ResourceExhaustedError(
+        "{} has reports of {} receivers, the first {} are read: remove those of receivers that are "
+        "gone",
+        place_.folder, names.size(), limits::kReceiversMax);
+    names.erase(std::next(names.begin(), limits::kReceiversMax), names.end());
+  }
+  Note("", "shared_reports_unreadable", crowded);
+  return names;
+}
+
+// The same trouble is logged once.
+void SharedReceivers::Note(const std::string& name, std::string_view event, const Status& status) {
+  if (status.ok() || absl::IsNotFound(status)) {
+    troubles_.erase(name);
+    return;
+  }
+  std::string& trouble = troubles_[name];
+  if (trouble == Message(status)) return;
+  trouble = Message(status);
+  LogWarning(event, {{"reason", trouble}});
 }
 
 bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {
@@ -94,6 +134,7 @@ bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {
     return false;
   }
   const bool other_session = report.session() != receiver.report.session();
+  if (other_session && IsOlder(receiver, report)) return false;
   if (!other_session && report.sequence() <= receiver.report.sequence()) return false;
   const v1::SharedReport before = std::exchange(receiver.report, std::move(report));
   receiver.changed_at = now;
@@ -111,6 +152,27 @@ bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {
     nothing.set_rejections(before.rejections());  // one that was told before this connection
   }
   return Tell(receiver, connects || other_session ? nothing : before);
+}
+
+// Two receivers with one id replace each other's report: who began last counts while it is live.
+bool SharedReceivers::IsOlder(Receiver& receiver, const v1::SharedReport& report) const {
+  std::vector<uint64_t>& earlier = receiver.earlier;
+  const auto found = std::find(earlier.begin(), earlier.end(), report.session());
+  const bool live = hub_.clock().Now() - receiver.changed_at <= limits::kSharedPresenceTimeout;
+  if (found != earlier.end() && live) {
+    if (!std::exchange(receiver.twice, true)) {
+      LogWarning("shared_receiver_twice",
+                 {{"id", report.receiver_id()},
+                  {"reason",
+                   "two receivers have this id, the one that began last counts: give "
+                   "each an id of its own"}});
+    }
+    return true;
+  }
+  if (found != earlier.end()) earlier.erase(found);
+  if (earlier.size() == kEarlierSessionsMax) earlier.erase(earlier.begin());
+  earlier.push_back(receiver.report.session());
+  return false;
 }
 
 void SharedReceivers::Connect(Receiver& receiver) {
@@ -173,14 +235,34 @@ size_t SharedReceivers::present() const {
   return count;
 }
 
-bool SharedReceivers::AllBeyond(const StreamId& stream, WeightVersion version) const {
+bool SharedReceivers::Stuck() const {
+  for (const auto& [name, receiver] : receivers_) {
+    if (!receiver.id.has_value()) continue;
+    const v1::SharedReport& report = receiver.report;
+    if (report.rejected_code() == static_cast<uint32_t>(absl::StatusCode::kDataLoss) &&
+        report.rejected_version() > report.committed_version()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool SharedReceivers::Awaited(const StreamId& stream, WeightVersion version) const {
   for (const auto& [name, receiver] : receivers_) {
     if (!receiver.id.has_value()) continue;
     const auto of = FromProto(receiver.report.stream());
-    if (!of.ok() || *of != stream) return false;
-    if (receiver.report.committed_version() <= version.value()) return false;
+    if (!of.ok() || *of != stream) return true;
+    if (receiver.report.committed_version() < version.value()) return true;
   }
-  return true;
+  return false;
+}
+
+bool SharedReceivers::AllBeyond(const StreamId& stream, WeightVersion version) const {
+  // Who was there before this sender may be live, and shows it only by its next report.
+  if (!since_.has_value() || hub_.clock().Now() - *since_ < limits::kSharedPresenceTimeout) {
+    return false;
+  }
+  return !Awaited(stream, WeightVersion(version.value() + 1));
 }
 
 }  // namespace dws

@@ -1,7 +1,6 @@
 #include "sender_daemon/shared_retirement.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -32,14 +31,6 @@ Status RemoveVersion(FileSystem& files, const std::string& folder) {
 bool HasManifest(FileSystem& files, const std::string& folder) {
   return !absl::IsNotFound(
       files.OpenForRead(fmt::format("{}/{}", folder, shared::kManifestName)).status());
-}
-
-// The version of the newest anchor that its sender wrote; nullopt: there is none yet.
-std::optional<WeightVersion> NewestAnchor(const shared::VersionSet& versions) {
-  for (auto at = versions.all().rbegin(); at != versions.all().rend(); ++at) {
-    if (at->second->is_anchor()) return at->first.version;
-  }
-  return std::nullopt;
 }
 
 Status RemoveStream(FileSystem& files, const std::string& folder) {
@@ -77,13 +68,13 @@ Status RetireShared(FileSystem& files, const std::string& rank_folder,
   Status first;
   const std::string& folder = catalog.place().folder;
   DWS_ASSIGN_OR_RETURN(const auto names, shared::ListVersions(files, folder));
-  const std::optional<WeightVersion> anchor = NewestAnchor(catalog.versions());
+  const shared::ManifestPtr anchor = catalog.versions().NewestAnchor();
   std::set<RankEpoch> used;
   size_t newer = names.size();
   for (const shared::VersionName& name : names) {
     --newer;
     const std::string version = fmt::format("{}/{}", folder, shared::VersionFolderName(name));
-    const bool old = anchor.has_value() && name.version < *anchor &&
+    const bool old = anchor != nullptr && name.version < anchor->name.version &&
                      (newer >= rule.versions_max || rule.unneeded(name.version));
     // What a sender before this one left unfinished, and what this one gave up.
     const bool torso =
@@ -97,7 +88,7 @@ Status RetireShared(FileSystem& files, const std::string& rank_folder,
     }
   }
   RemoveWelcomes(files, folder, rule.epoch, used, first);
-  if (!anchor.has_value()) return first;
+  if (anchor == nullptr) return first;
   DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files, rank_folder));
   for (const StreamId& stream : streams) {
     if (stream.incarnation >= rule.stream.incarnation) continue;

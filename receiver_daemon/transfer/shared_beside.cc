@@ -6,6 +6,13 @@
 #include "common/model/limits.h"
 
 namespace dws {
+namespace {
+
+// Where the directory lags, nobody waits for a command at each version; but a mount that has to be
+// told would never catch up without any.
+constexpr Duration kLateHookInterval = std::chrono::minutes(1);
+
+}  // namespace
 
 SharedBeside::SharedBeside(Options options, FileSystem& files, SenderGroup& senders)
     : options_(std::move(options)), senders_(senders) {
@@ -28,10 +35,22 @@ void SharedBeside::CancelFetches() {
 }
 
 // False: cancelled.
-bool SharedBeside::Pause() {
+bool SharedBeside::Pause(Duration time) {
   MutexLock lock(mutex_);
-  if (!cancelled_) cancel_changed_.WaitFor(mutex_, options_.poll);
+  if (!cancelled_ && time > Duration::zero()) cancel_changed_.WaitFor(mutex_, time);
   return !cancelled_;
+}
+
+void SharedBeside::RunHook(WeightVersion version, bool late, const Spool::Options& spool) {
+  if (!options_.before_read.given()) return;
+  MutexLock lock(hook_mutex_);
+  const TimePoint now = RealClock().Now();
+  if (late && now < hook_not_before_) return;
+  hook_not_before_ = now + kLateHookInterval;
+  const Status told = options_.before_read.Run(
+      fmt::to_string(version.value()), limits::kSharedHookDeadline,
+      [&] { return Pause(Duration::zero()) && (!spool.wanted || spool.wanted()); });
+  if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", Message(told)}});
 }
 
 SharedSource* SharedBeside::Await(const SyncTarget& target, TrainerRank rank,
@@ -40,12 +59,7 @@ SharedSource* SharedBeside::Await(const SyncTarget& target, TrainerRank rank,
   Rank& of = ranks_[rank.value()];
   const TimePoint until = RealClock().Now() + options_.visible_wait;
   while (true) {
-    {
-      MutexLock lock(hook_mutex_);
-      const Status told = options_.before_read.Run(fmt::to_string(target.version.value()),
-                                                   limits::kSharedHookDeadline);
-      if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", Message(told)}});
-    }
+    RunHook(target.version, of.late, spool);
     const auto offer = of.source->Look(target.stream);
     if (!offer.ok() && !absl::IsUnavailable(offer.status())) {
       LogWarning("shared_dir_trouble", {{"reason", Message(offer.status())}});
@@ -55,7 +69,7 @@ SharedSource* SharedBeside::Await(const SyncTarget& target, TrainerRank rank,
       return of.source.get();
     }
     const bool over = of.late || RealClock().Now() >= until;
-    if (over || (spool.wanted && !spool.wanted()) || !Pause()) break;
+    if (over || (spool.wanted && !spool.wanted()) || !Pause(options_.poll)) break;
   }
   of.late = true;
   return nullptr;

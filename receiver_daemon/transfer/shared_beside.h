@@ -65,12 +65,15 @@ class SharedBeside final : public SenderGroup {
   SharedSource* Await(const SyncTarget& target, TrainerRank rank, const Spool::Options& spool);
   // Whether the senders are to be asked after this.
   bool FallsBack(const SyncTarget& target, TrainerRank rank, const Status& status) const;
-  bool Pause();
+  // Ended by CancelFetches. `late`: seldom only.
+  void RunHook(WeightVersion version, bool late, const Spool::Options& spool);
+  bool Pause(Duration time);
 
   const Options options_;
   SenderGroup& senders_;
   std::vector<Rank> ranks_;
-  Mutex hook_mutex_;  // one command at a time
+  Mutex hook_mutex_;                                   // one command at a time
+  TimePoint hook_not_before_ GUARDED_BY(hook_mutex_);  // where it is late
   Mutex mutex_;
   CondVar cancel_changed_;
   bool cancelled_ GUARDED_BY(mutex_) = false;

@@ -26,9 +26,9 @@ Result<VerifiedFile> OpenOf(const SharedPlace& place, const shared::Manifest& ma
   if (entry == nullptr) {
     return DataLossError("version {} has no {}", manifest.name.version.value(), name);
   }
-  return VerifiedFile::Open(
-      place.files,
-      fmt::format("{}/{}", place.stream_folder, shared::VersionFolderName(manifest.name)), *entry);
+  auto file = VerifiedFile::Open(place.files, place.FolderOf(manifest), *entry);
+  if (!file.ok()) return place.Explain(file.status(), manifest);
+  return file;
 }
 
 // A delta whose frames are read when they are needed.
@@ -174,14 +174,26 @@ class FrameAdvance {
 
 }  // namespace
 
+std::string SharedPlace::FolderOf(const shared::Manifest& manifest) const {
+  return fmt::format("{}/{}", stream_folder, shared::VersionFolderName(manifest.name));
+}
+
+Status SharedPlace::Explain(const Status& status, const shared::Manifest& manifest) const {
+  if (!absl::IsNotFound(status) || manifest.name.version >= newest_anchor) return status;
+  return AbortedError("{}: version {} is before the newest full tensors, those of {}, and goes",
+                      Message(status), manifest.name.version.value(), newest_anchor.value());
+}
+
 Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
                                const RankLayout& layout, Spool::Options options) {
   if (chain.size() > 1) {
     uint64_t bytes = 0;
     for (const auto& manifest : chain) bytes += manifest->Find(shared::kDeltaName)->size_bytes;
-    if (bytes > options.memory_bytes_max) {
-      return AbortedError("{} deltas of {} bytes do not fit the {} there are to compose them in",
-                          chain.size(), bytes, options.memory_bytes_max);
+    // The blocks as they are composed, the object that they become, and the spool's copy of it.
+    if (bytes > options.memory_bytes_max / 3) {
+      return AbortedError(
+          "{} deltas of {} bytes take three times that to compose them, there are {}", chain.size(),
+          bytes, options.memory_bytes_max);
     }
     if (options.progress != nullptr) options.progress->total_bytes += bytes;
     DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, chain, layout));

@@ -18,13 +18,19 @@ namespace dws {
 struct SharedPlace {
   FileSystem& files;
   const std::string& stream_folder;
+  WeightVersion newest_anchor;  // what is before it goes when the sender likes
+
+  std::string FolderOf(const shared::Manifest& manifest) const;
+  // What a missing file of that version means.
+  Status Explain(const Status& status, const shared::Manifest& manifest) const;
 };
 
-// All errors: NOT_FOUND: a file is missing. DATA_LOSS: one is damaged or makes no sense. CANCELLED:
+// All errors: NOT_FOUND: a file is missing; ABORTED: one of a version that may have been retired
+// since its manifest was read. DATA_LOSS: one is damaged or makes no sense. CANCELLED:
 // the spool is not wanted. Else as FileSystem and Spool.
 
-// The object of one delta as it lies there, or of several (ABORTED: they do not fit the spool's
-// memory).
+// The object of one delta as it lies there, or of several (ABORTED: a third of the spool's memory
+// does not hold them).
 Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
                                const RankLayout& layout, Spool::Options options);
 

@@ -54,11 +54,18 @@ void SharedLinks::Stop() {
   if (reporter_ != nullptr) reporter_->Stop();
 }
 
+bool SharedLinks::stopping() {
+  MutexLock lock(mutex_);
+  return stopping_;
+}
+
 void SharedLinks::Run() {
   while (true) {
     const std::vector<WeightVersion>& known = links_.front().announced;
-    const Status told = options_.before_read.Run(
-        known.empty() ? "" : fmt::to_string(known.back().value()), limits::kSharedHookDeadline);
+    const Status told =
+        options_.before_read.Run(known.empty() ? "" : fmt::to_string(known.back().value()),
+                                 limits::kSharedHookDeadline, [this] { return !stopping(); });
+    if (stopping()) return;
     if (const std::string trouble(Message(told)); trouble != hook_trouble_) {
       hook_trouble_ = trouble;
       if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", trouble}});

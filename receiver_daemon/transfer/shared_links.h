@@ -70,6 +70,7 @@ class SharedLinks final : public SenderGroup {
   };
 
   SharedLinks(Options options, Subscription& subscription);
+  bool stopping();
   void Run();
   void Poll(SenderIndex index, Link& link);
   bool Note(Link& link, const Status& status);

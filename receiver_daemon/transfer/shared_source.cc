@@ -19,6 +19,17 @@ bool MayPass(const Status& status) {
   return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsUnavailable(status);
 }
 
+// Why nothing can be offered; OK: there is nothing yet.
+Status WhyNone(const shared::VersionCatalog& catalog) {
+  DWS_RETURN_IF_ERROR(catalog.trouble());
+  const shared::ManifestPtr newest = catalog.versions().Newest();
+  if (newest == nullptr) return OkStatus();
+  return UnavailableError(
+      "{} has {} versions up to {}, but no full tensors lead to them: its sender has to publish "
+      "some",
+      catalog.place().folder, catalog.versions().all().size(), newest->name.version.value());
+}
+
 Spool::Options GuardedBy(const Spool::Options& options, std::function<bool()> wanted) {
   Spool::Options guarded = options;
   guarded.wanted = std::move(wanted);
@@ -86,7 +97,7 @@ Result<std::optional<SharedSource::Offer>> SharedSource::LookAt(const std::strin
       DWS_RETURN_IF_ERROR(catalog.Refresh());
       if (catalog.versions().Reachable(1).empty()) {
         // What was offered before stays known.
-        DWS_RETURN_IF_ERROR(catalog.trouble());
+        DWS_RETURN_IF_ERROR(WhyNone(catalog));
         return std::optional<Offer>();
       }
       catalog_.emplace(std::move(catalog));
@@ -97,7 +108,7 @@ Result<std::optional<SharedSource::Offer>> SharedSource::LookAt(const std::strin
     offer.versions = catalog_->versions().Reachable(limits::kRetainedVersionsMax);
     offer.trouble = catalog_->trouble();
     if (offer.versions.empty()) {
-      DWS_RETURN_IF_ERROR(offer.trouble);
+      DWS_RETURN_IF_ERROR(WhyNone(*catalog_));
       return std::optional<Offer>();
     }
     newest = catalog_->versions().Find(offer.versions.back());
@@ -136,6 +147,13 @@ bool SharedSource::Has(const StreamId& stream, WeightVersion version) const {
          catalog_->versions().Find(version) != nullptr;
 }
 
+SharedPlace SharedSource::PlaceOf(const Known& known) {
+  const shared::ManifestPtr anchor = known.versions.NewestAnchor();
+  return {.files = files_,
+          .stream_folder = known.folder,
+          .newest_anchor = anchor == nullptr ? WeightVersion(0) : anchor->name.version};
+}
+
 Result<SharedSource::Known> SharedSource::Versions(const StreamId& stream) {
   MutexLock lock(mutex_);
   if (!catalog_.has_value() || catalog_->place().stream != stream) {
@@ -163,8 +181,9 @@ Result<T> SharedSource::Retry(const StreamId& stream, WeightVersion from, Weight
     auto known = Versions(stream);
     if (!known.ok()) return known.status();
     Result<T> result = attempt(*known);
-    if (result.ok() || !MayPass(result.status())) return result;
+    if (result.ok()) return result;
     Forget(stream, from, to);
+    if (!MayPass(result.status())) return result;
     if (tried == limits::kSharedReadAttemptsMax) {
       if (!absl::IsNotFound(result.status())) return result;
       return DataLossError("{}: its version's manifest names it", Message(result.status()));
@@ -195,8 +214,7 @@ Result<Spool> SharedSource::Object(const StreamId& stream, WeightVersion base,
   const WeightVersion first(base.value() + 1);
   return Retry<Spool>(stream, first, version, [&](const Known& known) -> Result<Spool> {
     DWS_ASSIGN_OR_RETURN(const auto chain, known.versions.Chain(base, version));
-    return ReadSharedObject({.files = files_, .stream_folder = known.folder}, chain, layout,
-                            GuardedBy(spool, wanted));
+    return ReadSharedObject(PlaceOf(known), chain, layout, GuardedBy(spool, wanted));
   });
 }
 
@@ -208,12 +226,12 @@ Result<Description> SharedSource::Describe(const StreamId& stream, WeightVersion
           return AbortedError("version {} is not in {} (any more); take a newer one",
                               version.value(), known.folder);
         }
-        const std::string folder =
-            fmt::format("{}/{}", known.folder, shared::VersionFolderName(manifest->name));
-        DWS_ASSIGN_OR_RETURN(
-            const auto bytes,
-            shared::ReadVerified(files_, folder, *manifest->Find(shared::kDescriptionName),
-                                 kMessageBytesMax));
+        const SharedPlace place = PlaceOf(known);
+        const std::string folder = place.FolderOf(*manifest);
+        const auto read = shared::ReadVerified(
+            files_, folder, *manifest->Find(shared::kDescriptionName), kMessageBytesMax);
+        if (!read.ok()) return place.Explain(read.status(), *manifest);
+        const std::vector<std::byte>& bytes = *read;
         v1::DescribeReply message;
         if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
           return DataLossError("{}/{} is no DescribeReply", folder, shared::kDescriptionName);
@@ -235,8 +253,7 @@ Result<FetchedFull> SharedSource::Full(const StreamId& stream, WeightVersion ver
   return Retry<FetchedFull>(
       stream, WeightVersion(1), version, [&](const Known& known) -> Result<FetchedFull> {
         DWS_ASSIGN_OR_RETURN(const auto path, known.versions.FromAnchor(version));
-        return ReadSharedFull({.files = files_, .stream_folder = known.folder}, path, layout,
-                              slices, GuardedBy(spool, wanted));
+        return ReadSharedFull(PlaceOf(known), path, layout, slices, GuardedBy(spool, wanted));
       });
 }
 

@@ -15,6 +15,7 @@
 #include "common/sync_state/subscription_state.h"
 #include "common/transport/shared_fs/version_catalog.h"
 #include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/shared_files.h"
 
 namespace dws {
 
@@ -45,9 +46,10 @@ class SharedSource {
   bool Has(const StreamId& stream, WeightVersion version) const;
 
   // As SenderGroup's. What is not there yet, or not whole, is tried again for a few seconds; what
-  // is missing then, though a manifest names it, is DATA_LOSS.
+  // is missing then, though a manifest names it, is DATA_LOSS. Before the newest full tensors it is
+  // ABORTED at once: versions there are retired.
 
-  // Composed of several deltas where they fit in the spool's memory; ABORTED where not.
+  // Composed of several deltas where a third of the spool's memory holds them; ABORTED where not.
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                        const RankLayout& layout, const Spool::Options& spool);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
@@ -73,6 +75,7 @@ class SharedSource {
     std::string folder;
   };
   Result<Known> Versions(const StreamId& stream);
+  SharedPlace PlaceOf(const Known& known);
   void Forget(const StreamId& stream, WeightVersion from, WeightVersion to);
   // Runs `attempt` until it works or there is no use; what lies from version `from` to `to` is read
   // anew after each failure.

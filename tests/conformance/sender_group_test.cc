@@ -188,6 +188,12 @@ TEST_CASE("a damaged object is refused, and its version still reached", "[confor
   CHECK(follower.weights() == rank.At(2));
   CHECK(HubHas(*transport, 2));
   CHECK(transport->hub().Receivers()["r0"].nacks > 0);
+  for (uint64_t version = 3; version <= 4; ++version) {
+    Publish(rank, *transport, version);
+    CHECK(follower.Follow(transport->group(), transport->subscription(), version) == "delta");
+    CHECK(follower.weights() == rank.At(version));
+    CHECK(HubHas(*transport, version));
+  }
 }
 
 TEST_CASE("cancelling ends what is fetched, now and later", "[conformance]") {

@@ -127,6 +127,8 @@ class SharedDirTest(IntegrationCase):
         self.await_version(engine, 2)
         self.assert_same_weights(engine, live, source)
         self.assertIn("do not have the SHA-256", receiver.log_tail(400))
+        for version in (3, 4):
+            self.follow(trainer, source, engine, live, version)
 
     def test_signed_versions_and_commands_around_them(self) -> None:
         os.makedirs(self.cluster.folder, exist_ok=True)

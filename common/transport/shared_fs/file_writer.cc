@@ -31,16 +31,23 @@ FileEntry PieceHasher::Finish() {
   return entry_;
 }
 
-FileWriter::FileWriter(FileSystem& files, std::string path, std::unique_ptr<AppendFile> file,
-                       PieceHasher hasher)
-    : files_(&files), path_(std::move(path)), file_(std::move(file)), hasher_(std::move(hasher)) {}
+FileWriter::Unfinished::~Unfinished() {
+  if (!renamed) (void)files.Remove(path);
+}
+
+FileWriter::FileWriter(std::unique_ptr<Unfinished> unfinished, std::string path,
+                       std::unique_ptr<AppendFile> file, PieceHasher hasher)
+    : unfinished_(std::move(unfinished)),
+      path_(std::move(path)),
+      file_(std::move(file)),
+      hasher_(std::move(hasher)) {}
 
 Result<FileWriter> FileWriter::Create(FileSystem& files, const std::string& folder,
                                       std::string name, uint32_t piece_bytes) {
   std::string path = fmt::format("{}/{}", folder, name);
-  const std::string temporary = path + std::string(kTemporaryEnding);
-  DWS_ASSIGN_OR_RETURN(auto file, files.Create(temporary));
-  return FileWriter(files, std::move(path), std::move(file),
+  auto unfinished = std::make_unique<Unfinished>(files, path + std::string(kTemporaryEnding));
+  DWS_ASSIGN_OR_RETURN(auto file, files.Create(unfinished->path));
+  return FileWriter(std::move(unfinished), std::move(path), std::move(file),
                     PieceHasher(std::move(name), piece_bytes));
 }
 
@@ -52,7 +59,8 @@ Status FileWriter::Append(ByteSpan bytes) {
 Result<FileEntry> FileWriter::Finish() {
   DWS_RETURN_IF_ERROR(file_->Sync());
   file_.reset();
-  DWS_RETURN_IF_ERROR(files_->Rename(path_ + std::string(kTemporaryEnding), path_));
+  DWS_RETURN_IF_ERROR(unfinished_->files.Rename(unfinished_->path, path_));
+  unfinished_->renamed = true;
   return hasher_.Finish();
 }
 

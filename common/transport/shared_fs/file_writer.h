@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/bytes.h"
 #include "common/base/file_system.h"
@@ -29,8 +30,8 @@ class PieceHasher {
   uint32_t filled_ = 0;  // bytes of the piece under way
 };
 
-// One file, written bit by bit. Lifecycle: Append, then Finish; without it only the temporary file
-// is there. All errors as FileSystem's. Threads: one at a time.
+// One file, written bit by bit. Lifecycle: Append, then Finish; the destructor removes what was not
+// finished. All errors as FileSystem's. Threads: one at a time.
 class FileWriter {
  public:
   static Result<FileWriter> Create(FileSystem& files, const std::string& folder, std::string name,
@@ -40,12 +41,24 @@ class FileWriter {
   Result<FileEntry> Finish();
 
  private:
-  FileWriter(FileSystem& files, std::string path, std::unique_ptr<AppendFile> file,
-             PieceHasher hasher);
+  // The file under its temporary name, until it has its own.
+  struct Unfinished {
+    Unfinished(FileSystem& of, std::string named) : files(of), path(std::move(named)) {}
+    ~Unfinished();
+    Unfinished(const Unfinished&) = delete;
+    Unfinished& operator=(const Unfinished&) = delete;
 
-  FileSystem* files_;
+    FileSystem& files;
+    const std::string path;
+    bool renamed = false;
+  };
+
+  FileWriter(std::unique_ptr<Unfinished> unfinished, std::string path,
+             std::unique_ptr<AppendFile> file, PieceHasher hasher);
+
+  std::unique_ptr<Unfinished> unfinished_;
   std::string path_;
-  std::unique_ptr<AppendFile> file_;
+  std::unique_ptr<AppendFile> file_;  // closed before it is removed
   PieceHasher hasher_;
 };
 

@@ -10,6 +10,7 @@ namespace {
 constexpr size_t kNameBytesMax = 250;  // 255, less what ".tmp" takes
 constexpr size_t kDigits = 20;
 constexpr size_t kHalfIdDigits = 16;
+constexpr std::string_view kTemporaryEnding = ".tmp";
 constexpr std::string_view kStreamPrefix = "stream-";
 constexpr std::string_view kVersionPrefix = "v";
 constexpr std::string_view kWelcomePrefix = "welcome-";
@@ -39,8 +40,11 @@ bool TakePrefix(std::string_view& text, std::string_view prefix) {
 
 Result<std::string> EscapeId(std::string_view id) {
   std::string name;
-  for (const char c : id) {
-    if (IsPlain(c) && !(c == '.' && name.empty())) {
+  const size_t temporary =
+      id.ends_with(kTemporaryEnding) ? id.size() - kTemporaryEnding.size() : std::string_view::npos;
+  for (size_t i = 0; i < id.size(); ++i) {
+    const char c = id[i];
+    if (IsPlain(c) && !(c == '.' && (i == 0 || i == temporary))) {
       name += c;
     } else {
       name += fmt::format("%{:02X}", static_cast<unsigned char>(c));

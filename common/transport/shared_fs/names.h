@@ -28,7 +28,8 @@ struct VersionName {
 };
 
 // A job's or receiver's id as one name: letters, digits, '.', '_' and '-' are themselves (a '.' in
-// front is not), other bytes are %XX. INVALID_ARGUMENT: empty, or too long for a file's name.
+// front is not, nor that of a final ".tmp"), other bytes are %XX. INVALID_ARGUMENT: empty, or too
+// long for a file's name.
 Result<std::string> EscapeId(std::string_view id);
 
 std::string RankName(TrainerRank rank);           // "rank-00003"

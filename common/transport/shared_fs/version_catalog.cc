@@ -67,9 +67,14 @@ Status VersionCatalog::Refresh() {
   for (const auto& [name, manifest] : known) {
     if (!std::binary_search(names.begin(), names.end(), name)) versions_.Remove(name);
   }
+  // A manifest is replaced by one with more files: what no anchor leads to may be one by now.
+  const std::vector<WeightVersion> reached = versions_.Reachable(SIZE_MAX);
+  for (const auto& [name, manifest] : known) {
+    if (!std::binary_search(reached.begin(), reached.end(), name.version)) versions_.Remove(name);
+  }
   trouble_ = OkStatus();
   for (const VersionName& name : names) {
-    if (known.contains(name)) continue;
+    if (versions_.all().contains(name)) continue;
     auto manifest = ReadManifest(name);
     if (manifest.ok()) {
       versions_.Put(*std::move(manifest));

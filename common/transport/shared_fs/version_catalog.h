@@ -32,9 +32,9 @@ class VersionCatalog {
 
   VersionCatalog(FileSystem& files, Place place) : files_(files), place_(std::move(place)) {}
 
-  // Looks for versions that came and went. A folder without a manifest is no version (yet). An
-  // error is that of the folder; versions stay known. A manifest that cannot be used is left out,
-  // and trouble() says why until it can, or is gone.
+  // Looks for versions that came and went, and again at those that no anchor leads to. A folder
+  // without a manifest is no version (yet). An error is that of the folder; versions stay known. A
+  // manifest that cannot be used is left out, and trouble() says why until it can, or is gone.
   Status Refresh();
   // What is known of `version` is not to be believed any more: read it again.
   void Forget(WeightVersion version);

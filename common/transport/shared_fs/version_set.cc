@@ -26,6 +26,13 @@ ManifestPtr VersionSet::Newest() const {
   return versions_.empty() ? nullptr : versions_.rbegin()->second;
 }
 
+ManifestPtr VersionSet::NewestAnchor() const {
+  for (auto at = versions_.rbegin(); at != versions_.rend(); ++at) {
+    if (at->second->is_anchor()) return at->second;
+  }
+  return nullptr;
+}
+
 Result<std::vector<ManifestPtr>> VersionSet::Chain(WeightVersion base, WeightVersion target) const {
   std::vector<ManifestPtr> chain;
   WeightVersion at = target;

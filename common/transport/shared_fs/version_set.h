@@ -27,6 +27,7 @@ class VersionSet {
 
   ManifestPtr Find(WeightVersion version) const;  // null: not there
   ManifestPtr Newest() const;                     // null: empty
+  ManifestPtr NewestAnchor() const;               // null: there is none
   const std::map<VersionName, ManifestPtr>& all() const { return versions_; }
 
   // The deltas from `base` to `target`. ABORTED: one of them is not there, or there are more than

@@ -95,9 +95,15 @@ std::string LastLine(std::string_view output) {
   return std::string(Utf8Prefix(output, kLineBytesMax));
 }
 
-// How it ended; nullopt: it had to be killed.
-std::optional<int> Await(pid_t pid, const UniqueFd& from, std::chrono::milliseconds deadline,
-                         std::string& output) {
+void Kill(pid_t pid) {
+  ::kill(-pid, SIGKILL);
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+// How it ended. DEADLINE_EXCEEDED, CANCELLED: it was killed.
+Result<int> Await(pid_t pid, const UniqueFd& from, std::chrono::milliseconds deadline,
+                  const std::function<bool()>& wanted, std::string& output) {
   const auto until = std::chrono::steady_clock::now() + deadline;
   int status = 0;
   bool closed = false;  // by all who had it; it may live on
@@ -107,13 +113,16 @@ std::optional<int> Await(pid_t pid, const UniqueFd& from, std::chrono::milliseco
     Drain(from, output);
     const pid_t ended = ::waitpid(pid, &status, WNOHANG);
     if (ended == pid) break;
-    if (ended < 0 && errno != EINTR) return 0;  // somebody else has waited for it
-    closed = closed || (waiting.revents & POLLHUP) != 0;
-    if (std::chrono::steady_clock::now() < until) continue;
-    ::kill(-pid, SIGKILL);
-    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    if (ended < 0 && errno != EINTR) {
+      return UnavailableError("nobody knows how it ended: {}",
+                              Message(ErrnoError(errno, "waitpid")));
     }
-    return std::nullopt;
+    closed = closed || (waiting.revents & POLLHUP) != 0;
+    const bool late = std::chrono::steady_clock::now() >= until;
+    if (!late && (!wanted || wanted())) continue;
+    Kill(pid);
+    if (!late) return CancelledError("it is not wanted any more and was killed");
+    return DeadlineExceededError("it did not end within {} s and was killed", ToSeconds(deadline));
   }
   Drain(from, output);
   return status;
@@ -153,7 +162,8 @@ Result<std::vector<std::string>> SplitCommand(std::string_view command) {
   return words;
 }
 
-Status VisibilityHook::Run(std::string_view version, std::chrono::milliseconds deadline) const {
+Status VisibilityHook::Run(std::string_view version, std::chrono::milliseconds deadline,
+                           const std::function<bool()>& wanted) const {
   if (!given()) return OkStatus();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoError(errno, "cannot make a pipe");
@@ -166,11 +176,12 @@ Status VisibilityHook::Run(std::string_view version, std::chrono::milliseconds d
   DWS_ASSIGN_OR_RETURN(const pid_t pid, Spawn(words_, std::move(environment), to));
   to.reset();
   std::string output;
-  const std::optional<int> ended = Await(pid, from, deadline, output);
+  const Result<int> ended = Await(pid, from, deadline, wanted, output);
   const std::string& name = words_.front();
-  if (!ended.has_value()) {
-    return DeadlineExceededError("'{}' did not end within {} s and was killed: {}", name,
-                                 ToSeconds(deadline), LastLine(output));
+  if (!ended.ok()) {
+    return absl::Status(
+        ended.status().code(),
+        fmt::format("'{}': {}: {}", name, Message(ended.status()), LastLine(output)));
   }
   if (WIFEXITED(*ended) && WEXITSTATUS(*ended) == 0) return OkStatus();
   if (WIFSIGNALED(*ended)) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,8 +27,10 @@ class VisibilityHook {
   bool given() const { return !words_.empty(); }
   // Runs it to its end, with DWS_SHARED_DIR and DWS_VERSION in its environment (empty: none).
   // UNAVAILABLE: it could not be started, or failed; with its status and the last line it wrote.
-  // DEADLINE_EXCEEDED: it took longer, and was killed with all its children.
-  Status Run(std::string_view version, std::chrono::milliseconds deadline) const;
+  // DEADLINE_EXCEEDED: it took longer, and was killed with all its children. CANCELLED: so it was
+  // as `wanted`, asked often, returned false.
+  Status Run(std::string_view version, std::chrono::milliseconds deadline,
+             const std::function<bool()>& wanted = {}) const;
 
  private:
   std::vector<std::string> words_;

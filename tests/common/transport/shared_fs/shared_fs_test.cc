@@ -84,6 +84,9 @@ TEST_CASE("an id makes a name that leads nowhere else", "[shared_fs]") {
   CHECK(*EscapeId("engine-0.a_b") == "engine-0.a_b");
   CHECK(*EscapeId("../x y") == "%2E.%2Fx%20y");
   CHECK(*EscapeId("..") == "%2E.");
+  // Else it would be taken for a file that is being written.
+  CHECK(*EscapeId("a.tmp.tmp") == "a.tmp%2Etmp");
+  CHECK(*EscapeId(".tmp") == "%2Etmp");
   CHECK(absl::IsInvalidArgument(EscapeId("").status()));
   CHECK(absl::IsInvalidArgument(EscapeId(std::string(100, '/')).status()));
 }
@@ -172,6 +175,21 @@ TEST_CASE("any range of a file is read and checked without the rest", "[shared_f
   CHECK(file->Read(704, 296, buffer).ok());
   CHECK(absl::IsDataLoss(file->Read(704, 297, buffer).status()));
   CHECK(file->Read(0, 0, buffer)->empty());
+}
+
+TEST_CASE("a file that is not finished is gone with its writer", "[shared_fs]") {
+  FaultFileSystem files;
+  const bool renaming_fails = GENERATE(false, true);
+  {
+    auto writer = FileWriter::Create(files, "d", "full", 64);
+    REQUIRE(writer.ok());
+    FileWriter moved = *std::move(writer);
+    REQUIRE(moved.Append(AsBytes("text")).ok());
+    CHECK(*files.List("d") == std::vector<std::string>{"full.tmp"});
+    files.FailOperation(2, UnavailableError("no"));  // after its sync
+    if (renaming_fails) CHECK_FALSE(moved.Finish().ok());
+  }
+  CHECK(files.List("d")->empty());
 }
 
 TEST_CASE("versions are reached from anchors, by deltas that follow each other", "[shared_fs]") {

@@ -1,10 +1,15 @@
 // Commands that operators have run around a shared directory.
 #include "common/transport/shared_fs/visibility_hook.h"
 
+#include <signal.h>
+
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "tests/fakes/eventually.h"
 #include "tests/fakes/temp_folder.h"
 
 namespace dws::shared {
@@ -16,6 +21,25 @@ using Words = std::vector<std::string>;
 Status Run(const std::string& script,
            std::chrono::milliseconds deadline = std::chrono::seconds(20)) {
   return VisibilityHook({"/bin/sh", "-c", script}, "/shared").Run("12", deadline);
+}
+
+std::string Read(const std::string& file) {
+  std::ifstream in(file);
+  std::string text;
+  std::getline(in, text);
+  return in.eof() ? "" : text;  // not all of it yet
+}
+
+bool IsPid(const std::string& file) { return !Read(file).empty(); }
+
+// Whether that process runs: a dead one that init has not taken yet does not.
+bool Lives(const std::string& file) {
+  std::ifstream stat("/proc/" + Read(file) + "/stat");
+  std::string number;
+  std::string name;
+  std::string state;
+  stat >> number >> name >> state;
+  return stat.good() && state != "Z";
 }
 
 }  // namespace
@@ -50,8 +74,34 @@ TEST_CASE("a command that fails says why with its last line", "[shared_fs]") {
 }
 
 TEST_CASE("a command that does not end is killed, with its children", "[shared_fs]") {
-  const Status status = Run("sleep 1000 & sleep 1000", std::chrono::milliseconds(100));
-  CHECK(absl::IsDeadlineExceeded(status));
+  const TempFolder folder;
+  const std::string file = folder.File("child");
+  const std::string script = "sleep 1000 & echo $! > " + file + "; echo begun; sleep 1000";
+  SECTION("at its deadline") {
+    const Status status = Run(script, std::chrono::seconds(2));
+    CHECK(absl::IsDeadlineExceeded(status));
+    CHECK_THAT(ToString(status), Contains("2 s") && Contains("begun"));
+  }
+  SECTION("when it is not wanted any more") {
+    const auto begun = std::chrono::steady_clock::now();
+    const Status status = VisibilityHook({"/bin/sh", "-c", script}, "/shared")
+                              .Run("12", std::chrono::minutes(10), [&] { return !IsPid(file); });
+    CHECK(absl::IsCancelled(status));
+    CHECK(std::chrono::steady_clock::now() - begun < std::chrono::minutes(1));
+  }
+  REQUIRE(IsPid(file));
+  CHECK(Eventually([&] { return !Lives(file); }));
+}
+
+TEST_CASE("a command that somebody else has waited for is not taken for a success", "[shared_fs]") {
+  struct sigaction ignore = {};
+  struct sigaction before = {};
+  ignore.sa_handler = SIG_IGN;  // children leave nothing to wait for
+  ::sigaction(SIGCHLD, &ignore, &before);
+  const Status status = Run("exit 3");
+  ::sigaction(SIGCHLD, &before, nullptr);
+  CHECK(absl::IsUnavailable(status));
+  CHECK_THAT(ToString(status), Contains("nobody knows how it ended"));
 }
 
 }  // namespace dws::shared

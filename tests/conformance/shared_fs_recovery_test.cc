@@ -1,0 +1,235 @@
+// How a shared directory's sender and receivers go on: from damage, from full disks, from receivers
+// that come, go and disagree, from a sender's restart.
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/shared_directory.h"
+
+namespace dws {
+namespace {
+
+using Catch::Matchers::Contains;
+
+v1::SharedReport Report(uint64_t sequence, uint64_t committed, uint64_t session = 1) {
+  v1::SharedReport report;
+  report.set_session(session);
+  report.set_sequence(sequence);
+  report.set_committed_version(committed);
+  return report;
+}
+
+// The `rejections`-th refusal of a receiver that found damage in `version`.
+v1::SharedReport Damaged(uint64_t sequence, uint64_t version, uint64_t rejections) {
+  v1::SharedReport report = Report(sequence, version - 1);
+  report.set_rejections(rejections);
+  report.set_rejected_version(version);
+  report.set_rejected_code(static_cast<uint32_t>(absl::StatusCode::kDataLoss));
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("who follows goes on after a version was mended", "[shared_fs]") {
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt).ok());
+  directory.Leave(Report(1, 1));
+  REQUIRE(directory.Write().ok());
+  directory.clock.Pass(limits::kSharedPresenceTimeout);
+  directory.Leave(Damaged(2, 2, 1));
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == 2);
+  // It still knows the old manifest of version 2, from which deltas lead on.
+  directory.Leave(Report(3, 2));
+  REQUIRE(directory.Publish(3).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{2, 3});
+  for (uint64_t version = 4; version <= 5; ++version) {
+    const auto offer = source.Look(std::nullopt);
+    INFO(ToString(offer.status()));
+    REQUIRE(offer.ok());
+    CHECK(offer->versions.back() == WeightVersion(version - 1));
+    directory.Leave(Report(version, version - 1));
+    REQUIRE(directory.Publish(version).ok());
+  }
+}
+
+TEST_CASE("deltas are composed only where there is memory for all that takes", "[shared_fs]") {
+  Directory directory;
+  uint64_t bytes = 0;
+  for (uint64_t version = 1; version <= 3; ++version) {
+    REQUIRE(directory.Publish(version).ok());
+    bytes += directory.files.Content(directory.Folder(version) + "/delta").size();
+  }
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt).ok());
+  const auto compose = [&](uint64_t memory) {
+    return source
+        .Object(directory.rank.state()->stream, WeightVersion(1), WeightVersion(3),
+                directory.rank.layout(),
+                {.folder = "/tmp",
+                 .memory_bytes_max = memory,
+                 .size_bytes_max = limits::kObjectBytesMax})
+        .status();
+  };
+  CHECK(absl::IsAborted(compose(3 * bytes - 1)));
+  CHECK(compose(3 * bytes).ok());
+}
+
+TEST_CASE("what is missing before the newest full tensors was retired, not damaged",
+          "[shared_fs]") {
+  Directory directory(3);
+  for (uint64_t version = 1; version <= 5; ++version) REQUIRE(directory.Publish(version).ok());
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt)->versions.back() == WeightVersion(5));
+  const StreamId stream = directory.rank.state()->stream;
+  const auto fetch = [&](uint64_t base) {
+    return source
+        .Object(stream, WeightVersion(base), WeightVersion(5), directory.rank.layout(),
+                {.folder = "/tmp",
+                 .memory_bytes_max = uint64_t{1} << 24,
+                 .size_bytes_max = limits::kObjectBytesMax})
+        .status();
+  };
+  REQUIRE(fetch(1).ok());
+  // Its manifest is still to be seen, as on a mount that keeps what it has read.
+  for (const char* name : {"/delta", "/description"}) {
+    REQUIRE(directory.files.Remove(directory.Folder(3) + name).ok());
+  }
+  CHECK(absl::IsAborted(fetch(2)));
+  CHECK(absl::IsAborted(source.Describe(stream, WeightVersion(3)).status()));
+  REQUIRE(directory.files.Remove(directory.Folder(5) + "/delta").ok());
+  CHECK(absl::IsDataLoss(fetch(4)));
+}
+
+TEST_CASE("a version that cannot be written holds up neither acknowledgements nor what may go",
+          "[shared_fs]") {
+  Directory directory(3);
+  directory.Leave(Report(1, 0));
+  for (uint64_t version = 1; version <= 3; ++version) REQUIRE(directory.Publish(version).ok());
+  directory.clock.Pass(limits::kSharedPresenceTimeout);
+  directory.Leave(Report(2, 3));
+  REQUIRE(directory.Publish(4).ok());  // an anchor, and this receiver has what is before it
+  CHECK(directory.Offered() == std::vector<uint64_t>{4});
+
+  for (uint64_t version = 5; version <= 6; ++version) REQUIRE(directory.Publish(version).ok());
+  REQUIRE(directory.Publish(7).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{4, 5, 6, 7});
+  directory.Leave(Report(3, 7));
+  directory.files.FailOperation(1, ResourceExhaustedError("no space left"));
+  CHECK_FALSE(directory.Publish(8).ok());
+  CHECK(directory.hub.Receivers().at("r0").committed == WeightVersion(7));
+  CHECK(directory.Offered() == std::vector<uint64_t>{7});
+}
+
+TEST_CASE("a repair is tried until it works, but not for every version", "[shared_fs]") {
+  Directory directory;
+  directory.Leave(Report(1, 0));
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  directory.Leave(Damaged(2, 2, 1));
+  const bool with_a_version = GENERATE(false, true);
+  directory.files.FailOperation(1, ResourceExhaustedError("no space left"));
+  CHECK_FALSE((with_a_version ? directory.Publish(3) : directory.Write()).ok());
+  CHECK(directory.publisher.view().anchors == 1);
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == 2);
+
+  // It finds damage in all that follows: its own disk is bad.
+  uint64_t sequence = 2;
+  for (uint64_t version = 4; version <= 40; ++version) {
+    REQUIRE(directory.Publish(version).ok());
+    ++sequence;
+    directory.Leave(Damaged(sequence, version, sequence));
+    REQUIRE(directory.Write().ok());
+    directory.clock.Pass(std::chrono::seconds(2));
+  }
+  const uint64_t anchors = directory.publisher.view().anchors;
+  CHECK(anchors >= 4);
+  CHECK(anchors <= 7);
+  // What is due is not forgotten: no further version is needed for it.
+  directory.clock.Pass(std::chrono::minutes(10));
+  ++sequence;
+  directory.Leave(Damaged(sequence, 40, sequence));
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == anchors + 1);
+}
+
+TEST_CASE("a sender that starts removes nothing before live receivers can have shown",
+          "[shared_fs]") {
+  Directory directory(2);
+  directory.Leave(Report(1, 1));  // there before this sender, live or not
+  for (uint64_t version = 1; version <= 5; ++version) REQUIRE(directory.Publish(version).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{1, 2, 3, 4, 5});
+  directory.clock.Pass(limits::kSharedPresenceTimeout);
+  directory.Leave(Report(2, 3));  // live, and lagging
+  REQUIRE(directory.Publish(6).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{3, 4, 5, 6});
+  directory.clock.Pass(limits::kSharedPresenceTimeout + std::chrono::seconds(1));
+  REQUIRE(directory.Publish(7).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{7});
+}
+
+TEST_CASE("reports are known while their files are there", "[shared_fs]") {
+  Directory directory;
+  const std::string folder = "/root/job/rank-00000/receivers";
+  SharedReceivers receivers(directory.files, directory.hub,
+                            {.job_id = "job", .folder = folder, .key = {}},
+                            [](const v1::SharedReport&, bool) {});
+  for (const char* id : {"a", "b"}) {
+    v1::SharedReport report = Report(1, 0);
+    report.set_receiver_id(id);
+    directory.Leave(std::move(report));
+  }
+  directory.files.SetContent(folder + "/bad", {std::byte{1}});
+  receivers.Refresh();
+  CHECK(receivers.known() == 2);
+  REQUIRE(directory.files.Remove(folder + "/b").ok());
+  receivers.Refresh();
+  CHECK(receivers.known() == 1);
+}
+
+TEST_CASE("of two receivers with one id the one that began last counts", "[shared_fs]") {
+  Directory directory;
+  for (uint64_t version = 1; version <= 5; ++version) REQUIRE(directory.Publish(version).ok());
+  const auto after = [&](const v1::SharedReport& report) {
+    directory.Leave(report);
+    REQUIRE(directory.Write().ok());
+    const auto receivers = directory.hub.Receivers();
+    const auto found = receivers.find("r0");
+    return found == receivers.end() ? 0 : found->second.nacks;
+  };
+  const auto rejecting = [](uint64_t sequence, uint64_t session, uint64_t rejections) {
+    v1::SharedReport report = Report(sequence, 1, session);
+    report.set_rejections(rejections);
+    return report;
+  };
+  after(rejecting(1, 1, 0));
+  CHECK(after(rejecting(2, 1, 1)) == 1);
+  CHECK(after(rejecting(1, 2, 1)) == 2);  // a new process
+  // Each flip would tell it all again.
+  for (uint64_t sequence = 3; sequence <= 6; ++sequence) {
+    CHECK(after(rejecting(sequence, 1, 1)) == 2);
+    CHECK(after(rejecting(sequence, 2, 1)) == 2);
+  }
+  // The later one is gone: the other is all there is.
+  directory.clock.Pass(limits::kSharedPresenceTimeout + std::chrono::seconds(1));
+  CHECK(after(rejecting(7, 1, 2)) == 3);
+}
+
+TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt).ok());
+  const std::vector<std::string> names = *directory.files.List(directory.Folder(1));
+  for (const std::string& name : names) {
+    REQUIRE(directory.files.Remove(directory.Folder(1) + "/" + name).ok());
+  }
+  CHECK_THAT(std::string(Message(source.Look(std::nullopt).status())),
+             Contains("1 versions up to 2, but no full tensors lead to them"));
+  CHECK_THAT(directory.Refusal(directory.Source()), Contains("no full tensors lead to them"));
+}
+
+}  // namespace dws
