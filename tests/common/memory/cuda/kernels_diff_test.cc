@@ -73,6 +73,7 @@ Bytes ListOf(const DiffCase& each, const BlockChanges& changes) {
   const uint32_t element_bytes = ElementBytes(each.dtype);
   const uint64_t values_bytes = CeilDiv(changes.size() * element_bytes, 8) * 8;
   Bytes list(ListedBytes(changes.size(), element_bytes));
+  if (changes.size() == 0) return list;
   std::memcpy(list.data(), changes.positions.data(), changes.size() * 2);
   std::byte* at = list.data() + StagedPositionsBytes(changes.size());
   for (const Bytes* state : {&each.before, &each.after}) {
