@@ -43,10 +43,13 @@ bool SharedBeside::Pause(Duration time) {
 
 void SharedBeside::RunHook(WeightVersion version, bool late, const Spool::Options& spool) {
   if (!options_.before_read.given()) return;
+  {
+    MutexLock lock(mutex_);
+    const TimePoint now = RealClock().Now();
+    if (late && now < hook_not_before_) return;
+    hook_not_before_ = now + kLateHookInterval;
+  }
   MutexLock lock(hook_mutex_);
-  const TimePoint now = RealClock().Now();
-  if (late && now < hook_not_before_) return;
-  hook_not_before_ = now + kLateHookInterval;
   const Status told = options_.before_read.Run(
       fmt::to_string(version.value()), limits::kSharedHookDeadline,
       [&] { return Pause(Duration::zero()) && (!spool.wanted || spool.wanted()); });

@@ -72,11 +72,11 @@ class SharedBeside final : public SenderGroup {
   const Options options_;
   SenderGroup& senders_;
   std::vector<Rank> ranks_;
-  Mutex hook_mutex_;                                   // one command at a time
-  TimePoint hook_not_before_ GUARDED_BY(hook_mutex_);  // where it is late
+  Mutex hook_mutex_;  // one command at a time
   Mutex mutex_;
   CondVar cancel_changed_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
+  TimePoint hook_not_before_ GUARDED_BY(mutex_);  // where the directory is late
 };
 
 }  // namespace dws
