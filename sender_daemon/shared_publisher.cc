@@ -143,7 +143,6 @@ RetainedVersionPtr SharedPublisher::Next(bool& anchor) {
 }
 
 Status SharedPublisher::WriteVersion(const RetainedVersionPtr& version, bool anchor) {
-  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
   auto written = progress_->writer.Write(*version, anchor);
   if (absl::IsAborted(written.status()) && version->base.has_value() &&
       progress_->last == *version->base) {
