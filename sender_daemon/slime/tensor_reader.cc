@@ -60,7 +60,7 @@ Result<ByteSpan> TensorReader::Next() {
 Result<ByteSpan> TensorReader::Before() {
   const RankLayout& layout = state_->layout();
   before_ = after_;
-  DWS_RETURN_IF_ERROR(
+  const Status undone =
       ForEachSlice([&](RankSlice slice, size_t offset, size_t size_bytes) -> Status {
         const auto& touched = version_->manifest.slices;
         const auto delta = std::lower_bound(
@@ -71,7 +71,8 @@ Result<ByteSpan> TensorReader::Before() {
         DWS_RETURN_IF_ERROR(
             UndoBlocks(*version_, layout, slice, 0, layout.slice(slice).blocks, bytes, undo_));
         return Check(slice, bytes, delta->before);
-      }));
+      });
+  DWS_RETURN_IF_ERROR(undone);
   return RowMajor(shard().tensor, before_, row_major_before_);
 }
 
