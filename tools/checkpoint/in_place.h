@@ -10,8 +10,8 @@
 // Whoever dies between 2 and 4 leaves a checkpoint that is neither version. It cannot be mistaken
 // for one: commands over checkpoints look for a redo and refuse (settled.h), and the next
 // ApplyInPlace repeats 3 and 4 before anything else. That may be done again and again. It first
-// proves, without a write, that the redo makes a version of these files: a redo that was left
-// beside others, put there since, is refused.
+// proves, without a write, that the redo makes its version of these files: a redo that was left
+// beside others, put there since, is refused, but where it holds all that differs (whole blocks).
 //
 // A file whose blocks are not its own yet (sparse, or a copy on write) may find the disk full in 3;
 // the process is then ended by SIGBUS, and the same command goes on once there is room.
