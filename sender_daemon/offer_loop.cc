@@ -1,6 +1,7 @@
 #include "sender_daemon/offer_loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "common/base/log.h"
@@ -70,6 +71,9 @@ void OfferLoop::Run() {
     if (!more.ok()) Fail(more.status());
     if (more.ok() && *more) {
       soon = options_.soon;
+      delay = options_.retry_delay;
+      MutexLock lock(mutex_);
+      trouble_ = OkStatus();
       continue;
     }
     Duration wait = limits::kOfferPoll;
@@ -88,8 +92,12 @@ void OfferLoop::Run() {
     }
     // A new version is no reason to try again at once what has just failed.
     const bool woken_by_offers = more.ok();
-    if (woken_by_offers && offers_ != seen) continue;
-    if (!stopping_.load()) changed_.WaitFor(mutex_, wait);
+    const auto until = std::chrono::steady_clock::now() + wait;
+    while (!stopping_.load() && !(woken_by_offers && offers_ != seen)) {
+      const auto left = until - std::chrono::steady_clock::now();
+      if (left <= Duration::zero()) break;
+      changed_.WaitFor(mutex_, left);
+    }
   }
 }
 

@@ -96,7 +96,7 @@ Status SenderApp::StartParts() {
   hub_ = std::make_unique<ReceiverHub>(clock_, options_.job_id);
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
   DWS_RETURN_IF_ERROR(StartShared());
-  StartSlime();
+  DWS_RETURN_IF_ERROR(StartSlime());
   StartPipeline();
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));

@@ -88,7 +88,7 @@ class SenderApp {
   Status StartSecurity();
   Status StartParts();
   Status StartShared();
-  void StartSlime();
+  Status StartSlime();
   SlimeView ViewSlime() const;
   // With what hears of its versions: broadcasts, and the hub.
   void StartPipeline();

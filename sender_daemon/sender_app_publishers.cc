@@ -37,11 +37,29 @@ Status SenderApp::StartShared() {
   return OkStatus();
 }
 
-void SenderApp::StartSlime() {
-  if (options_.slime_dir.root.empty()) return;
-  slime_publisher_ =
-      std::make_unique<SlimePublisher>(SlimePublisher::Options{.dir = options_.slime_dir}, files_);
+Status SenderApp::StartSlime() {
+  const SlimeDirOptions& dir = options_.slime_dir;
+  if (dir.root.empty()) return OkStatus();
+  if (dir.checkpoint.empty()) {
+    return InvalidArgumentError(
+        "--slime-dir needs --slime-checkpoint, the folder of the base checkpoint: readers take a "
+        "full version for all of a checkpoint, config.json and tokenizer too");
+  }
+  DWS_ASSIGN_OR_RETURN(auto side_files, ReadSideFiles(files_, dir.checkpoint));
+  slime_publisher_ = std::make_unique<SlimePublisher>(
+      SlimePublisher::Options{.dir = dir,
+                              .side_files = std::move(side_files),
+                              .on_damage =
+                                  [this](const RankStatePtr& state) {
+                                    std::vector<RankSlice> slices;
+                                    for (uint32_t i = 0; i < state->layout().slice_count(); ++i) {
+                                      slices.emplace_back(i);
+                                    }
+                                    recheck_->Ask(state, std::move(slices));
+                                  }},
+      files_);
   slime_publisher_->Start();
+  return OkStatus();
 }
 
 SlimeView SenderApp::ViewSlime() const {

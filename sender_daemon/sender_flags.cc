@@ -42,6 +42,10 @@ void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
                  "Folder to publish slime's versions to besides (weight_vNNNNNN), for readers of "
                  "that format")
       ->type_name("PATH");
+  app.add_option("--slime-checkpoint", dir.checkpoint,
+                 "With --slime-dir: the base checkpoint, whose files beside the weights full "
+                 "versions get as well")
+      ->type_name("PATH");
   app.add_option_function<std::string>(
          "--slime-encoding",
          [&dir](const std::string& name) { dir.encoding = *slime::EncodingNamed(name); },

@@ -7,14 +7,18 @@
 #include <vector>
 
 #include "common/base/log.h"
-#include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/version_folder.h"
+#include "common/formats/slime_delta/version_writer.h"
 #include "common/model/limits.h"
 
 namespace dws {
 namespace {
 
 constexpr const char* kOwnerFile = ".dws_publisher";
+
+std::string GoneFolderName(uint64_t version) {
+  return "." + slime::VersionFolderName(version) + ".gone";
+}
 
 }  // namespace
 
@@ -86,7 +90,7 @@ Status SlimeFolder::Take() {
   const std::string self = fmt::format("{} {}\n", self_.stream, self_.epoch);
   DWS_RETURN_IF_ERROR(files_.ReplaceFile(root_ + "/" + kOwnerFile, AsBytes(self)));
   for (const uint64_t version : unfinished) DWS_RETURN_IF_ERROR(Discard(version));
-  return OkStatus();
+  return RemoveLeftovers();
 }
 
 Status SlimeFolder::CheckOwner(const Owner& owner) const {
@@ -98,9 +102,13 @@ Status SlimeFolder::CheckOwner(const Owner& owner) const {
       self_.epoch);
 }
 
-Status SlimeFolder::Begin(uint64_t version) {
+Status SlimeFolder::CheckOwned() const {
   DWS_ASSIGN_OR_RETURN(const Owner owner, ReadOwner());
-  DWS_RETURN_IF_ERROR(CheckOwner(owner));
+  return CheckOwner(owner);
+}
+
+Status SlimeFolder::Begin(uint64_t version) {
+  DWS_RETURN_IF_ERROR(CheckOwned());
   if (begun_.contains(version)) DWS_RETURN_IF_ERROR(Discard(version));  // as far as it came
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, slime::ListVersions(files_, root_));
   if (std::binary_search(versions.begin(), versions.end(), version)) {
@@ -114,21 +122,34 @@ Status SlimeFolder::Begin(uint64_t version) {
 }
 
 Status SlimeFolder::Discard(uint64_t version) {
-  const std::string path = PathOf(version);
-  const Status hidden = files_.Remove(path + "/" + safetensors::kIndexFile);
+  const std::string gone = GoneFolderName(version);
+  DWS_RETURN_IF_ERROR(RemoveHidden(gone));
+  const Status hidden = files_.Rename(PathOf(version), root_ + "/" + gone);
   if (!absl::IsNotFound(hidden)) DWS_RETURN_IF_ERROR(hidden);
-  const auto names = files_.List(path);
-  if (!absl::IsNotFound(names.status())) {
-    DWS_RETURN_IF_ERROR(names.status());
-    for (const std::string& name : *names) {
-      DWS_RETURN_IF_ERROR(files_.Remove(path + "/" + name));
-    }
-    const Status removed = files_.RemoveFolder(path);
-    if (!absl::IsNotFound(removed)) DWS_RETURN_IF_ERROR(removed);
-  }
   published_.erase(version);
   begun_.erase(version);
+  DWS_RETURN_IF_ERROR(RemoveHidden(gone));
+  return RemoveHidden(slime::UnfinishedFolderName(version));
+}
+
+Status SlimeFolder::RemoveLeftovers() {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(root_));
+  for (const std::string& name : names) {
+    const bool ours =
+        name.starts_with(".weight_v") && (name.ends_with(".new") || name.ends_with(".gone"));
+    if (ours) DWS_RETURN_IF_ERROR(RemoveHidden(name));
+  }
   return OkStatus();
+}
+
+Status SlimeFolder::RemoveHidden(const std::string& name) {
+  const std::string path = root_ + "/" + name;
+  const auto names = files_.List(path);
+  if (absl::IsNotFound(names.status())) return OkStatus();
+  DWS_RETURN_IF_ERROR(names.status());
+  for (const std::string& file : *names) DWS_RETURN_IF_ERROR(files_.Remove(path + "/" + file));
+  const Status removed = files_.RemoveFolder(path);
+  return absl::IsNotFound(removed) ? OkStatus() : removed;
 }
 
 Status SlimeFolder::Retire(size_t keep) {

@@ -5,7 +5,9 @@
 //   2. Every index of ours says it too, as dws_stream in its metadata.
 //   3. A folder with versions of others is refused, also with ones that say nothing. It is never
 //      changed: another trainer may write there, or readers may still need what lies there.
-//   4. A version without an index, in a folder that is ours, is what a writer of ours has left.
+//   4. Readers take a version without an index for a full checkpoint: one that is not whole yet, or
+//      is being removed, has another name (.weight_vNNNNNN.new, .gone). In a folder that is ours
+//      such a one is what a writer of ours has left.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +37,8 @@ class SlimeFolder {
   // Before a version is written. FAILED_PRECONDITION: another sender has taken the folder
   // meanwhile, or has begun that version.
   Status Begin(uint64_t version);
+  // Again before readers see it: FAILED_PRECONDITION, another sender has taken the folder.
+  Status CheckOwned() const;
   // What was begun turned out to be another's.
   void Leave(uint64_t version) { begun_.erase(version); }
 
@@ -47,8 +51,8 @@ class SlimeFolder {
     begun_.erase(version);
   }
 
-  // Removes a version of ours with its folder, whatever there is of it. The index goes first: who
-  // looks meanwhile sees no version, and never half of one.
+  // Removes a version of ours, whatever there is of it. It loses its name first: who looks
+  // meanwhile sees no version, and never half of one.
   Status Discard(uint64_t version);
   // Removes what comes before the newest `keep` deltas, but for the newest full checkpoint there.
   // 0: nothing.
@@ -64,6 +68,9 @@ class SlimeFolder {
   Status CheckOwner(const Owner& owner) const;
   Status Refuse(const std::string& whose) const;
   std::string PathOf(uint64_t version) const;
+  // What is left of versions under other names.
+  Status RemoveLeftovers();
+  Status RemoveHidden(const std::string& name);
 
   FileSystem& files_;
   const std::string root_;

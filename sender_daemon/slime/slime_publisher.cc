@@ -1,11 +1,42 @@
 // The numbers are the header's.
 #include "sender_daemon/slime/slime_publisher.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "common/base/log.h"
 
 namespace dws {
+
+Result<std::map<std::string, std::vector<std::byte>>> ReadSideFiles(FileSystem& files,
+                                                                    const std::string& checkpoint) {
+  std::map<std::string, std::vector<std::byte>> found;
+  const auto names = files.List(checkpoint);
+  if (!names.ok()) {
+    return InvalidArgumentError("--slime-checkpoint: {}", Message(names.status()));
+  }
+  uint64_t left = kSlimeSideBytesMax;
+  for (const std::string& name : *names) {
+    const std::string path = checkpoint + "/" + name;
+    std::error_code ignored;
+    if (name.starts_with('.') || name.ends_with(".safetensors") ||
+        name.ends_with(".safetensors.index.json") ||
+        !std::filesystem::is_regular_file(path, ignored)) {
+      continue;
+    }
+    auto bytes = files.ReadFile(path, left);
+    if (!bytes.ok()) {
+      return InvalidArgumentError(
+          "--slime-checkpoint: {}; files beside the weights may have {} bytes in all, remove what "
+          "is no part of the model",
+          Message(bytes.status()), kSlimeSideBytesMax);
+    }
+    left -= bytes->size();
+    found[name] = *std::move(bytes);
+  }
+  return found;
+}
 
 SlimePublisher::SlimePublisher(Options options, FileSystem& files)
     : options_(std::move(options)),
@@ -40,6 +71,12 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   }
   if (!written.ok()) {
     if (absl::IsAborted(written) || absl::IsDataLoss(written)) progress_->last.reset();  // 2
+    if (absl::IsDataLoss(written) && next.full) {
+      progress_->damaged = next.version->version;
+      if (options_.on_damage) options_.on_damage(offered);
+    }
+    // It may be another sender's by now.
+    if (!progress_->folder.CheckOwned().ok()) return written;
     // 3. Where the disk is full, half a version is what fills it.
     const Status discarded = progress_->folder.Discard(number);
     if (!discarded.ok()) {
@@ -62,7 +99,8 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
                        SlimeWriter::Create(files_,
                                            {.root = options_.dir.root,
                                             .encoding = options_.dir.encoding,
-                                            .checksum = options_.dir.checksum},
+                                            .checksum = options_.dir.checksum,
+                                            .side_files = options_.side_files},
                                            state, [this] { return loop_.wanted(); }));
   SlimeFolder folder(files_, options_.dir.root, *state);
   DWS_RETURN_IF_ERROR(folder.Take());
@@ -99,14 +137,22 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
         progress_->folder.root(), progress_->folder.newest(), newest->version.value(),
         progress_->folder.newest() + 1);
   }
+  if (progress_->damaged == newest->version) {
+    return DataLossError(
+        "version {} cannot be published: the sender's memory is damaged; the next version is "
+        "tried, "
+        "`dwsctl verify` says which tensors",
+        newest->version.value());
+  }
   return Next{.version = newest, .full = true};
 }
 
 Status SlimePublisher::WriteVersion(const Next& next) {
   const WeightVersion version = next.version->version;
-  DWS_ASSIGN_OR_RETURN(const uint64_t bytes, next.full
-                                                 ? progress_->writer.WriteFull(next.version)
-                                                 : progress_->writer.WriteDelta(next.version));
+  const auto may_publish = [this] { return progress_->folder.CheckOwned(); };
+  DWS_ASSIGN_OR_RETURN(const uint64_t bytes,
+                       next.full ? progress_->writer.WriteFull(next.version, may_publish)
+                                 : progress_->writer.WriteDelta(next.version, may_publish));
   progress_->last = version;
   progress_->folder.Add(version.value(), next.full);
   {

@@ -14,9 +14,12 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/file_system.h"
 #include "common/base/mutex.h"
@@ -28,19 +31,31 @@
 
 namespace dws {
 
+// Of all files beside the weights of a checkpoint; held in memory.
+inline constexpr uint64_t kSlimeSideBytesMax = uint64_t{256} << 20;
+
 // What --slime-dir and its companions say.
 struct SlimeDirOptions {
   std::string root;  // empty: none
   slime::Encoding encoding = slime::Encoding::kXor;
   slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
-  size_t keep = 0;  // deltas; 0: all
+  size_t keep = 0;         // deltas; 0: all
+  std::string checkpoint;  // whose files beside the weights full checkpoints get
 };
+
+// The files of a checkpoint that are no weights: config.json, the tokenizer. Not those in folders
+// of it, nor hidden ones. INVALID_ARGUMENT: there is none, or they are too large to be that.
+Result<std::map<std::string, std::vector<std::byte>>> ReadSideFiles(FileSystem& files,
+                                                                    const std::string& checkpoint);
 
 // Lifecycle: Start, then Stop or the destructor. Threads: safe from any.
 class SlimePublisher {
  public:
   struct Options {
     SlimeDirOptions dir;
+    std::map<std::string, std::vector<std::byte>> side_files = {};  // ReadSideFiles
+    // Told once of each version that our own memory turned out to be damaged for.
+    std::function<void(const RankStatePtr&)> on_damage = nullptr;
     std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
   };
 
@@ -66,7 +81,8 @@ class SlimePublisher {
         : writer(std::move(made)), folder(std::move(taken)) {}
     SlimeWriter writer;
     SlimeFolder folder;
-    std::optional<WeightVersion> last;  // written, and may be followed by a delta
+    std::optional<WeightVersion> last;     // written, and may be followed by a delta
+    std::optional<WeightVersion> damaged;  // a full checkpoint of it cannot be made
   };
   struct Next {
     RetainedVersionPtr version;  // null: none

@@ -92,7 +92,8 @@ std::map<std::string, std::string> SlimeWriter::Extra() const {
   return {{kSlimeStreamKey, ToString(state_->stream)}};
 }
 
-Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version) {
+Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
+                                         std::function<Status()> may_publish) {
   const uint64_t number = version->version.value();
   DWS_CHECK(version->base.has_value() && version->base->value() + 1 == number);
   DWS_ASSIGN_OR_RETURN(
@@ -102,7 +103,8 @@ Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version) {
                                     .encoding = options_.encoding,
                                     .checksum = options_.checksum,
                                     .shard_bytes_max = options_.delta_shard_bytes_max,
-                                    .extra = Extra()}));
+                                    .extra = Extra(),
+                                    .may_publish = std::move(may_publish)}));
   const RankLayout& layout = state_->layout();
   const std::vector<uint32_t> touched = TouchedShards(layout, version->manifest);
   TensorReader reader(state_, version, touched, wanted_);
@@ -115,10 +117,15 @@ Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version) {
   return summary.entry_bytes;
 }
 
-Result<uint64_t> SlimeWriter::WriteFull(const RetainedVersionPtr& version) {
+Result<uint64_t> SlimeWriter::WriteFull(const RetainedVersionPtr& version,
+                                        std::function<Status()> may_publish) {
   TensorReader reader(state_, version, PlannedShards(state_->layout(), plan_), wanted_);
   return slime::WriteFullVersion(files_, options_.root,
-                                 {.version = version->version.value(), .extra = Extra()}, plan_,
+                                 {.version = version->version.value(),
+                                  .extra = Extra(),
+                                  .side_files = options_.side_files,
+                                  .may_publish = std::move(may_publish)},
+                                 plan_,
                                  [&](const safetensors::HeaderTensor&) { return reader.Next(); });
 }
 

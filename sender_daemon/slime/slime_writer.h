@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
@@ -28,6 +30,8 @@ class SlimeWriter {
     slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
     uint64_t full_shard_bytes_max = limits::kSlimeShardBytesDefault;
     uint64_t delta_shard_bytes_max = limits::kSlimePublishShardBytes;
+    // Beside the weights of a full checkpoint (FullVersionOptions).
+    std::map<std::string, std::vector<std::byte>> side_files = {};
   };
 
   // FAILED_PRECONDITION: the format cannot hold what the rank has: it is one of several, it has a
@@ -41,9 +45,13 @@ class SlimeWriter {
   // be read. DEADLINE_EXCEEDED: not now. DATA_LOSS: our own memory is damaged. ALREADY_EXISTS: it
   // is published. Else of the file system.
   //
+  // `may_publish` is asked before readers see anything; its error is returned.
+  //
   // `version` has the version before as its base.
-  Result<uint64_t> WriteDelta(const RetainedVersionPtr& version);
-  Result<uint64_t> WriteFull(const RetainedVersionPtr& version);
+  Result<uint64_t> WriteDelta(const RetainedVersionPtr& version,
+                              std::function<Status()> may_publish);
+  Result<uint64_t> WriteFull(const RetainedVersionPtr& version,
+                             std::function<Status()> may_publish);
 
   const RankStatePtr& state() const { return state_; }
 

@@ -133,10 +133,18 @@ Result<std::unique_ptr<AppendFile>> FaultFileSystem::Create(const std::string& p
 Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {
   MutexLock lock(mutex_);
   if (const std::optional<Status> error = NextOperation()) return *error;
-  const auto found = files_.find(from);
-  if (found == files_.end()) return NotFoundError("no file {}", from);
-  files_[to] = found->second;
-  files_.erase(found);
+  std::map<std::string, std::shared_ptr<File>> moved;  // a file, or all in a folder
+  for (auto file = files_.begin(); file != files_.end();) {
+    const bool in_folder = file->first.starts_with(from + "/");
+    if (!in_folder && file->first != from) {
+      ++file;
+      continue;
+    }
+    moved[to + file->first.substr(from.size())] = file->second;
+    file = files_.erase(file);
+  }
+  if (moved.empty()) return NotFoundError("no file {}", from);
+  for (auto& [path, file] : moved) files_[path] = std::move(file);
   return OkStatus();
 }
 

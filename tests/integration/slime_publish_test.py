@@ -125,6 +125,11 @@ class SlimePublishTest(IntegrationCase):
         super().setUp()
         self.random = np.random.default_rng(17)
         self.versions = os.path.join(self.cluster.folder, "versions")
+        self.base = os.path.join(self.cluster.folder, "base")
+        os.makedirs(os.path.join(self.base, "folders stay out"))
+        for name in ("config.json", "model.safetensors", ".hidden"):
+            with open(os.path.join(self.base, name), "w", encoding="utf-8") as file:
+                file.write(name)
         self.given: dict[str, Any] = {
             "layer.0.w": self.random.standard_normal((300, 257), np.float32),
             "layer.1.w": self.random.standard_normal(70_000).astype(np.float16),
@@ -132,7 +137,9 @@ class SlimePublishTest(IntegrationCase):
         }
 
     def sender(self, *flags: str) -> Daemon:
-        return self.cluster.start_sender(0, f"--slime-dir={self.versions}", *flags)
+        return self.cluster.start_sender(
+            0, f"--slime-dir={self.versions}", f"--slime-checkpoint={self.base}", *flags
+        )
 
     def publish(self, trainer: dws.Trainer, source: dict[str, Any], version: int) -> None:
         for name, array in source.items():
@@ -156,6 +163,7 @@ class SlimePublishTest(IntegrationCase):
                 sender = self.cluster.start_sender(
                     0,
                     f"--slime-dir={self.versions}",
+                    f"--slime-checkpoint={self.base}",
                     f"--slime-encoding={encoding}",
                     f"--slime-checksum={checksum}",
                     name=encoding,
@@ -177,6 +185,12 @@ class SlimePublishTest(IntegrationCase):
                         self.assertEqual(metadata["delta_encoding"], encoding)
                         self.assertEqual(metadata["checksum_format"], checksum)
                 self.assertEqual(reader.deltas, 3)
+                # Readers keep of a checkpoint what a full version has.
+                full = os.listdir(os.path.join(self.versions, "weight_v000001"))
+                self.assertIn("config.json", full)
+                self.assertNotIn(".hidden", full)
+                self.assertNotIn("model.safetensors", full)
+                self.assertFalse([n for n in os.listdir(self.versions) if n.endswith(".new")])
                 self.follow(local, source, 4)
                 eventually(
                     lambda: sender.metric("dws_sender_slime_newest_version") == 4,

@@ -8,6 +8,7 @@
 
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/apply.h"
+#include "common/formats/slime_delta/version_writer.h"
 #include "sender_daemon/slime/tensor_reader.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/fault_file_system.h"
@@ -231,12 +232,15 @@ TEST_CASE("a sender that starts again goes on in its own folder", "[slime]") {
   REQUIRE(rank.Publish(1).ok());
   REQUIRE(rank.Publish(2).ok());
   // It died in the middle of the next.
-  std::filesystem::create_directories(rank.Folder(3));
-  std::ofstream(rank.Folder(3) + "/model-00000.tmp") << "half";
+  const std::filesystem::path half =
+      std::filesystem::path(rank.Folder(3)).parent_path() / slime::UnfinishedFolderName(3);
+  std::filesystem::create_directories(half);
+  std::ofstream(half / "model-00000.tmp") << "half";
 
   rank.Register(1, 2);
   rank.Restart();
   REQUIRE(rank.Write().ok());  // nothing is published yet
+  CHECK_FALSE(std::filesystem::exists(half));
   CHECK(rank.Versions() == std::vector<uint64_t>{1, 2});
   CHECK(rank.publisher->view().newest == WeightVersion(2));
   REQUIRE(rank.Publish(3).ok());

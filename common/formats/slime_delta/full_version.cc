@@ -50,7 +50,12 @@ Result<uint64_t> WriteFullVersion(FileSystem& files, const std::string& folder,
     }
   }
   DWS_ASSIGN_OR_RETURN(const std::string text, MakeVersionIndex(index));
+  for (const auto& [name, bytes] : options.side_files) {
+    DWS_RETURN_IF_ERROR(files.ReplaceFile(path + "/" + name, bytes));
+  }
   DWS_RETURN_IF_ERROR(files.ReplaceFile(path + "/" + safetensors::kIndexFile, AsBytes(text)));
+  if (options.may_publish) DWS_RETURN_IF_ERROR(options.may_publish());
+  DWS_RETURN_IF_ERROR(PublishVersionFolder(files, folder, options.version));
   return tensor_bytes;
 }
 

@@ -3,13 +3,14 @@
 // 1. The tensors are laid out into shards, and asked for one by one, in the order they are written.
 // 2. Each shard is written as model-NNNNN.tmp and synced.
 // 3. When all are there they become model-NNNNN-of-TOTAL.safetensors, and then comes the index,
-//    whose appearance is the publication. It has no delta_encoding.
+//    which has no delta_encoding. Until here the folder has a name that readers do not look for; it
+//    gets its own, which is the publication.
 //
-// A writer that dies before that leaves a folder without an index; the next writer of that version
-// clears it.
+// What a writer that dies leaves under the other name, the next writer of that version clears.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -25,6 +26,11 @@ struct FullVersionOptions {
   uint64_t version = 0;  // at least 1
   uint64_t shard_bytes_max = limits::kSlimeShardBytesDefault;
   std::map<std::string, std::string> extra;  // more metadata of the index
+  // Other files of the checkpoint, by name: readers take the folder for all of it, and remove what
+  // is not there (config.json, the tokenizer).
+  std::map<std::string, std::vector<std::byte>> side_files = {};
+  // As VersionWriteOptions.
+  std::function<Status()> may_publish = nullptr;
 };
 
 // The tensors of each shard, in the order in which they lie in it.

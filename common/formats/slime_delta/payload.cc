@@ -169,8 +169,8 @@ std::vector<std::byte> CompressEntry(ByteSpan payload) {
   const size_t size =
       ZSTD_compress(entry.data(), entry.size(), payload.data(), payload.size(), kLevel);
   DWS_CHECK(ZSTD_isError(size) == 0);
-  entry.resize(size);
-  return entry;
+  // Without the bound's room, which is as large as the payload.
+  return {entry.begin(), entry.begin() + static_cast<std::ptrdiff_t>(size)};
 }
 
 Result<std::vector<std::byte>> DecodeEntry(Encoding encoding, ByteSpan entry,

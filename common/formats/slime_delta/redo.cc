@@ -60,7 +60,8 @@ Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                 .encoding = Encoding::kRuns,
                                 .checksum = ChecksumFormat::kXxh3,
                                 .shard_bytes_max = kRedoShardBytes,
-                                .extra = {{kIdentity, identity}}});
+                                .extra = {{kIdentity, identity}},
+                                .in_place = true});
 }
 
 Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,

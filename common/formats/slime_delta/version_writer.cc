@@ -10,31 +10,60 @@
 
 namespace dws::slime {
 
-Result<std::string> BeginVersionFolder(FileSystem& files, const std::string& folder,
-                                       uint64_t version) {
-  if (version == 0 || version > limits::kSlimeVersionMax) {
-    return InvalidArgumentError("version {} cannot be published, expected 1 to {}", version,
-                                limits::kSlimeVersionMax);
-  }
-  const std::string path = folder + "/" + VersionFolderName(version);
+namespace {
+
+Status CheckNumber(uint64_t version) {
+  if (version > 0 && version <= limits::kSlimeVersionMax) return OkStatus();
+  return InvalidArgumentError("version {} cannot be published, expected 1 to {}", version,
+                              limits::kSlimeVersionMax);
+}
+
+// Without the files that a writer of ours makes.
+Status MakeClean(FileSystem& files, const std::string& path) {
   DWS_RETURN_IF_ERROR(files.MakeFolders(path));
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(path));
-  if (std::binary_search(names.begin(), names.end(), safetensors::kIndexFile)) {
-    return AlreadyExistsError("{} is published already", path);
-  }
-  for (const std::string& name : names) {
-    if (safetensors::IsShardName(name) || name.ends_with(".tmp")) {
-      DWS_RETURN_IF_ERROR(files.Remove(path + "/" + name));
-    }
-  }
+  for (const std::string& name : names) DWS_RETURN_IF_ERROR(files.Remove(path + "/" + name));
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string UnfinishedFolderName(uint64_t version) {
+  return "." + VersionFolderName(version) + ".new";
+}
+
+Result<std::string> BeginVersionFolder(FileSystem& files, const std::string& folder,
+                                       uint64_t version) {
+  DWS_RETURN_IF_ERROR(CheckNumber(version));
+  const std::string published = folder + "/" + VersionFolderName(version);
+  const Result<std::vector<std::string>> there = files.List(published);
+  if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
+  if (there.ok() && !there->empty()) return AlreadyExistsError("{} is there already", published);
+  const std::string path = folder + "/" + UnfinishedFolderName(version);
+  DWS_RETURN_IF_ERROR(MakeClean(files, path));
   return path;
+}
+
+Status PublishVersionFolder(FileSystem& files, const std::string& folder, uint64_t version) {
+  return files.Rename(folder + "/" + UnfinishedFolderName(version),
+                      folder + "/" + VersionFolderName(version));
 }
 
 Result<std::unique_ptr<VersionWriter>> VersionWriter::Create(FileSystem& files,
                                                              const std::string& folder,
                                                              const VersionWriteOptions& options) {
-  DWS_ASSIGN_OR_RETURN(std::string path, BeginVersionFolder(files, folder, options.version));
-  return std::unique_ptr<VersionWriter>(new VersionWriter(files, std::move(path), options));
+  std::string path = folder + "/" + VersionFolderName(options.version);
+  if (options.in_place) {
+    DWS_RETURN_IF_ERROR(CheckNumber(options.version));
+    const Result<std::vector<std::string>> there = files.List(path);
+    if (there.ok() && std::binary_search(there->begin(), there->end(), safetensors::kIndexFile)) {
+      return AlreadyExistsError("{} is there already", path);
+    }
+    DWS_RETURN_IF_ERROR(MakeClean(files, path));
+  } else {
+    DWS_ASSIGN_OR_RETURN(path, BeginVersionFolder(files, folder, options.version));
+  }
+  return std::unique_ptr<VersionWriter>(new VersionWriter(files, folder, std::move(path), options));
 }
 
 Status VersionWriter::Add(const std::string& name, ByteSpan before, ByteSpan after) {
@@ -127,6 +156,10 @@ Result<VersionSummary> VersionWriter::Finish() {
   DWS_ASSIGN_OR_RETURN(const std::string text, MakeVersionIndex(index));
   DWS_FAILPOINT("slime.write.before_index");
   DWS_RETURN_IF_ERROR(files_.ReplaceFile(folder_ + "/" + safetensors::kIndexFile, AsBytes(text)));
+  if (options_.may_publish) DWS_RETURN_IF_ERROR(options_.may_publish());
+  if (!options_.in_place) {
+    DWS_RETURN_IF_ERROR(PublishVersionFolder(files_, parent_, options_.version));
+  }
   return VersionSummary{.tensor_count = index.weight_map.size(),
                         .shard_count = shard_count_,
                         .entry_bytes = entry_bytes_};

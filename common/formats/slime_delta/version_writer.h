@@ -2,17 +2,17 @@
 //
 // 1. Tensors are compared, coded and compressed by whoever adds them, on any number of threads.
 // 2. When the entries that wait for a file reach the size of a shard, whoever filled it writes it
-// to
-//    model-NNNNN.tmp and syncs it.
-// 3. Finish writes the last shard, renames all to model-NNNNN-of-TOTAL.safetensors, and then writes
-// the
-//    index, whose appearance is the publication.
+//    to model-NNNNN.tmp and syncs it.
+// 3. Finish writes the last shard, renames all to model-NNNNN-of-TOTAL.safetensors, and writes the
+//    index. Until here the folder has a name that readers do not look for; it gets its own, which
+//    is the publication.
 //
-// A writer that dies or is dropped before that leaves a folder without an index, which no reader
-// takes; the next writer of that version clears it.
+// What a writer that dies or is dropped before that leaves under the other name, the next writer
+// of that version clears.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -34,6 +34,10 @@ struct VersionWriteOptions {
   ChecksumFormat checksum = ChecksumFormat::kXxh3;
   uint64_t shard_bytes_max = limits::kSlimeShardBytesDefault;
   std::map<std::string, std::string> extra;  // more metadata of the index
+  // Asked last, before readers see anything; its error ends the writing. None: nobody is.
+  std::function<Status()> may_publish = nullptr;
+  // Written where it will be, for a folder without readers: the index alone says that it is whole.
+  bool in_place = false;
 };
 
 struct VersionSummary {
@@ -42,10 +46,16 @@ struct VersionSummary {
   uint64_t entry_bytes = 0;  // compressed payloads of all
 };
 
-// The folder of one version in `folder`, made, and cleared of what a writer that died has left.
-// ALREADY_EXISTS: that version is published. INVALID_ARGUMENT: a version that cannot be.
+// The name that a version has in its folder until it is whole. Readers look for no such name; they
+// take a version without an index for a full checkpoint.
+std::string UnfinishedFolderName(uint64_t version);
+
+// A folder of that name in `folder`, made, and cleared of what a writer that died has left.
+// ALREADY_EXISTS: that version is there, whole or not. INVALID_ARGUMENT: one that cannot be.
 Result<std::string> BeginVersionFolder(FileSystem& files, const std::string& folder,
                                        uint64_t version);
+// Gives what BeginVersionFolder began, and is whole and durable now, its name.
+Status PublishVersionFolder(FileSystem& files, const std::string& folder, uint64_t version);
 
 // Lifecycle: Create, Add..., Finish once. Threads: Add from several at a time; Finish when all have
 // returned. After an error of Add, Finish gives the same error and publishes nothing.
@@ -70,8 +80,12 @@ class VersionWriter {
     std::string digest;
     std::vector<std::byte> bytes;
   };
-  VersionWriter(FileSystem& files, std::string folder, VersionWriteOptions options)
-      : files_(files), folder_(std::move(folder)), options_(std::move(options)) {}
+  VersionWriter(FileSystem& files, std::string parent, std::string folder,
+                VersionWriteOptions options)
+      : files_(files),
+        parent_(std::move(parent)),
+        folder_(std::move(folder)),
+        options_(std::move(options)) {}
 
   Status AddEntry(const std::string& name, ByteSpan after, Result<std::vector<std::byte>> payload);
   Status WriteShard(size_t number, const std::vector<Entry>& entries);
@@ -79,7 +93,8 @@ class VersionWriter {
   std::string TemporaryPath(size_t number) const;
 
   FileSystem& files_;
-  const std::string folder_;
+  const std::string parent_;
+  const std::string folder_;  // where it is written
   const VersionWriteOptions options_;
 
   Mutex mutex_;

@@ -128,11 +128,37 @@ TEST_CASE("a writer that died is cleared by the next one", "[slime]") {
   const TempFolder folder;
   const Weights before = RandomWeights(8);
   const Weights after = Next(before, 9);
-  const std::string path = folder.File("weight_v000001");
-  dws::testing::WriteText(path + "/model-00000-of-00009.safetensors", "rest");
-  dws::testing::WriteText(path + "/model-00003.tmp", "rest");
+  const std::string unfinished = folder.File(UnfinishedFolderName(1));
+  dws::testing::WriteText(unfinished + "/model-00000-of-00009.safetensors", "rest");
+  dws::testing::WriteText(unfinished + "/model-00003.tmp", "rest");
   Publish(folder.path(), before, after, {.version = 1});
+  const std::string path = folder.File("weight_v000001");
   CHECK(After(path, before) == after);
+  CHECK_FALSE(std::filesystem::exists(unfinished));
+  CHECK_FALSE(std::filesystem::exists(path + "/model-00000-of-00009.safetensors"));
+}
+
+TEST_CASE("a version has its name only once it is whole", "[slime]") {
+  const TempFolder folder;
+  PosixFileSystem files;
+  const std::string path = folder.File("weight_v000001");
+  bool asked = false;
+  auto writer = VersionWriter::Create(files, folder.path(),
+                                      {.version = 1, .may_publish = [&] {
+                                         asked = true;
+                                         CHECK_FALSE(std::filesystem::exists(path));
+                                         return FailedPreconditionError("somebody else's by now");
+                                       }});
+  REQUIRE(writer.ok());
+  REQUIRE((*writer)->Add("a", Bytes(2), Bytes(2, std::byte{1})).ok());
+  CHECK_THAT(ToString((*writer)->Finish().status()), Contains("somebody else's by now"));
+  CHECK(asked);
+  CHECK_FALSE(std::filesystem::exists(path));
+
+  // Another writer's, and not whole: it is left as it is.
+  dws::testing::WriteText(path + "/model-00000.tmp", "theirs");
+  CHECK(
+      absl::IsAlreadyExists(VersionWriter::Create(files, folder.path(), {.version = 1}).status()));
 }
 
 TEST_CASE("a tensor added twice, or of two sizes, fails the version", "[slime]") {
