@@ -22,8 +22,9 @@ constexpr std::byte kGuard{0xA5};
 // A tensor between bytes that nothing may touch.
 class GuardedTensor {
  public:
-  explicit GuardedTensor(ByteSpan content) : bytes_(content.size() + 2 * kGuardBytes, kGuard) {
-    std::copy(content.begin(), content.end(), bytes_.begin() + kGuardBytes);
+  explicit GuardedTensor(ByteSpan content) : bytes_(kGuardBytes, kGuard) {
+    for (const std::byte byte : content) bytes_.push_back(byte);
+    bytes_.resize(bytes_.size() + kGuardBytes, kGuard);
   }
   MutableByteSpan content() {
     return MutableByteSpan(bytes_).subspan(kGuardBytes, bytes_.size() - 2 * kGuardBytes);

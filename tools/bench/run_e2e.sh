@@ -3,4 +3,4 @@
 set -euo pipefail
 if [[ -d "$0.runfiles/dws" ]]; then cd "$0.runfiles/dws"; fi
 export PYTHONPATH="$PWD/clients/python:$PWD" PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1
-exec /usr/bin/python3 tools/bench/e2e/e2e_bench.py "$@"
+exec /usr/bin/python3 tools/bench/end_to_end/e2e_bench.py "$@"

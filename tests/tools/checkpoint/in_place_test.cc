@@ -56,7 +56,9 @@ Result<InPlaceOutcome> Apply(Scene& scene, const std::string& checkpoint,
 void PutFiles(Scene& scene, const TestModel& model) {
   const std::string from = scene.folder.File("from");
   WriteFolder(model, from, kSmallShard);
-  std::filesystem::copy(from, scene.A(), std::filesystem::copy_options::overwrite_existing);
+  using std::filesystem::copy_options;  // without recursive, copy does nothing
+  std::filesystem::copy(from, scene.A(),
+                        copy_options::recursive | copy_options::overwrite_existing);
 }
 
 std::vector<std::string> Names(const std::string& folder) {

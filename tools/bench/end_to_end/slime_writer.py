@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 import zstandard
 
-from tools.bench.e2e import safetensors_file as files
+from tools.bench.end_to_end import safetensors_file as files
 
 INDEX = "model.safetensors.index.json"
 LEVEL = 1

@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from typing import Callable, Optional
 
 from tools.bench.daemons.report import Report
-from tools.bench.e2e import model
-from tools.bench.e2e.dws_path import DwsPath
-from tools.bench.e2e.limited_dir import LimitedDir
-from tools.bench.e2e.published import Published
-from tools.bench.e2e.slime_path import SlimePath
+from tools.bench.end_to_end import model
+from tools.bench.end_to_end.dws_path import DwsPath
+from tools.bench.end_to_end.limited_dir import LimitedDir
+from tools.bench.end_to_end.published import Published
+from tools.bench.end_to_end.slime_path import SlimePath
 
 DENSITY = 0.01
 LIMIT_BYTES_PER_SECOND = 300e6

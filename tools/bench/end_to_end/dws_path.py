@@ -11,8 +11,8 @@ import dws
 from tests.integration.cluster import Cluster
 from tools.bench.daemons import weights
 from tools.bench.daemons.engine_loop import WAIT_SECONDS, EngineLoop
-from tools.bench.e2e.limited_dir import LimitedDir
-from tools.bench.e2e.published import Published
+from tools.bench.end_to_end.limited_dir import LimitedDir
+from tools.bench.end_to_end.published import Published
 
 _POLL = "--shared-poll=0.01"
 

@@ -7,10 +7,10 @@ import time
 from contextlib import ExitStack
 from typing import Any, Optional
 
-from tools.bench.e2e.limited_dir import LimitedDir
-from tools.bench.e2e.published import Published
-from tools.bench.e2e.slime_reader import SlimeReader
-from tools.bench.e2e.slime_writer import SlimeWriter
+from tools.bench.end_to_end.limited_dir import LimitedDir
+from tools.bench.end_to_end.published import Published
+from tools.bench.end_to_end.slime_reader import SlimeReader
+from tools.bench.end_to_end.slime_writer import SlimeWriter
 
 
 class SlimePath:

@@ -19,8 +19,8 @@ import numpy as np
 import xxhash
 import zstandard
 
-from tools.bench.e2e import safetensors_file as files
-from tools.bench.e2e.slime_writer import INDEX
+from tools.bench.end_to_end import safetensors_file as files
+from tools.bench.end_to_end.slime_writer import INDEX
 
 POLL_SECONDS = 0.002
 
