@@ -20,12 +20,16 @@ bool IsFolder(const std::string& path) {
   return std::filesystem::is_directory(path, ignored);
 }
 
-// The checkpoint itself, or the folder that its file lies in, whatever links lead to it.
-std::string FolderOf(const std::string& checkpoint) {
-  if (IsFolder(checkpoint)) return checkpoint;
+// Whatever links lead to it.
+std::filesystem::path RealPath(const std::string& checkpoint) {
   std::error_code failed;
   const std::filesystem::path real = std::filesystem::canonical(checkpoint, failed);
-  return (failed ? std::filesystem::absolute(checkpoint, failed) : real).parent_path();
+  return failed ? std::filesystem::absolute(checkpoint, failed) : real;
+}
+
+// The checkpoint itself, or the folder that its file lies in.
+std::string FolderOf(const std::string& checkpoint) {
+  return IsFolder(checkpoint) ? checkpoint : RealPath(checkpoint).parent_path().string();
 }
 
 // Of the folder, and of single files in it.
@@ -51,7 +55,7 @@ Status CheckSettled(const std::string& checkpoint) {
   if (IsFolder(checkpoint)) {
     redos = RedosIn(checkpoint);
   } else {
-    redos = {RedoPath(checkpoint), RedoPath(FolderOf(checkpoint))};
+    redos = {RedoPath(RealPath(checkpoint)), RedoPath(FolderOf(checkpoint))};
   }
   for (const std::string& redo : redos) {
     std::error_code ignored;

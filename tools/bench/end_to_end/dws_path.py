@@ -14,7 +14,7 @@ from tools.bench.daemons.engine_loop import WAIT_SECONDS, EngineLoop
 from tools.bench.end_to_end.limited_dir import LimitedDir
 from tools.bench.end_to_end.published import Published
 
-_POLL = "--shared-poll=0.01"
+_POLL = "--shared-poll-ms=10"
 
 
 class DwsPath:
