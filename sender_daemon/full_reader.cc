@@ -88,8 +88,27 @@ Status FullReader::Undo(const Piece& piece) const {
   return OkStatus();
 }
 
+Result<std::vector<FullFrame>> FullReader::NextWhile(const std::function<bool()>& wanted) {
+  while (true) {
+    if (!wanted()) return CancelledError("the sender is shutting down");
+    auto frames = Next(limits::kSnapshotReadDeadline);
+    if (!absl::IsDeadlineExceeded(frames.status())) return frames;
+  }
+}
+
 Result<std::vector<FullFrame>> FullReader::Next(Duration timeout) {
-  const std::vector<Piece> pieces = TakePieces();
+  const size_t slice = next_slice_;
+  const uint32_t block = next_block_;
+  auto frames = Read(TakePieces(), timeout);
+  if (!frames.ok()) {
+    next_slice_ = slice;
+    next_block_ = block;
+  }
+  return frames;
+}
+
+Result<std::vector<FullFrame>> FullReader::Read(const std::vector<Piece>& pieces,
+                                                Duration timeout) {
   std::vector<FullFrame> frames;
   if (pieces.empty()) return frames;
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -37,8 +38,10 @@ class FullReader {
 
   // The next frames, about as much as one read of the snapshot covers; empty at the end. They are
   // valid until the next call. ABORTED: the version can no longer be reached from the snapshot;
-  // take a newer one. DEADLINE_EXCEEDED: try again.
+  // take a newer one. DEADLINE_EXCEEDED: try again, nothing is left out.
   Result<std::vector<FullFrame>> Next(Duration timeout);
+  // The same, as long as it takes. CANCELLED: not `wanted` any more, which is asked now and then.
+  Result<std::vector<FullFrame>> NextWhile(const std::function<bool()>& wanted);
 
  private:
   // A frame in the making.
@@ -50,6 +53,7 @@ class FullReader {
     MutableByteSpan payloads;  // of the frame: the blocks' bytes, one after the other
   };
   std::vector<Piece> TakePieces();
+  Result<std::vector<FullFrame>> Read(const std::vector<Piece>& pieces, Duration timeout);
   Status ExtendChain(WeightVersion snapshot_version, Duration timeout);
   Status Undo(const Piece& piece) const;
 

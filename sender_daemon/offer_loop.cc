@@ -26,7 +26,7 @@ void OfferLoop::Offer(RankStatePtr state) {
 
 bool OfferLoop::settled() const {
   MutexLock lock(mutex_);
-  return served_ == offers_ || !trouble_.ok();
+  return served_ == offers_ || (!trouble_.ok() && failed_ == offers_);
 }
 
 void OfferLoop::Stop() {
@@ -68,7 +68,7 @@ void OfferLoop::Run() {
       seen = offers_;
     }
     const Result<bool> more = StepOnce();
-    if (!more.ok()) Fail(more.status());
+    if (!more.ok()) Fail(more.status(), seen);
     if (more.ok() && *more) {
       soon = options_.soon;
       delay = options_.retry_delay;
@@ -80,7 +80,7 @@ void OfferLoop::Run() {
     if (more.ok()) {
       delay = options_.retry_delay;
       if (options_.impatient && options_.impatient()) {
-        wait = std::exchange(soon, std::min<Duration>(soon * 2, limits::kOfferPoll));
+        wait = std::exchange(soon, std::min<Duration>(soon + soon / 4, limits::kOfferPoll));
       }
     } else {
       wait = std::exchange(delay, std::min<Duration>(delay * 2, limits::kOfferRetryDelayMax));
@@ -101,12 +101,13 @@ void OfferLoop::Run() {
   }
 }
 
-void OfferLoop::Fail(const Status& status) {
+void OfferLoop::Fail(const Status& status, uint64_t offers) {
   if (absl::IsCancelled(status)) return;
   bool changed = false;
   {
     MutexLock lock(mutex_);
     changed = trouble_ != status;
+    failed_ = offers;
     trouble_ = status;
     ++failures_;
   }

@@ -26,8 +26,8 @@ class OfferLoop {
     std::string failed_event;                            // in the log, when the trouble is another
     Duration retry_delay = limits::kOfferRetryDelayMin;  // doubles
     // With nothing to do there is a round every kOfferPoll; sooner while this says so, asked after
-    // a round by the thread that made it: after `soon`, which doubles until there is something to
-    // do.
+    // a round by the thread that made it: after `soon`, then each time a quarter later, so what is
+    // awaited is seen with a delay of at most a quarter of what it took.
     std::function<bool()> impatient = nullptr;
     Duration soon = limits::kOfferPoll;
   };
@@ -41,7 +41,7 @@ class OfferLoop {
   void Start();
   // There may be a new version in that state. Never blocks.
   void Offer(RankStatePtr state);
-  // All work on what was offered is done, or there is trouble.
+  // All work on what was offered is done, or has been tried and failed.
   bool settled() const;
   void Stop();
   // For a step that takes long: whether it should go on.
@@ -56,7 +56,7 @@ class OfferLoop {
 
  private:
   void Run();
-  void Fail(const Status& status);
+  void Fail(const Status& status, uint64_t offers);
 
   const Options options_;
   const Step step_;
@@ -67,6 +67,7 @@ class OfferLoop {
   RankStatePtr offered_ GUARDED_BY(mutex_);
   uint64_t offers_ GUARDED_BY(mutex_) = 0;
   uint64_t served_ GUARDED_BY(mutex_) = 0;  // offers after which there was nothing to do
+  uint64_t failed_ GUARDED_BY(mutex_) = 0;  // offers that a round has failed with
   Status trouble_ GUARDED_BY(mutex_);
   uint64_t failures_ GUARDED_BY(mutex_) = 0;
   std::thread thread_;

@@ -126,7 +126,7 @@ void ShowShared(Scrape& scrape, const SharedView& view) {
       "Versions written to the shared directory, by what they are: full tensors too, or a delta.";
   const char* const name = "dws_sender_shared_versions_total";
   scrape.Counter(name, kVersions, number(view.anchors), {{"kind", "anchor"}});
-  scrape.Counter(name, kVersions, number(view.versions - view.anchors), {{"kind", "delta"}});
+  scrape.Counter(name, kVersions, number(view.deltas), {{"kind", "delta"}});
   scrape.Counter("dws_sender_shared_bytes_total", "Bytes written to the shared directory.",
                  number(view.bytes));
   scrape.Counter("dws_sender_shared_failures_total",

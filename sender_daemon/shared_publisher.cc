@@ -1,5 +1,6 @@
 #include "sender_daemon/shared_publisher.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/log.h"
@@ -7,6 +8,13 @@
 #include "sender_daemon/shared_retirement.h"
 
 namespace dws {
+namespace {
+
+// While full tensors are written, which take long.
+constexpr Duration kMeanwhileInterval = std::chrono::milliseconds(50);
+
+}  // namespace
+
 SharedPublisher::SharedPublisher(Options options, FileSystem& files, ReceiverHub& hub,
                                  SharedReceivers::OnRejected on_rejected)
     : options_(std::move(options)),
@@ -42,28 +50,34 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
     DWS_RETURN_IF_ERROR(Adopt(offered));
   }
   // First: what cannot be written holds up no acknowledgement.
+  ReadReports();
+  DWS_RETURN_IF_ERROR(Begin());
+  const Result<bool> written = WriteNext();
+  // Also when it failed: that may make the room it takes.
+  if (progress_->last.has_value() && !(written.ok() && !*written)) Retire();
+  return written;
+}
+
+void SharedPublisher::ReadReports() {
   if (receivers_->Refresh()) repair_.due = true;
   {
     MutexLock lock(mutex_);
     view_.receivers = receivers_->present();
   }
-  DWS_RETURN_IF_ERROR(Begin());
-  bool anchor = false;
-  const RetainedVersionPtr next = Next(anchor);
-  if (next == nullptr) return false;
-  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
-  const bool again = progress_->last == next->version;
-  if (again) LogWarning("shared_repair", {{"version", next->version.value()}});
-  const Status written = WriteVersion(next, anchor);
-  if (again && absl::IsAborted(written)) {
-    // Its full tensors are gone: the next version's are taken.
-    progress_->full_gone = next->version;
-    return false;
+  meanwhile_due_ = hub_.clock().Now() + kMeanwhileInterval;
+}
+
+bool SharedPublisher::Meanwhile() {
+  if (hub_.clock().Now() >= meanwhile_due_) {
+    ReadReports();
+    const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
+    while (progress_->last.has_value() && *progress_->last < newest->version) {
+      // What fails fails again in the next round, which tells.
+      const auto next = NextInChain(*newest);
+      if (!next.ok() || !WriteDelta(*next).ok()) break;
+    }
   }
-  // Also when it failed: that may make the room it takes.
-  if (progress_->last.has_value()) Retire();
-  DWS_RETURN_IF_ERROR(written);
-  return true;
+  return loop_.wanted();
 }
 
 bool SharedPublisher::AwaitsReport() const {
@@ -99,7 +113,7 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
   }
   repair_.due = false;  // it begins with an anchor
   progress_ = std::make_unique<Progress>(
-      SharedWriter(files_, place, std::move(state), [this] { return loop_.wanted(); }));
+      SharedWriter(files_, place, std::move(state), [this] { return Meanwhile(); }));
   MutexLock lock(mutex_);
   view_.newest.reset();
   return OkStatus();
@@ -119,61 +133,111 @@ void SharedPublisher::NoteAnchor() {
   repair_.delay = std::min(repair_.delay * 2, Repair::kDelayMax);
 }
 
-RetainedVersionPtr SharedPublisher::Next(bool& anchor) {
-  const RankState& state = *progress_->writer.state();
-  const RetainedVersionPtr newest = state.log->Newest();
-  if (newest == nullptr) return nullptr;
-  anchor = true;
-  if (!progress_->last.has_value()) return newest;
+Result<bool> SharedPublisher::WriteNext() {
+  const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
+  if (newest == nullptr) return false;
   const bool repair = RepairDue();
-  if (progress_->last == newest->version) {
-    return repair && progress_->full_gone != progress_->last ? newest : nullptr;
-  }
-  const auto chain = state.log->Chain(*progress_->last, newest->version);
-  if (!chain.ok()) {
+  RetainedVersionPtr whole;
+  if (!progress_->last.has_value()) {
+    whole = newest;
+  } else if (*progress_->last != newest->version) {
+    const auto next = NextInChain(*newest);
+    if (next.ok()) {
+      DWS_RETURN_IF_ERROR(WriteDelta(*next));
+      return true;
+    }
     LogWarning("shared_chain_broken", {{"after", progress_->last->value()},
                                        {"version", newest->version.value()},
-                                       {"reason", Message(chain.status())}});
-    return newest;
+                                       {"reason", Message(next.status())}});
+    whole = newest;
+  } else if (repair && progress_->full_gone != progress_->last) {
+    LogWarning("shared_repair", {{"version", newest->version.value()}});
+    whole = newest;
+  } else if (!progress_->owed.has_value()) {
+    return false;
   }
-  const RetainedVersionPtr& next = chain->front();
-  anchor = repair || progress_->deltas + 1 >= options_.dir.anchor_every ||
-           progress_->delta_bytes + next->object.size() > state.layout().size_bytes();
-  return next;
+  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
+  DWS_RETURN_IF_ERROR(whole != nullptr ? WriteWhole(whole) : WriteOwed());
+  return true;
 }
 
-Status SharedPublisher::WriteVersion(const RetainedVersionPtr& version, bool anchor) {
-  auto written = progress_->writer.Write(*version, anchor);
-  if (absl::IsAborted(written.status()) && version->base.has_value() &&
-      progress_->last == *version->base) {
-    // Its full tensors are gone: the trainer was quicker. Its delta is not.
-    anchor = false;
-    written = progress_->writer.Write(*version, anchor);
-  }
-  DWS_RETURN_IF_ERROR(written.status());
-  progress_->catalog->Forget(version->version);  // its manifest is another
-  progress_->last = version->version;
-  if (anchor) NoteAnchor();
-  progress_->deltas = anchor ? 0 : progress_->deltas + 1;
-  progress_->delta_bytes = anchor ? 0 : progress_->delta_bytes + version->object.size();
-  {
-    MutexLock lock(mutex_);
-    view_.newest = version->version;
-    ++view_.versions;
-    view_.anchors += anchor ? 1 : 0;
-    view_.bytes += (*written)->size_bytes();
-  }
-  LogInfo("shared_published", {{"version", version->version.value()},
-                               {"anchor", anchor},
-                               {"bytes", (*written)->size_bytes()}});
-  const Status told =
-      options_.after_write.Run(fmt::to_string(version->version.value()),
-                               limits::kSharedHookDeadline, [this] { return loop_.wanted(); });
-  if (!told.ok()) {
-    LogWarning("shared_after_write_failed",
-               {{"version", version->version.value()}, {"reason", Message(told)}});
+Result<RetainedVersionPtr> SharedPublisher::NextInChain(const RetainedVersion& newest) const {
+  DWS_ASSIGN_OR_RETURN(const auto chain,
+                       progress_->writer.state()->log->Chain(*progress_->last, newest.version));
+  return chain.front();
+}
+
+Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
+  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
+  DWS_ASSIGN_OR_RETURN(shared::ManifestPtr delta, progress_->writer.WriteDelta(*version));
+  progress_->deltas += 1;
+  progress_->delta_bytes += version->object.size();
+  NoteWritten(*version, delta->size_bytes(), false);
+  if (!progress_->owed.has_value() &&
+      (progress_->deltas >= options_.dir.anchor_every ||
+       progress_->delta_bytes > progress_->writer.state()->layout().size_bytes())) {
+    progress_->owed = Owed{.version = version, .delta = std::move(delta)};
+    progress_->deltas = 0;
+    progress_->delta_bytes = 0;
   }
   return OkStatus();
+}
+
+Status SharedPublisher::WriteWhole(const RetainedVersionPtr& version) {
+  progress_->owed.reset();
+  progress_->deltas = 0;
+  progress_->delta_bytes = 0;
+  const bool damage_known = repair_.due;
+  repair_.due = false;
+  const auto written = progress_->writer.WriteAnchor(*version, nullptr);
+  const bool damage_found = repair_.due;  // meanwhile: perhaps in this very version
+  repair_.due = damage_known || damage_found;
+  if (absl::IsAborted(written.status()) && progress_->last.has_value() &&
+      *progress_->last >= version->version) {
+    progress_->full_gone =
+        version->version;  // the trainer was quicker: the next version's are taken
+    return OkStatus();
+  }
+  DWS_RETURN_IF_ERROR(written.status());
+  repair_.due = damage_known;
+  NoteAnchor();
+  repair_.due |= damage_found;
+  NoteWritten(*version, (*written)->size_bytes(), true);
+  return OkStatus();
+}
+
+Status SharedPublisher::WriteOwed() {
+  const Owed owed = *progress_->owed;
+  const auto written = progress_->writer.WriteAnchor(*owed.version, owed.delta.get());
+  if (absl::IsAborted(written.status())) {
+    progress_->owed.reset();  // the trainer was quicker: the next version's are taken
+    progress_->deltas = options_.dir.anchor_every;
+    return OkStatus();
+  }
+  DWS_RETURN_IF_ERROR(written.status());
+  progress_->owed.reset();
+  NoteWritten(*owed.version, (*written)->size_bytes() - owed.delta->size_bytes(), true);
+  return OkStatus();
+}
+
+void SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor) {
+  progress_->catalog->Forget(version.version);  // its manifest is another
+  progress_->last = std::max(progress_->last.value_or(version.version), version.version);
+  {
+    MutexLock lock(mutex_);
+    view_.newest = progress_->last;
+    (anchor ? view_.anchors : view_.deltas) += 1;
+    view_.bytes += bytes;
+  }
+  LogInfo("shared_published",
+          {{"version", version.version.value()}, {"anchor", anchor}, {"bytes", bytes}});
+  const Status told =
+      options_.after_write.Run(fmt::to_string(version.version.value()), limits::kSharedHookDeadline,
+                               [this] { return loop_.wanted(); });
+  if (!told.ok()) {
+    LogWarning("shared_after_write_failed",
+               {{"version", version.version.value()}, {"reason", Message(told)}});
+  }
 }
 
 void SharedPublisher::Retire() {

@@ -5,12 +5,14 @@
 //   2. the first is an anchor, with full tensors; so is one when --shared-dir-anchor-every versions
 //      or more bytes of deltas than the model has followed the last anchor, when the log no longer
 //      has the delta that would lead on, and when a receiver could not read what is there
-//      (tried again until there is one, but not for every version of a receiver that never can)
+//      (tried again until there is one, but not for every version of a receiver that never can).
+//      Full tensors take long: they are added to a version that is there with its delta, and
+//      newer deltas are written meanwhile, so they hold up nobody who follows
 //   3. what comes before the newest anchor goes when no receiver needs it (which a sender that has
 //      just started does not know), or `versions_max` newer ones are there, whether versions could
 //      be written or not; of older streams everything goes once this one has an anchor
 //   4. reports of receivers are read every kOfferPoll, sooner while one has yet to commit what was
-//      written last, and before each version
+//      written last, before each version, and while full tensors are written
 #pragma once
 
 #include <cstdint>
@@ -70,6 +72,11 @@ class SharedPublisher {
   Result<bool> Step() { return loop_.StepOnce(); }
 
  private:
+  // Full tensors are to be added to this version, which is there as `delta` says.
+  struct Owed {
+    RetainedVersionPtr version;
+    shared::ManifestPtr delta;
+  };
   // Where the state that is published now stands.
   struct Progress {
     explicit Progress(SharedWriter made) : writer(std::move(made)) {}
@@ -77,7 +84,8 @@ class SharedPublisher {
     bool begun = false;
     std::optional<shared::VersionCatalog> catalog;  // what is there, once begun
     std::optional<WeightVersion> last;              // written
-    size_t deltas = 0;                              // since the last anchor
+    std::optional<Owed> owed;
+    size_t deltas = 0;  // since the last anchor, or what is to be one
     uint64_t delta_bytes = 0;
     std::optional<WeightVersion> full_gone;  // a repair came too late for its full tensors
   };
@@ -95,10 +103,17 @@ class SharedPublisher {
   Result<bool> Work(const RankStatePtr& offered);
   Status Adopt(RankStatePtr state);
   Status Begin();
-  // 1 and 2: the next version to write, null: none; the last one, to mend what is there. `anchor`
-  // says how.
-  RetainedVersionPtr Next(bool& anchor);
-  Status WriteVersion(const RetainedVersionPtr& version, bool anchor);
+  // 1 and 2: writes what is next. False: nothing is.
+  Result<bool> WriteNext();
+  // After the last. As DeltaLog::Chain: the log may have no delta that leads on.
+  Result<RetainedVersionPtr> NextInChain(const RetainedVersion& newest) const;
+  Status WriteDelta(const RetainedVersionPtr& version);
+  Status WriteWhole(const RetainedVersionPtr& version);
+  Status WriteOwed();
+  void NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor);
+  void ReadReports();
+  // While full tensors are written; false: the sender shuts down.
+  bool Meanwhile();
   bool RepairDue();
   bool AwaitsReport() const;  // 4
   void NoteAnchor();
@@ -112,6 +127,7 @@ class SharedPublisher {
   std::optional<SharedReceivers> receivers_;
   std::unique_ptr<Progress> progress_;
   Repair repair_;
+  TimePoint meanwhile_due_;
 
   mutable Mutex mutex_;
   SharedView view_ GUARDED_BY(mutex_);  // without failures and trouble

@@ -76,15 +76,20 @@ Status SharedWriter::CheckFence() const {
   return OkStatus();
 }
 
-Result<shared::ManifestPtr> SharedWriter::Write(const RetainedVersion& version, bool anchor) {
+std::string SharedWriter::FolderOf(const RetainedVersion& version) const {
+  return fmt::format(
+      "{}/{}", stream_folder_,
+      shared::VersionFolderName({.version = version.version, .epoch = state_->rank_epoch}));
+}
+
+Result<shared::Manifest> SharedWriter::WriteChange(const RetainedVersion& version) {
   shared::Manifest manifest{.job_id = place_.job_id,
                             .stream = state_->stream,
                             .trainer_rank = state_->trainer_rank,
                             .name = {.version = version.version, .epoch = state_->rank_epoch},
                             .base = version.base,
                             .welcome = welcome_};
-  const std::string folder =
-      fmt::format("{}/{}", stream_folder_, shared::VersionFolderName(manifest.name));
+  const std::string folder = FolderOf(version);
   DWS_RETURN_IF_ERROR(files_.MakeFolders(folder));
   const std::string description = DescriptionOf(version);
   DWS_ASSIGN_OR_RETURN(auto entry, shared::WriteWhole(files_, folder, shared::kDescriptionName,
@@ -95,13 +100,32 @@ Result<shared::ManifestPtr> SharedWriter::Write(const RetainedVersion& version, 
                          shared::WriteWhole(files_, folder, shared::kDeltaName, version.object));
     manifest.files.push_back(std::move(entry));
   }
-  if (anchor || !version.base.has_value()) {
-    DWS_RETURN_IF_ERROR(WriteFull(version.version, folder, manifest.files));
-  }
+  return manifest;
+}
+
+Result<shared::ManifestPtr> SharedWriter::WriteManifest(const RetainedVersion& version,
+                                                        shared::Manifest manifest) {
   const std::vector<std::byte> bytes = shared::SerializeManifest(manifest, place_.key);
   DWS_RETURN_IF_ERROR(
-      files_.ReplaceFile(fmt::format("{}/{}", folder, shared::kManifestName), bytes));
+      files_.ReplaceFile(fmt::format("{}/{}", FolderOf(version), shared::kManifestName), bytes));
   return std::make_shared<const shared::Manifest>(std::move(manifest));
+}
+
+Result<shared::ManifestPtr> SharedWriter::WriteDelta(const RetainedVersion& version) {
+  DWS_ASSIGN_OR_RETURN(shared::Manifest manifest, WriteChange(version));
+  return WriteManifest(version, std::move(manifest));
+}
+
+Result<shared::ManifestPtr> SharedWriter::WriteAnchor(const RetainedVersion& version,
+                                                      const shared::Manifest* delta) {
+  shared::Manifest manifest;
+  if (delta != nullptr) {
+    manifest = *delta;
+  } else {
+    DWS_ASSIGN_OR_RETURN(manifest, WriteChange(version));
+  }
+  DWS_RETURN_IF_ERROR(WriteFull(version.version, FolderOf(version), manifest.files));
+  return WriteManifest(version, std::move(manifest));
 }
 
 Status SharedWriter::WriteFull(WeightVersion version, const std::string& folder,
@@ -113,8 +137,7 @@ Status SharedWriter::WriteFull(WeightVersion version, const std::string& folder,
   v1::SharedFullIndex index;
   uint64_t offset = 0;
   while (true) {
-    if (!wanted_()) return CancelledError("the sender is shutting down");
-    DWS_ASSIGN_OR_RETURN(const auto frames, reader.Next(limits::kSnapshotReadDeadline));
+    DWS_ASSIGN_OR_RETURN(const auto frames, reader.NextWhile(wanted_));
     if (frames.empty()) break;
     for (const FullFrame& frame : frames) {
       DWS_RETURN_IF_ERROR(full.Append(frame.bytes));

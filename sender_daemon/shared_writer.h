@@ -31,16 +31,26 @@ class SharedWriter {
   // write any more. Else as FileSystem::List.
   Status CheckFence() const;
 
-  // The whole version, again where it is there already. `anchor`: with full tensors; a version
-  // without a base is always an anchor. ABORTED: full tensors of it are not to be had any more.
-  // DEADLINE_EXCEEDED: not now. Else as FileSystem.
-  Result<shared::ManifestPtr> Write(const RetainedVersion& version, bool anchor);
+  // Both write the version's files, again where they are there already; its manifest is last.
+  // Errors as FileSystem.
+
+  // With its delta, all that readers of its base need. It has a base.
+  Result<shared::ManifestPtr> WriteDelta(const RetainedVersion& version);
+  // With full tensors too. `delta`: what WriteDelta made, whose files stay as they are; null: none.
+  // ABORTED: full tensors of it are not to be had any more.
+  Result<shared::ManifestPtr> WriteAnchor(const RetainedVersion& version,
+                                          const shared::Manifest* delta);
 
   const RankStatePtr& state() const { return state_; }
   const std::string& rank_folder() const { return rank_folder_; }
   const std::string& stream_folder() const { return stream_folder_; }
 
  private:
+  std::string FolderOf(const RetainedVersion& version) const;
+  // Description and delta, in a manifest that is yet to be written.
+  Result<shared::Manifest> WriteChange(const RetainedVersion& version);
+  Result<shared::ManifestPtr> WriteManifest(const RetainedVersion& version,
+                                            shared::Manifest manifest);
   Status WriteFull(WeightVersion version, const std::string& folder,
                    std::vector<shared::FileEntry>& entries);
 

@@ -13,7 +13,15 @@ std::unique_ptr<Transport> MakeTransport(TransportKind kind, size_t anchor_every
   return std::make_unique<SharedTransport>(anchor_every, versions_max);
 }
 
-TransportKind EachKind() { return GENERATE(TransportKind::kGrpcStream, TransportKind::kSharedFs); }
+// Over the whole life of sender and receiver ThreadSanitizer reports gRPC's own threads, which are
+// not instrumented: unit tests run the parts of that way under it.
+TransportKind EachKind() {
+#if defined(__SANITIZE_THREAD__)
+  return TransportKind::kSharedFs;
+#else
+  return GENERATE(TransportKind::kGrpcStream, TransportKind::kSharedFs);
+#endif
+}
 
 void Publish(Rank& rank, Transport& transport, uint64_t version) {
   rank.Publish(version);

@@ -29,8 +29,9 @@ TEST_CASE("a power cut after any failed write leaves a version whole or not at a
     directory.files.FailOperation(0, OkStatus());  // it may not have come to that
     directory.files.LosePower(kept_bytes);
     const std::vector<uint64_t> offered = directory.Offered();
+    // An anchor that was not written is there with its delta, or not at all.
     const bool there = offered.back() == 2;
-    CHECK(there == !failed);
+    if (anchor_every > 1 || !failed) CHECK(there == !failed);
     for (const uint64_t version : offered) {
       const auto weights = directory.Read(version);
       REQUIRE(weights.ok());
@@ -38,6 +39,7 @@ TEST_CASE("a power cut after any failed write leaves a version whole or not at a
     }
     // The next try, and the next version, work as if nothing had been.
     REQUIRE(directory.Write().ok());
+    CHECK(directory.publisher.view().anchors == (anchor_every == 1 ? 2 : 1));
     REQUIRE(directory.Publish(3).ok());
     const auto weights = directory.Read(3);
     REQUIRE(weights.ok());

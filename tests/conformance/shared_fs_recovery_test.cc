@@ -54,6 +54,44 @@ TEST_CASE("who follows goes on after a version was mended", "[shared_fs]") {
   }
 }
 
+TEST_CASE("full tensors hold up neither their version nor newer ones", "[shared_fs]") {
+  Directory directory(2);
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  directory.rank.Publish(3);
+  REQUIRE(*directory.publisher.Step());
+  CHECK(directory.publisher.view().anchors == 1);
+  CHECK(directory.Offered() == std::vector<uint64_t>{1, 2, 3});
+
+  bool called = false;
+  directory.files.BeforeOperation(2, [&] {
+    called = true;
+    directory.rank.Publish(4);
+    directory.rank.Publish(5);
+    directory.clock.Pass(std::chrono::seconds(1));
+  });
+  const bool fails = GENERATE(false, true);
+  const int full_operations = 3;
+  if (fails) {
+    directory.files.FailOperation(full_operations, ResourceExhaustedError("no space left"));
+  }
+  CHECK(directory.publisher.Step().ok() == !fails);
+  CHECK(called);
+  CHECK(directory.publisher.view().anchors == (fails ? 1 : 2));
+  if (!fails) CHECK(directory.publisher.view().deltas == 4);
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == 2);
+  REQUIRE(directory.Publish(6).ok());
+  CHECK(directory.publisher.view().anchors == 3);
+  CHECK(directory.publisher.view().deltas == 5);
+  for (uint64_t version = 1; version <= 6; ++version) {
+    const auto weights = directory.Read(version);
+    INFO(version << ": " << ToString(weights.status()));
+    REQUIRE(weights.ok());
+    CHECK(*weights == directory.rank.At(version));
+  }
+}
+
 TEST_CASE("deltas are composed only where there is memory for all that takes", "[shared_fs]") {
   Directory directory;
   uint64_t bytes = 0;

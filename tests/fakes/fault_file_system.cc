@@ -68,6 +68,12 @@ void FaultFileSystem::FailOperation(int n, Status error) {
   error_ = std::move(error);
 }
 
+void FaultFileSystem::BeforeOperation(int n, std::function<void()> call) {
+  MutexLock lock(mutex_);
+  call_at_ = operations_ + n;
+  call_ = std::move(call);
+}
+
 int FaultFileSystem::operation_count() const {
   MutexLock lock(mutex_);
   return operations_;
@@ -75,6 +81,7 @@ int FaultFileSystem::operation_count() const {
 
 std::optional<Status> FaultFileSystem::NextOperation() {
   ++operations_;
+  if (operations_ == call_at_) call_();
   if (operations_ != fail_at_) return std::nullopt;
   return error_;
 }
@@ -133,6 +140,11 @@ Result<std::unique_ptr<AppendFile>> FaultFileSystem::Create(const std::string& p
 Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {
   MutexLock lock(mutex_);
   if (const std::optional<Status> error = NextOperation()) return *error;
+  const auto below = [&](const std::string& path) {
+    const auto first = files_.lower_bound(path + "/");
+    return first != files_.end() && first->first.starts_with(path + "/");
+  };
+  if (below(from) && below(to)) return UnavailableError("{}: Directory not empty", to);
   std::map<std::string, std::shared_ptr<File>> moved;  // a file, or all in a folder
   for (auto file = files_.begin(); file != files_.end();) {
     const bool in_folder = file->first.starts_with(from + "/");

@@ -4,6 +4,7 @@
 // implied.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +23,8 @@ class FaultFileSystem final : public FileSystem {
   // failing append leaves half of its bytes, a failing sync leaves nothing durable, a failing
   // replace the old content.
   void FailOperation(int n, Status error);
+  // The n-th such operation is preceded by `call`, which must not use this file system.
+  void BeforeOperation(int n, std::function<void()> call);
   // How many such operations there were.
   int operation_count() const;
 
@@ -65,6 +68,8 @@ class FaultFileSystem final : public FileSystem {
   int operations_ GUARDED_BY(mutex_) = 0;
   int fail_at_ GUARDED_BY(mutex_) = 0;
   Status error_ GUARDED_BY(mutex_);
+  int call_at_ GUARDED_BY(mutex_) = 0;
+  std::function<void()> call_ GUARDED_BY(mutex_);
 };
 
 }  // namespace dws
