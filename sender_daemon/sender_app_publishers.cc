@@ -45,10 +45,10 @@ Status SenderApp::StartSlime() {
         "--slime-dir needs --slime-checkpoint, the folder of the base checkpoint: readers take a "
         "full version for all of a checkpoint, config.json and tokenizer too");
   }
-  DWS_ASSIGN_OR_RETURN(auto side_files, ReadSideFiles(files_, dir.checkpoint));
+  DWS_ASSIGN_OR_RETURN(BaseCheckpoint base, ReadBaseCheckpoint(files_, dir.checkpoint));
   slime_publisher_ = std::make_unique<SlimePublisher>(
       SlimePublisher::Options{.dir = dir,
-                              .side_files = std::move(side_files),
+                              .base = std::move(base),
                               .on_damage =
                                   [this](const RankStatePtr& state) {
                                     std::vector<RankSlice> slices;

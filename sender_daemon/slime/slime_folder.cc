@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/version_folder.h"
 #include "common/formats/slime_delta/version_writer.h"
 #include "common/model/limits.h"
@@ -16,16 +17,22 @@ namespace {
 
 constexpr const char* kOwnerFile = ".dws_publisher";
 
-std::string GoneFolderName(uint64_t version) {
-  return "." + slime::VersionFolderName(version) + ".gone";
-}
+constexpr std::string_view kHiddenPrefix = ".weight_v";
+constexpr std::string_view kNewEnding = ".new";
+constexpr std::string_view kGoneEnding = ".gone";
 
 }  // namespace
+
+std::string SlimeWriterName(const RankState& state) {
+  return fmt::format("{:016x}{:016x}-{}", state.stream.id_hi, state.stream.id_lo,
+                     state.rank_epoch.value());
+}
 
 SlimeFolder::SlimeFolder(FileSystem& files, std::string root, const RankState& state)
     : files_(files),
       root_(std::move(root)),
-      self_{.stream = ToString(state.stream), .epoch = state.rank_epoch.value()} {}
+      self_{.stream = ToString(state.stream), .epoch = state.rank_epoch.value()},
+      writer_(SlimeWriterName(state)) {}
 
 std::string SlimeFolder::PathOf(uint64_t version) const {
   return root_ + "/" + slime::VersionFolderName(version);
@@ -58,48 +65,56 @@ Result<SlimeFolder::Owner> SlimeFolder::ReadOwner() const {
   return owner;
 }
 
+Result<slime::VersionIndex> SlimeFolder::ReadOwnIndex(uint64_t version) const {
+  const std::string name = slime::VersionFolderName(version);
+  auto index = slime::ReadVersionIndex(files_, PathOf(version));
+  if (absl::IsUnavailable(index.status())) {
+    // Ours get this name whole, and lose it before anything is removed.
+    DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(PathOf(version)));
+    if (!std::binary_search(names.begin(), names.end(), safetensors::kIndexFile)) {
+      return Refuse(fmt::format("somebody writes {} there, or left it without an index", name));
+    }
+  }
+  DWS_RETURN_IF_ERROR(index.status());
+  const auto stream = index->extra.find(kSlimeStreamKey);
+  if (stream != index->extra.end() && stream->second == self_.stream) return index;
+  return Refuse(fmt::format(
+      "its {} is {}", name,
+      stream == index->extra.end() ? "of another writer" : "of stream " + stream->second));
+}
+
 Status SlimeFolder::Take() {
   published_.clear();
-  begun_.clear();
+  begun_.reset();
   DWS_RETURN_IF_ERROR(files_.MakeFolders(root_));
   DWS_ASSIGN_OR_RETURN(const Owner owner, ReadOwner());
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, slime::ListVersions(files_, root_));
   if (!owner.stream.empty() && owner.stream != self_.stream && !versions.empty()) {
     return Refuse(fmt::format("it has versions of stream {}", owner.stream));
   }
-  if (owner.stream == self_.stream && owner.epoch > self_.epoch) return CheckOwner(owner);
-  std::vector<uint64_t> unfinished;
+  const bool ours = owner.stream == self_.stream;
+  if (ours && owner.epoch > self_.epoch) return CheckOwner(owner);
   for (const uint64_t version : versions) {
-    const auto index = slime::ReadVersionIndex(files_, PathOf(version));
-    if (absl::IsUnavailable(index.status())) {
-      if (owner.stream.empty()) {
-        return Refuse(fmt::format("somebody writes {} there", slime::VersionFolderName(version)));
-      }
-      unfinished.push_back(version);
-      continue;
-    }
-    DWS_RETURN_IF_ERROR(index.status());
-    const auto stream = index->extra.find(kSlimeStreamKey);
-    if (stream == index->extra.end() || stream->second != self_.stream) {
-      return Refuse(fmt::format(
-          "its {} is {}", slime::VersionFolderName(version),
-          stream == index->extra.end() ? "of another writer" : "of stream " + stream->second));
-    }
-    published_[version] = !index->delta.has_value();
+    DWS_ASSIGN_OR_RETURN(const slime::VersionIndex index, ReadOwnIndex(version));
+    published_[version] = !index.delta.has_value();
   }
+  if (ours) RemoveUnfinished();  // it may be what leaves no room
   const std::string self = fmt::format("{} {}\n", self_.stream, self_.epoch);
   DWS_RETURN_IF_ERROR(files_.ReplaceFile(root_ + "/" + kOwnerFile, AsBytes(self)));
-  for (const uint64_t version : unfinished) DWS_RETURN_IF_ERROR(Discard(version));
-  return RemoveLeftovers();
+  if (!ours) RemoveUnfinished();
+  return OkStatus();
 }
 
 Status SlimeFolder::CheckOwner(const Owner& owner) const {
   if (owner.stream == self_.stream && owner.epoch == self_.epoch) return OkStatus();
+  if (owner.stream.empty()) {
+    return FailedPreconditionError("{}: {} is gone, which says that the folder is this sender's",
+                                   root_, kOwnerFile);
+  }
   return FailedPreconditionError(
       "{}: another sender publishes there by now (stream {}, epoch {}; this one: stream {}, epoch "
       "{}): stop one of them, or give each a --slime-dir of its own",
-      root_, owner.stream.empty() ? "unknown" : owner.stream, owner.epoch, self_.stream,
-      self_.epoch);
+      root_, owner.stream, owner.epoch, self_.stream, self_.epoch);
 }
 
 Status SlimeFolder::CheckOwned() const {
@@ -107,47 +122,78 @@ Status SlimeFolder::CheckOwned() const {
   return CheckOwner(owner);
 }
 
-Status SlimeFolder::Begin(uint64_t version) {
+Result<bool> SlimeFolder::Begin(uint64_t version) {
   DWS_RETURN_IF_ERROR(CheckOwned());
-  if (begun_.contains(version)) DWS_RETURN_IF_ERROR(Discard(version));  // as far as it came
+  RemoveUnfinished();
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, slime::ListVersions(files_, root_));
-  if (std::binary_search(versions.begin(), versions.end(), version)) {
+  const auto there = [&](uint64_t number) {
+    return std::binary_search(versions.begin(), versions.end(), number);
+  };
+  if (newest() > 0 && !there(newest())) {
     return FailedPreconditionError(
-        "{} is there already, and not of this sender: somebody else writes to the folder; stop "
-        "them, or name another folder as --slime-dir",
-        PathOf(version));
+        "{} is gone, which this sender published last: versions begin anew with a full one",
+        PathOf(newest()));
   }
-  begun_.insert(version);
-  return OkStatus();
+  if (there(version)) {
+    if (begun_ != version) {
+      return FailedPreconditionError(
+          "{} is there already, and not of this sender: somebody else writes to the folder; stop "
+          "them, or name another folder as --slime-dir",
+          PathOf(version));
+    }
+    // It got its name, and then the folder could not be synced.
+    DWS_ASSIGN_OR_RETURN(const slime::VersionIndex index, ReadOwnIndex(version));
+    const std::string self = fmt::format("{} {}\n", self_.stream, self_.epoch);
+    DWS_RETURN_IF_ERROR(files_.ReplaceFile(root_ + "/" + kOwnerFile, AsBytes(self)));
+    Add(version, !index.delta.has_value());
+    return false;
+  }
+  begun_ = version;
+  return true;
+}
+
+Status SlimeFolder::Abandon(uint64_t version) {
+  return RemoveHidden(slime::UnfinishedFolderName(version, writer_));
 }
 
 Status SlimeFolder::Discard(uint64_t version) {
-  const std::string gone = GoneFolderName(version);
+  const std::string gone = fmt::format(".{}{}", slime::VersionFolderName(version), kGoneEnding);
   DWS_RETURN_IF_ERROR(RemoveHidden(gone));
   const Status hidden = files_.Rename(PathOf(version), root_ + "/" + gone);
   if (!absl::IsNotFound(hidden)) DWS_RETURN_IF_ERROR(hidden);
   published_.erase(version);
-  begun_.erase(version);
-  DWS_RETURN_IF_ERROR(RemoveHidden(gone));
-  return RemoveHidden(slime::UnfinishedFolderName(version));
+  return RemoveHidden(gone);
 }
 
-Status SlimeFolder::RemoveLeftovers() {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(root_));
-  for (const std::string& name : names) {
-    const bool ours =
-        name.starts_with(".weight_v") && (name.ends_with(".new") || name.ends_with(".gone"));
-    if (ours) DWS_RETURN_IF_ERROR(RemoveHidden(name));
+void SlimeFolder::RemoveUnfinished() {
+  const auto names = files_.List(root_);
+  Status status = names.status();
+  if (names.ok()) {
+    for (const std::string& name : *names) {
+      const bool hidden = name.starts_with(kHiddenPrefix) &&
+                          (name.ends_with(kNewEnding) || name.ends_with(kGoneEnding));
+      if (const Status removed = hidden ? RemoveHidden(name) : OkStatus(); !removed.ok()) {
+        status = removed;
+      }
+    }
   }
-  return OkStatus();
+  if (!status.ok()) LogWarning("slime_not_removed", {{"reason", Message(status)}});
 }
 
-Status SlimeFolder::RemoveHidden(const std::string& name) {
+Status SlimeFolder::RemoveHidden(std::string name) {
+  const auto there = files_.List(root_ + "/" + name);
+  if (absl::IsNotFound(there.status())) return OkStatus();
+  DWS_RETURN_IF_ERROR(there.status());
+  if (!name.ends_with(kGoneEnding)) {
+    const std::string gone = fmt::format("{}{}", name, kGoneEnding);
+    DWS_RETURN_IF_ERROR(RemoveHidden(gone));
+    const Status hidden = files_.Rename(root_ + "/" + name, root_ + "/" + gone);
+    if (absl::IsNotFound(hidden)) return OkStatus();  // it was published just now
+    DWS_RETURN_IF_ERROR(hidden);
+    name = gone;
+  }
   const std::string path = root_ + "/" + name;
-  const auto names = files_.List(path);
-  if (absl::IsNotFound(names.status())) return OkStatus();
-  DWS_RETURN_IF_ERROR(names.status());
-  for (const std::string& file : *names) DWS_RETURN_IF_ERROR(files_.Remove(path + "/" + file));
+  for (const std::string& file : *there) DWS_RETURN_IF_ERROR(files_.Remove(path + "/" + file));
   const Status removed = files_.RemoveFolder(path);
   return absl::IsNotFound(removed) ? OkStatus() : removed;
 }

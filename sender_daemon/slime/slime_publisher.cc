@@ -1,42 +1,12 @@
 // The numbers are the header's.
 #include "sender_daemon/slime/slime_publisher.h"
 
-#include <filesystem>
-#include <system_error>
+#include <algorithm>
 #include <utility>
 
 #include "common/base/log.h"
 
 namespace dws {
-
-Result<std::map<std::string, std::vector<std::byte>>> ReadSideFiles(FileSystem& files,
-                                                                    const std::string& checkpoint) {
-  std::map<std::string, std::vector<std::byte>> found;
-  const auto names = files.List(checkpoint);
-  if (!names.ok()) {
-    return InvalidArgumentError("--slime-checkpoint: {}", Message(names.status()));
-  }
-  uint64_t left = kSlimeSideBytesMax;
-  for (const std::string& name : *names) {
-    const std::string path = checkpoint + "/" + name;
-    std::error_code ignored;
-    if (name.starts_with('.') || name.ends_with(".safetensors") ||
-        name.ends_with(".safetensors.index.json") ||
-        !std::filesystem::is_regular_file(path, ignored)) {
-      continue;
-    }
-    auto bytes = files.ReadFile(path, left);
-    if (!bytes.ok()) {
-      return InvalidArgumentError(
-          "--slime-checkpoint: {}; files beside the weights may have {} bytes in all, remove what "
-          "is no part of the model",
-          Message(bytes.status()), kSlimeSideBytesMax);
-    }
-    left -= bytes->size();
-    found[name] = *std::move(bytes);
-  }
-  return found;
-}
 
 SlimePublisher::SlimePublisher(Options options, FileSystem& files)
     : options_(std::move(options)),
@@ -63,25 +33,24 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   DWS_ASSIGN_OR_RETURN(const Next next, ChooseNext());
   if (next.version == nullptr) return false;
   const uint64_t number = next.version->version.value();
-  DWS_RETURN_IF_ERROR(progress_->folder.Begin(number));
-  const Status written = WriteVersion(next);
-  if (absl::IsAlreadyExists(written)) {  // somebody else was quicker
-    progress_->folder.Leave(number);
-    return written;
+  const Result<bool> begun = progress_->folder.Begin(number);
+  if (absl::IsFailedPrecondition(begun.status())) progress_.reset();  // 5
+  DWS_RETURN_IF_ERROR(begun.status());
+  if (!*begun) {
+    NotePublished(next.version->version, progress_->folder.IsFull(number), 0);
+    return true;
   }
+  const Status written = WriteVersion(next);
   if (!written.ok()) {
-    if (absl::IsAborted(written) || absl::IsDataLoss(written)) progress_->last.reset();  // 2
-    if (absl::IsDataLoss(written) && next.full) {
+    const bool damaged = progress_->writer.damaged();
+    if (absl::IsAborted(written) || damaged) progress_->last.reset();  // 2
+    if (damaged && next.full) {
       progress_->damaged = next.version->version;
       if (options_.on_damage) options_.on_damage(offered);
     }
-    // It may be another sender's by now.
-    if (!progress_->folder.CheckOwned().ok()) return written;
     // 3. Where the disk is full, half a version is what fills it.
-    const Status discarded = progress_->folder.Discard(number);
-    if (!discarded.ok()) {
-      LogWarning("slime_not_discarded", {{"reason", Message(discarded)}});
-    }
+    const Status abandoned = progress_->folder.Abandon(number);
+    if (!abandoned.ok()) LogWarning("slime_not_removed", {{"reason", Message(abandoned)}});
     return written;
   }
   const Status retired = progress_->folder.Retire(options_.dir.keep);
@@ -100,8 +69,9 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
                                            {.root = options_.dir.root,
                                             .encoding = options_.dir.encoding,
                                             .checksum = options_.dir.checksum,
-                                            .side_files = options_.side_files},
+                                            .side_files = options_.base.side_files},
                                            state, [this] { return loop_.wanted(); }));
+  DWS_RETURN_IF_ERROR(CheckTensors(state->layout()));
   SlimeFolder folder(files_, options_.dir.root, *state);
   DWS_RETURN_IF_ERROR(folder.Take());
   LogInfo("slime_dir_taken", {{"folder", folder.root()}, {"newest", folder.newest()}});
@@ -111,6 +81,19 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
   }
   progress_ = std::make_unique<Progress>(std::move(writer), std::move(folder));
   return OkStatus();
+}
+
+Status SlimePublisher::CheckTensors(const RankLayout& layout) const {
+  const auto& tensors = options_.base.tensors;
+  const auto missing = std::find_if(tensors.begin(), tensors.end(), [&](const std::string& name) {
+    return !layout.Find(name, 0).has_value();
+  });
+  if (missing == tensors.end()) return OkStatus();
+  return FailedPreconditionError(
+      "the trainer has not registered tensor '{}', which the checkpoint of --slime-checkpoint has: "
+      "readers would lose it with the first full version; register it under that name, or name the "
+      "checkpoint that readers start from",
+      *missing);
 }
 
 Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
@@ -153,17 +136,21 @@ Status SlimePublisher::WriteVersion(const Next& next) {
   DWS_ASSIGN_OR_RETURN(const uint64_t bytes,
                        next.full ? progress_->writer.WriteFull(next.version, may_publish)
                                  : progress_->writer.WriteDelta(next.version, may_publish));
-  progress_->last = version;
   progress_->folder.Add(version.value(), next.full);
+  NotePublished(version, next.full, bytes);
+  return OkStatus();
+}
+
+void SlimePublisher::NotePublished(WeightVersion version, bool full, uint64_t bytes) {
+  progress_->last = version;
   {
     MutexLock lock(mutex_);
     view_.newest = version;
     ++view_.versions;
-    view_.fulls += next.full ? 1 : 0;
+    view_.fulls += full ? 1 : 0;
     view_.bytes += bytes;
   }
-  LogInfo("slime_published", {{"version", version.value()}, {"full", next.full}, {"bytes", bytes}});
-  return OkStatus();
+  LogInfo("slime_published", {{"version", version.value()}, {"full", full}, {"bytes", bytes}});
 }
 
 }  // namespace dws

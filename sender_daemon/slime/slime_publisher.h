@@ -9,8 +9,8 @@
 //   3. what a failed try has written is removed; what comes before the newest `keep` deltas, too,
 //      but for the newest full checkpoint there
 //   4. versions in the folder of an earlier process with this stream stay, and the chain begins
-//   anew
-//      after them; those of others are refused (slime_folder.h)
+//      anew after them; those of others are refused (slime_folder.h)
+//   5. where the folder is not any more as it was left, it is taken anew, by the same rules
 #pragma once
 
 #include <chrono>
@@ -25,14 +25,12 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "sender_daemon/offer_loop.h"
+#include "sender_daemon/slime/base_checkpoint.h"
 #include "sender_daemon/slime/slime_folder.h"
 #include "sender_daemon/slime/slime_view.h"
 #include "sender_daemon/slime/slime_writer.h"
 
 namespace dws {
-
-// Of all files beside the weights of a checkpoint; held in memory.
-inline constexpr uint64_t kSlimeSideBytesMax = uint64_t{256} << 20;
 
 // What --slime-dir and its companions say.
 struct SlimeDirOptions {
@@ -40,20 +38,15 @@ struct SlimeDirOptions {
   slime::Encoding encoding = slime::Encoding::kXor;
   slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
   size_t keep = 0;         // deltas; 0: all
-  std::string checkpoint;  // whose files beside the weights full checkpoints get
+  std::string checkpoint;  // that readers start from
 };
-
-// The files of a checkpoint that are no weights: config.json, the tokenizer. Not those in folders
-// of it, nor hidden ones. INVALID_ARGUMENT: there is none, or they are too large to be that.
-Result<std::map<std::string, std::vector<std::byte>>> ReadSideFiles(FileSystem& files,
-                                                                    const std::string& checkpoint);
 
 // Lifecycle: Start, then Stop or the destructor. Threads: safe from any.
 class SlimePublisher {
  public:
   struct Options {
     SlimeDirOptions dir;
-    std::map<std::string, std::vector<std::byte>> side_files = {};  // ReadSideFiles
+    BaseCheckpoint base = {};
     // Told once of each version that our own memory turned out to be damaged for.
     std::function<void(const RankStatePtr&)> on_damage = nullptr;
     std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
@@ -91,8 +84,11 @@ class SlimePublisher {
 
   Result<bool> Work(const RankStatePtr& offered);
   Status Adopt(const RankStatePtr& state);
+  // FAILED_PRECONDITION: the base checkpoint has a tensor that is not published.
+  Status CheckTensors(const RankLayout& layout) const;
   Result<Next> ChooseNext() const;  // 1 and 2
   Status WriteVersion(const Next& next);
+  void NotePublished(WeightVersion version, bool full, uint64_t bytes);
 
   const Options options_;
   FileSystem& files_;

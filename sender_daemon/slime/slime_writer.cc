@@ -92,14 +92,21 @@ std::map<std::string, std::string> SlimeWriter::Extra() const {
   return {{kSlimeStreamKey, ToString(state_->stream)}};
 }
 
+Result<ByteSpan> SlimeWriter::Read(Result<ByteSpan> bytes) {
+  damaged_ = absl::IsDataLoss(bytes.status());
+  return bytes;
+}
+
 Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
                                          std::function<Status()> may_publish) {
+  damaged_ = false;
   const uint64_t number = version->version.value();
   DWS_CHECK(version->base.has_value() && version->base->value() + 1 == number);
   DWS_ASSIGN_OR_RETURN(
       const std::unique_ptr<slime::VersionWriter> writer,
       slime::VersionWriter::Create(files_, options_.root,
                                    {.version = number,
+                                    .writer = SlimeWriterName(*state_),
                                     .encoding = options_.encoding,
                                     .checksum = options_.checksum,
                                     .shard_bytes_max = options_.delta_shard_bytes_max,
@@ -109,8 +116,8 @@ Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
   const std::vector<uint32_t> touched = TouchedShards(layout, version->manifest);
   TensorReader reader(state_, version, touched, wanted_);
   for (const uint32_t shard : touched) {
-    DWS_ASSIGN_OR_RETURN(const ByteSpan after, reader.Next());
-    DWS_ASSIGN_OR_RETURN(const ByteSpan before, reader.Before());
+    DWS_ASSIGN_OR_RETURN(const ByteSpan after, Read(reader.Next()));
+    DWS_ASSIGN_OR_RETURN(const ByteSpan before, Read(reader.Before()));
     DWS_RETURN_IF_ERROR(writer->Add(layout.shards()[shard].tensor.name, before, after));
   }
   DWS_ASSIGN_OR_RETURN(const slime::VersionSummary summary, writer->Finish());
@@ -119,14 +126,16 @@ Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
 
 Result<uint64_t> SlimeWriter::WriteFull(const RetainedVersionPtr& version,
                                         std::function<Status()> may_publish) {
+  damaged_ = false;
   TensorReader reader(state_, version, PlannedShards(state_->layout(), plan_), wanted_);
-  return slime::WriteFullVersion(files_, options_.root,
-                                 {.version = version->version.value(),
-                                  .extra = Extra(),
-                                  .side_files = options_.side_files,
-                                  .may_publish = std::move(may_publish)},
-                                 plan_,
-                                 [&](const safetensors::HeaderTensor&) { return reader.Next(); });
+  return slime::WriteFullVersion(
+      files_, options_.root,
+      {.version = version->version.value(),
+       .writer = SlimeWriterName(*state_),
+       .extra = Extra(),
+       .side_files = options_.side_files,
+       .may_publish = std::move(may_publish)},
+      plan_, [&](const safetensors::HeaderTensor&) { return Read(reader.Next()); });
 }
 
 }  // namespace dws

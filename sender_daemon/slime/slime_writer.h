@@ -42,8 +42,7 @@ class SlimeWriter {
                                     std::function<bool()> wanted);
 
   // Both publish the version and return the bytes written of its tensors. ABORTED: it can no longer
-  // be read. DEADLINE_EXCEEDED: not now. DATA_LOSS: our own memory is damaged. ALREADY_EXISTS: it
-  // is published. Else of the file system.
+  // be read. ALREADY_EXISTS: it is published. Else of the file system, or damaged() says why.
   //
   // `may_publish` is asked before readers see anything; its error is returned.
   //
@@ -53,9 +52,13 @@ class SlimeWriter {
   Result<uint64_t> WriteFull(const RetainedVersionPtr& version,
                              std::function<Status()> may_publish);
 
+  // What the last write was to read from our own memory is damaged there.
+  bool damaged() const { return damaged_; }
+
   const RankStatePtr& state() const { return state_; }
 
  private:
+  Result<ByteSpan> Read(Result<ByteSpan> bytes);
   SlimeWriter(FileSystem& files, Options options, RankStatePtr state, slime::ShardPlan plan,
               std::function<bool()> wanted);
   std::map<std::string, std::string> Extra() const;
@@ -65,6 +68,7 @@ class SlimeWriter {
   RankStatePtr state_;
   slime::ShardPlan plan_;  // of a full checkpoint
   std::function<bool()> wanted_;
+  bool damaged_ = false;
 };
 
 }  // namespace dws

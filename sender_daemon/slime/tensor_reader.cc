@@ -40,8 +40,7 @@ Result<ByteSpan> TensorReader::Next() {
   size_t filled = 0;
   while (filled < after_.size()) {
     if (next_frame_ == frames_.size()) {
-      if (!wanted_()) return CancelledError("the sender is shutting down");
-      DWS_ASSIGN_OR_RETURN(frames_, reader_.Next(limits::kSnapshotReadDeadline));
+      DWS_ASSIGN_OR_RETURN(frames_, reader_.NextWhile(wanted_));
       next_frame_ = 0;
       DWS_CHECK(!frames_.empty());
     }

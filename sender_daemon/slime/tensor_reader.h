@@ -29,8 +29,8 @@ class TensorReader {
                std::function<bool()> wanted);
 
   // The bytes of the next tensor, until the next call. Not after the last one, nor after an error.
-  // ABORTED: the version can no longer be reached from the snapshot. DEADLINE_EXCEEDED: captures
-  // follow each other so closely that nothing can be read. DATA_LOSS: our own memory is damaged.
+  // ABORTED: the version can no longer be reached from the snapshot. DATA_LOSS: our own memory is
+  // damaged.
   Result<ByteSpan> Next();
 
   // Of the tensor that Next gave, its bytes before the version, which has a base. Until the next

@@ -128,15 +128,16 @@ class SlimePublishTest(IntegrationCase):
         self.random = np.random.default_rng(17)
         self.versions = os.path.join(self.cluster.folder, "versions")
         self.base = os.path.join(self.cluster.folder, "base")
-        os.makedirs(os.path.join(self.base, "folders stay out"))
-        for name in ("config.json", "model.safetensors", ".hidden"):
-            with open(os.path.join(self.base, name), "w", encoding="utf-8") as file:
-                file.write(name)
         self.given: dict[str, Any] = {
             "layer.0.w": self.random.standard_normal((300, 257), np.float32),
             "layer.1.w": self.random.standard_normal(70_000).astype(np.float16),
             "layer.1.untouched": self.random.standard_normal(100, np.float32),
         }
+        write_checkpoint(self.base, self.given)
+        os.makedirs(os.path.join(self.base, "folders stay out"))
+        for name in ("config.json", ".hidden"):
+            with open(os.path.join(self.base, name), "w", encoding="utf-8") as file:
+                file.write(name)
 
     def sender(self, *flags: str) -> Daemon:
         return self.cluster.start_sender(

@@ -1,146 +1,15 @@
 // What a sender publishes as slime's versions: applied by our reader of the format, it gives the
 // trainer's weights, bit for bit.
-#include "sender_daemon/slime/slime_publisher.h"
-
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 
-#include "common/formats/safetensors/checkpoint.h"
-#include "common/formats/slime_delta/apply.h"
-#include "common/formats/slime_delta/version_writer.h"
-#include "sender_daemon/slime/tensor_reader.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/fault_file_system.h"
-#include "tests/fakes/temp_folder.h"
-#include "tests/sender_daemon/weights.h"
+#include "tests/sender_daemon/slime_publishing.h"
 
 namespace dws {
 namespace {
 
 using Catch::Matchers::Contains;
-
-// Tensors that are whole, cut into rows, cut across rows, empty and scalar; two blocks and more.
-RankLayout WholeLayout() {
-  return MakeLayout(
-      {{.tensor = {.name = "across", .shape = {3, 40, 1000}, .cut_dim = 1, .cuts = {7, 20}},
-        .slice_count = 3},
-       {.tensor = {.name = "bytes", .dtype = DType::kF8E4M3, .shape = {70'001}}},
-       {.tensor = {.name = "empty", .dtype = DType::kF32, .shape = {0, 5}}},
-       {.tensor = {.name = "rows", .shape = {300, 1001}, .cuts = {100}}, .slice_count = 2},
-       {.tensor = {.name = "scalar", .dtype = DType::kF64, .shape = {}}}});
-}
-
-// One trainer rank with its publisher, whose folder is real.
-struct Publishing {
-  explicit Publishing(SlimeDirOptions options = {},
-                      DeltaLogLimits log_limits = {uint64_t{1} << 30, 64})
-      : limits(log_limits), weights(RandomWeights(layout, random)) {
-    options.root = temporary.File("versions");
-    dir = options;
-    Register(1, 1);
-    Restart();
-  }
-  // A trainer registers: a new stream, or the old one with a sender that was started anew.
-  void Register(uint64_t incarnation, uint64_t epoch) {
-    RankState made = *MakeState(layout, limits);
-    made.stream.incarnation = incarnation;
-    made.rank_epoch = RankEpoch(epoch);
-    state = std::make_shared<const RankState>(std::move(made));
-  }
-  void Restart() {
-    publisher = std::make_unique<SlimePublisher>(SlimePublisher::Options{.dir = dir}, files);
-  }
-  void Capture(uint64_t version, double density = 0.001) {
-    Perturb(weights, density, random);
-    PublishAll(state, pool, version, weights);
-    published[version] = Checkpoint();
-  }
-  Status Write() {
-    publisher->Offer(state);
-    while (true) {
-      const Result<bool> more = publisher->Step();
-      if (!more.ok()) return more.status();
-      if (!*more) return OkStatus();
-    }
-  }
-  Status Publish(uint64_t version, double density = 0.001) {
-    Capture(version, density);
-    return Write();
-  }
-
-  // The weights as a checkpoint has them now: by tensor, row-major.
-  std::map<std::string, std::vector<std::byte>> Checkpoint() const {
-    std::map<std::string, std::vector<std::byte>> tensors;
-    uint32_t slice = 0;
-    for (const Shard& shard : layout.shards()) {
-      std::vector<std::byte> bytes;
-      for (uint32_t s = 0; s < shard.slice_count; ++s, ++slice) {
-        bytes.insert(bytes.end(), weights[slice].begin(), weights[slice].end());
-      }
-      std::vector<std::byte> buffer;
-      const ByteSpan whole = RowMajor(shard.tensor, bytes, buffer);
-      tensors[shard.tensor.name] = {whole.begin(), whole.end()};
-    }
-    return tensors;
-  }
-  // A local checkpoint of a reader, with what the trainer has now.
-  std::string CopyBase(const std::string& name) {
-    std::vector<safetensors::HeaderTensor> tensors;
-    for (const Shard& shard : layout.shards()) {
-      tensors.push_back({.name = shard.tensor.name,
-                         .dtype = safetensors::FileDTypeOf(shard.tensor.dtype),
-                         .shape = shard.tensor.shape});
-    }
-    const auto content = Checkpoint();
-    const Status written = safetensors::WriteCheckpoint(
-        files, temporary.File(name), std::move(tensors),
-        [&](const safetensors::HeaderTensor& tensor) -> Result<ByteSpan> {
-          return ByteSpan(content.at(tensor.name));
-        },
-        {});
-    REQUIRE(written.ok());
-    return temporary.File(name);
-  }
-  std::string Folder(uint64_t version) const {
-    return dir.root + "/" + slime::VersionFolderName(version);
-  }
-  bool IsFull(uint64_t version) {
-    const auto index = slime::ReadVersionIndex(files, Folder(version));
-    REQUIRE(index.ok());
-    return !index->delta.has_value();
-  }
-  std::vector<uint64_t> Versions() { return *slime::ListVersions(files, dir.root); }
-  // Applies all versions there to `checkpoint`, and compares after each.
-  void Follow(const std::string& checkpoint) {
-    auto local = slime::LocalCheckpoint::Open(files, pool, checkpoint, {});
-    REQUIRE(local.ok());
-    for (const uint64_t version : Versions()) {
-      if (version <= (*local)->version()) continue;
-      CAPTURE(version);
-      const auto report = (*local)->Apply(Folder(version));
-      INFO(ToString(report.status()));
-      REQUIRE(report.ok());
-      for (const safetensors::CheckpointTensor& tensor : (*local)->checkpoint().tensors()) {
-        CAPTURE(tensor.name);
-        const std::vector<std::byte> bytes(tensor.bytes.begin(), tensor.bytes.end());
-        REQUIRE(bytes == published.at(version).at(tensor.name));
-      }
-    }
-  }
-
-  TempFolder temporary;
-  const RankLayout layout = WholeLayout();
-  const DeltaLogLimits limits;
-  std::mt19937_64 random{20240609};
-  ThreadPool pool{1};
-  PosixFileSystem files;
-  Weights weights;
-  SlimeDirOptions dir;
-  RankStatePtr state;
-  std::unique_ptr<SlimePublisher> publisher;
-  std::map<uint64_t, std::map<std::string, std::vector<std::byte>>> published;
-};
 
 }  // namespace
 
@@ -226,85 +95,6 @@ TEST_CASE("damage in the sender's memory is never published", "[slime]") {
   rank.Follow(base);
 }
 
-TEST_CASE("a sender that starts again goes on in its own folder", "[slime]") {
-  Publishing rank;
-  const std::string base = rank.CopyBase("base");
-  REQUIRE(rank.Publish(1).ok());
-  REQUIRE(rank.Publish(2).ok());
-  // It died in the middle of the next.
-  const std::filesystem::path half =
-      std::filesystem::path(rank.Folder(3)).parent_path() / slime::UnfinishedFolderName(3);
-  std::filesystem::create_directories(half);
-  std::ofstream(half / "model-00000.tmp") << "half";
-
-  rank.Register(1, 2);
-  rank.Restart();
-  REQUIRE(rank.Write().ok());  // nothing is published yet
-  CHECK_FALSE(std::filesystem::exists(half));
-  CHECK(rank.Versions() == std::vector<uint64_t>{1, 2});
-  CHECK(rank.publisher->view().newest == WeightVersion(2));
-  REQUIRE(rank.Publish(3).ok());
-  REQUIRE(rank.Publish(4).ok());
-  CHECK(rank.IsFull(3));
-  CHECK_FALSE(rank.IsFull(4));
-  rank.Follow(base);
-
-  SECTION("and the one of before writes no more") {
-    rank.Register(1, 1);
-    rank.Restart();
-    rank.Capture(5);
-    CHECK_THAT(ToString(rank.Write()), Contains("another sender publishes there by now"));
-  }
-  SECTION("but not with numbers that are published already") {
-    rank.Register(1, 3);
-    rank.Capture(2);
-    CHECK_THAT(ToString(rank.Write()), Contains("has version 4 already") && Contains("version 5"));
-    REQUIRE(rank.Publish(5).ok());
-    CHECK(rank.IsFull(5));
-  }
-}
-
-TEST_CASE("a folder with versions of others is refused by name, and left as it is", "[slime]") {
-  Publishing rank;
-  const std::string base = rank.CopyBase("base");
-  SECTION("of another run") {
-    REQUIRE(rank.Publish(1).ok());
-    rank.Register(2, 2);
-    rank.Restart();
-    CHECK_THAT(ToString(rank.Write()), Contains("FAILED_PRECONDITION") &&
-                                           Contains("it has versions of stream 1:") &&
-                                           Contains("empty the folder"));
-    rank.Capture(1);
-    CHECK_FALSE(rank.Write().ok());
-    // `rm -r folder/weight_v*`: it is empty, and taken without a restart.
-    std::filesystem::remove_all(rank.Folder(1));
-    REQUIRE(rank.Write().ok());
-  }
-  SECTION("of a writer that says nothing of itself") {
-    auto writer = slime::VersionWriter::Create(rank.files, rank.dir.root, {.version = 1});
-    REQUIRE((*writer)->Finish().ok());
-    CHECK_THAT(ToString(rank.Write()), Contains("weight_v000001 is of another writer"));
-    std::filesystem::remove_all(rank.dir.root);
-    REQUIRE(rank.Publish(1).ok());
-  }
-  SECTION("that is being written") {
-    std::filesystem::create_directories(rank.Folder(7));
-    CHECK_THAT(ToString(rank.Write()), Contains("somebody writes weight_v000007 there"));
-    std::filesystem::remove_all(rank.dir.root);
-    REQUIRE(rank.Publish(1).ok());
-  }
-  SECTION("that turn up later") {
-    REQUIRE(rank.Publish(1).ok());
-    std::filesystem::create_directories(rank.Folder(2));
-    std::ofstream(rank.Folder(2) + "/model-00000.tmp") << "theirs";
-    CHECK_THAT(ToString(rank.Publish(2)), Contains("weight_v000002 is there already"));
-    CHECK(std::filesystem::exists(rank.Folder(2) + "/model-00000.tmp"));
-    std::filesystem::remove_all(rank.Folder(2));
-    REQUIRE(rank.Write().ok());
-  }
-  rank.Follow(base);
-}
-
 TEST_CASE("only whole tensors of a trainer of one rank are published", "[slime]") {
   TempFolder folder;
   PosixFileSystem files;
@@ -325,27 +115,6 @@ TEST_CASE("only whole tensors of a trainer of one rank are published", "[slime]"
     CHECK_THAT(ToString(publisher.Step().status()), Contains("one of 4 of its trainer"));
   }
   CHECK_FALSE(std::filesystem::exists(folder.File("versions")));
-}
-
-TEST_CASE("the newest deltas stay, and the newest full checkpoint before them", "[slime]") {
-  Publishing rank({.keep = 2});
-  for (uint64_t version = 1; version <= 4; ++version) REQUIRE(rank.Publish(version).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{1, 3, 4});
-  const std::string late = rank.CopyBase("late");
-  REQUIRE(rank.Publish(6).ok());  // full
-  REQUIRE(rank.Publish(7).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{1, 4, 6, 7});
-  REQUIRE(rank.Publish(8).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{6, 7, 8});
-  CHECK(rank.IsFull(6));
-  rank.Follow(late);
-  // Full checkpoints alone: one.
-  for (const uint64_t version : {20, 30, 40}) REQUIRE(rank.Publish(version).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{6, 7, 8, 20, 30, 40});
-  REQUIRE(rank.Publish(41).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{6, 8, 20, 30, 40, 41});
-  REQUIRE(rank.Publish(42).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{40, 41, 42});
 }
 
 TEST_CASE("a full disk leaves no part of a version, and what failed is tried again", "[slime]") {

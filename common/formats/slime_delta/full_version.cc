@@ -34,7 +34,8 @@ Result<ShardPlan> PlanShards(std::vector<safetensors::HeaderTensor> tensors,
 Result<uint64_t> WriteFullVersion(FileSystem& files, const std::string& folder,
                                   const FullVersionOptions& options, const ShardPlan& plan,
                                   const safetensors::TensorSource& source) {
-  DWS_ASSIGN_OR_RETURN(const std::string path, BeginVersionFolder(files, folder, options.version));
+  DWS_ASSIGN_OR_RETURN(const std::string path,
+                       BeginVersionFolder(files, folder, options.version, options.writer));
   VersionIndex index{.version = options.version, .extra = options.extra};
   uint64_t tensor_bytes = 0;
   for (size_t i = 0; i < plan.size(); ++i) {
@@ -55,7 +56,7 @@ Result<uint64_t> WriteFullVersion(FileSystem& files, const std::string& folder,
   }
   DWS_RETURN_IF_ERROR(files.ReplaceFile(path + "/" + safetensors::kIndexFile, AsBytes(text)));
   if (options.may_publish) DWS_RETURN_IF_ERROR(options.may_publish());
-  DWS_RETURN_IF_ERROR(PublishVersionFolder(files, folder, options.version));
+  DWS_RETURN_IF_ERROR(PublishVersionFolder(files, folder, options.version, options.writer));
   return tensor_bytes;
 }
 

@@ -23,7 +23,8 @@
 namespace dws::slime {
 
 struct FullVersionOptions {
-  uint64_t version = 0;  // at least 1
+  uint64_t version = 0;     // at least 1
+  std::string writer = {};  // as VersionWriteOptions
   uint64_t shard_bytes_max = limits::kSlimeShardBytesDefault;
   std::map<std::string, std::string> extra;  // more metadata of the index
   // Other files of the checkpoint, by name: readers take the folder for all of it, and remove what

@@ -28,25 +28,33 @@ Status MakeClean(FileSystem& files, const std::string& path) {
 
 }  // namespace
 
-std::string UnfinishedFolderName(uint64_t version) {
-  return "." + VersionFolderName(version) + ".new";
+std::string UnfinishedFolderName(uint64_t version, const std::string& writer) {
+  return fmt::format(".{}{}{}.new", VersionFolderName(version), writer.empty() ? "" : ".", writer);
 }
 
 Result<std::string> BeginVersionFolder(FileSystem& files, const std::string& folder,
-                                       uint64_t version) {
+                                       uint64_t version, const std::string& writer) {
   DWS_RETURN_IF_ERROR(CheckNumber(version));
   const std::string published = folder + "/" + VersionFolderName(version);
   const Result<std::vector<std::string>> there = files.List(published);
   if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
   if (there.ok() && !there->empty()) return AlreadyExistsError("{} is there already", published);
-  const std::string path = folder + "/" + UnfinishedFolderName(version);
+  const std::string path = folder + "/" + UnfinishedFolderName(version, writer);
   DWS_RETURN_IF_ERROR(MakeClean(files, path));
   return path;
 }
 
-Status PublishVersionFolder(FileSystem& files, const std::string& folder, uint64_t version) {
-  return files.Rename(folder + "/" + UnfinishedFolderName(version),
-                      folder + "/" + VersionFolderName(version));
+Status PublishVersionFolder(FileSystem& files, const std::string& folder, uint64_t version,
+                            const std::string& writer) {
+  const std::string unfinished = folder + "/" + UnfinishedFolderName(version, writer);
+  const std::string published = folder + "/" + VersionFolderName(version);
+  const Status renamed = files.Rename(unfinished, published);
+  const auto has_files = [&](const std::string& path) {
+    const auto names = files.List(path);
+    return names.ok() && !names->empty();
+  };
+  if (renamed.ok() || !has_files(unfinished) || !has_files(published)) return renamed;
+  return AlreadyExistsError("{} is there already", published);
 }
 
 Result<std::unique_ptr<VersionWriter>> VersionWriter::Create(FileSystem& files,
@@ -61,7 +69,7 @@ Result<std::unique_ptr<VersionWriter>> VersionWriter::Create(FileSystem& files,
     }
     DWS_RETURN_IF_ERROR(MakeClean(files, path));
   } else {
-    DWS_ASSIGN_OR_RETURN(path, BeginVersionFolder(files, folder, options.version));
+    DWS_ASSIGN_OR_RETURN(path, BeginVersionFolder(files, folder, options.version, options.writer));
   }
   return std::unique_ptr<VersionWriter>(new VersionWriter(files, folder, std::move(path), options));
 }
@@ -158,7 +166,7 @@ Result<VersionSummary> VersionWriter::Finish() {
   DWS_RETURN_IF_ERROR(files_.ReplaceFile(folder_ + "/" + safetensors::kIndexFile, AsBytes(text)));
   if (options_.may_publish) DWS_RETURN_IF_ERROR(options_.may_publish());
   if (!options_.in_place) {
-    DWS_RETURN_IF_ERROR(PublishVersionFolder(files_, parent_, options_.version));
+    DWS_RETURN_IF_ERROR(PublishVersionFolder(files_, parent_, options_.version, options_.writer));
   }
   return VersionSummary{.tensor_count = index.weight_map.size(),
                         .shard_count = shard_count_,

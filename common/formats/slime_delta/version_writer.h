@@ -30,6 +30,9 @@ namespace dws::slime {
 
 struct VersionWriteOptions {
   uint64_t version = 0;  // at least 1; its base is the version before
+  // Names whoever may write to the folder at the same time as others: the folder of a version that
+  // is not whole has it in its name. Of a file name's characters.
+  std::string writer = {};
   Encoding encoding = Encoding::kXor;
   ChecksumFormat checksum = ChecksumFormat::kXxh3;
   uint64_t shard_bytes_max = limits::kSlimeShardBytesDefault;
@@ -48,14 +51,16 @@ struct VersionSummary {
 
 // The name that a version has in its folder until it is whole. Readers look for no such name; they
 // take a version without an index for a full checkpoint.
-std::string UnfinishedFolderName(uint64_t version);
+std::string UnfinishedFolderName(uint64_t version, const std::string& writer);
 
-// A folder of that name in `folder`, made, and cleared of what a writer that died has left.
+// A folder of that name in `folder`, made, and cleared of what a writer of that name has left.
 // ALREADY_EXISTS: that version is there, whole or not. INVALID_ARGUMENT: one that cannot be.
 Result<std::string> BeginVersionFolder(FileSystem& files, const std::string& folder,
-                                       uint64_t version);
-// Gives what BeginVersionFolder began, and is whole and durable now, its name.
-Status PublishVersionFolder(FileSystem& files, const std::string& folder, uint64_t version);
+                                       uint64_t version, const std::string& writer);
+// Gives what BeginVersionFolder began, and is whole and durable now, its name. ALREADY_EXISTS:
+// somebody else was quicker. After another error it may have its name all the same.
+Status PublishVersionFolder(FileSystem& files, const std::string& folder, uint64_t version,
+                            const std::string& writer);
 
 // Lifecycle: Create, Add..., Finish once. Threads: Add from several at a time; Finish when all have
 // returned. After an error of Add, Finish gives the same error and publishes nothing.

@@ -128,7 +128,7 @@ TEST_CASE("a writer that died is cleared by the next one", "[slime]") {
   const TempFolder folder;
   const Weights before = RandomWeights(8);
   const Weights after = Next(before, 9);
-  const std::string unfinished = folder.File(UnfinishedFolderName(1));
+  const std::string unfinished = folder.File(UnfinishedFolderName(1, {}));
   dws::testing::WriteText(unfinished + "/model-00000-of-00009.safetensors", "rest");
   dws::testing::WriteText(unfinished + "/model-00003.tmp", "rest");
   Publish(folder.path(), before, after, {.version = 1});

@@ -1,0 +1,46 @@
+#include "sender_daemon/slime/base_checkpoint.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "common/formats/safetensors/checkpoint.h"
+
+namespace dws {
+
+Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& folder) {
+  const auto refuse = [](const Status& status) {
+    return InvalidArgumentError("--slime-checkpoint: {}", Message(status));
+  };
+  BaseCheckpoint base;
+  const auto names = files.List(folder);
+  if (!names.ok()) return refuse(names.status());
+  const auto weights = safetensors::Checkpoint::Open(folder);
+  if (!weights.ok()) return refuse(weights.status());
+  for (const safetensors::CheckpointTensor& tensor : weights->tensors()) {
+    base.tensors.insert(tensor.name);
+  }
+  uint64_t left = kSlimeSideBytesMax;
+  for (const std::string& name : *names) {
+    const std::string path = folder + "/" + name;
+    std::error_code ignored;
+    if (name.starts_with('.') || name.ends_with(".safetensors") ||
+        name.ends_with(".safetensors.index.json") ||
+        !std::filesystem::is_regular_file(path, ignored)) {
+      continue;
+    }
+    auto bytes = files.ReadFile(path, left);
+    if (absl::IsResourceExhausted(bytes.status())) {
+      return InvalidArgumentError(
+          "--slime-checkpoint: {}; files beside the weights may have {} bytes in all, remove what "
+          "is no part of the model",
+          Message(bytes.status()), kSlimeSideBytesMax);
+    }
+    if (!bytes.ok()) return refuse(bytes.status());
+    left -= bytes->size();
+    base.side_files[name] = *std::move(bytes);
+  }
+  return base;
+}
+
+}  // namespace dws

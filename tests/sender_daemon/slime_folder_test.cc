@@ -1,0 +1,218 @@
+// Whose the folder of slime's versions is, what stays in it and what goes.
+#include <catch2/catch.hpp>
+
+#include "tests/fakes/fault_file_system.h"
+#include "tests/sender_daemon/slime_publishing.h"
+
+namespace dws {
+namespace {
+
+using Catch::Matchers::Contains;
+
+}  // namespace
+
+TEST_CASE("a sender that starts again goes on in its own folder", "[slime]") {
+  Publishing rank;
+  const std::string base = rank.CopyBase("base");
+  REQUIRE(rank.Publish(1).ok());
+  REQUIRE(rank.Publish(2).ok());
+  // It died in the middle of the next.
+  const std::filesystem::path half = std::filesystem::path(rank.Folder(3)).parent_path() /
+                                     slime::UnfinishedFolderName(3, SlimeWriterName(*rank.state));
+  std::filesystem::create_directories(half);
+  std::ofstream(half / "model-00000.tmp") << "half";
+
+  rank.Register(1, 2);
+  rank.Restart();
+  REQUIRE(rank.Write().ok());  // nothing is published yet
+  CHECK_FALSE(std::filesystem::exists(half));
+  CHECK(rank.Versions() == std::vector<uint64_t>{1, 2});
+  CHECK(rank.publisher->view().newest == WeightVersion(2));
+  REQUIRE(rank.Publish(3).ok());
+  REQUIRE(rank.Publish(4).ok());
+  CHECK(rank.IsFull(3));
+  CHECK_FALSE(rank.IsFull(4));
+  rank.Follow(base);
+
+  SECTION("and the one of before writes no more") {
+    rank.Register(1, 1);
+    rank.Restart();
+    rank.Capture(5);
+    CHECK_THAT(ToString(rank.Write()), Contains("another sender publishes there by now"));
+  }
+  SECTION("but not with numbers that are published already") {
+    rank.Register(1, 3);
+    rank.Capture(2);
+    CHECK_THAT(ToString(rank.Write()), Contains("has version 4 already") && Contains("version 5"));
+    REQUIRE(rank.Publish(5).ok());
+    CHECK(rank.IsFull(5));
+  }
+}
+
+TEST_CASE("a folder with versions of others is refused by name, and left as it is", "[slime]") {
+  Publishing rank;
+  const std::string base = rank.CopyBase("base");
+  SECTION("of another run") {
+    REQUIRE(rank.Publish(1).ok());
+    rank.Register(2, 2);
+    rank.Restart();
+    CHECK_THAT(ToString(rank.Write()), Contains("FAILED_PRECONDITION") &&
+                                           Contains("it has versions of stream 1:") &&
+                                           Contains("empty the folder"));
+    rank.Capture(1);
+    CHECK_FALSE(rank.Write().ok());
+    // `rm -r folder/weight_v*`: it is empty, and taken without a restart.
+    std::filesystem::remove_all(rank.Folder(1));
+    REQUIRE(rank.Write().ok());
+  }
+  SECTION("of a writer that says nothing of itself") {
+    auto writer = slime::VersionWriter::Create(rank.files, rank.dir.root, {.version = 1});
+    REQUIRE((*writer)->Finish().ok());
+    CHECK_THAT(ToString(rank.Write()), Contains("weight_v000001 is of another writer"));
+    std::filesystem::remove_all(rank.dir.root);
+    REQUIRE(rank.Publish(1).ok());
+  }
+  SECTION("that is being written") {
+    const bool in_ours = GENERATE(false, true);
+    if (in_ours) REQUIRE(rank.Publish(1).ok());
+    std::filesystem::create_directories(rank.Folder(7));
+    std::ofstream(rank.Folder(7) + "/model-00000.tmp") << "theirs";
+    rank.Restart();
+    CHECK_THAT(ToString(rank.Write()), Contains("somebody writes weight_v000007 there"));
+    CHECK(std::filesystem::exists(rank.Folder(7) + "/model-00000.tmp"));
+    std::filesystem::remove_all(rank.dir.root);
+    REQUIRE(rank.Publish(2).ok());
+  }
+  SECTION("that turn up later") {
+    REQUIRE(rank.Publish(1).ok());
+    std::filesystem::create_directories(rank.Folder(2));
+    std::ofstream(rank.Folder(2) + "/model-00000.tmp") << "theirs";
+    CHECK_THAT(ToString(rank.Publish(2)), Contains("weight_v000002 is there already"));
+    CHECK(std::filesystem::exists(rank.Folder(2) + "/model-00000.tmp"));
+    std::filesystem::remove_all(rank.Folder(2));
+    REQUIRE(rank.Write().ok());
+  }
+  rank.Follow(base);
+}
+
+TEST_CASE("a folder that is not as it was left is taken anew", "[slime]") {
+  Publishing rank;
+  const std::string base = rank.CopyBase("base");
+  REQUIRE(rank.Publish(1).ok());
+  REQUIRE(rank.Publish(2).ok());
+  SECTION("without its versions") {
+    std::filesystem::remove_all(rank.Folder(1));
+    std::filesystem::remove_all(rank.Folder(2));
+    CHECK_THAT(ToString(rank.Publish(3)), Contains("which this sender published last"));
+  }
+  SECTION("without anything") {
+    std::filesystem::remove_all(rank.dir.root);
+    CHECK_THAT(ToString(rank.Publish(3)), Contains(".dws_publisher is gone"));
+  }
+  SECTION("without the file that says whose it is") {
+    std::filesystem::remove(rank.dir.root + "/.dws_publisher");
+    CHECK_THAT(ToString(rank.Publish(3)), Contains(".dws_publisher is gone"));
+  }
+  REQUIRE(rank.Write().ok());
+  CHECK(rank.IsFull(3));
+  REQUIRE(rank.Publish(4).ok());
+  CHECK_FALSE(rank.IsFull(4));
+  rank.Follow(base);
+}
+
+TEST_CASE("what is unfinished loses its name before it is removed", "[slime]") {
+  Publishing rank;
+  const std::string base = rank.CopyBase("base");
+  REQUIRE(rank.Publish(1).ok());
+  // A sender of before hangs just before it publishes.
+  const RankState before = *rank.state;
+  const std::string writer = SlimeWriterName(before);
+  REQUIRE(slime::BeginVersionFolder(rank.files, rank.dir.root, 2, writer).ok());
+  rank.Register(1, 2);
+  rank.Restart();
+  REQUIRE(rank.Publish(2).ok());
+  CHECK(rank.IsFull(2));
+  CHECK(absl::IsNotFound(slime::PublishVersionFolder(rank.files, rank.dir.root, 2, writer)));
+  rank.Follow(base);
+}
+
+TEST_CASE("a version of others that gets its name first stays, and is told", "[slime]") {
+  FaultFileSystem files;
+  SlimePublisher publisher({.dir = {.root = "/versions"}}, files);
+  std::mt19937_64 random{7};
+  ThreadPool pool{0};
+  const RankStatePtr state = MakeState(WholeLayout(), {uint64_t{1} << 30, 64});
+  PublishAll(state, pool, 1, RandomWeights(WholeLayout(), random));
+  publisher.Offer(state);
+  // An error of the disk is not one of our memory: it is tried again.
+  int operation = 0;
+  for (bool failed = true; failed;) {
+    CAPTURE(++operation);
+    files.FailOperation(operation, DataLossError("Input/output error"));
+    const Status status = publisher.Step().status();
+    failed = !status.ok();
+    CHECK_THAT(ToString(status), !Contains("memory is damaged"));
+    if (failed) CHECK(slime::ListVersions(files, "/versions")->empty());
+  }
+  CHECK(operation > 5);
+  CHECK(*slime::ListVersions(files, "/versions") == std::vector<uint64_t>{1});
+
+  Weights weights = RandomWeights(WholeLayout(), random);
+  PublishAll(state, pool, 2, weights);
+  files.SetContent("/versions/weight_v000002/model-00000.tmp", std::vector<std::byte>(3));
+  CHECK_THAT(ToString(publisher.Step().status()), Contains("weight_v000002 is there already"));
+  CHECK_THAT(ToString(publisher.Step().status()), Contains("somebody writes weight_v000002"));
+  CHECK(files.Content("/versions/weight_v000002/model-00000.tmp").size() == 3);
+}
+
+TEST_CASE("the base checkpoint's tensors are all published", "[slime]") {
+  Publishing rank;
+  const std::string base = rank.CopyBase("base");
+  std::ofstream(base + "/config.json") << "{}";
+  auto read = ReadBaseCheckpoint(rank.files, base);
+  REQUIRE(read.ok());
+  CHECK(read->tensors.size() == 5);
+  CHECK(read->side_files.size() == 1);
+  SECTION("in a folder without weights") {
+    std::filesystem::create_directories(rank.temporary.File("snapshots"));
+    CHECK_THAT(ToString(ReadBaseCheckpoint(rank.files, rank.temporary.File("snapshots")).status()),
+               Contains("INVALID_ARGUMENT") && Contains("--slime-checkpoint"));
+  }
+  SECTION("by a trainer that has not all of them") {
+    read->tensors.insert("lm_head.weight");
+    rank.publisher = std::make_unique<SlimePublisher>(
+        SlimePublisher::Options{.dir = rank.dir, .base = *std::move(read)}, rank.files);
+    CHECK_THAT(ToString(rank.Publish(1)),
+               Contains("FAILED_PRECONDITION") && Contains("'lm_head.weight'"));
+    CHECK_FALSE(std::filesystem::exists(rank.Folder(1)));
+  }
+  SECTION("by one that has") {
+    rank.publisher = std::make_unique<SlimePublisher>(
+        SlimePublisher::Options{.dir = rank.dir, .base = *std::move(read)}, rank.files);
+    REQUIRE(rank.Publish(1).ok());
+    CHECK(std::filesystem::exists(rank.Folder(1) + "/config.json"));
+  }
+}
+
+TEST_CASE("the newest deltas stay, and the newest full checkpoint before them", "[slime]") {
+  Publishing rank({.keep = 2});
+  for (uint64_t version = 1; version <= 4; ++version) REQUIRE(rank.Publish(version).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{1, 3, 4});
+  const std::string late = rank.CopyBase("late");
+  REQUIRE(rank.Publish(6).ok());  // full
+  REQUIRE(rank.Publish(7).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{1, 4, 6, 7});
+  REQUIRE(rank.Publish(8).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{6, 7, 8});
+  CHECK(rank.IsFull(6));
+  rank.Follow(late);
+  // Full checkpoints alone: one.
+  for (const uint64_t version : {20, 30, 40}) REQUIRE(rank.Publish(version).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{6, 7, 8, 20, 30, 40});
+  REQUIRE(rank.Publish(41).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{6, 8, 20, 30, 40, 41});
+  REQUIRE(rank.Publish(42).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{40, 41, 42});
+}
+
+}  // namespace dws
