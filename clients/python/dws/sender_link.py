@@ -44,7 +44,7 @@ class SenderLink:
           The newest version of the stream that the sender knows, 0 for none.
 
         Raises:
-          DwsError: any; nothing has changed then.
+          DwsError: any; the registration before is what it was, `handover` has none.
         """
         handover.describe(request)
         what = f"registering rank {self._rank}"
@@ -57,6 +57,7 @@ class SenderLink:
             self._handles.close()
         self._handles = handles
         self._session = reply.session
+        handover.registered()
         return int(reply.last_version)
 
     @property

@@ -282,6 +282,26 @@ class TrainerTest(_WithDriver):
         self.assertEqual(self.places(), [("b", 0, 512)])
         self.assertEqual(len(self.sender.handles.received), 2)
 
+    def test_tensors_that_moved_are_published_once_the_sender_knows_where(self) -> None:
+        self.driver.allocate(A, MIB)
+        tensor = StandInTensor(A, (4, 4))
+        trainer = self.trainer()
+        trainer.register({"b": tensor})
+        failures: Any = (
+            mock.patch.object(self.driver, "ipc_handle", side_effect=CudaError("no handle")),
+            mock.patch.object(self.driver, "device_uuid", side_effect=CudaError("no device")),
+            mock.patch.object(self.sender, "refuse", "no room"),
+            mock.patch("dws.sender_link.HandleConnection", side_effect=dws.DwsError("no memory")),
+        )
+        for version, failure in enumerate(failures, start=1):
+            tensor.address = A + 512 * version
+            with failure, self.assertRaises(dws.DwsError):
+                trainer.publish(version)
+            self.assertEqual(self.sender.published, list(range(1, version)))
+            trainer.publish(version)
+            self.assertEqual(self.places(), [("b", 0, 512 * version)])
+            self.assertEqual(len(self.sender.handles.received), 1 + version)
+
     def test_a_rank_hands_over_its_rows_and_no_scattered_part(self) -> None:
         self.driver.allocate(A, MIB)
 

@@ -111,6 +111,7 @@ class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
         self.puts: list[Any] = []
         self.aborted: list[int] = []
         self.published: list[int] = []
+        self.refuse: Optional[str] = None
         self.fail_puts = False
         self.wait_code: Optional[grpc.StatusCode] = None
         super().__init__(folder, "sender.sock")
@@ -123,6 +124,8 @@ class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
         return _map_read_only(self.handles.received[-1][0])
 
     def Register(self, request: Any, context: Any) -> Any:
+        if self.refuse is not None:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self.refuse)
         self.register = request
         return trainer_pb2.RegisterReply(
             token=self.handles.token(), handle_socket=self.handles.path, session=7
