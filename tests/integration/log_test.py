@@ -104,7 +104,7 @@ class SecretTest(IntegrationCase):
         tokens: list[bytes] = []
 
         class Recording(HandleConnection):
-            def __init__(
+            def hand_over(
                 self, path: str, token: bytes, descriptors: Sequence[int], timeout: float
             ) -> None:
                 tokens.append(token)
@@ -115,7 +115,7 @@ class SecretTest(IntegrationCase):
                     stranger.connect(path)
                     socket.send_fds(stranger, [wrong + (0).to_bytes(4, "little")], [])
                     stranger.recv(4096)
-                super().__init__(path, token, descriptors, timeout)
+                super().hand_over(path, token, descriptors, timeout)
 
         flags = ("--log-level=debug", "--log-format=json")
         self.cluster.start_sender(0, *flags)

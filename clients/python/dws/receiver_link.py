@@ -4,8 +4,9 @@ and finding it again, weights that come to lie elsewhere."""
 from __future__ import annotations
 
 import threading
+import time
 import warnings
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
@@ -49,9 +50,12 @@ class ReceiverLink:
         self._closing = threading.Event()
         self._awake = threading.Event()  # not set: suspended
         self._awake.set()
-        self._guard = threading.Lock()  # of the fields below
+        self._ending = threading.Lock()  # held by who asks whether the receiver has let go
+        self._guard = threading.Condition()  # of the fields below
         self._daemon = self._connect()
-        self._handles: Optional[HandleConnection] = None
+        # The live registration's, and all of those before whose memory the receiver may still have.
+        self._handles: list[HandleConnection] = []
+        self._handing_over = False  # the descriptors of the last one are on their way
         self._stream: Optional[LeaseStream] = None
         # Counts what makes registrations stale from this side; and what it was for the live one.
         self._moves = 0
@@ -96,7 +100,7 @@ class ReceiverLink:
     def refresh(self) -> None:
         """As Engine.refresh."""
         self._move("the weights are being attached again")
-        self._end_registration()
+        self._end_registration()  # what it does not let go of, the next suspend() waits for
         self._awake.set()
 
     def stats(self) -> EngineStats:
@@ -124,6 +128,10 @@ class ReceiverLink:
             self._daemon.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        with self._ending, self._guard:
+            for handles in self._handles:
+                handles.close()
+            self._handles.clear()
 
     def _move(self, reason: str) -> None:
         """From here on no registration made before, or being made, opens the gate."""
@@ -136,13 +144,26 @@ class ReceiverLink:
         """The lease thread sees it, and attaches again once it may.
 
         Returns:
-          Whether the receiver has let go of the weights.
+          Whether the receiver has let go of the weights, of this registration and all before it.
         """
+        deadline = time.monotonic() + RELEASE_TIMEOUT_SECONDS
         with self._guard:
             if self._stream is not None:
                 self._stream.cancel()
-            handles, self._handles = self._handles, None
-        return handles is None or handles.end(RELEASE_TIMEOUT_SECONDS)
+            # What is being handed over now arrives, and is known afterwards.
+            if not self._guard.wait_for(lambda: not self._handing_over, RELEASE_TIMEOUT_SECONDS):
+                return False
+        return self._released(deadline)
+
+    def _released(self, deadline: float) -> bool:
+        """Ends all registrations; whether the receiver has let go of them, or does by then."""
+        with self._ending:
+            with self._guard:
+                asked = list(self._handles)
+            ended = [handles for handles in asked if handles.end(deadline - time.monotonic())]
+            with self._guard:
+                self._handles = [handles for handles in self._handles if handles not in ended]
+        return len(ended) == len(asked)
 
     # Everything below runs on the lease thread (attach() lends it the first round).
 
@@ -153,6 +174,7 @@ class ReceiverLink:
 
     def _register(self, attachment: Attachment, timeout: float) -> None:
         """The engine must not run when descriptors go out."""
+        self._released(time.monotonic())  # forgets those before that it has let go of
         with self._guard:
             moves = self._moves
         attachment.describe()
@@ -173,22 +195,34 @@ class ReceiverLink:
         self._drain_devices(attachment)
         if not attachment.unchanged():
             raise StateError("the weights moved to other memory while they were being attached")
-        descriptors = attachment.descriptors()
-        handles = HandleConnection(
-            reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS
-        )
+        self._hand_over(reply, attachment, moves)
         with self._guard:
-            if self._moves != moves or self._closing.is_set():
-                handles.close()
-                raise StateError("suspended, moved or closed while the weights were being attached")
-            if self._handles is not None:
-                self._handles.close()  # of a registration that had ended
-            self._handles = handles
+            self._require_wanted(moves)
             self._moves_registered = moves
             self._stream = LeaseStream(
                 stub, self._engine_rank, reply.generation, drains_devices=attachment.on_devices
             )
             self._last_error = ""
+
+    def _hand_over(self, reply: Any, attachment: Attachment, moves: int) -> None:
+        """From the first descriptor on who ends the registration waits for the receiver, too."""
+        with self._guard:
+            self._require_wanted(moves)
+            handles = HandleConnection()
+            self._handles.append(handles)
+            self._handing_over = True
+        try:
+            descriptors = attachment.descriptors()
+            handles.hand_over(reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS)
+        finally:
+            with self._guard:
+                self._handing_over = False
+                self._guard.notify_all()
+
+    def _require_wanted(self, moves: int) -> None:
+        if self._moves != moves or self._closing.is_set() or not self._awake.is_set():
+            self._drop_registration()
+            raise StateError("suspended, moved or closed while the weights were being attached")
 
     def _keep_lease(self) -> None:
         while not self._closing.is_set():
@@ -259,5 +293,5 @@ class ReceiverLink:
                 self._lease.open(grant)
 
     def _drop_registration(self) -> None:
-        if self._handles is not None:
-            self._handles.shut()
+        for handles in self._handles:
+            handles.shut()

@@ -50,9 +50,12 @@ class SenderLink:
         what = f"registering rank {self._rank}"
         reply = self._daemon.call(self._stub.Register, request, what)
         descriptors = handover.descriptors()
-        handles = HandleConnection(
-            reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS
-        )
+        handles = HandleConnection()
+        try:
+            handles.hand_over(reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS)
+        except BaseException:
+            handles.close()
+            raise
         if self._handles is not None:
             self._handles.close()
         self._handles = handles

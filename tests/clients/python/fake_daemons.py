@@ -34,9 +34,12 @@ class HandleSocket:
     def __init__(self, path: str, lets_go: bool = True) -> None:
         """Args:
         lets_go: a client that ends its registration sees the end of the connection at once.
+          Of those that come from now on: a test may change it.
         """
         self.path = path
-        self._lets_go = lets_go
+        self.lets_go = lets_go
+        self.answers = threading.Event()  # not set: what has been taken is not answered yet
+        self.answers.set()
         self.tokens: set[bytes] = set()
         self.received: list[list[int]] = []
         self.connections: list[socket.socket] = []
@@ -66,14 +69,16 @@ class HandleSocket:
                 self.tokens.remove(payload[:16])
                 self.received.append(descriptors)
                 self.connections.append(connection)
+                self.answers.wait()
                 connection.send(b"ok")
-                if self._lets_go:
+                if self.lets_go:
                     threading.Thread(target=_let_go, args=(connection,), daemon=True).start()
             else:
                 connection.send(b"error: unknown token")
                 connection.close()
 
     def close(self) -> None:
+        self.answers.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self.connections:
