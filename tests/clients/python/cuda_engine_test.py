@@ -302,6 +302,33 @@ class TrainerTest(_WithDriver):
             self.assertEqual(self.places(), [("b", 0, 512 * version)])
             self.assertEqual(len(self.sender.handles.received), 1 + version)
 
+    def test_memory_is_registered_when_the_sender_has_let_go_of_that_before(self) -> None:
+        self.driver.allocate(A, MIB)
+        trainer = self.trainer()
+        handles = self.sender.handles
+        handles.lets_go = False
+        trainer.register({"b": StandInTensor(A, (4, 4))})
+        self.driver.free(A)
+        self.driver.allocate(A, MIB)
+        registered = self.sender.register
+        with mock.patch("dws.sender_link.RPC_TIMEOUT_SECONDS", 0.1):
+            for _ in range(2):
+                with self.assertRaisesRegex(dws.DeadlineError, "still used"):
+                    trainer.publish(1)
+        self.assertIs(self.sender.register, registered)  # it has not been asked to take another
+        self.assertEqual(self.sender.published, [])
+        handles.connections[0].close()
+        handles.answers.clear()
+        with mock.patch("dws.sender_link.RPC_TIMEOUT_SECONDS", 0.1):
+            with self.assertRaisesRegex(dws.DaemonUnavailableError, "timed out"):
+                trainer.publish(1)
+            with self.assertRaisesRegex(dws.DeadlineError, "still used"):
+                trainer.publish(1)
+        handles.answers.set()
+        handles.connections[1].close()
+        trainer.publish(1)
+        self.assertEqual(len(handles.received), 3)
+
     def test_a_rank_hands_over_its_rows_and_no_scattered_part(self) -> None:
         self.driver.allocate(A, MIB)
 
