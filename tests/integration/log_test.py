@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 
-from dws import receiver_link as receiver_link_module
+from dws import handed_over as handed_over_module
 from dws import sender_link as sender_link_module
 from dws.handles import HandleConnection
 from tests.integration.certificates import Authority
@@ -122,7 +122,7 @@ class SecretTest(IntegrationCase):
         self.cluster.start_receiver("receiver-0", *flags)
         with mock.patch.object(
             sender_link_module, "HandleConnection", Recording
-        ), mock.patch.object(receiver_link_module, "HandleConnection", Recording):
+        ), mock.patch.object(handed_over_module, "HandleConnection", Recording):
             trainer, engine = self.trainer(), self.engine()
             source = trainer.register({"w": np.ones((64, 64), np.float32)})
             engine.attach({"w": np.zeros((64, 64), np.float32)})

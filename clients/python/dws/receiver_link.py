@@ -4,18 +4,17 @@ and finding it again, weights that come to lie elsewhere."""
 from __future__ import annotations
 
 import threading
-import time
 import warnings
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
 from dws.engine_stats import EngineStats
 from dws.errors import DeadlineError, EngineEndedError, StateError
-from dws.handles import HandleConnection
+from dws.handed_over import HandedOver
 from dws.lease import ExecutionLease, Grant
 from dws.lease_stream import LeaseStream, PostCommitHook
-from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection
+from dws.rpc import DaemonConnection
 
 ATTACH_TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS_MIN = 0.05
@@ -50,12 +49,9 @@ class ReceiverLink:
         self._closing = threading.Event()
         self._awake = threading.Event()  # not set: suspended
         self._awake.set()
-        self._ending = threading.Lock()  # held by who asks whether the receiver has let go
-        self._guard = threading.Condition()  # of the fields below
+        self._handed = HandedOver()
+        self._guard = threading.Lock()  # of the fields below
         self._daemon = self._connect()
-        # The live registration's, and all of those before whose memory the receiver may still have.
-        self._handles: list[HandleConnection] = []
-        self._handing_over = False  # the descriptors of the last one are on their way
         self._stream: Optional[LeaseStream] = None
         # Counts what makes registrations stale from this side; and what it was for the live one.
         self._moves = 0
@@ -128,10 +124,7 @@ class ReceiverLink:
             self._daemon.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        with self._ending, self._guard:
-            for handles in self._handles:
-                handles.close()
-            self._handles.clear()
+        self._handed.close()
 
     def _move(self, reason: str) -> None:
         """From here on no registration made before, or being made, opens the gate."""
@@ -146,24 +139,10 @@ class ReceiverLink:
         Returns:
           Whether the receiver has let go of the weights, of this registration and all before it.
         """
-        deadline = time.monotonic() + RELEASE_TIMEOUT_SECONDS
         with self._guard:
             if self._stream is not None:
                 self._stream.cancel()
-            # What is being handed over now arrives, and is known afterwards.
-            if not self._guard.wait_for(lambda: not self._handing_over, RELEASE_TIMEOUT_SECONDS):
-                return False
-        return self._released(deadline)
-
-    def _released(self, deadline: float) -> bool:
-        """Ends all registrations; whether the receiver has let go of them, or does by then."""
-        with self._ending:
-            with self._guard:
-                asked = list(self._handles)
-            ended = [handles for handles in asked if handles.end(deadline - time.monotonic())]
-            with self._guard:
-                self._handles = [handles for handles in self._handles if handles not in ended]
-        return len(ended) == len(asked)
+        return self._handed.released(RELEASE_TIMEOUT_SECONDS)
 
     # Everything below runs on the lease thread (attach() lends it the first round).
 
@@ -174,7 +153,7 @@ class ReceiverLink:
 
     def _register(self, attachment: Attachment, timeout: float) -> None:
         """The engine must not run when descriptors go out."""
-        self._released(time.monotonic())  # forgets those before that it has let go of
+        self._handed.released(0)  # forgets those before that it has let go of
         with self._guard:
             moves = self._moves
         attachment.describe()
@@ -195,7 +174,12 @@ class ReceiverLink:
         self._drain_devices(attachment)
         if not attachment.unchanged():
             raise StateError("the weights moved to other memory while they were being attached")
-        self._hand_over(reply, attachment, moves)
+        self._handed.hand_over(
+            reply.handle_socket,
+            reply.token,
+            attachment.descriptors(),
+            lambda: self._require_still_wanted(moves),
+        )
         with self._guard:
             self._require_wanted(moves)
             self._moves_registered = moves
@@ -204,24 +188,13 @@ class ReceiverLink:
             )
             self._last_error = ""
 
-    def _hand_over(self, reply: Any, attachment: Attachment, moves: int) -> None:
-        """From the first descriptor on who ends the registration waits for the receiver, too."""
+    def _require_still_wanted(self, moves: int) -> None:
         with self._guard:
             self._require_wanted(moves)
-            handles = HandleConnection()
-            self._handles.append(handles)
-            self._handing_over = True
-        try:
-            descriptors = attachment.descriptors()
-            handles.hand_over(reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS)
-        finally:
-            with self._guard:
-                self._handing_over = False
-                self._guard.notify_all()
 
     def _require_wanted(self, moves: int) -> None:
         if self._moves != moves or self._closing.is_set() or not self._awake.is_set():
-            self._drop_registration()
+            self._handed.shut()
             raise StateError("suspended, moved or closed while the weights were being attached")
 
     def _keep_lease(self) -> None:
@@ -234,9 +207,9 @@ class ReceiverLink:
                 ended = str(moved)
             except Exception as error:  # the engine's drain, a device: must not end this thread
                 ended = f"the engine cannot be paused: {type(error).__name__}: {error}"
+            self._handed.shut()
             with self._guard:
                 self._stream = None
-                self._drop_registration()
                 moved_since = self._moves != self._moves_registered
                 if not moved_since:
                     self._last_error = ended
@@ -263,8 +236,8 @@ class ReceiverLink:
                     self._reattachments += 1
                 return
             except Exception as error:
+                self._handed.shut()
                 with self._guard:
-                    self._drop_registration()
                     self._last_error = str(error)
                 if self._lease.grant is None or isinstance(error, EngineEndedError):
                     self._lease.shut(f"lost the receiver, attaching again failed: {error}")
@@ -291,7 +264,3 @@ class ReceiverLink:
         with self._guard:
             if not self._closing.is_set() and self._moves == self._moves_registered:
                 self._lease.open(grant)
-
-    def _drop_registration(self) -> None:
-        for handles in self._handles:
-            handles.shut()
