@@ -74,7 +74,7 @@ class ReceiverLink:
 
     def keep(self, post_commit: Optional[PostCommitHook]) -> None:
         """Serves the lease from now on, on a thread of its own."""
-        self._post_commit = post_commit
+        self._post_commit = None if post_commit is None else self._finished(post_commit)
         self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
         self._thread.start()
 
@@ -253,6 +253,17 @@ class ReceiverLink:
         if not self._attachment.unchanged():
             raise _WeightsMoved("the weights lie in other memory now, they are attached again")
         return True
+
+    def _finished(self, post_commit: PostCommitHook) -> PostCommitHook:
+        """The hook, which returns when the devices have done what it asked of them: no stream of
+        the engine waits for this thread's."""
+
+        def after_commit(version: int) -> None:
+            post_commit(version)
+            assert self._attachment is not None
+            self._attachment.synchronize()
+
+        return after_commit
 
     def _drain_devices(self, attachment: Attachment) -> None:
         """An engine that has stopped may have left work on its devices."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import dws
+from dws._proto import engine_pb2
 from dws.dtypes import DType
 from dws.errors import CudaError
 from tests.clients.python.fake_daemons import FakeReceiver, FakeSender, pause, resume
@@ -124,6 +125,20 @@ class EngineTest(_WithDriver):
         paused = up.get(timeout=20).paused
         self.assertEqual((paused.pause_id, paused.devices_drained), (5, True))
         self.assertEqual(self.driver.asked, [("drain",), ("synchronize", 0), ("synchronize", 1)])
+
+    def test_an_engine_is_released_when_the_devices_have_done_what_the_hook_asked(self) -> None:
+        self.driver.allocate(A + MIB, MIB, ordinal=1)
+        hook = lambda version: self.driver.asked.append(("hook", version))
+        self.attached({"b": StandInTensor(A + MIB, (4,))}, post_commit=hook)
+        down, up = self.lease()
+        self.driver.asked.clear()
+        done = engine_pb2.LeaseDown(post_commit=engine_pb2.PostCommit(pause_id=5, version=2))
+        down.put(done)
+        self.assertEqual(up.get(timeout=20).post_commit_done.error, "")
+        self.assertEqual(self.driver.asked, [("hook", 2), ("synchronize", 1)])
+        self.driver.lost.add(1)
+        down.put(done)
+        self.assertIn("ILLEGAL_ADDRESS", up.get(timeout=20).post_commit_done.error)
 
     def test_a_host_engine_promises_nothing_about_devices(self) -> None:
         self.attached({"a": np.zeros(4, np.float32)})
