@@ -19,7 +19,9 @@ from dws.rpc import DaemonConnection
 ATTACH_TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS_MIN = 0.05
 _RETRY_SECONDS_MAX = 2.0
-# The receiver lets go of an engine's memory within a batch of what it does with it.
+# The receiver lets go of an engine's memory after the piece of work that it has begun on it: a batch
+# of staging, but also a full tensor that is applied in place, or a read of what to apply that stalls.
+# Those may take longer than this; who waits asks again.
 RELEASE_TIMEOUT_SECONDS = 30.0
 # How often a wait for forward passes to end looks whether the lease is still there.
 _DRAIN_POLL_SECONDS = 0.2
