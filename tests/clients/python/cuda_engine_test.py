@@ -111,6 +111,27 @@ class EngineTest(_WithDriver):
             down.put(pause(2))
             eventually(lambda: self.receiver.generation == 2, "attached again")
 
+    def test_a_buffer_that_was_tied_and_is_not_any_more_is_refused_by_name(self) -> None:
+        self.driver.allocate(A, MIB)
+        module = torch.nn.ModuleDict({"a": torch.nn.Module(), "b": torch.nn.Module()})
+        first, second = (module[name]._buffers for name in "ab")
+        first["t"] = second["t"] = StandInTensor(A, (4,))  # type: ignore[assignment]
+        engine, _ = self.attached(module)
+        self.assertEqual([view.tensor for view in self.receiver.attached.views], ["a.t"])
+        down, _ = self.lease()
+        down.put(resume(1))
+        engine.wait_ready(20)
+        engine.suspend()
+        first["t"] = StandInTensor(A + 64, (4,))  # type: ignore[assignment]
+        second["t"] = StandInTensor(A + 128, (4,))  # type: ignore[assignment]
+        engine.refresh()
+        eventually(lambda: "did not have" in engine.stats().last_error, "it says so")
+        self.assertIn("['b.t']", engine.stats().last_error)
+        second["t"] = first["t"]
+        down, _ = self.lease()
+        down.put(resume(2))
+        self.assertEqual(engine.wait_ready(20).version, 2)
+
     def test_a_pause_is_answered_when_the_devices_are_idle(self) -> None:
         self.driver.allocate(A, MIB)
         self.driver.allocate(A + MIB, MIB, ordinal=1)
