@@ -50,20 +50,21 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   std::shared_future<HandleRegistrationId> handle = id->get_future().share();
   DWS_ASSIGN_OR_RETURN(
       const HandleSocket::Registration expected,
-      parts_.handles->Expect(
-          {.descriptor_count = DescriptorCount(registration.regions),
-           .peer_uid = peer_uid,
-           .on_descriptors =
-               [this, session, handle, registration = std::move(registration)](
-                   std::vector<UniqueFd> fds, UniqueFd) {
-                 return OnDescriptors(session, registration, handle.get(), std::move(fds));
-               },
-           .on_hangup =
-               [this, session](const Status&) {
-                 if (!parts_.executor->Post([this, session] { OnHangup(session); })) {
-                   LogWarning("trainer_hangup_lost", {{"session", session}});
-                 }
-               }}));
+      parts_.handles->Expect({.descriptor_count = DescriptorCount(registration.regions),
+                              .peer_uid = peer_uid,
+                              .on_descriptors =
+                                  [this, session, handle, registration = std::move(registration)](
+                                      std::vector<UniqueFd> fds, UniqueFd connection) {
+                                    return OnDescriptors(session, registration, handle.get(),
+                                                         std::move(fds), std::move(connection));
+                                  },
+                              .on_hangup =
+                                  [this, session](const Status&) {
+                                    if (!parts_.executor->Post(
+                                            [this, session] { OnHangup(session); })) {
+                                      LogWarning("trainer_hangup_lost", {{"session", session}});
+                                    }
+                                  }}));
   id->set_value(expected.id);
   reply.set_token(expected.token.data(), expected.token.size());
   reply.set_handle_socket(parts_.handles->path());
@@ -85,17 +86,17 @@ Status TrainerSession::CheckAdmission(const Registration& registration) const {
 }
 
 Status TrainerSession::OnDescriptors(uint64_t session, const Registration& registration,
-                                     HandleRegistrationId handle,
-                                     std::vector<UniqueFd> descriptors) {
-  DWS_ASSIGN_OR_RETURN(std::vector<MappedRegion> regions,
-                       ImportRegions(registration.regions, std::move(descriptors),
-                                     Access::kReadOnly, parts_.devices));
+                                     HandleRegistrationId handle, std::vector<UniqueFd> descriptors,
+                                     UniqueFd connection) {
+  auto memory = std::make_shared<HandedOver>();
+  memory->connection = std::move(connection);
+  DWS_ASSIGN_OR_RETURN(memory->regions, ImportRegions(registration.regions, std::move(descriptors),
+                                                      Access::kReadOnly, parts_.devices));
   // The trainer hears of the outcome as the answer on the handle socket.
   auto outcome = std::make_shared<std::promise<Status>>();
   std::future<Status> done = outcome->get_future();
-  auto shared_regions = std::make_shared<std::vector<MappedRegion>>(std::move(regions));
-  if (!parts_.executor->Post([this, session, registration, handle, shared_regions, outcome] {
-        outcome->set_value(Activate(session, registration, handle, std::move(*shared_regions)));
+  if (!parts_.executor->Post([this, session, registration, handle, memory, outcome] {
+        outcome->set_value(Activate(session, registration, handle, std::move(*memory)));
       })) {
     return ResourceExhaustedError("the sender is busy; register again");
   }
@@ -110,7 +111,7 @@ Status TrainerSession::OnDescriptors(uint64_t session, const Registration& regis
 }
 
 Status TrainerSession::Activate(uint64_t session, Registration registration,
-                                HandleRegistrationId handle, std::vector<MappedRegion> regions) {
+                                HandleRegistrationId handle, HandedOver memory) {
   if (live_.has_value() && live_->session > session) {
     return FailedPreconditionError("another trainer registered for rank {} meanwhile",
                                    registration.trainer_rank.value());
@@ -120,11 +121,11 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
       CheckAdmission(registration));  // again: others may have come and gone since Register
   Live live{.session = session, .handle = handle};
   if (registration.ring.has_value()) {
-    live.ring = std::get<HostRegion>(std::move(regions.front()));
+    live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
   } else {
-    DWS_ASSIGN_OR_RETURN(
-        live.resident,
-        ResidentSource::Create(registration.layout, std::move(regions), registration.places));
+    DWS_ASSIGN_OR_RETURN(live.resident,
+                         ResidentSource::Create(registration.layout, std::move(memory.regions),
+                                                registration.places));
   }
   if (live_.has_value()) {
     LogWarning("trainer_fenced", {{"session", live_->session}, {"by", session}});
@@ -139,6 +140,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
                                  {"stream", ToString(state_->stream)},
                                  {"tensors", state_->layout().shards().size()},
                                  {"bytes", state_->layout().size_bytes()}});
+  live.connection = std::move(memory.connection);
   live_ = std::move(live);
   present_.store(true);
   parts_.on_state(state_);

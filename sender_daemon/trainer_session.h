@@ -12,12 +12,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
+#include "common/base/unique_fd.h"
 #include "common/ledger/version_ledger.h"
 #include "common/memory/cuda/region_import.h"
 #include "common/service/sockets/handle_socket.h"
@@ -100,7 +102,14 @@ class TrainerSession {
   bool publishing() const { return publishing_.load(); }
 
  private:
+  // What the handle socket brought.
+  struct HandedOver {
+    // The last to go: its end tells the trainer that nobody here has the memory any more.
+    UniqueFd connection;
+    std::vector<MappedRegion> regions;
+  };
   struct Live {
+    UniqueFd connection;  // as of HandedOver
     uint64_t session = 0;
     Registration registration;
     HandleRegistrationId handle;
@@ -113,10 +122,11 @@ class TrainerSession {
   // Whether its stream and layout may follow what was there before.
   Status CheckAdmission(const Registration& registration) const;
   Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
-                  std::vector<MappedRegion> regions);
+                  HandedOver memory);
   // What the handle socket calls, on its thread.
   Status OnDescriptors(uint64_t session, const Registration& registration,
-                       HandleRegistrationId handle, std::vector<UniqueFd> descriptors);
+                       HandleRegistrationId handle, std::vector<UniqueFd> descriptors,
+                       UniqueFd connection);
   void OnHangup(uint64_t session);
   Result<RankStatePtr> OpenState(const Registration& registration);
   Result<Live*> Find(uint64_t session);

@@ -188,6 +188,21 @@ class CudaSyncTest(IntegrationCase):
         self.publish(trainer, weights, version)
         self.check(engine, version, live, weights)
 
+    def test_a_trainers_weights_come_to_lie_where_freed_ones_lay(self) -> None:
+        trainer, weights = self.begin()
+        engine, live = self.engine(), self.live()
+        engine.attach(live)
+        self.check(engine, 1, live, weights)
+        for version in (2, 3):
+            for tensor in weights.values():
+                content = tensor.get()
+                self.gpu.free(tensor.address - 1024)
+                # Most often the same address: the handle is of another allocation all the same.
+                tensor.address = self.gpu.malloc(8 << 20) + 1024
+                tensor.put(content)
+            self.publish(trainer, weights, version)
+            self.check(engine, version, live, weights)
+
     @unittest.skipUnless("fakes/cuda" in os.environ.get("LD_LIBRARY_PATH", ""), "breaks the GPU")
     def test_a_receiver_that_lost_its_gpu_ends_and_its_successor_goes_on(self) -> None:
         trainer, weights = self.begin()

@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 
-from dws import receiver_link as receiver_link_module
+from dws import handed_over as handed_over_module
 from dws import sender_link as sender_link_module
 from dws.handles import HandleConnection
 from tests.integration.certificates import Authority
@@ -104,7 +104,7 @@ class SecretTest(IntegrationCase):
         tokens: list[bytes] = []
 
         class Recording(HandleConnection):
-            def __init__(
+            def hand_over(
                 self, path: str, token: bytes, descriptors: Sequence[int], timeout: float
             ) -> None:
                 tokens.append(token)
@@ -115,14 +115,14 @@ class SecretTest(IntegrationCase):
                     stranger.connect(path)
                     socket.send_fds(stranger, [wrong + (0).to_bytes(4, "little")], [])
                     stranger.recv(4096)
-                super().__init__(path, token, descriptors, timeout)
+                super().hand_over(path, token, descriptors, timeout)
 
         flags = ("--log-level=debug", "--log-format=json")
         self.cluster.start_sender(0, *flags)
         self.cluster.start_receiver("receiver-0", *flags)
         with mock.patch.object(
             sender_link_module, "HandleConnection", Recording
-        ), mock.patch.object(receiver_link_module, "HandleConnection", Recording):
+        ), mock.patch.object(handed_over_module, "HandleConnection", Recording):
             trainer, engine = self.trainer(), self.engine()
             source = trainer.register({"w": np.ones((64, 64), np.float32)})
             engine.attach({"w": np.zeros((64, 64), np.float32)})

@@ -2,6 +2,7 @@
 // a fake.
 #include "sender_daemon/trainer_session.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -48,6 +49,12 @@ class HandleClient {
     return {answer, static_cast<size_t>(std::max<ssize_t>(size, 0))};
   }
   void HangUp() { socket_.reset(); }
+  void Shut() { REQUIRE(::shutdown(socket_.get(), SHUT_WR) == 0); }
+  // Whether the sender's side ends within that time.
+  bool Ended(std::chrono::milliseconds timeout) {
+    pollfd events{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&events, 1, static_cast<int>(timeout.count())) == 1;
+  }
 
  private:
   UniqueFd socket_;
@@ -247,6 +254,23 @@ TEST_CASE("a second registration fences the first trainer", "[trainer_session]")
   REQUIRE(fixture.Publish(second, 2).ok());
   REQUIRE(fixture.pipeline_.Drain(kTimeout).ok());
   CHECK(fixture.state_->log->Newest()->base == WeightVersion(1));
+}
+
+TEST_CASE("a trainer whose registration ends sees its connection end when the memory is let go of",
+          "[trainer_session]") {
+  HandleClient next_client;  // outlives the fixture, which hears of one end only
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  HandleClient client;
+  fixture.Attach(Resident(1, Layout()), region.fd, client);
+  std::promise<void> go_on;
+  REQUIRE(fixture.executor_.Post([&] { go_on.get_future().wait(); }));
+  client.Shut();
+  CHECK_FALSE(client.Ended(std::chrono::milliseconds(200)));  // the session has yet to hear of it
+  go_on.set_value();
+  CHECK(client.Ended(kTimeout));
+  const uint64_t next = fixture.Attach(Resident(1, Layout()), region.fd, next_client);
+  CHECK(fixture.Publish(next, 1).ok());
 }
 
 TEST_CASE("an old trainer that wakes up is refused, a new stream starts afresh",

@@ -51,6 +51,7 @@ class Attachment:
             raise LayoutError("nothing to attach: the target has no mapped tensors")
         # A module is looked at anew each time; the tensors of a dict are those it has now.
         self._target = target if is_module(target) else tensors
+        self._names = frozenset(tensors)
         self._mapping = mapping
         self.request = engine_pb2.AttachRequest(client=f"dws-python, pid {os.getpid()}")
         self.views: dict[str, Any] = dict(chosen)
@@ -103,6 +104,7 @@ class Attachment:
     def _on_devices_now(self) -> list[DeviceTensor]:
         """The target's tensors of these names, which may be other objects than before."""
         tensors = _tensors_of(self._target)
+        self._require_known(tensors)
         held_by = holders(self._target) if is_module(self._target) else {}
         found = []
         self._described = []
@@ -119,6 +121,18 @@ class Attachment:
             self._described.append(Whereabouts(holder, key, tensor, address_of(tensor)))
             self.views[name] = tensor
         return found
+
+    def _require_known(self, tensors: Mapping[str, Any]) -> None:
+        """One that was not there, or another name of one that was, is mapped to nothing: nobody
+        would bring it up to date."""
+        new = sorted(set(tensors) - self._names)
+        if new:
+            raise LayoutError(
+                f"the target has tensors that it did not have when it was attached: {new[:3]}"
+                f"{' ...' if len(new) > 3 else ''} ({len(new)} in all). Were they tied to others, "
+                "and moving the module (.cpu(), .cuda()) has parted them, as it does with buffers? "
+                "Tie them again, or attach the module with another Engine"
+            )
 
     def descriptors(self) -> list[Descriptor]:
         """Those of the request's regions, in order."""

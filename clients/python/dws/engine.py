@@ -81,7 +81,8 @@ class Engine:
             tensor of the same name. None leaves a tensor alone: it is the engine's own.
           excluded: canonical tensors this engine knowingly does not hold.
           post_commit: called with the version after each commit, before the engine resumes, to
-            rebuild derived tensors; must be idempotent. Runs on a background thread.
+            rebuild derived tensors; must be idempotent. Runs on a background thread. The devices
+            that weights are on are synchronised after it.
           drain: called when forward passes have ended, returns when nothing of them runs on. The
             devices that weights are on are synchronised after it in any case.
           timeout: seconds; the receiver answers once it has heard the trainer's layout.

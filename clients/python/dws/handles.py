@@ -22,6 +22,7 @@ from dws.errors import DaemonUnavailableError, DwsError
 DESCRIPTORS_PER_MESSAGE = 200
 _REPLY_BYTES_MAX = 4096
 _RETRY_SECONDS = 0.005
+_POLL_SECONDS = 0.001
 
 # An open one, which stays its owner's, or the call that makes one when its turn has come, which is
 # closed once it was sent.
@@ -29,9 +30,17 @@ Descriptor = Union[int, Callable[[], int]]
 
 
 class HandleConnection:
-    """An accepted registration's connection. Closing it ends the registration."""
+    """A registration's connection.
 
-    def __init__(
+    Lifecycle: make, hand_over once; `end` until the daemon has let go, or close. Threads: one at a
+    time; `shut` and `hung_up` from any.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ended = False  # from this side
+
+    def hand_over(
         self, path: str, token: bytes, descriptors: Sequence[Descriptor], timeout: float
     ) -> None:
         """Connects, passes the descriptors and waits for the daemon's word.
@@ -40,26 +49,28 @@ class HandleConnection:
           token: from the registration's reply, single use.
           timeout: seconds, for the whole exchange each step.
 
+        When it fails the registration is ended. A daemon whose word has not come may have the
+        memory nevertheless: `end` tells.
+
         Raises:
           DaemonUnavailableError: nobody listens, or the daemon went away.
           DwsError: the daemon refused; the message is its own. Whatever makes descriptors raises.
         """
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(timeout)
             self._socket.connect(path)
             self._send(token, descriptors, time.monotonic() + timeout)
             reply = self._socket.recv(_REPLY_BYTES_MAX).decode(errors="replace")
         except OSError as error:
-            self._socket.close()
+            self.shut()
             raise DaemonUnavailableError(
                 f"handing memory over on {path} failed: {error}; is the daemon still running?"
             ) from error
         except BaseException:
-            self._socket.close()
+            self.shut()
             raise
         if reply != "ok":
-            self._socket.close()
+            self.shut()
             raise DwsError(
                 f"the daemon refused the memory handed over on {path}: "
                 f"{reply.removeprefix('error: ') or 'it hung up'}"
@@ -93,8 +104,8 @@ class HandleConnection:
                 time.sleep(_RETRY_SECONDS)
 
     def hung_up(self) -> bool:
-        """Whether the daemon has ended the registration, or its life."""
-        if self._socket.fileno() < 0:
+        """Whether the registration has ended, from either side, or the daemon's life."""
+        if self._ended or self._socket.fileno() < 0:
             return True
         poller = select.poll()
         poller.register(self._socket, select.POLLRDHUP)
@@ -102,6 +113,7 @@ class HandleConnection:
 
     def shut(self) -> None:
         """Ends the registration; `end` may still ask when the daemon has let go of the memory."""
+        self._ended = True
         with contextlib.suppress(OSError):  # the daemon has gone
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -112,19 +124,23 @@ class HandleConnection:
           timeout: seconds.
 
         Returns:
-          False: it had not after that time.
+          False: it had not after that time. Ask again.
         """
         self.shut()
+        deadline = time.monotonic() + timeout
         try:
-            self._socket.settimeout(timeout)
-            released = not self._socket.recv(1)
+            while True:
+                self._socket.settimeout(max(deadline - time.monotonic(), _POLL_SECONDS))
+                if not self._socket.recv(_REPLY_BYTES_MAX):  # else: an answer that came too late
+                    break
         except TimeoutError:
-            released = False
-        except OSError:  # the daemon has gone, and its mappings with it
-            released = True
+            return False
+        except OSError:  # the daemon has gone, and its mappings with it; or it was never reached
+            pass
         self._socket.close()
-        return released
+        return True
 
     def close(self) -> None:
         """Ends the registration; the daemon lets go of the memory when it has seen that."""
+        self._ended = True
         self._socket.close()

@@ -49,15 +49,18 @@ class Handover:
         self._live = dict(live or {})
         self._described: list[Whereabouts] = []  # of the live ones
         self._memory: Optional[CudaMemory] = None
+        self._known = False  # the sender has what was described last
         self._pin = None if region is None else HostPin(region)
 
     def describe(self, request: Any) -> None:
-        """Fills the fields of a RegisterRequest that are about the layout and its memory.
+        """Fills the fields of a RegisterRequest that are about the layout and its memory. From here on
+        the sender does not know where the weights are, until `registered`.
 
         Raises:
           LayoutError, DTypeError: a tensor of a device cannot be handed over, by name.
           CudaError: the driver failed.
         """
+        self._known = False
         request.layout.CopyFrom(self.layout.to_proto())
         if self.ring is not None:
             request.ring.bucket_bytes = self.ring.bucket_bytes
@@ -94,12 +97,17 @@ class Handover:
             found.extend(self._memory.descriptors())
         return found
 
+    def registered(self) -> None:
+        """The sender has taken what was described last."""
+        self._known = True
+
     def settle(self, register: Callable[["Handover"], None]) -> None:
         """Before a version is captured: waits for what this process asked of its devices, also of
         those that weights have moved to.
 
         Args:
-          register: is called when something does not lie where it was described to lie.
+          register: is called when something does not lie where the sender was told that it does:
+            it has moved, or telling the sender failed.
 
         Raises:
           CudaError: a device failed, or is gone.
@@ -107,11 +115,12 @@ class Handover:
         """
         self.try_pin()
         for _ in range(_SETTLE_ATTEMPTS):
-            if self._memory is None:
+            if not self._live:
                 return
-            self._memory.synchronize()
-            if all(place.unchanged for place in self._described) and self._memory.unchanged():
-                return
+            if self._known and self._memory is not None:
+                self._memory.synchronize()
+                if all(place.unchanged for place in self._described) and self._memory.unchanged():
+                    return
             register(self)
         raise StateError("the weights move to other memory again and again: publish at rest")
 

@@ -11,15 +11,17 @@ from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
 from dws.engine_stats import EngineStats
 from dws.errors import DeadlineError, EngineEndedError, StateError
-from dws.handles import HandleConnection
+from dws.handed_over import HandedOver
 from dws.lease import ExecutionLease, Grant
 from dws.lease_stream import LeaseStream, PostCommitHook
-from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection
+from dws.rpc import DaemonConnection
 
 ATTACH_TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS_MIN = 0.05
 _RETRY_SECONDS_MAX = 2.0
-# The receiver lets go of an engine's memory within a batch of what it does with it.
+# The receiver lets go of an engine's memory after the piece of work that it has begun on it: a batch
+# of staging, but also a full tensor that is applied in place, or a read of what to apply that stalls.
+# Those may take longer than this; who waits asks again.
 RELEASE_TIMEOUT_SECONDS = 30.0
 # How often a wait for forward passes to end looks whether the lease is still there.
 _DRAIN_POLL_SECONDS = 0.2
@@ -49,9 +51,9 @@ class ReceiverLink:
         self._closing = threading.Event()
         self._awake = threading.Event()  # not set: suspended
         self._awake.set()
+        self._handed = HandedOver()
         self._guard = threading.Lock()  # of the fields below
         self._daemon = self._connect()
-        self._handles: Optional[HandleConnection] = None
         self._stream: Optional[LeaseStream] = None
         # Counts what makes registrations stale from this side; and what it was for the live one.
         self._moves = 0
@@ -74,7 +76,7 @@ class ReceiverLink:
 
     def keep(self, post_commit: Optional[PostCommitHook]) -> None:
         """Serves the lease from now on, on a thread of its own."""
-        self._post_commit = post_commit
+        self._post_commit = None if post_commit is None else self._finished(post_commit)
         self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
         self._thread.start()
 
@@ -96,7 +98,7 @@ class ReceiverLink:
     def refresh(self) -> None:
         """As Engine.refresh."""
         self._move("the weights are being attached again")
-        self._end_registration()
+        self._end_registration()  # what it does not let go of, the next suspend() waits for
         self._awake.set()
 
     def stats(self) -> EngineStats:
@@ -124,6 +126,7 @@ class ReceiverLink:
             self._daemon.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        self._handed.close()
 
     def _move(self, reason: str) -> None:
         """From here on no registration made before, or being made, opens the gate."""
@@ -136,13 +139,12 @@ class ReceiverLink:
         """The lease thread sees it, and attaches again once it may.
 
         Returns:
-          Whether the receiver has let go of the weights.
+          Whether the receiver has let go of the weights, of this registration and all before it.
         """
         with self._guard:
             if self._stream is not None:
                 self._stream.cancel()
-            handles, self._handles = self._handles, None
-        return handles is None or handles.end(RELEASE_TIMEOUT_SECONDS)
+        return self._handed.released(RELEASE_TIMEOUT_SECONDS)
 
     # Everything below runs on the lease thread (attach() lends it the first round).
 
@@ -153,6 +155,7 @@ class ReceiverLink:
 
     def _register(self, attachment: Attachment, timeout: float) -> None:
         """The engine must not run when descriptors go out."""
+        self._handed.released(0)  # forgets those before that it has let go of
         with self._guard:
             moves = self._moves
         attachment.describe()
@@ -173,22 +176,28 @@ class ReceiverLink:
         self._drain_devices(attachment)
         if not attachment.unchanged():
             raise StateError("the weights moved to other memory while they were being attached")
-        descriptors = attachment.descriptors()
-        handles = HandleConnection(
-            reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS
+        self._handed.hand_over(
+            reply.handle_socket,
+            reply.token,
+            attachment.descriptors(),
+            lambda: self._require_still_wanted(moves),
         )
         with self._guard:
-            if self._moves != moves or self._closing.is_set():
-                handles.close()
-                raise StateError("suspended, moved or closed while the weights were being attached")
-            if self._handles is not None:
-                self._handles.close()  # of a registration that had ended
-            self._handles = handles
+            self._require_wanted(moves)
             self._moves_registered = moves
             self._stream = LeaseStream(
                 stub, self._engine_rank, reply.generation, drains_devices=attachment.on_devices
             )
             self._last_error = ""
+
+    def _require_still_wanted(self, moves: int) -> None:
+        with self._guard:
+            self._require_wanted(moves)
+
+    def _require_wanted(self, moves: int) -> None:
+        if self._moves != moves or self._closing.is_set() or not self._awake.is_set():
+            self._handed.shut()
+            raise StateError("suspended, moved or closed while the weights were being attached")
 
     def _keep_lease(self) -> None:
         while not self._closing.is_set():
@@ -200,9 +209,9 @@ class ReceiverLink:
                 ended = str(moved)
             except Exception as error:  # the engine's drain, a device: must not end this thread
                 ended = f"the engine cannot be paused: {type(error).__name__}: {error}"
+            self._handed.shut()
             with self._guard:
                 self._stream = None
-                self._drop_registration()
                 moved_since = self._moves != self._moves_registered
                 if not moved_since:
                     self._last_error = ended
@@ -229,8 +238,8 @@ class ReceiverLink:
                     self._reattachments += 1
                 return
             except Exception as error:
+                self._handed.shut()
                 with self._guard:
-                    self._drop_registration()
                     self._last_error = str(error)
                 if self._lease.grant is None or isinstance(error, EngineEndedError):
                     self._lease.shut(f"lost the receiver, attaching again failed: {error}")
@@ -247,6 +256,17 @@ class ReceiverLink:
             raise _WeightsMoved("the weights lie in other memory now, they are attached again")
         return True
 
+    def _finished(self, post_commit: PostCommitHook) -> PostCommitHook:
+        """The hook, which returns when the devices have done what it asked of them: no stream of
+        the engine waits for this thread's."""
+
+        def after_commit(version: int) -> None:
+            post_commit(version)
+            assert self._attachment is not None
+            self._attachment.synchronize()
+
+        return after_commit
+
     def _drain_devices(self, attachment: Attachment) -> None:
         """An engine that has stopped may have left work on its devices."""
         if self._drain is not None:
@@ -257,7 +277,3 @@ class ReceiverLink:
         with self._guard:
             if not self._closing.is_set() and self._moves == self._moves_registered:
                 self._lease.open(grant)
-
-    def _drop_registration(self) -> None:
-        if self._handles is not None:
-            self._handles.shut()

@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 import grpc
 
 from dws._proto import trainer_pb2, trainer_pb2_grpc
-from dws.errors import DwsError, RegistrationLostError
+from dws.errors import DeadlineError, DwsError, RegistrationLostError
 from dws.handles import HandleConnection
 from dws.handover import Handover
 from dws.results import PublishStats, WaitResult, wait_policy
@@ -44,20 +44,31 @@ class SenderLink:
           The newest version of the stream that the sender knows, 0 for none.
 
         Raises:
-          DwsError: any; nothing has changed then.
+          DwsError: any; there is no registration then, or the one before, and not of `handover`.
         """
         handover.describe(request)
+        self._end_registration()
         what = f"registering rank {self._rank}"
         reply = self._daemon.call(self._stub.Register, request, what)
         descriptors = handover.descriptors()
-        handles = HandleConnection(
-            reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS
-        )
-        if self._handles is not None:
-            self._handles.close()
-        self._handles = handles
+        self._handles = HandleConnection()
+        self._handles.hand_over(reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS)
         self._session = reply.session
+        handover.registered()
         return int(reply.last_version)
+
+    def _end_registration(self) -> None:
+        """Before there is another: memory that was freed must not be mapped any more, and where it
+        was something else may lie, which cannot be mapped beside it.
+
+        Raises:
+          DeadlineError: the sender has not let go of the memory in time.
+        """
+        if self._handles is not None and not self._handles.end(RPC_TIMEOUT_SECONDS):
+            raise DeadlineError(
+                f"the sender of rank {self._rank} still used what was registered before "
+                f"{RPC_TIMEOUT_SECONDS:g} s after that had been ended: look at its log"
+            )
 
     @property
     def connected(self) -> bool:

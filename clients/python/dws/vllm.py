@@ -18,7 +18,7 @@ executor calls it there. A pass begins when all ranks are inside of the lease wi
 work that a pass has left on the device is waited for before the receiver writes. A pass that is not let in
 for step_timeout fails, on all ranks, and with it vLLM's engine. The KV cache is not touched: blocks of an
 older version are reused unless the caller resets it (LLM.reset_prefix_cache) or prefix caching is off.
-worker.sleep and wake_up let go of the weights and attach them again.
+worker.sleep and wake_up let go of the weights and attach them again; so does a sleep that fails.
 """
 
 from __future__ import annotations
@@ -186,8 +186,13 @@ def _hold(worker: Any, attached: AttachedRank) -> None:
     sleep, wake_up = worker.sleep, worker.wake_up
 
     def suspended(*args: Any, **kwargs: Any) -> Any:
-        attached.engine.suspend()
-        return sleep(*args, **kwargs)
+        try:
+            attached.engine.suspend()
+            return sleep(*args, **kwargs)
+        except BaseException:
+            # Nobody calls wake_up on a worker that does not sleep.
+            attached.engine.refresh()
+            raise
 
     def woken(tags: Optional[list[str]] = None) -> Any:
         done = wake_up(tags)

@@ -33,9 +33,11 @@ Status LoadSymbols(void* library, DriverApi& api) {
   return OkStatus();
 }
 
-// After these a context answers every call with an error.
+// After these a context answers every call with an error; or this process has lost the driver, or
+// its server, and gets another only by starting anew.
 bool LosesDevice(DriverResult result) {
   switch (result) {
+    case DriverResult::kDeinitialized:
     case DriverResult::kEccUncorrectable:
     case DriverResult::kNvlinkUncorrectable:
     case DriverResult::kContained:
@@ -49,6 +51,14 @@ bool LosesDevice(DriverResult result) {
     case DriverResult::kInvalidAddressSpace:
     case DriverResult::kInvalidPc:
     case DriverResult::kLaunchFailed:
+    case DriverResult::kMpsConnectionFailed:
+    case DriverResult::kMpsRpcFailure:
+    case DriverResult::kMpsServerNotReady:
+    case DriverResult::kMpsMaxClientsReached:
+    case DriverResult::kMpsMaxConnectionsReached:
+    case DriverResult::kMpsClientTerminated:
+    case DriverResult::kExternalDevice:
+    case DriverResult::kUnknown:
       return true;
     default:
       return false;

@@ -43,6 +43,14 @@ enum class DriverResult : int {
   kLaunchFailed = 719,
   kNotPermitted = 800,
   kNotSupported = 801,
+  kMpsConnectionFailed = 805,
+  kMpsRpcFailure = 806,
+  kMpsServerNotReady = 807,
+  kMpsMaxClientsReached = 808,
+  kMpsMaxConnectionsReached = 809,
+  kMpsClientTerminated = 810,
+  kExternalDevice = 911,
+  kUnknown = 999,
 };
 
 enum class DeviceAttribute : int {

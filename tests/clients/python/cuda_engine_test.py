@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import dws
+from dws._proto import engine_pb2
 from dws.dtypes import DType
 from dws.errors import CudaError
 from tests.clients.python.fake_daemons import FakeReceiver, FakeSender, pause, resume
@@ -110,6 +111,27 @@ class EngineTest(_WithDriver):
             down.put(pause(2))
             eventually(lambda: self.receiver.generation == 2, "attached again")
 
+    def test_a_buffer_that_was_tied_and_is_not_any_more_is_refused_by_name(self) -> None:
+        self.driver.allocate(A, MIB)
+        module = torch.nn.ModuleDict({"a": torch.nn.Module(), "b": torch.nn.Module()})
+        first, second = (module[name]._buffers for name in "ab")
+        first["t"] = second["t"] = StandInTensor(A, (4,))  # type: ignore[assignment]
+        engine, _ = self.attached(module)
+        self.assertEqual([view.tensor for view in self.receiver.attached.views], ["a.t"])
+        down, _ = self.lease()
+        down.put(resume(1))
+        engine.wait_ready(20)
+        engine.suspend()
+        first["t"] = StandInTensor(A + 64, (4,))  # type: ignore[assignment]
+        second["t"] = StandInTensor(A + 128, (4,))  # type: ignore[assignment]
+        engine.refresh()
+        eventually(lambda: "did not have" in engine.stats().last_error, "it says so")
+        self.assertIn("['b.t']", engine.stats().last_error)
+        second["t"] = first["t"]
+        down, _ = self.lease()
+        down.put(resume(2))
+        self.assertEqual(engine.wait_ready(20).version, 2)
+
     def test_a_pause_is_answered_when_the_devices_are_idle(self) -> None:
         self.driver.allocate(A, MIB)
         self.driver.allocate(A + MIB, MIB, ordinal=1)
@@ -124,6 +146,20 @@ class EngineTest(_WithDriver):
         paused = up.get(timeout=20).paused
         self.assertEqual((paused.pause_id, paused.devices_drained), (5, True))
         self.assertEqual(self.driver.asked, [("drain",), ("synchronize", 0), ("synchronize", 1)])
+
+    def test_an_engine_is_released_when_the_devices_have_done_what_the_hook_asked(self) -> None:
+        self.driver.allocate(A + MIB, MIB, ordinal=1)
+        hook = lambda version: self.driver.asked.append(("hook", version))
+        self.attached({"b": StandInTensor(A + MIB, (4,))}, post_commit=hook)
+        down, up = self.lease()
+        self.driver.asked.clear()
+        done = engine_pb2.LeaseDown(post_commit=engine_pb2.PostCommit(pause_id=5, version=2))
+        down.put(done)
+        self.assertEqual(up.get(timeout=20).post_commit_done.error, "")
+        self.assertEqual(self.driver.asked, [("hook", 2), ("synchronize", 1)])
+        self.driver.lost.add(1)
+        down.put(done)
+        self.assertIn("ILLEGAL_ADDRESS", up.get(timeout=20).post_commit_done.error)
 
     def test_a_host_engine_promises_nothing_about_devices(self) -> None:
         self.attached({"a": np.zeros(4, np.float32)})
@@ -281,6 +317,53 @@ class TrainerTest(_WithDriver):
         trainer.publish(2)
         self.assertEqual(self.places(), [("b", 0, 512)])
         self.assertEqual(len(self.sender.handles.received), 2)
+
+    def test_tensors_that_moved_are_published_once_the_sender_knows_where(self) -> None:
+        self.driver.allocate(A, MIB)
+        tensor = StandInTensor(A, (4, 4))
+        trainer = self.trainer()
+        trainer.register({"b": tensor})
+        failures: Any = (
+            mock.patch.object(self.driver, "ipc_handle", side_effect=CudaError("no handle")),
+            mock.patch.object(self.driver, "device_uuid", side_effect=CudaError("no device")),
+            mock.patch.object(self.sender, "refuse", "no room"),
+            mock.patch("dws.sender_link.HandleConnection", side_effect=dws.DwsError("no memory")),
+        )
+        for version, failure in enumerate(failures, start=1):
+            tensor.address = A + 512 * version
+            with failure, self.assertRaises(dws.DwsError):
+                trainer.publish(version)
+            self.assertEqual(self.sender.published, list(range(1, version)))
+            trainer.publish(version)
+            self.assertEqual(self.places(), [("b", 0, 512 * version)])
+            self.assertEqual(len(self.sender.handles.received), 1 + version)
+
+    def test_memory_is_registered_when_the_sender_has_let_go_of_that_before(self) -> None:
+        self.driver.allocate(A, MIB)
+        trainer = self.trainer()
+        handles = self.sender.handles
+        handles.lets_go = False
+        trainer.register({"b": StandInTensor(A, (4, 4))})
+        self.driver.free(A)
+        self.driver.allocate(A, MIB)
+        registered = self.sender.register
+        with mock.patch("dws.sender_link.RPC_TIMEOUT_SECONDS", 0.1):
+            for _ in range(2):
+                with self.assertRaisesRegex(dws.DeadlineError, "still used"):
+                    trainer.publish(1)
+        self.assertIs(self.sender.register, registered)  # it has not been asked to take another
+        self.assertEqual(self.sender.published, [])
+        handles.connections[0].close()
+        handles.answers.clear()
+        with mock.patch("dws.sender_link.RPC_TIMEOUT_SECONDS", 0.1):
+            with self.assertRaisesRegex(dws.DaemonUnavailableError, "timed out"):
+                trainer.publish(1)
+            with self.assertRaisesRegex(dws.DeadlineError, "still used"):
+                trainer.publish(1)
+        handles.answers.set()
+        handles.connections[1].close()
+        trainer.publish(1)
+        self.assertEqual(len(handles.received), 3)
 
     def test_a_rank_hands_over_its_rows_and_no_scattered_part(self) -> None:
         self.driver.allocate(A, MIB)

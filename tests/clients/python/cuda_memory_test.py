@@ -154,6 +154,17 @@ class ChooserTest(unittest.TestCase):
         self.assertEqual((pool.opens_pool, pool.pointer.rstrip(b"\0")), (True, b"pointer %d" % A))
         self.assertEqual(self.contents(memory), ["pool 77"])
 
+    def test_a_pool_is_opened_once_for_its_allocations_in_a_row(self) -> None:
+        pools = (77, 77, 88, None, 88, 77)
+        for i, pool in enumerate(pools):
+            options = {} if pool is None else {"kind": "pool", "pool": pool}
+            self.driver.allocate(A + i * MIB, MIB, **options)
+        memory = self.memory([located(A + i * MIB, 5) for i in range(len(pools))])
+        chunks = [region.cuda.chunks[0] for region in self.described(memory)]
+        opened = [chunk.pool.opens_pool for chunk in chunks]
+        self.assertEqual(opened, [True, False, True, False, False, True])
+        self.assertEqual(self.contents(memory), ["pool 77", "pool 88", "pool 77"])
+
     def test_what_cannot_leave_the_process_is_refused_with_the_remedy(self) -> None:
         none = HandleType.NONE
         for options, message in (

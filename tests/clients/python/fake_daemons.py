@@ -34,9 +34,12 @@ class HandleSocket:
     def __init__(self, path: str, lets_go: bool = True) -> None:
         """Args:
         lets_go: a client that ends its registration sees the end of the connection at once.
+          Of those that come from now on: a test may change it.
         """
         self.path = path
-        self._lets_go = lets_go
+        self.lets_go = lets_go
+        self.answers = threading.Event()  # not set: what has been taken is not answered yet
+        self.answers.set()
         self.tokens: set[bytes] = set()
         self.received: list[list[int]] = []
         self.connections: list[socket.socket] = []
@@ -66,14 +69,17 @@ class HandleSocket:
                 self.tokens.remove(payload[:16])
                 self.received.append(descriptors)
                 self.connections.append(connection)
-                connection.send(b"ok")
-                if self._lets_go:
+                self.answers.wait()
+                with contextlib.suppress(OSError):  # the test has closed it
+                    connection.send(b"ok")
+                if self.lets_go:
                     threading.Thread(target=_let_go, args=(connection,), daemon=True).start()
             else:
                 connection.send(b"error: unknown token")
                 connection.close()
 
     def close(self) -> None:
+        self.answers.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self.connections:
@@ -111,6 +117,7 @@ class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
         self.puts: list[Any] = []
         self.aborted: list[int] = []
         self.published: list[int] = []
+        self.refuse: Optional[str] = None
         self.fail_puts = False
         self.wait_code: Optional[grpc.StatusCode] = None
         super().__init__(folder, "sender.sock")
@@ -123,6 +130,8 @@ class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
         return _map_read_only(self.handles.received[-1][0])
 
     def Register(self, request: Any, context: Any) -> Any:
+        if self.refuse is not None:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self.refuse)
         self.register = request
         return trainer_pb2.RegisterReply(
             token=self.handles.token(), handle_socket=self.handles.path, session=7

@@ -73,17 +73,24 @@ class HandleConnectionTest(unittest.TestCase):
 
     def test_more_descriptors_than_fit_a_message_arrive_in_order(self) -> None:
         regions = [SharedRegion("test", 64 * (i + 1)) for i in range(450)]
-        connection = HandleConnection(
+        connection = HandleConnection()
+        connection.hand_over(
             self.daemon.path, self.daemon.token(), [r.descriptor() for r in regions], 10
         )
         sizes = [os.fstat(fd).st_size for fd in self.daemon.received[0]]
         self.assertEqual(sizes, [region.size_bytes for region in regions])
         self.assertFalse(connection.hung_up())
         self.assertFalse(connection.end(0.05))
-        connection = HandleConnection(self.daemon.path, self.daemon.token(), [], 10)
+        self.assertTrue(connection.hung_up())
+        self.assertFalse(connection.end(0.05))  # asked again it says the same
+        self.daemon.connections[0].close()
+        self.assertTrue(connection.end(20))
+        connection = HandleConnection()
+        connection.hand_over(self.daemon.path, self.daemon.token(), [], 10)
         threading.Timer(0.1, self.daemon.connections[1].close).start()
         self.assertTrue(connection.end(20))
-        connection = HandleConnection(self.daemon.path, self.daemon.token(), [], 10)
+        connection = HandleConnection()
+        connection.hand_over(self.daemon.path, self.daemon.token(), [], 10)
         self.daemon.connections[2].close()
         self.assertTrue(connection.hung_up())
         self.assertTrue(connection.end(20))
@@ -101,7 +108,8 @@ class HandleConnectionTest(unittest.TestCase):
                 made.append(os.dup(region.descriptor()))
                 return made[-1]
 
-            connection = HandleConnection(self.daemon.path, self.daemon.token(), [make] * 700, 10)
+            connection = HandleConnection()
+            connection.hand_over(self.daemon.path, self.daemon.token(), [make] * 700, 10)
             self.assertEqual([call.args[0] for call in closed.call_args_list], made)
         self.assertEqual((len(made), len(self.daemon.received[0])), (700, 700))
         connection.close()
@@ -109,12 +117,28 @@ class HandleConnectionTest(unittest.TestCase):
             os.close(descriptor)
 
     def test_a_refusal_carries_the_daemons_words(self) -> None:
+        connection = HandleConnection()
         with self.assertRaisesRegex(dws.DwsError, "refused.*unknown token"):
-            HandleConnection(self.daemon.path, bytes(16), [0], 10)
+            connection.hand_over(self.daemon.path, bytes(16), [0], 10)
+        self.assertTrue(connection.end(20))
 
     def test_nobody_listening_says_which_socket(self) -> None:
+        connection = HandleConnection()
         with self.assertRaisesRegex(dws.DaemonUnavailableError, "/nowhere/h"):
-            HandleConnection("/nowhere/h", bytes(16), [0], 10)
+            connection.hand_over("/nowhere/h", bytes(16), [0], 10)
+        self.assertTrue(connection.end(20))
+
+    def test_memory_of_a_daemon_that_answers_too_late_is_waited_for(self) -> None:
+        self.daemon.answers.clear()
+        connection = HandleConnection()
+        with self.assertRaisesRegex(dws.DaemonUnavailableError, "timed out"):
+            connection.hand_over(self.daemon.path, self.daemon.token(), [], 0.05)
+        self.assertTrue(connection.hung_up())
+        self.assertFalse(connection.end(0.05))
+        self.daemon.answers.set()
+        self.assertFalse(connection.end(0.2))
+        self.daemon.connections[0].close()
+        self.assertTrue(connection.end(20))
 
 
 if __name__ == "__main__":

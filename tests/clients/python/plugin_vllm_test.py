@@ -9,6 +9,7 @@ import threading
 import types
 import unittest
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -136,6 +137,26 @@ class VllmTest(unittest.TestCase):
         self.assertEqual(self.receiver.generation, 2)
         down.put(resume(1))
         self.assertEqual(worker.execute_method("dws_wait_ready", timeout=20)["version"], 1)
+
+    def test_a_sleep_that_fails_leaves_the_worker_awake(self) -> None:
+        worker, down, _ = self.attached()
+        engine = worker.worker._dws_attached.engine
+        failures: Any = (
+            mock.patch.object(
+                worker.worker.allocator, "sleep", side_effect=MemoryError("the host")
+            ),
+            mock.patch.object(engine, "suspend", side_effect=dws.DeadlineError("still used")),
+        )
+        for version, failure in enumerate(failures, start=1):
+            down.put(resume(version))
+            worker.execute_method("dws_wait_ready", timeout=20)
+            with failure as failed, self.assertRaises((MemoryError, dws.DeadlineError)):
+                worker.execute_method("sleep", level=1)
+            failed.assert_called_once()
+            down, _ = self.receiver.leases.get(timeout=20)
+        down.put(resume(3))
+        self.assertEqual(worker.execute_method("dws_wait_ready", timeout=20)["version"], 3)
+        self.assertEqual(worker.execute_model("batch")[0], "batch")
 
     def test_detached_it_does_not_generate(self) -> None:
         worker, down, _ = self.attached(step_timeout=0.01)

@@ -23,6 +23,7 @@ class Allocation:
     """Attributes:
     kind: "malloc", "virtual" or "pool".
     allowed: how it may be exported, unless it is a malloc.
+    pool: of a "pool".
     """
 
     base: int
@@ -31,6 +32,7 @@ class Allocation:
     kind: str = "malloc"
     ordinal: int = 0
     allowed: HandleType = HandleType.DESCRIPTOR
+    pool: int = 77
     managed: bool = False
     on_device: bool = True
 
@@ -107,7 +109,7 @@ class StandInDriver:
             Attribute.DEVICE_ORDINAL: a.ordinal,
             Attribute.IS_LEGACY_IPC_CAPABLE: int(a.kind == "malloc"),
             Attribute.ALLOWED_HANDLE_TYPES: int(a.allowed),
-            Attribute.POOL: 77 if a.kind == "pool" else 0,
+            Attribute.POOL: a.pool if a.kind == "pool" else 0,
         }.get(attribute)
 
     def all_are(self, attribute: Attribute, expected: Iterable[tuple[int, int]]) -> bool:

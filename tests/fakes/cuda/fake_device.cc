@@ -74,6 +74,7 @@ constexpr ErrorText kErrors[] = {
     {DriverResult::kInvalidImage, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {DriverResult::kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {DriverResult::kMapFailed, "CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"},
+    {DriverResult::kAlreadyMapped, "CUDA_ERROR_ALREADY_MAPPED", "resource already mapped"},
     {DriverResult::kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {DriverResult::kNotFound, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {DriverResult::kIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access"},

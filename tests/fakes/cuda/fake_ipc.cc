@@ -32,7 +32,8 @@ WireHandle Describe(const FakeMemory& memory, uint32_t magic) {
           .device = memory.device,
           .size = memory.size,
           .inode = memory.inode,
-          .pool = memory.pool != nullptr ? memory.pool->id : 0};
+          .pool = memory.pool != nullptr ? memory.pool->id : 0,
+          .base = memory.base};
 }
 
 // Maps what a handle describes. `memory` says what it becomes.
@@ -98,8 +99,15 @@ DriverResult cuIpcOpenMemHandle_v2(uint64_t* address, IpcMemHandle handle, unsig
       *address = base;
       return DriverResult::kSuccess;
     }
+    // Freed by its owner and still mapped here, while something else lies there in its owner.
+    if (memory.kind == FakeMemory::Kind::kIpc && memory.owner_pid == wire.pid &&
+        memory.owner_base < wire.base + wire.size && wire.base < memory.owner_base + memory.size) {
+      return DriverResult::kAlreadyMapped;
+    }
   }
-  return MapWire(wire, {.kind = FakeMemory::Kind::kIpc}, address);
+  return MapWire(wire,
+                 {.kind = FakeMemory::Kind::kIpc, .owner_pid = wire.pid, .owner_base = wire.base},
+                 address);
 }
 
 DriverResult cuIpcCloseMemHandle(uint64_t address) {

@@ -68,6 +68,8 @@ struct FakeMemory {
   uint64_t id = 0;
   UniqueFd fd;
   uint64_t inode = 0;
+  int owner_pid = 0;        // of kIpc
+  uint64_t owner_base = 0;  // of kIpc: where it lies there
   const FakePool* pool = nullptr;
   uint64_t chunk = 0;
   bool accessible = true;
@@ -103,8 +105,9 @@ struct WireHandle {
   uint64_t size = 0;
   uint64_t inode = 0;
   uint64_t pool = 0;
+  uint64_t base = 0;  // where it lies in its owner
   int32_t handle_types = 0;
-  int32_t unused[5] = {};
+  int32_t unused[3] = {};
 };
 static_assert(sizeof(WireHandle) == kDriverHandleBytes);
 

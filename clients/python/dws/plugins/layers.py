@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 from typing import Any, Callable, Iterator, Mapping, Optional, Union, cast
 
-from dws.dtypes import loaded_torch
 from dws.errors import InvalidArgumentError, LayoutError
 from dws.lease_stream import PostCommitHook
 
@@ -100,7 +99,6 @@ def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitH
 
     def after_commit(version: int) -> None:
         rebuild(model)
-        synchronize()
 
     return after_commit
 
@@ -122,10 +120,3 @@ def resolve(path: str) -> Callable[..., Any]:
         raise InvalidArgumentError(f"'{path}' is a {type(function).__name__}, expected a function")
     found: Callable[..., Any] = function
     return found
-
-
-def synchronize() -> None:
-    """Returns when the present CUDA device, if the process uses one, has done what was asked."""
-    torch: Any = loaded_torch()
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()

@@ -36,6 +36,21 @@ CudaBuffer MakeBuffer(const CudaDevicePtr& device, uint64_t size) {
   return *std::move(buffer);
 }
 
+TEST_CASE("errors after which this process cannot go on are remembered, and no others", "[cuda]") {
+  for (const int error : {4,   214, 220, 226, 700, 702, 709, 710, 714, 715, 716,
+                          717, 718, 719, 805, 806, 807, 808, 809, 810, 911, 999}) {
+    CAPTURE(error);
+    const CudaDriverPtr driver = LoadDriver();
+    CHECK(!driver->Check(static_cast<DriverResult>(error), "a call").ok());
+    CHECK_THAT(ToString(driver->lost()), Catch::StartsWith("INTERNAL: a call: "));
+  }
+  const CudaDriverPtr driver = LoadDriver();
+  for (const int error : {1, 2, 201, 205, 208, 304, 400, 600, 712, 800, 801, 811}) {
+    CHECK(!driver->Check(static_cast<DriverResult>(error), "a call").ok());
+  }
+  CHECK(driver->lost().ok());
+}
+
 TEST_CASE("UUIDs are written as nvidia-smi shows them", "[cuda]") {
   const CudaDriverPtr driver = LoadDriver();
   CHECK(driver->version() >= 12000);

@@ -29,7 +29,16 @@ class GPUModelRunner:
         return self.vllm_config.forward(self.get_model(), scheduler_output)
 
 
+class Allocator:
+    """Of weights: asleep they are gone from the device."""
+
+    def sleep(self) -> None:
+        pass
+
+
 class Worker(WorkerBase):
+    allocator = Allocator()
+
     def load_model(self) -> None:
         self.model_runner = GPUModelRunner(self.vllm_config)
         self.model_runner.load_model(self.rank)
@@ -38,6 +47,7 @@ class Worker(WorkerBase):
         return self.model_runner.execute_model(scheduler_output)
 
     def sleep(self, level: int = 1) -> None:
+        self.allocator.sleep()
         self.asleep = True
 
     def wake_up(self, tags: Optional[list[str]] = None) -> None:

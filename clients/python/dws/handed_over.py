@@ -1,0 +1,79 @@
+"""Everything that a daemon was handed over the life of a client, until it has let go of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Callable, Sequence
+
+from dws.handles import Descriptor, HandleConnection
+from dws.rpc import RPC_TIMEOUT_SECONDS
+
+
+class HandedOver:
+    """The connections of the live registration, and of those before whose memory the daemon may
+    still have.
+
+    Lifecycle: made empty; close. Threads: hand_over from one at a time, everything else from any.
+    """
+
+    def __init__(self) -> None:
+        self._asking = threading.Lock()  # held by who asks whether the daemon has let go
+        self._guard = threading.Condition()  # of the fields below
+        self._handles: list[HandleConnection] = []
+        self._handing_over = False  # the descriptors of the last one are on their way
+
+    def hand_over(
+        self,
+        path: str,
+        token: bytes,
+        descriptors: Sequence[Descriptor],
+        require_wanted: Callable[[], None],
+    ) -> None:
+        """From the first descriptor on `released` waits for this registration, too.
+
+        Args:
+          require_wanted: raises if there is to be none. Who has seen to that may ask `released`.
+
+        Raises:
+          As HandleConnection.hand_over and `require_wanted`.
+        """
+        with self._guard:
+            self._handing_over = True
+        try:
+            require_wanted()
+            handles = HandleConnection()
+            with self._guard:
+                self._handles.append(handles)
+            handles.hand_over(path, token, descriptors, RPC_TIMEOUT_SECONDS)
+        finally:
+            with self._guard:
+                self._handing_over = False
+                self._guard.notify_all()
+
+    def shut(self) -> None:
+        """Ends the registrations; `released` tells when the daemon has let go."""
+        with self._guard:
+            for handles in self._handles:
+                handles.shut()
+
+    def released(self, timeout: float) -> bool:
+        """Ends the registrations; whether the daemon has let go of them after at most `timeout`
+        seconds. One that is being handed over now is awaited."""
+        deadline = time.monotonic() + timeout
+        with self._asking:
+            with self._guard:
+                if not self._guard.wait_for(lambda: not self._handing_over, timeout):
+                    return False
+                asked = list(self._handles)
+            ended = [handles for handles in asked if handles.end(deadline - time.monotonic())]
+            with self._guard:
+                self._handles = [handles for handles in self._handles if handles not in ended]
+        return len(ended) == len(asked)
+
+    def close(self) -> None:
+        """Ends the registrations and forgets them. Not while one is being handed over."""
+        with self._asking, self._guard:
+            for handles in self._handles:
+                handles.close()
+            self._handles.clear()

@@ -1,0 +1,134 @@
+"""dws.Engine.suspend: when it returns, the receiver has let go of everything it was ever handed."""
+
+import tempfile
+import threading
+import time
+import unittest
+import warnings
+from typing import Any, Callable
+from unittest import mock
+
+import numpy as np
+
+import dws
+from tests.clients.python.fake_daemons import FakeReceiver, resume
+
+SHORT_SECONDS = 0.1
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never: {what}")
+        time.sleep(0.005)
+
+
+class SuspendTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.receiver = FakeReceiver(folder.name)
+        self.addCleanup(self.receiver.stop)
+        self.receiver.handles.lets_go = False
+        self.engine = dws.Engine(self.receiver.socket)
+        self.addCleanup(self.close_quietly)
+        self.engine.attach({"a": np.zeros(4, np.float32)})
+        self.down, up = self.receiver.leases.get(timeout=20)
+        up.get(timeout=20)
+        self.down.put(resume(1))
+        self.engine.wait_ready(20)
+
+    def close_quietly(self) -> None:
+        with self.impatient(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            self.engine.close()
+
+    def impatient(self) -> Any:
+        return mock.patch("dws.receiver_link.RELEASE_TIMEOUT_SECONDS", SHORT_SECONDS)
+
+    def let_go(self, registration: int) -> None:
+        self.receiver.handles.connections[registration].close()
+
+    def lose_the_lease(self) -> None:
+        """And attach again."""
+        generation = self.receiver.generation
+        self.down.put(None)
+        eventually(lambda: self.receiver.generation > generation, "attaches again")
+
+    def test_asked_again_it_does_not_return_before_the_receiver_has_let_go(self) -> None:
+        for _ in range(2):
+            with self.impatient(), self.assertRaisesRegex(dws.DeadlineError, "still used"):
+                self.engine.suspend()
+        self.let_go(0)
+        self.engine.suspend()
+
+    def test_closing_warns_of_what_suspend_has_not_got_back(self) -> None:
+        with self.impatient(), self.assertRaises(dws.DeadlineError):
+            self.engine.suspend()
+        with self.impatient(), self.assertWarnsRegex(ResourceWarning, "may yet write"):
+            self.engine.close()
+        self.engine.close()
+
+    def test_it_waits_for_registrations_before_the_live_one(self) -> None:
+        self.lose_the_lease()
+        down, _ = self.receiver.leases.get(timeout=20)
+        down.put(resume(2))
+        self.assertEqual(self.engine.wait_ready(20).version, 2)
+        self.let_go(1)
+        with self.impatient(), self.assertRaises(dws.DeadlineError):
+            self.engine.suspend()
+        self.let_go(0)
+        self.engine.suspend()
+
+    def test_it_waits_for_what_refresh_did_not_get_back(self) -> None:
+        with self.impatient():
+            self.engine.refresh()
+        eventually(lambda: self.receiver.generation == 2, "attached again")
+        self.receiver.leases.get(timeout=20)
+        self.let_go(1)
+        with self.impatient(), self.assertRaises(dws.DeadlineError):
+            self.engine.suspend()
+        self.let_go(0)
+        self.engine.suspend()
+
+    def test_it_waits_for_a_registration_that_is_being_made(self) -> None:
+        handles = self.receiver.handles
+        handles.answers.clear()
+        self.lose_the_lease()
+        self.let_go(0)
+        eventually(lambda: len(handles.connections) == 2, "has the memory")
+        suspended = threading.Thread(target=self.engine.suspend)
+        suspended.start()
+        suspended.join(SHORT_SECONDS)
+        self.assertTrue(suspended.is_alive())
+        handles.answers.set()  # the receiver maps the memory, and says so
+        suspended.join(SHORT_SECONDS)
+        self.assertTrue(suspended.is_alive())
+        self.let_go(1)
+        suspended.join(20)
+        self.assertFalse(suspended.is_alive())
+        self.assertTrue(self.receiver.leases.empty())
+
+    def test_nothing_is_handed_over_while_suspended(self) -> None:
+        self.let_go(0)
+        link = self.engine._link
+        register = link._register
+        begun, go_on = threading.Event(), threading.Event()
+
+        def late(*arguments: Any) -> None:
+            begun.set()
+            go_on.wait(20)
+            register(*arguments)
+
+        with mock.patch.object(link, "_register", late):
+            self.down.put(None)
+            self.assertTrue(begun.wait(20))
+            self.engine.suspend()
+            go_on.set()
+            eventually(lambda: "being attached" in self.engine.stats().last_error, "given up")
+        self.assertEqual(len(self.receiver.handles.received), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
