@@ -53,9 +53,6 @@ bool LosesDevice(DriverResult result) {
     case DriverResult::kLaunchFailed:
     case DriverResult::kMpsConnectionFailed:
     case DriverResult::kMpsRpcFailure:
-    case DriverResult::kMpsServerNotReady:
-    case DriverResult::kMpsMaxClientsReached:
-    case DriverResult::kMpsMaxConnectionsReached:
     case DriverResult::kMpsClientTerminated:
     case DriverResult::kExternalDevice:
     case DriverResult::kUnknown:
