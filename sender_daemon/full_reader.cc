@@ -1,10 +1,12 @@
 #include "sender_daemon/full_reader.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/log.h"
 #include "common/delta/frame.h"
 #include "common/model/limits.h"
 #include "sender_daemon/undo_blocks.h"
@@ -89,10 +91,15 @@ Status FullReader::Undo(const Piece& piece) const {
 }
 
 Result<std::vector<FullFrame>> FullReader::NextWhile(const std::function<bool()>& wanted) {
-  while (true) {
+  const auto late = std::chrono::steady_clock::now() + limits::kSnapshotReadDeadline;
+  for (bool told = false; true;) {
     if (!wanted()) return CancelledError("the sender is shutting down");
-    auto frames = Next(limits::kSnapshotReadDeadline);
+    auto frames = Next(limits::kTick);
     if (!absl::IsDeadlineExceeded(frames.status())) return frames;
+    if (told || std::chrono::steady_clock::now() < late) continue;
+    told = true;
+    LogWarning("full_read_waits",
+               {{"version", version_.value()}, {"reason", Message(frames.status())}});
   }
 }
 

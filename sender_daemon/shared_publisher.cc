@@ -11,7 +11,7 @@ namespace dws {
 namespace {
 
 // While full tensors are written, which take long.
-constexpr Duration kMeanwhileInterval = std::chrono::milliseconds(50);
+constexpr Duration kReportsInterval = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -32,6 +32,24 @@ SharedPublisher::~SharedPublisher() { Stop(); }
 void SharedPublisher::Stop() {
   loop_.Stop();
   receivers_.reset();
+}
+
+void SharedPublisher::Offer(RankStatePtr state) {
+  const RetainedVersionPtr newest = state->log->Newest();
+  {
+    MutexLock lock(mutex_);
+    offered_ = {.state = state, .version = std::nullopt};
+    if (newest != nullptr) offered_.version = newest->version;
+  }
+  loop_.Offer(std::move(state));
+}
+
+bool SharedPublisher::settled() const {
+  {
+    MutexLock lock(mutex_);
+    if (offered_.version.has_value() && written_ == offered_) return true;
+  }
+  return loop_.settled();
 }
 
 SharedView SharedPublisher::view() const {
@@ -59,23 +77,24 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
 }
 
 void SharedPublisher::ReadReports() {
+  const TimePoint begin = hub_.clock().Now();
   if (receivers_->Refresh()) repair_.due = true;
   {
     MutexLock lock(mutex_);
     view_.receivers = receivers_->present();
   }
-  meanwhile_due_ = hub_.clock().Now() + kMeanwhileInterval;
+  // Most of the time is for the full tensors, however many reports there are.
+  const TimePoint end = hub_.clock().Now();
+  reports_due_ = end + std::max<Duration>(kReportsInterval, (end - begin) * 9);
 }
 
 bool SharedPublisher::Meanwhile() {
-  if (hub_.clock().Now() >= meanwhile_due_) {
-    ReadReports();
-    const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
-    while (progress_->last.has_value() && *progress_->last < newest->version) {
-      // What fails fails again in the next round, which tells.
-      const auto next = NextInChain(*newest);
-      if (!next.ok() || !WriteDelta(*next).ok()) break;
-    }
+  if (hub_.clock().Now() >= reports_due_) ReadReports();
+  const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
+  while (progress_->last.has_value() && *progress_->last < newest->version) {
+    // What fails fails again in the next round, which tells.
+    const auto next = NextInChain(*newest);
+    if (!next.ok() || !WriteDelta(*next).ok()) break;
   }
   return loop_.wanted();
 }
@@ -136,29 +155,32 @@ void SharedPublisher::NoteAnchor() {
 Result<bool> SharedPublisher::WriteNext() {
   const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
   if (newest == nullptr) return false;
-  const bool repair = RepairDue();
-  RetainedVersionPtr whole;
   if (!progress_->last.has_value()) {
-    whole = newest;
-  } else if (*progress_->last != newest->version) {
+    DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
+    return true;
+  }
+  const bool behind = *progress_->last != newest->version;
+  if (behind) {
     const auto next = NextInChain(*newest);
-    if (next.ok()) {
-      DWS_RETURN_IF_ERROR(WriteDelta(*next));
+    if (!next.ok()) {
+      LogWarning("shared_chain_broken", {{"after", progress_->last->value()},
+                                         {"version", newest->version.value()},
+                                         {"reason", Message(next.status())}});
+      DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
       return true;
     }
-    LogWarning("shared_chain_broken", {{"after", progress_->last->value()},
-                                       {"version", newest->version.value()},
-                                       {"reason", Message(next.status())}});
-    whole = newest;
-  } else if (repair && progress_->full_gone != progress_->last) {
+    DWS_RETURN_IF_ERROR(WriteDelta(*next));
+  } else if (RepairDue() && progress_->full_gone != progress_->last) {
     LogWarning("shared_repair", {{"version", newest->version.value()}});
-    whole = newest;
-  } else if (!progress_->owed.has_value()) {
-    return false;
+    DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
+    return true;
   }
-  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
-  DWS_RETURN_IF_ERROR(whole != nullptr ? WriteWhole(whole) : WriteOwed());
-  return true;
+  // Also by one that is always a little behind.
+  if (const std::optional<Owed> owed = progress_->owed; owed.has_value()) {
+    DWS_RETURN_IF_ERROR(WriteAnchor(owed->version, owed->delta));
+    return true;
+  }
+  return behind;
 }
 
 Result<RetainedVersionPtr> SharedPublisher::NextInChain(const RetainedVersion& newest) const {
@@ -174,7 +196,7 @@ Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
   progress_->delta_bytes += version->object.size();
   NoteWritten(*version, delta->size_bytes(), false);
   if (!progress_->owed.has_value() &&
-      (progress_->deltas >= options_.dir.anchor_every ||
+      (RepairDue() || progress_->deltas >= options_.dir.anchor_every ||
        progress_->delta_bytes > progress_->writer.state()->layout().size_bytes())) {
     progress_->owed = Owed{.version = version, .delta = std::move(delta)};
     progress_->deltas = 0;
@@ -183,40 +205,39 @@ Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
   return OkStatus();
 }
 
-Status SharedPublisher::WriteWhole(const RetainedVersionPtr& version) {
-  progress_->owed.reset();
-  progress_->deltas = 0;
-  progress_->delta_bytes = 0;
-  const bool damage_known = repair_.due;
-  repair_.due = false;
-  const auto written = progress_->writer.WriteAnchor(*version, nullptr);
+Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
+                                    const shared::ManifestPtr& delta) {
+  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
+  // What comes until then follows another anchor.
+  const size_t deltas = delta == nullptr ? progress_->deltas : 0;
+  const uint64_t delta_bytes = delta == nullptr ? progress_->delta_bytes : 0;
+  const bool damage_known = std::exchange(repair_.due, false);
+  const auto written = progress_->writer.WriteAnchor(*version, delta.get());
   const bool damage_found = repair_.due;  // meanwhile: perhaps in this very version
   repair_.due = damage_known || damage_found;
+  const auto settle_owed = [&] {
+    if (progress_->owed.has_value() && progress_->owed->version->version <= version->version) {
+      progress_->owed.reset();
+    }
+  };
   if (absl::IsAborted(written.status()) && progress_->last.has_value() &&
       *progress_->last >= version->version) {
-    progress_->full_gone =
-        version->version;  // the trainer was quicker: the next version's are taken
-    return OkStatus();
-  }
-  DWS_RETURN_IF_ERROR(written.status());
-  repair_.due = damage_known;
-  NoteAnchor();
-  repair_.due |= damage_found;
-  NoteWritten(*version, (*written)->size_bytes(), true);
-  return OkStatus();
-}
-
-Status SharedPublisher::WriteOwed() {
-  const Owed owed = *progress_->owed;
-  const auto written = progress_->writer.WriteAnchor(*owed.version, owed.delta.get());
-  if (absl::IsAborted(written.status())) {
-    progress_->owed.reset();  // the trainer was quicker: the next version's are taken
+    // The trainer was quicker: the next version's are taken.
+    progress_->full_gone = version->version;
+    settle_owed();
     progress_->deltas = options_.dir.anchor_every;
     return OkStatus();
   }
   DWS_RETURN_IF_ERROR(written.status());
-  progress_->owed.reset();
-  NoteWritten(*owed.version, (*written)->size_bytes() - owed.delta->size_bytes(), true);
+  settle_owed();
+  // Fewer, where one that came meanwhile is to be an anchor.
+  progress_->deltas -= std::min(deltas, progress_->deltas);
+  progress_->delta_bytes -= std::min(delta_bytes, progress_->delta_bytes);
+  repair_.due = damage_known;
+  NoteAnchor();
+  repair_.due |= damage_found;
+  NoteWritten(*version, (*written)->size_bytes() - (delta == nullptr ? 0 : delta->size_bytes()),
+              true);
   return OkStatus();
 }
 
@@ -226,6 +247,7 @@ void SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t bytes
   {
     MutexLock lock(mutex_);
     view_.newest = progress_->last;
+    written_ = {.state = progress_->writer.state(), .version = progress_->last};
     (anchor ? view_.anchors : view_.deltas) += 1;
     view_.bytes += bytes;
   }

@@ -61,9 +61,10 @@ class SharedPublisher {
 
   void Start() { loop_.Start(); }
   // There may be a new version in that state. Never blocks.
-  void Offer(RankStatePtr state) { loop_.Offer(std::move(state)); }
-  // Everything offered is in the directory, or there is trouble.
-  bool settled() const { return loop_.settled(); }
+  void Offer(RankStatePtr state);
+  // Everything offered is in the directory, or was tried and failed. Full tensors that are to be
+  // added to it do not count.
+  bool settled() const;
   void Stop();
 
   SharedView view() const;
@@ -72,6 +73,11 @@ class SharedPublisher {
   Result<bool> Step() { return loop_.StepOnce(); }
 
  private:
+  struct At {
+    RankStatePtr state;  // null: none
+    std::optional<WeightVersion> version;
+    friend bool operator==(const At&, const At&) = default;
+  };
   // Full tensors are to be added to this version, which is there as `delta` says.
   struct Owed {
     RetainedVersionPtr version;
@@ -108,8 +114,8 @@ class SharedPublisher {
   // After the last. As DeltaLog::Chain: the log may have no delta that leads on.
   Result<RetainedVersionPtr> NextInChain(const RetainedVersion& newest) const;
   Status WriteDelta(const RetainedVersionPtr& version);
-  Status WriteWhole(const RetainedVersionPtr& version);
-  Status WriteOwed();
+  // `delta`: as SharedWriter.
+  Status WriteAnchor(const RetainedVersionPtr& version, const shared::ManifestPtr& delta);
   void NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor);
   void ReadReports();
   // While full tensors are written; false: the sender shuts down.
@@ -127,10 +133,12 @@ class SharedPublisher {
   std::optional<SharedReceivers> receivers_;
   std::unique_ptr<Progress> progress_;
   Repair repair_;
-  TimePoint meanwhile_due_;
+  TimePoint reports_due_;  // while full tensors are written
 
   mutable Mutex mutex_;
   SharedView view_ GUARDED_BY(mutex_);  // without failures and trouble
+  At offered_ GUARDED_BY(mutex_);       // the newest when it was offered
+  At written_ GUARDED_BY(mutex_);       // the newest
   OfferLoop loop_;                      // last: its thread uses all the rest
 };
 

@@ -83,7 +83,7 @@ Result<slime::VersionIndex> SlimeFolder::ReadOwnIndex(uint64_t version) const {
       stream == index->extra.end() ? "of another writer" : "of stream " + stream->second));
 }
 
-Status SlimeFolder::Take() {
+Status SlimeFolder::Take(const std::string& lost_to) {
   published_.clear();
   begun_.reset();
   DWS_RETURN_IF_ERROR(files_.MakeFolders(root_));
@@ -92,6 +92,7 @@ Status SlimeFolder::Take() {
   if (!owner.stream.empty() && owner.stream != self_.stream && !versions.empty()) {
     return Refuse(fmt::format("it has versions of stream {}", owner.stream));
   }
+  if (!owner.stream.empty() && owner.stream == lost_to) return CheckOwner(owner);
   const bool ours = owner.stream == self_.stream;
   if (ours && owner.epoch > self_.epoch) return CheckOwner(owner);
   for (const uint64_t version : versions) {
@@ -99,10 +100,14 @@ Status SlimeFolder::Take() {
     published_[version] = !index.delta.has_value();
   }
   if (ours) RemoveUnfinished();  // it may be what leaves no room
-  const std::string self = fmt::format("{} {}\n", self_.stream, self_.epoch);
-  DWS_RETURN_IF_ERROR(files_.ReplaceFile(root_ + "/" + kOwnerFile, AsBytes(self)));
+  DWS_RETURN_IF_ERROR(WriteOwner());
   if (!ours) RemoveUnfinished();
   return OkStatus();
+}
+
+Status SlimeFolder::WriteOwner() {
+  const std::string self = fmt::format("{} {}\n", self_.stream, self_.epoch);
+  return files_.ReplaceFile(root_ + "/" + kOwnerFile, AsBytes(self));
 }
 
 Status SlimeFolder::CheckOwner(const Owner& owner) const {
@@ -115,6 +120,11 @@ Status SlimeFolder::CheckOwner(const Owner& owner) const {
       "{}: another sender publishes there by now (stream {}, epoch {}; this one: stream {}, epoch "
       "{}): stop one of them, or give each a --slime-dir of its own",
       root_, owner.stream, owner.epoch, self_.stream, self_.epoch);
+}
+
+Result<std::string> SlimeFolder::OtherStream() const {
+  DWS_ASSIGN_OR_RETURN(Owner owner, ReadOwner());
+  return owner.stream == self_.stream ? std::string() : std::move(owner.stream);
 }
 
 Status SlimeFolder::CheckOwned() const {
@@ -131,22 +141,21 @@ Result<bool> SlimeFolder::Begin(uint64_t version) {
   };
   if (newest() > 0 && !there(newest())) {
     return FailedPreconditionError(
-        "{} is gone, which this sender published last: versions begin anew with a full one",
+        "{} is gone, the newest of this stream: versions begin anew with a full one",
         PathOf(newest()));
   }
-  if (there(version)) {
-    if (begun_ != version) {
-      return FailedPreconditionError(
-          "{} is there already, and not of this sender: somebody else writes to the folder; stop "
-          "them, or name another folder as --slime-dir",
-          PathOf(version));
-    }
+  if (begun_.has_value() && there(*begun_)) {
     // It got its name, and then the folder could not be synced.
-    DWS_ASSIGN_OR_RETURN(const slime::VersionIndex index, ReadOwnIndex(version));
-    const std::string self = fmt::format("{} {}\n", self_.stream, self_.epoch);
-    DWS_RETURN_IF_ERROR(files_.ReplaceFile(root_ + "/" + kOwnerFile, AsBytes(self)));
-    Add(version, !index.delta.has_value());
-    return false;
+    DWS_ASSIGN_OR_RETURN(const slime::VersionIndex index, ReadOwnIndex(*begun_));
+    DWS_RETURN_IF_ERROR(WriteOwner());
+    Add(*begun_, !index.delta.has_value());
+  }
+  if (published_.contains(version)) return false;
+  if (there(version)) {
+    return FailedPreconditionError(
+        "{} is there already, and not of this sender: somebody else writes to the folder; stop "
+        "them, or name another folder as --slime-dir",
+        PathOf(version));
   }
   begun_ = version;
   return true;

@@ -38,7 +38,12 @@ class SlimeFolder {
   // Makes it ours, and removes what is unfinished. FAILED_PRECONDITION: it is another's; the
   // message says whose, and what to do. Others: of the file system, and of indices that cannot be
   // read.
-  Status Take();
+  //
+  // `lost_to`: the stream that has taken it from this one, if any: who was there first does not
+  // take back a folder that has no versions yet, or the two would undo each other's for ever.
+  Status Take(const std::string& lost_to = {});
+  // Of the folder now; empty: none, or this one.
+  Result<std::string> OtherStream() const;
   // Before a version is written; removes what is unfinished. False: it need not be written, a try
   // that failed had published it. FAILED_PRECONDITION: the folder is not as this sender left it, is
   // another's by now, or has that version: what Take says counts.
@@ -71,6 +76,7 @@ class SlimeFolder {
   // An empty stream: nobody's yet.
   Result<Owner> ReadOwner() const;
   Status CheckOwner(const Owner& owner) const;
+  Status WriteOwner();
   Status Refuse(const std::string& whose) const;
   std::string PathOf(uint64_t version) const;
   // FAILED_PRECONDITION: it is not of this stream.

@@ -30,11 +30,14 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   if (progress_ == nullptr || progress_->writer.state() != offered) {
     DWS_RETURN_IF_ERROR(Adopt(offered));
   }
-  DWS_ASSIGN_OR_RETURN(const Next next, ChooseNext());
+  const Result<Next> chosen = ChooseNext();
+  if (absl::IsFailedPrecondition(chosen.status())) LetGo();
+  DWS_RETURN_IF_ERROR(chosen.status());
+  const Next& next = *chosen;
   if (next.version == nullptr) return false;
   const uint64_t number = next.version->version.value();
   const Result<bool> begun = progress_->folder.Begin(number);
-  if (absl::IsFailedPrecondition(begun.status())) progress_.reset();  // 5
+  if (absl::IsFailedPrecondition(begun.status())) LetGo();
   DWS_RETURN_IF_ERROR(begun.status());
   if (!*begun) {
     NotePublished(next.version->version, progress_->folder.IsFull(number), 0);
@@ -58,8 +61,17 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   return true;
 }
 
+// 5. Not by what is known of it: the next round looks.
+void SlimePublisher::LetGo() {
+  if (const auto other = progress_->folder.OtherStream(); other.ok() && !other->empty()) {
+    lost_ = {.state = progress_->writer.state(), .to = *other};
+  }
+  progress_.reset();
+}
+
 Status SlimePublisher::Adopt(const RankStatePtr& state) {
   progress_.reset();
+  if (lost_.state != state) lost_ = {};
   {
     MutexLock lock(mutex_);
     view_.newest.reset();
@@ -73,8 +85,8 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
                                            state, [this] { return loop_.wanted(); }));
   DWS_RETURN_IF_ERROR(CheckTensors(state->layout()));
   SlimeFolder folder(files_, options_.dir.root, *state);
-  DWS_RETURN_IF_ERROR(folder.Take());
-  LogInfo("slime_dir_taken", {{"folder", folder.root()}, {"newest", folder.newest()}});
+  DWS_RETURN_IF_ERROR(folder.Take(lost_.to));
+  LogDebug("slime_dir_taken", {{"folder", folder.root()}, {"newest", folder.newest()}});
   if (folder.newest() > 0) {
     MutexLock lock(mutex_);
     view_.newest = WeightVersion(folder.newest());
@@ -116,7 +128,7 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
   if (newest->version.value() <= progress_->folder.newest()) {
     return FailedPreconditionError(
         "{} has version {} already, the trainer is at version {}: publishing goes on with version "
-        "{}; for readers to follow from here, empty the folder and restart this sender",
+        "{}; for readers to follow from here, empty the folder",
         progress_->folder.root(), progress_->folder.newest(), newest->version.value(),
         progress_->folder.newest() + 1);
   }

@@ -83,6 +83,7 @@ class SlimePublisher {
   };
 
   Result<bool> Work(const RankStatePtr& offered);
+  void LetGo();
   Status Adopt(const RankStatePtr& state);
   // FAILED_PRECONDITION: the base checkpoint has a tensor that is not published.
   Status CheckTensors(const RankLayout& layout) const;
@@ -92,7 +93,13 @@ class SlimePublisher {
 
   const Options options_;
   FileSystem& files_;
-  std::unique_ptr<Progress> progress_;  // of the thread
+  // Of the thread.
+  std::unique_ptr<Progress> progress_;
+  struct Lost {
+    RankStatePtr state;
+    std::string to;  // SlimeFolder::Take
+  };
+  Lost lost_;
 
   mutable Mutex mutex_;
   SlimeView view_ GUARDED_BY(mutex_);  // without failures and trouble

@@ -59,21 +59,17 @@ TEST_CASE("full tensors hold up neither their version nor newer ones", "[shared_
   REQUIRE(directory.Publish(1).ok());
   REQUIRE(directory.Publish(2).ok());
   directory.rank.Publish(3);
-  REQUIRE(*directory.publisher.Step());
-  CHECK(directory.publisher.view().anchors == 1);
-  CHECK(directory.Offered() == std::vector<uint64_t>{1, 2, 3});
-
+  // Its description, delta and manifest; then full tensors, of which the first operation is theirs.
+  constexpr int kDeltaOperations = 3;
   bool called = false;
-  directory.files.BeforeOperation(2, [&] {
+  directory.files.BeforeOperation(kDeltaOperations + 1, [&] {
     called = true;
     directory.rank.Publish(4);
     directory.rank.Publish(5);
-    directory.clock.Pass(std::chrono::seconds(1));
   });
   const bool fails = GENERATE(false, true);
-  const int full_operations = 3;
   if (fails) {
-    directory.files.FailOperation(full_operations, ResourceExhaustedError("no space left"));
+    directory.files.FailOperation(kDeltaOperations + 2, ResourceExhaustedError("no space left"));
   }
   CHECK(directory.publisher.Step().ok() == !fails);
   CHECK(called);
@@ -90,6 +86,26 @@ TEST_CASE("full tensors hold up neither their version nor newer ones", "[shared_
     REQUIRE(weights.ok());
     CHECK(*weights == directory.rank.At(version));
   }
+}
+
+TEST_CASE("full tensors stay due when a repair before them comes to nothing", "[shared_fs]") {
+  Directory directory(2);
+  directory.Leave(Report(1, 0));
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  directory.rank.Publish(3);
+  directory.publisher.Offer(directory.rank.state());
+  directory.files.FailOperation(4, ResourceExhaustedError("no space left"));  // of full tensors
+  CHECK_FALSE(directory.publisher.Step().ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{1, 2, 3});
+  CHECK(directory.publisher.view().anchors == 1);
+  directory.Leave(Damaged(2, 3, 1));
+  directory.files.FailOperation(1, ResourceExhaustedError("no space left"));
+  CHECK_FALSE(directory.publisher.Step().ok());
+  directory.Leave(Report(3, 3));  // it has got over it
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == 2);
+  CHECK(*directory.Read(3) == directory.rank.At(3));
 }
 
 TEST_CASE("deltas are composed only where there is memory for all that takes", "[shared_fs]") {

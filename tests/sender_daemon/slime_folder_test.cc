@@ -103,7 +103,7 @@ TEST_CASE("a folder that is not as it was left is taken anew", "[slime]") {
   SECTION("without its versions") {
     std::filesystem::remove_all(rank.Folder(1));
     std::filesystem::remove_all(rank.Folder(2));
-    CHECK_THAT(ToString(rank.Publish(3)), Contains("which this sender published last"));
+    CHECK_THAT(ToString(rank.Publish(3)), Contains("the newest of this stream"));
   }
   SECTION("without anything") {
     std::filesystem::remove_all(rank.dir.root);
@@ -117,6 +117,26 @@ TEST_CASE("a folder that is not as it was left is taken anew", "[slime]") {
   CHECK(rank.IsFull(3));
   REQUIRE(rank.Publish(4).ok());
   CHECK_FALSE(rank.IsFull(4));
+  rank.Follow(base);
+}
+
+TEST_CASE("who loses a folder without versions to another run does not take it back", "[slime]") {
+  Publishing rank;
+  const std::string base = rank.CopyBase("base");
+  REQUIRE(rank.Write().ok());  // it is taken; nothing is published yet
+  const RankStatePtr ours = rank.state;
+  rank.Register(2, 1);
+  SlimePublisher other({.dir = rank.dir}, rank.files);
+  other.Offer(rank.state);
+  REQUIRE(other.Step().ok());
+  rank.state = ours;
+  rank.Capture(1);
+  for (int round = 0; round < 3; ++round) {
+    CHECK_THAT(ToString(rank.Write()), Contains("another sender publishes there by now"));
+  }
+  REQUIRE(other.Step().ok());
+  std::filesystem::remove_all(rank.dir.root);
+  REQUIRE(rank.Write().ok());
   rank.Follow(base);
 }
 

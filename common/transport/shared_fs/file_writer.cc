@@ -6,6 +6,11 @@
 #include "common/model/limits.h"
 
 namespace dws::shared {
+namespace {
+
+constexpr uint64_t kSyncBytes = uint64_t{256} << 20;
+
+}  // namespace
 
 PieceHasher::PieceHasher(std::string name, uint32_t piece_bytes) {
   entry_.name = std::move(name);
@@ -53,7 +58,11 @@ Result<FileWriter> FileWriter::Create(FileSystem& files, const std::string& fold
 
 Status FileWriter::Append(ByteSpan bytes) {
   hasher_.Add(bytes);
-  return file_->Append(bytes);
+  DWS_RETURN_IF_ERROR(file_->Append(bytes));
+  unsynced_ += bytes.size();
+  if (unsynced_ < kSyncBytes) return OkStatus();
+  unsynced_ = 0;
+  return file_->Sync();
 }
 
 Result<FileEntry> FileWriter::Finish() {

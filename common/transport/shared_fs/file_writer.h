@@ -36,6 +36,7 @@ class FileWriter {
  public:
   static Result<FileWriter> Create(FileSystem& files, const std::string& folder, std::string name,
                                    uint32_t piece_bytes);
+  // Syncs every 256 MiB or so: no call waits for the disk to take all of a file.
   Status Append(ByteSpan bytes);
   // It is durable under its name.
   Result<FileEntry> Finish();
@@ -60,6 +61,7 @@ class FileWriter {
   std::string path_;
   std::unique_ptr<AppendFile> file_;  // closed before it is removed
   PieceHasher hasher_;
+  uint64_t unsynced_ = 0;  // bytes
 };
 
 // One that is in memory. Errors as FileSystem::ReplaceFile.
