@@ -135,6 +135,7 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
       SharedWriter(files_, place, std::move(state), [this] { return Meanwhile(); }));
   MutexLock lock(mutex_);
   view_.newest.reset();
+  written_ = {};  // a state is a copy of the model
   return OkStatus();
 }
 
