@@ -49,9 +49,15 @@ uint64_t OfferLoop::failures() const {
 }
 
 Result<bool> OfferLoop::StepOnce() {
+  uint64_t seen = 0;
+  return Round(seen);
+}
+
+Result<bool> OfferLoop::Round(uint64_t& seen) {
   RankStatePtr offered;
   {
     MutexLock lock(mutex_);
+    seen = offers_;
     offered = offered_;
   }
   if (offered == nullptr) return false;
@@ -63,11 +69,7 @@ void OfferLoop::Run() {
   Duration soon = options_.soon;
   while (!stopping_.load()) {
     uint64_t seen = 0;
-    {
-      MutexLock lock(mutex_);
-      seen = offers_;
-    }
-    const Result<bool> more = StepOnce();
+    const Result<bool> more = Round(seen);
     if (!more.ok()) Fail(more.status(), seen);
     if (more.ok() && *more) {
       soon = options_.soon;

@@ -56,6 +56,7 @@ class OfferLoop {
 
  private:
   void Run();
+  Result<bool> Round(uint64_t& seen);  // sets `seen` to the offers that it is about
   void Fail(const Status& status, uint64_t offers);
 
   const Options options_;

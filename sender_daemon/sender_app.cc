@@ -155,14 +155,11 @@ void SenderApp::StartOperations() {
                               .drain = drain_,
                               .on_drain = [this] { UpdateReadiness(); },
                               .broadcaster = broadcaster_.get(),
+                              .shared = [this] { return ViewShared(); },
                               .slime = [this] { return ViewSlime(); }});
   metrics_.Show({.hub = hub_.get(),
                  .broadcaster = broadcaster_.get(),
-                 .shared =
-                     [this] {
-                       return shared_publisher_ == nullptr ? SharedView()
-                                                           : shared_publisher_->view();
-                     },
+                 .shared = [this] { return ViewShared(); },
                  .slime = [this] { return ViewSlime(); },
                  .trainer_present = [this] { return session_->trainer_present(); },
                  .retain_bytes_max = options_.retain_bytes,

@@ -89,6 +89,7 @@ class SenderApp {
   Status StartParts();
   Status StartShared();
   Status StartSlime();
+  SharedView ViewShared() const;
   SlimeView ViewSlime() const;
   // With what hears of its versions: broadcasts, and the hub.
   void StartPipeline();

@@ -62,6 +62,10 @@ Status SenderApp::StartSlime() {
   return OkStatus();
 }
 
+SharedView SenderApp::ViewShared() const {
+  return shared_publisher_ == nullptr ? SharedView() : shared_publisher_->view();
+}
+
 SlimeView SenderApp::ViewSlime() const {
   return slime_publisher_ == nullptr ? SlimeView() : slime_publisher_->view();
 }

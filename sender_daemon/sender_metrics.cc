@@ -132,6 +132,9 @@ void ShowShared(Scrape& scrape, const SharedView& view) {
   scrape.Counter("dws_sender_shared_failures_total",
                  "Tries to write to the shared directory that came to nothing.",
                  number(view.failures));
+  scrape.Gauge("dws_sender_shared_failing",
+               "1 while the last try to write to the shared directory came to nothing.",
+               view.trouble.ok() ? 0 : 1);
   scrape.Gauge("dws_sender_shared_newest_version",
                "The newest version in the shared directory; 0: none.",
                number(view.newest.value_or(WeightVersion(0)).value()));

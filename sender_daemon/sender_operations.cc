@@ -77,6 +77,14 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
     broadcast.set_broadcasts(view.sent);
     broadcast.set_failed(view.failed);
   }
+  if (const SharedView view = parts_.shared ? parts_.shared() : SharedView();
+      !view.folder.empty()) {
+    v1::SharedStatus& shared = *sender.mutable_shared();
+    shared.set_folder(view.folder);
+    shared.set_newest_version(view.newest.value_or(WeightVersion(0)).value());
+    shared.set_receivers(static_cast<uint32_t>(view.receivers));
+    shared.set_failing(std::string(Message(view.trouble)));
+  }
   if (const SlimeView view = parts_.slime ? parts_.slime() : SlimeView(); !view.folder.empty()) {
     v1::SlimeStatus& slime = *sender.mutable_slime();
     slime.set_folder(view.folder);

@@ -14,6 +14,7 @@
 #include "sender_daemon/publish_pipeline.h"
 #include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/sender_metrics.h"
+#include "sender_daemon/shared_view.h"
 #include "sender_daemon/slime/slime_view.h"
 #include "sender_daemon/trainer_session.h"
 
@@ -37,6 +38,7 @@ class SenderOperations final : public AdminOperations {
     DrainSwitch& drain;
     std::function<void()> on_drain;            // the switch was turned
     const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
+    std::function<SharedView()> shared;        // empty: no shared directory
     std::function<SlimeView()> slime;          // empty: no slime's folder
   };
 

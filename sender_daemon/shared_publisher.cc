@@ -58,6 +58,7 @@ SharedView SharedPublisher::view() const {
     MutexLock lock(mutex_);
     view = view_;
   }
+  view.folder = options_.dir.root;
   view.failures = loop_.failures();
   view.trouble = loop_.trouble();
   return view;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "common/base/status.h"
 #include "common/model/weight_version.h"
@@ -11,6 +12,7 @@
 namespace dws {
 
 struct SharedView {
+  std::string folder;                   // empty: none
   std::optional<WeightVersion> newest;  // in the directory, of the stream now
   uint64_t deltas = 0;                  // written, each with its delta only
   uint64_t anchors = 0;                 // written, or made of one that was there with its delta

@@ -1,5 +1,6 @@
 """Versions go through a directory, with no connection between the daemons at all, or beside one."""
 
+import json
 import os
 import stat
 import unittest
@@ -161,6 +162,38 @@ class SharedDirTest(IntegrationCase):
         # It failed, each time: no version was lost by that.
         self.assertIn("shared_after_write_failed", sender.log_tail(400))
         self.assertIn("has no key to check it with", unsigned.log_tail(400))
+
+    def test_a_folder_that_cannot_be_written_is_told_and_taken_up_again(self) -> None:
+        sender, receiver = self.start_shared()
+        given = weights(self.random)
+        trainer = self.trainer()
+        source = trainer.register(given)
+        engine = self.engine(receiver)
+        self.publish(trainer, source, 1)
+        live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
+        self.await_version(engine, 1)
+        told = self.shared_status(sender)
+        self.assertEqual((told["folder"], told["newest_version"]), (self.root, "1"))
+        self.assertNotIn("failing", told)
+
+        # A mount that is gone leaves something else in its place.
+        aside = self.rank_folder() + ".aside"
+        os.rename(self.rank_folder(), aside)
+        with open(self.rank_folder(), "w"):
+            pass
+        self.publish(trainer, source, 2)
+        eventually(lambda: sender.metric("dws_sender_shared_failing") == 1, sender.log_tail)
+        self.assertIn(self.rank_folder(), self.shared_status(sender)["failing"])
+        self.assertEqual(engine.grant.version, 1)
+        os.unlink(self.rank_folder())
+        os.rename(aside, self.rank_folder())
+        self.await_version(engine, 2)
+        self.assert_same_weights(engine, live, source)
+        eventually(lambda: sender.metric("dws_sender_shared_failing") == 0, sender.log_tail)
+        self.follow(trainer, source, engine, live, 3)
+
+    def shared_status(self, sender: Daemon) -> Any:
+        return json.loads(sender.page("/status"))["sender"]["shared"]
 
     def test_bytes_come_from_the_directory_beside_a_connection(self) -> None:
         sender = self.cluster.start_sender(0, *self.shared())

@@ -75,14 +75,16 @@ std::string FormatBroadcast(const v1::BroadcastStatus& broadcast, const std::str
                        columns);
 }
 
-std::string FormatSlime(const v1::SlimeStatus& slime, size_t columns) {
+// `folder`: what lies in one that is published to, v1::SharedStatus or v1::SlimeStatus.
+std::string FormatFolder(const char* key, const auto& folder, const std::string& readers,
+                         size_t columns) {
   std::string text =
-      fmt::format("{} in {}",
-                  slime.newest_version() == 0 ? "no version"
-                                              : fmt::format("version {}", slime.newest_version()),
-                  slime.folder());
-  if (!slime.failing().empty()) text += "; failing: " + slime.failing();
-  return FormatKeyLine("slime", text, columns);
+      fmt::format("{} in {}{}",
+                  folder.newest_version() == 0 ? "no version"
+                                               : fmt::format("version {}", folder.newest_version()),
+                  folder.folder(), readers);
+  if (!folder.failing().empty()) text += "; failing: " + folder.failing();
+  return FormatKeyLine(key, text, columns);
 }
 
 std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
@@ -110,7 +112,12 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
         broadcast,
         fmt::format("epoch {} with {} receivers", broadcast.epoch(), broadcast.members()), columns);
   }
-  if (sender.has_slime()) text += FormatSlime(sender.slime(), columns);
+  if (sender.has_shared()) {
+    const v1::SharedStatus& shared = sender.shared();
+    text +=
+        FormatFolder("shared", shared, fmt::format(", {} receivers", shared.receivers()), columns);
+  }
+  if (sender.has_slime()) text += FormatFolder("slime", sender.slime(), "", columns);
   const bool dense = sender.density().dense_groups() > 0 || sender.density().version_dense();
   if (dense) text += FormatKeyLine("dense", FormatDensity(sender.density()), columns);
   if (!sender.density().worst().empty()) text += "\n" + FormatDenseGroups(sender.density());

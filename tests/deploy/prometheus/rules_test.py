@@ -23,6 +23,7 @@ EXPECTED = frozenset({
     "DwsDaemonNotReady",
     "DwsDensityJump",
     "DwsEnginePausedTooLong",
+    "DwsFolderFailing",
     "DwsReceiverAbsent",
     "DwsReceiverDigestMismatch",
     "DwsReceiverStale",

@@ -77,6 +77,21 @@ TEST_CASE("a sender that publishes slime's versions says how that goes", "[dwsct
         std::string::npos);
 }
 
+TEST_CASE("a sender that publishes to a shared directory says how that goes", "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  CHECK(FormatStatus(reply, 200).find("shared") == std::string::npos);
+  v1::SharedStatus& shared = *reply.mutable_sender()->mutable_shared();
+  shared.set_folder("/mnt/dws");
+  shared.set_newest_version(12);
+  shared.set_receivers(3);
+  CHECK(FormatStatus(reply, 200).find("  shared    version 12 in /mnt/dws, 3 receivers\n") !=
+        std::string::npos);
+  shared.set_failing("no space left");
+  CHECK(FormatStatus(reply, 200)
+            .find("  shared    version 12 in /mnt/dws, 3 receivers; failing: no space left\n") !=
+        std::string::npos);
+}
+
 TEST_CASE("a sender's status names its stream, its versions and its receivers", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   v1::ReceiverPeer& receiver = *reply.mutable_sender()->add_receivers();

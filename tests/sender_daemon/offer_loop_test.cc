@@ -1,0 +1,126 @@
+#include "sender_daemon/offer_loop.h"
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "tests/fakes/eventually.h"
+
+namespace dws {
+namespace {
+
+RankStatePtr MakeOffer(uint64_t epoch) {
+  return std::make_shared<const RankState>(RankState{.rank_epoch = RankEpoch(epoch)});
+}
+
+// What the loop asks of its publisher: it does as it is told, and keeps what it was given.
+class Publisher {
+ public:
+  explicit Publisher(Duration retry_delay = std::chrono::milliseconds(1))
+      : loop({.failed_event = "test_failed", .retry_delay = retry_delay},
+             [this](const RankStatePtr& offered) { return Step(offered); }) {}
+
+  void Answer(Status status) {
+    MutexLock lock(mutex_);
+    status_ = std::move(status);
+  }
+  std::vector<uint64_t> seen() const {
+    MutexLock lock(mutex_);
+    return seen_;
+  }
+
+  std::atomic<int> left{0};  // rounds after which there is nothing to do
+  OfferLoop loop;
+
+ private:
+  Result<bool> Step(const RankStatePtr& offered) {
+    MutexLock lock(mutex_);
+    seen_.push_back(offered->rank_epoch.value());
+    if (!status_.ok()) return status_;
+    return left.fetch_sub(1) > 1;
+  }
+
+  mutable Mutex mutex_;
+  Status status_ GUARDED_BY(mutex_);
+  std::vector<uint64_t> seen_ GUARDED_BY(mutex_);
+};
+
+TEST_CASE("what is offered is worked on until there is nothing to do", "[offer_loop]") {
+  Publisher publisher;
+  publisher.left = 5;
+  publisher.loop.Start();
+  CHECK(publisher.loop.settled());  // nothing was offered
+  publisher.loop.Offer(MakeOffer(7));
+  REQUIRE(Eventually([&] { return publisher.loop.settled(); }));
+  const std::vector<uint64_t> seen = publisher.seen();
+  REQUIRE(seen.size() >= 5);
+  CHECK(seen == std::vector<uint64_t>(seen.size(), 7));
+  publisher.loop.Offer(MakeOffer(8));
+  REQUIRE(Eventually([&] { return publisher.loop.settled(); }));
+  CHECK(publisher.seen().back() == 8);
+  CHECK(publisher.loop.trouble().ok());
+  CHECK(publisher.loop.failures() == 0);
+}
+
+TEST_CASE("what has failed is tried again, and settled only as far as it was tried",
+          "[offer_loop]") {
+  Publisher publisher;
+  publisher.Answer(UnavailableError("the disk is full"));
+  publisher.loop.Start();
+  publisher.loop.Offer(MakeOffer(1));
+  CHECK(Eventually([&] { return publisher.loop.failures() >= 3; }));
+  CHECK(publisher.loop.settled());
+  CHECK(publisher.loop.trouble() == UnavailableError("the disk is full"));
+  publisher.Answer(OkStatus());
+  CHECK(Eventually([&] { return publisher.loop.trouble().ok(); }));
+  CHECK(publisher.loop.settled());
+}
+
+TEST_CASE("a failure before the newest offer settles nothing", "[offer_loop]") {
+  Publisher publisher(std::chrono::hours(1));
+  publisher.Answer(UnavailableError("the disk is full"));
+  publisher.loop.Offer(MakeOffer(1));
+  publisher.loop.Start();
+  REQUIRE(Eventually([&] { return publisher.loop.settled(); }));
+  // It waits before it tries again, whatever comes: nothing is known of this offer.
+  publisher.loop.Offer(MakeOffer(2));
+  CHECK_FALSE(publisher.loop.settled());
+  CHECK(publisher.loop.failures() == 1);
+  publisher.loop.Stop();  // at once, though it waits
+}
+
+TEST_CASE("a round that was given up is no failure", "[offer_loop]") {
+  Publisher publisher;
+  publisher.Answer(CancelledError("it ends"));
+  publisher.loop.Start();
+  publisher.loop.Offer(MakeOffer(1));
+  CHECK(Eventually([&] { return publisher.seen().size() >= 3; }));
+  CHECK_FALSE(publisher.loop.settled());
+  CHECK(publisher.loop.failures() == 0);
+  CHECK(publisher.loop.trouble().ok());
+}
+
+TEST_CASE("a step that takes long can ask whether it is wanted", "[offer_loop]") {
+  std::atomic<bool> begun{false};
+  OfferLoop* self = nullptr;
+  OfferLoop loop({.failed_event = "test_failed"}, [&](const RankStatePtr&) -> Result<bool> {
+    begun = true;
+    while (self->wanted()) std::this_thread::yield();
+    return CancelledError("it ends");
+  });
+  self = &loop;
+  loop.Offer(MakeOffer(1));
+  loop.Start();
+  REQUIRE(Eventually([&] { return begun.load(); }));
+  loop.Stop();
+  CHECK_FALSE(loop.wanted());
+}
+
+}  // namespace
+}  // namespace dws
