@@ -1,6 +1,6 @@
 #include "sender_daemon/offer_loop.h"
 
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch.hpp>
 
 #include <atomic>
 #include <chrono>
