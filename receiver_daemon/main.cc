@@ -14,8 +14,8 @@ namespace {
 
 Result<RunningDaemon> StartFollower(const ReceiverOptions& options) {
   DWS_ASSIGN_OR_RETURN(std::shared_ptr<FollowerApp> app, FollowerApp::Start(options));
-  return RunningDaemon{.stop = [app](std::chrono::milliseconds) { app->Stop(); },
-                       .end_grace = [] {},
+  return RunningDaemon{.stop = [app](std::chrono::milliseconds grace) { app->Stop(grace); },
+                       .end_grace = [app] { app->EndGrace(); },
                        .status_line = [app] { return StatusLine(app->status()); },
                        .broken = [] { return OkStatus(); },
                        .reload_credentials = [app] { return app->ReloadCredentials(); },

@@ -35,6 +35,11 @@ class EngineControl {
   // Lets all ranks that are here execute with `version`. An error: some may still be paused, and
   // the caller has to come back, with Pause. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
   virtual Status Resume(const EngineVersion& version) = 0;
+
+  // Whether it still is what it was when it was resumed. FAILED_PRECONDITION: it says that it holds
+  // another version, as one does that was started anew. UNAVAILABLE: nobody is there. OK where it
+  // cannot be told, as with who loses a lease when it dies.
+  virtual Status Check(WeightVersion, Duration /*timeout*/) { return OkStatus(); }
 };
 
 }  // namespace dws

@@ -18,10 +18,17 @@ constexpr int kUnauthorized = 401;
 // A server in between says that it did not reach the engine, or that the engine is starting.
 bool IsGateways(int code) { return code == 502 || code == 503 || code == 504; }
 
-bool MayRepeat(const HttpOutcome& outcome, Repeat repeat) {
-  if (outcome.answer.ok()) return repeat == Repeat::kLost && IsGateways(outcome.answer->code);
+// The engine itself says that it cannot now.
+bool IsBusy(int code) { return code >= 500 || code == 408 || code == 429; }
+
+bool MayRepeat(const HttpOutcome& outcome, const SendOptions& options) {
+  const bool lost = options.repeat == Repeat::kLost;
+  if (outcome.answer.ok()) {
+    const int code = outcome.answer->code;
+    return lost && (IsGateways(code) || (!options.may_give_up && IsBusy(code)));
+  }
   if (!absl::IsUnavailable(outcome.answer.status())) return false;
-  return !outcome.sent || repeat == Repeat::kLost;
+  return !outcome.sent || lost;
 }
 
 Status CheckToken(const std::string& token, const std::string& path) {
@@ -100,6 +107,10 @@ std::string HttpClient::NameOf(const HttpCall& call) const {
                      call.target.substr(0, call.target.find('?')));
 }
 
+bool HttpClient::GivenUp(const SendOptions& options) const {
+  return options.may_give_up && options_.cancelled != nullptr && options_.cancelled();
+}
+
 bool HttpClient::Wait(Duration delay, const SendOptions& options) const {
   const TimePoint until = clock_.Now() + delay;
   if (until >= options.deadline) return false;
@@ -108,7 +119,7 @@ bool HttpClient::Wait(Duration delay, const SendOptions& options) const {
   CondVar never;
   MutexLock lock(mutex);
   while (clock_.Now() < until) {
-    if (options.may_give_up && options_.cancelled != nullptr && options_.cancelled()) return false;
+    if (GivenUp(options)) return false;
     never.WaitFor(mutex, std::min<Duration>(until - clock_.Now(), limits::kTick));
   }
   return true;
@@ -117,10 +128,12 @@ bool HttpClient::Wait(Duration delay, const SendOptions& options) const {
 Result<HttpAnswer> HttpClient::Try(HttpCall call, const SendOptions& options) const {
   if (!token_.empty()) call.headers.emplace_back("Authorization", "Bearer " + token_);
   Duration delay = options_.retry_delay;
+  if (GivenUp(options)) return CancelledError("the call was given up");
   for (int attempt = 1;; ++attempt) {
     HttpOutcome outcome = caller_->Call(call, options.deadline - clock_.Now(),
                                         options.may_give_up ? options_.cancelled : nullptr);
-    const bool again = attempt < limits::kEngineAttemptsMax && MayRepeat(outcome, options.repeat);
+    const bool again = (!options.may_give_up || attempt < limits::kEngineAttemptsMax) &&
+                       MayRepeat(outcome, options);
     if (!again || !Wait(delay, options)) {
       if (outcome.answer.ok() || attempt == 1) return std::move(outcome.answer);
       return MakeStatus(

@@ -14,7 +14,9 @@
 
 namespace dws {
 
-// When a call may be sent again, limits::kEngineAttemptsMax times in all.
+// When a call may be sent again: limits::kEngineAttemptsMax times in all, or, where it may not be
+// given up, until its deadline, and also when the engine answers that it cannot now (5xx, 408,
+// 429).
 enum class Repeat : uint8_t {
   kUnsent,  // only while the engine has surely not seen it: no connection was made
   kLost,    // also when the reply was lost, or is a gateway's (502, 503, 504): twice does no harm
@@ -58,6 +60,7 @@ class HttpClient {
  private:
   HttpClient(Options options, std::unique_ptr<HttpCaller> caller, std::string token,
              const Clock& clock);
+  bool GivenUp(const SendOptions& options) const;
   Result<HttpAnswer> Try(HttpCall call, const SendOptions& options) const;
   // True when the file has another token than the one that was sent.
   Result<bool> ReloadToken();

@@ -95,6 +95,24 @@ Status HttpControl::Resume(const EngineVersion&) {
   return Run("resuming", ResumeCalls(setup_), options_.resume_timeout, false);
 }
 
+Status HttpControl::Check(WeightVersion version, Duration timeout) {
+  const PulseWait wait(options_.pulse);
+  const std::string expected = std::to_string(version.value());
+  EngineCall call{.method = HttpMethod::kGet, .endpoint = "/health", .form = ReplyForm::kAny};
+  if (setup_.reports_version) {
+    call.endpoint = SglangInfoEndpoint(setup_.endpoints);
+    call.form = ReplyForm::kObject;
+    call.expected = ReplyField{.name = "weight_version", .value = expected};
+  }
+  const Result<HttpAnswer> answer = client_->Send(
+      call.ToHttp(), {.repeat = call.repeat, .deadline = client_->clock().Now() + timeout});
+  DWS_RETURN_IF_ERROR(Name("looking at", answer.status()));
+  // It is there, and cannot tell now.
+  if (!setup_.reports_version || answer->code != 200) return OkStatus();
+  const Status same = CheckReply(call, *answer).status();
+  return same.ok() ? same : Name("looking at", Annotate(same, client_->NameOf(call.ToHttp())));
+}
+
 Result<std::string> HttpControl::Checksum(Duration timeout) {
   if (!setup_.Has("/weights_checker")) {
     return UnimplementedError("this {} has no /weights_checker", ToString(setup_.kind));

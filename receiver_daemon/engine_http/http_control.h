@@ -8,6 +8,8 @@
 //   in          weights in its memory    it is    what follows
 //   Pause       old                      paused   the commit gives up and calls Resume: it goes on
 //                                        or not   with the old version
+//   Pause       not known: no load of    paused   it is not let run: the next commit pauses it
+//               this process has ended   or not   again
 //   PostCommit  old, new, or some of     paused   it stays paused, with the reason; the checkpoint
 //     (reload)  each: it may still load           is whole, so the next commit pauses (again),
 //     loads
@@ -19,7 +21,8 @@
 //   this process, or its machine:        paused   the next start commits before anything else, and
 //     anywhere                                    so pauses, loads and resumes
 //   the engine: anywhere                 none     no connection, until it is started again: then it
-//                                                 has loaded the checkpoint by itself, as it was
+//                                                 has loaded something by itself. Check sees either,
+//                                                 where it reports its version; else the first only
 //
 // All calls may be repeated: pausing what is paused, loading what is loaded, resuming what runs.
 #pragma once
@@ -54,6 +57,8 @@ class HttpControl final : public EngineControl {
   Status Pause(Duration timeout) override;
   Status PostCommit(WeightVersion version, Duration timeout) override;
   Status Resume(const EngineVersion& version) override;
+  // By its version where it reports one, else by whether it answers at all.
+  Status Check(WeightVersion version, Duration timeout) override;
 
   // What the engine says its weights are: its checksums as one line of JSON, equal for equal
   // weights on the same engine. UNIMPLEMENTED: it has no /weights_checker.

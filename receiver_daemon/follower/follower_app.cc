@@ -1,5 +1,6 @@
 #include "receiver_daemon/follower/follower_app.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -26,10 +27,11 @@ class FollowerApp::Impl {
       : options_(options),
         metrics_({{"dws_job", options.job_id}, {"receiver_id", options.receiver_id}}),
         pool_(options.threads) {}
-  ~Impl() { Stop(); }
+  ~Impl() { Stop(std::chrono::milliseconds(0)); }
 
   Status Start();
-  void Stop();
+  void Stop(std::chrono::milliseconds grace);
+  void EndGrace() { give_up_at_.store(clock_.Now()); }
   Status ReloadCredentials() {
     return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
   }
@@ -53,7 +55,7 @@ class FollowerApp::Impl {
   Pulse pulse_;
   std::shared_ptr<Credentials> credentials_;  // null: plain
   AllowedUsers allowed_users_;
-  std::atomic<bool> stopping_{false};
+  std::atomic<TimePoint> give_up_at_{TimePoint::max()};  // of calls of the engine
   std::unique_ptr<SlimeFollower> follower_;
   std::unique_ptr<FollowerOperations> operations_;
   std::unique_ptr<DaemonServers> servers_;
@@ -72,7 +74,7 @@ void FollowerApp::Impl::MakeFollower() {
                           .token_file = wanted.engine_token_file,
                           .ca_file = wanted.engine_ca,
                           .insecure = wanted.engine_insecure,
-                          .cancelled = [this] { return stopping_.load(); }},
+                          .cancelled = [this] { return clock_.Now() >= give_up_at_.load(); }},
                .kind = wanted.engine_kind == "auto" ? "" : wanted.engine_kind,
                .mode = wanted.engine_pause_mode,
                .checkpoint =
@@ -148,9 +150,9 @@ Status FollowerApp::Impl::Start() {
   return OkStatus();
 }
 
-void FollowerApp::Impl::Stop() {
+void FollowerApp::Impl::Stop(std::chrono::milliseconds grace) {
   lifecycle_.SetStopping();
-  stopping_.store(true);
+  give_up_at_.store(std::min<TimePoint>(give_up_at_.load(), clock_.Now() + grace));
   if (servers_ != nullptr) servers_->StopOperators();
   if (follower_ != nullptr) follower_->Stop();
   if (servers_ != nullptr) servers_->Shutdown();
@@ -167,7 +169,8 @@ Result<std::unique_ptr<FollowerApp>> FollowerApp::Start(const ReceiverOptions& o
 
 uint16_t FollowerApp::admin_port() const { return impl_->admin_port(); }
 uint16_t FollowerApp::http_port() const { return impl_->http_port(); }
-void FollowerApp::Stop() { impl_->Stop(); }
+void FollowerApp::Stop(std::chrono::milliseconds grace) { impl_->Stop(grace); }
+void FollowerApp::EndGrace() { impl_->EndGrace(); }
 Status FollowerApp::ReloadCredentials() { return impl_->ReloadCredentials(); }
 v1::StatusReply FollowerApp::status() const { return impl_->status(); }
 std::vector<WatchedWork> FollowerApp::VitalWork() const { return impl_->VitalWork(); }

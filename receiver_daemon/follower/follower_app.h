@@ -24,8 +24,11 @@ class FollowerApp {
   uint16_t admin_port() const;
   uint16_t http_port() const;
 
-  // A version under way is completed: it cannot be left halfway.
-  void Stop();
+  // A version under way is completed: it cannot be left halfway. A load of it gets `grace`; one
+  // that is given up then leaves the engine paused.
+  void Stop(std::chrono::milliseconds grace);
+  // While Stop runs on another thread: its grace is over.
+  void EndGrace();
 
   // As an operator sees it. Before Stop. Threads: safe from any.
   v1::StatusReply status() const;

@@ -1,17 +1,22 @@
 #include "receiver_daemon/follower/slime_follower.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/version_folder.h"
+#include "common/model/limits.h"
 
 namespace dws {
 
 SlimeFollower::SlimeFollower(Parts parts, Options options)
-    : parts_(std::move(parts)), options_(std::move(options)) {
+    : parts_(std::move(parts)),
+      options_(std::move(options)),
+      load_first_(parts_.make_control != nullptr) {
   MutexLock lock(mutex_);
   view_.has_engine = parts_.make_control != nullptr;
 }
@@ -53,14 +58,28 @@ void SlimeFollower::AwaitChange(Duration timeout) const {
   seen_.WaitFor(mutex_, timeout);
 }
 
+bool SlimeFollower::BeginLooking() {
+  MutexLock lock(mutex_);
+  if (view_.drained || stopping_) return false;
+  view_.stage = "looking";
+  return true;
+}
+
 void SlimeFollower::SetStage(std::string stage) {
   MutexLock lock(mutex_);
+  if (view_.stage == stage) return;
   view_.stage = std::move(stage);
   seen_.NotifyAll();
 }
 
+void SlimeFollower::ForgetLoaded() {
+  MutexLock lock(mutex_);
+  view_.loaded.reset();
+}
+
 void SlimeFollower::Run() {
   std::string told;
+  Duration wait = options_.poll;
   while (true) {
     const Status status = Step();
     if (const std::string trouble(Message(status)); !status.ok() && trouble != told) {
@@ -69,9 +88,13 @@ void SlimeFollower::Run() {
     } else if (status.ok()) {
       told.clear();
     }
+    wait = status.ok()
+               ? options_.poll
+               : std::max<Duration>(options_.poll,
+                                    std::min<Duration>(wait * 2, limits::kFollowRetryDelayMax));
     ServeVerifies();
     MutexLock lock(mutex_);
-    if (!stopping_ && verifies_.empty()) changed_.WaitFor(mutex_, options_.poll);
+    if (!stopping_ && verifies_.empty()) changed_.WaitFor(mutex_, wait);
     if (stopping_) break;
   }
   std::vector<std::function<void(const Status&)>> left;
@@ -84,24 +107,30 @@ void SlimeFollower::Run() {
 
 Status SlimeFollower::Step() {
   const PulseWork work(parts_.pulse);
+  BeginLooking();
   Status status = Open();
-  while (status.ok()) {
-    bool held = false;
-    {
-      MutexLock lock(mutex_);
-      held = view_.drained || stopping_;
-    }
-    if (held) break;
+  if (status.ok() && load_first_) status = Load();
+  if (status.ok()) status = Follow();
+  SetStage("idle");
+  ShowReadiness(status);
+  return status;
+}
+
+Status SlimeFollower::Follow() {
+  Status status;
+  while (status.ok() && BeginLooking()) {
     const Result<bool> applied = ApplyNext();
     status = applied.status();
     if (!applied.ok() || !*applied) break;
   }
+  const bool refused = !status.ok();
   // Whatever became of later versions: what was applied is loaded.
-  if (local_ != nullptr && parts_.make_control != nullptr) {
+  if (!local_->halfway()) {
     const Status loaded = Load();
-    if (status.ok()) status = loaded;
+    if (!refused) status = loaded;
   }
-  ShowReadiness(status);
+  // Opened anew it completes what failed in the middle, and is what an operator has put there.
+  if (refused) local_.reset();
   return status;
 }
 
@@ -117,50 +146,88 @@ Status SlimeFollower::Open() {
                                 {"bytes", local_->checkpoint().tensor_bytes()}});
   MutexLock lock(mutex_);
   view_.version = local_->version();
-  view_.stage = "idle";
   return OkStatus();
 }
 
-// The version after the local one; where that is gone, the newest full checkpoint.
-Result<std::optional<uint64_t>> SlimeFollower::NextVersion() {
+std::string SlimeFollower::PathOf(uint64_t version) const {
+  return options_.folder + "/" + slime::VersionFolderName(version);
+}
+
+Status SlimeFollower::CheckSameRun(const std::vector<uint64_t>& versions) {
+  const uint64_t local = local_->version();
+  if (!versions.empty() && versions.back() < local) {
+    return FailedPreconditionError(
+        "{} has versions up to {}, and the local checkpoint is of version {}: the trainer has "
+        "begun "
+        "another run; copy its base to {} without .weight_sync, or name its folder",
+        options_.folder, versions.back(), local, options_.checkpoint);
+  }
+  if (!std::binary_search(versions.begin(), versions.end(), local)) return OkStatus();
+  std::error_code failed;
+  const auto written =
+      std::filesystem::last_write_time(PathOf(local) + "/" + safetensors::kIndexFile, failed);
+  if (failed || index_time_ == written) return OkStatus();  // not there: it is going
+  const Status same = local_->Apply(PathOf(local)).status();
+  if (absl::IsUnavailable(same)) return OkStatus();
+  DWS_RETURN_IF_ERROR(same);
+  index_time_ = written;
+  return OkStatus();
+}
+
+std::optional<uint64_t> SlimeFollower::NewestFull(const std::vector<uint64_t>& versions,
+                                                  uint64_t after) const {
+  for (auto version = versions.rbegin(); version != versions.rend() && *version > after;
+       ++version) {
+    const auto index = slime::ReadVersionIndex(parts_.files, PathOf(*version));
+    if (index.ok() && !index->delta.has_value()) return *version;
+  }
+  return std::nullopt;
+}
+
+// The version after the local one; where that is gone or cannot be applied, the newest full
+// checkpoint.
+Result<bool> SlimeFollower::ApplyNext() {
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions,
                        slime::ListVersions(parts_.files, options_.folder));
-  const uint64_t local = local_->version();
   {
     MutexLock lock(mutex_);
     view_.newest = versions.empty() ? 0 : versions.back();
   }
-  if (std::binary_search(versions.begin(), versions.end(), local + 1)) return {{local + 1}};
-  for (auto version = versions.rbegin(); version != versions.rend() && *version > local;
-       ++version) {
-    const Result<slime::VersionIndex> index = slime::ReadVersionIndex(
-        parts_.files, options_.folder + "/" + slime::VersionFolderName(*version));
-    if (index.ok() && !index->delta.has_value()) return {{*version}};
-  }
-  if (!versions.empty() && versions.back() > local + 1) {
-    return FailedPreconditionError(
+  DWS_RETURN_IF_ERROR(CheckSameRun(versions));
+  const uint64_t next = local_->version() + 1;
+  Status refused;
+  if (std::binary_search(versions.begin(), versions.end(), next)) {
+    const Result<bool> applied = ApplyVersion(next);
+    if (applied.ok() || local_->halfway()) return applied;
+    refused = applied.status();
+  } else if (!versions.empty() && versions.back() > next) {
+    refused = FailedPreconditionError(
         "{} has version {} and no longer version {}, which comes after the local checkpoint's: "
         "copy a full checkpoint of version {} or later to {}, or have one published",
-        options_.folder, versions.back(), local + 1, local, options_.checkpoint);
+        options_.folder, versions.back(), next, next - 1, options_.checkpoint);
+  } else {
+    return false;
   }
-  return std::optional<uint64_t>();
+  const std::optional<uint64_t> full = NewestFull(versions, next);
+  if (!full.has_value()) return refused;
+  LogWarning("versions_skipped",
+             {{"from", next}, {"to_full_version", *full}, {"reason", Message(refused)}});
+  return ApplyVersion(*full);
 }
 
-Result<bool> SlimeFollower::ApplyNext() {
-  DWS_ASSIGN_OR_RETURN(const std::optional<uint64_t> next, NextVersion());
-  if (!next.has_value()) return false;
+Result<bool> SlimeFollower::ApplyVersion(uint64_t version) {
   SetStage("applying");
   const TimePoint begin = parts_.clock.Now();
-  const Result<slime::ApplyReport> report =
-      local_->Apply(options_.folder + "/" + slime::VersionFolderName(*next));
-  SetStage("idle");
-  // Its writer is at it: the next look will see it.
-  if (absl::IsUnavailable(report.status())) return false;
-  if (!report.ok()) {
-    // What failed in the middle only a new start from what was written down can complete.
-    local_.reset();
-    return Annotate(report.status(), slime::VersionFolderName(*next));
+  const Result<slime::ApplyReport> report = local_->Apply(PathOf(version));
+  if (absl::IsUnavailable(report.status()) && !local_->halfway()) {
+    // Its writer is at it, or this machine does not see all of it yet: the next look will.
+    if (!unpublished_.has_value() || unpublished_->first != version) {
+      unpublished_.emplace(version, begin);
+    }
+    if (begin - unpublished_->second < limits::kUnpublishedMax) return false;
+    return Annotate(report.status(), "for minutes now");
   }
+  if (!report.ok()) return Annotate(report.status(), slime::VersionFolderName(version));
   DWS_KILLPOINT("follow.after_apply");
   const double seconds = ToSeconds(parts_.clock.Now() - begin);
   LogInfo("version_applied",
@@ -175,22 +242,26 @@ Result<bool> SlimeFollower::ApplyNext() {
 
 Status SlimeFollower::Load() {
   const uint64_t version = local_->version();
+  bool has_it = false;
   {
     MutexLock lock(mutex_);
-    if (view_.loaded == version) return OkStatus();
+    if (!view_.has_engine || stopping_) return OkStatus();
+    has_it = view_.loaded == version;
   }
+  if (has_it) return CheckEngine(version);
+  SetStage("loading");
   if (control_ == nullptr) {
     DWS_ASSIGN_OR_RETURN(control_, parts_.make_control());
   }
-  SetStage("loading");
   const TimePoint begin = parts_.clock.Now();
   const Status status = LoadPaused(version);
-  SetStage("idle");
   if (!status.ok()) {
     control_.reset();  // who was restarted may be another kind of engine, or version
     return status;
   }
-  const double seconds = ToSeconds(parts_.clock.Now() - begin);
+  const TimePoint end = parts_.clock.Now();
+  check_engine_at_ = end + limits::kEngineCheckInterval;
+  const double seconds = ToSeconds(end - begin);
   LogInfo("version_loaded", {{"version", version}, {"pause_seconds", seconds}});
   MutexLock lock(mutex_);
   view_.loaded = version;
@@ -199,26 +270,39 @@ Status SlimeFollower::Load() {
   return OkStatus();
 }
 
+Status SlimeFollower::CheckEngine(uint64_t version) {
+  const TimePoint now = parts_.clock.Now();
+  if (control_ == nullptr || now < check_engine_at_) return OkStatus();
+  check_engine_at_ = now + limits::kEngineCheckInterval;
+  const Status same = control_->Check(WeightVersion(version), limits::kEngineCheckDeadline);
+  // One that is only slow to answer still is what it was.
+  if (!absl::IsUnavailable(same) && !absl::IsFailedPrecondition(same)) return OkStatus();
+  control_.reset();
+  ForgetLoaded();
+  load_first_ = true;
+  return Annotate(same, fmt::format("the engine had loaded version {}", version));
+}
+
 Status SlimeFollower::LoadPaused(uint64_t version) {
   // No stream, no token: versions of a folder have neither.
   const auto resume = [this](uint64_t holds) {
     return control_->Resume({.stream = {}, .version = WeightVersion(holds), .state_token = {}});
   };
-  // What the engine holds is not known, or not whether it runs: not ready until a load has ended.
-  const auto forget = [this] {
-    MutexLock lock(mutex_);
-    view_.loaded.reset();
-  };
   if (const Status paused = control_->Pause(options_.pause_timeout); !paused.ok()) {
-    // Its weights are what they were.
-    const Status resumed = resume(view().loaded.value_or(version));
+    // One that may hold parts of two versions is not let run; the next look pauses it again.
+    const std::optional<uint64_t> holds = view().loaded;
+    if (!holds.has_value()) return paused;
+    const Status resumed = resume(*holds);
     if (resumed.ok()) return paused;
-    forget();
+    ForgetLoaded();  // whether it runs is not known: not ready until a load has ended
     return Annotate(resumed, fmt::format("after '{}'", Message(paused)));
   }
   DWS_KILLPOINT("follow.after_pause");
-  forget();
-  DWS_RETURN_IF_ERROR(control_->PostCommit(WeightVersion(version), options_.pause_timeout));
+  ForgetLoaded();
+  const Status loaded = control_->PostCommit(WeightVersion(version), options_.pause_timeout);
+  // Who refuses has ended. Whatever else has happened, it may still be reading.
+  load_first_ = !loaded.ok() && !absl::IsFailedPrecondition(loaded);
+  DWS_RETURN_IF_ERROR(loaded);
   DWS_KILLPOINT("follow.after_load");
   return resume(version);
 }

@@ -2,15 +2,16 @@
 // version folders to; and the engine that loads that checkpoint, if there is one to control.
 //
 //   1. apply    every version that the folder has next, each as a whole (slime_delta/apply.h),
-//   while
-//               the engine generates: it does not read the files then
+//               while the engine generates: it does not read the files then
 //   2. load     pause the engine, have it load the checkpoint, let it run again
 //
-// What the engine holds is known only once this process has made it load: the first load comes
-// before anything is said to be ready.
+// What the engine holds is known only once this process has made it load. Until then, and after a
+// load whose end nobody saw, it may hold parts of two versions, or still read the files: it is not
+// let run, the files are not changed, and nothing is said to be ready.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -32,7 +33,7 @@ namespace dws {
 
 // What operators see of it.
 struct FollowerView {
-  std::string stage = "idle";       // opening, idle, applying, loading, verifying, drained
+  std::string stage = "idle";       // opening, looking, applying, loading, verifying
   std::optional<uint64_t> version;  // of the local checkpoint; none: not open yet
   uint64_t newest = 0;              // in the folder; 0: none
   std::optional<uint64_t> loaded;   // by the engine; none: not known
@@ -90,14 +91,28 @@ class SlimeFollower {
  private:
   void Run();
   Status Open();
+  // Applies all there is, and has it loaded.
+  Status Follow();
   // Applies what comes next; false: nothing does.
   Result<bool> ApplyNext();
-  Result<std::optional<uint64_t>> NextVersion();
+  // Applies that one; false: not all of it is there yet.
+  Result<bool> ApplyVersion(uint64_t version);
+  // That the folder is still the one whose version was applied here.
+  Status CheckSameRun(const std::vector<uint64_t>& versions);
+  // The newest after `version`, if any.
+  std::optional<uint64_t> NewestFull(const std::vector<uint64_t>& versions, uint64_t after) const;
+  std::string PathOf(uint64_t version) const;
+  // What is local, unless the engine has it, or this is stopping.
   Status Load();
+  // Of an engine that has what is local.
+  Status CheckEngine(uint64_t version);
   // Pauses the engine, has it load `version`, lets it run again.
   Status LoadPaused(uint64_t version);
   void ServeVerifies();
+  // Whether versions may be taken. What was begun then is seen in the stage.
+  bool BeginLooking();
   void SetStage(std::string stage);
+  void ForgetLoaded();
   void ShowReadiness(const Status& status);
 
   const Parts parts_;
@@ -106,6 +121,11 @@ class SlimeFollower {
   // Of its thread.
   std::unique_ptr<slime::LocalCheckpoint> local_;
   std::unique_ptr<EngineControl> control_;
+  bool load_first_;                                            // before the files are changed
+  TimePoint check_engine_at_;                                  // next
+  std::optional<std::pair<uint64_t, TimePoint>> unpublished_;  // a version, and since when
+  // When the index of the local version was written: a run that begins anew writes another.
+  std::optional<std::filesystem::file_time_type> index_time_;
   std::optional<std::pair<bool, std::string>> told_;  // on_readiness
 
   mutable Mutex mutex_;

@@ -76,7 +76,7 @@ Result<slime::VersionIndex> SlimeFolder::ReadOwnIndex(uint64_t version) const {
     }
   }
   DWS_RETURN_IF_ERROR(index.status());
-  const auto stream = index->extra.find(kSlimeStreamKey);
+  const auto stream = index->extra.find(slime::kStreamKey);
   if (stream != index->extra.end() && stream->second == self_.stream) return index;
   return Refuse(fmt::format(
       "its {} is {}", name,

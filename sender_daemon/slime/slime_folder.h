@@ -23,9 +23,6 @@
 
 namespace dws {
 
-// In the metadata of an index.
-inline constexpr const char* kSlimeStreamKey = "dws_stream";
-
 // VersionWriteOptions::writer of a rank state.
 std::string SlimeWriterName(const RankState& state);
 

@@ -89,7 +89,7 @@ Result<SlimeWriter> SlimeWriter::Create(FileSystem& files, const Options& option
 }
 
 std::map<std::string, std::string> SlimeWriter::Extra() const {
-  return {{kSlimeStreamKey, ToString(state_->stream)}};
+  return {{slime::kStreamKey, ToString(state_->stream)}};
 }
 
 Result<ByteSpan> SlimeWriter::Read(Result<ByteSpan> bytes) {

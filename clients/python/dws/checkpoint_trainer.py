@@ -65,6 +65,9 @@ def settled_version(checkpoint: str) -> Optional[LocalVersion]:
       OSError, ValueError, KeyError: what stands there is not readable.
     """
     sync = os.path.join(checkpoint, ".weight_sync")
+    # Its index is there from before the first byte is changed until the state says the version. It is
+    # looked for first: a change that ends after this look is seen in the state.
+    changing = glob.glob(os.path.join(glob.escape(sync), "redo", "*", INDEX))
     try:
         with open(os.path.join(sync, "digests.json"), encoding="utf-8") as file:
             found = json.load(file)
@@ -74,8 +77,6 @@ def settled_version(checkpoint: str) -> Optional[LocalVersion]:
     with contextlib.suppress(FileNotFoundError):
         with open(os.path.join(sync, "state.json"), encoding="utf-8") as file:
             state = int(json.load(file)["version"])
-    # Its index is there from before the first byte is changed until the state says the version.
-    changing = glob.glob(os.path.join(glob.escape(sync), "redo", "*", INDEX))
     version = int(found["version"])
     if changing or version != state:
         return None

@@ -172,4 +172,20 @@ Status Checkpoint::Sync() const {
   return OkStatus();
 }
 
+Status CheckNotLinked(const Checkpoint& checkpoint) {
+  for (const CheckpointFile& file : checkpoint.files()) {
+    const std::string& path = file.mapping.path();
+    std::error_code ignored;
+    if (!std::filesystem::is_symlink(path, ignored) &&
+        std::filesystem::hard_link_count(path, ignored) == 1) {
+      continue;
+    }
+    return FailedPreconditionError(
+        "{} is a link, and may be shared with another checkpoint, which would change too: put a "
+        "copy in its place (cp --dereference)",
+        path);
+  }
+  return OkStatus();
+}
+
 }  // namespace dws::safetensors

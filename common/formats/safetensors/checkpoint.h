@@ -76,4 +76,8 @@ class Checkpoint {
   std::vector<CheckpointTensor> tensors_;
 };
 
+// Whether its files may be changed in place: FAILED_PRECONDITION names one that is a link, symbolic
+// or hard, and so may be another checkpoint's, as those in the cache of a hub are.
+Status CheckNotLinked(const Checkpoint& checkpoint);
+
 }  // namespace dws::safetensors

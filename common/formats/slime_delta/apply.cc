@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/failpoint.h"
+#include "common/formats/in_place_redo.h"
 #include "common/formats/slime_delta/redo.h"
 #include "common/model/limits.h"
 
@@ -88,6 +89,19 @@ Status Judge(const std::vector<Outcome>& outcomes, const std::vector<std::string
   return OkStatus();
 }
 
+// What `dwsctl apply --in-place` has begun and not ended is no version at all.
+Status CheckNoInPlaceRedo(FileSystem& files, const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+  for (const std::string& name : names) {
+    if (!name.ends_with(kInPlaceRedoName)) continue;
+    return FailedPreconditionError(
+        "{}: a `dwsctl apply --in-place` of it was interrupted ({} is there): run it again to "
+        "complete it",
+        folder, name);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder,
@@ -103,9 +117,14 @@ LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::strin
 Result<std::unique_ptr<LocalCheckpoint>> LocalCheckpoint::Open(FileSystem& files, ThreadPool& pool,
                                                                const std::string& folder,
                                                                const ApplyOptions& options) {
-  // First: what is no checkpoint gets no folder of ours.
-  DWS_RETURN_IF_ERROR(safetensors::Checkpoint::Open(folder).status());
+  // First: what is no checkpoint, or is not to be changed, gets no folder of ours.
+  DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint looked, safetensors::Checkpoint::Open(folder));
+  DWS_RETURN_IF_ERROR(safetensors::CheckNotLinked(looked));
+  DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
   DWS_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockLocal(files, folder));
+  // Who changes it in place holds this, and begins nothing where the folder of ours is.
+  DWS_RETURN_IF_ERROR(files.Lock(looked.files()[0].mapping.path()).status());
+  DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
   DWS_ASSIGN_OR_RETURN(safetensors::Checkpoint checkpoint,
                        safetensors::Checkpoint::Open(folder, FileAccess::kWritable));
   std::unique_ptr<LocalCheckpoint> local(
@@ -171,21 +190,32 @@ Status LocalCheckpoint::Verify() const {
 // Step 2, and the same of a version that is here already.
 Status LocalCheckpoint::CheckSameRun(const std::string& version_folder,
                                      const VersionFolder& version) const {
-  if (digests_.identity.empty()) return OkStatus();
+  const VersionOrigin& here = digests_.origin;
+  const std::string stream = version.index().Extra(kStreamKey);
+  if (!stream.empty() && !here.stream.empty() && stream != here.stream) {
+    return FailedPreconditionError(
+        "{}: is of stream {}, version {} here is of stream {}: the trainer has begun another run; "
+        "copy its base to {} without .weight_sync, or have a full checkpoint published",
+        version_folder, stream, VersionText(digests_.version), here.stream, folder_);
+  }
+  if (here.identity.empty()) return OkStatus();
   std::string identity = version.identity();
   if (version.index().version != digests_.version) {
     const std::string base_folder =
         ParentOf(version_folder) + "/" + VersionFolderName(digests_.version);
     const Result<VersionFolder> base = VersionFolder::Open(files_, base_folder);
-    if (!base.ok()) return OkStatus();  // gone, as old versions do; step 4 has the last word
+    // Gone, as old versions do: step 4 has the last word.
+    if (absl::IsNotFound(base.status()) || absl::IsUnavailable(base.status())) return OkStatus();
+    if (!base.ok()) {
+      return Annotate(base.status(), "looking whether it is the version that was applied here");
+    }
     identity = base->identity();
   }
-  if (identity == digests_.identity) return OkStatus();
+  if (identity == here.identity) return OkStatus();
   return FailedPreconditionError(
-      "{}: version {} beside it is not the one that was applied here: the trainer has begun "
-      "another "
-      "run; copy its base to {} without .weight_sync, or wait for a full checkpoint",
-      version_folder, VersionText(digests_.version), folder_);
+      "{}: version {} there is not the one that was applied here: the trainer has begun another "
+      "run; copy its base to {} without .weight_sync, or have a full checkpoint published",
+      ParentOf(version_folder), VersionText(digests_.version), folder_);
 }
 
 Status LocalCheckpoint::WriteDown(const VersionFolder& version, VersionWriter& redo) const {
@@ -224,8 +254,10 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   if (step == ChainStep::kApplied) return ApplyReport{.version = digests_.version};
   if (step == ChainStep::kApply && options_.verify_all) DWS_RETURN_IF_ERROR(Verify());  // 3
 
-  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<VersionWriter> redo,
-                       BeginRedo(files_, folder_, version.index().version, version.identity()));
+  DWS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<VersionWriter> redo,
+      BeginRedo(files_, folder_, version.index().version,
+                {.identity = version.identity(), .stream = version.index().Extra(kStreamKey)}));
   DWS_RETURN_IF_ERROR(WriteDown(version, *redo));  // 4
   DWS_FAILPOINT("slime.apply.before_intent");
   halfway_ = true;
@@ -244,7 +276,7 @@ Status LocalCheckpoint::Complete(const VersionFolder& redo) {
   DWS_RETURN_IF_ERROR(Replay(redo, checkpoint_, pool_));
   for (const VersionEntry& entry : redo.entries()) digests_.tensors[entry.name] = entry.digest;
   digests_.version = version;
-  digests_.identity = RedoIdentity(redo);
+  digests_.origin = RedoOrigin(redo);
   DWS_RETURN_IF_ERROR(WriteDigests(files_, folder_, digests_));
   DWS_FAILPOINT("slime.apply.after_digests");
   DWS_RETURN_IF_ERROR(WriteState(files_, folder_, version));

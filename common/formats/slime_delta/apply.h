@@ -5,7 +5,8 @@
 // 1. The folder is opened and checked, and must follow the local version (NextStep).
 // 2. Where the base's folder is still there, it must be the one that was applied here: a trainer
 // that
-//    was started anew counts from 1 again, and its deltas are not ours.
+//    was started anew counts from 1 again, and its deltas are not ours. Where both were written by
+//    a dws-sender, they say which stream they are of.
 // 3. The whole checkpoint must have the digests that it had after the last version: a byte that
 // went
 //    bad in a tensor no delta touches is found here or never.
@@ -50,15 +51,18 @@ class LocalCheckpoint {
  public:
   // Completes what a process that died had begun. The first time, the checkpoint is taken for sound
   // and its digests are written; the same when another program has moved its version on. NOT_FOUND:
-  // no checkpoint there. UNAVAILABLE: another process has the lock. DATA_LOSS: damaged; the message
-  // names the tensors: copy the base there again, without .weight_sync, or open it without
-  // verify_all and apply a full checkpoint.
+  // no checkpoint there. FAILED_PRECONDITION: its files are links, or a change of it in place has
+  // not ended. UNAVAILABLE: another process has the lock. DATA_LOSS: damaged; the message names the
+  // tensors: copy the base there again, without .weight_sync, or open it without verify_all and
+  // apply a full checkpoint.
   static Result<std::unique_ptr<LocalCheckpoint>> Open(FileSystem& files, ThreadPool& pool,
                                                        const std::string& folder,
                                                        const ApplyOptions& options);
 
   uint64_t version() const { return digests_.version; }
   const safetensors::Checkpoint& checkpoint() const { return checkpoint_; }
+  // A change was begun and has failed: its files are of two versions until it is opened anew.
+  bool halfway() const { return halfway_; }
 
   // Every tensor against its digest as of version(). DATA_LOSS names those that differ.
   Status Verify() const;
@@ -87,7 +91,7 @@ class LocalCheckpoint {
   const std::unique_ptr<FileLock> lock_;
   safetensors::Checkpoint checkpoint_;
   LocalDigests digests_;
-  bool halfway_ = false;  // step 6 failed: only a new LocalCheckpoint can go on
+  bool halfway_ = false;
 };
 
 }  // namespace dws::slime

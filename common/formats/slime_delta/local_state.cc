@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* kVersion = "version";
 constexpr const char* kIdentity = "identity";
+constexpr const char* kStream = "stream";
 constexpr const char* kFormat = "checksum_format";
 constexpr const char* kTensors = "tensors";
 
@@ -84,7 +85,10 @@ Result<std::optional<LocalDigests>> ReadDigests(FileSystem& files,
   if (!object.has_value()) return std::optional<LocalDigests>();
   LocalDigests digests;
   DWS_ASSIGN_OR_RETURN(digests.version, VersionOf(*object, path));
-  DWS_ASSIGN_OR_RETURN(digests.identity, TextOf(*object, kIdentity, path));
+  DWS_ASSIGN_OR_RETURN(digests.origin.identity, TextOf(*object, kIdentity, path));
+  if (object->contains(kStream)) {
+    DWS_ASSIGN_OR_RETURN(digests.origin.stream, TextOf(*object, kStream, path));
+  }
   DWS_ASSIGN_OR_RETURN(const std::string format, TextOf(*object, kFormat, path));
   if (format != NameOf(ChecksumFormat::kXxh3) || !object->contains(kTensors)) {
     return DataLossError("{}: expected digests in {}", path, NameOf(ChecksumFormat::kXxh3));
@@ -97,7 +101,8 @@ Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
                     const LocalDigests& digests) {
   const nlohmann::ordered_json object = {
       {kVersion, VersionText(digests.version)},
-      {kIdentity, digests.identity},
+      {kIdentity, digests.origin.identity},
+      {kStream, digests.origin.stream},
       {kFormat, std::string(NameOf(ChecksumFormat::kXxh3))},
       {kTensors, nlohmann::json(digests.tensors)},
   };

@@ -3,8 +3,9 @@
 //
 //   lock           flock(2), held by whoever changes the checkpoint
 //   state.json     {"version": "000002"}; other keys are others' and stay
-//   digests.json   {"version": "000002", "identity": ..., "checksum_format": "xxh3-128",
-//                   "tensors": {name: digest of all its bytes}}: ours
+//   digests.json   {"version": "000002", "identity": ..., "stream": ...,
+//                   "checksum_format": "xxh3-128", "tensors": {name: digest of all its bytes}}:
+//                   ours
 //   redo/          ours (redo.h)
 #pragma once
 
@@ -31,10 +32,18 @@ Result<std::unique_ptr<FileLock>> LockLocal(FileSystem& files,
 Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder);
 Status WriteState(FileSystem& files, const std::string& checkpoint_folder, uint64_t version);
 
+// Which run's version it is: numbers begin anew with each.
+struct VersionOrigin {
+  std::string identity;  // VersionFolder::identity(); empty: not known
+  std::string stream;    // where its writer is a dws-sender; empty: another, or not known
+
+  friend bool operator==(const VersionOrigin&, const VersionOrigin&) = default;
+};
+
 // Of every tensor of the checkpoint as of `version`.
 struct LocalDigests {
   uint64_t version = 0;
-  std::string identity;  // VersionFolder::identity() of that version; empty: not known
+  VersionOrigin origin;
   std::map<std::string, std::string> tensors;
 
   friend bool operator==(const LocalDigests&, const LocalDigests&) = default;

@@ -9,7 +9,6 @@
 
 #include "common/base/failpoint.h"
 #include "common/formats/safetensors/checkpoint_index.h"
-#include "common/formats/slime_delta/local_state.h"
 
 namespace dws::slime {
 namespace {
@@ -54,14 +53,15 @@ Status ReplayTensor(const VersionEntry& entry, const safetensors::Checkpoint& ch
 
 Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                                  const std::string& checkpoint_folder,
-                                                 uint64_t version, const std::string& identity) {
-  return VersionWriter::Create(files, RedoFolder(checkpoint_folder),
-                               {.version = version,
-                                .encoding = Encoding::kRuns,
-                                .checksum = ChecksumFormat::kXxh3,
-                                .shard_bytes_max = kRedoShardBytes,
-                                .extra = {{kIdentity, identity}},
-                                .in_place = true});
+                                                 uint64_t version, const VersionOrigin& origin) {
+  return VersionWriter::Create(
+      files, RedoFolder(checkpoint_folder),
+      {.version = version,
+       .encoding = Encoding::kRuns,
+       .checksum = ChecksumFormat::kXxh3,
+       .shard_bytes_max = kRedoShardBytes,
+       .extra = {{kIdentity, origin.identity}, {kStreamKey, origin.stream}},
+       .in_place = true});
 }
 
 Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
@@ -109,9 +109,8 @@ Result<std::optional<std::string>> FindMarker(FileSystem& files,
   return std::optional<std::string>();
 }
 
-std::string RedoIdentity(const VersionFolder& redo) {
-  const auto found = redo.index().extra.find(kIdentity);
-  return found == redo.index().extra.end() ? "" : found->second;
+VersionOrigin RedoOrigin(const VersionFolder& redo) {
+  return {.identity = redo.index().Extra(kIdentity), .stream = redo.index().Extra(kStreamKey)};
 }
 
 Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoint,

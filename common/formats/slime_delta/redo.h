@@ -15,15 +15,16 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/formats/safetensors/checkpoint.h"
+#include "common/formats/slime_delta/local_state.h"
 #include "common/formats/slime_delta/version_folder.h"
 #include "common/formats/slime_delta/version_writer.h"
 
 namespace dws::slime {
 
-// Begins to write one down; Finish sets the marker. `identity` is the version's that is applied.
+// Begins to write one down; Finish sets the marker. `origin` is the version's that is applied.
 Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                                  const std::string& checkpoint_folder,
-                                                 uint64_t version, const std::string& identity);
+                                                 uint64_t version, const VersionOrigin& origin);
 
 // The one whose marker is set; nullopt where there is none. Clears what has no marker.
 Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
@@ -32,8 +33,8 @@ Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
 // Changes nothing.
 Result<std::optional<std::string>> FindMarker(FileSystem& files,
                                               const std::string& checkpoint_folder);
-// The `identity` that it was begun with.
-std::string RedoIdentity(const VersionFolder& redo);
+// The `origin` that it was begun with.
+VersionOrigin RedoOrigin(const VersionFolder& redo);
 
 // Writes it to the checkpoint, which is open as kWritable, checks every tensor written, and syncs.
 // DATA_LOSS: a tensor that is not there, or has not the bytes it should: the checkpoint is lost.

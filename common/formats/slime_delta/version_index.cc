@@ -64,6 +64,11 @@ Result<DeltaDescription> TakeDelta(std::map<std::string, std::string>& metadata,
 
 }  // namespace
 
+std::string VersionIndex::Extra(const std::string& key) const {
+  const auto found = extra.find(key);
+  return found == extra.end() ? "" : found->second;
+}
+
 std::string VersionText(uint64_t version) { return fmt::format("{:06d}", version); }
 
 std::optional<uint64_t> ParseVersionText(std::string_view text) {

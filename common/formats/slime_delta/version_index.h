@@ -34,7 +34,12 @@ struct VersionIndex {
   std::optional<DeltaDescription> delta;          // nullopt: a full checkpoint
   std::map<std::string, std::string> weight_map;  // tensor to file
   std::map<std::string, std::string> extra;       // metadata that the format does not know
+
+  std::string Extra(const std::string& key) const;  // empty: it is not there
 };
+
+// In the metadata of an index that dws-sender wrote: the stream that the version is of.
+inline constexpr const char* kStreamKey = "dws_stream";
 
 std::string VersionText(uint64_t version);                        // "000002"
 std::optional<uint64_t> ParseVersionText(std::string_view text);  // digits alone, within limits.h

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/base/failpoint.h"
+#include "common/formats/safetensors/checkpoint_index.h"
 #include "tests/common/formats/slime_delta/versions.h"
 #include "tests/fakes/temp_folder.h"
 
@@ -110,6 +111,73 @@ TEST_CASE("a full checkpoint of another model is refused by the tensors' names",
   CHECK_THAT(ApplyOnce(scene.local, scene.published + "/weight_v000008"),
              Contains("a full checkpoint of 10 tensors, here are 11"));
   CHECK(Load(scene.local) == scene.states[0]);
+}
+
+TEST_CASE("files that may be another checkpoint's are never changed", "[slime]") {
+  const Scene scene;
+  const std::string other = scene.folder.File("other");
+  std::filesystem::create_directories(other);
+  const bool hard = GENERATE(false, true);
+  for (const auto& item : std::filesystem::directory_iterator(scene.local)) {
+    const std::filesystem::path link = other / item.path().filename();
+    if (hard) {
+      std::filesystem::create_hard_link(item.path(), link);
+    } else {
+      std::filesystem::create_symlink(item.path(), link);
+    }
+  }
+  CHECK_THAT(ApplyOnce(other, scene.Folder(1)),
+             Contains("FAILED_PRECONDITION") && Contains("is a link"));
+  CHECK_FALSE(std::filesystem::exists(other + "/.weight_sync"));
+  CHECK(Load(scene.local) == scene.states[0]);
+}
+
+TEST_CASE("a checkpoint that a change in place has left halfway is no base", "[slime]") {
+  const Scene scene;
+  const std::string redo =
+      scene.local + GENERATE("/.dws-apply.redo", "/model.safetensors.dws-apply.redo");
+  dws::testing::WriteText(redo, "");
+  CHECK_THAT(OpenOnce(scene.local), Contains("run it again to complete it") && Contains(redo));
+  CHECK_FALSE(std::filesystem::exists(scene.local + "/.weight_sync"));
+  std::filesystem::remove(redo);
+  CHECK(OpenOnce(scene.local) == "version 0");
+}
+
+TEST_CASE("a checkpoint is not followed while somebody changes it in place", "[slime]") {
+  const Scene scene;
+  PosixFileSystem files;
+  const auto checkpoint = safetensors::Checkpoint::Open(scene.local);
+  REQUIRE(checkpoint.ok());
+  auto lock = files.Lock(checkpoint->files()[0].mapping.path());
+  REQUIRE(lock.ok());
+  CHECK_THAT(OpenOnce(scene.local), Contains("UNAVAILABLE") && Contains("locked"));
+  lock->reset();
+  CHECK(OpenOnce(scene.local) == "version 0");
+}
+
+TEST_CASE("a delta of another stream of a sender is refused, also without its base", "[slime]") {
+  const Scene scene;
+  const auto publish = [&](uint64_t version, const std::string& stream) {
+    return Publish(scene.folder.File(stream), scene.states[version - 1], scene.states[version],
+                   {.version = version, .extra = {{kStreamKey, stream}}});
+  };
+  REQUIRE(ApplyOnce(scene.local, publish(1, "first")) == "applied");
+  const std::string other = publish(2, "second");
+  CHECK_THAT(ApplyOnce(scene.local, other),
+             Contains("is of stream second") && Contains("is of stream first"));
+  CHECK(Load(scene.local) == scene.states[1]);
+  CHECK(ApplyOnce(scene.local, publish(2, "first")) == "applied");
+}
+
+TEST_CASE("a base that is there and cannot be read vouches for nothing", "[slime]") {
+  const Scene scene;
+  REQUIRE(ApplyOnce(scene.local, scene.Folder(1)) == "applied");
+  dws::testing::WriteText(scene.Folder(1) + "/" + safetensors::kIndexFile, "{");
+  CHECK_THAT(ApplyOnce(scene.local, scene.Folder(2)),
+             Contains("DATA_LOSS") && Contains("applied here"));
+  CHECK(Load(scene.local) == scene.states[1]);
+  std::filesystem::remove_all(scene.Folder(1));
+  CHECK(ApplyOnce(scene.local, scene.Folder(2)) == "applied");
 }
 
 TEST_CASE("a tensor that is at its new bytes already is done", "[slime]") {

@@ -1,0 +1,308 @@
+#include "receiver_daemon/follower/slime_follower.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/formats/safetensors/checkpoint_index.h"
+#include "tests/common/formats/slime_delta/versions.h"
+#include "tests/fakes/temp_folder.h"
+
+namespace dws {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+using slime::Weights;
+
+class ManualClock final : public Clock {
+ public:
+  TimePoint Now() const override { return now; }
+  TimePoint now{std::chrono::hours(1)};
+};
+
+// An engine whose calls answer what they are told to, OK where nothing is said.
+struct Engine {
+  std::map<std::string, Status> answers;  // by the name of the call
+  std::vector<std::string> calls;         // since the last look
+  bool paused = false;
+
+  Status Call(const std::string& name) {
+    calls.push_back(name);
+    return answers[name];
+  }
+  std::vector<std::string> Look() { return std::exchange(calls, {}); }
+};
+
+class Control final : public EngineControl {
+ public:
+  explicit Control(Engine& engine) : engine_(engine) {}
+
+  Status Pause(Duration) override {
+    engine_.paused = true;  // whatever is said then
+    return engine_.Call("pause");
+  }
+  Status PostCommit(WeightVersion version, Duration) override {
+    return engine_.Call("load " + std::to_string(version.value()));
+  }
+  Status Resume(const EngineVersion& version) override {
+    engine_.paused = false;
+    return engine_.Call("resume " + std::to_string(version.version.value()));
+  }
+  Status Check(WeightVersion, Duration) override { return engine_.Call("check"); }
+
+ private:
+  Engine& engine_;
+};
+
+using Calls = std::vector<std::string>;
+
+// A folder of versions, a checkpoint that follows it, and an engine that loads that.
+struct Job {
+  Job() {
+    fs::create_directories(versions);
+    slime::WriteBase(local, weights);
+  }
+
+  // The next version of the trainer, or that one, of another run.
+  void Publish(uint64_t version, uint64_t seed = 1) {
+    Weights next = slime::Next(weights, 1000 * seed + version);
+    slime::Publish(versions, weights, next, {.version = version});
+    weights = std::move(next);
+  }
+  void PublishFull(uint64_t version) {
+    weights = slime::Next(weights, version);
+    slime::WriteBase(PathOf(version), weights);
+  }
+  std::string PathOf(uint64_t version) const {
+    return versions + "/" + slime::VersionFolderName(version);
+  }
+  std::string IndexOf(uint64_t version) const {
+    return PathOf(version) + "/" + safetensors::kIndexFile;
+  }
+  void Damage(uint64_t version) { dws::testing::WriteText(IndexOf(version), "{"); }
+
+  std::unique_ptr<SlimeFollower> Follow(bool with_engine = true) {
+    SlimeFollower::MakeControl make_control;
+    if (with_engine) {
+      make_control = [this]() -> Result<std::unique_ptr<EngineControl>> {
+        DWS_RETURN_IF_ERROR(engine.Call("connect"));
+        return std::unique_ptr<EngineControl>(std::make_unique<Control>(engine));
+      };
+    }
+    return std::make_unique<SlimeFollower>(
+        SlimeFollower::Parts{.files = files,
+                             .pool = pool,
+                             .clock = clock,
+                             .make_control = std::move(make_control),
+                             .on_readiness = [this](bool now, const std::string&) { ready = now; }},
+        SlimeFollower::Options{.folder = versions,
+                               .checkpoint = local,
+                               .poll = std::chrono::milliseconds(1),
+                               .pause_timeout = std::chrono::seconds(1)});
+  }
+
+  TempFolder folder;
+  const std::string versions = folder.File("versions");
+  const std::string local = folder.File("local");
+  Weights weights = slime::RandomWeights(1);
+  PosixFileSystem files;
+  ThreadPool pool{2};
+  ManualClock clock;
+  Engine engine;
+  bool ready = false;
+};
+
+std::string Text(const Status& status) { return ToString(status); }
+
+TEST_CASE("an engine that may hold parts of two versions is not let run", "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "resume 0"});
+  CHECK(job.ready);
+  job.Publish(1);
+  job.engine.answers["load 1"] = UnavailableError("a worker died");
+  CHECK_FALSE(follower->Step().ok());
+  job.engine.answers["pause"] = DeadlineExceededError("requests are pending");
+  CHECK_FALSE(follower->Step().ok());
+  CHECK(job.engine.Look() == Calls{"pause", "load 1", "connect", "pause"});
+  CHECK(job.engine.paused);
+  CHECK_FALSE(job.ready);
+  job.engine.answers.clear();
+  REQUIRE(follower->Step().ok());
+  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 1", "resume 1"});
+  CHECK(job.ready);
+}
+
+TEST_CASE("an engine whose weights are known goes on with them when it cannot be paused",
+          "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  job.Publish(1);
+  job.engine.answers["pause"] = DeadlineExceededError("requests are pending");
+  job.engine.Look();
+  CHECK_FALSE(follower->Step().ok());
+  CHECK(job.engine.Look() == Calls{"pause", "resume 0"});
+  CHECK_FALSE(job.engine.paused);
+  CHECK(job.ready);
+}
+
+TEST_CASE("an engine that is not known to have ended a load has its files left alone",
+          "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  job.Publish(1);
+  job.engine.answers["connect"] = UnavailableError("it starts");
+  CHECK_FALSE(follower->Step().ok());
+  CHECK(follower->view().version == 0);
+  job.engine.answers.clear();
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 1);
+
+  job.Publish(2);
+  job.engine.answers["load 2"] = DeadlineExceededError("no reply");
+  CHECK_FALSE(follower->Step().ok());
+  job.Publish(3);
+  CHECK_FALSE(follower->Step().ok());
+  CHECK(follower->view().version == 2);
+  job.engine.answers.clear();
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 3);
+
+  // Who refuses reads no more: a later version may be what it takes.
+  job.Publish(4);
+  job.engine.answers["load 4"] = FailedPreconditionError("success is false");
+  CHECK_FALSE(follower->Step().ok());
+  job.Publish(5);
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 5);
+  CHECK(slime::Load(job.local) == job.weights);
+}
+
+TEST_CASE("what was applied is loaded though the version after it is damaged", "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  job.Publish(1);
+  const Weights held = job.weights;
+  job.Publish(2);
+  job.Damage(2);
+  CHECK_FALSE(follower->Step().ok());
+  CHECK(follower->view().loaded == 1);
+  CHECK_FALSE(follower->Step().ok());
+  CHECK(slime::Load(job.local) == held);
+}
+
+TEST_CASE("a full checkpoint takes the place of what cannot be applied before it", "[follower]") {
+  Job job;
+  const auto follower = job.Follow(false);
+  job.Publish(1);
+  job.Publish(2);
+  job.Damage(2);
+  CHECK_THAT(Text(follower->Step()), Contains("weight_v000002"));
+  CHECK(follower->view().version == 1);
+  job.Publish(3);
+  CHECK_FALSE(follower->Step().ok());
+  job.PublishFull(4);
+  job.Publish(5);
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().version == 5);
+  CHECK(slime::Load(job.local) == job.weights);
+}
+
+TEST_CASE("a run that counts from 1 again is refused as soon as it is seen", "[follower]") {
+  Job job;
+  const auto follower = job.Follow(false);
+  for (const uint64_t version : {1, 2, 3}) job.Publish(version);
+  REQUIRE(follower->Step().ok());
+  const Weights held = job.weights;
+
+  fs::remove_all(job.versions);
+  fs::create_directories(job.versions);
+  CHECK(follower->Step().ok());  // nothing is said by that
+  job.weights = slime::RandomWeights(2);
+  job.Publish(1, 2);
+  CHECK_THAT(Text(follower->Step()), Contains("another run"));
+  job.Publish(2, 2);
+  job.Publish(3, 2);
+  CHECK_THAT(Text(follower->Step()), Contains("another run"));
+  CHECK_THAT(Text(follower->Step()), Contains("another run"));
+  CHECK(slime::Load(job.local) == held);
+  CHECK(follower->view().version == 3);
+}
+
+TEST_CASE("a version without all its files is waited for, and reported in the end", "[follower]") {
+  Job job;
+  const auto follower = job.Follow(false);
+  job.Publish(1);
+  fs::rename(job.IndexOf(1), job.folder.File("index"));
+  CHECK(follower->Step().ok());
+  job.clock.now += std::chrono::minutes(6);
+  CHECK_THAT(Text(follower->Step()), Contains("it is not published yet"));
+  fs::rename(job.folder.File("index"), job.IndexOf(1));
+  CHECK(follower->Step().ok());
+  CHECK(follower->view().version == 1);
+}
+
+TEST_CASE("an engine that was started anew loads again", "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  job.engine.Look();
+  REQUIRE(follower->Step().ok());
+  CHECK(job.engine.Look().empty());  // not at every look
+  job.clock.now += std::chrono::seconds(6);
+  REQUIRE(follower->Step().ok());
+  CHECK(job.engine.Look() == Calls{"check"});
+  job.engine.answers["check"] = DeadlineExceededError("it is slow");
+  job.clock.now += std::chrono::seconds(6);
+  REQUIRE(follower->Step().ok());
+  CHECK(job.ready);
+  job.engine.answers["check"] = FailedPreconditionError("it says default");
+  job.clock.now += std::chrono::seconds(6);
+  CHECK_FALSE(follower->Step().ok());
+  CHECK_FALSE(job.ready);
+  job.engine.answers.clear();
+  job.engine.Look();
+  REQUIRE(follower->Step().ok());
+  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "resume 0"});
+}
+
+TEST_CASE("a receiver that stops pauses no engine", "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  job.Publish(1);
+  job.engine.Look();
+  follower->Stop();
+  CHECK(follower->Step().ok());
+  CHECK(job.engine.Look().empty());
+}
+
+TEST_CASE("a drained receiver takes no version, and completes what it began", "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  job.Publish(1);
+  job.engine.answers["load 1"] = UnavailableError("a worker died");
+  CHECK_FALSE(follower->Step().ok());
+  follower->SetDrained(true);
+  job.Publish(2);
+  job.engine.answers.clear();
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 1);
+  CHECK(follower->view().version == 1);
+  CHECK(follower->view().stage == "idle");
+  follower->SetDrained(false);
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 2);
+}
+
+}  // namespace
+}  // namespace dws
