@@ -1,6 +1,7 @@
 """slime's version folders reach live memory: follower, checkpoint, sender, receiver, engine."""
 
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,27 @@ class CheckpointTrainerTest(IntegrationCase):
         live = self.live(engine)
         self.await_version(engine, 1)
         self.assert_same_weights(engine, live, self.writer.weights)
+
+    def test_a_change_that_begins_and_ends_during_the_last_look_is_seen(self) -> None:
+        self.follow()
+        self.publish()
+        eventually(lambda: self.applied(1), lambda: "version 1 applied")
+        trainer = checkpoint_trainer.CheckpointTrainer(self.local, self.trainer())
+        looks = []
+        look = checkpoint_trainer.glob.glob
+
+        def slow_look(pattern: str) -> list[str]:
+            looks.append(pattern)
+            if len(looks) == 2:  # after all was read: no marker is there before, and none after
+                self.publish()
+                eventually(lambda: '"000002"' in state.read_text(), lambda: "version 2 applied")
+                eventually(lambda: not look(pattern), lambda: "the marker is gone")
+            return look(pattern)
+
+        state = pathlib.Path(self.local, ".weight_sync", "state.json")
+        with unittest.mock.patch.object(checkpoint_trainer.glob, "glob", slow_look):
+            self.assertIsNone(trainer.step())
+        self.assertEqual(trainer.step(), 2)
 
     def test_the_base_is_not_published(self) -> None:
         self.follow()

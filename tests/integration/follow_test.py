@@ -28,11 +28,14 @@ class FakeEngine:
     """The process of tests/fakes/engine_server."""
 
     def __init__(self, kind: str, model: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, ENGINE, "--kind", kind, "--model", model],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._command = [sys.executable, ENGINE, "--kind", kind, "--model", model]
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        """The first time, and where it was before, once it was closed."""
+        command = [*self._command, "--port", str(self.port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline().split()[1])
         self.url = f"http://127.0.0.1:{self.port}"
@@ -185,6 +188,32 @@ class FollowTest(unittest.TestCase):
         self.await_version(daemon, 1, "loaded_version")
         self.assertEqual(daemon.page("/readyz"), "ready\n")
         self.assertFalse(engine.fake()["paused"])
+
+    def test_a_stopped_receiver_ends_its_load_and_leaves_the_engine_running(self) -> None:
+        engine = FakeEngine("sglang", self.local)
+        self.addCleanup(engine.close)
+        daemon = self.start(f"--engine-url={engine.url}")
+        self.await_version(daemon, 0, "loaded_version")
+        engine.fake({"fault": "/update_weights_from_disk", "do": "slow", "seconds": 1, "times": 1})
+        self.publish()
+        eventually(lambda: engine.fake()["paused"], daemon.log_tail)
+        daemon.stop()
+        state = engine.fake()
+        self.assertFalse(state["paused"])
+        self.assertEqual(state["weight_version"], "1")
+
+    def test_an_engine_that_was_started_anew_loads_again(self) -> None:
+        engine = FakeEngine("sglang", self.local)
+        self.addCleanup(engine.close)
+        daemon = self.start(f"--engine-url={engine.url}")
+        self.publish()
+        self.await_version(daemon, 1, "loaded_version")
+        engine.close()
+        engine.start()
+        self.assertEqual(engine.fake()["weight_version"], "default")
+        eventually(lambda: engine.fake()["weight_version"] == "1", daemon.log_tail)
+        self.await_version(daemon, 1, "loaded_version")
+        self.assertEqual(daemon.page("/readyz"), "ready\n")
 
     def test_a_receiver_that_is_killed_anywhere_completes_the_version(self) -> None:
         engine = FakeEngine("vllm", self.local)

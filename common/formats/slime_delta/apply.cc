@@ -95,9 +95,9 @@ Status CheckNoInPlaceRedo(FileSystem& files, const std::string& folder) {
   for (const std::string& name : names) {
     if (!name.ends_with(kInPlaceRedoName)) continue;
     return FailedPreconditionError(
-        "{}: a `dwsctl apply --in-place` of it was interrupted ({} is there): run it again to "
+        "{}: a `dwsctl apply --in-place` of it was interrupted ({}/{} is there): run it again to "
         "complete it",
-        folder, name);
+        folder, folder, name);
   }
   return OkStatus();
 }

@@ -13,7 +13,7 @@ counts. What the program that tests says, and asks, goes through /fake, which is
     GET  /fake                                                       the state, and the calls in order
 
 Faults before the endpoint does its work: hang, drop (the connection), die (the process), refuse (400 with success
-false), status (with "code" and "text"), garbage, huge (with "bytes"), drip. After it: lose (the reply), die_after.
+false), status (with "code" and "text"), slow (by "seconds"), garbage, huge (with "bytes"), drip. After it: lose (the reply), die_after.
 """
 
 from __future__ import annotations
@@ -388,6 +388,9 @@ class Connection(http.server.BaseHTTPRequestHandler):
             raise Refused(400, {"success": False, "message": fault.get("text", "no")})
         elif what == "status":
             raise Refused(fault["code"], fault.get("text", ""))
+        elif what == "slow":
+            self.server.never.wait(fault["seconds"])
+            return False
         elif what == "garbage":
             self.reply(200, '{"success": tru\x00\x1b[31m')
         elif what == "huge":

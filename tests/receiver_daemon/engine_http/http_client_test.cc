@@ -1,6 +1,7 @@
 // Tokens, repetitions and deadlines of calls to an engine.
 #include "receiver_daemon/engine_http/http_client.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <string>
 
@@ -101,6 +102,24 @@ TEST_CASE("a call that may be repeated is, when its reply is lost or a gateway's
   CHECK(absl::IsUnavailable(lost.status()));
   CHECK(Says(lost.status(), "after 4 attempts"));
   CHECK(server.CallsOf("/model_info").size() == 10);
+}
+
+TEST_CASE("a call that must not be given up is sent until its deadline", "[engine_http]") {
+  HttpFixture job("sglang");
+  const EngineServer& server = job.Serve();
+  std::atomic<bool> stops{true};
+  const auto client = Make(job, {.cancelled = [&] { return stops.load(); },
+                                 .retry_delay = std::chrono::milliseconds(1)});
+  SendOptions options = Ask(job, Repeat::kLost, kAmple);
+  CHECK(absl::IsCancelled(client->Send(kAsk, options).status()));
+  CHECK(server.CallsOf("/model_info").empty());
+  options.may_give_up = false;
+  for (const int code : {503, 500, 429}) {
+    server.Misbehave("/model_info", "status", 6, {{"code", code}});
+    CHECK(client->Send(kAsk, options)->code == 200);
+  }
+  server.Misbehave("/model_info", "drop", 6);
+  CHECK(client->Send(kAsk, options)->code == 200);
 }
 
 TEST_CASE("a call that may have been carried out is sent once", "[engine_http]") {
