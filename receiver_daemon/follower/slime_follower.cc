@@ -129,8 +129,7 @@ Status SlimeFollower::Follow() {
     const Status loaded = Load();
     if (!refused) status = loaded;
   }
-  // Opened anew it completes what failed in the middle, and is what an operator has put there.
-  if (refused) local_.reset();
+  if (std::exchange(reopen_, false)) local_.reset();
   return status;
 }
 
@@ -157,21 +156,29 @@ Status SlimeFollower::CheckSameRun(const std::vector<uint64_t>& versions) {
   const uint64_t local = local_->version();
   if (!versions.empty() && versions.back() < local) {
     return FailedPreconditionError(
-        "{} has versions up to {}, and the local checkpoint is of version {}: the trainer has "
-        "begun "
-        "another run; copy its base to {} without .weight_sync, or name its folder",
+        "{} has versions up to {}, and the local checkpoint is of version {}: the trainer "
+        "has begun another run; copy its base to {} without .weight_sync, or name its folder",
         options_.folder, versions.back(), local, options_.checkpoint);
   }
-  if (!std::binary_search(versions.begin(), versions.end(), local)) return OkStatus();
-  std::error_code failed;
-  const auto written =
-      std::filesystem::last_write_time(PathOf(local) + "/" + safetensors::kIndexFile, failed);
-  if (failed || index_time_ == written) return OkStatus();  // not there: it is going
-  const Status same = local_->Apply(PathOf(local)).status();
-  if (absl::IsUnavailable(same)) return OkStatus();
-  DWS_RETURN_IF_ERROR(same);
+  const auto written = IndexTime(local);
+  if (!written.has_value() || index_time_ == written) return OkStatus();  // it may be gone
+  const auto index = slime::ReadVersionIndex(parts_.files, PathOf(local));
+  // Read whole once more for that, a full one only with a reason.
+  if (index_time_.has_value() || (index.ok() && index->delta.has_value())) {
+    const Status same = local_->Apply(PathOf(local)).status();
+    if (absl::IsUnavailable(same)) return OkStatus();
+    DWS_RETURN_IF_ERROR(same);
+  }
   index_time_ = written;
   return OkStatus();
+}
+
+std::optional<std::filesystem::file_time_type> SlimeFollower::IndexTime(uint64_t version) const {
+  std::error_code failed;
+  const auto time =
+      std::filesystem::last_write_time(PathOf(version) + "/" + safetensors::kIndexFile, failed);
+  if (failed) return std::nullopt;
+  return time;
 }
 
 std::optional<uint64_t> SlimeFollower::NewestFull(const std::vector<uint64_t>& versions,
@@ -184,8 +191,6 @@ std::optional<uint64_t> SlimeFollower::NewestFull(const std::vector<uint64_t>& v
   return std::nullopt;
 }
 
-// The version after the local one; where that is gone or cannot be applied, the newest full
-// checkpoint.
 Result<bool> SlimeFollower::ApplyNext() {
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions,
                        slime::ListVersions(parts_.files, options_.folder));
@@ -193,31 +198,42 @@ Result<bool> SlimeFollower::ApplyNext() {
     MutexLock lock(mutex_);
     view_.newest = versions.empty() ? 0 : versions.back();
   }
-  DWS_RETURN_IF_ERROR(CheckSameRun(versions));
-  const uint64_t next = local_->version() + 1;
-  Status refused;
-  if (std::binary_search(versions.begin(), versions.end(), next)) {
-    const Result<bool> applied = ApplyVersion(next);
+  const uint64_t local = local_->version();
+  uint64_t after = local;  // a full checkpoint is of whichever run it likes
+  Status refused = CheckSameRun(versions);
+  if (refused.ok()) {
+    const Result<bool> applied = ApplyFollowing(versions);
     if (applied.ok() || local_->halfway()) return applied;
     refused = applied.status();
-  } else if (!versions.empty() && versions.back() > next) {
-    refused = FailedPreconditionError(
-        "{} has version {} and no longer version {}, which comes after the local checkpoint's: "
-        "copy a full checkpoint of version {} or later to {}, or have one published",
-        options_.folder, versions.back(), next, next - 1, options_.checkpoint);
-  } else {
-    return false;
+    after = local + 1;
   }
-  const std::optional<uint64_t> full = NewestFull(versions, next);
+  const std::optional<uint64_t> full = NewestFull(versions, after);
   if (!full.has_value()) return refused;
+  const Result<bool> taken = ApplyVersion(*full);
+  if (!taken.ok()) return taken;
+  if (!*taken) return refused;
   LogWarning("versions_skipped",
-             {{"from", next}, {"to_full_version", *full}, {"reason", Message(refused)}});
-  return ApplyVersion(*full);
+             {{"from", local + 1}, {"to_full_version", *full}, {"reason", Message(refused)}});
+  reopen_ = false;
+  return true;
+}
+
+Result<bool> SlimeFollower::ApplyFollowing(const std::vector<uint64_t>& versions) {
+  const uint64_t local = local_->version();
+  if (std::binary_search(versions.begin(), versions.end(), local + 1)) {
+    return ApplyVersion(local + 1);
+  }
+  if (versions.empty() || versions.back() <= local) return false;
+  return FailedPreconditionError(
+      "{} has version {} and no longer version {}, which comes after the local checkpoint's: copy "
+      "a full checkpoint of version {} or later to {}, or have one published",
+      options_.folder, versions.back(), local + 1, local, options_.checkpoint);
 }
 
 Result<bool> SlimeFollower::ApplyVersion(uint64_t version) {
   SetStage("applying");
   const TimePoint begin = parts_.clock.Now();
+  const auto written = IndexTime(version);
   const Result<slime::ApplyReport> report = local_->Apply(PathOf(version));
   if (absl::IsUnavailable(report.status()) && !local_->halfway()) {
     // Its writer is at it, or this machine does not see all of it yet: the next look will.
@@ -227,7 +243,11 @@ Result<bool> SlimeFollower::ApplyVersion(uint64_t version) {
     if (begin - unpublished_->second < limits::kUnpublishedMax) return false;
     return Annotate(report.status(), "for minutes now");
   }
-  if (!report.ok()) return Annotate(report.status(), slime::VersionFolderName(version));
+  if (!report.ok()) {
+    reopen_ = true;
+    return Annotate(report.status(), slime::VersionFolderName(version));
+  }
+  index_time_ = written;
   DWS_KILLPOINT("follow.after_apply");
   const double seconds = ToSeconds(parts_.clock.Now() - begin);
   LogInfo("version_applied",

@@ -93,8 +93,11 @@ class SlimeFollower {
   Status Open();
   // Applies all there is, and has it loaded.
   Status Follow();
-  // Applies what comes next; false: nothing does.
+  // Applies what comes next; false: nothing does. That is the version after the local one; where it
+  // is gone or refused, the newest full checkpoint.
   Result<bool> ApplyNext();
+  // The version after the local one alone.
+  Result<bool> ApplyFollowing(const std::vector<uint64_t>& versions);
   // Applies that one; false: not all of it is there yet.
   Result<bool> ApplyVersion(uint64_t version);
   // That the folder is still the one whose version was applied here.
@@ -102,6 +105,8 @@ class SlimeFollower {
   // The newest after `version`, if any.
   std::optional<uint64_t> NewestFull(const std::vector<uint64_t>& versions, uint64_t after) const;
   std::string PathOf(uint64_t version) const;
+  // When its index was written; nullopt: there is none.
+  std::optional<std::filesystem::file_time_type> IndexTime(uint64_t version) const;
   // What is local, unless the engine has it, or this is stopping.
   Status Load();
   // Of an engine that has what is local.
@@ -121,6 +126,8 @@ class SlimeFollower {
   // Of its thread.
   std::unique_ptr<slime::LocalCheckpoint> local_;
   std::unique_ptr<EngineControl> control_;
+  // Opened anew it completes what failed in the middle, and is what an operator has put there.
+  bool reopen_ = false;
   bool load_first_;                                            // before the files are changed
   TimePoint check_engine_at_;                                  // next
   std::optional<std::pair<uint64_t, TimePoint>> unpublished_;  // a version, and since when

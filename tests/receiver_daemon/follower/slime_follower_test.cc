@@ -236,6 +236,11 @@ TEST_CASE("a run that counts from 1 again is refused as soon as it is seen", "[f
   CHECK_THAT(Text(follower->Step()), Contains("another run"));
   CHECK(slime::Load(job.local) == held);
   CHECK(follower->view().version == 3);
+
+  job.PublishFull(4);
+  job.Publish(5, 2);
+  CHECK(follower->Step().ok());
+  CHECK(slime::Load(job.local) == job.weights);
 }
 
 TEST_CASE("a version without all its files is waited for, and reported in the end", "[follower]") {
