@@ -153,6 +153,7 @@ inline constexpr int kEngineAttemptsMax = 4;                    // of one call
 inline constexpr std::chrono::seconds kEngineCallDeadline{10};  // of one that moves no weights
 inline constexpr std::chrono::milliseconds kEngineRetryDelayMax{1000};
 inline constexpr std::chrono::seconds kEngineCheckInterval{5};  // whether it is still the same
+inline constexpr std::chrono::minutes kEngineCheckIntervalMax{10};
 inline constexpr std::chrono::seconds kEngineCheckDeadline{2};
 
 // Following a folder of versions.

@@ -51,7 +51,7 @@ Status CheckCode(const HttpAnswer& answer) {
   }
   const std::string words = Words(answer);
   if (code == 403) return FailedPreconditionError("the engine forbids it (403): {}", words);
-  if (code >= 500 || code == 408 || code == 429) {
+  if (code > 500 || code == 408 || code == 429) {
     return UnavailableError("expected status 200, found {}: {}", code, words);
   }
   return FailedPreconditionError("expected status 200, found {}: {}", code, words);

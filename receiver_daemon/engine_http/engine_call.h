@@ -41,9 +41,9 @@ struct EngineCall {
 };
 
 // The object, when `answer` is as the call expects it (kAny: an empty one). FAILED_PRECONDITION:
-// the engine refuses, has no such endpoint, or answers something else. UNAVAILABLE: it answers with
-// an error of its own (5xx) or is too busy (408, 429). The message has what was expected, the
-// status, and the engine's words.
+// the engine refuses, has failed at it (500), has no such endpoint, or answers something else.
+// UNAVAILABLE: it, or a server before it, cannot now (5xx, 408, 429). The message has what was
+// expected, the status, and the engine's words.
 Result<nlohmann::json> CheckReply(const EngineCall& call, const HttpAnswer& answer);
 
 // Sends it and checks the reply. DEADLINE_EXCEEDED also: it was pending all the time, with the

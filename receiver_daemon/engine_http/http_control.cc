@@ -110,7 +110,12 @@ Status HttpControl::Check(WeightVersion version, Duration timeout) {
   // It is there, and cannot tell now.
   if (!setup_.reports_version || answer->code != 200) return OkStatus();
   const Status same = CheckReply(call, *answer).status();
-  return same.ok() ? same : Name("looking at", Annotate(same, client_->NameOf(call.ToHttp())));
+  if (same.ok()) return same;
+  return Name(
+      "looking at",
+      MakeStatus(same.code(), fmt::format("{}: {}; was it started anew, or is somebody else "
+                                          "updating it?",
+                                          client_->NameOf(call.ToHttp()), Message(same))));
 }
 
 Result<std::string> HttpControl::Checksum(Duration timeout) {

@@ -21,8 +21,9 @@
 //   this process, or its machine:        paused   the next start commits before anything else, and
 //     anywhere                                    so pauses, loads and resumes
 //   the engine: anywhere                 none     no connection, until it is started again: then it
-//                                                 has loaded something by itself. Check sees either,
-//                                                 where it reports its version; else the first only
+//                                                 has loaded something by itself. Check sees
+//                                                 either, where it reports its version; else the
+//                                                 first only
 //
 // All calls may be repeated: pausing what is paused, loading what is loaded, resuming what runs.
 #pragma once

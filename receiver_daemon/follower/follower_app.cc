@@ -1,6 +1,5 @@
 #include "receiver_daemon/follower/follower_app.h"
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -31,7 +30,7 @@ class FollowerApp::Impl {
 
   Status Start();
   void Stop(std::chrono::milliseconds grace);
-  void EndGrace() { give_up_at_.store(clock_.Now()); }
+  void EndGrace() { GiveUpAt(clock_.Now()); }
   Status ReloadCredentials() {
     return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
   }
@@ -43,6 +42,8 @@ class FollowerApp::Impl {
   uint16_t http_port() const { return servers_->http_port(); }
 
  private:
+  // The earliest counts.
+  void GiveUpAt(TimePoint time);
   void MakeFollower();
   Status StartServers();
 
@@ -150,9 +151,15 @@ Status FollowerApp::Impl::Start() {
   return OkStatus();
 }
 
+void FollowerApp::Impl::GiveUpAt(TimePoint time) {
+  TimePoint known = give_up_at_.load();
+  while (time < known && !give_up_at_.compare_exchange_weak(known, time)) {
+  }
+}
+
 void FollowerApp::Impl::Stop(std::chrono::milliseconds grace) {
   lifecycle_.SetStopping();
-  give_up_at_.store(std::min<TimePoint>(give_up_at_.load(), clock_.Now() + grace));
+  GiveUpAt(clock_.Now() + grace);
   if (servers_ != nullptr) servers_->StopOperators();
   if (follower_ != nullptr) follower_->Stop();
   if (servers_ != nullptr) servers_->Shutdown();

@@ -9,7 +9,6 @@
 #include "common/base/log.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/version_folder.h"
-#include "common/model/limits.h"
 
 namespace dws {
 
@@ -75,6 +74,7 @@ void SlimeFollower::SetStage(std::string stage) {
 void SlimeFollower::ForgetLoaded() {
   MutexLock lock(mutex_);
   view_.loaded.reset();
+  load_first_ = view_.has_engine;
 }
 
 void SlimeFollower::Run() {
@@ -109,7 +109,10 @@ Status SlimeFollower::Step() {
   const PulseWork work(parts_.pulse);
   BeginLooking();
   Status status = Open();
-  if (status.ok() && load_first_) status = Load();
+  if (status.ok() && load_first_) {
+    ListVersions().status().IgnoreError();  // for whoever looks at how far it is behind
+    status = Load();
+  }
   if (status.ok()) status = Follow();
   SetStage("idle");
   ShowReadiness(status);
@@ -123,18 +126,26 @@ Status SlimeFollower::Follow() {
     status = applied.status();
     if (!applied.ok() || !*applied) break;
   }
-  const bool refused = !status.ok();
-  // Whatever became of later versions: what was applied is loaded.
-  if (!local_->halfway()) {
-    const Status loaded = Load();
-    if (!refused) status = loaded;
+  if (local_->halfway()) {  // opened anew it is completed
+    local_.reset();
+    return status;
   }
-  if (std::exchange(reopen_, false)) local_.reset();
-  return status;
+  // Whatever became of later versions: what was applied is loaded.
+  const Status loaded = Load();
+  if (status.ok() || loaded.ok()) return status.ok() ? loaded : status;
+  return MakeStatus(loaded.code(),
+                    fmt::format("{}; besides: {}", Message(loaded), Message(status)));
 }
 
 Status SlimeFollower::Open() {
-  if (local_ != nullptr) return OkStatus();
+  if (local_ != nullptr && local_->in_place()) return OkStatus();
+  if (local_ != nullptr) {
+    LogWarning("checkpoint_replaced", {{"checkpoint", options_.checkpoint}});
+    local_.reset();
+    index_time_.reset();
+    refusals_.clear();
+    ForgetLoaded();
+  }
   SetStage("opening");
   DWS_ASSIGN_OR_RETURN(local_,
                        slime::LocalCheckpoint::Open(parts_.files, parts_.pool, options_.checkpoint,
@@ -152,12 +163,21 @@ std::string SlimeFollower::PathOf(uint64_t version) const {
   return options_.folder + "/" + slime::VersionFolderName(version);
 }
 
+Result<std::vector<uint64_t>> SlimeFollower::ListVersions() {
+  DWS_ASSIGN_OR_RETURN(std::vector<uint64_t> versions,
+                       slime::ListVersions(parts_.files, options_.folder));
+  MutexLock lock(mutex_);
+  view_.newest = versions.empty() ? 0 : versions.back();
+  return versions;
+}
+
 Status SlimeFollower::CheckSameRun(const std::vector<uint64_t>& versions) {
   const uint64_t local = local_->version();
   if (!versions.empty() && versions.back() < local) {
     return FailedPreconditionError(
-        "{} has versions up to {}, and the local checkpoint is of version {}: the trainer "
-        "has begun another run; copy its base to {} without .weight_sync, or name its folder",
+        "{} has versions up to {}, and the local checkpoint is of version {}: the trainer has "
+        "begun another run; put its base in the place of {}, without .weight_sync, or restart with "
+        "another folder",
         options_.folder, versions.back(), local, options_.checkpoint);
   }
   const auto written = IndexTime(local);
@@ -165,12 +185,30 @@ Status SlimeFollower::CheckSameRun(const std::vector<uint64_t>& versions) {
   const auto index = slime::ReadVersionIndex(parts_.files, PathOf(local));
   // Read whole once more for that, a full one only with a reason.
   if (index_time_.has_value() || (index.ok() && index->delta.has_value())) {
-    const Status same = local_->Apply(PathOf(local)).status();
+    const Status same = UnlessRefused(local, [&] { return local_->CheckApplied(PathOf(local)); });
     if (absl::IsUnavailable(same)) return OkStatus();
     DWS_RETURN_IF_ERROR(same);
   }
   index_time_ = written;
   return OkStatus();
+}
+
+Status SlimeFollower::UnlessRefused(uint64_t version, const std::function<Status()>& work) {
+  const TimePoint begin = parts_.clock.Now();
+  const auto written = IndexTime(version);
+  const auto known = refusals_.find(version);
+  if (known != refusals_.end() && known->second.index_time == written &&
+      begin < known->second.until) {
+    return known->second.status;
+  }
+  const Status status = work();
+  refusals_.erase(version);
+  if (status.ok() || absl::IsUnavailable(status)) return status;
+  const TimePoint end = parts_.clock.Now();
+  refusals_[version] = {.index_time = written,
+                        .until = end + 10 * (end - begin),
+                        .status = Annotate(status, slime::VersionFolderName(version))};
+  return refusals_[version].status;
 }
 
 std::optional<std::filesystem::file_time_type> SlimeFollower::IndexTime(uint64_t version) const {
@@ -192,29 +230,23 @@ std::optional<uint64_t> SlimeFollower::NewestFull(const std::vector<uint64_t>& v
 }
 
 Result<bool> SlimeFollower::ApplyNext() {
-  DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions,
-                       slime::ListVersions(parts_.files, options_.folder));
-  {
-    MutexLock lock(mutex_);
-    view_.newest = versions.empty() ? 0 : versions.back();
-  }
+  DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, ListVersions());
   const uint64_t local = local_->version();
-  uint64_t after = local;  // a full checkpoint is of whichever run it likes
   Status refused = CheckSameRun(versions);
-  if (refused.ok()) {
+  const bool other_run = !refused.ok();
+  if (!other_run) {
     const Result<bool> applied = ApplyFollowing(versions);
     if (applied.ok() || local_->halfway()) return applied;
     refused = applied.status();
-    after = local + 1;
   }
-  const std::optional<uint64_t> full = NewestFull(versions, after);
-  if (!full.has_value()) return refused;
+  const std::optional<uint64_t> full = NewestFull(versions, other_run ? local : local + 1);
+  // The run that has written over the local version may have left later ones of the run before it.
+  if (!full.has_value() || (other_run && IndexTime(*full) < IndexTime(local))) return refused;
   const Result<bool> taken = ApplyVersion(*full);
   if (!taken.ok()) return taken;
   if (!*taken) return refused;
   LogWarning("versions_skipped",
              {{"from", local + 1}, {"to_full_version", *full}, {"reason", Message(refused)}});
-  reopen_ = false;
   return true;
 }
 
@@ -234,19 +266,20 @@ Result<bool> SlimeFollower::ApplyVersion(uint64_t version) {
   SetStage("applying");
   const TimePoint begin = parts_.clock.Now();
   const auto written = IndexTime(version);
-  const Result<slime::ApplyReport> report = local_->Apply(PathOf(version));
-  if (absl::IsUnavailable(report.status()) && !local_->halfway()) {
+  Result<slime::ApplyReport> report = slime::ApplyReport();
+  const Status status = UnlessRefused(version, [&] {
+    report = local_->Apply(PathOf(version));
+    return report.status();
+  });
+  if (absl::IsUnavailable(status) && !local_->halfway()) {
     // Its writer is at it, or this machine does not see all of it yet: the next look will.
-    if (!unpublished_.has_value() || unpublished_->first != version) {
-      unpublished_.emplace(version, begin);
-    }
-    if (begin - unpublished_->second < limits::kUnpublishedMax) return false;
-    return Annotate(report.status(), "for minutes now");
+    const TimePoint since = unpublished_.try_emplace(version, begin).first->second;
+    if (begin - since < limits::kUnpublishedMax) return false;
+    return Annotate(status, "for minutes now");
   }
-  if (!report.ok()) {
-    reopen_ = true;
-    return Annotate(report.status(), slime::VersionFolderName(version));
-  }
+  DWS_RETURN_IF_ERROR(status);
+  unpublished_.clear();
+  refusals_.clear();
   index_time_ = written;
   DWS_KILLPOINT("follow.after_apply");
   const double seconds = ToSeconds(parts_.clock.Now() - begin);
@@ -267,6 +300,7 @@ Status SlimeFollower::Load() {
     MutexLock lock(mutex_);
     if (!view_.has_engine || stopping_) return OkStatus();
     has_it = view_.loaded == version;
+    if (!view_.loaded.has_value()) load_first_ = true;  // unless a refusal ends it
   }
   if (has_it) return CheckEngine(version);
   SetStage("loading");
@@ -279,8 +313,9 @@ Status SlimeFollower::Load() {
     control_.reset();  // who was restarted may be another kind of engine, or version
     return status;
   }
+  load_first_ = false;
   const TimePoint end = parts_.clock.Now();
-  check_engine_at_ = end + limits::kEngineCheckInterval;
+  check_engine_at_ = end + check_interval_;
   const double seconds = ToSeconds(end - begin);
   LogInfo("version_loaded", {{"version", version}, {"pause_seconds", seconds}});
   MutexLock lock(mutex_);
@@ -293,13 +328,16 @@ Status SlimeFollower::Load() {
 Status SlimeFollower::CheckEngine(uint64_t version) {
   const TimePoint now = parts_.clock.Now();
   if (control_ == nullptr || now < check_engine_at_) return OkStatus();
-  check_engine_at_ = now + limits::kEngineCheckInterval;
   const Status same = control_->Check(WeightVersion(version), limits::kEngineCheckDeadline);
+  // Where others load it too, that is not answered by a pause every few seconds.
+  check_interval_ = absl::IsFailedPrecondition(same)
+                        ? std::min<Duration>(2 * check_interval_, limits::kEngineCheckIntervalMax)
+                        : limits::kEngineCheckInterval;
+  check_engine_at_ = now + check_interval_;
   // One that is only slow to answer still is what it was.
   if (!absl::IsUnavailable(same) && !absl::IsFailedPrecondition(same)) return OkStatus();
   control_.reset();
   ForgetLoaded();
-  load_first_ = true;
   return Annotate(same, fmt::format("the engine had loaded version {}", version));
 }
 
@@ -314,14 +352,14 @@ Status SlimeFollower::LoadPaused(uint64_t version) {
     if (!holds.has_value()) return paused;
     const Status resumed = resume(*holds);
     if (resumed.ok()) return paused;
-    ForgetLoaded();  // whether it runs is not known: not ready until a load has ended
+    ForgetLoaded();  // nor is it known whether it runs: not ready until a load has ended
     return Annotate(resumed, fmt::format("after '{}'", Message(paused)));
   }
   DWS_KILLPOINT("follow.after_pause");
   ForgetLoaded();
   const Status loaded = control_->PostCommit(WeightVersion(version), options_.pause_timeout);
   // Who refuses has ended. Whatever else has happened, it may still be reading.
-  load_first_ = !loaded.ok() && !absl::IsFailedPrecondition(loaded);
+  if (absl::IsFailedPrecondition(loaded)) load_first_ = false;
   DWS_RETURN_IF_ERROR(loaded);
   DWS_KILLPOINT("follow.after_load");
   return resume(version);

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/formats/slime_delta/apply.h"
+#include "common/model/limits.h"
 #include "receiver_daemon/engine/engine_control.h"
 
 namespace dws {
@@ -100,8 +102,13 @@ class SlimeFollower {
   Result<bool> ApplyFollowing(const std::vector<uint64_t>& versions);
   // Applies that one; false: not all of it is there yet.
   Result<bool> ApplyVersion(uint64_t version);
+  // Those in the folder, for the view too.
+  Result<std::vector<uint64_t>> ListVersions();
   // That the folder is still the one whose version was applied here.
   Status CheckSameRun(const std::vector<uint64_t>& versions);
+  // Does `work`, which reads `version`; where it has failed lately, and the version's index is the
+  // same, the error of then: it may take minutes to come to it again.
+  Status UnlessRefused(uint64_t version, const std::function<Status()>& work);
   // The newest after `version`, if any.
   std::optional<uint64_t> NewestFull(const std::vector<uint64_t>& versions, uint64_t after) const;
   std::string PathOf(uint64_t version) const;
@@ -126,13 +133,20 @@ class SlimeFollower {
   // Of its thread.
   std::unique_ptr<slime::LocalCheckpoint> local_;
   std::unique_ptr<EngineControl> control_;
-  // Opened anew it completes what failed in the middle, and is what an operator has put there.
-  bool reopen_ = false;
-  bool load_first_;                                            // before the files are changed
-  TimePoint check_engine_at_;                                  // next
-  std::optional<std::pair<uint64_t, TimePoint>> unpublished_;  // a version, and since when
+  // The files are not changed before a load has ended: the engine may be reading them.
+  bool load_first_;
+  Duration check_interval_ = limits::kEngineCheckInterval;
+  TimePoint check_engine_at_;                  // next
+  std::map<uint64_t, TimePoint> unpublished_;  // versions, and since when
+  using IndexTimeStamp = std::optional<std::filesystem::file_time_type>;
+  struct Refusal {
+    IndexTimeStamp index_time;
+    TimePoint until;
+    Status status;
+  };
+  std::map<uint64_t, Refusal> refusals_;  // by version
   // When the index of the local version was written: a run that begins anew writes another.
-  std::optional<std::filesystem::file_time_type> index_time_;
+  IndexTimeStamp index_time_;
   std::optional<std::pair<bool, std::string>> told_;  // on_readiness
 
   mutable Mutex mutex_;

@@ -1,6 +1,8 @@
 // The numbers are the header's.
 #include "common/formats/slime_delta/apply.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -112,7 +114,24 @@ LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::strin
       folder_(std::move(folder)),
       options_(options),
       lock_(std::move(lock)),
-      checkpoint_(std::move(checkpoint)) {}
+      checkpoint_(std::move(checkpoint)),
+      opened_(FindFiles()) {}
+
+std::vector<std::optional<LocalCheckpoint::FileId>> LocalCheckpoint::FindFiles() const {
+  std::vector<std::string> paths = {SyncFolder(folder_) + "/lock"};
+  for (const safetensors::CheckpointFile& file : checkpoint_.files()) {
+    paths.push_back(file.mapping.path());
+  }
+  std::vector<std::optional<FileId>> found;
+  for (const std::string& path : paths) {
+    struct stat info = {};
+    const bool there = ::stat(path.c_str(), &info) == 0;
+    found.push_back(there ? std::optional(FileId(info.st_dev, info.st_ino)) : std::nullopt);
+  }
+  return found;
+}
+
+bool LocalCheckpoint::in_place() const { return FindFiles() == opened_; }
 
 Result<std::unique_ptr<LocalCheckpoint>> LocalCheckpoint::Open(FileSystem& files, ThreadPool& pool,
                                                                const std::string& folder,
@@ -195,7 +214,8 @@ Status LocalCheckpoint::CheckSameRun(const std::string& version_folder,
   if (!stream.empty() && !here.stream.empty() && stream != here.stream) {
     return FailedPreconditionError(
         "{}: is of stream {}, version {} here is of stream {}: the trainer has begun another run; "
-        "copy its base to {} without .weight_sync, or have a full checkpoint published",
+        "put its base in the place of {}, without .weight_sync, or have a full checkpoint "
+        "published",
         version_folder, stream, VersionText(digests_.version), here.stream, folder_);
   }
   if (here.identity.empty()) return OkStatus();
@@ -214,7 +234,8 @@ Status LocalCheckpoint::CheckSameRun(const std::string& version_folder,
   if (identity == here.identity) return OkStatus();
   return FailedPreconditionError(
       "{}: version {} there is not the one that was applied here: the trainer has begun another "
-      "run; copy its base to {} without .weight_sync, or have a full checkpoint published",
+      "run; put its base in the place of {}, without .weight_sync, or have a full checkpoint "
+      "published",
       ParentOf(version_folder), VersionText(digests_.version), folder_);
 }
 
@@ -246,6 +267,9 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   if (halfway_) {
     return FailedPreconditionError("{}: a change was begun and failed: open it again", folder_);
   }
+  if (!in_place()) {
+    return FailedPreconditionError("{}: other files are in its place: open it again", folder_);
+  }
   DWS_ASSIGN_OR_RETURN(const VersionFolder version, VersionFolder::Open(files_, version_folder));
   DWS_ASSIGN_OR_RETURN(const ChainStep step, NextStep(digests_.version, version.index()));  // 1
   if (step != ChainStep::kReset) {
@@ -269,6 +293,11 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   halfway_ = false;
   return ApplyReport{
       .version = digests_.version, .applied = true, .tensor_count = summary.tensor_count};
+}
+
+Status LocalCheckpoint::CheckApplied(const std::string& version_folder) const {
+  DWS_ASSIGN_OR_RETURN(const VersionFolder version, VersionFolder::Open(files_, version_folder));
+  return CheckSameRun(version_folder, version);
 }
 
 Status LocalCheckpoint::Complete(const VersionFolder& redo) {

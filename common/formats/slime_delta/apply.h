@@ -20,7 +20,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/file_system.h"
@@ -64,6 +66,9 @@ class LocalCheckpoint {
   // A change was begun and has failed: its files are of two versions until it is opened anew.
   bool halfway() const { return halfway_; }
 
+  // False: its files, or .weight_sync, have been replaced or removed since it was opened.
+  bool in_place() const;
+
   // Every tensor against its digest as of version(). DATA_LOSS names those that differ.
   Status Verify() const;
 
@@ -72,11 +77,17 @@ class LocalCheckpoint {
   // not follow the local version, or is of another run of the trainer, or needs tensors that are
   // not here; names them. DATA_LOSS: the folder or the checkpoint is damaged.
   Result<ApplyReport> Apply(const std::string& version_folder);
+  // Whether the folder, of version(), is the one that was applied here. Errors as of Apply.
+  Status CheckApplied(const std::string& version_folder) const;
 
  private:
+  using FileId = std::pair<uint64_t, uint64_t>;  // device and inode
+
   LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder, ApplyOptions options,
                   std::unique_ptr<FileLock> lock, safetensors::Checkpoint checkpoint);
 
+  // Of what must stay where it is while it is open.
+  std::vector<std::optional<FileId>> FindFiles() const;
   Status Recover();
   Status LoadDigests();
   LocalDigests ComputeDigests(uint64_t version) const;
@@ -90,6 +101,7 @@ class LocalCheckpoint {
   const ApplyOptions options_;
   const std::unique_ptr<FileLock> lock_;
   safetensors::Checkpoint checkpoint_;
+  const std::vector<std::optional<FileId>> opened_;  // FindFiles then
   LocalDigests digests_;
   bool halfway_ = false;
 };

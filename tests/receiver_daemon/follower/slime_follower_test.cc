@@ -166,23 +166,37 @@ TEST_CASE("an engine that is not known to have ended a load has its files left a
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().loaded == 1);
 
+  // It dies, and starts again: it may read them before it listens.
   job.Publish(2);
-  job.engine.answers["load 2"] = DeadlineExceededError("no reply");
+  job.engine.answers["pause"] = UnavailableError("no connection");
+  job.engine.answers["resume 1"] = UnavailableError("no connection");
   CHECK_FALSE(follower->Step().ok());
+  job.engine.answers = {{"connect", UnavailableError("it starts")}};
   job.Publish(3);
   CHECK_FALSE(follower->Step().ok());
   CHECK(follower->view().version == 2);
+  CHECK(follower->view().newest == 3);
   job.engine.answers.clear();
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().loaded == 3);
 
-  // Who refuses reads no more: a later version may be what it takes.
   job.Publish(4);
-  job.engine.answers["load 4"] = FailedPreconditionError("success is false");
+  job.engine.answers["load 4"] = DeadlineExceededError("no reply");
   CHECK_FALSE(follower->Step().ok());
   job.Publish(5);
+  CHECK_FALSE(follower->Step().ok());
+  CHECK(follower->view().version == 4);
+  job.engine.answers.clear();
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().loaded == 5);
+
+  // Who refuses reads no more: a later version may be what it takes.
+  job.Publish(6);
+  job.engine.answers["load 6"] = FailedPreconditionError("success is false");
+  CHECK_FALSE(follower->Step().ok());
+  job.Publish(7);
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 7);
   CHECK(slime::Load(job.local) == job.weights);
 }
 
@@ -241,6 +255,38 @@ TEST_CASE("a run that counts from 1 again is refused as soon as it is seen", "[f
   job.Publish(5, 2);
   CHECK(follower->Step().ok());
   CHECK(slime::Load(job.local) == job.weights);
+}
+
+TEST_CASE("what is put in the place of the checkpoint is followed, and loaded", "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  for (const uint64_t version : {1, 2}) job.Publish(version);
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 2);
+  fs::remove_all(job.versions);
+  fs::remove_all(job.local);
+  job.weights = slime::RandomWeights(2);
+  slime::WriteBase(job.local, job.weights);
+  for (const uint64_t version : {1, 2}) job.Publish(version, 2);
+  job.engine.Look();
+  REQUIRE(follower->Step().ok());
+  CHECK(slime::Load(job.local) == job.weights);
+  CHECK(job.engine.Look() == Calls{"pause", "load 0", "resume 0", "pause", "load 2", "resume 2"});
+}
+
+TEST_CASE("later versions of the run before are not taken for the new one's", "[follower]") {
+  Job job;
+  const auto follower = job.Follow(false);
+  job.Publish(1);
+  REQUIRE(follower->Step().ok());
+  const Weights held = job.weights;
+  job.PublishFull(3);
+  fs::remove_all(job.PathOf(1));
+  job.weights = slime::RandomWeights(2);
+  job.Publish(1, 2);
+  fs::last_write_time(job.IndexOf(3), fs::last_write_time(job.IndexOf(1)) - std::chrono::hours(1));
+  CHECK_THAT(Text(follower->Step()), Contains("another run"));
+  CHECK(slime::Load(job.local) == held);
 }
 
 TEST_CASE("a version without all its files is waited for, and reported in the end", "[follower]") {
