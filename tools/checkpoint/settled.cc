@@ -2,18 +2,16 @@
 
 #include <filesystem>
 #include <optional>
-#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "common/base/file_system.h"
+#include "common/formats/in_place_redo.h"
 #include "common/formats/slime_delta/local_state.h"
 #include "common/formats/slime_delta/redo.h"
 
 namespace dws::checkpoint {
 namespace {
-
-constexpr std::string_view kRedoEnd = ".dws-apply.redo";
 
 bool IsFolder(const std::string& path) {
   std::error_code ignored;
@@ -38,7 +36,7 @@ std::vector<std::string> RedosIn(const std::string& folder) {
   std::error_code ended;
   for (std::filesystem::directory_iterator entry(folder, ended), end; !ended && entry != end;
        entry.increment(ended)) {
-    if (entry->path().native().ends_with(kRedoEnd)) paths.push_back(entry->path());
+    if (entry->path().native().ends_with(kInPlaceRedoName)) paths.push_back(entry->path());
   }
   return paths;
 }
@@ -46,8 +44,8 @@ std::vector<std::string> RedosIn(const std::string& folder) {
 }  // namespace
 
 std::string RedoPath(const std::string& checkpoint) {
-  if (!IsFolder(checkpoint)) return checkpoint + std::string(kRedoEnd);
-  return (std::filesystem::path(checkpoint) / kRedoEnd).string();
+  if (!IsFolder(checkpoint)) return checkpoint + std::string(kInPlaceRedoName);
+  return (std::filesystem::path(checkpoint) / kInPlaceRedoName).string();
 }
 
 Status CheckSettled(const std::string& checkpoint) {
@@ -60,7 +58,7 @@ Status CheckSettled(const std::string& checkpoint) {
   for (const std::string& redo : redos) {
     std::error_code ignored;
     if (!std::filesystem::exists(redo, ignored)) continue;
-    const std::string changed = redo.substr(0, redo.size() - kRedoEnd.size());
+    const std::string changed = redo.substr(0, redo.size() - kInPlaceRedoName.size());
     return FailedPreconditionError(
         "{}: an apply in place of {} was interrupted ({}); run it again to complete it", checkpoint,
         changed, redo);

@@ -9,8 +9,7 @@
 
 namespace dws::checkpoint {
 
-// Where ApplyInPlace (in_place.h) writes down what it is about to do: CHECKPOINT/.dws-apply.redo,
-// or FILE.dws-apply.redo of a single file.
+// Where ApplyInPlace (in_place.h) writes down what it is about to do (formats/in_place_redo.h).
 std::string RedoPath(const std::string& checkpoint);
 
 // FAILED_PRECONDITION: a change of this checkpoint has not ended, or of the folder that the file
