@@ -13,6 +13,7 @@
 
 #include "common/formats/mapped_file.h"
 #include "common/formats/safetensors/checkpoint_index.h"
+#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {
@@ -106,6 +107,7 @@ Status WriteWeights(const Walk& walk, FileSystem& files, const OutputPlan& plan,
     written = FileWriter(walk, plan, source, *file).Write(number);
     if (written.ok()) written = file->Sync();
   }
+  if (written.ok()) written = plan.base.files()[number].mapping.CheckUnchanged();
   if (written.ok()) written = files.Rename(temporary, path);
   if (!written.ok()) static_cast<void>(files.Remove(temporary));  // what happened says more
   return written;
@@ -165,6 +167,7 @@ Status WriteOutput(const Walk& walk, FileSystem& files, const OutputPlan& plan,
   if (error) return ErrnoError(error.value(), fmt::format("cannot remove {}", partial));
   DWS_RETURN_IF_ERROR(files.MakeFolders(partial));
   Status written = FillFolder(walk, files, plan, source, partial);
+  if (written.ok()) written = CheckUnchanged(plan.base);  // the other files are its as well
   if (written.ok()) written = files.Rename(partial, out);
   if (!written.ok()) std::filesystem::remove_all(partial, error);
   return written;

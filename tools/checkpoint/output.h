@@ -28,8 +28,8 @@ struct OutputPlan {
 // ALREADY_EXISTS: `out` is there, and is no empty folder; looked at before anything is read.
 Status CheckOutput(const std::string& out);
 
-// ABORTED: the base changed while it was read. Others: of the file system, with nothing left
-// behind.
+// ABORTED: the base changed while it was read. FAILED_PRECONDITION: as CheckUnchanged. Others: of
+// the file system, with nothing left behind.
 Status WriteOutput(const Walk& walk, FileSystem& files, const OutputPlan& plan,
                    ChainSource& source);
 

@@ -1,5 +1,7 @@
 #include "tools/checkpoint/pack.h"
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
+#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {
@@ -26,14 +29,24 @@ Encoding EncodingOf(DeltaProfile profile) {
   return Encoding::kFast;
 }
 
-// Encodes what `source` says changes; `identity` lacks the state token.
+struct ObjectPlan {
+  const std::string& out;
+  DeltaProfile profile = DeltaProfile::kFast;
+  DeltaManifest identity;  // without the state token
+  // Whether what was read, and ended with these digests, may be trusted.
+  std::function<Status(const std::vector<Digest>& after)> check;
+};
+
+// Encodes what `source` says changes.
 Result<PackedObject> WriteObject(const Walk& walk, FileSystem& files, BlockSource& source,
-                                 DeltaProfile profile, DeltaManifest identity,
-                                 const std::string& out) {
-  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file, ObjectFile::Create(files, out));
-  const EncodeTarget target{.encoding = EncodingOf(profile), .writer = &file->writer()};
+                                 ObjectPlan plan) {
+  DeltaManifest& identity = plan.identity;
+  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file, ObjectFile::Create(files, plan.out));
+  const EncodeTarget target{.encoding = EncodingOf(plan.profile), .writer = &file->writer()};
   DWS_ASSIGN_OR_RETURN(const std::vector<SliceChange> changes,
                        EncodeDifference(walk, "encoding", source, std::span(&target, 1)));
+  const std::vector<Digest> after = DigestsAfter(changes);
+  DWS_RETURN_IF_ERROR(plan.check(after));
   PackedObject packed{.base_version = identity.base_version.value(),
                       .version = identity.version.value(),
                       .elements = walk.layout.element_count(),
@@ -43,7 +56,7 @@ Result<PackedObject> WriteObject(const Walk& walk, FileSystem& files, BlockSourc
     packed.changed_elements += change.nnz;
   }
   identity.layout_signature = walk.layout.signature();
-  identity.state_token = StateToken(DigestsAfter(changes));
+  identity.state_token = StateToken(after);
   DWS_ASSIGN_OR_RETURN(packed.object_bytes, file->Finish(std::move(identity)));
   return packed;
 }
@@ -71,7 +84,13 @@ Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoi
   PairSource source(layout, std::move(pairs.before), std::move(pairs.after));
   DeltaManifest identity{.version = WeightVersion(options.version),
                          .base_version = WeightVersion(options.base_version)};
-  return WriteObject(walk, files, source, options.profile, std::move(identity), out);
+  const auto check = [&](const std::vector<Digest>& /*after*/) {
+    DWS_RETURN_IF_ERROR(CheckUnchanged(a));
+    return CheckUnchanged(b);
+  };
+  return WriteObject(
+      walk, files, source,
+      {.out = out, .profile = options.profile, .identity = std::move(identity), .check = check});
 }
 
 Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
@@ -85,14 +104,25 @@ Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
   ChainSource source(layout, BytesOf(base), chain, pool.worker_count());
   DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));
   // Deltas that change nothing lead from every version to itself.
-  if (checked.already_applied && !chain.front().manifest().slices.empty()) {
+  const bool changes = std::any_of(chain.begin(), chain.end(), [](const DeltaFile& delta) {
+    return !delta.manifest().slices.empty();
+  });
+  if (checked.already_applied && changes) {
     return FailedPreconditionError(
         "the checkpoint is version {} already, expected version {}, which the deltas begin with",
         chain.back().manifest().version.value(), chain.front().manifest().base_version.value());
   }
   DeltaManifest identity = chain.back().manifest();
   identity.base_version = chain.front().manifest().base_version;
-  return WriteObject(walk, files, source, profile, std::move(identity), out);
+  const auto check = [&](const std::vector<Digest>& after) {
+    DWS_RETURN_IF_ERROR(CheckUnchanged(base));
+    if (after == checked.after) return OkStatus();
+    return AbortedError("{} was changed while it was read: do it again when nobody changes it",
+                        base.path());
+  };
+  return WriteObject(
+      walk, files, source,
+      {.out = out, .profile = profile, .identity = std::move(identity), .check = check});
 }
 
 Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,

@@ -60,8 +60,10 @@ Status CheckSettled(const std::string& checkpoint) {
     if (!std::filesystem::exists(redo, ignored)) continue;
     const std::string changed = redo.substr(0, redo.size() - kInPlaceRedoName.size());
     return FailedPreconditionError(
-        "{}: an apply in place of {} was interrupted ({}); run it again to complete it", checkpoint,
-        changed, redo);
+        "{}: an apply in place of {} has not ended ({}); wait for it, or if it was interrupted, "
+        "run "
+        "it again to complete it",
+        checkpoint, changed, redo);
   }
   PosixFileSystem files;
   DWS_ASSIGN_OR_RETURN(const std::optional<std::string> marker,
@@ -71,6 +73,12 @@ Status CheckSettled(const std::string& checkpoint) {
       "{}: a receiver is changing this checkpoint, or was interrupted ({}); it completes that when "
       "it is started again",
       checkpoint, *marker);
+}
+
+Status CheckUnchanged(const safetensors::Checkpoint& opened) {
+  // In this order: whoever changes files gives them their new time before its redo goes.
+  DWS_RETURN_IF_ERROR(CheckSettled(opened.path()));
+  return opened.CheckUnchanged();
 }
 
 Status CheckChangeable(const std::string& path, const safetensors::Checkpoint& opened) {

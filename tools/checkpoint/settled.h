@@ -14,8 +14,14 @@ std::string RedoPath(const std::string& checkpoint);
 
 // FAILED_PRECONDITION: a change of this checkpoint has not ended, or of the folder that the file
 // lies in, or of a file in the folder; an apply in place, or that of a receiver that keeps the
-// checkpoint. What begins after the call is not noticed. Others: of files.
+// checkpoint. Others: of files. What begins after the call is for CheckUnchanged.
 Status CheckSettled(const std::string& checkpoint);
+
+// Whether what was read of a checkpoint is one version. It is when CheckSettled was asked before
+// the checkpoint was opened, and this after the last byte was read: a change that went on at the
+// time either has not ended yet, or has left the files another time (MappedFile::Sync).
+// ABORTED: a file was changed; names it. FAILED_PRECONDITION: as CheckSettled.
+Status CheckUnchanged(const safetensors::Checkpoint& opened);
 
 // FAILED_PRECONDITION: it is not to be changed where it lies. A receiver keeps it, with its version
 // and digests beside the files; or a file is a link, symbolic or hard, and others have it too.

@@ -84,6 +84,7 @@ Result<CheckpointIndex> ReadIndexFile(const std::string& folder) {
 
 Result<Checkpoint> Checkpoint::Open(const std::string& path, FileAccess access) {
   Checkpoint checkpoint;
+  checkpoint.path_ = path;
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) {
     DWS_RETURN_IF_ERROR(checkpoint.AddFile(path, LastPart(path), access));
@@ -169,6 +170,11 @@ MutableByteSpan Checkpoint::Writable(const CheckpointTensor& tensor) const {
 
 Status Checkpoint::Sync() const {
   for (const CheckpointFile& file : files_) DWS_RETURN_IF_ERROR(file.mapping.Sync());
+  return OkStatus();
+}
+
+Status Checkpoint::CheckUnchanged() const {
+  for (const CheckpointFile& file : files_) DWS_RETURN_IF_ERROR(file.mapping.CheckUnchanged());
   return OkStatus();
 }
 
