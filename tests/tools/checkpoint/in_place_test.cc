@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -278,6 +279,24 @@ TEST_CASE("whoever ends an apply in place is told when the files are half change
     told += says ? 1 : 0;
   }
   CHECK(told >= 3);
+}
+
+TEST_CASE("whoever meets a broken disk in the middle is told that the files are half changed",
+          "[checkpoint]") {
+  Scene scene(12, 4);
+  const std::string delta = scene.Delta();
+  ForgetfulFiles files;
+  // 1: what was written down gets its name. 2: it goes, after the files were written.
+  files.FailRename(2, ErrnoError(EIO, "cannot rename"));
+  const Status failed =
+      ApplyInPlace(files, {.checkpoint = scene.A(), .deltas = std::span(&delta, 1)}, scene.pool,
+                   NoProgress)
+          .status();
+  INFO(failed.ToString());
+  CHECK(absl::IsDataLoss(failed));
+  CHECK(failed.ToString().find("run it again to complete it") != std::string::npos);
+  REQUIRE(Apply(scene, scene.A(), delta).ok());
+  CHECK(ReadModel(scene.A()) == scene.b);
 }
 
 TEST_CASE("a power cut brings no redo back", "[checkpoint]") {
