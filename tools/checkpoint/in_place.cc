@@ -15,6 +15,7 @@
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
+#include "tools/checkpoint/output_check.h"
 #include "tools/checkpoint/page_store.h"
 #include "tools/checkpoint/settled.h"
 #include "tools/checkpoint/tensors.h"
@@ -241,6 +242,8 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
   DWS_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                        Checkpoint::Open(request.checkpoint, FileAccess::kWritable));
   DWS_RETURN_IF_ERROR(CheckChangeable(request.checkpoint, checkpoint));
+  DWS_RETURN_IF_ERROR(
+      CheckNotRead(ObjectFile::PathsOf(RedoPath(request.checkpoint)), request.deltas));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(checkpoint));
   // A file of the checkpoint is the lock: nothing else is left behind.
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,

@@ -28,6 +28,9 @@ struct OutputPlan {
 // ALREADY_EXISTS: `out` is there, and is no empty folder; looked at before anything is read.
 Status CheckOutput(const std::string& out);
 
+// INVALID_ARGUMENT: a name that `out` has while it is written is that of something that is `read`.
+Status CheckApart(const std::string& out, std::span<const std::string> read);
+
 // ABORTED: the base changed while it was read. FAILED_PRECONDITION: as CheckUnchanged. Others: of
 // the file system, with nothing left behind.
 Status WriteOutput(const Walk& walk, FileSystem& files, const OutputPlan& plan,

@@ -12,6 +12,7 @@
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
+#include "tools/checkpoint/output_check.h"
 #include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
@@ -70,6 +71,9 @@ Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoi
     return InvalidArgumentError("version {} is to be above its base version {}", options.version,
                                 options.base_version);
   }
+  std::vector<std::string> read = PathsOf(a);
+  for (const std::string& path : PathsOf(b)) read.push_back(path);
+  DWS_RETURN_IF_ERROR(CheckObjectOutput(out, read));
   TensorPairs pairs = MatchTensors(a, b);
   if (!pairs.mismatches.empty()) {
     std::vector<std::string> names;
@@ -98,6 +102,9 @@ Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
                                 const std::string& out, ThreadPool& pool,
                                 const Progress& progress) {
   DWS_CHECK(!deltas.empty());
+  std::vector<std::string> read = PathsOf(base);
+  read.insert(read.end(), deltas.begin(), deltas.end());
+  DWS_RETURN_IF_ERROR(CheckObjectOutput(out, read));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(base));
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};
   DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(deltas, layout));
@@ -128,6 +135,7 @@ Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
 Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
                                  std::span<const std::string> deltas, const std::string& out) {
   DWS_CHECK(!deltas.empty());
+  DWS_RETURN_IF_ERROR(CheckObjectOutput(out, deltas));
   DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(deltas, layout));
   std::vector<DeltaLink> links;
   for (const DeltaFile& delta : chain) {

@@ -15,6 +15,9 @@
 
 namespace dws::checkpoint {
 
+// All write `out` in the place of a delta object that is there. INVALID_ARGUMENT, ALREADY_EXISTS:
+// as CheckObjectOutput (output_check.h), before anything is created.
+
 // What a made object is of.
 struct PackedObject {
   uint64_t base_version = 0;
