@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -133,25 +134,39 @@ Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
 }
 
 Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
-                                 std::span<const std::string> deltas, const std::string& out) {
+                                 std::span<const std::string> deltas, const std::string& out,
+                                 const Progress& progress) {
   DWS_CHECK(!deltas.empty());
   DWS_RETURN_IF_ERROR(CheckObjectOutput(out, deltas));
   DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(deltas, layout));
+  ProgressStep step{.step = "adding up steps"};
   std::vector<DeltaLink> links;
   for (const DeltaFile& delta : chain) {
+    for (const SliceDelta& slice : delta.manifest().slices) {
+      for (const FrameEntry& frame : slice.frames) step.total_bytes += frame.size_bytes;
+    }
     links.push_back({.manifest = &delta.manifest(),
-                     .frame = [&delta](const FrameEntry& entry, std::vector<std::byte>& /*buffer*/)
-                         -> Result<ByteSpan> { return delta.Frame(entry); }});
+                     .frame = [&](const FrameEntry& entry,
+                                  std::vector<std::byte>& /*buffer*/) -> Result<ByteSpan> {
+                       DWS_RETURN_IF_ERROR(progress(step));
+                       step.done_bytes += entry.size_bytes;
+                       return delta.Frame(entry);
+                     }});
   }
   DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> object, Squash(layout, links));
+  DWS_RETURN_IF_ERROR(progress(step));
   DWS_ASSIGN_OR_RETURN(const DeltaManifest manifest, ParseObjectManifest(object, layout));
   PackedObject packed{.base_version = manifest.base_version.value(),
                       .version = manifest.version.value(),
-                      .changed_tensors = manifest.slices.size(),
                       .elements = layout.element_count(),
                       .model_bytes = layout.size_bytes(),
                       .object_bytes = object.size()};
-  for (const SliceDelta& slice : manifest.slices) packed.changed_elements += slice.nnz;
+  std::set<uint32_t> shards;  // one a tensor, of one slice or several
+  for (const SliceDelta& slice : manifest.slices) {
+    shards.insert(layout.slice(slice.slice).shard);
+    packed.changed_elements += slice.nnz;
+  }
+  packed.changed_tensors = shards.size();
   DWS_RETURN_IF_ERROR(files.ReplaceFile(out, object));
   return packed;
 }

@@ -54,6 +54,7 @@ Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
 // held in memory. DATA_LOSS: damaged, or with blocks that do not compose without the weights: those
 // of the profiles wan and direct. FAILED_PRECONDITION: no chain, or of another layout.
 Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
-                                 std::span<const std::string> deltas, const std::string& out);
+                                 std::span<const std::string> deltas, const std::string& out,
+                                 const Progress& progress);
 
 }  // namespace dws::checkpoint

@@ -32,7 +32,7 @@ Result<checkpoint::PackedObject> Squash(const SquashFlags& flags, CheckpointRun&
   }
   DWS_RETURN_IF_ERROR(checkpoint::CheckObjectOutput(flags.out, std::span(&flags.layout, 1)));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, ReadLayoutFile(flags.layout));
-  return checkpoint::SquashAlone(files, layout, flags.deltas, flags.out);
+  return checkpoint::SquashAlone(files, layout, flags.deltas, flags.out, run.progress());
 }
 
 ExitCode RunSquash(const SquashFlags& flags, Console& console) {
