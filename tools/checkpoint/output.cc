@@ -7,10 +7,12 @@
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "common/formats/in_place_redo.h"
 #include "common/formats/mapped_file.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "tools/checkpoint/output_check.h"
@@ -125,13 +127,19 @@ Status WriteWeights(const Walk& walk, FileSystem& files, const OutputPlan& plan,
   return written;
 }
 
+// What commands and receivers leave in a folder when they are killed, and nobody asked for.
+bool IsLeftover(std::string_view name) {
+  return name.ends_with(".tmp") || name.find(kInPlaceRedoName) != std::string_view::npos;
+}
+
 // Files of the folder that hold no weights. Weights that the index does not name stay behind.
 Status CopyOthers(FileSystem& files, const std::string& from, const std::string& to) {
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(from));
   for (const std::string& name : names) {
     const std::string path = from + "/" + name;
     std::error_code error;
-    if (safetensors::IsShardName(name) || !std::filesystem::is_regular_file(path, error)) continue;
+    if (safetensors::IsShardName(name) || IsLeftover(name)) continue;
+    if (!std::filesystem::is_regular_file(path, error)) continue;
     DWS_ASSIGN_OR_RETURN(const MappedFile mapping, MappedFile::Open(path, FileAccess::kReadOnly));
     const std::string temporary = TemporaryPath(to + "/" + name);
     {

@@ -1,6 +1,6 @@
 // Writes what a chain of deltas makes of a checkpoint as a checkpoint of its own. Its files are
 // those of the base, byte for byte but for the weights: split, order, metadata and index are kept,
-// and so are other files of the folder (configuration, tokenizer).
+// and so are other files of the folder (configuration, tokenizer), but for temporary ones (*.tmp).
 //
 // Written under another name first (OUT.partial-PID for a folder, OUT.tmp for a file), synced and
 // renamed at the end: OUT is there as a whole or not at all. What a killed process leaves under
