@@ -158,23 +158,29 @@ class InPlaceApply {
   Result<InPlaceOutcome> Run() {
     const Status status = Steps();
     if (status.ok()) return outcome_;
-    if (judged_) return status;
+    const Status told = outcome_.finished_earlier
+                            ? Annotate(status, "one that was interrupted has been completed, then")
+                            : status;
+    if (judged_) return told;
     const Status settled = CheckSettled(request_.checkpoint);
-    if (settled.ok()) return status;
-    return MakeStatus(status.code(), fmt::format("{}; {}", Message(status), Message(settled)));
+    if (settled.ok()) return told;
+    return MakeStatus(told.code(), fmt::format("{}; {}", Message(told), Message(settled)));
   }
 
  private:
   Status Steps() {
     ObjectFile::RemoveLeftovers(files_, redo_path_);
     if (Exists(redo_path_)) {
+      // Also where a receiver came to keep the checkpoint since: it refuses it as it is.
+      DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
+                           LockOutReceiver(files_, request_.checkpoint));
       DWS_RETURN_IF_ERROR(ReplayAndRemove(RedoOf::kEarlierCall));
       outcome_.finished_earlier = true;
+    } else {
+      DWS_RETURN_IF_ERROR(Judged(CheckNotKept(request_.checkpoint)));
     }
-    if (const Status settled = CheckSettled(request_.checkpoint); !settled.ok()) {
-      judged_ = true;  // of a file in it, or of the folder of it
-      return settled;
-    }
+    // Of a file in it, or of the folder of it.
+    DWS_RETURN_IF_ERROR(Judged(CheckSettled(request_.checkpoint)));
     DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain,
                          OpenChain(request_.deltas, walk_.layout));
     ChainSource source(walk_.layout, BytesOf(checkpoint_), chain, walk_.pool.worker_count());
@@ -184,8 +190,14 @@ class InPlaceApply {
       outcome_.already_applied = true;
       return OkStatus();
     }
+    DWS_RETURN_IF_ERROR(Judged(CheckNotKept(request_.checkpoint)));
     DWS_RETURN_IF_ERROR(WriteRedo(chain, source, checked));
     return ReplayAndRemove(RedoOf::kThisCall);
+  }
+
+  Status Judged(const Status& status) {
+    judged_ = !status.ok();
+    return status;
   }
 
   Status ReplayAndRemove(RedoOf redo_of) {
@@ -241,7 +253,7 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
   DWS_CHECK(!request.deltas.empty());
   DWS_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                        Checkpoint::Open(request.checkpoint, FileAccess::kWritable));
-  DWS_RETURN_IF_ERROR(CheckChangeable(request.checkpoint, checkpoint));
+  DWS_RETURN_IF_ERROR(CheckNotShared(checkpoint));
   DWS_RETURN_IF_ERROR(
       CheckNotRead(ObjectFile::PathsOf(RedoPath(request.checkpoint)), request.deltas));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(checkpoint));

@@ -15,6 +15,9 @@
 // And it stores what the files hold already as well: what they hold in memory the disk may have
 // refused.
 //
+// A checkpoint that a receiver keeps is not changed. One that came to be kept while it was half
+// changed is completed all the same, with the receiver locked out: it opens it only then.
+//
 // A file whose blocks are not its own yet (sparse, or a copy on write) may find the disk full in 3;
 // the process is then ended by SIGBUS, and the same command goes on once there is room.
 #pragma once
@@ -42,12 +45,12 @@ struct InPlaceRequest {
   std::span<const std::string> deltas;
 };
 
-// UNAVAILABLE: another process is at it. FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with
-// nothing written; FAILED_PRECONDITION also when a redo is of another state of the files, or a
-// file of the folder, or the folder of the file, is half changed, or as CheckChangeable; DATA_LOSS
-// also when the files do not hold what was written to them. Others, and DATA_LOSS of a disk that
-// fails: of files and the progress; the same call then goes on, and the message says so when it has
-// to.
+// UNAVAILABLE: another process is at it, or the receiver that keeps what is to be completed.
+// FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with nothing written; FAILED_PRECONDITION also
+// when a redo is of another state of the files, or a file of the folder, or the folder of the file,
+// is half changed, or as CheckNotShared and CheckNotKept; DATA_LOSS also when the files do not hold
+// what was written to them. Others, and DATA_LOSS of a disk that fails: of files and the progress;
+// the same call then goes on, and the message says so when it has to.
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress);
 

@@ -1,11 +1,11 @@
 #include "tools/checkpoint/settled.h"
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <vector>
 
-#include "common/base/file_system.h"
 #include "common/formats/in_place_redo.h"
 #include "common/formats/slime_delta/local_state.h"
 #include "common/formats/slime_delta/redo.h"
@@ -28,6 +28,11 @@ std::filesystem::path RealPath(const std::string& checkpoint) {
 // The checkpoint itself, or the folder that its file lies in.
 std::string FolderOf(const std::string& checkpoint) {
   return IsFolder(checkpoint) ? checkpoint : RealPath(checkpoint).parent_path().string();
+}
+
+bool IsKept(const std::string& checkpoint) {
+  std::error_code ignored;
+  return std::filesystem::exists(slime::SyncFolder(FolderOf(checkpoint)), ignored);
 }
 
 // Of the folder, and of single files in it.
@@ -81,17 +86,10 @@ Status CheckUnchanged(const safetensors::Checkpoint& opened) {
   return opened.CheckUnchanged();
 }
 
-Status CheckChangeable(const std::string& path, const safetensors::Checkpoint& opened) {
-  const std::string kept = slime::SyncFolder(FolderOf(path));
-  std::error_code ignored;
-  if (std::filesystem::exists(kept, ignored)) {
-    return FailedPreconditionError(
-        "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; "
-        "give -o for a new one",
-        path, kept);
-  }
+Status CheckNotShared(const safetensors::Checkpoint& opened) {
   for (const safetensors::CheckpointFile& file : opened.files()) {
     const std::string& name = file.mapping.path();
+    std::error_code ignored;
     if (!std::filesystem::is_symlink(name, ignored) &&
         std::filesystem::hard_link_count(name, ignored) == 1) {
       continue;
@@ -102,6 +100,24 @@ Status CheckChangeable(const std::string& path, const safetensors::Checkpoint& o
         name);
   }
   return OkStatus();
+}
+
+Status CheckNotKept(const std::string& checkpoint) {
+  if (!IsKept(checkpoint)) return OkStatus();
+  return FailedPreconditionError(
+      "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; give "
+      "-o for a new one",
+      checkpoint, slime::SyncFolder(FolderOf(checkpoint)));
+}
+
+Result<std::unique_ptr<FileLock>> LockOutReceiver(FileSystem& files,
+                                                  const std::string& checkpoint) {
+  if (!IsKept(checkpoint)) return std::unique_ptr<FileLock>();
+  auto lock = slime::LockLocal(files, FolderOf(checkpoint));
+  if (!absl::IsUnavailable(lock.status())) return lock;
+  return UnavailableError(
+      "{}: the receiver that keeps this checkpoint is at work; stop it first ({})", checkpoint,
+      Message(lock.status()));
 }
 
 }  // namespace dws::checkpoint
