@@ -30,6 +30,17 @@ Result<MutableByteSpan> Map(int fd, uint64_t size_bytes, FileAccess access,
   return MutableByteSpan(static_cast<std::byte*>(at), size_bytes);
 }
 
+FileStamp StampOf(const struct stat& found) {
+  const auto nanoseconds = [](const struct timespec& time) {
+    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  };
+  return {.device = found.st_dev,
+          .inode = found.st_ino,
+          .size_bytes = static_cast<uint64_t>(found.st_size),
+          .modified_ns = nanoseconds(found.st_mtim),
+          .changed_ns = nanoseconds(found.st_ctim)};
+}
+
 Status ReadAll(int fd, MutableByteSpan to, const std::string& path) {
   size_t done = 0;
   while (done < to.size()) {
@@ -58,6 +69,7 @@ Result<MappedFile> MappedFile::Open(const std::string& path, FileAccess access) 
     return FailedPreconditionError("expected a file at {}, found something else", path);
   }
   MappedFile file(path, access);
+  file.opened_ = StampOf(found);
   if (found.st_size == 0) return file;
   DWS_ASSIGN_OR_RETURN(file.bytes_,
                        Map(fd.get(), static_cast<uint64_t>(found.st_size), access, path));
@@ -68,11 +80,13 @@ Result<MappedFile> MappedFile::Open(const std::string& path, FileAccess access) 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       access_(other.access_),
+      opened_(other.opened_),
       bytes_(std::exchange(other.bytes_, MutableByteSpan())) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(access_, other.access_);
+  std::swap(opened_, other.opened_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
@@ -91,7 +105,17 @@ Status MappedFile::Sync() const {
   if (::msync(bytes_.data(), bytes_.size(), MS_SYNC) != 0) {
     return ErrnoError(errno, fmt::format("cannot sync {}", path_));
   }
+  if (::utimensat(AT_FDCWD, path_.c_str(), nullptr, 0) != 0) {
+    return ErrnoError(errno, fmt::format("cannot set the time of {}", path_));
+  }
   return OkStatus();
+}
+
+Status MappedFile::CheckUnchanged() const {
+  struct stat found = {};
+  if (::stat(path_.c_str(), &found) == 0 && StampOf(found) == opened_) return OkStatus();
+  return AbortedError("{} was changed while it was read: do it again when nobody changes it",
+                      path_);
 }
 
 }  // namespace dws

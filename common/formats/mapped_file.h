@@ -4,6 +4,11 @@
 // touching the bytes that are gone ends the process (SIGBUS). Nothing here guards against that.
 // Files that another machine may remove at any time, as on a shared file system, are opened as
 // kCopied.
+//
+// Bytes that somebody writes meanwhile are seen, as far as they are written. Who must not take such
+// a mixture for a state asks CheckUnchanged when it has read all it wants. A writer through a
+// mapping of its own is noticed once it has called Sync here; of other programs' mappings a file
+// system may tell later, or not at all.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +23,17 @@ enum class FileAccess : uint8_t {
   kReadOnly,  // mapped, pages are read when they are touched
   kWritable,  // mapped and shared: what is written to the bytes is written to the file
   kCopied,    // read as a whole into memory of our own
+};
+
+// By what a file is told from others, and from what it was before.
+struct FileStamp {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  uint64_t size_bytes = 0;
+  int64_t modified_ns = 0;
+  int64_t changed_ns = 0;
+
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
 // Lifecycle: open until destroyed; spans of its bytes end with it, and survive a move of it.
@@ -36,14 +52,18 @@ class MappedFile {
   ByteSpan bytes() const { return bytes_; }
   // Of a file opened as kWritable only.
   MutableByteSpan writable() const;
-  // What was written is on the disk when this returns OK.
+  // What was written is on the disk when this returns OK, and the file's time is new: a store to a
+  // mapping alone does not always make it so.
   Status Sync() const;
+  // ABORTED: another file is at its path now, or this one was changed since it was opened.
+  Status CheckUnchanged() const;
 
  private:
   MappedFile(std::string path, FileAccess access) : path_(std::move(path)), access_(access) {}
 
   std::string path_;
   FileAccess access_;
+  FileStamp opened_;
   MutableByteSpan bytes_;
 };
 

@@ -186,6 +186,7 @@ Status SharedPlace::Explain(const Status& status, const shared::Manifest& manife
 
 Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
                                const RankLayout& layout, Spool::Options options) {
+  AttemptProgress progress(std::exchange(options.progress, nullptr));  // the spool's as well
   if (chain.size() > 1) {
     uint64_t bytes = 0;
     for (const auto& manifest : chain) bytes += manifest->Find(shared::kDeltaName)->size_bytes;
@@ -195,22 +196,26 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
           "{} deltas of {} bytes take three times that to compose them, there are {}", chain.size(),
           bytes, options.memory_bytes_max);
     }
-    if (options.progress != nullptr) options.progress->total_bytes += bytes;
+    progress.Expect(bytes);
     DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, chain, layout));
     DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> object, Squash(layout, LinksOf(deltas)));
     options.size_bytes_max = options.size_bytes_expected = object.size();
     Spool spool(std::move(options));
     DWS_RETURN_IF_ERROR(spool.Append(object));
+    progress.Arrived(bytes);
+    progress.Keep();
     return spool;
   }
   DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, *chain.front(), shared::kDeltaName));
   options.size_bytes_max = options.size_bytes_expected = file.entry().size_bytes;
-  if (options.progress != nullptr) options.progress->total_bytes += file.entry().size_bytes;
+  progress.Expect(file.entry().size_bytes);
   Spool spool(std::move(options));
   for (size_t piece = 0; piece < file.entry().pieces.size(); ++piece) {
     DWS_ASSIGN_OR_RETURN(const ByteSpan bytes, file.Piece(piece));
     DWS_RETURN_IF_ERROR(spool.Append(bytes));
+    progress.Arrived(bytes.size());
   }
+  progress.Keep();
   return spool;
 }
 
@@ -221,9 +226,8 @@ Result<FetchedFull> ReadSharedFull(const SharedPlace& place, const shared::FullP
   DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, *path.anchor, shared::kFullName));
   DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, path.deltas, layout));
   FrameAdvance advance(layout, LinksOf(deltas));
-  if (options.progress != nullptr) {
-    for (const auto& [slice, entry] : frames) options.progress->total_bytes += entry.size_bytes;
-  }
+  AttemptProgress progress(std::exchange(options.progress, nullptr));  // the spool's as well
+  for (const auto& [slice, entry] : frames) progress.Expect(entry.size_bytes);
   FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
   std::vector<std::byte> buffer;
   for (const auto& [slice, indexed] : frames) {
@@ -233,7 +237,9 @@ Result<FetchedFull> ReadSharedFull(const SharedPlace& place, const shared::FullP
     full.frames.push_back(
         {.slice = slice, .entry = entry, .spool_offset = full.spool.size_bytes()});
     DWS_RETURN_IF_ERROR(full.spool.Append(buffer));
+    progress.Arrived(buffer.size());
   }
+  progress.Keep();
   return full;
 }
 

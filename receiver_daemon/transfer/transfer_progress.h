@@ -17,4 +17,34 @@ struct TransferProgress {
   }
 };
 
+// What one attempt adds to it, and takes back when it fails: the next one adds its own.
+// Lifecycle: of the attempt; after Keep nothing is taken back. Threads: one.
+class AttemptProgress {
+ public:
+  // Null: nobody looks.
+  explicit AttemptProgress(TransferProgress* of) : of_(of) {}
+  ~AttemptProgress() {
+    if (of_ == nullptr) return;
+    of_->done_bytes -= done_bytes_;
+    of_->total_bytes -= total_bytes_;
+  }
+  AttemptProgress(const AttemptProgress&) = delete;
+  AttemptProgress& operator=(const AttemptProgress&) = delete;
+
+  void Expect(uint64_t bytes) {
+    total_bytes_ += bytes;
+    if (of_ != nullptr) of_->total_bytes += bytes;
+  }
+  void Arrived(uint64_t bytes) {
+    done_bytes_ += bytes;
+    if (of_ != nullptr) of_->done_bytes += bytes;
+  }
+  void Keep() { of_ = nullptr; }
+
+ private:
+  TransferProgress* of_;
+  uint64_t done_bytes_ = 0;
+  uint64_t total_bytes_ = 0;
+};
+
 }  // namespace dws

@@ -97,6 +97,52 @@ TEST_CASE("files that are damaged, cut off or lost are never taken for a version
   CHECK(read().ok());
 }
 
+TEST_CASE("what was read in vain does not count", "[shared_fs]") {
+  const bool full = GENERATE(true, false);
+  CAPTURE(full);
+  Directory directory;
+  for (const uint64_t version : {1, 2, 3}) REQUIRE(directory.Publish(version).ok());
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt).ok());
+  const StreamId stream = directory.rank.state()->stream;
+  const RankLayout& layout = directory.rank.layout();
+  std::vector<RankSlice> slices;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);
+  TransferProgress progress;
+  uint64_t allowed = UINT64_MAX;  // pieces that are wanted
+  const Spool::Options options{.folder = "/tmp",
+                               .memory_bytes_max = uint64_t{1} << 24,
+                               .size_bytes_max = limits::kObjectBytesMax,
+                               .progress = &progress,
+                               .wanted = [&] { return allowed-- > 0; }};
+  const auto read = [&](uint64_t base) {
+    // Of other ranks, at the same time.
+    progress.done_bytes = 10;
+    progress.total_bytes = 20;
+    return full ? source.Full(stream, WeightVersion(3), layout, slices, options).status()
+                : source.Object(stream, WeightVersion(base), WeightVersion(3), layout, options)
+                      .status();
+  };
+  const std::string path = directory.Folder(full ? 1 : 3) + (full ? "/full" : "/delta");
+  const std::vector<std::byte> whole = directory.files.Content(path);
+  for (const uint64_t base : {2, 1}) {  // one delta as it lies there, two that are composed
+    directory.files.SetContent(path, {whole.begin(), whole.end() - 1});
+    CHECK(absl::IsDataLoss(read(base)));  // after several attempts
+    CHECK(progress.done_bytes == 10);
+    CHECK(progress.total_bytes == 20);
+    directory.files.SetContent(path, whole);
+    allowed = full ? 2 : 0;
+    CHECK(absl::IsCancelled(read(base)));
+    CHECK(progress.done_bytes == 10);
+    CHECK(progress.total_bytes == 20);
+    allowed = UINT64_MAX;
+    REQUIRE(source.Look(std::nullopt).ok());
+    REQUIRE(read(base).ok());
+    CHECK(progress.total_bytes > 20);
+    CHECK(progress.done_bytes - 10 == progress.total_bytes - 20);
+  }
+}
+
 TEST_CASE("a folder of another version, stream, rank or job is refused by name", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());

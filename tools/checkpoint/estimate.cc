@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/model/tensor_group.h"
+#include "tools/checkpoint/settled.h"
 #include "tools/checkpoint/slime_size.h"
 
 namespace dws::checkpoint {
@@ -82,6 +83,8 @@ Result<Estimate> EstimateSync(const Checkpoint& a, const Checkpoint& b,
   if (options.slime) {
     DWS_ASSIGN_OR_RETURN(estimate.slime_bytes, MeasureSlime(pairs, pool, progress));
   }
+  DWS_RETURN_IF_ERROR(CheckUnchanged(a));
+  DWS_RETURN_IF_ERROR(CheckUnchanged(b));
   return estimate;
 }
 

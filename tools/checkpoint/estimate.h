@@ -57,7 +57,8 @@ struct EstimateOptions {
   bool slime = true;
 };
 
-// FAILED_PRECONDITION: they have no tensor in common. Errors of the progress.
+// FAILED_PRECONDITION: they have no tensor in common. Errors of the progress, and as CheckUnchanged
+// of either, which were settled when they were opened (settled.h).
 Result<Estimate> EstimateSync(const Checkpoint& a, const Checkpoint& b,
                               const EstimateOptions& options, ThreadPool& pool,
                               const Progress& progress);

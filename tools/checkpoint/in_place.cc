@@ -15,6 +15,8 @@
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
+#include "tools/checkpoint/output_check.h"
+#include "tools/checkpoint/page_store.h"
 #include "tools/checkpoint/settled.h"
 #include "tools/checkpoint/tensors.h"
 
@@ -29,10 +31,12 @@ bool Exists(const std::string& path) {
 // Steps 3 and 4, for a redo that is there.
 class Replay {
  public:
-  Replay(const Walk& walk, const Checkpoint& checkpoint, std::span<const DeltaFile> redo)
+  Replay(const Walk& walk, const Checkpoint& checkpoint, std::span<const DeltaFile> redo,
+         StorePages pages)
       : walk_(walk),
         checkpoint_(checkpoint),
         redo_(redo),
+        pages_(pages),
         // Absolute blocks need no old ones: the source reads them alone.
         source_(walk.layout, BytesOf(checkpoint), redo, walk.pool.worker_count()) {
     for (const SliceDelta& slice : redo[0].manifest().slices) slices_.push_back(slice.slice);
@@ -51,6 +55,7 @@ class Replay {
                               }));
     const std::vector<std::string> wrong = Wrong(sums);
     if (wrong.empty() && StateToken(sums) == redo_[0].manifest().state_token) return OkStatus();
+    judged_ = true;
     return FailedPreconditionError(
         "{} was written down for another state of {}: other weights of {}; nothing was written; if "
         "the files were replaced since, remove it",
@@ -67,21 +72,16 @@ class Replay {
     return Prove();
   }
 
+  // Whether an error was of what the files hold, and so says all there is to do.
+  bool judged() const { return judged_; }
+
  private:
   Status Write(const WalkedBlock& block, size_t worker) {
     DWS_ASSIGN_OR_RETURN(const BlockStates states, source_.Read(block.slice, block.block, worker));
     if (states.before.data() == states.after.data()) return OkStatus();
     const MutableByteSpan tensor = checkpoint_.Writable(checkpoint_.tensors()[block.slice.value()]);
-    const ptrdiff_t offset = states.before.data() - tensor.data();
-    // A page that keeps its bytes is not written: pages are what the disk is given.
-    constexpr size_t kPiece = 4096;
-    for (size_t at = 0; at < states.after.size(); at += kPiece) {
-      const size_t count = std::min(kPiece, states.after.size() - at);
-      const auto piece = states.after.subspan(at, count);
-      if (std::equal(piece.begin(), piece.end(), states.before.subspan(at, count).begin()))
-        continue;
-      std::copy(piece.begin(), piece.end(), tensor.begin() + offset + static_cast<ptrdiff_t>(at));
-    }
+    const auto offset = static_cast<size_t>(states.before.data() - tensor.data());
+    StoreBytes(states.after, tensor.subspan(offset, states.after.size()), pages_);
     return OkStatus();
   }
 
@@ -93,6 +93,7 @@ class Replay {
                               }));
     const std::vector<std::string> wrong = Wrong(sums);
     if (wrong.empty()) return OkStatus();
+    judged_ = true;
     return DataLossError(
         "{} does not hold what was written to it: {}; the checkpoint is neither version, take it "
         "from elsewhere and remove {}",
@@ -135,69 +136,115 @@ class Replay {
   const Walk& walk_;
   const Checkpoint& checkpoint_;
   const std::span<const DeltaFile> redo_;
+  const StorePages pages_;
   ChainSource source_;
   std::vector<RankSlice> slices_;
+  bool judged_ = false;
 };
 
 enum class RedoOf : uint8_t { kThisCall, kEarlierCall };
 
-Status ReplayAndRemove(const Walk& walk, FileSystem& files, const Checkpoint& checkpoint,
-                       const std::string& path, RedoOf redo_of) {
-  {
-    DWS_ASSIGN_OR_RETURN(const DeltaFile redo, DeltaFile::Open(path, walk.layout));
-    Replay replay(walk, checkpoint, std::span(&redo, 1));
-    if (redo_of == RedoOf::kEarlierCall) DWS_RETURN_IF_ERROR(replay.CheckBelongs());
-    DWS_RETURN_IF_ERROR(replay.Run());
-  }
-  // Renamed first, which is durable: a redo that a power cut brought back would undo what the
-  // checkpoint became since.
-  const std::string done = path + ".tmp";
-  DWS_RETURN_IF_ERROR(files.Rename(path, done));
-  return files.Remove(done);
-}
+// One call, under the lock.
+class InPlaceApply {
+ public:
+  InPlaceApply(const Walk& walk, FileSystem& files, const InPlaceRequest& request,
+               const Checkpoint& checkpoint)
+      : walk_(walk),
+        files_(files),
+        request_(request),
+        checkpoint_(checkpoint),
+        redo_path_(RedoPath(request.checkpoint)) {}
 
-// Step 2. Fills in what there is to tell of it.
-Status WriteRedo(const Walk& walk, FileSystem& files, const std::string& path,
-                 std::span<const DeltaFile> chain, ChainSource& source, const CheckedChain& checked,
-                 InPlaceOutcome& outcome) {
-  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file, ObjectFile::Create(files, path));
-  const EncodeTarget target{.encoding = Encoding::kAbsolute, .writer = &file->writer()};
-  DWS_ASSIGN_OR_RETURN(
-      const std::vector<SliceChange> changes,
-      EncodeDifference(walk, "writing down what changes", source, std::span(&target, 1)));
-  if (DigestsAfter(changes) != checked.after) {
-    return AbortedError("the checkpoint changed while it was read; nothing was written to it");
+  Result<InPlaceOutcome> Run() {
+    const Status status = Steps();
+    if (status.ok()) return outcome_;
+    const Status told = outcome_.finished_earlier
+                            ? Annotate(status, "one that was interrupted has been completed, then")
+                            : status;
+    if (judged_) return told;
+    const Status settled = CheckSettled(request_.checkpoint);
+    if (settled.ok()) return told;
+    return MakeStatus(told.code(), fmt::format("{}; {}", Message(told), Message(settled)));
   }
-  DeltaManifest identity = chain.back().manifest();
-  identity.base_version = chain.front().manifest().base_version;
-  for (const SliceChange& change : changes) outcome.changed_tensors += change.nnz > 0 ? 1 : 0;
-  DWS_ASSIGN_OR_RETURN(outcome.redo_bytes, file->Finish(std::move(identity)));
-  return OkStatus();
-}
 
-// All four steps, of a checkpoint that is locked.
-Result<InPlaceOutcome> ApplyLocked(const Walk& walk, FileSystem& files,
-                                   const InPlaceRequest& request, const Checkpoint& checkpoint) {
-  const std::string redo = RedoPath(request.checkpoint);
-  InPlaceOutcome outcome;
-  ObjectFile::RemoveLeftovers(files, redo);
-  if (Exists(redo)) {
-    DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kEarlierCall));
-    outcome.finished_earlier = true;
+ private:
+  Status Steps() {
+    ObjectFile::RemoveLeftovers(files_, redo_path_);
+    if (Exists(redo_path_)) {
+      // Also where a receiver came to keep the checkpoint since: it refuses it as it is.
+      DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
+                           LockOutReceiver(files_, request_.checkpoint));
+      DWS_RETURN_IF_ERROR(ReplayAndRemove(RedoOf::kEarlierCall));
+      outcome_.finished_earlier = true;
+    } else {
+      DWS_RETURN_IF_ERROR(Judged(CheckNotKept(request_.checkpoint)));
+    }
+    // Of a file in it, or of the folder of it.
+    DWS_RETURN_IF_ERROR(Judged(CheckSettled(request_.checkpoint)));
+    DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain,
+                         OpenChain(request_.deltas, walk_.layout));
+    ChainSource source(walk_.layout, BytesOf(checkpoint_), chain, walk_.pool.worker_count());
+    DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk_, chain, source));
+    outcome_.version = chain.back().manifest().version.value();
+    if (checked.already_applied) {
+      outcome_.already_applied = true;
+      return OkStatus();
+    }
+    DWS_RETURN_IF_ERROR(Judged(CheckNotKept(request_.checkpoint)));
+    DWS_RETURN_IF_ERROR(WriteRedo(chain, source, checked));
+    return ReplayAndRemove(RedoOf::kThisCall);
   }
-  DWS_RETURN_IF_ERROR(CheckSettled(request.checkpoint));  // of a file in it, of the folder of it
-  DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(request.deltas, walk.layout));
-  ChainSource source(walk.layout, BytesOf(checkpoint), chain, walk.pool.worker_count());
-  DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));
-  outcome.version = chain.back().manifest().version.value();
-  if (checked.already_applied) {
-    outcome.already_applied = true;
-    return outcome;
+
+  Status Judged(const Status& status) {
+    judged_ = !status.ok();
+    return status;
   }
-  DWS_RETURN_IF_ERROR(WriteRedo(walk, files, redo, chain, source, checked, outcome));
-  DWS_RETURN_IF_ERROR(ReplayAndRemove(walk, files, checkpoint, redo, RedoOf::kThisCall));
-  return outcome;
-}
+
+  Status ReplayAndRemove(RedoOf redo_of) {
+    {
+      const bool earlier = redo_of == RedoOf::kEarlierCall;
+      DWS_ASSIGN_OR_RETURN(const DeltaFile redo, DeltaFile::Open(redo_path_, walk_.layout));
+      Replay replay(walk_, checkpoint_, std::span(&redo, 1),
+                    earlier ? StorePages::kAll : StorePages::kThatDiffer);
+      Status status = earlier ? replay.CheckBelongs() : OkStatus();
+      if (status.ok()) status = replay.Run();
+      judged_ = replay.judged();
+      DWS_RETURN_IF_ERROR(status);
+    }
+    // Renamed first, which is durable: a redo that a power cut brought back would undo what the
+    // checkpoint became since.
+    const std::string done = redo_path_ + ".tmp";
+    DWS_RETURN_IF_ERROR(files_.Rename(redo_path_, done));
+    return files_.Remove(done);
+  }
+
+  // Step 2. Fills in what there is to tell of it.
+  Status WriteRedo(std::span<const DeltaFile> chain, ChainSource& source,
+                   const CheckedChain& checked) {
+    DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file,
+                         ObjectFile::Create(files_, redo_path_));
+    const EncodeTarget target{.encoding = Encoding::kAbsolute, .writer = &file->writer()};
+    DWS_ASSIGN_OR_RETURN(
+        const std::vector<SliceChange> changes,
+        EncodeDifference(walk_, "writing down what changes", source, std::span(&target, 1)));
+    if (DigestsAfter(changes) != checked.after) {
+      return AbortedError("the checkpoint changed while it was read; nothing was written to it");
+    }
+    DeltaManifest identity = chain.back().manifest();
+    identity.base_version = chain.front().manifest().base_version;
+    for (const SliceChange& change : changes) outcome_.changed_tensors += change.nnz > 0 ? 1 : 0;
+    DWS_ASSIGN_OR_RETURN(outcome_.redo_bytes, file->Finish(std::move(identity)));
+    return OkStatus();
+  }
+
+  const Walk& walk_;
+  FileSystem& files_;
+  const InPlaceRequest& request_;
+  const Checkpoint& checkpoint_;
+  const std::string redo_path_;
+  InPlaceOutcome outcome_;
+  bool judged_ = false;  // the error says all there is to do
+};
 
 }  // namespace
 
@@ -206,22 +253,15 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
   DWS_CHECK(!request.deltas.empty());
   DWS_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                        Checkpoint::Open(request.checkpoint, FileAccess::kWritable));
-  DWS_RETURN_IF_ERROR(CheckChangeable(request.checkpoint, checkpoint));
+  DWS_RETURN_IF_ERROR(CheckNotShared(checkpoint));
+  DWS_RETURN_IF_ERROR(
+      CheckNotRead(ObjectFile::PathsOf(RedoPath(request.checkpoint)), request.deltas));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(checkpoint));
   // A file of the checkpoint is the lock: nothing else is left behind.
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
                        files.Lock(checkpoint.files()[0].mapping.path()));
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};
-  const Result<InPlaceOutcome> outcome = ApplyLocked(walk, files, request, checkpoint);
-  // Of what does not belong together, or is lost, the message says all there is to do.
-  if (outcome.ok() || absl::IsFailedPrecondition(outcome.status()) ||
-      absl::IsDataLoss(outcome.status())) {
-    return outcome;
-  }
-  const Status settled = CheckSettled(request.checkpoint);
-  if (settled.ok()) return outcome;
-  return MakeStatus(outcome.status().code(),
-                    fmt::format("{}; {}", Message(outcome.status()), Message(settled)));
+  return InPlaceApply(walk, files, request, checkpoint).Run();
 }
 
 }  // namespace dws::checkpoint

@@ -12,6 +12,11 @@
 // ApplyInPlace repeats 3 and 4 before anything else. That may be done again and again. It first
 // proves, without a write, that the redo makes its version of these files: a redo that was left
 // beside others, put there since, is refused, but where it holds all that differs (whole blocks).
+// And it stores what the files hold already as well: what they hold in memory the disk may have
+// refused.
+//
+// A checkpoint that a receiver keeps is not changed. One that came to be kept while it was half
+// changed is completed all the same, with the receiver locked out: it opens it only then.
 //
 // A file whose blocks are not its own yet (sparse, or a copy on write) may find the disk full in 3;
 // the process is then ended by SIGBUS, and the same command goes on once there is room.
@@ -40,11 +45,12 @@ struct InPlaceRequest {
   std::span<const std::string> deltas;
 };
 
-// UNAVAILABLE: another process is at it. FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with
-// nothing written; FAILED_PRECONDITION also when a redo is of another state of the files, or a
-// file of the folder, or the folder of the file, is half changed, or as CheckChangeable; DATA_LOSS
-// also when the files do not hold what was written to them. Others: of files and the progress; the
-// same call then goes on, and the message says so when it has to.
+// UNAVAILABLE: another process is at it, or the receiver that keeps what is to be completed.
+// FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with nothing written; FAILED_PRECONDITION also
+// when a redo is of another state of the files, or a file of the folder, or the folder of the file,
+// is half changed, or as CheckNotShared and CheckNotKept; DATA_LOSS also when the files do not hold
+// what was written to them. Others, and DATA_LOSS of a disk that fails: of files and the progress;
+// the same call then goes on, and the message says so when it has to.
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress);
 

@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/output.h"
+#include "tools/checkpoint/output_check.h"
 #include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
@@ -16,6 +17,9 @@ Result<MaterializedVersion> Materialize(FileSystem& files, const MaterializeRequ
   DWS_RETURN_IF_ERROR(CheckOutput(request.out));
   DWS_RETURN_IF_ERROR(CheckSettled(request.base));
   DWS_ASSIGN_OR_RETURN(const Checkpoint base, Checkpoint::Open(request.base));
+  std::vector<std::string> read = PathsOf(base);
+  read.insert(read.end(), request.deltas.begin(), request.deltas.end());
+  DWS_RETURN_IF_ERROR(CheckApart(request.out, read));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(base));
   DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(request.deltas, layout));
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};

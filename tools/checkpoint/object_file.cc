@@ -31,6 +31,10 @@ ObjectFile::~ObjectFile() {
   RemoveLeftovers(files_, path_);
 }
 
+std::vector<std::string> ObjectFile::PathsOf(const std::string& path) {
+  return {path, FramesPath(path), TemporaryPath(path)};
+}
+
 void ObjectFile::RemoveLeftovers(FileSystem& files, const std::string& path) {
   // What is not there was renamed, or never made.
   static_cast<void>(files.Remove(FramesPath(path)));

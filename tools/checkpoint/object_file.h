@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
@@ -18,6 +19,8 @@ class ObjectFile {
  public:
   // Errors: of the file system.
   static Result<std::unique_ptr<ObjectFile>> Create(FileSystem& files, const std::string& path);
+  // `path`, and the names that it has while it is made.
+  static std::vector<std::string> PathsOf(const std::string& path);
   // Removes what an ObjectFile of `path` left behind whose process was killed.
   static void RemoveLeftovers(FileSystem& files, const std::string& path);
   ~ObjectFile();

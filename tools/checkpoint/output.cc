@@ -7,17 +7,32 @@
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "common/formats/in_place_redo.h"
 #include "common/formats/mapped_file.h"
 #include "common/formats/safetensors/checkpoint_index.h"
+#include "tools/checkpoint/output_check.h"
+#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {
 
 constexpr size_t kCopyBytes = size_t{8} << 20;
+
+std::string TemporaryPath(const std::string& path) { return path + ".tmp"; }
+
+std::string WithoutSlash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+std::string PartialPath(const std::string& out) {
+  return fmt::format("{}.partial-{}", out, ::getpid());
+}
 
 Status AppendAll(AppendFile& file, ByteSpan bytes) {
   while (!bytes.empty()) {
@@ -99,16 +114,22 @@ class FileWriter {
 
 Status WriteWeights(const Walk& walk, FileSystem& files, const OutputPlan& plan,
                     ChainSource& source, uint32_t number, const std::string& path) {
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = TemporaryPath(path);
   Status written;
   {
     DWS_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file, files.Create(temporary));
     written = FileWriter(walk, plan, source, *file).Write(number);
     if (written.ok()) written = file->Sync();
   }
+  if (written.ok()) written = plan.base.files()[number].mapping.CheckUnchanged();
   if (written.ok()) written = files.Rename(temporary, path);
   if (!written.ok()) static_cast<void>(files.Remove(temporary));  // what happened says more
   return written;
+}
+
+// What commands and receivers leave in a folder when they are killed, and nobody asked for.
+bool IsLeftover(std::string_view name) {
+  return name.ends_with(".tmp") || name.find(kInPlaceRedoName) != std::string_view::npos;
 }
 
 // Files of the folder that hold no weights. Weights that the index does not name stay behind.
@@ -117,9 +138,10 @@ Status CopyOthers(FileSystem& files, const std::string& from, const std::string&
   for (const std::string& name : names) {
     const std::string path = from + "/" + name;
     std::error_code error;
-    if (safetensors::IsShardName(name) || !std::filesystem::is_regular_file(path, error)) continue;
+    if (safetensors::IsShardName(name) || IsLeftover(name)) continue;
+    if (!std::filesystem::is_regular_file(path, error)) continue;
     DWS_ASSIGN_OR_RETURN(const MappedFile mapping, MappedFile::Open(path, FileAccess::kReadOnly));
-    const std::string temporary = to + "/" + name + ".tmp";
+    const std::string temporary = TemporaryPath(to + "/" + name);
     {
       DWS_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file, files.Create(temporary));
       DWS_RETURN_IF_ERROR(AppendAll(*file, mapping.bytes()));
@@ -150,21 +172,26 @@ Status CheckOutput(const std::string& out) {
   return AlreadyExistsError("{} is there already; a checkpoint is written to a new place", out);
 }
 
+Status CheckApart(const std::string& out, std::span<const std::string> read) {
+  const std::string path = WithoutSlash(out);
+  return CheckNotRead(std::array{path, TemporaryPath(path), PartialPath(path)}, read);
+}
+
 Status WriteOutput(const Walk& walk, FileSystem& files, const OutputPlan& plan,
                    ChainSource& source) {
   DWS_RETURN_IF_ERROR(CheckOutput(plan.out));
-  std::string out = plan.out;
-  while (out.size() > 1 && out.back() == '/') out.pop_back();
+  const std::string out = WithoutSlash(plan.out);
   std::error_code error;
   if (!std::filesystem::is_directory(plan.base_path, error)) {
     return WriteWeights(walk, files, plan, source, 0, out);
   }
-  const std::string partial = fmt::format("{}.partial-{}", out, ::getpid());
+  const std::string partial = PartialPath(out);
   // Process ids come again, in containers soon: what a killed process left is no part of this one.
   std::filesystem::remove_all(partial, error);
   if (error) return ErrnoError(error.value(), fmt::format("cannot remove {}", partial));
   DWS_RETURN_IF_ERROR(files.MakeFolders(partial));
   Status written = FillFolder(walk, files, plan, source, partial);
+  if (written.ok()) written = CheckUnchanged(plan.base);  // the other files are its as well
   if (written.ok()) written = files.Rename(partial, out);
   if (!written.ok()) std::filesystem::remove_all(partial, error);
   return written;

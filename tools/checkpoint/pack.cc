@@ -1,6 +1,9 @@
 #include "tools/checkpoint/pack.h"
 
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -10,6 +13,8 @@
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
+#include "tools/checkpoint/output_check.h"
+#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {
@@ -26,14 +31,24 @@ Encoding EncodingOf(DeltaProfile profile) {
   return Encoding::kFast;
 }
 
-// Encodes what `source` says changes; `identity` lacks the state token.
+struct ObjectPlan {
+  const std::string& out;
+  DeltaProfile profile = DeltaProfile::kFast;
+  DeltaManifest identity;  // without the state token
+  // Whether what was read, and ended with these digests, may be trusted.
+  std::function<Status(const std::vector<Digest>& after)> check;
+};
+
+// Encodes what `source` says changes.
 Result<PackedObject> WriteObject(const Walk& walk, FileSystem& files, BlockSource& source,
-                                 DeltaProfile profile, DeltaManifest identity,
-                                 const std::string& out) {
-  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file, ObjectFile::Create(files, out));
-  const EncodeTarget target{.encoding = EncodingOf(profile), .writer = &file->writer()};
+                                 ObjectPlan plan) {
+  DeltaManifest& identity = plan.identity;
+  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file, ObjectFile::Create(files, plan.out));
+  const EncodeTarget target{.encoding = EncodingOf(plan.profile), .writer = &file->writer()};
   DWS_ASSIGN_OR_RETURN(const std::vector<SliceChange> changes,
                        EncodeDifference(walk, "encoding", source, std::span(&target, 1)));
+  const std::vector<Digest> after = DigestsAfter(changes);
+  DWS_RETURN_IF_ERROR(plan.check(after));
   PackedObject packed{.base_version = identity.base_version.value(),
                       .version = identity.version.value(),
                       .elements = walk.layout.element_count(),
@@ -43,7 +58,7 @@ Result<PackedObject> WriteObject(const Walk& walk, FileSystem& files, BlockSourc
     packed.changed_elements += change.nnz;
   }
   identity.layout_signature = walk.layout.signature();
-  identity.state_token = StateToken(DigestsAfter(changes));
+  identity.state_token = StateToken(after);
   DWS_ASSIGN_OR_RETURN(packed.object_bytes, file->Finish(std::move(identity)));
   return packed;
 }
@@ -57,6 +72,9 @@ Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoi
     return InvalidArgumentError("version {} is to be above its base version {}", options.version,
                                 options.base_version);
   }
+  std::vector<std::string> read = PathsOf(a);
+  for (const std::string& path : PathsOf(b)) read.push_back(path);
+  DWS_RETURN_IF_ERROR(CheckObjectOutput(out, read));
   TensorPairs pairs = MatchTensors(a, b);
   if (!pairs.mismatches.empty()) {
     std::vector<std::string> names;
@@ -71,7 +89,13 @@ Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoi
   PairSource source(layout, std::move(pairs.before), std::move(pairs.after));
   DeltaManifest identity{.version = WeightVersion(options.version),
                          .base_version = WeightVersion(options.base_version)};
-  return WriteObject(walk, files, source, options.profile, std::move(identity), out);
+  const auto check = [&](const std::vector<Digest>& /*after*/) {
+    DWS_RETURN_IF_ERROR(CheckUnchanged(a));
+    return CheckUnchanged(b);
+  };
+  return WriteObject(
+      walk, files, source,
+      {.out = out, .profile = options.profile, .identity = std::move(identity), .check = check});
 }
 
 Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
@@ -79,41 +103,70 @@ Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
                                 const std::string& out, ThreadPool& pool,
                                 const Progress& progress) {
   DWS_CHECK(!deltas.empty());
+  std::vector<std::string> read = PathsOf(base);
+  read.insert(read.end(), deltas.begin(), deltas.end());
+  DWS_RETURN_IF_ERROR(CheckObjectOutput(out, read));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(base));
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};
   DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(deltas, layout));
   ChainSource source(layout, BytesOf(base), chain, pool.worker_count());
   DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));
   // Deltas that change nothing lead from every version to itself.
-  if (checked.already_applied && !chain.front().manifest().slices.empty()) {
+  const bool changes = std::any_of(chain.begin(), chain.end(), [](const DeltaFile& delta) {
+    return !delta.manifest().slices.empty();
+  });
+  if (checked.already_applied && changes) {
     return FailedPreconditionError(
         "the checkpoint is version {} already, expected version {}, which the deltas begin with",
         chain.back().manifest().version.value(), chain.front().manifest().base_version.value());
   }
   DeltaManifest identity = chain.back().manifest();
   identity.base_version = chain.front().manifest().base_version;
-  return WriteObject(walk, files, source, profile, std::move(identity), out);
+  const auto check = [&](const std::vector<Digest>& after) {
+    DWS_RETURN_IF_ERROR(CheckUnchanged(base));
+    if (after == checked.after) return OkStatus();
+    return AbortedError("{} was changed while it was read: do it again when nobody changes it",
+                        base.path());
+  };
+  return WriteObject(
+      walk, files, source,
+      {.out = out, .profile = profile, .identity = std::move(identity), .check = check});
 }
 
 Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
-                                 std::span<const std::string> deltas, const std::string& out) {
+                                 std::span<const std::string> deltas, const std::string& out,
+                                 const Progress& progress) {
   DWS_CHECK(!deltas.empty());
+  DWS_RETURN_IF_ERROR(CheckObjectOutput(out, deltas));
   DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(deltas, layout));
+  ProgressStep step{.step = "adding up steps"};
   std::vector<DeltaLink> links;
   for (const DeltaFile& delta : chain) {
+    for (const SliceDelta& slice : delta.manifest().slices) {
+      for (const FrameEntry& frame : slice.frames) step.total_bytes += frame.size_bytes;
+    }
     links.push_back({.manifest = &delta.manifest(),
-                     .frame = [&delta](const FrameEntry& entry, std::vector<std::byte>& /*buffer*/)
-                         -> Result<ByteSpan> { return delta.Frame(entry); }});
+                     .frame = [&](const FrameEntry& entry,
+                                  std::vector<std::byte>& /*buffer*/) -> Result<ByteSpan> {
+                       DWS_RETURN_IF_ERROR(progress(step));
+                       step.done_bytes += entry.size_bytes;
+                       return delta.Frame(entry);
+                     }});
   }
   DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> object, Squash(layout, links));
+  DWS_RETURN_IF_ERROR(progress(step));
   DWS_ASSIGN_OR_RETURN(const DeltaManifest manifest, ParseObjectManifest(object, layout));
   PackedObject packed{.base_version = manifest.base_version.value(),
                       .version = manifest.version.value(),
-                      .changed_tensors = manifest.slices.size(),
                       .elements = layout.element_count(),
                       .model_bytes = layout.size_bytes(),
                       .object_bytes = object.size()};
-  for (const SliceDelta& slice : manifest.slices) packed.changed_elements += slice.nnz;
+  std::set<uint32_t> shards;  // one a tensor, of one slice or several
+  for (const SliceDelta& slice : manifest.slices) {
+    shards.insert(layout.slice(slice.slice).shard);
+    packed.changed_elements += slice.nnz;
+  }
+  packed.changed_tensors = shards.size();
   DWS_RETURN_IF_ERROR(files.ReplaceFile(out, object));
   return packed;
 }

@@ -15,6 +15,9 @@
 
 namespace dws::checkpoint {
 
+// All write `out` in the place of a delta object that is there. INVALID_ARGUMENT, ALREADY_EXISTS:
+// as CheckObjectOutput (output_check.h), before anything is created.
+
 // What a made object is of.
 struct PackedObject {
   uint64_t base_version = 0;
@@ -34,13 +37,15 @@ struct PackOptions {
 
 // The object that leads from checkpoint `a` to `b`, at `out`. It belongs to the stream 0:0...0: a
 // stream is one run of a trainer, and there was none. INVALID_ARGUMENT: no such versions.
-// FAILED_PRECONDITION: they have not the same tensors; names them.
+// FAILED_PRECONDITION: they have not the same tensors; names them. ABORTED, FAILED_PRECONDITION: as
+// CheckUnchanged of either, which were settled when they were opened (settled.h).
 Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoint& b,
                           const PackOptions& options, const std::string& out, ThreadPool& pool,
                           const Progress& progress);
 
 // One object at `out` that does what `deltas` do one after the other, over the checkpoint they
-// begin with, which is read for what they need of it and proved as CheckChain does. Errors as it.
+// begin with, which is read for what they need of it and proved as CheckChain does. Errors as it,
+// and as CheckUnchanged of the base.
 Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
                                 std::span<const std::string> deltas, DeltaProfile profile,
                                 const std::string& out, ThreadPool& pool, const Progress& progress);
@@ -49,6 +54,7 @@ Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
 // held in memory. DATA_LOSS: damaged, or with blocks that do not compose without the weights: those
 // of the profiles wan and direct. FAILED_PRECONDITION: no chain, or of another layout.
 Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
-                                 std::span<const std::string> deltas, const std::string& out);
+                                 std::span<const std::string> deltas, const std::string& out,
+                                 const Progress& progress);
 
 }  // namespace dws::checkpoint

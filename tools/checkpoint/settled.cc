@@ -1,11 +1,11 @@
 #include "tools/checkpoint/settled.h"
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <vector>
 
-#include "common/base/file_system.h"
 #include "common/formats/in_place_redo.h"
 #include "common/formats/slime_delta/local_state.h"
 #include "common/formats/slime_delta/redo.h"
@@ -28,6 +28,11 @@ std::filesystem::path RealPath(const std::string& checkpoint) {
 // The checkpoint itself, or the folder that its file lies in.
 std::string FolderOf(const std::string& checkpoint) {
   return IsFolder(checkpoint) ? checkpoint : RealPath(checkpoint).parent_path().string();
+}
+
+bool IsKept(const std::string& checkpoint) {
+  std::error_code ignored;
+  return std::filesystem::exists(slime::SyncFolder(FolderOf(checkpoint)), ignored);
 }
 
 // Of the folder, and of single files in it.
@@ -60,8 +65,10 @@ Status CheckSettled(const std::string& checkpoint) {
     if (!std::filesystem::exists(redo, ignored)) continue;
     const std::string changed = redo.substr(0, redo.size() - kInPlaceRedoName.size());
     return FailedPreconditionError(
-        "{}: an apply in place of {} was interrupted ({}); run it again to complete it", checkpoint,
-        changed, redo);
+        "{}: an apply in place of {} has not ended ({}); wait for it, or if it was interrupted, "
+        "run "
+        "it again to complete it",
+        checkpoint, changed, redo);
   }
   PosixFileSystem files;
   DWS_ASSIGN_OR_RETURN(const std::optional<std::string> marker,
@@ -73,27 +80,34 @@ Status CheckSettled(const std::string& checkpoint) {
       checkpoint, *marker);
 }
 
-Status CheckChangeable(const std::string& path, const safetensors::Checkpoint& opened) {
-  const std::string kept = slime::SyncFolder(FolderOf(path));
-  std::error_code ignored;
-  if (std::filesystem::exists(kept, ignored)) {
-    return FailedPreconditionError(
-        "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; "
-        "give -o for a new one",
-        path, kept);
-  }
-  for (const safetensors::CheckpointFile& file : opened.files()) {
-    const std::string& name = file.mapping.path();
-    if (!std::filesystem::is_symlink(name, ignored) &&
-        std::filesystem::hard_link_count(name, ignored) == 1) {
-      continue;
-    }
-    return FailedPreconditionError(
-        "{} is a link, and may be shared with another checkpoint, which would change too; give -o "
-        "for a new one, or put a copy in its place",
-        name);
-  }
-  return OkStatus();
+Status CheckUnchanged(const safetensors::Checkpoint& opened) {
+  // In this order: whoever changes files gives them their new time before its redo goes.
+  DWS_RETURN_IF_ERROR(CheckSettled(opened.path()));
+  return opened.CheckUnchanged();
+}
+
+Status CheckNotShared(const safetensors::Checkpoint& opened) {
+  const Status linked = safetensors::CheckNotLinked(opened);
+  if (linked.ok()) return linked;
+  return MakeStatus(linked.code(), fmt::format("{}, or give -o for a new one", Message(linked)));
+}
+
+Status CheckNotKept(const std::string& checkpoint) {
+  if (!IsKept(checkpoint)) return OkStatus();
+  return FailedPreconditionError(
+      "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; give "
+      "-o for a new one",
+      checkpoint, slime::SyncFolder(FolderOf(checkpoint)));
+}
+
+Result<std::unique_ptr<FileLock>> LockOutReceiver(FileSystem& files,
+                                                  const std::string& checkpoint) {
+  if (!IsKept(checkpoint)) return std::unique_ptr<FileLock>();
+  auto lock = slime::LockLocal(files, FolderOf(checkpoint));
+  if (!absl::IsUnavailable(lock.status())) return lock;
+  return UnavailableError(
+      "{}: the receiver that keeps this checkpoint is at work; stop it first ({})", checkpoint,
+      Message(lock.status()));
 }
 
 }  // namespace dws::checkpoint

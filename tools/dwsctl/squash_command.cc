@@ -1,9 +1,11 @@
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/base/file_system.h"
+#include "tools/checkpoint/output_check.h"
 #include "tools/checkpoint/pack.h"
 #include "tools/dwsctl/checkpoint_run.h"
 #include "tools/dwsctl/layout_file.h"
@@ -28,8 +30,9 @@ Result<checkpoint::PackedObject> Squash(const SquashFlags& flags, CheckpointRun&
     return checkpoint::SquashOver(files, base, flags.deltas, ProfileNamed(flags.profile), flags.out,
                                   run.pool(), run.progress());
   }
+  DWS_RETURN_IF_ERROR(checkpoint::CheckObjectOutput(flags.out, std::span(&flags.layout, 1)));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, ReadLayoutFile(flags.layout));
-  return checkpoint::SquashAlone(files, layout, flags.deltas, flags.out);
+  return checkpoint::SquashAlone(files, layout, flags.deltas, flags.out, run.progress());
 }
 
 ExitCode RunSquash(const SquashFlags& flags, Console& console) {

@@ -84,6 +84,7 @@ Result<CheckpointIndex> ReadIndexFile(const std::string& folder) {
 
 Result<Checkpoint> Checkpoint::Open(const std::string& path, FileAccess access) {
   Checkpoint checkpoint;
+  checkpoint.path_ = path;
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) {
     DWS_RETURN_IF_ERROR(checkpoint.AddFile(path, LastPart(path), access));
@@ -185,6 +186,11 @@ Status CheckNotLinked(const Checkpoint& checkpoint) {
         "copy in its place (cp --dereference)",
         path);
   }
+  return OkStatus();
+}
+
+Status Checkpoint::CheckUnchanged() const {
+  for (const CheckpointFile& file : files_) DWS_RETURN_IF_ERROR(file.mapping.CheckUnchanged());
   return OkStatus();
 }
 

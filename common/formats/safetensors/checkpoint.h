@@ -11,7 +11,8 @@
 //    died before leaves some. (Folders numbered from 0 are slime's; they mean nothing without an
 //    index.)
 //
-// Not guarded against: files truncated or rewritten by others after opening (mapped_file.h).
+// Files truncated by others after opening are not guarded against, files rewritten are noticed by
+// CheckUnchanged (mapped_file.h).
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,8 @@ class Checkpoint {
   Checkpoint(Checkpoint&&) = default;
   Checkpoint& operator=(Checkpoint&&) = default;
 
-  const std::vector<CheckpointFile>& files() const { return files_; }        // by name
+  const std::string& path() const { return path_; }                    // what it was opened from
+  const std::vector<CheckpointFile>& files() const { return files_; }  // by name
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }  // by name
   uint64_t tensor_bytes() const;                                             // of all together
 
@@ -66,12 +68,15 @@ class Checkpoint {
   // Writes what was changed to the disk. Errors as MappedFile::Sync; what then is on the disk is
   // unknown.
   Status Sync() const;
+  // Of all files, as MappedFile::CheckUnchanged.
+  Status CheckUnchanged() const;
 
  private:
   Checkpoint() = default;
   Status AddFile(const std::string& path, const std::string& name, FileAccess access);
   Status SortTensors();
 
+  std::string path_;
   std::vector<CheckpointFile> files_;
   std::vector<CheckpointTensor> tensors_;
 };

@@ -1,9 +1,11 @@
-// The real file system, of which a power cut takes back removals that nothing made durable.
+// The real file system, of which a power cut takes back removals that nothing made durable, and
+// which fails when told to.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -24,7 +26,14 @@ class ForgetfulFiles final : public FileSystem {
     if (content.ok()) removed_[path] = *content;
     return real_.Remove(path);
   }
+  // The n-th rename from now on fails, and renames nothing.
+  void FailRename(int n, Status error) {
+    renames_left_ = n;
+    rename_error_ = std::move(error);
+  }
+
   Status Rename(const std::string& from, const std::string& to) override {
+    if (renames_left_ > 0 && --renames_left_ == 0) return rename_error_;
     removed_.clear();
     return real_.Rename(from, to);
   }
@@ -56,6 +65,8 @@ class ForgetfulFiles final : public FileSystem {
  private:
   PosixFileSystem real_;
   std::map<std::string, std::vector<std::byte>> removed_;
+  int renames_left_ = 0;
+  Status rename_error_;
 };
 
 }  // namespace dws::checkpoint

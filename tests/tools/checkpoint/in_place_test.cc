@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -229,6 +230,46 @@ TEST_CASE("a checkpoint that a receiver keeps is not changed beside it", "[check
   CHECK(absl::IsFailedPrecondition(CheckSettled(scene.A() + "/model-00001-of-00005.safetensors")));
 }
 
+TEST_CASE("what is half changed is completed where a receiver came to keep it, and is not at work",
+          "[checkpoint]") {
+  Scene scene(13, 4);
+  const std::string delta = scene.Delta();
+  Interrupt(scene.A(), delta);
+  std::filesystem::create_directory(scene.A() + "/.weight_sync");
+  {
+    const auto receiver = scene.files.Lock(scene.A() + "/.weight_sync/lock");
+    REQUIRE(receiver.ok());
+    const Status refused = Apply(scene, scene.A(), delta).status();
+    INFO(refused.ToString());
+    CHECK(absl::IsUnavailable(refused));
+    CHECK(refused.ToString().find("stop it first") != std::string::npos);
+    CHECK(refused.ToString().find("run it again to complete it") != std::string::npos);
+    CHECK_FALSE(CheckSettled(scene.A()).ok());
+  }
+  SECTION("by the same delta") {
+    const auto applied = Apply(scene, scene.A(), delta);
+    INFO(applied.status().ToString());
+    REQUIRE(applied.ok());
+    CHECK(applied->finished_earlier);
+    CHECK(applied->already_applied);
+  }
+  SECTION("by the next, which is refused then") {
+    TestModel third = scene.b;
+    Train(third, 30, 99);
+    WriteFolder(third, scene.folder.File("C"), kSmallShard);
+    const std::string next = scene.folder.File("next.dws");
+    REQUIRE(scene.PackTo(scene.B(), scene.folder.File("C"), next, {.base_version = 2, .version = 3})
+                .ok());
+    const Status refused = Apply(scene, scene.A(), next).status();
+    INFO(refused.ToString());
+    CHECK(absl::IsFailedPrecondition(refused));
+    CHECK(refused.ToString().find("has been completed") != std::string::npos);
+    CHECK(refused.ToString().find("a receiver keeps this checkpoint") != std::string::npos);
+  }
+  CHECK(CheckSettled(scene.A()).ok());
+  CHECK(ReadModel(scene.A()) == scene.b);
+}
+
 TEST_CASE("files that other checkpoints may have too are not written through", "[checkpoint]") {
   Scene scene(10, 4);
   const std::string delta = scene.Delta();
@@ -278,6 +319,24 @@ TEST_CASE("whoever ends an apply in place is told when the files are half change
     told += says ? 1 : 0;
   }
   CHECK(told >= 3);
+}
+
+TEST_CASE("whoever meets a broken disk in the middle is told that the files are half changed",
+          "[checkpoint]") {
+  Scene scene(12, 4);
+  const std::string delta = scene.Delta();
+  ForgetfulFiles files;
+  // 1: what was written down gets its name. 2: it goes, after the files were written.
+  files.FailRename(2, ErrnoError(EIO, "cannot rename"));
+  const Status failed =
+      ApplyInPlace(files, {.checkpoint = scene.A(), .deltas = std::span(&delta, 1)}, scene.pool,
+                   NoProgress)
+          .status();
+  INFO(failed.ToString());
+  CHECK(absl::IsDataLoss(failed));
+  CHECK(failed.ToString().find("run it again to complete it") != std::string::npos);
+  REQUIRE(Apply(scene, scene.A(), delta).ok());
+  CHECK(ReadModel(scene.A()) == scene.b);
 }
 
 TEST_CASE("a power cut brings no redo back", "[checkpoint]") {

@@ -139,6 +139,28 @@ TEST_CASE("what a killed process of the same number left is no part of a new che
   CHECK_FALSE(std::filesystem::exists(left));
 }
 
+TEST_CASE("what killed commands left in the base is no part of a new checkpoint", "[checkpoint]") {
+  Scene scene;
+  const std::vector<std::string> deltas = {scene.Delta()};
+  for (const std::string left :
+       {".dws-apply.redo.tmp", ".dws-apply.redo.frames.tmp", "model.safetensors.dws-apply.redo.tmp",
+        "model-00001-of-00005.safetensors.tmp", "101.dws.frames.tmp"}) {
+    std::ofstream(scene.A() + "/" + left) << "of no use";
+  }
+  std::ofstream(scene.A() + "/tmp") << "a file of the checkpoint";
+  const std::string out = scene.folder.File("out");
+  REQUIRE(Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out}, scene.pool,
+                      NoProgress)
+              .ok());
+  for (const auto& entry : std::filesystem::directory_iterator(out)) {
+    const std::string name = entry.path().filename();
+    CAPTURE(name);
+    CHECK((name == "tmp" || std::filesystem::exists(scene.B() + "/" + name)));
+  }
+  CHECK(std::filesystem::exists(out + "/tmp"));
+  CHECK(ReadModel(out) == scene.b);
+}
+
 TEST_CASE("work that is cancelled leaves nothing behind, however far it was", "[checkpoint]") {
   Scene scene;
   const std::vector<std::string> deltas = {scene.Delta()};

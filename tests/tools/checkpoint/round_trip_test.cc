@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "common/delta/encoder.h"
+#include "common/delta/object.h"
 #include "tests/tools/checkpoint/scene.h"
 #include "tools/checkpoint/delta_chain.h"
 #include "tools/checkpoint/materialize.h"
@@ -136,7 +138,7 @@ TEST_CASE("a squashed delta does what the chain does, over the weights and alone
   REQUIRE(SquashOver(scene.files, *base, history.deltas, DeltaProfile::kFast, over, scene.pool,
                      NoProgress)
               .ok());
-  const auto packed = SquashAlone(scene.files, *layout, history.deltas, alone);
+  const auto packed = SquashAlone(scene.files, *layout, history.deltas, alone, NoProgress);
   REQUIRE(packed.ok());
   CHECK(packed->base_version == 1);
   CHECK(packed->version == 4);
@@ -158,12 +160,69 @@ TEST_CASE("deltas whose numbers follow and whose weights do not are not squashed
   const auto layout = LayoutOf(*Checkpoint::Open(history.folders[0]));
   const std::string out = scene.folder.File("squashed.dws");
   const std::vector<std::string> chain = {history.deltas[0], other};
-  const auto refused = SquashAlone(scene.files, *layout, chain, out);
+  const auto refused = SquashAlone(scene.files, *layout, chain, out, NoProgress);
   INFO(refused.status().ToString());
   CHECK(absl::IsFailedPrecondition(refused.status()));
   CHECK(refused.status().ToString().find("other.dws does not follow") != std::string::npos);
   CHECK(refused.status().ToString().find("'embed.weight'") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(out));
+}
+
+TEST_CASE("squashing deltas alone can be ended at any frame, and leaves nothing", "[checkpoint]") {
+  History history(3);
+  Scene& scene = history.scene;
+  const auto layout = LayoutOf(*Checkpoint::Open(history.folders[0]));
+  const std::string out = scene.folder.File("squashed.dws");
+  ProgressStep last;
+  int calls = 0;
+  bool done = false;
+  for (int allowed = 0; !done; ++allowed) {
+    CAPTURE(allowed);
+    REQUIRE(allowed < 300);
+    int left = allowed;
+    calls = 0;
+    const Progress progress = [&](const ProgressStep& step) {
+      last = step;
+      ++calls;
+      return left-- > 0 ? OkStatus() : CancelledError("enough");
+    };
+    const auto packed = SquashAlone(scene.files, *layout, history.deltas, out, progress);
+    done = packed.ok();
+    CHECK((done || absl::IsCancelled(packed.status())));
+    CHECK(std::filesystem::exists(out) == done);
+  }
+  CHECK(calls > 10);
+  CHECK(last.total_bytes > 0);
+  CHECK(last.done_bytes == last.total_bytes);
+}
+
+TEST_CASE("a tensor of several slices that change is one changed tensor", "[checkpoint]") {
+  const TensorSpec cut{.name = "cut", .dtype = DType::kBF16, .shape = {4, 8}, .cuts = {1, 2, 3}};
+  const TensorSpec whole{.name = "whole", .dtype = DType::kBF16, .shape = {8}};
+  const auto layout = RankLayout::Create({{.tensor = cut, .slice_count = 4}, {.tensor = whole}});
+  INFO(layout.status().ToString());
+  REQUIRE(layout.ok());
+  REQUIRE(layout->slice_count() == 5);
+  std::vector<std::vector<EncodedBlock>> blocks(3);
+  std::vector<SliceBlocks> slices;
+  for (uint32_t s = 0; s < 3; ++s) {  // all of the first tensor
+    const BlockChanges changes{.positions = {5}, .steps = {1}};
+    blocks[s].push_back(EncodeSteps(DType::kBF16, changes, 8));
+    slices.push_back({.slice = RankSlice(s), .before = {}, .after = {}, .blocks = blocks[s]});
+  }
+  Scene scene;
+  const std::vector<std::string> deltas = {scene.folder.File("d.dws")};
+  const auto object = BuildObject({.version = WeightVersion(2),
+                                   .base_version = WeightVersion(1),
+                                   .layout_signature = layout->signature()},
+                                  slices);
+  REQUIRE(scene.files.ReplaceFile(deltas[0], object).ok());
+  const auto packed =
+      SquashAlone(scene.files, *layout, deltas, scene.folder.File("s.dws"), NoProgress);
+  INFO(packed.status().ToString());
+  REQUIRE(packed.ok());
+  CHECK(packed->changed_tensors == 1);
+  CHECK(packed->changed_elements == 3);
 }
 
 TEST_CASE("deltas of profile wan are squashed over the weights, and alone are refused",
@@ -173,7 +232,7 @@ TEST_CASE("deltas of profile wan are squashed over the weights, and alone are re
   const auto base = Checkpoint::Open(history.folders[0]);
   const auto layout = LayoutOf(*base);
   const std::string out = scene.folder.File("squashed.dws");
-  const auto refused = SquashAlone(scene.files, *layout, history.deltas, out);
+  const auto refused = SquashAlone(scene.files, *layout, history.deltas, out, NoProgress);
   CHECK(absl::IsDataLoss(refused.status()));
   CHECK_FALSE(std::filesystem::exists(out));
   REQUIRE(SquashOver(scene.files, *base, history.deltas, DeltaProfile::kWan, out, scene.pool,

@@ -1,6 +1,7 @@
 #include "common/formats/safetensors/checkpoint.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -168,6 +169,38 @@ TEST_CASE("a writable checkpoint is patched in place, and nothing else of it cha
     expected[b.offset + 1] = std::byte{0x77};
   }
   CHECK(ReadFile(path) == expected);
+}
+
+TEST_CASE("whoever has a checkpoint open can tell that it was changed since", "[safetensors]") {
+  const TempFolder folder;
+  const std::string path = folder.File("model-00002-of-00002.safetensors");
+  WriteFile(folder.File("model-00001-of-00002.safetensors"), FileOf({"a"}));
+  WriteFile(path, FileOf({"b"}));
+  using std::filesystem::file_time_type;
+  std::filesystem::last_write_time(path, file_time_type::clock::now() - std::chrono::hours(1));
+  const Result<Checkpoint> reader = Checkpoint::Open(folder.path());
+  REQUIRE(reader.ok());
+  CHECK(reader->path() == folder.path());
+  CHECK(reader->CheckUnchanged().ok());
+  SECTION("through a mapping") {
+    const Result<Checkpoint> writer = Checkpoint::Open(path, FileAccess::kWritable);
+    REQUIRE(writer.ok());
+    writer->Writable(*writer->Find("b"))[1] = std::byte{0x77};
+    REQUIRE(writer->Sync().ok());
+    // Also of a file whose pages were dirty already: where a store alone gave it no time.
+    CHECK(std::filesystem::last_write_time(path) >
+          file_time_type::clock::now() - std::chrono::minutes(1));
+  }
+  SECTION("by another file of the same bytes") {
+    WriteFile(folder.File("other"), FileOf({"b"}));
+    std::filesystem::last_write_time(folder.File("other"), std::filesystem::last_write_time(path));
+    std::filesystem::rename(folder.File("other"), path);
+  }
+  SECTION("by taking it away") { std::filesystem::remove(path); }
+  const Status changed = reader->CheckUnchanged();
+  INFO(ToString(changed));
+  CHECK(absl::IsAborted(changed));
+  CHECK(ToString(changed).find(path + " was changed") != std::string::npos);
 }
 
 TEST_CASE("a copy does not follow the file", "[safetensors]") {

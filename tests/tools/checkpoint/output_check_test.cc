@@ -1,0 +1,142 @@
+// No command writes over what it reads, by whatever name that goes, nor over files that are no
+// delta objects.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <vector>
+
+#include "tests/tools/checkpoint/scene.h"
+#include "tools/checkpoint/in_place.h"
+#include "tools/checkpoint/materialize.h"
+
+namespace dws::checkpoint {
+namespace {
+
+// Two checkpoints of one file each, and the delta between them.
+struct Inputs {
+  Inputs() {
+    WriteSingle(scene.a, a);
+    WriteSingle(scene.b, b);
+    REQUIRE(scene.PackTo(a, b, delta).ok());
+  }
+
+  // Contents by name.
+  std::map<std::string, std::string> Content() const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(scene.folder.path())) {
+      if (entry.is_regular_file()) files[entry.path().filename()] = ReadText(entry.path());
+    }
+    return files;
+  }
+
+  Scene scene;
+  const std::string a = scene.folder.File("out.frames.tmp");
+  const std::string b = scene.folder.File("other.tmp");
+  const std::string delta = scene.folder.File("delta.dws.tmp");
+};
+
+bool Says(const Status& status, const std::string& text) {
+  UNSCOPED_INFO(status.ToString());
+  return status.ToString().find(text) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint is not packed over itself, nor over what it is meanwhile", "[checkpoint]") {
+  Inputs inputs;
+  Scene& scene = inputs.scene;
+  const std::string link = scene.folder.File("link");
+  std::filesystem::create_symlink(inputs.a, link);
+  const std::string hard = scene.folder.File("hard.tmp");
+  std::filesystem::create_hard_link(inputs.b, hard);
+  const auto before = inputs.Content();
+  for (const std::string& out : {inputs.a, inputs.b, link, scene.folder.File("out"),
+                                 scene.folder.File("other"), scene.folder.File("hard")}) {
+    CAPTURE(out);
+    const Status refused = scene.PackTo(inputs.a, inputs.b, out).status();
+    CHECK(absl::IsInvalidArgument(refused));
+    CHECK(Says(refused, "is read by this command"));
+  }
+  // By its folder, and a file of it.
+  const std::string shard = scene.A() + "/model-00001-of-00005.safetensors";
+  const std::string bytes = ReadText(shard);
+  CHECK(absl::IsInvalidArgument(scene.PackTo(scene.A(), scene.B(), shard).status()));
+  CHECK(ReadText(shard) == bytes);
+  CHECK(inputs.Content() == before);
+}
+
+TEST_CASE("deltas are not squashed over the base or one of them", "[checkpoint]") {
+  Inputs inputs;
+  Scene& scene = inputs.scene;
+  const std::vector<std::string> deltas = {inputs.delta};
+  const auto base = Checkpoint::Open(inputs.a);
+  const auto layout = LayoutOf(*base);
+  const auto before = inputs.Content();
+  for (const std::string& out :
+       {inputs.a, scene.folder.File("out"), inputs.delta, scene.folder.File("delta.dws")}) {
+    CAPTURE(out);
+    CHECK(absl::IsInvalidArgument(
+        SquashOver(scene.files, *base, deltas, DeltaProfile::kFast, out, scene.pool, NoProgress)
+            .status()));
+  }
+  for (const std::string& out : {inputs.delta, scene.folder.File("delta.dws")}) {
+    CAPTURE(out);
+    CHECK(absl::IsInvalidArgument(
+        SquashAlone(scene.files, *layout, deltas, out, NoProgress).status()));
+  }
+  CHECK(inputs.Content() == before);
+}
+
+TEST_CASE("a checkpoint is not written over the base or a delta by the name it has meanwhile",
+          "[checkpoint]") {
+  Inputs inputs;
+  Scene& scene = inputs.scene;
+  const std::vector<std::string> deltas = {inputs.delta};
+  const auto before = inputs.Content();
+  for (const std::string& out : {scene.folder.File("out.frames"), scene.folder.File("delta.dws")}) {
+    CAPTURE(out);
+    const Status refused =
+        Materialize(scene.files, {.base = inputs.a, .deltas = deltas, .out = out}, scene.pool,
+                    NoProgress)
+            .status();
+    CHECK(absl::IsInvalidArgument(refused));
+  }
+  CHECK(inputs.Content() == before);
+}
+
+TEST_CASE("a delta that lies where the redo would be is not applied in place", "[checkpoint]") {
+  Inputs inputs;
+  Scene& scene = inputs.scene;
+  const auto before = inputs.Content();
+  for (const std::string name : {".dws-apply.redo", ".dws-apply.redo.tmp"}) {
+    CAPTURE(name);
+    const std::string delta = scene.A() + "/" + name;
+    std::filesystem::copy_file(inputs.delta, delta);
+    CHECK(absl::IsInvalidArgument(
+        ApplyInPlace(scene.files, {.checkpoint = scene.A(), .deltas = std::span(&delta, 1)},
+                     scene.pool, NoProgress)
+            .status()));
+    CHECK(ReadText(delta) == before.at("delta.dws.tmp"));
+    std::filesystem::remove(delta);
+  }
+  CHECK(ReadModel(scene.A()) == scene.a);
+}
+
+TEST_CASE("only a delta object gives way to another", "[checkpoint]") {
+  Scene scene;
+  const std::string out = scene.Delta();
+  CHECK(scene.PackTo(scene.A(), scene.B(), out).ok());
+  const std::string other = scene.folder.File("other");
+  std::ofstream(other) << "DWS is a text of mine";
+  const Status refused = scene.PackTo(scene.A(), scene.B(), other).status();
+  CHECK(absl::IsAlreadyExists(refused));
+  CHECK(Says(refused, "other is there and is no delta object: name another, or remove it"));
+  CHECK(ReadText(other) == "DWS is a text of mine");
+  CHECK(absl::IsAlreadyExists(scene.PackTo(scene.A(), scene.B(), scene.folder.path()).status()));
+  std::ofstream(other, std::ios::trunc).close();  // empty: nothing is lost
+  CHECK(scene.PackTo(scene.A(), scene.B(), other).ok());
+  CHECK(ReadText(other) == ReadText(out));
+}
+
+}  // namespace dws::checkpoint
