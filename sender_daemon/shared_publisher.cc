@@ -127,6 +127,7 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
     receivers_.emplace(
         files_, hub_,
         SharedReceivers::Place{.job_id = options_.job_id,
+                               .rank = options_.trainer_rank,
                                .folder = fmt::format("{}/{}", folder, shared::kReceiversName),
                                .key = options_.key},
         on_rejected_);

@@ -51,9 +51,11 @@ Result<v1::SharedReport> SharedReceivers::Read(const std::string& name) const {
     return DataLossError("{} is no SharedReport", path);
   }
   DWS_ASSIGN_OR_RETURN(const std::string expected, shared::EscapeId(report.receiver_id()));
-  if (report.job_id() != place_.job_id || expected != name) {
-    return FailedPreconditionError("{} is of receiver '{}' of job '{}': it was copied or renamed",
-                                   path, report.receiver_id(), report.job_id());
+  if (report.job_id() != place_.job_id || report.trainer_rank() != place_.rank.value() ||
+      expected != name) {
+    return FailedPreconditionError(
+        "{} is of receiver '{}' of job '{}' for trainer rank {}: it was copied or renamed", path,
+        report.receiver_id(), report.job_id(), report.trainer_rank());
   }
   if (report.protocol_major() != kProtocolMajor) {
     return UnimplementedError(

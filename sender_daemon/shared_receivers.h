@@ -13,6 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/model/weight_version.h"
 #include "common/transport/shared_fs/sealed_file.h"
 #include "proto/shared_fs.pb.h"
 #include "sender_daemon/receiver_hub.h"
@@ -24,6 +25,7 @@ class SharedReceivers {
  public:
   struct Place {
     std::string job_id;
+    TrainerRank rank;
     std::string folder;  // of the reports
     shared::Key key;
   };

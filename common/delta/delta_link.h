@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -30,5 +31,21 @@ struct LinkBlocks {
 // changed nothing. DATA_LOSS: a frame is damaged. What `frame` returns.
 Status FindBlocks(const DeltaLink& link, RankSlice slice, uint32_t first_block, uint32_t count,
                   LinkBlocks& blocks);
+
+// The same one block after the other, for whoever asks for them in order, a few at a time: keeps
+// the frame it looked into last, so each is read once. Threads: one.
+class LinkReader {
+ public:
+  explicit LinkReader(DeltaLink link) : link_(std::move(link)) {}
+
+  // kEmpty where the delta changed nothing. Valid until the next call. Errors as FindBlocks.
+  Result<EncodedBlockView> Find(RankSlice slice, uint32_t block);
+
+ private:
+  DeltaLink link_;
+  const FrameEntry* entry_ = nullptr;  // of the frame that is kept
+  std::vector<std::byte> buffer_;
+  std::vector<EncodedBlockView> views_;
+};
 
 }  // namespace dws

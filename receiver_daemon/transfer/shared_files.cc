@@ -130,20 +130,21 @@ Result<std::vector<std::pair<RankSlice, FrameEntry>>> FindFrames(
 // Brings one frame of an anchor on by the deltas, in place.
 class FrameAdvance {
  public:
-  FrameAdvance(const RankLayout& layout, std::vector<DeltaLink> links)
-      : layout_(layout), links_(std::move(links)) {}
+  FrameAdvance(const RankLayout& layout, const std::vector<DeltaLink>& links)
+      : layout_(layout), links_(links.begin(), links.end()) {}
 
   // `entry` becomes the frame's as it is then.
   Status Apply(RankSlice slice, MutableByteSpan frame, FrameEntry& entry) {
     DWS_ASSIGN_OR_RETURN(const auto blocks, ParseFrame(frame, entry));
     bool changed = false;
-    for (const DeltaLink& link : links_) {
-      DWS_RETURN_IF_ERROR(FindBlocks(link, slice, entry.first_block, entry.block_count, found_));
+    for (LinkReader& link : links_) {
       for (uint32_t i = 0; i < entry.block_count; ++i) {
-        if (found_.views[i].mode == BlockMode::kEmpty) continue;
+        const uint32_t block = entry.first_block + i;
+        DWS_ASSIGN_OR_RETURN(const EncodedBlockView change, link.Find(slice, block));
+        if (change.mode == BlockMode::kEmpty) continue;
         changed = true;
         const auto offset = static_cast<size_t>(blocks[i].payload.data() - frame.data());
-        DWS_RETURN_IF_ERROR(ApplyOne(slice, entry.first_block + i, blocks[i], found_.views[i],
+        DWS_RETURN_IF_ERROR(ApplyOne(slice, block, blocks[i], change,
                                      frame.subspan(offset, blocks[i].payload.size())));
       }
     }
@@ -167,8 +168,7 @@ class FrameAdvance {
   }
 
   const RankLayout& layout_;
-  const std::vector<DeltaLink> links_;
-  LinkBlocks found_;
+  std::vector<LinkReader> links_;
   DecodedBlock decoded_;
 };
 

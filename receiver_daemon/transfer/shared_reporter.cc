@@ -41,9 +41,10 @@ SharedReporter::SharedReporter(FileSystem& files, const Subscription& subscripti
       troubles_(options_.rank_folders.size()),
       reports_(options_.rank_folders.size()) {
   const uint64_t session = RandomSession();
-  for (v1::SharedReport& report : reports_) {
-    Introduce(options_.name, report);
-    report.set_session(session);
+  for (size_t rank = 0; rank < reports_.size(); ++rank) {
+    Introduce(options_.name, reports_[rank]);
+    reports_[rank].set_trainer_rank(static_cast<uint32_t>(rank));
+    reports_[rank].set_session(session);
   }
 }
 

@@ -2,6 +2,8 @@
 // that come, go and disagree, from a sender's restart.
 #include <catch2/catch.hpp>
 
+#include "receiver_daemon/transfer/shared_reporter.h"
+#include "sender_daemon/shared_receivers.h"
 #include "tests/conformance/shared_directory.h"
 
 namespace dws {
@@ -228,7 +230,7 @@ TEST_CASE("reports are known while their files are there", "[shared_fs]") {
   Directory directory;
   const std::string folder = "/root/job/rank-00000/receivers";
   SharedReceivers receivers(directory.files, directory.hub,
-                            {.job_id = "job", .folder = folder, .key = {}},
+                            {.job_id = "job", .rank = TrainerRank(0), .folder = folder, .key = {}},
                             [](const v1::SharedReport&, bool) {});
   for (const char* id : {"a", "b"}) {
     v1::SharedReport report = Report(1, 0);
@@ -241,6 +243,37 @@ TEST_CASE("reports are known while their files are there", "[shared_fs]") {
   REQUIRE(directory.files.Remove(folder + "/b").ok());
   receivers.Refresh();
   CHECK(receivers.known() == 1);
+}
+
+TEST_CASE("a report counts for the trainer rank it was written for", "[shared_fs]") {
+  Directory directory;
+  const shared::Key key{.bytes = std::vector<std::byte>(16, std::byte{7})};
+  const std::vector<std::string> ranks = {"/root/job/rank-00000", "/root/job/rank-00001"};
+  {
+    ChangeSignal changed;
+    const Subscription subscription(ranks, std::nullopt, changed);
+    const auto reporter = SharedReporter::Create(
+        directory.files, subscription,
+        {.name = {.job_id = "job", .receiver_id = "r0"}, .rank_folders = ranks, .key = key});
+    REQUIRE(reporter.ok());
+    (*reporter)->Start();
+    (*reporter)->Stop();
+  }
+  const auto known = [&](uint32_t rank) {
+    SharedReceivers receivers(directory.files, directory.hub,
+                              {.job_id = "job",
+                               .rank = TrainerRank(rank),
+                               .folder = ranks[rank] + "/receivers",
+                               .key = key},
+                              [](const v1::SharedReport&, bool) {});
+    receivers.Refresh();
+    return receivers.known();
+  };
+  CHECK(known(0) == 1);
+  CHECK(known(1) == 1);
+  // Signed as it should be, and not for this rank.
+  directory.Move(ranks[1] + "/receivers", ranks[0] + "/receivers");
+  CHECK(known(0) == 0);
 }
 
 TEST_CASE("of two receivers with one id the one that began last counts", "[shared_fs]") {

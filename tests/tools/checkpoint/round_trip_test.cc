@@ -174,24 +174,23 @@ TEST_CASE("squashing deltas alone can be ended at any frame, and leaves nothing"
   const auto layout = LayoutOf(*Checkpoint::Open(history.folders[0]));
   const std::string out = scene.folder.File("squashed.dws");
   ProgressStep last;
-  int calls = 0;
+  int ended = 0;
   bool done = false;
   for (int allowed = 0; !done; ++allowed) {
     CAPTURE(allowed);
     REQUIRE(allowed < 300);
     int left = allowed;
-    calls = 0;
     const Progress progress = [&](const ProgressStep& step) {
       last = step;
-      ++calls;
       return left-- > 0 ? OkStatus() : CancelledError("enough");
     };
     const auto packed = SquashAlone(scene.files, *layout, history.deltas, out, progress);
     done = packed.ok();
     CHECK((done || absl::IsCancelled(packed.status())));
     CHECK(std::filesystem::exists(out) == done);
+    ended += done ? 0 : 1;
   }
-  CHECK(calls > 10);
+  CHECK(ended > 10);
   CHECK(last.total_bytes > 0);
   CHECK(last.done_bytes == last.total_bytes);
 }
