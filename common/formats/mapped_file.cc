@@ -111,6 +111,12 @@ Status MappedFile::Sync() const {
   return OkStatus();
 }
 
+bool MappedFile::in_place() const {
+  struct stat found = {};
+  return ::stat(path_.c_str(), &found) == 0 && found.st_dev == opened_.device &&
+         found.st_ino == opened_.inode;
+}
+
 Status MappedFile::CheckUnchanged() const {
   struct stat found = {};
   if (::stat(path_.c_str(), &found) == 0 && StampOf(found) == opened_) return OkStatus();

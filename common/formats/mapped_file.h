@@ -55,7 +55,9 @@ class MappedFile {
   // What was written is on the disk when this returns OK, and the file's time is new: a store to a
   // mapping alone does not always make it so.
   Status Sync() const;
-  // ABORTED: another file is at its path now, or this one was changed since it was opened.
+  // False: another file is at its path now, or none.
+  bool in_place() const;
+  // ABORTED: it is not in place, or was changed since it was opened.
   Status CheckUnchanged() const;
 
  private:

@@ -152,13 +152,6 @@ inline constexpr size_t kEngineQuoteBytesMax = 300;             // of a reply, i
 inline constexpr int kEngineAttemptsMax = 4;                    // of one call
 inline constexpr std::chrono::seconds kEngineCallDeadline{10};  // of one that moves no weights
 inline constexpr std::chrono::milliseconds kEngineRetryDelayMax{1000};
-inline constexpr std::chrono::seconds kEngineCheckInterval{5};  // whether it is still the same
-inline constexpr std::chrono::minutes kEngineCheckIntervalMax{10};
-inline constexpr std::chrono::seconds kEngineCheckDeadline{2};
-
-// Following a folder of versions.
-inline constexpr std::chrono::seconds kFollowRetryDelayMax{5};
-inline constexpr std::chrono::minutes kUnpublishedMax{5};  // a version without all its files
 
 // HTTP and metrics.
 inline constexpr size_t kHttpHeadBytesMax = 8192;  // request line and headers

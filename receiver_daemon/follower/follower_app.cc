@@ -64,7 +64,7 @@ class FollowerApp::Impl {
 
 void FollowerApp::Impl::MakeFollower() {
   const FollowOptions& follow = options_.follow;
-  SlimeFollower::MakeControl make_control;
+  EngineLoader::MakeControl make_control;
   if (!follow.engine_url.empty()) {
     make_control = [this]() -> Result<std::unique_ptr<EngineControl>> {
       const FollowOptions& wanted = options_.follow;

@@ -3,17 +3,14 @@
 //
 //   1. apply    every version that the folder has next, each as a whole (slime_delta/apply.h),
 //               while the engine generates: it does not read the files then
-//   2. load     pause the engine, have it load the checkpoint, let it run again
+//   2. load     pause the engine, have it load the checkpoint, let it run again (engine_loader.h)
 //
-// What the engine holds is known only once this process has made it load. Until then, and after a
-// load whose end nobody saw, it may hold parts of two versions, or still read the files: it is not
-// let run, the files are not changed, and nothing is said to be ready.
+// While the engine may be reading the files it comes first: nothing is applied, and nothing is said
+// to be ready, before it has loaded what is there.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,8 +25,8 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/formats/slime_delta/apply.h"
-#include "common/model/limits.h"
-#include "receiver_daemon/engine/engine_control.h"
+#include "receiver_daemon/follower/engine_loader.h"
+#include "receiver_daemon/follower/version_applier.h"
 
 namespace dws {
 
@@ -53,13 +50,11 @@ struct FollowerView {
 // own; view, SetDrained and RequestVerify from any.
 class SlimeFollower {
  public:
-  // Makes the control of the engine. UNAVAILABLE, DEADLINE_EXCEEDED: later, perhaps.
-  using MakeControl = std::function<Result<std::unique_ptr<EngineControl>>()>;
   struct Parts {
     FileSystem& files;
     ThreadPool& pool;
     const Clock& clock;
-    MakeControl make_control;  // none: nobody loads the checkpoint
+    EngineLoader::MakeControl make_control;  // none: nobody loads the checkpoint
     // Told of every change of readiness, on the follower's thread.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     Pulse* pulse = nullptr;
@@ -95,58 +90,23 @@ class SlimeFollower {
   Status Open();
   // Applies all there is, and has it loaded.
   Status Follow();
-  // Applies what comes next; false: nothing does. That is the version after the local one; where it
-  // is gone or refused, the newest full checkpoint.
+  // Applies what comes next; false: nothing does.
   Result<bool> ApplyNext();
-  // The version after the local one alone.
-  Result<bool> ApplyFollowing(const std::vector<uint64_t>& versions);
-  // Applies that one; false: not all of it is there yet.
-  Result<bool> ApplyVersion(uint64_t version);
-  // Those in the folder, for the view too.
-  Result<std::vector<uint64_t>> ListVersions();
-  // That the folder is still the one whose version was applied here.
-  Status CheckSameRun(const std::vector<uint64_t>& versions);
-  // Does `work`, which reads `version`; where it has failed lately, and the version's index is the
-  // same, the error of then: it may take minutes to come to it again.
-  Status UnlessRefused(uint64_t version, const std::function<Status()>& work);
-  // The newest after `version`, if any.
-  std::optional<uint64_t> NewestFull(const std::vector<uint64_t>& versions, uint64_t after) const;
-  std::string PathOf(uint64_t version) const;
-  // When its index was written; nullopt: there is none.
-  std::optional<std::filesystem::file_time_type> IndexTime(uint64_t version) const;
   // What is local, unless the engine has it, or this is stopping.
   Status Load();
-  // Of an engine that has what is local.
-  Status CheckEngine(uint64_t version);
-  // Pauses the engine, has it load `version`, lets it run again.
-  Status LoadPaused(uint64_t version);
   void ServeVerifies();
   // Whether versions may be taken. What was begun then is seen in the stage.
   bool BeginLooking();
   void SetStage(std::string stage);
-  void ForgetLoaded();
   void ShowReadiness(const Status& status);
 
   const Parts parts_;
   const Options options_;
 
   // Of its thread.
+  VersionApplier versions_;
   std::unique_ptr<slime::LocalCheckpoint> local_;
-  std::unique_ptr<EngineControl> control_;
-  // The files are not changed before a load has ended: the engine may be reading them.
-  bool load_first_;
-  Duration check_interval_ = limits::kEngineCheckInterval;
-  TimePoint check_engine_at_;                  // next
-  std::map<uint64_t, TimePoint> unpublished_;  // versions, and since when
-  using IndexTimeStamp = std::optional<std::filesystem::file_time_type>;
-  struct Refusal {
-    IndexTimeStamp index_time;
-    TimePoint until;
-    Status status;
-  };
-  std::map<uint64_t, Refusal> refusals_;  // by version
-  // When the index of the local version was written: a run that begins anew writes another.
-  IndexTimeStamp index_time_;
+  std::unique_ptr<EngineLoader> engine_;              // null: none
   std::optional<std::pair<bool, std::string>> told_;  // on_readiness
 
   mutable Mutex mutex_;

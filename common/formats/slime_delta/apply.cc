@@ -1,14 +1,13 @@
 // The numbers are the header's.
 #include "common/formats/slime_delta/apply.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "common/base/failpoint.h"
-#include "common/formats/in_place_redo.h"
 #include "common/formats/slime_delta/redo.h"
 #include "common/model/limits.h"
 
@@ -91,19 +90,6 @@ Status Judge(const std::vector<Outcome>& outcomes, const std::vector<std::string
   return OkStatus();
 }
 
-// What `dwsctl apply --in-place` has begun and not ended is no version at all.
-Status CheckNoInPlaceRedo(FileSystem& files, const std::string& folder) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
-  for (const std::string& name : names) {
-    if (!name.ends_with(kInPlaceRedoName)) continue;
-    return FailedPreconditionError(
-        "{}: a `dwsctl apply --in-place` of it was interrupted ({}/{} is there): run it again to "
-        "complete it",
-        folder, folder, name);
-  }
-  return OkStatus();
-}
-
 }  // namespace
 
 LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder,
@@ -114,24 +100,15 @@ LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::strin
       folder_(std::move(folder)),
       options_(options),
       lock_(std::move(lock)),
-      checkpoint_(std::move(checkpoint)),
-      opened_(FindFiles()) {}
+      checkpoint_(std::move(checkpoint)) {}
 
-std::vector<std::optional<LocalCheckpoint::FileId>> LocalCheckpoint::FindFiles() const {
-  std::vector<std::string> paths = {SyncFolder(folder_) + "/lock"};
-  for (const safetensors::CheckpointFile& file : checkpoint_.files()) {
-    paths.push_back(file.mapping.path());
-  }
-  std::vector<std::optional<FileId>> found;
-  for (const std::string& path : paths) {
-    struct stat info = {};
-    const bool there = ::stat(path.c_str(), &info) == 0;
-    found.push_back(there ? std::optional(FileId(info.st_dev, info.st_ino)) : std::nullopt);
-  }
-  return found;
+bool LocalCheckpoint::in_place() const {
+  std::error_code ignored;
+  const auto& files = checkpoint_.files();
+  return std::filesystem::exists(SyncFolder(folder_), ignored) &&
+         std::all_of(files.begin(), files.end(),
+                     [](const auto& file) { return file.mapping.in_place(); });
 }
-
-bool LocalCheckpoint::in_place() const { return FindFiles() == opened_; }
 
 Result<std::unique_ptr<LocalCheckpoint>> LocalCheckpoint::Open(FileSystem& files, ThreadPool& pool,
                                                                const std::string& folder,

@@ -20,9 +20,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/base/file_system.h"
@@ -81,13 +79,9 @@ class LocalCheckpoint {
   Status CheckApplied(const std::string& version_folder) const;
 
  private:
-  using FileId = std::pair<uint64_t, uint64_t>;  // device and inode
-
   LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder, ApplyOptions options,
                   std::unique_ptr<FileLock> lock, safetensors::Checkpoint checkpoint);
 
-  // Of what must stay where it is while it is open.
-  std::vector<std::optional<FileId>> FindFiles() const;
   Status Recover();
   Status LoadDigests();
   LocalDigests ComputeDigests(uint64_t version) const;
@@ -101,7 +95,6 @@ class LocalCheckpoint {
   const ApplyOptions options_;
   const std::unique_ptr<FileLock> lock_;
   safetensors::Checkpoint checkpoint_;
-  const std::vector<std::optional<FileId>> opened_;  // FindFiles then
   LocalDigests digests_;
   bool halfway_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/formats/in_place_redo.h"
 #include "common/formats/slime_delta/checksum.h"
 #include "common/formats/slime_delta/version_index.h"
 #include "common/formats/strict_json.h"
@@ -58,6 +59,18 @@ Result<std::unique_ptr<FileLock>> LockLocal(FileSystem& files,
                                             const std::string& checkpoint_folder) {
   DWS_RETURN_IF_ERROR(files.MakeFolders(SyncFolder(checkpoint_folder)));
   return files.Lock(SyncFolder(checkpoint_folder) + "/lock");
+}
+
+Status CheckNoInPlaceRedo(FileSystem& files, const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+  for (const std::string& name : names) {
+    if (!name.ends_with(kInPlaceRedoName)) continue;
+    return FailedPreconditionError(
+        "{}: a `dwsctl apply --in-place` of it was interrupted ({}/{} is there): run it again to "
+        "complete it",
+        folder, folder, name);
+  }
+  return OkStatus();
 }
 
 Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder) {

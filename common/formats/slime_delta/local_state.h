@@ -27,6 +27,10 @@ std::string SyncFolder(const std::string& checkpoint_folder);
 Result<std::unique_ptr<FileLock>> LockLocal(FileSystem& files,
                                             const std::string& checkpoint_folder);
 
+// FAILED_PRECONDITION: what `dwsctl apply --in-place` has begun here has not ended: it is no
+// version at all (in_place_redo.h).
+Status CheckNoInPlaceRedo(FileSystem& files, const std::string& checkpoint_folder);
+
 // The version of the local checkpoint; 0, the base, where there is no state. DATA_LOSS: no such
 // JSON.
 Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder);

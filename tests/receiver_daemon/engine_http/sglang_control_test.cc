@@ -146,8 +146,10 @@ TEST_CASE("whatever SGLang answers to a reload, the wait ends in time with its r
       Case{"lose", {}, absl::StatusCode::kUnavailable, "ended before the reply"},
       Case{"garbage", {}, absl::StatusCode::kFailedPrecondition, "expected a JSON object"},
       Case{"huge", {{"bytes", 64 << 20}}, absl::StatusCode::kResourceExhausted, "larger than"},
-      Case{
-          "status", {{"code", 500}, {"text", "boom"}}, absl::StatusCode::kFailedPrecondition, "500: boom"},
+      Case{"status",
+           {{"code", 500}, {"text", "boom"}},
+           absl::StatusCode::kFailedPrecondition,
+           "500: boom"},
       Case{"status", {{"code", 302}}, absl::StatusCode::kFailedPrecondition, "found 302"},
       Case{"status", {{"code", 404}}, absl::StatusCode::kFailedPrecondition, "no such endpoint"});
   const EngineServer& server = job.Serve();

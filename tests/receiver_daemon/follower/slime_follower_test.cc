@@ -88,7 +88,7 @@ struct Job {
   void Damage(uint64_t version) { dws::testing::WriteText(IndexOf(version), "{"); }
 
   std::unique_ptr<SlimeFollower> Follow(bool with_engine = true) {
-    SlimeFollower::MakeControl make_control;
+    EngineLoader::MakeControl make_control;
     if (with_engine) {
       make_control = [this]() -> Result<std::unique_ptr<EngineControl>> {
         DWS_RETURN_IF_ERROR(engine.Call("connect"));

@@ -1,0 +1,154 @@
+#include "receiver_daemon/follower/version_applier.h"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/slime_delta/version_folder.h"
+
+namespace dws {
+namespace {
+
+constexpr std::chrono::minutes kUnpublishedMax{5};  // a version without all its files
+
+}  // namespace
+
+VersionApplier::VersionApplier(std::string folder, FileSystem& files, const Clock& clock,
+                               std::function<void()> on_begin)
+    : folder_(std::move(folder)), files_(files), clock_(clock), on_begin_(std::move(on_begin)) {}
+
+std::string VersionApplier::PathOf(uint64_t version) const {
+  return folder_ + "/" + slime::VersionFolderName(version);
+}
+
+Result<std::vector<uint64_t>> VersionApplier::List() {
+  DWS_ASSIGN_OR_RETURN(std::vector<uint64_t> versions, slime::ListVersions(files_, folder_));
+  newest_ = versions.empty() ? 0 : versions.back();
+  return versions;
+}
+
+void VersionApplier::Forget() {
+  index_time_.reset();
+  refusals_.clear();
+}
+
+Status VersionApplier::CheckSameRun(const slime::LocalCheckpoint& checkpoint,
+                                    const std::vector<uint64_t>& versions) {
+  const uint64_t local = checkpoint.version();
+  if (!versions.empty() && versions.back() < local) {
+    return FailedPreconditionError(
+        "{} has versions up to {}, and the local checkpoint is of version {}: the trainer has "
+        "begun another run; put its base in the place of the checkpoint, without .weight_sync, or "
+        "restart with another folder",
+        folder_, versions.back(), local);
+  }
+  const auto written = IndexTime(local);
+  if (!written.has_value() || index_time_ == written) return OkStatus();  // it may be gone
+  const auto index = slime::ReadVersionIndex(files_, PathOf(local));
+  // Read whole once more for that, a full one only with a reason.
+  if (index_time_.has_value() || (index.ok() && index->delta.has_value())) {
+    const Status same =
+        UnlessRefused(local, [&] { return checkpoint.CheckApplied(PathOf(local)); });
+    if (absl::IsUnavailable(same)) return OkStatus();
+    DWS_RETURN_IF_ERROR(same);
+  }
+  index_time_ = written;
+  return OkStatus();
+}
+
+Status VersionApplier::UnlessRefused(uint64_t version, const std::function<Status()>& work) {
+  const TimePoint begin = clock_.Now();
+  const auto written = IndexTime(version);
+  const auto known = refusals_.find(version);
+  if (known != refusals_.end() && known->second.index_time == written &&
+      begin < known->second.until) {
+    return known->second.status;
+  }
+  const Status status = work();
+  refusals_.erase(version);
+  if (status.ok() || absl::IsUnavailable(status)) return status;
+  const TimePoint end = clock_.Now();
+  refusals_[version] = {.index_time = written,
+                        .until = end + 10 * (end - begin),
+                        .status = Annotate(status, slime::VersionFolderName(version))};
+  return refusals_[version].status;
+}
+
+VersionApplier::Time VersionApplier::IndexTime(uint64_t version) const {
+  std::error_code failed;
+  const auto time =
+      std::filesystem::last_write_time(PathOf(version) + "/" + safetensors::kIndexFile, failed);
+  if (failed) return std::nullopt;
+  return time;
+}
+
+std::optional<uint64_t> VersionApplier::NewestFull(const std::vector<uint64_t>& versions,
+                                                   uint64_t after) const {
+  for (auto version = versions.rbegin(); version != versions.rend() && *version > after;
+       ++version) {
+    const auto index = slime::ReadVersionIndex(files_, PathOf(*version));
+    if (index.ok() && !index->delta.has_value()) return *version;
+  }
+  return std::nullopt;
+}
+
+Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint& checkpoint) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, List());
+  const uint64_t local = checkpoint.version();
+  Status refused = CheckSameRun(checkpoint, versions);
+  const bool other_run = !refused.ok();
+  if (!other_run) {
+    Result<Applied> applied = ApplyFollowing(checkpoint, versions);
+    if (applied.ok() || checkpoint.halfway()) return applied;
+    refused = applied.status();
+  }
+  const std::optional<uint64_t> full = NewestFull(versions, other_run ? local : local + 1);
+  // The run that has written over the local version may have left later ones of the run before it.
+  if (!full.has_value() || (other_run && IndexTime(*full) < IndexTime(local))) return refused;
+  DWS_ASSIGN_OR_RETURN(Applied taken, Apply(checkpoint, *full));
+  if (!taken.has_value()) return refused;
+  LogWarning("versions_skipped",
+             {{"from", local + 1}, {"to_full_version", *full}, {"reason", Message(refused)}});
+  return taken;
+}
+
+Result<VersionApplier::Applied> VersionApplier::ApplyFollowing(
+    slime::LocalCheckpoint& checkpoint, const std::vector<uint64_t>& versions) {
+  const uint64_t local = checkpoint.version();
+  if (std::binary_search(versions.begin(), versions.end(), local + 1)) {
+    return Apply(checkpoint, local + 1);
+  }
+  if (versions.empty() || versions.back() <= local) return Applied();
+  return FailedPreconditionError(
+      "{} has version {} and no longer version {}, which comes after the local checkpoint's: put a "
+      "full checkpoint of version {} or later in its place, or have one published",
+      folder_, versions.back(), local + 1, local);
+}
+
+Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& checkpoint,
+                                                      uint64_t version) {
+  on_begin_();
+  const TimePoint begin = clock_.Now();
+  const auto written = IndexTime(version);
+  Result<slime::ApplyReport> report = slime::ApplyReport();
+  const Status status = UnlessRefused(version, [&] {
+    report = checkpoint.Apply(PathOf(version));
+    return report.status();
+  });
+  if (absl::IsUnavailable(status) && !checkpoint.halfway()) {
+    // Its writer is at it, or this machine does not see all of it yet: the next look will.
+    const TimePoint since = unpublished_.try_emplace(version, begin).first->second;
+    if (begin - since < kUnpublishedMax) return Applied();
+    return Annotate(status, "for minutes now");
+  }
+  DWS_RETURN_IF_ERROR(status);
+  unpublished_.clear();
+  refusals_.clear();
+  index_time_ = written;
+  return Applied(*report);
+}
+
+}  // namespace dws
