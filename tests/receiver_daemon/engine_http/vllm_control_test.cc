@@ -76,7 +76,7 @@ TEST_CASE("a worker of vLLM that cannot load leaves it paused, with the reason",
   REQUIRE(control->Pause(kAmple).ok());
   std::filesystem::remove(job.checkpoint() + "/model.safetensors");
   const Status failed = control->PostCommit(WeightVersion(2), kAmple);
-  CHECK(absl::IsUnavailable(failed));
+  CHECK(absl::IsFailedPrecondition(failed));
   CHECK(Says(failed, "/collective_rpc: expected status 200, found 500: Cannot find any model"));
   CHECK(Says(failed, "the engine stays paused until a reload succeeds"));
   CHECK(server.State()["paused"] == true);
