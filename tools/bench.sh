@@ -20,9 +20,9 @@ if [[ "$name" == codec && " $* " != *" --trace"[\ =]* && " $* " != *" --help "* 
   steps="$(mktemp -d)"
   trap 'rm -rf "$steps"' EXIT
   if [[ -f ../shared/data/rl_trace/unpack.py ]]; then
-    python3 ../shared/data/rl_trace/unpack.py "$steps" >&2
+    /usr/bin/python3 ../shared/data/rl_trace/unpack.py "$steps" >&2
   else
-    python3 tests/data/rl_trace_excerpt/excerpt.py unpack "$steps" >&2
+    /usr/bin/python3 tests/data/rl_trace_excerpt/excerpt.py unpack "$steps" >&2
   fi
   set -- "$@" --trace "$steps"
 fi
