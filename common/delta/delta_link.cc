@@ -51,21 +51,21 @@ Status FindBlocks(const DeltaLink& link, RankSlice slice, uint32_t first_block, 
   return OkStatus();
 }
 
+const FrameEntry* LastFrame::EntryOf(const SliceDelta& slice, uint32_t block) {
+  const auto after = std::upper_bound(
+      slice.frames.begin(), slice.frames.end(), block,
+      [](uint32_t wanted, const FrameEntry& frame) { return wanted < frame.first_block; });
+  if (after == slice.frames.begin()) return nullptr;
+  const FrameEntry& entry = *std::prev(after);
+  return block - entry.first_block < entry.block_count ? &entry : nullptr;
+}
+
 Result<EncodedBlockView> LinkReader::Find(RankSlice slice, uint32_t block) {
   const SliceDelta* const found = FindSlice(link_, slice);
   if (found == nullptr) return EncodedBlockView();
-  const auto after = std::upper_bound(
-      found->frames.begin(), found->frames.end(), block,
-      [](uint32_t wanted, const FrameEntry& frame) { return wanted < frame.first_block; });
-  if (after == found->frames.begin()) return EncodedBlockView();
-  const FrameEntry& entry = *std::prev(after);
-  if (block - entry.first_block >= entry.block_count) return EncodedBlockView();
-  if (entry_ != &entry) {
-    entry_ = nullptr;
-    DWS_ASSIGN_OR_RETURN(views_, ReadFrame(link_, slice, entry, buffer_));
-    entry_ = &entry;
-  }
-  return views_[block - entry.first_block];
+  return frame_.Find(*found, block, [&](const FrameEntry& entry) {
+    return ReadFrame(link_, slice, entry, buffer_);
+  });
 }
 
 }  // namespace dws

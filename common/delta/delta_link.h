@@ -32,8 +32,33 @@ struct LinkBlocks {
 Status FindBlocks(const DeltaLink& link, RankSlice slice, uint32_t first_block, uint32_t count,
                   LinkBlocks& blocks);
 
-// The same one block after the other, for whoever asks for them in order, a few at a time: keeps
-// the frame it looked into last, so each is read once. Threads: one.
+// One block of a slice after the other, for whoever asks for them in order: keeps the frame that it
+// looked into last, so each is read once. Of one delta. Threads: one.
+class LastFrame {
+ public:
+  // kEmpty where the delta changed nothing. `read`: the views of a frame's blocks, from its entry;
+  // its errors are returned. The view is of what `read` has read last.
+  template <typename Read>
+  Result<EncodedBlockView> Find(const SliceDelta& slice, uint32_t block, const Read& read) {
+    const FrameEntry* const entry = EntryOf(slice, block);
+    if (entry == nullptr) return EncodedBlockView();
+    if (entry_ != entry) {
+      entry_ = nullptr;
+      DWS_ASSIGN_OR_RETURN(views_, read(*entry));
+      entry_ = entry;
+    }
+    return views_[block - entry->first_block];
+  }
+
+ private:
+  // nullptr: none of the slice's frames has the block.
+  static const FrameEntry* EntryOf(const SliceDelta& slice, uint32_t block);
+
+  const FrameEntry* entry_ = nullptr;  // of the frame that is kept
+  std::vector<EncodedBlockView> views_;
+};
+
+// The blocks of FindBlocks, a few at a time. Threads: one.
 class LinkReader {
  public:
   explicit LinkReader(DeltaLink link) : link_(std::move(link)) {}
@@ -43,9 +68,8 @@ class LinkReader {
 
  private:
   DeltaLink link_;
-  const FrameEntry* entry_ = nullptr;  // of the frame that is kept
-  std::vector<std::byte> buffer_;
-  std::vector<EncodedBlockView> views_;
+  LastFrame frame_;
+  std::vector<std::byte> buffer_;  // its bytes
 };
 
 }  // namespace dws

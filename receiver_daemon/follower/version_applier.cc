@@ -51,7 +51,7 @@ Status VersionApplier::CheckSameRun(const slime::LocalCheckpoint& checkpoint,
   // Read whole once more for that, a full one only with a reason.
   if (index_time_.has_value() || (index.ok() && index->delta.has_value())) {
     const Status same =
-        UnlessRefused(local, [&] { return checkpoint.CheckApplied(PathOf(local)); });
+        UnlessRefused(local, written, [&] { return checkpoint.CheckApplied(PathOf(local)); });
     if (absl::IsUnavailable(same)) return OkStatus();
     DWS_RETURN_IF_ERROR(same);
   }
@@ -59,9 +59,9 @@ Status VersionApplier::CheckSameRun(const slime::LocalCheckpoint& checkpoint,
   return OkStatus();
 }
 
-Status VersionApplier::UnlessRefused(uint64_t version, const std::function<Status()>& work) {
+Status VersionApplier::UnlessRefused(uint64_t version, const Time& written,
+                                     const std::function<Status()>& work) {
   const TimePoint begin = clock_.Now();
-  const auto written = IndexTime(version);
   const auto known = refusals_.find(version);
   if (known != refusals_.end() && known->second.index_time == written &&
       begin < known->second.until) {
@@ -134,7 +134,7 @@ Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& ch
   const TimePoint begin = clock_.Now();
   const auto written = IndexTime(version);
   Result<slime::ApplyReport> report = slime::ApplyReport();
-  const Status status = UnlessRefused(version, [&] {
+  const Status status = UnlessRefused(version, written, [&] {
     report = checkpoint.Apply(PathOf(version));
     return report.status();
   });

@@ -50,8 +50,9 @@ class VersionApplier {
   Result<Applied> ApplyFollowing(slime::LocalCheckpoint& local,
                                  const std::vector<uint64_t>& versions);
   Result<Applied> Apply(slime::LocalCheckpoint& local, uint64_t version);
-  // Does `work`, which reads `version`, unless it has been refused lately: then the error of then.
-  Status UnlessRefused(uint64_t version, const std::function<Status()>& work);
+  // Does `work`, which reads `version`, whose index was `written` then; unless it has been refused
+  // lately: then the error of then.
+  Status UnlessRefused(uint64_t version, const Time& written, const std::function<Status()>& work);
 
   struct Refusal {
     Time index_time;

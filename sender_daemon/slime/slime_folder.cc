@@ -76,11 +76,10 @@ Result<slime::VersionIndex> SlimeFolder::ReadOwnIndex(uint64_t version) const {
     }
   }
   DWS_RETURN_IF_ERROR(index.status());
-  const auto stream = index->extra.find(slime::kStreamKey);
-  if (stream != index->extra.end() && stream->second == self_.stream) return index;
-  return Refuse(fmt::format(
-      "its {} is {}", name,
-      stream == index->extra.end() ? "of another writer" : "of stream " + stream->second));
+  const std::string stream = index->Extra(slime::kStreamKey);
+  if (stream == self_.stream) return index;
+  return Refuse(fmt::format("its {} is {}", name,
+                            stream.empty() ? "of another writer" : "of stream " + stream));
 }
 
 Status SlimeFolder::Take(const std::string& lost_to) {

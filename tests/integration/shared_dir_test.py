@@ -54,8 +54,8 @@ class SharedDirTest(IntegrationCase):
         self.assert_same_weights(engine, live, source)
         self.assert_token(grant, [trainer], [source])
 
-    def test_an_engine_follows_through_restarts_of_both_daemons(self) -> None:
-        sender, receiver = self.start_shared()
+    def first_version(self, receiver: Daemon) -> tuple[dws.Trainer, Any, dws.Engine, Any]:
+        """Trainer, its weights, engine and its weights, which are at version 1."""
         given = weights(self.random)
         trainer = self.trainer()
         source = trainer.register(given)
@@ -64,6 +64,11 @@ class SharedDirTest(IntegrationCase):
         self.publish(trainer, source, 1)
         live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
         self.await_version(engine, 1)
+        return trainer, source, engine, live
+
+    def test_an_engine_follows_through_restarts_of_both_daemons(self) -> None:
+        sender, receiver = self.start_shared()
+        trainer, source, engine, live = self.first_version(receiver)
         self.assert_same_weights(engine, live, source)
         for version in (2, 3):
             self.follow(trainer, source, engine, live, version)
@@ -99,13 +104,7 @@ class SharedDirTest(IntegrationCase):
 
     def test_what_is_damaged_is_never_applied_and_is_mended(self) -> None:
         _, receiver = self.start_shared()
-        given = weights(self.random)
-        trainer = self.trainer()
-        source = trainer.register(given)
-        engine = self.engine(receiver)
-        self.publish(trainer, source, 1)
-        live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
-        self.await_version(engine, 1)
+        trainer, source, engine, live = self.first_version(receiver)
         receiver.stop()
         self.publish(trainer, source, 2)
         deltas: list[str] = []
@@ -165,13 +164,7 @@ class SharedDirTest(IntegrationCase):
 
     def test_a_folder_that_cannot_be_written_is_told_and_taken_up_again(self) -> None:
         sender, receiver = self.start_shared()
-        given = weights(self.random)
-        trainer = self.trainer()
-        source = trainer.register(given)
-        engine = self.engine(receiver)
-        self.publish(trainer, source, 1)
-        live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
-        self.await_version(engine, 1)
+        trainer, source, engine, live = self.first_version(receiver)
         told = self.shared_status(sender)
         self.assertEqual((told["folder"], told["newest_version"]), (self.root, "1"))
         self.assertEqual(told["failing"], "")

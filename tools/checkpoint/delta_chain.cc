@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/delta/decoder.h"
+#include "common/delta/delta_link.h"
 #include "common/delta/diff.h"
 #include "common/delta/frame.h"
 #include "common/delta/object.h"
@@ -89,12 +90,7 @@ Result<std::vector<DeltaFile>> OpenChain(std::span<const std::string> paths,
 }
 
 struct ChainSource::Scratch {
-  // The frame last looked into, of each delta.
-  struct Frame {
-    const FrameEntry* entry = nullptr;
-    std::vector<EncodedBlockView> blocks;
-  };
-  std::vector<Frame> frames;
+  std::vector<LastFrame> frames;  // of each delta
   std::vector<std::byte> after;
   DecodedBlock decoded;
 };
@@ -113,24 +109,13 @@ ChainSource::~ChainSource() = default;
 Result<EncodedBlockView> ChainSource::Find(const DeltaFile& delta, size_t link,
                                            const SliceDelta& slice, uint32_t block,
                                            Scratch& scratch) {
-  const auto after = std::upper_bound(
-      slice.frames.begin(), slice.frames.end(), block,
-      [](uint32_t wanted, const FrameEntry& frame) { return wanted < frame.first_block; });
-  if (after == slice.frames.begin()) return EncodedBlockView();
-  const FrameEntry& entry = *std::prev(after);
-  if (block - entry.first_block >= entry.block_count) return EncodedBlockView();
-  Scratch::Frame& frame = scratch.frames[link];
-  if (frame.entry != &entry) {
-    frame.entry = nullptr;
+  return scratch.frames[link].Find(slice, block, [&](const FrameEntry& entry) {
     auto parsed = ParseFrame(delta.Frame(entry), entry);
-    if (!parsed.ok()) {
-      return Annotate(parsed.status(), fmt::format("{}, tensor '{}'", delta.path(),
-                                                   layout_.tensor(slice.slice).name));
-    }
-    frame.blocks = *std::move(parsed);
-    frame.entry = &entry;
-  }
-  return frame.blocks[block - entry.first_block];
+    if (parsed.ok()) return parsed;
+    return Result<std::vector<EncodedBlockView>>(
+        Annotate(parsed.status(),
+                 fmt::format("{}, tensor '{}'", delta.path(), layout_.tensor(slice.slice).name)));
+  });
 }
 
 Result<BlockStates> ChainSource::Read(RankSlice slice, uint32_t block, size_t worker) {

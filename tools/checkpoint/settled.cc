@@ -66,8 +66,7 @@ Status CheckSettled(const std::string& checkpoint) {
     const std::string changed = redo.substr(0, redo.size() - kInPlaceRedoName.size());
     return FailedPreconditionError(
         "{}: an apply in place of {} has not ended ({}); wait for it, or if it was interrupted, "
-        "run "
-        "it again to complete it",
+        "run it again to complete it",
         checkpoint, changed, redo);
   }
   PosixFileSystem files;
