@@ -1,5 +1,5 @@
 """One rank of an engine in a process of its own: a worker of the stand-in for vLLM with dws.vllm's extension,
-driven over a pipe as vLLM's executor drives its own."""
+driven over a pipe as vLLM's executor drives its own: the two calls of a step come one by one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ TOKENS = torch.tensor([3, 77, 130, 5])
 DTYPE = torch.float32
 
 
-def _run(rank: int, size: int, store: str, config: Config, pipe: Any) -> None:
+def _run(rank: int, size: int, store: str, config: Config, v2: bool, pipe: Any) -> None:
     """Serves calls: (method, kwargs) to (True, result) or (False, error), until None."""
     clients = os.path.join(os.path.dirname(os.path.abspath(engine_models.__file__)), "fake_engines")
     sys.path.insert(0, clients)
     from vllm.distributed import parallel_state
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     torch.set_num_threads(1)
@@ -39,9 +40,6 @@ def _run(rank: int, size: int, store: str, config: Config, pipe: Any) -> None:
         torch.distributed.all_reduce(part, group=collective)
         return part
 
-    def forward(model: RankModel, batch: Any) -> Any:
-        return engine_models.logits(model, TOKENS, reduce)
-
     worker = WorkerWrapperBase()
     worker.init_worker(
         types.SimpleNamespace(
@@ -52,7 +50,9 @@ def _run(rank: int, size: int, store: str, config: Config, pipe: Any) -> None:
                 worker_extension_cls="dws.vllm.WorkerExtension",
             ),
             make_model=lambda rank: RankModel(config, rank, size, dtype=DTYPE),
-            forward=forward,
+            hidden_states=lambda model, batch: engine_models.hidden_states(model, TOKENS, reduce),
+            compute_logits=lambda model, hidden: engine_models.logits(model, hidden, reduce),
+            use_v2_model_runner=v2,
         ),
         rank,
     )
@@ -61,7 +61,8 @@ def _run(rank: int, size: int, store: str, config: Config, pipe: Any) -> None:
         "reference": lambda weights: _reference(
             worker.model_runner.get_model(), config, weights, reduce
         ),
-        "stepped": lambda: _stepped(worker),
+        "execute_model": lambda: worker.execute_model(SchedulerOutput(len(TOKENS))),
+        "sample_tokens": lambda: _arrays(worker.sample_tokens(None)),
     }
     for method, kwargs in iter(pipe.recv, None):
         try:
@@ -73,11 +74,9 @@ def _run(rank: int, size: int, store: str, config: Config, pipe: Any) -> None:
     torch.distributed.destroy_process_group()
 
 
-def _stepped(worker: Any) -> tuple[int, Any]:
-    """The version a pass ran with, and its logits."""
-    gate = worker._dws_attached.gate
-    with gate.step() as grant:
-        return grant.version, worker.execute_model("batch").numpy()
+def _arrays(output: Any) -> tuple[Any, Any]:
+    """The logits of sampled tokens and those of prompt tokens."""
+    return output.logits.numpy(), output.prompt_logits.numpy()
 
 
 def _reference(live: RankModel, config: Config, weights: Checkpoint, reduce: Any) -> dict[str, Any]:
@@ -90,17 +89,22 @@ def _reference(live: RankModel, config: Config, weights: Checkpoint, reduce: Any
         for name, tensor in loaded.named_parameters()
         if not torch.equal(tensor.view(torch.int32), live.tensor(name).view(torch.int32))
     ]
-    return {"logits": engine_models.logits(loaded, TOKENS, reduce).numpy(), "differs": differs}
+    hidden = engine_models.hidden_states(loaded, TOKENS, reduce)
+    return {"logits": engine_models.logits(loaded, hidden, reduce).numpy(), "differs": differs}
 
 
 class WorkerProcess:
     """Lifecycle: call, or send and then receive; stop."""
 
-    def __init__(self, rank: int, size: int, store: str, config: Config) -> None:
+    def __init__(self, rank: int, size: int, store: str, config: Config, v2: bool) -> None:
+        """Args:
+        store: a file that the ranks find each other by.
+        v2: with the V2 model runner.
+        """
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(
-            target=_run, args=(rank, size, store, config, theirs), daemon=True
+            target=_run, args=(rank, size, store, config, v2, theirs), daemon=True
         )
         self.process.start()
         theirs.close()

@@ -6,19 +6,33 @@
 
 vllm serve takes --worker-extension-cls, and RPCs at POST /collective_rpc (VLLM_SERVER_DEV_MODE=1).
 
-What it relies on, after vLLM's sources from 0.14 to 0.19 (V1 workers); looked for on attach, and refused by
-name where it is missing:
-  * worker.model_runner with execute_model, and get_model() or model: the module that runs;
+What it relies on, after vLLM's sources from 0.14 to 0.19 and 0.32 (V1 engine, both of its model runners);
+looked for on attach, and refused by name where it is missing:
+  * worker.model_runner with execute_model, sample_tokens, and get_model() or model: the module that runs;
   * worker.vllm_config with model_config, parallel_config, cache_config;
   * vllm.distributed.parallel_state.get_tp_group(): rank_in_group, world_size, cpu_group (gloo).
 
-How execution is held: model_runner.execute_model is wrapped, on the instance, below the worker's own: Ray's
-executor calls it there. A pass begins when all ranks are inside of the lease with the same weights
-(dws.plugins.step_gate) and blocks before. sample_tokens, which reads no weights of the model, is not held;
-work that a pass has left on the device is waited for before the receiver writes. A pass that is not let in
-for step_timeout fails, on all ranks, and with it vLLM's engine. The KV cache is not touched: blocks of an
-older version are reused unless the caller resets it (LLM.reset_prefix_cache) or prefix caching is off.
-worker.sleep and wake_up let go of the weights and attach them again; so does a sleep that fails.
+How execution is held: one engine step is one step of dws.plugins.step_gate, from the start of execute_model to
+the end of sample_tokens, so that no commit falls between. Both read weights: sample_tokens computes the logits of
+prompt tokens, with the V2 model runner those of sampled tokens too, and proposes drafts. It begins when all ranks
+are inside of the lease with the same weights, and blocks before. Methods are wrapped on the instance of
+model_runner, below the worker's own, because Ray's executor calls them there. Call by call:
+  * execute_model returns None: the step goes on. sample_tokens ends it, or pool (V2 model runner, pooling models);
+  * execute_model returns something (no token was scheduled, or pooling models of the V1 model runner) or raises:
+    the step has ended. A sample_tokens that comes nevertheless finds nothing to sample, and is let through;
+  * structured output that defers sampling: the step stays open until then. vLLM begins no other one before;
+  * asynchronous scheduling: the calls of steps come one after the other, each step's two together. Outputs that
+    are copied later read no weights; work that a step has left on the device is waited for before the receiver
+    writes;
+  * _dummy_run (execute_dummy_batch, warm-ups): a step of its own; the execute_model inside, which nobody samples,
+    is part of it;
+  * a step that is never sampled: ended by the next execute_model, by sleep or by dws_suspend, dws_resume,
+    dws_detach, dws_wait_ready, which vLLM runs between steps. Until one of these comes, commits wait,
+    and dws_status says so (step_open). A sample_tokens that comes after that fails: it never runs on another
+    version's weights.
+A step that is not let in for step_timeout fails, on all ranks, and with it vLLM's engine. The KV cache is not
+touched: blocks of an older version are reused unless the caller resets it (LLM.reset_prefix_cache) or prefix
+caching is off. worker.sleep and wake_up let go of the weights and attach them again; so does a sleep that fails.
 """
 
 from __future__ import annotations
@@ -33,6 +47,7 @@ from dws.plugins.canonical import ModelShape, Parallel
 
 _NEEDED = (
     "model_runner.execute_model",
+    "model_runner.sample_tokens",
     "vllm_config.model_config",
     "vllm_config.parallel_config.tensor_parallel_size",
 )
@@ -87,27 +102,27 @@ class WorkerExtension:
         Raises:
           EnginePaused: none in time; it says why.
         """
-        attached = _require(self)
+        attached = _between_steps(self)
         attached.engine.wait_ready(timeout)
         return attached.status()
 
     def dws_status(self) -> dict[str, Any]:
-        """This rank's version, stream and state token (None while paused), passes and pauses."""
+        """This rank's version, stream and state token (None while paused), passes and pauses; and
+        step_open: a step was begun that vLLM has not sampled, so commits wait."""
         return _require(self).status()
 
     def dws_suspend(self) -> None:
         """Lets go of the weights until dws_resume: no pass runs. `sleep` does it by itself."""
-        _require(self).engine.suspend()
+        _between_steps(self).engine.suspend()
 
     def dws_resume(self) -> None:
         """After dws_suspend: attaches the weights where they lie now. `wake_up` does it by itself."""
-        _require(self).engine.refresh()
+        _between_steps(self).engine.refresh()
 
     def dws_detach(self) -> None:
         """Ends it. Passes fail from now on: weights that nobody keeps are not generated with."""
-        attached = _attached(self)
-        if attached is not None:
-            attached.close()
+        if _attached(self) is not None:
+            _between_steps(self).close()
 
 
 def _attached(worker: Any) -> Optional[AttachedRank]:
@@ -119,6 +134,13 @@ def _require(worker: Any) -> AttachedRank:
     attached = _attached(worker)
     if attached is None:
         raise StateError("this worker is not attached: dws_attach first")
+    return attached
+
+
+def _between_steps(worker: Any) -> AttachedRank:
+    """For calls that vLLM makes between steps: one that is open on this thread is never sampled."""
+    attached = _require(worker)
+    attached.gate.give_up()
     return attached
 
 
@@ -147,7 +169,7 @@ def _probe(worker: Any) -> tuple[Any, Any]:
     if lacking:
         raise StateError(
             f"vLLM {getattr(vllm, '__version__', 'of unknown version')} does not have "
-            f"{', '.join(lacking)}, which dws.vllm needs (written after 0.14 to 0.19, V1 workers): "
+            f"{', '.join(lacking)}, which dws.vllm needs (written after 0.14 to 0.19 and 0.32): "
             "use one of these, or serve this engine by checkpoints on disk"
         )
     return model, group
@@ -156,7 +178,8 @@ def _probe(worker: Any) -> tuple[Any, Any]:
 def _refuse(config: Any, runner: Any) -> None:
     parallel = config.parallel_config
     cache = getattr(config, "cache_config", None)
-    drafter = getattr(runner, "drafter", None)
+    # "speculator" with the V2 model runner.
+    drafters = [getattr(runner, name, None) for name in ("drafter", "speculator")]
     found = {
         "pipeline parallelism": getattr(parallel, "pipeline_parallel_size", 1) > 1,
         "data parallelism (start an engine for each replica)": (
@@ -168,7 +191,7 @@ def _refuse(config: Any, runner: Any) -> None:
         ),
         "LoRA": getattr(config, "lora_config", None) is not None,
         "speculation with a draft model, which would keep its weights": (
-            getattr(drafter, "model", None) is not None
+            any(getattr(drafter, "model", None) is not None for drafter in drafters)
         ),
         "weights offloaded to the host (cpu_offload_gb)": (getattr(cache, "cpu_offload_gb", 0) or 0)
         > 0,
@@ -179,14 +202,23 @@ def _refuse(config: Any, runner: Any) -> None:
 
 
 def _hold(worker: Any, attached: AttachedRank) -> None:
-    """Passes into the gate; sleep and wake_up around it."""
-    gated_once(worker.model_runner, "execute_model", attached.gate.wrap)
+    """Steps into the gate; sleep and wake_up around it."""
+    runner, gate = worker.model_runner, attached.gate
+    gated_once(
+        runner, "execute_model", lambda call: gate.opening(call, lambda result: result is None)
+    )
+    gated_once(runner, "sample_tokens", gate.closing)
+    # pool: of the V2 model runner. The other one pools in execute_model.
+    for name, as_part in (("pool", gate.closing), ("_dummy_run", gate.wrap)):
+        if hasattr(runner, name):
+            gated_once(runner, name, as_part)
     if not hasattr(worker, "sleep") or not hasattr(worker, "wake_up"):
         return
     sleep, wake_up = worker.sleep, worker.wake_up
 
     def suspended(*args: Any, **kwargs: Any) -> Any:
         try:
+            gate.give_up()
             attached.engine.suspend()
             return sleep(*args, **kwargs)
         except BaseException:

@@ -233,10 +233,11 @@ class RankModel(torch.nn.Module):
         target.copy_(loaded.narrow(0, rank * size, size))
 
 
-def logits(
-    model: RankModel, tokens: torch.Tensor, reduce: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    """A forward pass of a dense model: every parameter matters, and `reduce` sums over the ranks."""
+Reduce = Callable[[torch.Tensor], torch.Tensor]
+
+
+def hidden_states(model: RankModel, tokens: torch.Tensor, reduce: Reduce) -> torch.Tensor:
+    """The layers of a dense model: every parameter but lm_head matters, `reduce` sums over the ranks."""
     c, rows = model.config, model.vocab_rows
     local = tokens - model.tp_rank * rows
     valid = (local >= 0) & (local < rows)
@@ -259,8 +260,13 @@ def logits(
         gate, up = (h @ model.tensor(f"{at}.mlp.gate_up_proj.weight").T).chunk(2, dim=-1)
         down = model.tensor(f"{at}.mlp.down_proj.weight")
         x = x + reduce((torch.nn.functional.silu(gate) * up) @ down.T)
-    x = x * model.tensor("model.norm.weight")
-    part = x @ model.tensor("lm_head.weight").T
-    whole = torch.zeros(len(tokens), model.tp_size * rows, dtype=part.dtype)
+    return x * model.tensor("model.norm.weight")
+
+
+def logits(model: RankModel, hidden: torch.Tensor, reduce: Reduce) -> torch.Tensor:
+    """Of hidden states, by lm_head."""
+    rows = model.vocab_rows
+    part = hidden @ model.tensor("lm_head.weight").T
+    whole = torch.zeros(len(hidden), model.tp_size * rows, dtype=part.dtype)
     whole[:, model.tp_rank * rows : (model.tp_rank + 1) * rows] = part
-    return reduce(whole)[:, : c.vocab_size]
+    return reduce(whole)[:, : model.config.vocab_size]

@@ -132,6 +132,64 @@ class StepGateTest(unittest.TestCase):
                 one.result(WAIT_SECONDS)
         self.assertTrue(all(engine.lease.wait_empty(0) for engine in self.engines))
 
+    def test_a_step_of_two_calls_agrees_once_and_is_held_between_them_on_all_ranks(self) -> None:
+        for engine in self.engines:
+            engine.lease.open(grant(1))
+        between = threading.Barrier(3, timeout=WAIT_SECONDS)
+
+        def two_calls(gate: StepGate) -> Any:
+            first = gate.opening(lambda: gate.held, lambda held: True)()
+            between.wait()  # the test looks
+            between.wait()
+            return first, gate.held, gate.closing(lambda: gate.held)(), gate.held
+
+        running = self.run_both(two_calls)
+        between.wait()
+        for engine in self.engines:
+            engine.lease.shut("commit")
+            self.assertFalse(engine.lease.wait_empty(0))
+        between.wait()
+        wanted = (grant(1), grant(1), grant(1), None)
+        self.assertEqual([one.result(WAIT_SECONDS) for one in running], [wanted, wanted])
+        self.assertEqual(self.ranks.rounds, 1)
+        self.assertTrue(all(engine.lease.wait_empty(0) for engine in self.engines))
+
+    def test_a_step_that_stays_open_is_left_by_the_next_one_on_all_ranks(self) -> None:
+        for engine in self.engines:
+            engine.lease.open(grant(1))
+        begun = threading.Barrier(3, timeout=WAIT_SECONDS)
+
+        def again(gate: StepGate) -> Any:
+            first = gate.opening(lambda: None, lambda result: True)
+            first()
+            begun.wait()
+            begun.wait()
+            first()
+            return gate.closing(lambda: gate.held)()
+
+        running = self.run_both(again)
+        begun.wait()
+        for engine in self.engines:
+            engine.lease.shut("commit")
+        begun.wait()
+        for engine in self.engines:
+            self.assertTrue(engine.lease.wait_empty(WAIT_SECONDS))
+            engine.lease.open(grant(2))
+        self.assertEqual([one.result(WAIT_SECONDS) for one in running], [grant(2), grant(2)])
+
+    def test_what_is_called_inside_of_a_step_is_part_of_it(self) -> None:
+        self.engines[0].lease.open(grant(1))
+        engine: Any = self.engines[0]
+        gate = StepGate(engine, None, 0.01)
+        first = gate.opening(lambda: "opened", lambda result: True)
+        self.assertEqual(gate.wrap(first)(), "opened")
+        self.assertTrue(engine.lease.wait_empty(0))
+        with gate.step():
+            first()
+            self.assertEqual(gate.closing(lambda: "closed")(), "closed")
+            self.assertFalse(engine.lease.wait_empty(0))
+        self.assertTrue(engine.lease.wait_empty(0))
+
     def test_one_rank_alone_needs_no_agreement(self) -> None:
         self.engines[0].lease.open(grant(3))
         engine: Any = self.engines[0]

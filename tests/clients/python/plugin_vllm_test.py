@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
-import threading
 import types
 import unittest
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
 import dws
-from tests.clients.python.engine_models import Config, RankModel
-from tests.clients.python.fake_daemons import FakeReceiver, pause, resume
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "fake_engines"))
-
-from vllm.distributed import parallel_state  # noqa: E402
-from vllm.v1.worker.worker_base import WorkerWrapperBase  # noqa: E402
-
-SMALL = Config(num_hidden_layers=1, vocab_size=100)
-
-
-def config(model: Config = SMALL, **parallel: Any) -> types.SimpleNamespace:
-    parallel_config = types.SimpleNamespace(
-        tensor_parallel_size=1,
-        worker_cls="vllm.v1.worker.gpu_worker.Worker",
-        worker_extension_cls="dws.vllm.WorkerExtension",
-        **parallel,
-    )
-    return types.SimpleNamespace(
-        model_config=types.SimpleNamespace(hf_text_config=model),
-        parallel_config=parallel_config,
-        make_model=lambda rank: RankModel(model, rank, 1),
-        forward=lambda live, batch: (batch, live.tensor("model.norm.weight").clone()),
-    )
+from tests.clients.python.fake_daemons import resume
+from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel_state, step
 
 
 def renamed(model: Any) -> Any:
@@ -45,44 +18,20 @@ def renamed(model: Any) -> Any:
     return {"model.norm.weight": "transformer.final_norm"}
 
 
-class VllmTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.receiver = FakeReceiver(folder.name)
-        self.addCleanup(lambda: self.receiver.stop())
-        parallel_state.set_tp_group(0, 1, None)
-
-    def worker(self, vllm_config: Any = None) -> Any:
-        wrapper = WorkerWrapperBase()
-        wrapper.init_worker(vllm_config or config(), 0)
-        wrapper.load_model()
-        return wrapper
-
-    def attached(self, **options: Any) -> tuple[Any, Any, Any]:
-        worker = self.worker()
-        self.addCleanup(worker.execute_method, "dws_detach")
-        worker.execute_method("dws_attach", socket=self.receiver.socket, **options)
-        down, up = self.receiver.leases.get(timeout=20)
-        up.get(timeout=20)
-        return worker, down, up
-
+class VllmTest(VllmCase):
     def test_parameters_are_attached_and_passes_run_as_the_lease_lets_them(self) -> None:
         worker, down, up = self.attached(step_timeout=0.01)
         views = {view.tensor: view for view in self.receiver.attached.views}
         self.assertEqual(list(views["model.embed_tokens.weight"].shape), [100, 24])
         self.assertEqual((views["model.layers.0.self_attn.v_proj.weight"].end), 8)
         with self.assertRaisesRegex(dws.EnginePaused, "attached"):
-            worker.execute_model("batch")
+            worker.execute_model(SCHEDULED)
         self.assertIsNone(worker.execute_method("dws_status")["version"])
-        norm = views["model.norm.weight"]
-        memory = np.frombuffer(self.receiver.writable_region(), np.uint16)
-        memory[norm.offset_bytes // 2 :][:24] = 0x4000
+        self.write_norm(2.0)
         down.put(resume(7))
         status = worker.execute_method("dws_wait_ready", timeout=20)
         self.assertEqual((status["version"], status["rank"], status["connected"]), (7, 0, True))
-        batch, seen = worker.execute_model("batch")
-        self.assertEqual((batch, seen.tolist()), ("batch", [2.0] * 24))
+        self.assertEqual(step(worker).logits, (2.0, 2.0))
         self.assertEqual(worker.execute_method("dws_status")["passes"], 1)
 
     def test_options_say_what_the_mapping_does_not_know(self) -> None:
@@ -101,27 +50,6 @@ class VllmTest(unittest.TestCase):
                 socket = self.receiver.socket
                 self.worker().execute_method("dws_attach", socket=socket, checkpoint=empty)
 
-    def test_a_commit_waits_for_the_pass_that_runs(self) -> None:
-        worker, down, up = self.attached()
-        inside, leave = threading.Event(), threading.Event()
-
-        def slow(live: Any, batch: Any) -> None:
-            inside.set()
-            leave.wait(20)
-
-        worker.vllm_config.forward = slow
-        down.put(resume(1))
-        thread = threading.Thread(target=worker.execute_model, args=("batch",))
-        thread.start()
-        self.assertTrue(inside.wait(20))
-        down.put(pause(5))
-        while worker.worker._dws_attached.engine.grant is not None:
-            pass
-        self.assertTrue(up.empty())
-        leave.set()
-        self.assertEqual(up.get(timeout=20).paused.pause_id, 5)
-        thread.join()
-
     def test_sleep_lets_go_of_the_weights_and_wake_up_attaches_them_again(self) -> None:
         worker, down, _ = self.attached(step_timeout=0.01)
         down.put(resume(1))
@@ -129,7 +57,7 @@ class VllmTest(unittest.TestCase):
         worker.execute_method("sleep", level=1)
         self.assertTrue(worker.worker.asleep)
         with self.assertRaisesRegex(dws.EnginePaused, "suspended"):
-            worker.execute_model("batch")
+            worker.execute_model(SCHEDULED)
         worker.execute_method("wake_up", ["kv_cache"])
         self.assertEqual(self.receiver.generation, 1)
         worker.execute_method("wake_up")
@@ -156,7 +84,7 @@ class VllmTest(unittest.TestCase):
             down, _ = self.receiver.leases.get(timeout=20)
         down.put(resume(3))
         self.assertEqual(worker.execute_method("dws_wait_ready", timeout=20)["version"], 3)
-        self.assertEqual(worker.execute_model("batch")[0], "batch")
+        self.assertIsNotNone(step(worker).logits)
 
     def test_detached_it_does_not_generate(self) -> None:
         worker, down, _ = self.attached(step_timeout=0.01)
@@ -164,7 +92,7 @@ class VllmTest(unittest.TestCase):
         worker.execute_method("dws_wait_ready", timeout=20)
         worker.execute_method("dws_detach")
         with self.assertRaisesRegex(dws.EnginePaused, "closed"):
-            worker.execute_model("batch")
+            worker.execute_model(SCHEDULED)
         with self.assertRaisesRegex(dws.StateError, "is attached"):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
 
@@ -183,6 +111,11 @@ class VllmTest(unittest.TestCase):
         worker.model_runner.drafter = types.SimpleNamespace(model=object())
         with self.assertRaisesRegex(dws.LayoutError, "LoRA; speculation"):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
+        # With the V2 model runner it has another name.
+        worker = self.worker()
+        worker.model_runner.speculator = types.SimpleNamespace(model=object())
+        with self.assertRaisesRegex(dws.LayoutError, "draft model"):
+            worker.execute_method("dws_attach", socket=self.receiver.socket)
         with self.assertRaisesRegex(dws.InvalidArgumentError, "unknown options \\['sockets'\\]"):
             self.worker().execute_method("dws_attach", socket=self.receiver.socket, sockets=1)
 
@@ -191,7 +124,7 @@ class VllmTest(unittest.TestCase):
         del worker.worker.vllm_config.parallel_config.tensor_parallel_size
         parallel_state.set_tp_group(0, 2, None)
         with self.assertRaisesRegex(
-            dws.StateError, r"vLLM 0\.19\.0\+fake .*tensor_parallel_size.*cpu_group.*0\.14 to"
+            dws.StateError, r"vLLM 0\.32\.0\+fake .*tensor_parallel_size.*cpu_group.*0\.14 to"
         ):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
         with self.assertRaisesRegex(dws.StateError, "dws_attach first"):
@@ -202,7 +135,7 @@ class VllmTest(unittest.TestCase):
         worker = self.worker()
         with self.assertRaisesRegex(dws.InvalidArgumentError, "no such tensor"):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
-        self.assertEqual(worker.execute_model("batch")[0], "batch")
+        self.assertIsNotNone(step(worker).logits)
 
 
 if __name__ == "__main__":

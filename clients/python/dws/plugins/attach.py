@@ -116,7 +116,8 @@ class AttachedRank:
         self.gate = StepGate(self.engine, minimum, options.step_timeout)
 
     def status(self) -> dict[str, Any]:
-        """What this rank has and does, for JSON: `version` is None while it is paused."""
+        """What this rank has and does, for JSON: `version` is None while it is paused; `step_open`
+        is whether a step of the thread that asks holds commits back."""
         grant, stats = self.engine.grant, self.engine.stats()
         return {
             "rank": self.rank.tp_rank,
@@ -124,6 +125,7 @@ class AttachedRank:
             "stream": None if grant is None else str(grant.stream),
             "state_token": None if grant is None else grant.state_token,
             "passes": self.gate.passes,
+            "step_open": self.gate.held is not None,
             "connected": stats.connected,
             "last_error": stats.last_error,
             "grants": stats.lease.grants,

@@ -1,13 +1,22 @@
-"""Forward passes of one rank inside of the lease: on all ranks of an engine, or on none.
+"""Steps of one rank inside of the lease: on all ranks of an engine, or on none.
 
 Ranks of an engine wait for each other in the middle of a forward pass (collectives), and each hears of a
 pause on its own. Were one to begin a pass while another is held before it, the first would wait for the
-second, the second for the commit and the commit for the first. So ranks agree before every pass:
+second, the second for the commit and the commit for the first. So ranks agree before every step:
 
     1. go inside of the lease, if it is open
     2. all ranks tell whether they are inside and with which weights
     3. all inside with the same weights: run, and leave
     4. otherwise leave at once and begin again; together, all give up after the timeout
+
+A step may be one call (`step`, `wrap`), or several of one thread: `opening` enters the lease and keeps it
+where the call says that more follows, `closing` runs inside and leaves. What is computed between the first
+and the last call is of one version. The rules for a step that stays open:
+
+    1. it is left when `closing` returns or raises, or when the opening call itself raises
+    2. a step that nobody closes is given up: by the next `opening` or `step` of its thread, or `give_up`
+    3. `closing` never goes on with a step that was given up: it raises. Where none was open at all
+       (the opening call failed, which its engine reports itself) it calls through
 """
 
 from __future__ import annotations
@@ -18,7 +27,7 @@ import time
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 from dws.engine import Engine
-from dws.errors import EnginePaused
+from dws.errors import EnginePaused, StateError
 from dws.lease import Grant
 
 # Of each number the lowest over all ranks. Every rank calls it equally often.
@@ -32,23 +41,37 @@ _HELD_SECONDS_ALONE = 0.05
 _TOKEN_MASK = (1 << 62) - 1
 
 
+class _Thread(threading.local):
+    """What one thread has of a gate."""
+
+    grant: Optional[Grant] = None
+    inside = False  # in a call that is part of a step
+    opened: Optional[contextlib.ExitStack] = None  # leaves the step that is open between two calls
+    given_up = False  # the step opened last was; until another one stays open
+
+
 class StepGate:
-    """Threads: one at a time, the same for a pass and those nested in it."""
+    """Threads: a step's calls come from one thread; a step of another one is its own."""
 
     def __init__(self, engine: Engine, minimum: Optional[Minimum], timeout: float) -> None:
         """Args:
         minimum: None for an engine of one rank.
-        timeout: seconds a pass waits for the lease.
+        timeout: seconds a step waits for the lease.
         """
         self._engine = engine
         self._minimum = minimum
         self._timeout = timeout
-        self._held = threading.local()
+        self._thread = _Thread()
         self.passes = 0
+
+    @property
+    def held(self) -> Optional[Grant]:
+        """What the step of this thread runs with, None without one."""
+        return self._thread.grant
 
     @contextlib.contextmanager
     def step(self) -> Iterator[Grant]:
-        """A block for one forward pass. Passes may nest: the inner ones are part of the outermost.
+        """A block for one step. Steps may nest: the inner ones are part of the outermost.
 
         Yields:
           Grant: what is in memory, on all ranks.
@@ -56,17 +79,12 @@ class StepGate:
         Raises:
           EnginePaused: not released in time, on this rank or another; then on all.
         """
-        held: Optional[Grant] = getattr(self._held, "grant", None)
-        if held is not None:
-            yield held
+        if self._thread.inside:
+            assert self._thread.grant is not None
+            yield self._thread.grant
             return
-        with self._entered() as grant:
-            self._held.grant = grant
-            try:
-                yield grant
-            finally:
-                self._held.grant = None
-                self.passes += 1
+        with self._begun() as grant, self._calling():
+            yield grant
 
     def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call`, as a step."""
@@ -76,6 +94,75 @@ class StepGate:
                 return call(*args, **kwargs)
 
         return stepped
+
+    def opening(
+        self, call: Callable[..., Any], goes_on: Callable[[Any], bool]
+    ) -> Callable[..., Any]:
+        """`call`, as the first of a step; the step stays open where goes_on(its result)."""
+
+        def opened(*args: Any, **kwargs: Any) -> Any:
+            if self._thread.inside:
+                return call(*args, **kwargs)
+            with contextlib.ExitStack() as step:
+                step.enter_context(self._begun())
+                with self._calling():
+                    result = call(*args, **kwargs)
+                if goes_on(result):
+                    self._thread.opened, self._thread.given_up = step.pop_all(), False
+            return result
+
+        return opened
+
+    def closing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, as the last of the step that is open.
+
+        Raises:
+          StateError: the step was given up; a commit may have fallen in between.
+        """
+
+        def closed(*args: Any, **kwargs: Any) -> Any:
+            mine = self._thread
+            if mine.given_up and not mine.inside:
+                mine.given_up = False
+                raise StateError(
+                    "this step was given up between its two calls (by detach, suspend, sleep or a "
+                    "step after it): its first half may have run with other weights. Run the whole "
+                    "step again"
+                )
+            step, mine.opened = mine.opened, None
+            if step is None:
+                return call(*args, **kwargs)
+            with step, self._calling():
+                return call(*args, **kwargs)
+
+        return closed
+
+    def give_up(self) -> None:
+        """Leaves the step that this thread has open between two calls and will not close."""
+        step, self._thread.opened = self._thread.opened, None
+        if step is not None:
+            self._thread.given_up = True
+            step.close()
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        self._thread.inside = True
+        try:
+            yield
+        finally:
+            self._thread.inside = False
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[Grant]:
+        """A step of this thread; one that nobody has closed ends before."""
+        self.give_up()
+        with self._entered() as grant:
+            self._thread.grant = grant
+            try:
+                yield grant
+            finally:
+                self._thread.grant = None
+                self.passes += 1
 
     @contextlib.contextmanager
     def _entered(self) -> Iterator[Grant]:

@@ -1,32 +1,13 @@
-"""The worker that runs a model. The test's config makes the model (make_model) and the pass (forward)."""
+"""The worker that runs a model. The test's config makes the model (make_model) and computes with it
+(hidden_states, compute_logits)."""
 
 from __future__ import annotations
 
 from typing import Any, Optional
 
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner as GPUModelRunnerV2
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner as GPUModelRunnerV1
 from vllm.v1.worker.worker_base import WorkerBase
-
-
-class GraphWrapper:
-    """What a runner puts around a module that runs in graphs: not a module itself."""
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-
-
-class GPUModelRunner:
-    def __init__(self, vllm_config: Any) -> None:
-        self.vllm_config = vllm_config
-        self.model: Any = None
-
-    def load_model(self, rank: int) -> None:
-        self.model = GraphWrapper(self.vllm_config.make_model(rank))
-
-    def get_model(self) -> Any:
-        return self.model.module
-
-    def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
-        return self.vllm_config.forward(self.get_model(), scheduler_output)
 
 
 class Allocator:
@@ -40,11 +21,22 @@ class Worker(WorkerBase):
     allocator = Allocator()
 
     def load_model(self) -> None:
-        self.model_runner = GPUModelRunner(self.vllm_config)
+        self.use_v2_model_runner = bool(getattr(self.vllm_config, "use_v2_model_runner", False))
+        runner: Any = GPUModelRunnerV2 if self.use_v2_model_runner else GPUModelRunnerV1
+        self.model_runner = runner(self.vllm_config)
         self.model_runner.load_model(self.rank)
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        return self.model_runner.execute_model(scheduler_output)
+        output = self.model_runner.execute_model(scheduler_output, None)
+        if self.use_v2_model_runner and self.model_runner.is_pooling_model and output is None:
+            output = self.model_runner.pool()
+        return output
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        return self.model_runner.sample_tokens(grammar_output)
+
+    def execute_dummy_batch(self) -> None:
+        self.model_runner._dummy_run(1)
 
     def sleep(self, level: int = 1) -> None:
         self.allocator.sleep()

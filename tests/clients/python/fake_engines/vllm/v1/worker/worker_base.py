@@ -18,6 +18,10 @@ class WorkerBase:
         raise NotImplementedError
 
     def execute_model(self, scheduler_output: Any) -> Any:
+        """None: sample_tokens has the output."""
+        raise NotImplementedError
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
         raise NotImplementedError
 
 

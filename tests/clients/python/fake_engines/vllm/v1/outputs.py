@@ -1,0 +1,17 @@
+"""What a step results in. `logits` are those that tokens are sampled from, `prompt_logits` those of prompt
+tokens; a pooling model has neither."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass
+class ModelRunnerOutput:
+    logits: Any = None
+    prompt_logits: Any = None
+    pooled: Any = None
+
+
+EMPTY_MODEL_RUNNER_OUTPUT = ModelRunnerOutput()
