@@ -1,0 +1,83 @@
+"""The trainer of the check, in a process of its own: two versions of the weights, in turns."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import dws
+from dws.plugins.canonical import ModelShape, slice_grid
+from tools.engine_check.model import CONFIG, version_weights
+
+WAIT_SECONDS = 60.0
+
+
+class Publisher:
+    """Lifecycle: made registered; `publish` by hand; `alternate` until `stop`.
+
+    Raises:
+      RuntimeError: from all but `alternate`: the trainer has failed; its error is on stderr.
+    """
+
+    def __init__(self, socket: str, job_id: str, ranks: int) -> None:
+        """Args:
+        ranks: tensor-parallel ones of the engine.
+        """
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(socket, job_id, ranks, theirs), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._commits()
+
+    def publish(self, which: int) -> None:
+        """Returns when the engine has committed it."""
+        self._pipe.send(which)
+        self._commits()
+
+    def alternate(self) -> None:
+        self._pipe.send("alternate")
+
+    def stop(self) -> int:
+        """Returns how many versions the engine has committed since `alternate`."""
+        self._pipe.send("stop")
+        commits = self._commits()
+        self._process.join(WAIT_SECONDS)
+        return commits
+
+    def _commits(self) -> int:
+        try:
+            commits: int = self._pipe.recv()
+        except EOFError:
+            raise RuntimeError("the trainer ended: its error is above") from None
+        return commits
+
+
+def _serve(socket: str, job_id: str, ranks: int, pipe: Any) -> None:
+    """Answers with a number: nothing at first, then commits."""
+    weights = [version_weights(which) for which in (0, 1)]
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights[0].items()}
+    config = type("Config", (), CONFIG)
+    cuts = slice_grid(shapes, ModelShape.from_config(config), [(ranks, 1)])
+    with dws.Trainer(socket, job_id) as trainer:
+        views = trainer.register(weights[0], cuts=cuts)
+        pipe.send(0)
+        version = 0
+
+        def publish(which: int) -> None:
+            nonlocal version
+            version += 1
+            for name, view in views.items():
+                view.copy_(weights[which][name])
+            trainer.publish(version)
+            trainer.wait(version, "all", WAIT_SECONDS)
+
+        while (order := pipe.recv()) != "alternate":
+            publish(order)
+            pipe.send(version)
+        before = version
+        while not pipe.poll():
+            publish(version % 2)
+        pipe.send(version - before)
