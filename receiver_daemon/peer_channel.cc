@@ -1,13 +1,16 @@
 #include "receiver_daemon/peer_channel.h"
 
 #include <grpcpp/create_channel.h>
+#include <grpcpp/create_channel_posix.h>
 #include <grpcpp/security/credentials.h>
 
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/model/limits.h"
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_runtime.h"
+#include "receiver_daemon/peer_address.h"
 
 namespace dws {
 namespace {
@@ -31,16 +34,19 @@ grpc::ChannelArguments Arguments(const std::string& server_name) {
 }  // namespace
 
 PeerChannel::PeerChannel(std::string address, PeerTls tls)
-    : address_(std::move(address)), tls_(std::move(tls)) {
-  if (secure()) {
-    Refresh();
+    : address_(std::move(address)), socket_(UnixPathOf(address_)), tls_(std::move(tls)) {
+  KeepGrpcRunning();
+  if (socket_.has_value()) {
+    // Until Refresh knows who listens: one whose calls all fail.
+    channel_ = grpc::CreateCustomChannel(address_, nullptr, Arguments(""));
+  } else if (secure()) {
+    static_cast<void>(Refresh());  // never fails over TCP
   } else {
-    channel_ = Connect(nullptr);
+    channel_ = Dial(nullptr);
   }
 }
 
-std::shared_ptr<grpc::Channel> PeerChannel::Connect(const TlsMaterial* material) const {
-  KeepGrpcRunning();
+std::shared_ptr<grpc::Channel> PeerChannel::Dial(const TlsMaterial* material) const {
   const auto credentials =
       material == nullptr ? grpc::InsecureChannelCredentials() : MakeChannelCredentials(*material);
   return grpc::CreateCustomChannel(address_, credentials, Arguments(tls_.server_name));
@@ -51,13 +57,39 @@ std::shared_ptr<grpc::Channel> PeerChannel::channel() const {
   return channel_;
 }
 
-void PeerChannel::Refresh() {
-  if (!secure()) return;
+Status PeerChannel::Refresh() {
+  if (socket_.has_value()) return RefreshSocket();
+  if (!secure()) return OkStatus();
   const std::shared_ptr<const TlsMaterial> material = tls_.credentials->current();
   MutexLock lock(mutex_);
-  if (generation_ == material->generation) return;
+  if (generation_ == material->generation) return OkStatus();
   generation_ = material->generation;
-  channel_ = Connect(material.get());
+  channel_ = Dial(material.get());
+  return OkStatus();
+}
+
+// The kernel says who listens at the other end of this very connection: looking at the file first
+// would leave time to exchange it.
+Result<std::shared_ptr<grpc::Channel>> PeerChannel::ConnectSocket() const {
+  DWS_ASSIGN_OR_RETURN(UnixConnection connection, ConnectUnix(*socket_));
+  DWS_RETURN_IF_ERROR(tls_.users.CheckServer(connection.peer, *socket_));
+  return grpc::CreateCustomInsecureChannelFromFd(address_, connection.fd.release(), Arguments(""));
+}
+
+Status PeerChannel::RefreshSocket() {
+  Result<std::shared_ptr<grpc::Channel>> made = ConnectSocket();
+  MutexLock lock(mutex_);
+  if (made.ok()) {
+    channel_ = *std::move(made);
+    refusal_.clear();
+    return OkStatus();
+  }
+  const std::string reason(Message(made.status()));
+  if (!absl::IsUnavailable(made.status()) && reason != refusal_) {
+    LogWarning("peer_refused", {{"address", address_}, {"reason", reason}});
+    refusal_ = reason;
+  }
+  return made.status();
 }
 
 Status PeerChannel::CheckVerified(const Peer& peer, std::string_view who) const {

@@ -110,7 +110,8 @@ Status ReceiverApp::Impl::Start() {
       std::make_unique<Subscription>(SenderNames(options_), ledger_->state().stream(), changed_);
   DWS_ASSIGN_OR_RETURN(senders_, SenderSide::Open(options_,
                                                   {.credentials = credentials_,
-                                                   .server_name = options_.tls_server_name},
+                                                   .server_name = options_.tls_server_name,
+                                                   .users = allowed_users_},
                                                   {.files = file_system_,
                                                    .subscription = *subscription_,
                                                    .clock = clock_,
@@ -122,8 +123,8 @@ Status ReceiverApp::Impl::Start() {
   senders_->Start();
   if (group_endpoint_ != nullptr) group_endpoint_->Start();
   if (!options_.ports_file.empty()) {
-    DWS_RETURN_IF_ERROR(WritePortsFile(file_system_, options_.ports_file,
-                                       {{"admin", admin_port()}, {"http", http_port()}}));
+    DWS_RETURN_IF_ERROR(
+        WritePortsFile(file_system_, options_.ports_file, servers_->ports("admin")));
   }
   LogInfo("serving", {{"socket", options_.socket},
                       {"admin_port", admin_port()},
@@ -141,7 +142,8 @@ void ReceiverApp::Impl::MakeGroup() {
                                          clock_, changed_);
   group_endpoint_ = std::make_unique<GroupEndpoint>(
       ReceiverName{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
-      PeerTls{.credentials = credentials_, .server_name = ""}, *group_, clock_);
+      PeerTls{.credentials = credentials_, .server_name = "", .users = allowed_users_}, *group_,
+      clock_);
 }
 
 Status ReceiverApp::Impl::StartEngineSide() {
@@ -197,28 +199,30 @@ Status ReceiverApp::Impl::StartServers() {
                  .clock = clock_,
                  .group = group_.get()});
   AddBroadcastMetrics(metrics_.registry(), senders_->links());
-  DaemonServers::Services for_others;
-  if (group_endpoint_ != nullptr && group_endpoint_->service() != nullptr) {
-    for_others.push_back({.name = "dws.v1.GroupService", .service = group_endpoint_->service()});
-  }
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.
+  DaemonServers::Services local = {
+      {.name = "dws.v1.EngineService", .service = engine_service_.get()}};
+  DaemonServers::Services for_others;
+  if (group_endpoint_ != nullptr && group_endpoint_->leads()) {
+    local.push_back({.name = "dws.v1.GroupService", .service = group_endpoint_->AddService()});
+    for_others.push_back({.name = "dws.v1.GroupService", .service = group_endpoint_->AddService()});
+  }
   DWS_ASSIGN_OR_RETURN(
-      servers_,
-      DaemonServers::Start({.job_id = options_.job_id,
-                            .socket = options_.socket,
-                            .allowed_users = allowed_users_,
-                            .listen = options_.listen,
-                            .http = options_.http,
-                            .insecure = options_.insecure,
-                            .credentials = credentials_},
-                           {.operations = *operations_,
-                            .lifecycle = lifecycle_,
-                            .metrics = metrics_.registry(),
-                            .clock = clock_,
-                            .draining = [this] { return operator_desk_.draining(); }},
-                           {{.name = "dws.v1.EngineService", .service = engine_service_.get()}},
-                           std::move(for_others)));
+      servers_, DaemonServers::Start({.job_id = options_.job_id,
+                                      .socket = options_.socket,
+                                      .allowed_users = allowed_users_,
+                                      .listen = options_.listen,
+                                      .http = options_.http,
+                                      .insecure = options_.insecure,
+                                      .credentials = credentials_,
+                                      .plain_peers = PlainPeerNames(options_)},
+                                     {.operations = *operations_,
+                                      .lifecycle = lifecycle_,
+                                      .metrics = metrics_.registry(),
+                                      .clock = clock_,
+                                      .draining = [this] { return operator_desk_.draining(); }},
+                                     std::move(local), std::move(for_others)));
   return OkStatus();
 }
 

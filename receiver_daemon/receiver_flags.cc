@@ -7,6 +7,7 @@
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
 #include "common/transport/shared_fs/visibility_hook.h"
+#include "receiver_daemon/peer_address.h"
 
 namespace dws {
 namespace {
@@ -17,19 +18,11 @@ CLI::Range PollRange() {
           uint32_t{std::chrono::milliseconds(limits::kSharedPollMax).count()}};
 }
 
-// HOST:PORT of another machine: any name, a port that is not 0. `what` is there.
-std::string CheckAddress(const std::string& text, std::string_view what) {
-  const size_t colon = text.rfind(':');
-  unsigned port = 0;
-  if (colon != std::string::npos && colon > 0 &&
-      CLI::detail::lexical_cast(text.substr(colon + 1), port) && port > 0 && port < 65'536) {
-    return "";
-  }
-  return fmt::format("expected HOST:PORT of {}, found '{}'", what, text);
+std::string CheckSender(const std::string& text) {
+  return std::string(Message(CheckPeerAddress(text, "a sender")));
 }
-std::string CheckSender(const std::string& text) { return CheckAddress(text, "a sender"); }
 std::string CheckLeader(const std::string& text) {
-  return text.empty() ? "" : CheckAddress(text, "the group's leader");
+  return text.empty() ? "" : std::string(Message(CheckPeerAddress(text, "the group's leader")));
 }
 
 // A group's id, or none.
@@ -52,8 +45,9 @@ void AddGroupFlags(CLI::App& app, GroupPlace& group) {
       ->check(CLI::Range(0U, limits::kGroupMembersMax))
       ->capture_default_str();
   app.add_option("--group-leader", group.leader_address,
-                 "The leader's --listen, as others reach it; of the leader: none")
-      ->type_name("HOST:PORT")
+                 "The leader's --listen, as others reach it, or its --socket on one host; of the "
+                 "leader: none")
+      ->type_name("HOST:PORT|unix:PATH")
       ->check(CLI::Validator(CheckLeader, "", "leader"));
 }
 
@@ -127,16 +121,20 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   AddIdFlag(app, "--receiver-id", options.receiver_id,
             "Stable name of this receiver, unique in the job")
       ->required();
-  app.add_option("--sender", options.senders, "A sender; once for each trainer rank")
-      ->type_name("HOST:PORT")
+  app.add_option("--sender", options.senders,
+                 "A sender: on this host unix: and its --socket, else its --listen; once for each "
+                 "trainer rank")
+      ->type_name("HOST:PORT|unix:PATH")
       ->check(CLI::Validator(CheckSender, "", "peer"));
   app.add_option("--socket", options.socket,
                  "Unix socket for engines; <socket>.handles is beside it")
       ->type_name("PATH")
       ->capture_default_str();
   AddListenFlag(app, "--listen", options.listen,
-                "Where operators, and a group's members, connect; port 0 picks one");
-  AddListenFlag(app, "--http", options.http, "/healthz and /readyz; port 0 picks one");
+                "Where operators and a group's members of other hosts connect (default: nowhere); "
+                "port 0 picks one");
+  AddListenFlag(app, "--http", options.http,
+                "/healthz, /readyz, /status and /metrics (default: nowhere); port 0 picks one");
   app.add_option("--state-dir", options.state_dir, "Folder of the ledger and of spooled transfers")
       ->type_name("PATH")
       ->capture_default_str();
@@ -160,7 +158,8 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
       ->type_name("PATH");
   app.add_flag("--insecure", options.insecure,
-               "Allow --listen and --http on addresses that others can reach, without TLS");
+               "Allow TCP without TLS: --listen, --sender and --group-leader anywhere, --http "
+               "beyond loopback");
   AddSecurityFlags(app, options.tls, options.allow_users);
   app.add_option("--tls-server-name", options.tls_server_name,
                  "Name in the senders' certificates, where it is not the host that is dialled")
@@ -182,8 +181,11 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
 }
 
 void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
-  RejectExposure(config, "listen", options.listen, options.insecure || options.tls.given());
-  RejectExposure(config, "http", options.http, options.insecure || options.tls.given());
+  RejectExposure(config, options.listen, options.http, options.insecure || options.tls.given());
+  for (const PlainPeer& peer : PlainPeers(options)) {
+    const Status status = CheckPlainPeer(options, peer);
+    if (!status.ok()) config.Reject(peer.option, Message(status));
+  }
   RejectTlsInPart(config, options.tls);
   const bool follows = !options.follow.slime_dir.empty();
   const bool shared = !options.shared_dir.root.empty();

@@ -1,6 +1,36 @@
 #include "receiver_daemon/receiver_options.h"
 
+#include "receiver_daemon/peer_address.h"
+
 namespace dws {
+
+std::vector<PlainPeer> PlainPeers(const ReceiverOptions& options) {
+  std::vector<PlainPeer> peers;
+  if (options.tls.given()) return peers;
+  for (const std::string& sender : options.senders) {
+    if (!UnixPathOf(sender).has_value()) peers.push_back({"sender", sender});
+  }
+  const std::string& leader = options.group.leader_address;
+  if (!leader.empty() && !UnixPathOf(leader).has_value()) peers.push_back({"group-leader", leader});
+  return peers;
+}
+
+std::vector<std::string> PlainPeerNames(const ReceiverOptions& options) {
+  std::vector<std::string> names;
+  for (const PlainPeer& peer : PlainPeers(options)) {
+    names.push_back(fmt::format("--{} {}", peer.option, peer.address));
+  }
+  return names;
+}
+
+Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer) {
+  if (options.insecure) return OkStatus();
+  return FailedPreconditionError(
+      "--{} {} without TLS: whoever takes that port gives this engine its weights. On one host "
+      "give unix: and the daemon's --socket, else --tls-ca, --tls-cert and --tls-key (`dwsctl "
+      "certificates` makes them), or --insecure if every user and the network are trusted",
+      peer.option, peer.address);
+}
 
 Status CheckOptions(const ReceiverOptions& options) {
   if (options.job_id.empty() || options.job_id.size() > limits::kIdBytesMax) {
@@ -28,6 +58,9 @@ Status CheckOptions(const ReceiverOptions& options) {
   if (options.staging_bytes < limits::kStagingBytesMin) {
     return InvalidArgumentError("--staging-bytes is {}, expected at least {}",
                                 options.staging_bytes, limits::kStagingBytesMin);
+  }
+  for (const PlainPeer& peer : PlainPeers(options)) {
+    DWS_RETURN_IF_ERROR(CheckPlainPeer(options, peer));
   }
   const auto mistakes = GroupMistakes(options.group);
   if (mistakes.empty()) return OkStatus();

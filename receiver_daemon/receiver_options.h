@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -44,13 +45,13 @@ struct SharedSideOptions {
 struct ReceiverOptions {
   std::string job_id;
   std::string receiver_id;
-  std::vector<std::string> senders;               // "host:port"
+  std::vector<std::string> senders;               // as CheckPeerAddress
   std::string socket = "/run/dws/receiver.sock";  // and <socket>.handles
-  std::string listen = "127.0.0.1:0";             // operators
-  std::string http = "127.0.0.1:0";
+  std::string listen;                             // operators, and a group's members; empty: none
+  std::string http;                               // empty: none
   std::string state_dir = "/var/lib/dws/receiver";
   std::string ports_file;  // empty: none
-  bool insecure = false;   // listen beyond loopback
+  bool insecure = false;   // TCP without TLS
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   uint64_t scrub_bytes_per_second = uint64_t{64} << 20;  // 0: no scrub
   size_t threads = 1;                                    // besides the worker
@@ -66,7 +67,18 @@ struct ReceiverOptions {
   ByteSpan gpu_kernels;             // kernel_image.h; empty: engines in host memory only
 };
 
-// INVALID_ARGUMENT: an option, by its flag.
+// Other daemons that it dials over plain TCP.
+struct PlainPeer {
+  std::string_view option;  // "sender"
+  std::string address;
+};
+std::vector<PlainPeer> PlainPeers(const ReceiverOptions& options);
+// The same as words: "--sender 10.0.0.5:7700".
+std::vector<std::string> PlainPeerNames(const ReceiverOptions& options);
+// FAILED_PRECONDITION, saying what to do, unless --insecure is given.
+Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer);
+
+// INVALID_ARGUMENT or FAILED_PRECONDITION: an option, by its flag.
 Status CheckOptions(const ReceiverOptions& options);
 
 }  // namespace dws

@@ -20,6 +20,8 @@ class StreamLink {
   using CallPtr = typename Call::Ptr;
   // on_message and on_done come one at a time, and must not block.
   struct Callbacks {
+    // Makes the channel ready. An error: the attempt ends with it.
+    std::function<Status()> prepare;
     // The method of a stub.
     std::function<void(grpc::ClientContext*, grpc::ClientBidiReactor<Up, Down>*)> open;
     std::function<Up()> hello;  // what is sent first
@@ -86,6 +88,13 @@ class StreamLink {
   static Status Stopping() { return CancelledError("the receiver is shutting down"); }
 
   void Connect() {
+    if (const Status ready = callbacks_.prepare(); !ready.ok()) {
+      OnDone(ready);
+      MutexLock lock(mutex_);
+      state_.OnStarted();  // over before it began
+      changed_.NotifyAll();
+      return;
+    }
     const CallPtr call = Call::Start(
         callbacks_.open, callbacks_.hello(), queue_max_,
         {.on_message = [this](const CallPtr& on, const Down& message,

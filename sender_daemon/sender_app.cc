@@ -170,34 +170,38 @@ Status SenderApp::StartServers() {
   StartOperations();
   trainer_service_ =
       std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_, metrics_);
-  sync_service_ =
-      std::make_unique<SyncServiceImpl>(SyncStream::Parts{.hub = *hub_,
-                                                          .metrics = metrics_,
-                                                          .recheck = *recheck_,
-                                                          .broadcaster = broadcaster_.get()},
-                                        *delta_executor_, *full_executor_);
+  // One for each server, over the same parts.
+  const auto make_sync_service = [this] {
+    return std::make_unique<SyncServiceImpl>(SyncStream::Parts{.hub = *hub_,
+                                                               .metrics = metrics_,
+                                                               .recheck = *recheck_,
+                                                               .broadcaster = broadcaster_.get()},
+                                             *delta_executor_, *full_executor_, full_transfers_);
+  };
+  local_sync_service_ = make_sync_service();
+  remote_sync_service_ = make_sync_service();
   DWS_ASSIGN_OR_RETURN(
-      servers_,
-      DaemonServers::Start({.job_id = options_.job_id,
-                            .socket = options_.socket,
-                            .allowed_users = allowed_users_,
-                            .listen = options_.listen,
-                            .http = options_.http,
-                            .insecure = options_.insecure,
-                            .credentials = credentials_},
-                           {.operations = *operations_,
-                            .lifecycle = lifecycle_,
-                            .metrics = metrics_.registry(),
-                            .clock = clock_,
-                            .draining = [this] { return drain_.draining(); }},
-                           {{.name = "dws.v1.TrainerService", .service = trainer_service_.get()}},
-                           {{.name = "dws.v1.SyncService", .service = sync_service_.get()}}));
+      servers_, DaemonServers::Start(
+                    {.job_id = options_.job_id,
+                     .socket = options_.socket,
+                     .allowed_users = allowed_users_,
+                     .listen = options_.listen,
+                     .http = options_.http,
+                     .insecure = options_.insecure,
+                     .credentials = credentials_},
+                    {.operations = *operations_,
+                     .lifecycle = lifecycle_,
+                     .metrics = metrics_.registry(),
+                     .clock = clock_,
+                     .draining = [this] { return drain_.draining(); }},
+                    {{.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
+                     {.name = "dws.v1.SyncService", .service = local_sync_service_.get()}},
+                    {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()}}));
   LogInfo("listening", {{"socket", options_.socket},
                         {"sync_port", servers_->grpc_port()},
                         {"http_port", servers_->http_port()}});
   if (options_.ports_file.empty()) return OkStatus();
-  return WritePortsFile(files_, options_.ports_file,
-                        {{"sync", servers_->grpc_port()}, {"http", servers_->http_port()}});
+  return WritePortsFile(files_, options_.ports_file, servers_->ports("sync"));
 }
 
 void SenderApp::UpdateReadiness() {

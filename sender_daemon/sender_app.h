@@ -1,6 +1,7 @@
 // The sender, wired: owns every part, starts them in order, stops them in reverse.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -42,10 +43,11 @@ namespace dws {
 struct SenderOptions {
   std::string job_id = "default";
   uint32_t trainer_rank = 0;
-  std::string
-      socket;  // gRPC for the trainer and the operator; its handle socket is <socket>.handles
-  std::string listen = "127.0.0.1:0";  // gRPC for receivers and the operator
-  std::string http = "127.0.0.1:0";
+  // gRPC for the trainer, receivers of this host and the operator; its handle socket is
+  // <socket>.handles
+  std::string socket;
+  std::string listen;  // gRPC for receivers of other hosts and the operator; empty: none
+  std::string http;    // empty: none
   std::string state_folder;
   std::string ports_file;  // empty: none
   uint64_t retain_bytes = uint64_t{1} << 30;
@@ -137,7 +139,9 @@ class SenderApp {
   std::unique_ptr<Executor> full_executor_;
   std::unique_ptr<TrainerSession> session_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
-  std::unique_ptr<SyncServiceImpl> sync_service_;
+  std::atomic<size_t> full_transfers_{0};
+  std::unique_ptr<SyncServiceImpl> local_sync_service_;   // of the unix socket
+  std::unique_ptr<SyncServiceImpl> remote_sync_service_;  // of --listen
   std::unique_ptr<SenderOperations> operations_;
   std::unique_ptr<DaemonServers> servers_;
 };

@@ -75,11 +75,13 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
       ->check(CLI::Range(uint32_t{0}, limits::kWorldSizeMax - 1))
       ->capture_default_str();
   app.add_option("--socket", options.socket,
-                 "Unix socket for the trainer (default /run/dws/sender-RANK.sock); descriptors go "
-                 "over SOCKET.handles")
+                 "Unix socket for the trainer and for receivers of this host (default "
+                 "/run/dws/sender-RANK.sock); descriptors go over SOCKET.handles")
       ->type_name("PATH");
-  AddListenFlag(app, "--listen", options.listen, "Where receivers connect; port 0 picks one");
-  AddListenFlag(app, "--http", options.http, "/healthz and /readyz; port 0 picks one");
+  AddListenFlag(app, "--listen", options.listen,
+                "Where receivers of other hosts connect (default: nowhere); port 0 picks one");
+  AddListenFlag(app, "--http", options.http,
+                "/healthz, /readyz, /status and /metrics (default: nowhere); port 0 picks one");
   app.add_option("--state-dir", options.state_folder,
                  "Folder of the version ledger (default /var/lib/dws/sender-RANK)")
       ->type_name("PATH");
@@ -99,7 +101,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_flag("--insecure", options.insecure,
-               "Allow --listen and --http on addresses that others can reach, without TLS");
+               "Allow TCP without TLS: --listen anywhere, --http beyond loopback");
   AddSecurityFlags(app, options.tls, options.allow_users);
   app.add_option_function<std::string>(
          "--nccl",
@@ -128,8 +130,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
 void FinishSenderFlags(Config& config, SenderOptions& options) {
   config.Derive("socket", fmt::format("/run/dws/sender-{}.sock", options.trainer_rank));
   config.Derive("state-dir", fmt::format("/var/lib/dws/sender-{}", options.trainer_rank));
-  RejectExposure(config, "listen", options.listen, options.insecure || options.tls.given());
-  RejectExposure(config, "http", options.http, options.insecure || options.tls.given());
+  RejectExposure(config, options.listen, options.http, options.insecure || options.tls.given());
   RejectTlsInPart(config, options.tls);
   if (options.shared_dir.root.empty() && !options.shared_dir.after_write.empty()) {
     config.Reject("shared-after-write", "there is no --shared-dir to write to");

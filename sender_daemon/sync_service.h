@@ -19,13 +19,15 @@ class SyncServiceImpl final : public v1::SyncService::CallbackService {
  public:
   // `streams` is what Sync streams talk to; `delta_executor` makes deltas ready; `full_executor`
   // reads the snapshot, which waits for captures: joiners must not hold up those who follow.
+  // `full_transfers` counts FetchFull streams, of all services of the sender together.
   SyncServiceImpl(const SyncStream::Parts& streams, Executor& delta_executor,
-                  Executor& full_executor)
+                  Executor& full_executor, std::atomic<size_t>& full_transfers)
       : streams_(streams),
         hub_(streams.hub),
         metrics_(streams.metrics),
         delta_executor_(delta_executor),
-        full_executor_(full_executor) {}
+        full_executor_(full_executor),
+        full_transfers_(full_transfers) {}
 
   grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* Sync(
       grpc::CallbackServerContext* context) override;
@@ -43,7 +45,7 @@ class SyncServiceImpl final : public v1::SyncService::CallbackService {
   SenderMetrics& metrics_;
   Executor& delta_executor_;
   Executor& full_executor_;
-  std::atomic<size_t> full_transfers_{0};
+  std::atomic<size_t>& full_transfers_;
 };
 
 }  // namespace dws

@@ -23,9 +23,12 @@ struct ListenAddress {
 // "localhost:0".
 Result<ListenAddress> ParseListenAddress(std::string_view text);
 
-// For a listener without TLS, whose traffic is neither encrypted nor authenticated:
-// FAILED_PRECONDITION, saying what to do, when others could reach `address` and `insecure` is not
-// set.
+// For pages that are served without TLS: FAILED_PRECONDITION, saying what to do, when other
+// machines could reach `address` and `insecure` is not set.
 Status CheckExposure(const ListenAddress& address, std::string_view flag, bool insecure);
+
+// For gRPC without TLS: FAILED_PRECONDITION, saying what to do, unless `insecure` is set. On
+// loopback too: every user of the machine reaches that, and plain TCP tells nobody from another.
+Status CheckPlainListener(const ListenAddress& address, bool insecure);
 
 }  // namespace dws

@@ -140,8 +140,7 @@ Status FollowerApp::Impl::Start() {
   DWS_RETURN_IF_ERROR(StartServers());
   follower_->Start();
   if (!options_.ports_file.empty()) {
-    DWS_RETURN_IF_ERROR(WritePortsFile(files_, options_.ports_file,
-                                       {{"admin", admin_port()}, {"http", http_port()}}));
+    DWS_RETURN_IF_ERROR(WritePortsFile(files_, options_.ports_file, servers_->ports("admin")));
   }
   LogInfo("following", {{"folder", options_.follow.slime_dir},
                         {"checkpoint", options_.follow.checkpoint},

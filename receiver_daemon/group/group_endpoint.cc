@@ -1,17 +1,20 @@
 #include "receiver_daemon/group/group_endpoint.h"
 
+#include "common/base/check.h"
 #include "common/model/limits.h"
 
 namespace dws {
 
 GroupEndpoint::GroupEndpoint(const ReceiverName& name, const PeerTls& tls, CommitGroup& group,
                              const Clock& clock)
-    : group_(group) {
-  if (group.leads()) {
-    service_ = std::make_unique<LeaderService>(name, group);
-  } else {
-    link_ = std::make_unique<LeaderLink>(name, tls, group, clock);
-  }
+    : group_(group), name_(name) {
+  if (!group.leads()) link_ = std::make_unique<LeaderLink>(name, tls, group, clock);
+}
+
+grpc::Service* GroupEndpoint::AddService() {
+  DWS_CHECK(leads());
+  services_.push_back(std::make_unique<LeaderService>(name_, group_));
+  return services_.back().get();
 }
 
 GroupEndpoint::~GroupEndpoint() { Stop(); }

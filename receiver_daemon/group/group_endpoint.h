@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
@@ -15,8 +16,8 @@
 
 namespace dws {
 
-// Lifecycle: Start, then Stop, which ends all connections. Outlives the server that serves
-// service(). Threads: safe from any.
+// Lifecycle: Start, then Stop, which ends all connections. Outlives the servers that serve its
+// services. Threads: safe from any.
 class GroupEndpoint {
  public:
   // `group` and `clock` outlive it.
@@ -24,8 +25,9 @@ class GroupEndpoint {
                 const Clock& clock);
   ~GroupEndpoint();
 
-  // Null on a member: it serves nobody.
-  grpc::Service* service() { return service_.get(); }
+  bool leads() const { return group_.leads(); }
+  // Of a leader: the service for a server; each server needs its own. Before Start.
+  grpc::Service* AddService();
 
   void Start();
   void Stop();
@@ -34,8 +36,9 @@ class GroupEndpoint {
   void Run();
 
   CommitGroup& group_;
-  std::unique_ptr<LeaderService> service_;
-  std::unique_ptr<LeaderLink> link_;
+  const ReceiverName name_;
+  std::vector<std::unique_ptr<LeaderService>> services_;
+  std::unique_ptr<LeaderLink> link_;  // null: this is the leader
   Mutex mutex_;
   CondVar stopped_;
   bool stopping_ GUARDED_BY(mutex_) = false;

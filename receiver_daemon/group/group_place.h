@@ -12,7 +12,7 @@ struct GroupPlace {
   std::string group_id;  // empty: in no group
   uint32_t index = 0;    // 0: the leader
   uint32_t member_count = 0;
-  std::string leader_address;  // "host:port"; of a leader: empty
+  std::string leader_address;  // as CheckPeerAddress; of a leader: empty
 };
 
 struct GroupMistake {

@@ -15,9 +15,9 @@ LeaderLink::LeaderLink(ReceiverName name, PeerTls tls, CommitGroup& group, const
       channel_(group.place().leader_address, std::move(tls)),
       stream_(
           limits::kGroupQueueMax, clock,
-          {.open =
+          {.prepare = [this] { return channel_.Refresh(); },
+           .open =
                [this](auto* context, auto* reactor) {
-                 channel_.Refresh();
                  v1::GroupService::NewStub(channel_.channel())->async()->Join(context, reactor);
                },
            .hello = [this] { return Hello(); },
@@ -77,8 +77,8 @@ void LeaderLink::OnDone(const Status& reason, bool lost) {
   Status told = reason;
   if (!connection_.has_value() && absl::IsUnimplemented(reason)) {
     told = UnimplementedError(
-        "{}: --group-leader has to be the --listen of the receiver with --group-index=0, of the "
-        "same version",
+        "{}: --group-leader has to be the --listen of the receiver with --group-index=0, or on its "
+        "host unix: and its --socket, of the same version",
         Message(reason));
   }
   // Said once, not at every attempt; nobody there is not a refusal.

@@ -20,8 +20,8 @@ class SenderChannel {
   // Of the newest channel. Calls on an older one end by themselves.
   std::shared_ptr<v1::SyncService::Stub> stub() const;
 
-  // Makes a new channel if the certificates have changed since the last was made.
-  void Refresh() { channel_.Refresh(); }
+  // See PeerChannel.
+  Status Refresh() { return channel_.Refresh(); }
 
   // That the peer of a call, once something has arrived on it, publishes for `rank` of the job.
   // PERMISSION_DENIED; UNAUTHENTICATED: with credentials, a peer that is not verified.

@@ -43,11 +43,9 @@ SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName n
       subscription_(subscription),
       channel_(address, name_.job_id, std::move(tls)),
       stream_(limits::kSyncQueueMax, clock,
-              {.open =
-                   [this](auto* context, auto* reactor) {
-                     channel_.Refresh();
-                     channel_.stub()->async()->Sync(context, reactor);
-                   },
+              {.prepare = [this] { return channel_.Refresh(); },
+               .open = [this](auto* context,
+                              auto* reactor) { channel_.stub()->async()->Sync(context, reactor); },
                .hello = [this] { return Hello(); },
                .on_message = [this](const auto&, const v1::SyncDown& message, const Peer& peer,
                                     bool first) { return OnMessage(message, peer, first); },

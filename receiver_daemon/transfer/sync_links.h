@@ -25,7 +25,7 @@ class SyncLink;
 class SyncLinks final : public SenderGroup {
  public:
   struct Options {
-    std::vector<std::string> addresses;  // "host:port", as the subscription's
+    std::vector<std::string> addresses;  // of senders, as the subscription's
     std::string job_id;
     std::string receiver_id;
     PeerTls tls = {};

@@ -101,8 +101,9 @@ class GrpcTransport final : public Transport {
   SnapshotRecheck recheck_{[] {}};
   Executor deltas_{1, 16};
   Executor fulls_{1, 16};
+  std::atomic<size_t> full_transfers_{0};
   SyncServiceImpl service_{
-      {.hub = hub_, .metrics = metrics_, .recheck = recheck_}, deltas_, fulls_};
+      {.hub = hub_, .metrics = metrics_, .recheck = recheck_}, deltas_, fulls_, full_transfers_};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<SyncLinks> links_;

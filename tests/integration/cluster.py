@@ -1,5 +1,6 @@
-"""Starts DWS daemons in a folder of their own, on ports the system picks, and stops them by their
-pid."""
+"""Starts DWS daemons in a folder of their own, with pages on ports the system picks, and stops them
+by their pid. They meet over unix sockets; those whose flags have certificates, or --insecure, over
+TCP."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Daemon:
     """One daemon process; `start` and the stops may alternate. Its folder and log live on.
 
     Attributes:
-      host: the address it listens on for others.
+      host: the address it listens on for others, if it does.
+      pages: whether it has an HTTP port.
     """
 
     name: str
@@ -41,11 +43,23 @@ class Daemon:
     process: Optional[subprocess.Popen[bytes]] = None
     ports: dict[str, int] = dataclasses.field(default_factory=dict)
     host: str = "127.0.0.1"
+    pages: bool = True
     _reserved: list[sockets.socket] = dataclasses.field(default_factory=list)
 
     @property
     def socket(self) -> str:
         return os.path.join(self.folder, "d.sock")
+
+    @property
+    def speaks_tcp(self) -> bool:
+        return any(flag == "--insecure" or flag.startswith("--tls-ca=") for flag in self.command)
+
+    @property
+    def address(self) -> str:
+        """Where it takes other daemons: its port, or its unix socket."""
+        if not self.speaks_tcp:
+            return f"unix:{self.socket}"
+        return f"{self.host}:{self.ports.get('sync') or self.ports['admin']}"
 
     @property
     def log_path(self) -> str:
@@ -70,10 +84,13 @@ class Daemon:
             *self.command,
             f"--socket={self.socket}",
             f"--ports-file={ports_file}",
-            f"--http=127.0.0.1:{self.ports.get('http', 0)}",
-            f"--listen={self.host}:{self.ports.get('sync', self.ports.get('admin', 0))}",
             f"--state-dir={os.path.join(self.folder, 'state')}",
         ]
+        if self.pages:
+            command.append(f"--http=127.0.0.1:{self.ports.get('http', 0)}")
+        if self.speaks_tcp:
+            port = self.ports.get("sync", self.ports.get("admin", 0))
+            command.append(f"--listen={self.host}:{port}")
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + START_SECONDS
@@ -167,9 +184,11 @@ class Cluster:
         # Not the test's own folder: a unix socket's path has at most 107 bytes.
         self.folder = folder or tempfile.mkdtemp(prefix="dws-", dir="/tmp")
         self.keep = keep
-        # Where the next daemons run: the command in front of theirs, and the address they have there.
+        # Where the next daemons run: the command in front of theirs, and the address they have there;
+        # and whether they show pages.
         self.prefix: list[str] = []
         self.host = "127.0.0.1"
+        self.pages = True
         self.senders: list[Daemon] = []
         self.receivers: list[Daemon] = []
 
@@ -188,13 +207,15 @@ class Cluster:
         if not any(flag.startswith("--scrub-rate") for flag in flags):
             command.append("--scrub-rate=0")
         for sender in self.senders if senders else []:
-            command.append(f"--sender={sender.host}:{sender.ports['sync']}")
+            command.append(f"--sender={sender.address}")
         return self._start(name or receiver_id, command, self.receivers)
 
     def _start(self, name: str, command: list[str], daemons: list[Daemon]) -> Daemon:
         folder = os.path.join(self.folder, name)
         os.makedirs(folder, exist_ok=True)
-        daemons.append(Daemon(name, folder, [*self.prefix, *command], host=self.host))
+        daemons.append(
+            Daemon(name, folder, [*self.prefix, *command], host=self.host, pages=self.pages)
+        )
         daemons[-1].start()
         return daemons[-1]
 

@@ -106,8 +106,7 @@ class GroupCase(IntegrationCase):
     def start_member(self, index: int, members: int) -> Daemon:
         leader = ""
         if index:
-            first = self.cluster.receivers[0]
-            leader = f"{first.host}:{first.ports['admin']}"
+            leader = self.cluster.receivers[0].address
         flags = self.group_flags(index, members, leader)
         return self.cluster.start_receiver(f"member-{index}", *flags, *self.flags)
 

@@ -107,13 +107,12 @@ class GroupTest(GroupCase):
 
     def test_a_receiver_that_does_not_belong_is_told_why(self) -> None:
         self.start_group(2)
-        leader = f"127.0.0.1:{self.cluster.receivers[0].ports['admin']}"
+        leader = self.cluster.receivers[0].address
         eventually(lambda: self.status(1).receiver.group.leader_connected, lambda: "member 1")
         same = self.group_flags(1, 2, leader)
         more = self.group_flags(2, 3, leader)
         other = [flag.replace("engine", "x") for flag in same]
-        sender = f"127.0.0.1:{self.cluster.senders[0].ports['sync']}"
-        nobody = self.group_flags(1, 2, sender)
+        nobody = self.group_flags(1, 2, self.cluster.senders[0].address)
         for name, flags, wanted in (
             ("same", same, "member 1 of group 'engine' is receiver 'member-1'"),
             ("more", more, "says that group 'engine' has 3 members"),
@@ -178,7 +177,7 @@ class GroupTest(GroupCase):
             lambda: "receiver 'member-2', is not connected" in self.ready(0)[1],
             lambda: f"{self.ready(0)}",
         )
-        with self.assertRaisesRegex(grpc.RpcError, "ask its leader, the receiver at 127.0.0.1"):
+        with self.assertRaisesRegex(grpc.RpcError, "ask its leader, the receiver at unix:"):
             self.evict(1, 2)
         with self.assertRaisesRegex(grpc.RpcError, "has no member 3, expected 0 to 2"):
             self.evict(0, 3)

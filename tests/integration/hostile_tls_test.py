@@ -63,7 +63,7 @@ class StrangerTest(HostileCase):
         self.refused(None)
 
     def test_tls_to_a_plaintext_port_is_refused(self) -> None:
-        plain = self.cluster.start_sender(7)
+        plain = self.cluster.start_sender(7, "--insecure")
         self.addCleanup(plain.stop)
         with channel(plain.ports["sync"], None) as connection:
             self.assertEqual(code_of(lambda: ask_status(connection)), OK)

@@ -28,7 +28,7 @@ def read(daemon: Daemon) -> str:
 
 class FormatTest(IntegrationCase):
     def test_json_has_an_object_a_line(self) -> None:
-        sender = self.cluster.start_sender(0, "--log-format=json")
+        sender = self.cluster.start_sender(0, "--log-format=json", "--insecure")
         sender.stop()
         lines = [json.loads(line) for line in read(sender).splitlines()]
         self.assertGreaterEqual(len(lines), 2)

@@ -23,7 +23,7 @@ class NetworkTest(IntegrationCase):
     def setUp(self) -> None:
         super().setUp()
         self.random = np.random.default_rng(31)
-        self.sender = self.cluster.start_sender(0)
+        self.sender = self.cluster.start_sender(0, "--insecure")
         self.dws_trainer = self.trainer()
         self.source = self.dws_trainer.register(
             {"w": self.random.standard_normal(ELEMENTS, np.float32)}
@@ -32,8 +32,8 @@ class NetworkTest(IntegrationCase):
         self.addCleanup(self.proxy.__exit__)
 
     def attach(self, name: str, port: int) -> tuple[dws.Engine, Any]:
-        flag = f"--sender=127.0.0.1:{port}"
-        engine = self.engine(self.cluster.start_receiver(name, flag, senders=False))
+        flags = ("--insecure", f"--sender=127.0.0.1:{port}")
+        engine = self.engine(self.cluster.start_receiver(name, *flags, senders=False))
         return engine, engine.attach({"w": np.zeros(ELEMENTS, np.float32)})
 
     def publish(self, version: int, share: float) -> None:

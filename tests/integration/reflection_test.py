@@ -26,8 +26,7 @@ class ReflectionTest(AdminCase):
 
     def test_every_call_of_an_operator(self) -> None:
         self.begin()
-        port = self.cluster.receivers[0].ports["admin"]
-        with ReflectionClient(f"127.0.0.1:{port}") as client:
+        with ReflectionClient(self.cluster.receivers[0].address) as client:
             status = client.call(ADMIN, "Status")
             self.assertEqual((status.daemon, status.job_id), ("dws-receiver", "test"))
             self.assertEqual(status.receiver.committed_version, 1)
@@ -56,8 +55,7 @@ class ReflectionTest(AdminCase):
 
     def test_a_sender_answers_too(self) -> None:
         self.begin()
-        port = self.cluster.senders[0].ports["sync"]
-        with ReflectionClient(f"127.0.0.1:{port}") as client:
+        with ReflectionClient(self.cluster.senders[0].address) as client:
             status = client.call(ADMIN, "Status")
             self.assertEqual(status.sender.newest_version, 1)
             self.assertEqual(status.sender.versions[0].full_bytes, MODEL_BYTES)
@@ -65,7 +63,7 @@ class ReflectionTest(AdminCase):
                 with self.assertRaises(grpc.RpcError) as caught:
                     list(client.call(ADMIN, method))
                 self.assertEqual(caught.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
-        with ReflectionClient(f"127.0.0.1:{self.cluster.receivers[0].ports['admin']}") as client:
+        with ReflectionClient(self.cluster.receivers[0].address) as client:
             with self.assertRaisesRegex(grpc.RpcError, "this receiver is in no commit group"):
                 list(client.call(ADMIN, "Evict"))
 

@@ -213,9 +213,9 @@ class SenderTest(SigtermCase):
         self.await_version(self.rollout, newest)
         self.assertEqual(self.memory(), newest)
 
-    def check_watchers(self, daemon: Daemon, port: str) -> None:
+    def check_watchers(self, daemon: Daemon) -> None:
         """Calls that only watch do not hold up a daemon that has nothing else to do."""
-        with grpc.insecure_channel(f"127.0.0.1:{daemon.ports[port]}") as channel:
+        with grpc.insecure_channel(daemon.address) as channel:
             watches = [
                 channel.unary_stream(method)(b"", timeout=60)
                 for method in ("/grpc.health.v1.Health/Watch", "/dws.v1.AdminService/Watch")
@@ -231,9 +231,10 @@ class SenderTest(SigtermCase):
                         pass
 
     def test_watchers_do_not_hold_it_up(self) -> None:
-        self.start()
-        self.check_watchers(self.cluster.receivers[0], "admin")
-        self.check_watchers(self.cluster.senders[0], "sync")
+        self.cluster.start_sender(0, "--insecure")
+        self.cluster.start_receiver("receiver-0", "--insecure")
+        self.check_watchers(self.cluster.receivers[0])
+        self.check_watchers(self.cluster.senders[0])
 
 
 if __name__ == "__main__":

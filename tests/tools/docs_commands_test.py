@@ -19,7 +19,7 @@ TOP = Path("WORKSPACE").resolve().parent
 PROGRAMS = ("sender_daemon/dws-sender", "receiver_daemon/dws-receiver", "tools/dwsctl/dwsctl")
 BLOCK_SECONDS = 60.0
 # As the units and deploy/config have them.
-PORTS = {"7700": ("sender", "sync"), "7750": ("sender", "http"), "7760": ("receiver", "http")}
+PORTS = {"7750": ("sender", "http"), "7760": ("receiver", "http")}
 
 
 class DocsCommandsTest(unittest.TestCase):

@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kVersionsShown = 10;
 constexpr size_t kNameColumns = 24;
+constexpr size_t kInsecureColumns = 80;
 constexpr size_t kIndent = 2;
 constexpr size_t kKeyColumns = 10;
 constexpr size_t kValueLinesMax = 12;
@@ -51,6 +52,14 @@ std::string FormatTls(const v1::StatusReply& status) {
   return text + (left > 0 ? fmt::format(" (in {})", FormatSeconds(left)) : " (expired)");
 }
 
+std::string FormatInsecure(const v1::StatusReply& status) {
+  std::string parts;
+  for (const std::string& part : status.insecure()) {
+    parts += (parts.empty() ? "" : ", ") + Printable(part, kInsecureColumns);
+  }
+  return "TCP without TLS: " + parts;
+}
+
 // What both daemons have in common, below the title.
 std::string FormatService(const v1::StatusReply& status, size_t columns) {
   std::string text = FormatKeyLine("state", FormatState(status), columns);
@@ -58,6 +67,9 @@ std::string FormatService(const v1::StatusReply& status, size_t columns) {
   if (!drain.empty()) text += FormatKeyLine("drain", drain, columns);
   if (status.has_build()) text += FormatKeyLine("build", FormatBuild(status.build()), columns);
   if (status.has_tls()) text += FormatKeyLine("tls", FormatTls(status), columns);
+  if (status.insecure_size() > 0) {
+    text += FormatKeyLine("insecure", FormatInsecure(status), columns);
+  }
   return text;
 }
 

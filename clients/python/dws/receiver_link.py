@@ -150,7 +150,7 @@ class ReceiverLink:
 
     def _connect(self) -> DaemonConnection:
         return DaemonConnection(
-            self._socket, f"dws-receiver --socket {self._socket} --job-id JOB --sender HOST:PORT"
+            self._socket, f"dws-receiver --socket {self._socket} --job-id JOB --sender unix:PATH"
         )
 
     def _register(self, attachment: Attachment, timeout: float) -> None:

@@ -18,8 +18,8 @@ class AdminOperations {
 
   virtual ~AdminOperations() = default;
 
-  // The reply but for build, tls and unix_seconds, which are the same for both daemons. Must not
-  // block.
+  // The reply but for build, tls, insecure and unix_seconds, which are the same for both daemons.
+  // Must not block.
   virtual void FillStatus(v1::StatusReply& reply) const = 0;
 
   // Each blocks until it is over or the sink says false, and tells `progress` at least twice a

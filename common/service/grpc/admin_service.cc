@@ -113,6 +113,7 @@ v1::StatusReply AdminService::Impl::Status() const {
   reply.set_build_version(std::string(kBuildVersion));
   FillBuildStatus(*reply.mutable_build());
   if (options_.fill_tls) options_.fill_tls(*reply.mutable_tls());
+  for (const std::string& part : options_.insecure) reply.add_insecure(part);
   // For people and for other machines' clocks: the daemon itself decides nothing by it.
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   reply.set_unix_seconds(std::chrono::duration<double>(since_epoch).count());

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -23,6 +24,7 @@ class AdminService {
  public:
   struct Options {
     std::function<void(v1::TlsStatus&)> fill_tls;  // none: no TLS. Must not block
+    std::vector<std::string> insecure = {};        // as in the status
   };
 
   AdminService(AdminOperations& operations, const Clock& clock, Options options);

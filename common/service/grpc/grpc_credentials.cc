@@ -69,35 +69,46 @@ Peer PeerOfCall(const grpc_auth_context* context) {
   return peer;
 }
 
-// The one place where roles are enforced: before a call reaches a service.
+// The one place where the table is enforced: before a call reaches a service. `state`: null where
+// callers have no certificates.
 void ProcessCall(void* state, grpc_auth_context* context, const grpc_metadata* metadata,
                  size_t count, grpc_process_auth_metadata_done_cb done, void* user_data) {
   const std::string_view path = PathOf(metadata, count);
-  const Peer peer = PeerOfCall(context);
-  Status status = CheckMethod(path, static_cast<ServerState*>(state)->job_id, peer.identities);
-  if (status.ok() && !peer.verified) {
-    status = MakeStatus(absl::StatusCode::kUnauthenticated, "a client certificate is needed");
+  Status status;
+  if (state == nullptr) {
+    status = CheckPlainMethod(path);
+  } else {
+    const Peer peer = PeerOfCall(context);
+    status = CheckMethod(path, static_cast<ServerState*>(state)->job_id, peer.identities);
+    if (status.ok() && !peer.verified) {
+      status = MakeStatus(absl::StatusCode::kUnauthenticated, "a client certificate is needed");
+    }
   }
   if (!status.ok()) LogWarning("call_refused", {{"method", path}, {"reason", Message(status)}});
   done(user_data, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
        status.ok() ? nullptr : std::string(Message(status)).c_str());
 }
 
-// gRPC's C++ API has no server credentials whose certificates change; its C API has.
-class ReloadingServerCredentials final : public grpc::ServerCredentials {
+grpc_server_credentials* ReloadingTls(ServerState* state) {
+  return grpc_ssl_server_credentials_create_with_options(
+      grpc_ssl_server_credentials_create_options_using_config_fetcher(
+          GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, &FetchConfig, state));
+}
+
+// gRPC's C++ API has no server credentials whose certificates change, nor plain ones that look at
+// calls; its C API has both.
+class CheckingServerCredentials final : public grpc::ServerCredentials {
  public:
-  explicit ReloadingServerCredentials(std::unique_ptr<ServerState> state)
-      : core_(grpc_ssl_server_credentials_create_with_options(
-            grpc_ssl_server_credentials_create_options_using_config_fetcher(
-                GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, &FetchConfig,
-                state.get()))) {
+  // Takes over `core`. `state`: of ProcessCall.
+  CheckingServerCredentials(grpc_server_credentials* core, std::unique_ptr<ServerState> state)
+      : core_(core) {
     DWS_CHECK(core_ != nullptr);
     grpc_server_credentials_set_auth_metadata_processor(
         core_, {.process = &ProcessCall,
                 .destroy = [](void* owned) { delete static_cast<ServerState*>(owned); },
                 .state = state.release()});
   }
-  ~ReloadingServerCredentials() override { grpc_server_credentials_release(core_); }
+  ~CheckingServerCredentials() override { grpc_server_credentials_release(core_); }
 
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {
     DWS_CHECK(false);  // it would take the place of ours
@@ -119,7 +130,14 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
   auto state = std::make_unique<ServerState>();
   state->credentials = std::move(credentials);
   state->job_id = std::move(job_id);
-  return std::make_shared<ReloadingServerCredentials>(std::move(state));
+  grpc_server_credentials* const core = ReloadingTls(state.get());
+  return std::make_shared<CheckingServerCredentials>(core, std::move(state));
+}
+
+std::shared_ptr<grpc::ServerCredentials> MakePlainServerCredentials() {
+  KeepGrpcRunning();
+  return std::make_shared<CheckingServerCredentials>(grpc_insecure_server_credentials_create(),
+                                                     nullptr);
 }
 
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsMaterial& material) {

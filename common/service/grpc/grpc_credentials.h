@@ -21,6 +21,9 @@ namespace dws {
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     std::shared_ptr<Credentials> credentials, std::string job_id);
 
+// Plain, for an address that --insecure allows. Every call is checked by CheckPlainMethod.
+std::shared_ptr<grpc::ServerCredentials> MakePlainServerCredentials();
+
 // For a channel that uses these files for its whole life.
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsMaterial& material);
 

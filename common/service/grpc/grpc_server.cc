@@ -86,13 +86,8 @@ Status GrpcServer::Impl::AddPort(grpc::ServerBuilder& builder, int& tcp_port) co
                              &tcp_port);
     return OkStatus();
   }
-  DWS_RETURN_IF_ERROR(CheckExposure(address, "--listen", options_.insecure));
-  if (!address.IsLoopback()) {
-    LogWarning("listening_insecure",
-               {{"address", options_.listen},
-                {"reason", "others can reach it, without encryption or authentication"}});
-  }
-  builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &tcp_port);
+  DWS_RETURN_IF_ERROR(CheckPlainListener(address, options_.insecure));
+  builder.AddListeningPort(address.ToString(), MakePlainServerCredentials(), &tcp_port);
   return OkStatus();
 }
 

@@ -34,7 +34,7 @@ class GrpcServer {
     std::string unix_socket;          // path of a socket file, mode 0660; empty: none
     AllowedUsers allowed_users = {};  // of the socket file
     std::string listen;               // "127.0.0.1:0"; empty: none
-    bool insecure = false;            // allows addresses others can reach without TLS
+    bool insecure = false;            // allows `listen` without TLS; orders are refused there
     // TLS on `listen`, loopback included, and roles of this job (access.h); null: plain.
     std::shared_ptr<Credentials> credentials = nullptr;
     std::string job_id = "";
@@ -44,8 +44,7 @@ class GrpcServer {
 
   // Services and lifecycle outlive the server. A service object may belong to one server only.
   // INVALID_ARGUMENT: neither address given, or one that cannot be read. FAILED_PRECONDITION: an
-  // address others can reach without TLS or `insecure`, or a socket file in use. UNAVAILABLE:
-  // cannot bind.
+  // address without TLS or `insecure`, or a socket file in use. UNAVAILABLE: cannot bind.
   static Result<std::unique_ptr<GrpcServer>> Start(const Options& options);
 
   ~GrpcServer();

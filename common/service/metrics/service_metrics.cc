@@ -80,6 +80,9 @@ void AddServiceMetrics(Metrics& metrics, ServiceSources sources) {
                  sources.lifecycle->state().ready ? 1 : 0);
     scrape.Gauge("dws_draining", "1 while the operator's Drain is in force.",
                  sources.draining() ? 1 : 0);
+    scrape.Gauge("dws_insecure_channels",
+                 "What --insecure lets speak TCP without TLS; `dwsctl status` names each.",
+                 static_cast<double>(sources.insecure_channels));
     if (const auto expiry = sources.certificate_expiry(); expiry.has_value()) {
       scrape.Gauge("dws_tls_certificate_expiry_timestamp_seconds",
                    "When the daemon's own certificate ends, since 1970.",

@@ -2,6 +2,7 @@
 // mains add them to their own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -16,10 +17,12 @@ struct ServiceSources {
   std::function<bool()> draining;
   // When the daemon's own certificate ends, in seconds since 1970; nullopt without TLS.
   std::function<std::optional<int64_t>()> certificate_expiry;
+  size_t insecure_channels = 0;  // what speaks TCP without TLS (DaemonServers)
 };
 
-// dws_build_info, dws_ready, dws_draining, dws_tls_certificate_expiry_timestamp_seconds and
-// process_*. What `sources` names outlives the last Text.
+// dws_build_info, dws_ready, dws_draining, dws_insecure_channels,
+// dws_tls_certificate_expiry_timestamp_seconds and process_*. What `sources` names outlives the
+// last Text.
 void AddServiceMetrics(Metrics& metrics, ServiceSources sources);
 
 }  // namespace dws

@@ -88,7 +88,7 @@ CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
 CLI::Option* AddListenFlag(CLI::App& app, const std::string& name, std::string& address,
                            const std::string& help) {
   const auto check = [](const std::string& text) {
-    return std::string(Message(ParseListenAddress(text).status()));
+    return text.empty() ? std::string() : std::string(Message(ParseListenAddress(text).status()));
   };
   return app.add_option(name, address, help)
       ->check(CLI::Validator(check, "", "address"))
@@ -116,12 +116,18 @@ void RejectTlsInPart(Config& config, const TlsFiles& tls) {
   config.Reject(given, Message(status));
 }
 
-void RejectExposure(Config& config, std::string_view name, const std::string& address,
-                    bool insecure) {
-  const Result<ListenAddress> parsed = ParseListenAddress(address);
-  if (!parsed.ok()) return;  // rejected on its own
-  const Status status = CheckExposure(*parsed, fmt::format("--{}", name), insecure);
-  if (!status.ok()) config.Reject(name, Message(status));
+void RejectExposure(Config& config, const std::string& listen, const std::string& http,
+                    bool secured) {
+  const auto reject = [&config](std::string_view name, const Status& status) {
+    if (!status.ok()) config.Reject(name, Message(status));
+  };
+  // One that cannot be read is none, or rejected on its own.
+  if (const Result<ListenAddress> address = ParseListenAddress(listen); address.ok()) {
+    reject("listen", CheckPlainListener(*address, secured));
+  }
+  if (const Result<ListenAddress> address = ParseListenAddress(http); address.ok()) {
+    reject("http", CheckExposure(*address, "--http", secured));
+  }
 }
 
 }  // namespace dws

@@ -46,7 +46,7 @@ CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::st
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
                        const std::string& help);
 
-// HOST:PORT to listen on, as in ParseListenAddress.
+// HOST:PORT to listen on, as in ParseListenAddress; empty: no port is opened.
 CLI::Option* AddListenFlag(CLI::App& app, const std::string& name, std::string& address,
                            const std::string& help);
 
@@ -55,8 +55,9 @@ void AddSecurityFlags(CLI::App& app, TlsFiles& tls, std::vector<std::string>& al
 // Adds a mistake when some of the three TLS files are given and others not.
 void RejectTlsInPart(Config& config, const TlsFiles& tls);
 
-// Adds a mistake when others can reach the address of that option and nothing allows it.
-void RejectExposure(Config& config, std::string_view name, const std::string& address,
-                    bool insecure);
+// Adds a mistake for each of --listen and --http that is reached without TLS by more than it may be
+// (listen_address.h). `secured`: by TLS, or --insecure allows it.
+void RejectExposure(Config& config, const std::string& listen, const std::string& http,
+                    bool secured);
 
 }  // namespace dws

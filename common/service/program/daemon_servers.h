@@ -1,10 +1,11 @@
-// What a daemon is reached by: gRPC on a unix socket for processes of this machine, gRPC on an
-// address for others, both with dws.v1.AdminService beside the daemon's own services, and the HTTP
-// pages.
+// What a daemon is reached by: gRPC on a unix socket for processes of this machine and, where they
+// are asked for, gRPC on an address for others and the HTTP pages. AdminService is beside the
+// daemon's own services on both.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,10 +31,12 @@ class DaemonServers {
     std::string job_id;
     std::string socket;  // path of the unix socket
     AllowedUsers allowed_users;
-    std::string listen;  // gRPC for others
-    std::string http;
+    std::string listen;  // gRPC for others; empty: none
+    std::string http;    // empty: none
     bool insecure = false;
     std::shared_ptr<Credentials> credentials;  // null: plain
+    // What the daemon dials over plain TCP: "--sender 10.0.0.5:7700".
+    std::vector<std::string> plain_peers = {};
   };
   // All outlive it.
   struct Parts {
@@ -45,14 +48,17 @@ class DaemonServers {
   };
   using Services = std::vector<GrpcServer::NamedService>;
 
-  // `local` are for the unix socket, `remote` for the address. Errors as GrpcServer::Start and
-  // HttpEndpoint::Listen.
+  // `local` are for the unix socket, `remote` for the address. What speaks TCP without TLS is named
+  // in the log, the status and the metrics. Errors as GrpcServer::Start and HttpEndpoint::Listen.
   static Result<std::unique_ptr<DaemonServers>> Start(Options options, Parts parts, Services local,
                                                       Services remote);
   ~DaemonServers();
 
+  // 0: there is none.
   uint16_t grpc_port() const;
   uint16_t http_port() const;
+  // What is open, for WritePortsFile; the first is called `grpc_name`.
+  std::map<std::string, uint16_t> ports(const std::string& grpc_name) const;
   // As an operator sees it.
   v1::StatusReply status() const;
 
@@ -66,8 +72,8 @@ class DaemonServers {
 
   std::unique_ptr<AdminService> admin_;
   std::unique_ptr<GrpcServer> local_;
-  std::unique_ptr<GrpcServer> remote_;
-  std::unique_ptr<HttpEndpoint> http_;
+  std::unique_ptr<GrpcServer> remote_;  // null: no address
+  std::unique_ptr<HttpEndpoint> http_;  // null: no pages
 };
 
 }  // namespace dws

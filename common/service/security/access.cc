@@ -25,6 +25,16 @@ constexpr std::array kTable = {
     MethodAccess{"/grpc.reflection.v1alpha.ServerReflection/", CallAccess::kAnyCertificate},
 };
 
+// UNIMPLEMENTED: there is no such method for other machines.
+Result<CallAccess> AccessOf(std::string_view path) {
+  const auto row = std::find_if(kTable.begin(), kTable.end(), [path](const MethodAccess& entry) {
+    return entry.path.ends_with('/') ? path.starts_with(entry.path) : path == entry.path;
+  });
+  if (row != kTable.end()) return row->access;
+  return UnimplementedError("this daemon has no method {} for other machines",
+                            path.substr(0, limits::kIdBytesMax));
+}
+
 Status PermissionDenied(std::string_view message) {
   return MakeStatus(absl::StatusCode::kPermissionDenied, message);
 }
@@ -79,17 +89,21 @@ std::span<const MethodAccess> AccessTable() { return kTable; }
 
 Status CheckMethod(std::string_view path, std::string_view job_id,
                    std::span<const Identity> identities) {
-  const auto row = std::find_if(kTable.begin(), kTable.end(), [path](const MethodAccess& entry) {
-    return entry.path.ends_with('/') ? path.starts_with(entry.path) : path == entry.path;
-  });
-  if (row == kTable.end()) {
-    return UnimplementedError("this daemon has no method {} for other machines",
-                              path.substr(0, limits::kIdBytesMax));
-  }
-  if (IsGranted(row->access, job_id, identities)) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(const CallAccess access, AccessOf(path));
+  if (IsGranted(access, job_id, identities)) return OkStatus();
   return PermissionDenied(
       fmt::format("{} needs a certificate with {} of job '{}', the one shown has {}", path,
-                  NeededRole(row->access), job_id, Describe(identities)));
+                  NeededRole(access), job_id, Describe(identities)));
+}
+
+Status CheckPlainMethod(std::string_view path) {
+  DWS_ASSIGN_OR_RETURN(const CallAccess access, AccessOf(path));
+  if (access != CallAccess::kOperate) return OkStatus();
+  return PermissionDenied(
+      fmt::format("{} is an order, and orders are not taken over plain TCP, where nobody can prove "
+                  "who he is: use the daemon's unix socket (dwsctl --socket), or TLS with a "
+                  "certificate of role operate",
+                  path));
 }
 
 Status CheckPeer(const Peer& peer, const Identity& wanted, std::string_view claim) {

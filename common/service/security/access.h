@@ -1,5 +1,6 @@
-// Who may call what over TCP with TLS: one table from the method to what its caller's certificate
-// has to say. Pure. Local unix sockets have no table: whom they let in may do everything.
+// Who may call what over TCP: one table from the method to what its caller's certificate has to
+// say, and what may be called where callers have no certificate. Pure. Unix sockets have no table:
+// whom they let in, by the uid that the kernel names, may do everything that they serve.
 #pragma once
 
 #include <span>
@@ -28,7 +29,7 @@ std::span<const MethodAccess> AccessTable();
 
 // What the other end of a connection has shown.
 struct Peer {
-  bool verified = false;  // TLS, with a certificate of the CA; without, nothing is known of it
+  bool verified = false;  // TLS, with a certificate of the CA; without, it has no identity
   std::vector<Identity> identities;
 };
 
@@ -37,9 +38,13 @@ struct Peer {
 Status CheckMethod(std::string_view path, std::string_view job_id,
                    std::span<const Identity> identities);
 
-// PERMISSION_DENIED unless `peer` is `wanted`. OK for a peer that is not verified: on a plain
-// listener nobody can prove who he is, and starting it was allowed. `claim` names what the peer
-// says: "receiver 'a'".
+// The same on plain TCP, which --insecure allowed and where nobody can prove who he is. Everything
+// but orders: PERMISSION_DENIED for a method that needs role operate, saying where it is taken.
+Status CheckPlainMethod(std::string_view path);
+
+// PERMISSION_DENIED unless `peer` is `wanted`. OK for a peer that is not verified: it came over a
+// unix socket that let its user in, or over plain TCP, which --insecure allowed. `claim` names what
+// the peer says: "receiver 'a'".
 Status CheckPeer(const Peer& peer, const Identity& wanted, std::string_view claim);
 
 // As CheckPeer, for any identity that has `role` in the job.

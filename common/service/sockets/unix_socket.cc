@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "common/base/log.h"
@@ -23,7 +24,16 @@ constexpr mode_t kSocketMode = 0660;
 constexpr int kBacklog = 128;
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
-// `path` fits: ClearSocketPath has looked.
+static_assert(kSocketPathBytesMax == sizeof(sockaddr_un::sun_path) - 1);
+
+Status CheckPathFits(const std::string& path) {
+  if (!path.empty() && path.size() <= kSocketPathBytesMax) return OkStatus();
+  return InvalidArgumentError(
+      "expected a socket path of 1 to {} bytes, found {} bytes: {}; choose a shorter folder",
+      kSocketPathBytesMax, path.size(), path);
+}
+
+// `path` fits: CheckPathFits has looked.
 sockaddr_un AddressOf(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -49,12 +59,7 @@ Result<uid_t> ParseUser(const std::string& user) {
 }  // namespace
 
 Status ClearSocketPath(const std::string& path, int type) {
-  constexpr size_t kPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
-  if (path.empty() || path.size() > kPathBytesMax) {
-    return InvalidArgumentError(
-        "expected a socket path of 1 to {} bytes, found {} bytes: {}; choose a shorter folder",
-        kPathBytesMax, path.size(), path);
-  }
+  DWS_RETURN_IF_ERROR(CheckPathFits(path));
   const sockaddr_un address = AddressOf(path);
 
   struct stat found = {};
@@ -121,15 +126,48 @@ Result<AllowedUsers> AllowedUsers::Parse(const std::vector<std::string>& users) 
   return Only(std::move(uids));
 }
 
+bool AllowedUsers::Names(uid_t uid) const {
+  return uid == 0 || uid == ::geteuid() ||
+         (uids_.has_value() && std::find(uids_->begin(), uids_->end(), uid) != uids_->end());
+}
+
 Status AllowedUsers::Check(const UnixPeer& peer) const {
-  if (!uids_.has_value() || peer.uid == 0 || peer.uid == ::geteuid() ||
-      std::find(uids_->begin(), uids_->end(), peer.uid) != uids_->end()) {
-    return OkStatus();
-  }
+  if (!uids_.has_value() || Names(peer.uid)) return OkStatus();
   return MakeStatus(absl::StatusCode::kPermissionDenied,
                     fmt::format("uid {} may not use this daemon: run as uid {}, or allow the uid "
                                 "with the daemon's --allow-user",
                                 peer.uid, ::geteuid()));
+}
+
+Status AllowedUsers::CheckServer(const UnixPeer& server, std::string_view path) const {
+  if (Names(server.uid)) return OkStatus();
+  return MakeStatus(
+      absl::StatusCode::kPermissionDenied,
+      fmt::format("the socket {} is served by uid {}, expected root, uid {} (this daemon's own) or "
+                  "a user of --allow-user: another user has taken the path; if the daemon there is "
+                  "meant to run as uid {}, name that with --allow-user",
+                  path, server.uid, ::geteuid(), server.uid));
+}
+
+Result<UnixConnection> ConnectUnix(const std::string& path) {
+  DWS_RETURN_IF_ERROR(CheckPathFits(path));
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return ErrnoError(errno, "cannot make a socket");
+  const sockaddr_un address = AddressOf(path);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    if (errno == EACCES || errno == EPERM) {
+      return ErrnoError(errno, fmt::format("uid {} may not connect to the socket {} (is it in the "
+                                           "group of the file?)",
+                                           ::geteuid(), path));
+    }
+    // None yet, none any more, or one whose queue is full.
+    return UnavailableError(
+        "nobody answers on the socket {}: {}; does the daemon that has it as "
+        "--socket run?",
+        path, std::generic_category().message(errno));
+  }
+  DWS_ASSIGN_OR_RETURN(const UnixPeer peer, PeerOfSocket(fd.get()));
+  return UnixConnection{.fd = std::move(fd), .peer = peer};
 }
 
 Result<UnixAcceptor> UnixAcceptor::Listen(const std::string& path, int type,

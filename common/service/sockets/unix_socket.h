@@ -1,4 +1,5 @@
-// Socket files: what both sockets of a daemon do before they bind and after, and whom they let in.
+// Socket files: what both sockets of a daemon do before they bind and after, whom they let in, and
+// how another daemon connects and knows whose socket it is.
 #pragma once
 
 #include <sys/types.h>
@@ -6,6 +7,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -13,6 +15,9 @@
 #include "common/base/unique_fd.h"
 
 namespace dws {
+
+// What fits a socket address.
+inline constexpr size_t kSocketPathBytesMax = 107;
 
 // Makes `path` free for bind(2): removes a socket file that nobody listens on. OK when there is
 // none. `type` is SOCK_STREAM or SOCK_SEQPACKET. INVALID_ARGUMENT: the path does not fit a socket
@@ -46,7 +51,15 @@ class AllowedUsers {
   // PERMISSION_DENIED, saying what to do.
   Status Check(const UnixPeer& peer) const;
 
+  // Of `server`, which listens on the socket file `path` that we connected to: PERMISSION_DENIED,
+  // saying what to do, unless it is of root, of this process's own user or of one of these. No mode
+  // speaks for a server: whoever can write to the folder can take the path.
+  Status CheckServer(const UnixPeer& server, std::string_view path) const;
+
  private:
+  // Root, this process's own user, or one of those listed.
+  bool Names(uid_t uid) const;
+
   std::optional<std::vector<uid_t>> uids_;
 };
 
@@ -54,6 +67,11 @@ struct UnixConnection {
   UniqueFd fd;  // not blocking, close-on-exec
   UnixPeer peer;
 };
+
+// Connects to the socket file `path`; the peer is the process that listens on it. UNAVAILABLE:
+// nobody listens there, now. PERMISSION_DENIED: this user may not connect. INVALID_ARGUMENT: the
+// path does not fit.
+Result<UnixConnection> ConnectUnix(const std::string& path);
 
 // A listening socket file in somebody's epoll set. Threads: one.
 class UnixAcceptor {

@@ -56,6 +56,19 @@ TEST_CASE("each role may call what it is for", "[access]") {
   CHECK(Ask("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", {}) == kYes);
 }
 
+TEST_CASE("over plain TCP everything but orders may be called", "[access]") {
+  for (const MethodAccess& row : AccessTable()) {
+    INFO(row.path);
+    const Status status = CheckPlainMethod(row.path);
+    CHECK(status.ok() == (row.access != CallAccess::kOperate));
+    if (row.access != CallAccess::kOperate) continue;
+    CHECK(status.code() == absl::StatusCode::kPermissionDenied);
+    CHECK_THAT(std::string(Message(status)), Catch::Contains("dwsctl --socket"));
+  }
+  CHECK(absl::IsUnimplemented(CheckPlainMethod("/dws.v1.TrainerService/Register")));
+  CHECK(absl::IsUnimplemented(CheckPlainMethod("")));
+}
+
 TEST_CASE("a method that is not in the table is nobody's", "[access]") {
   for (const std::string path :
        {"", "/", "/dws.v1.SyncService/", "/dws.v1.SyncService/Sync/", "/dws.v1.SyncService/sync",

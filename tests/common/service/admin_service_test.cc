@@ -84,6 +84,7 @@ struct Daemon {
     REQUIRE(made.ok());
     local = *std::move(made);
     made = GrpcServer::Start({.listen = "127.0.0.1:0",
+                              .insecure = true,
                               .services = {{"dws.v1.AdminService", admin.AddServer()}},
                               .lifecycle = &lifecycle});
     REQUIRE(made.ok());

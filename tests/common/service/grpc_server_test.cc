@@ -107,7 +107,7 @@ Health CheckHealth(const std::string& target, const std::string& service) {
 GrpcServer::Options OptionsFor(grpc::Service& admin, Lifecycle& lifecycle) {
   return {.unix_socket = "",
           .listen = "",
-          .insecure = false,
+          .insecure = true,
           .services = {{.name = kAdmin, .service = &admin}},
           .lifecycle = &lifecycle};
 }
@@ -200,17 +200,48 @@ TEST_CASE("server reflection lists the services", "[grpc]") {
   CHECK_THAT(reply, Catch::Contains(kAdmin) && Catch::Contains("grpc.health.v1.Health"));
 }
 
-TEST_CASE("an address others can reach is refused without --insecure", "[grpc]") {
+TEST_CASE("an address without TLS is refused without --insecure, loopback too", "[grpc]") {
   Lifecycle lifecycle;
   TestAdmin admin;
   GrpcServer::Options options = OptionsFor(admin, lifecycle);
   CHECK(absl::IsInvalidArgument(GrpcServer::Start(options).status()));
-  options.listen = "0.0.0.0:0";
-  const Status refused = GrpcServer::Start(options).status();
-  CHECK(absl::IsFailedPrecondition(refused));
-  CHECK_THAT(std::string(Message(refused)), Catch::Contains("--insecure"));
-  options.insecure = true;
-  CHECK(GrpcServer::Start(options).ok());
+  for (const char* address : {"127.0.0.1:0", "0.0.0.0:0"}) {
+    options.listen = address;
+    options.insecure = false;
+    const Status refused = GrpcServer::Start(options).status();
+    CHECK(absl::IsFailedPrecondition(refused));
+    CHECK_THAT(std::string(Message(refused)), Catch::Contains("--insecure"));
+    options.insecure = true;
+    CHECK(GrpcServer::Start(options).ok());
+  }
+}
+
+TEST_CASE("orders are taken on the socket file and never on a plain port", "[grpc]") {
+  TempFolder folder;
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  GrpcServer::Options options = OptionsFor(admin, lifecycle);
+  options.unix_socket = folder.File("sock");
+  options.listen = "127.0.0.1:0";
+  auto server = GrpcServer::Start(options);
+  REQUIRE(server.ok());
+  lifecycle.SetReady();
+  const std::string port = fmt::format("127.0.0.1:{}", *(*server)->port());
+  const std::string socket = "unix:" + folder.File("sock");
+  std::string reply;
+  for (const char* order : {"Verify", "Resync", "Drain", "Evict"}) {
+    INFO(order);
+    const std::string method = fmt::format("/dws.v1.AdminService/{}", order);
+    const grpc::Status refused = RawCall(port, method, "", reply);
+    CHECK(refused.error_code() == grpc::StatusCode::PERMISSION_DENIED);
+    CHECK_THAT(refused.error_message(), Catch::Contains("unix socket") && Catch::Contains("TLS"));
+    // TestAdmin has none of them: it was asked.
+    CHECK(RawCall(socket, method, "", reply).error_code() == grpc::StatusCode::UNIMPLEMENTED);
+  }
+  CHECK(Call(port).ok());
+  CHECK(CheckHealth(port, kAdmin) == kServing);
+  const grpc::Status unknown = RawCall(port, "/dws.v1.TrainerService/Register", "", reply);
+  CHECK(unknown.error_code() == grpc::StatusCode::UNIMPLEMENTED);
 }
 
 TEST_CASE("two servers cannot share a port or a socket file", "[grpc]") {

@@ -45,6 +45,17 @@ TEST_CASE("an address others can reach needs to be asked for", "[service]") {
   }
 }
 
+TEST_CASE("gRPC without TLS needs to be asked for, on loopback too", "[service]") {
+  for (const char* text : {"127.0.0.1:1", "[::1]:1", "localhost:1", "0.0.0.0:1", "10.0.0.1:1"}) {
+    const Status refused = CheckPlainListener(*ParseListenAddress(text), false);
+    CHECK(absl::IsFailedPrecondition(refused));
+    CHECK_THAT(std::string(Message(refused)),
+               Catch::Contains("--tls-ca") && Catch::Contains("--insecure") &&
+                   Catch::Contains("dwsctl certificates") && Catch::Contains("--socket"));
+    CHECK(CheckPlainListener(*ParseListenAddress(text), true).ok());
+  }
+}
+
 TEST_CASE("a socket path that does not fit is refused with its length", "[service]") {
   CHECK(ClearSocketPath("/tmp/" + std::string(102, 'x'), SOCK_STREAM).ok());
   const Status status = ClearSocketPath("/tmp/" + std::string(103, 'x'), SOCK_STREAM);

@@ -24,6 +24,7 @@ EXPECTED = frozenset({
     "DwsDensityJump",
     "DwsEnginePausedTooLong",
     "DwsFolderFailing",
+    "DwsInsecure",
     "DwsReceiverAbsent",
     "DwsReceiverDigestMismatch",
     "DwsReceiverStale",

@@ -43,6 +43,16 @@ size_t WidestLine(const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("what speaks TCP without TLS is named", "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  CHECK(FormatStatus(reply, 100).find("insecure") == std::string::npos);
+  reply.add_insecure("--listen 0.0.0.0:7700");
+  reply.add_insecure("--http 0.0.0.0:7750");
+  CHECK(FormatStatus(reply, 100)
+            .find("  insecure  TCP without TLS: --listen 0.0.0.0:7700, --http 0.0.0.0:7750\n") !=
+        std::string::npos);
+}
+
 TEST_CASE("a daemon that takes part in broadcasts says how they go", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   CHECK(FormatStatus(reply, 100).find("broadcast") == std::string::npos);

@@ -26,7 +26,7 @@ class _Reference:
     """A context manager; the process ends with it."""
 
     def __init__(self, sender: Daemon) -> None:
-        command = [_PROBE, f"127.0.0.1:{sender.ports['sync']}", sender.folder]
+        command = [_PROBE, sender.address, sender.folder]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

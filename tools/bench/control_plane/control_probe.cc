@@ -1,7 +1,7 @@
 // The reference of the control plane's latency: one unary call to a daemon and two records made
 // durable in a folder, timed on request.
 //
-//   control_probe SENDER:PORT FOLDER    then, for each line on stdin, seconds on stdout
+//   control_probe SENDER FOLDER    then, for each line on stdin, seconds on stdout
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
@@ -68,7 +68,7 @@ int Main(const std::string& address, const std::string& folder) {
 
 int main(int argc, char** argv) {
   if (argc != 3) {
-    fmt::print(stderr, "usage: control_probe HOST:PORT FOLDER\n");
+    fmt::print(stderr, "usage: control_probe HOST:PORT|unix:PATH FOLDER\n");
     return 2;
   }
   return dws::bench::Main(argv[1], argv[2]);

@@ -96,13 +96,13 @@ def bench_joiners(size_bytes: int, rounds: int, report: Report) -> None:
 def bench_slow(size_bytes: int, rounds: int, report: Report) -> None:
     """Publish to commit of nine receivers, in turns with the tenth's link fast and slow."""
     with Cluster("bench") as cluster, ExitStack() as stack:
-        sender = cluster.start_sender(0)
+        sender = cluster.start_sender(0, "--insecure")  # the proxy is between TCP ports
         proxy = stack.enter_context(FaultProxy(sender.ports["sync"]))
         publisher = stack.enter_context(_Publisher(sender, size_bytes))
         publisher.publish()
-        receivers = [cluster.start_receiver(f"fast-{i}") for i in range(FAST)]
-        slow = f"--sender=127.0.0.1:{proxy.port}"
-        receivers.append(cluster.start_receiver("slow", slow, senders=False))
+        receivers = [cluster.start_receiver(f"fast-{i}", "--insecure") for i in range(FAST)]
+        slow = ("--insecure", f"--sender=127.0.0.1:{proxy.port}")
+        receivers.append(cluster.start_receiver("slow", *slow, senders=False))
         engines = [EngineLoop(r.socket, publisher.specs, idle=True) for r in receivers]
         publisher.trainer.wait(1, FAST + 1, WAIT_SECONDS)
         seconds: dict[bool, list[float]] = {False: [], True: []}

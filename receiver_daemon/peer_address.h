@@ -1,0 +1,19 @@
+// Where another daemon is reached, as flags name it: HOST:PORT, or unix:/PATH on the same host.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+
+namespace dws {
+
+// The path of unix:/PATH; nullopt: another kind of address.
+std::optional<std::string> UnixPathOf(std::string_view address);
+
+// INVALID_ARGUMENT, quoting `address`, unless it is a name or number with a port that is not 0, or
+// "unix:" and an absolute path that fits a socket address. `what` is there: "a sender".
+Status CheckPeerAddress(std::string_view address, std::string_view what);
+
+}  // namespace dws
