@@ -1,7 +1,7 @@
 """Uses a running sender and receiver the way a job does, and fails when they do not do their work:
 
-    exercise.py --sender-socket S --receiver-socket R --sender-http H:P --receiver-http H:P --admin H:P
-                [--job J] [--tls CA,CERT,KEY]
+    exercise.py --sender-socket S --receiver-socket R --sender-http H:P --receiver-http H:P
+                --admin H:P|unix:PATH [--job J] [--tls CA,CERT,KEY]
 
 Two versions from a trainer to an engine, through the installed package `dws`; then health, reflection
 and the pages that probes ask for. It knows programs and addresses only: no source tree.

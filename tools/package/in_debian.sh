@@ -68,10 +68,9 @@ command_of() {  # UNIT INSTANCE
 as_dws=(setpriv --reuid=dws --regid=dws --init-groups --no-new-privs)
 mode /run/dws '755 dws dws'
 mode /var/lib/dws '750 dws dws'
-ports="--listen=127.0.0.1:17700 --http=127.0.0.1:17701"
-read -r -a sender <<<"$(command_of dws-sender 0) $ports"
-ports="--listen=127.0.0.1:17710 --http=127.0.0.1:17711"
-read -r -a receiver <<<"$(command_of dws-receiver rollout-0) $ports --sender=127.0.0.1:17700"
+# The shipped configuration: the receiver dials the sender's unix socket. Pages on ports of our own.
+read -r -a sender <<<"$(command_of dws-sender 0) --http=127.0.0.1:17701"
+read -r -a receiver <<<"$(command_of dws-receiver rollout-0) --http=127.0.0.1:17711"
 "${as_dws[@]}" "${sender[@]}" --check-config >/dev/null
 "${as_dws[@]}" "${receiver[@]}" --check-config >/dev/null
 "${as_dws[@]}" "${sender[@]}" >/tmp/sender.log 2>&1 &
@@ -87,7 +86,8 @@ until_true 20 python3 -c 'import socket; socket.create_connection(("127.0.0.1", 
 # Status 1: it answers, and has no trainer yet.
 job="$({ dwsctl status --json --socket="$(socket_of sender)" || true; } | sed -n 's/.*"job_id": *"\([^"]*\)".*/\1/p')"
 python3 exercise.py --sender-socket="$(socket_of sender)" --receiver-socket="$(socket_of receiver)" \
-  --sender-http=127.0.0.1:17701 --receiver-http=127.0.0.1:17711 --admin=127.0.0.1:17710 --job="$job"
+  --sender-http=127.0.0.1:17701 --receiver-http=127.0.0.1:17711 --job="$job" \
+  --admin="unix:$(socket_of receiver)"
 dwsctl status --socket="$(socket_of sender)" >/dev/null || [[ $? -eq 1 ]]  # 1: its trainer has gone
 dwsctl verify --socket="$(socket_of sender)" >/dev/null || [[ $? -eq 4 ]]
 kill -TERM "$receiver_pid"
