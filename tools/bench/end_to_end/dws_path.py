@@ -32,6 +32,10 @@ class DwsPath:
         if shared is not None:
             self._sender_flags.append(f"--shared-dir={shared.near}")
             self._receiver_flags += [f"--shared-dir={shared.far}", _POLL]
+        else:
+            # Over TCP, as between hosts.
+            self._sender_flags.append("--insecure")
+            self._receiver_flags.append("--insecure")
         self.views: dict[str, Any] = {}
 
     def __enter__(self) -> "DwsPath":
