@@ -58,22 +58,40 @@ Status ReadAll(int fd, MutableByteSpan to, const std::string& path) {
 
 }  // namespace
 
-Result<MappedFile> MappedFile::Open(const std::string& path, FileAccess access) {
-  // Without O_NONBLOCK, opening a pipe would wait for its writer.
-  const int flags = (access == FileAccess::kWritable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK;
-  const UniqueFd fd(::open(path.c_str(), flags));
-  if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open {}", path));
+Result<FileStamp> StampAt(const FilePlace& place) {
   struct stat found = {};
-  if (::fstat(fd.get(), &found) != 0) return ErrnoError(errno, fmt::format("cannot stat {}", path));
+  if (::fstatat(place.folder_fd, place.name.c_str(), &found, 0) != 0) {
+    return ErrnoError(errno, fmt::format("cannot stat {}", place.path));
+  }
+  return StampOf(found);
+}
+
+Result<FileStamp> StampOfFile(int fd, const std::string& path) {
+  struct stat found = {};
+  if (::fstat(fd, &found) != 0) return ErrnoError(errno, fmt::format("cannot stat {}", path));
   if (!S_ISREG(found.st_mode)) {
     return FailedPreconditionError("expected a file at {}, found something else", path);
   }
-  MappedFile file(path, access);
-  file.opened_ = StampOf(found);
-  if (found.st_size == 0) return file;
-  DWS_ASSIGN_OR_RETURN(file.bytes_,
-                       Map(fd.get(), static_cast<uint64_t>(found.st_size), access, path));
-  if (access == FileAccess::kCopied) DWS_RETURN_IF_ERROR(ReadAll(fd.get(), file.bytes_, path));
+  return StampOf(found);
+}
+
+Result<MappedFile> MappedFile::Open(const std::string& path, FileAccess access) {
+  return OpenAt({.folder_fd = AT_FDCWD, .name = path, .path = path}, access);
+}
+
+Result<MappedFile> MappedFile::OpenAt(const FilePlace& place, FileAccess access) {
+  // Without O_NONBLOCK, opening a pipe would wait for its writer.
+  const int flags = (access == FileAccess::kWritable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK;
+  const UniqueFd fd(::openat(place.folder_fd, place.name.c_str(), flags));
+  if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open {}", place.path));
+  MappedFile file(place.path, access);
+  DWS_ASSIGN_OR_RETURN(file.opened_, StampOfFile(fd.get(), place.path));
+  const uint64_t size_bytes = file.opened_.size_bytes;
+  if (size_bytes == 0) return file;
+  DWS_ASSIGN_OR_RETURN(file.bytes_, Map(fd.get(), size_bytes, access, place.path));
+  if (access == FileAccess::kCopied) {
+    DWS_RETURN_IF_ERROR(ReadAll(fd.get(), file.bytes_, place.path));
+  }
   return file;
 }
 
@@ -112,14 +130,13 @@ Status MappedFile::Sync() const {
 }
 
 bool MappedFile::in_place() const {
-  struct stat found = {};
-  return ::stat(path_.c_str(), &found) == 0 && found.st_dev == opened_.device &&
-         found.st_ino == opened_.inode;
+  const auto found = StampAt({.folder_fd = AT_FDCWD, .name = path_, .path = path_});
+  return found.ok() && found->device == opened_.device && found->inode == opened_.inode;
 }
 
 Status MappedFile::CheckUnchanged() const {
-  struct stat found = {};
-  if (::stat(path_.c_str(), &found) == 0 && StampOf(found) == opened_) return OkStatus();
+  const auto found = StampAt({.folder_fd = AT_FDCWD, .name = path_, .path = path_});
+  if (found.ok() && *found == opened_) return OkStatus();
   return AbortedError("{} was changed while it was read: do it again when nobody changes it",
                       path_);
 }

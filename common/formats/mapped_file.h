@@ -36,6 +36,18 @@ struct FileStamp {
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
+// Where a file or folder is: `name` in the folder that is open as `folder_fd`, or AT_FDCWD. `path`
+// is for messages, and for what is asked of it later.
+struct FilePlace {
+  int folder_fd;
+  std::string name;
+  std::string path;
+};
+// What is there now. Errors as of stat(2).
+Result<FileStamp> StampAt(const FilePlace& place);
+// Of an open file; `path` is for messages. FAILED_PRECONDITION: no regular file.
+Result<FileStamp> StampOfFile(int fd, const std::string& path);
+
 // Lifecycle: open until destroyed; spans of its bytes end with it, and survive a move of it.
 // Threads: safe from any, as far as the bytes written by one are not touched by another.
 class MappedFile {
@@ -43,6 +55,8 @@ class MappedFile {
   // NOT_FOUND, PERMISSION_DENIED, ... from the system; FAILED_PRECONDITION: no regular file;
   // RESOURCE_EXHAUSTED: no memory for a copy; UNAVAILABLE: it shrank while it was copied.
   static Result<MappedFile> Open(const std::string& path, FileAccess access);
+  // The same of a file in a folder that is open.
+  static Result<MappedFile> OpenAt(const FilePlace& place, FileAccess access);
 
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -50,6 +64,7 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   ByteSpan bytes() const { return bytes_; }
+  const FileStamp& stamp() const { return opened_; }  // when it was opened
   // Of a file opened as kWritable only.
   MutableByteSpan writable() const;
   // What was written is on the disk when this returns OK, and the file's time is new: a store to a

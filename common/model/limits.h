@@ -36,7 +36,9 @@ inline constexpr uint64_t kSlimeFlushBytesMax = uint64_t{16} << 30;  // decompre
 inline constexpr uint64_t kSlimePublishShardBytes = uint64_t{256} << 20;  // held while it grows
 inline constexpr uint64_t kSlimeOwnerBytesMax = 256;  // of the file that says whose a folder is
 inline constexpr uint64_t kSyncStateBytesMax = uint64_t{1} << 20;
-inline constexpr size_t kTensorsNamedMax = 5;  // in a message
+inline constexpr size_t kSlimeAppliedMax = 4096;        // versions a local checkpoint remembers
+inline constexpr size_t kSlimeAdoptedVersionsMax = 64;  // looked into where it remembers none
+inline constexpr size_t kTensorsNamedMax = 5;           // in a message
 
 // Messages.
 inline constexpr uint64_t kFetchChunkBytesMax = uint64_t{1} << 20;
@@ -171,11 +173,9 @@ inline constexpr std::chrono::milliseconds kWatchIntervalMin{100};
 inline constexpr std::chrono::milliseconds kWatchIntervalDefault{1000};
 inline constexpr std::chrono::seconds kWatchIntervalMax{3600};
 
-// Configuration.
+// Configuration, and the ledger.
 inline constexpr uint64_t kConfigBytesMax = uint64_t{1} << 20;
 inline constexpr size_t kConfigMistakesMax = 100;  // lines that are no TOML, until reading stops
-
-// Ledger.
 inline constexpr uint64_t kLedgerRecordBytesMax = 4096;
 inline constexpr uint64_t kLedgerBytesMax = uint64_t{64} << 20;
 inline constexpr uint64_t kLedgerCompactBytes = uint64_t{1} << 20;

@@ -31,32 +31,8 @@ Result<std::vector<uint64_t>> VersionApplier::List() {
 }
 
 void VersionApplier::Forget() {
-  index_time_.reset();
+  unpublished_.clear();
   refusals_.clear();
-}
-
-Status VersionApplier::CheckSameRun(const slime::LocalCheckpoint& checkpoint,
-                                    const std::vector<uint64_t>& versions) {
-  const uint64_t local = checkpoint.version();
-  if (!versions.empty() && versions.back() < local) {
-    return FailedPreconditionError(
-        "{} has versions up to {}, and the local checkpoint is of version {}: the trainer has "
-        "begun another run; put its base in the place of the checkpoint, without .weight_sync, or "
-        "restart with another folder",
-        folder_, versions.back(), local);
-  }
-  const auto written = IndexTime(local);
-  if (!written.has_value() || index_time_ == written) return OkStatus();  // it may be gone
-  const auto index = slime::ReadVersionIndex(files_, PathOf(local));
-  // Read whole once more for that, a full one only with a reason.
-  if (index_time_.has_value() || (index.ok() && index->delta.has_value())) {
-    const Status same =
-        UnlessRefused(local, written, [&] { return checkpoint.CheckApplied(PathOf(local)); });
-    if (absl::IsUnavailable(same)) return OkStatus();
-    DWS_RETURN_IF_ERROR(same);
-  }
-  index_time_ = written;
-  return OkStatus();
 }
 
 Status VersionApplier::UnlessRefused(uint64_t version, const Time& written,
@@ -98,7 +74,11 @@ std::optional<uint64_t> VersionApplier::NewestFull(const std::vector<uint64_t>& 
 Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint& checkpoint) {
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, List());
   const uint64_t local = checkpoint.version();
-  Status refused = CheckSameRun(checkpoint, versions);
+  const TimePoint begin = clock_.Now();
+  Status refused =
+      UnlessRefused(local, IndexTime(local), [&] { return checkpoint.CheckRun(folder_); });
+  if (absl::IsUnavailable(refused)) return Await(local, begin, refused);
+  unpublished_.erase(local);
   const bool other_run = !refused.ok();
   if (!other_run) {
     Result<Applied> applied = ApplyFollowing(checkpoint, versions);
@@ -138,17 +118,19 @@ Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& ch
     report = checkpoint.Apply(PathOf(version));
     return report.status();
   });
-  if (absl::IsUnavailable(status) && !checkpoint.halfway()) {
-    // Its writer is at it, or this machine does not see all of it yet: the next look will.
-    const TimePoint since = unpublished_.try_emplace(version, begin).first->second;
-    if (begin - since < kUnpublishedMax) return Applied();
-    return Annotate(status, "for minutes now");
-  }
+  if (absl::IsUnavailable(status) && !checkpoint.halfway()) return Await(version, begin, status);
   DWS_RETURN_IF_ERROR(status);
   unpublished_.clear();
   refusals_.clear();
-  index_time_ = written;
   return Applied(*report);
+}
+
+Result<VersionApplier::Applied> VersionApplier::Await(uint64_t version, TimePoint begin,
+                                                      const Status& status) {
+  // Its writer is at it, or this machine does not see all of it yet: the next look will.
+  const TimePoint since = unpublished_.try_emplace(version, begin).first->second;
+  if (begin - since < kUnpublishedMax) return Applied();
+  return Annotate(status, "for minutes now");
 }
 
 }  // namespace dws

@@ -1,5 +1,5 @@
-// Applies to a local checkpoint what comes next in a folder of versions, and judges whether the
-// folder still is of the run whose version the checkpoint has.
+// Applies to a local checkpoint what comes next in a folder of versions, as long as the folder is
+// of the run whose versions the checkpoint has (slime_delta/run_check.h).
 #pragma once
 
 #include <cstdint>
@@ -46,10 +46,12 @@ class VersionApplier {
   Time IndexTime(uint64_t version) const;
   // The newest after `after`, if any.
   std::optional<uint64_t> NewestFull(const std::vector<uint64_t>& versions, uint64_t after) const;
-  Status CheckSameRun(const slime::LocalCheckpoint& local, const std::vector<uint64_t>& versions);
   Result<Applied> ApplyFollowing(slime::LocalCheckpoint& local,
                                  const std::vector<uint64_t>& versions);
   Result<Applied> Apply(slime::LocalCheckpoint& local, uint64_t version);
+  // What `status`, UNAVAILABLE, of a version looked at from `begin` on comes to: nothing yet, or
+  // that it has been so for minutes.
+  Result<Applied> Await(uint64_t version, TimePoint begin, const Status& status);
   // Does `work`, which reads `version`, whose index was `written` then; unless it has been refused
   // lately: then the error of then.
   Status UnlessRefused(uint64_t version, const Time& written, const std::function<Status()>& work);
@@ -67,8 +69,6 @@ class VersionApplier {
   uint64_t newest_ = 0;
   std::map<uint64_t, TimePoint> unpublished_;  // versions, and since when
   std::map<uint64_t, Refusal> refusals_;       // by version
-  // When the index of the local version was written: a run that begins anew writes another.
-  Time index_time_;
 };
 
 }  // namespace dws

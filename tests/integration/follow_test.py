@@ -5,6 +5,7 @@ engine over HTTP loads it. The folder's writer is independent of DWS: Python, nu
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -22,6 +23,14 @@ from tests.integration.slime_writer import SlimeWriter
 
 FAILPOINTS = RECEIVER + "-failpoints"
 ENGINE = "tests/fakes/engine_server/engine_server.py"
+# Exchanges two folders, as fast as it can and for as long as it is let, but not for ever.
+EXCHANGER = """
+import ctypes, sys
+one, other = (path.encode() for path in sys.argv[1:])
+renameat2, here, exchange = ctypes.CDLL(None).renameat2, -100, 2
+for _ in range(2_000_000):
+    renameat2(here, one, here, other, exchange)
+"""
 
 
 class FakeEngine:
@@ -261,6 +270,66 @@ class FollowTest(unittest.TestCase):
         eventually(lambda: daemon.metric("dws_follower_failing") == 1, daemon.log_tail)
         self.assertIn("layer.", daemon.log_tail())
         self.writer.weights, self.writer.version = held, 1
+        self.assert_local()
+
+    def test_a_run_with_a_version_equal_to_the_old_runs_is_refused_for_good(self) -> None:
+        base = {name: weight.copy() for name, weight in self.writer.weights.items()}
+        first, second, third = (f"layer.{i}.w" for i in range(3))
+        daemon = self.start()
+        self.writer.publish({first: base[first] ^ 1})
+        self.writer.publish({})
+        self.await_version(daemon, 2)
+        held = dict(self.writer.weights)
+        daemon.stop()
+        # Another run from the same base, whose version 2 is empty too.
+        shutil.rmtree(self.versions)
+        os.makedirs(self.versions)
+        self.writer.weights, self.writer.version = dict(base), 0
+        self.writer.publish({second: base[second] ^ 2})
+        self.writer.publish({})
+        self.writer.publish({third: base[third] ^ 4})
+        other = dict(self.writer.weights)
+        self.writer.weights, self.writer.version = held, 2
+        daemon.start()
+        eventually(lambda: daemon.metric("dws_follower_failing") == 1, daemon.log_tail)
+        self.assertIn("version 000001 there is not the one that was applied here", daemon.log_tail())
+        self.assert_local()
+        daemon.stop()
+        # The receiver knows it when nothing in the folder shows it any more.
+        for version in (1, 2):
+            shutil.rmtree(os.path.join(self.versions, f"weight_v{version:06d}"))
+        daemon.start()
+        eventually(lambda: daemon.metric("dws_follower_failing") == 1, daemon.log_tail)
+        self.assertIn("another run", daemon.log_tail())
+        self.assert_local()
+        self.writer.weights, self.writer.version = other, 4
+        self.writer.checkpoint(os.path.join(self.versions, "weight_v000004"), indexed=True)
+        self.await_version(daemon, 4)
+        self.assert_local()
+
+    def test_of_two_folders_that_are_exchanged_all_the_time_one_is_applied_whole(self) -> None:
+        """Version 1 of two runs that change the same tensors lie in turn where it is read."""
+        base = dict(self.writer.weights)
+        runs = []
+        for change in (1, 2):
+            self.writer.weights, self.writer.version = dict(base), 0
+            self.writer.folder = self.path(f"run{change}")
+            self.writer.publish({n: w ^ change for n, w in base.items()})
+            runs.append(dict(self.writer.weights))
+        published = os.path.join(self.versions, "weight_v000001")
+        spare = os.path.join(self.path("run2"), "weight_v000001")
+        os.rename(os.path.join(self.path("run1"), "weight_v000001"), published)
+        exchanger = subprocess.Popen([sys.executable, "-c", EXCHANGER, published, spare])
+        self.addCleanup(exchanger.wait)
+        self.addCleanup(exchanger.kill)
+        daemon = self.start()
+        self.await_version(daemon, 1)
+        daemon.stop()
+        self.writer.version = 1
+        with open(os.path.join(self.local, "model.safetensors"), "rb") as file:
+            held = file.read()
+        first = next(iter(base))
+        self.writer.weights = runs[0] if runs[0][first].tobytes() in held else runs[1]
         self.assert_local()
 
 

@@ -25,6 +25,14 @@ def write_file(path: str, tensors: dict[str, Any], metadata: dict[str, str]) -> 
     os.rename(path + ".tmp", path)
 
 
+def write_index(folder: str, index: dict[str, Any]) -> None:
+    """What publishes a version."""
+    path = os.path.join(folder, "model.safetensors.index.json")
+    with open(path + ".tmp", "w") as out:
+        json.dump(index, out)
+    os.rename(path + ".tmp", path)
+
+
 class SlimeWriter:
     """A trainer that publishes as slime does: xor, zstd level 1, xxh3-128."""
 
@@ -33,10 +41,14 @@ class SlimeWriter:
         self.weights = weights
         self.version = 0
 
-    def checkpoint(self, folder: str) -> None:
+    def checkpoint(self, folder: str, indexed: bool = False) -> None:
+        """All of the weights; `indexed` as a version that is a full checkpoint."""
         os.makedirs(folder, exist_ok=True)
         tensors = {n: ("U16", list(w.shape), w.tobytes()) for n, w in self.weights.items()}
-        write_file(os.path.join(folder, "model.safetensors"), tensors, {"format": "pt"})
+        file = "model.safetensors"
+        write_file(os.path.join(folder, file), tensors, {"format": "pt"})
+        if indexed:
+            write_index(folder, {"metadata": {}, "weight_map": {name: file for name in tensors}})
 
     def publish(self, changes: dict[str, np.ndarray[Any, Any]], base: Optional[int] = None) -> None:
         self.version += 1
@@ -62,7 +74,4 @@ class SlimeWriter:
             },
             "weight_map": {name: file for name in entries},
         }
-        path = os.path.join(folder, "model.safetensors.index.json")
-        with open(path + ".tmp", "w") as out:
-            json.dump(index, out)
-        os.rename(path + ".tmp", path)
+        write_index(folder, index)

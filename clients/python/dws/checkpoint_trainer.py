@@ -43,7 +43,7 @@ class LocalVersion:
     Attributes:
       version: slime's number; 0 is the base, which engines have from elsewhere.
       digests: tensor name to the digest of its bytes.
-      identity: of the version's index: two runs may have the same number.
+      identity: of all versions up to it: two runs may have the same number, and equal versions.
     """
 
     version: int
@@ -80,7 +80,8 @@ def settled_version(checkpoint: str) -> Optional[LocalVersion]:
     version = int(found["version"])
     if changing or version != state:
         return None
-    return LocalVersion(version, found["tensors"], found.get("identity", ""))
+    # One that a receiver before chains has left has the version's identity alone.
+    return LocalVersion(version, found["tensors"], found.get("chain") or found.get("identity", ""))
 
 
 class CheckpointFiles:

@@ -7,7 +7,6 @@
 #include <system_error>
 #include <utility>
 
-#include "common/base/file_system.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/model/limits.h"
 
@@ -72,32 +71,38 @@ Status CheckIndex(const CheckpointIndex& index, const Checkpoint& checkpoint,
   return OkStatus();
 }
 
-Result<CheckpointIndex> ReadIndexFile(const std::string& folder) {
-  const std::string path = folder + "/" + kIndexFile;
-  PosixFileSystem files;
+Result<CheckpointIndex> ReadIndexFile(HeldFolder& folder) {
   DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> text,
-                       files.ReadFile(path, limits::kCheckpointIndexBytesMax));
-  return ParseIndex(AsText(text), path);
+                       folder.ReadFile(kIndexFile, limits::kCheckpointIndexBytesMax));
+  return ParseIndex(AsText(text), folder.path() + "/" + kIndexFile);
 }
 
 }  // namespace
 
 Result<Checkpoint> Checkpoint::Open(const std::string& path, FileAccess access) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    DWS_ASSIGN_OR_RETURN(HeldFolder folder, HeldFolder::Open(path));
+    return Open(folder, access);
+  }
   Checkpoint checkpoint;
   checkpoint.path_ = path;
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(path, ignored)) {
-    DWS_RETURN_IF_ERROR(checkpoint.AddFile(path, LastPart(path), access));
-    DWS_RETURN_IF_ERROR(checkpoint.SortTensors());
-    return checkpoint;
-  }
-  PosixFileSystem file_system;
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed, file_system.List(path));
+  DWS_ASSIGN_OR_RETURN(MappedFile mapping, MappedFile::Open(path, access));
+  DWS_RETURN_IF_ERROR(checkpoint.AddFile(std::move(mapping), LastPart(path)));
+  DWS_RETURN_IF_ERROR(checkpoint.SortTensors());
+  return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::Open(HeldFolder& folder, FileAccess access) {
+  Checkpoint checkpoint;
+  checkpoint.path_ = folder.path();
+  const std::string& path = checkpoint.path_;
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed, folder.List());
   const bool indexed = std::binary_search(listed.begin(), listed.end(), kIndexFile);
   CheckpointIndex index;
   std::vector<std::string> names;
   if (indexed) {
-    DWS_ASSIGN_OR_RETURN(index, ReadIndexFile(path));
+    DWS_ASSIGN_OR_RETURN(index, ReadIndexFile(folder));
     std::set<std::string> named;
     for (const auto& [tensor, file] : index.weight_map) named.insert(file);
     names.assign(named.begin(), named.end());
@@ -109,15 +114,16 @@ Result<Checkpoint> Checkpoint::Open(const std::string& path, FileAccess access) 
                                   limits::kCheckpointFilesMax);
   }
   for (const std::string& name : names) {
-    DWS_RETURN_IF_ERROR(checkpoint.AddFile(path + "/" + name, name, access));
+    DWS_ASSIGN_OR_RETURN(MappedFile mapping, folder.OpenFile(name, access));
+    DWS_RETURN_IF_ERROR(checkpoint.AddFile(std::move(mapping), name));
   }
   DWS_RETURN_IF_ERROR(checkpoint.SortTensors());
   if (indexed) DWS_RETURN_IF_ERROR(CheckIndex(index, checkpoint, path));
   return checkpoint;
 }
 
-Status Checkpoint::AddFile(const std::string& path, const std::string& name, FileAccess access) {
-  DWS_ASSIGN_OR_RETURN(MappedFile mapping, MappedFile::Open(path, access));
+Status Checkpoint::AddFile(MappedFile mapping, const std::string& name) {
+  const std::string& path = mapping.path();
   DWS_ASSIGN_OR_RETURN(Header header, ParseHeader(mapping.bytes(), path));
   if (tensors_.size() + header.tensors.size() > limits::kTensorsMax) {
     return ResourceExhaustedError(

@@ -22,6 +22,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
+#include "common/formats/held_folder.h"
 #include "common/formats/mapped_file.h"
 #include "common/formats/safetensors/header.h"
 
@@ -51,6 +52,9 @@ class Checkpoint {
   // RESOURCE_EXHAUSTED: more than limits.h allows. Others: as MappedFile.
   static Result<Checkpoint> Open(const std::string& path,
                                  FileAccess access = FileAccess::kReadOnly);
+  // The same of a folder that somebody else may change meanwhile: whether that was so is for its
+  // CheckUnchanged.
+  static Result<Checkpoint> Open(HeldFolder& folder, FileAccess access);
 
   Checkpoint(Checkpoint&&) = default;
   Checkpoint& operator=(Checkpoint&&) = default;
@@ -73,7 +77,7 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  Status AddFile(const std::string& path, const std::string& name, FileAccess access);
+  Status AddFile(MappedFile mapping, const std::string& name);
   Status SortTensors();
 
   std::string path_;

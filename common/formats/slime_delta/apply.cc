@@ -9,6 +9,7 @@
 
 #include "common/base/failpoint.h"
 #include "common/formats/slime_delta/redo.h"
+#include "common/formats/slime_delta/write_down.h"
 #include "common/model/limits.h"
 
 namespace dws::slime {
@@ -16,78 +17,28 @@ namespace {
 
 using safetensors::CheckpointTensor;
 
-// "a, b, c and 4 more".
-std::string Names(std::vector<std::string> names) {
-  const size_t count = names.size();
-  if (count > limits::kTensorsNamedMax) names.resize(limits::kTensorsNamedMax);
-  std::string text = fmt::format("{}", fmt::join(names, ", "));
-  if (count > names.size()) text += fmt::format(" and {} more", count - names.size());
-  return text;
-}
-
-std::string ParentOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash);
-}
-
-// What is wrong with one tensor of a version.
-enum class Verdict : uint8_t { kGood, kMissing, kOtherBase };
-
-struct Outcome {
-  Verdict verdict = Verdict::kGood;
-  Status status;
+// A version, and the folder that it was found in.
+struct OpenedVersion {
+  HeldFolder versions;
+  VersionFolder version;
 };
 
-// Step 4 of a changed tensor.
-Outcome WriteDownEntry(const VersionEntry& entry, const DeltaDescription& delta,
-                       const CheckpointTensor* tensor, VersionWriter& redo) {
-  if (tensor == nullptr) return {.verdict = Verdict::kMissing};
-  Result<std::vector<std::byte>> payload =
-      DecodeEntry(delta.encoding, entry.bytes, tensor->bytes.size());
-  if (!payload.ok()) return {.status = payload.status()};
-  std::vector<std::byte> after(tensor->bytes.begin(), tensor->bytes.end());
-  const Status applied = ApplyPayload(delta.encoding, *payload, after);
-  if (!applied.ok()) return {.status = applied};
-  if (ChecksumText(delta.checksum, after) == entry.digest) {
-    return {.status = redo.Add(entry.name, tensor->bytes, after)};
+Result<OpenedVersion> OpenVersion(const std::string& path, const HeldFolder::OnAccess& on_access) {
+  const size_t slash = path.rfind('/');
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  const std::optional<uint64_t> number = ParseVersionFolderName(name);
+  if (!number.has_value()) {
+    return InvalidArgumentError("expected a version folder, as weight_v000001, found {}", path);
   }
-  const bool done = ChecksumText(delta.checksum, tensor->bytes) == entry.digest;
-  return {.verdict = done ? Verdict::kGood : Verdict::kOtherBase};
-}
-
-// The same of a full checkpoint's.
-Outcome WriteDownFull(const CheckpointTensor& after, const CheckpointTensor* tensor,
-                      VersionWriter& redo) {
-  if (tensor == nullptr || tensor->dtype != after.dtype || tensor->shape != after.shape) {
-    return {.verdict = Verdict::kMissing};
+  DWS_ASSIGN_OR_RETURN(
+      HeldFolder versions,
+      HeldFolder::Open(slash == std::string::npos ? "." : path.substr(0, slash), on_access));
+  Result<VersionFolder> version = VersionFolder::Open(versions, *number);
+  if (absl::IsNotFound(version.status())) {
+    return UnavailableError("{}: it is not published yet", Message(version.status()));
   }
-  return {.status = redo.Add(after.name, tensor->bytes, after.bytes)};
-}
-
-Status Judge(const std::vector<Outcome>& outcomes, const std::vector<std::string>& names,
-             const std::string& version) {
-  std::vector<std::string> missing;
-  std::vector<std::string> other_base;
-  for (size_t i = 0; i < outcomes.size(); ++i) {
-    if (!outcomes[i].status.ok()) {
-      return Annotate(outcomes[i].status,
-                      fmt::format("version {}, tensor '{}'", version, names[i]));
-    }
-    if (outcomes[i].verdict == Verdict::kMissing) missing.push_back(names[i]);
-    if (outcomes[i].verdict == Verdict::kOtherBase) other_base.push_back(names[i]);
-  }
-  if (!missing.empty()) {
-    return FailedPreconditionError(
-        "version {}: the local checkpoint has not these tensors, or of another shape: {}", version,
-        Names(missing));
-  }
-  if (!other_base.empty()) {
-    return FailedPreconditionError(
-        "version {}: not a delta of what is here: these tensors would not come to the digests it "
-        "states: {}",
-        version, Names(other_base));
-  }
-  return OkStatus();
+  DWS_RETURN_IF_ERROR(version.status());
+  return OpenedVersion{.versions = std::move(versions), .version = *std::move(version)};
 }
 
 }  // namespace
@@ -98,9 +49,10 @@ LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::strin
     : files_(files),
       pool_(pool),
       folder_(std::move(folder)),
-      options_(options),
+      options_(std::move(options)),
       lock_(std::move(lock)),
-      checkpoint_(std::move(checkpoint)) {}
+      checkpoint_(std::move(checkpoint)),
+      run_check_(folder_) {}
 
 bool LocalCheckpoint::in_place() const {
   std::error_code ignored;
@@ -164,6 +116,7 @@ LocalDigests LocalCheckpoint::ComputeDigests(uint64_t version) const {
     texts[index] = ChecksumText(ChecksumFormat::kXxh3, tensors[index].bytes);
   });
   LocalDigests digests{.version = version};
+  if (version == 0) digests.lineage.since = 0;
   for (size_t i = 0; i < tensors.size(); ++i) digests.tensors[tensors[i].name] = texts[i];
   return digests;
 }
@@ -180,64 +133,61 @@ Status LocalCheckpoint::Verify() const {
   }
   if (damaged.empty()) return OkStatus();
   return DataLossError("{}: these tensors are not what they were at version {}: {}", folder_,
-                       VersionText(digests_.version), Names(damaged));
+                       VersionText(digests_.version), ShortList(damaged));
 }
 
-// Step 2, and the same of a version that is here already.
-Status LocalCheckpoint::CheckSameRun(const std::string& version_folder,
-                                     const VersionFolder& version) const {
-  const VersionOrigin& here = digests_.origin;
+Status LocalCheckpoint::Refuse(const std::string& why) {
+  digests_.lineage.refused = why;
+  DWS_RETURN_IF_ERROR(Annotate(WriteDigests(files_, folder_, digests_), why));
+  return FailedPreconditionError("{}", why);
+}
+
+Status LocalCheckpoint::CheckStream(const VersionFolder& version) {
+  const std::string& here = digests_.lineage.stream;
   const std::string stream = version.index().Extra(kStreamKey);
-  if (!stream.empty() && !here.stream.empty() && stream != here.stream) {
-    return FailedPreconditionError(
-        "{}: is of stream {}, version {} here is of stream {}: the trainer has begun another run; "
-        "put its base in the place of {}, without .weight_sync, or have a full checkpoint "
-        "published",
-        version_folder, stream, VersionText(digests_.version), here.stream, folder_);
-  }
-  if (here.identity.empty()) return OkStatus();
-  std::string identity = version.identity();
-  if (version.index().version != digests_.version) {
-    const std::string base_folder =
-        ParentOf(version_folder) + "/" + VersionFolderName(digests_.version);
-    const Result<VersionFolder> base = VersionFolder::Open(files_, base_folder);
-    // Gone, as old versions do: step 4 has the last word.
-    if (absl::IsNotFound(base.status()) || absl::IsUnavailable(base.status())) return OkStatus();
-    if (!base.ok()) {
-      return Annotate(base.status(), "looking whether it is the version that was applied here");
-    }
-    identity = base->identity();
-  }
-  if (identity == here.identity) return OkStatus();
-  return FailedPreconditionError(
-      "{}: version {} there is not the one that was applied here: the trainer has begun another "
-      "run; put its base in the place of {}, without .weight_sync, or have a full checkpoint "
-      "published",
-      ParentOf(version_folder), VersionText(digests_.version), folder_);
+  if (here.empty() || stream == here) return OkStatus();
+  return Refuse(fmt::format(
+      "version {} is of {}, version {} here is of stream {}: the trainer has begun another run; "
+      "nothing is applied before it publishes a full checkpoint of a later version, or its base is "
+      "put in the place of {}, without .weight_sync",
+      VersionText(version.index().version), stream.empty() ? "another writer" : "stream " + stream,
+      VersionText(digests_.version), here, folder_));
 }
 
-Status LocalCheckpoint::WriteDown(const VersionFolder& version, VersionWriter& redo) const {
-  const bool full = !version.index().delta.has_value();
-  std::vector<std::string> names;
-  if (full) {
-    for (const CheckpointTensor& tensor : version.checkpoint()->tensors()) {
-      names.push_back(tensor.name);
-    }
-  } else {
-    for (const VersionEntry& entry : version.entries()) names.push_back(entry.name);
+Status LocalCheckpoint::CheckRun(const std::string& versions_folder) {
+  DWS_ASSIGN_OR_RETURN(const HeldFolder versions,
+                       HeldFolder::Open(versions_folder, options_.on_access));
+  return CheckRun(versions);
+}
+
+Status LocalCheckpoint::CheckRun(const HeldFolder& versions) {
+  Lineage& lineage = digests_.lineage;
+  if (!lineage.refused.empty()) return FailedPreconditionError("{}", lineage.refused);
+  DWS_ASSIGN_OR_RETURN(
+      RunFinding finding,
+      run_check_.Look(
+          versions, digests_,
+          [&](const std::string& name, ChecksumFormat format) -> std::optional<std::string> {
+            const safetensors::CheckpointTensor* const tensor = checkpoint_.Find(name);
+            if (tensor == nullptr) return std::nullopt;
+            return ChecksumText(format, tensor->bytes);
+          }));
+  if (finding.verdict == RunVerdict::kOther) return Refuse(finding.why);
+  bool news = false;
+  if (finding.adopted.has_value()) {
+    lineage.chain = finding.adopted->identity;
+    lineage.applied[digests_.version] = *std::move(finding.adopted);
+    news = true;
   }
-  std::vector<Outcome> outcomes(names.size());
-  pool_.ParallelFor(names.size(), [&](size_t index, size_t) {
-    const CheckpointTensor* const tensor = checkpoint_.Find(names[index]);
-    outcomes[index] =
-        full ? WriteDownFull(version.checkpoint()->tensors()[index], tensor, redo)
-             : WriteDownEntry(version.entries()[index], *version.index().delta, tensor, redo);
-  });
-  const std::string text = VersionText(version.index().version);
-  DWS_RETURN_IF_ERROR(Judge(outcomes, names, text));
-  if (!full || names.size() == checkpoint_.tensors().size()) return OkStatus();
-  return FailedPreconditionError("version {}: a full checkpoint of {} tensors, here are {}", text,
-                                 names.size(), checkpoint_.tensors().size());
+  const bool proved = finding.verdict == RunVerdict::kSame;
+  if (std::string doubted = proved ? "" : finding.why;
+      doubted != lineage.doubted && finding.verdict != RunVerdict::kSilent) {
+    lineage.doubted = std::move(doubted);
+    news = true;
+  }
+  if (news) DWS_RETURN_IF_ERROR(WriteDigests(files_, folder_, digests_));
+  if (finding.verdict != RunVerdict::kUnproved) return OkStatus();
+  return FailedPreconditionError("{}", lineage.doubted);
 }
 
 Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
@@ -247,19 +197,26 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   if (!in_place()) {
     return FailedPreconditionError("{}: other files are in its place: open it again", folder_);
   }
-  DWS_ASSIGN_OR_RETURN(const VersionFolder version, VersionFolder::Open(files_, version_folder));
+  DWS_ASSIGN_OR_RETURN(const OpenedVersion opened, OpenVersion(version_folder, options_.on_access));
+  const VersionFolder& version = opened.version;
   DWS_ASSIGN_OR_RETURN(const ChainStep step, NextStep(digests_.version, version.index()));  // 1
-  if (step != ChainStep::kReset) {
-    DWS_RETURN_IF_ERROR(CheckSameRun(version_folder, version));  // 2
+  if (step != ChainStep::kReset) {                                                          // 2
+    DWS_RETURN_IF_ERROR(CheckStream(version));
+    DWS_RETURN_IF_ERROR(CheckRun(opened.versions));
   }
+  DWS_RETURN_IF_ERROR(version.CheckUnchanged());
+  DWS_RETURN_IF_ERROR(opened.versions.CheckUnchanged());
   if (step == ChainStep::kApplied) return ApplyReport{.version = digests_.version};
   if (step == ChainStep::kApply && options_.verify_all) DWS_RETURN_IF_ERROR(Verify());  // 3
 
   DWS_ASSIGN_OR_RETURN(
       const std::unique_ptr<VersionWriter> redo,
-      BeginRedo(files_, folder_, version.index().version,
-                {.identity = version.identity(), .stream = version.index().Extra(kStreamKey)}));
-  DWS_RETURN_IF_ERROR(WriteDown(version, *redo));  // 4
+      BeginRedo(files_, folder_,
+                {.version = version.index().version,
+                 .applied = {.identity = version.identity(), .index = version.index_stamp()},
+                 .stream = version.index().Extra(kStreamKey),
+                 .full = step == ChainStep::kReset}));
+  DWS_RETURN_IF_ERROR(WriteDown(version, checkpoint_, pool_, *redo));  // 4
   DWS_FAILPOINT("slime.apply.before_intent");
   halfway_ = true;
   DWS_ASSIGN_OR_RETURN(const VersionSummary summary, redo->Finish());  // 5
@@ -272,17 +229,16 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
       .version = digests_.version, .applied = true, .tensor_count = summary.tensor_count};
 }
 
-Status LocalCheckpoint::CheckApplied(const std::string& version_folder) const {
-  DWS_ASSIGN_OR_RETURN(const VersionFolder version, VersionFolder::Open(files_, version_folder));
-  return CheckSameRun(version_folder, version);
-}
-
 Status LocalCheckpoint::Complete(const VersionFolder& redo) {
   const uint64_t version = redo.index().version;
+  DWS_ASSIGN_OR_RETURN(LineageStep step, RedoStep(redo));
   DWS_RETURN_IF_ERROR(Replay(redo, checkpoint_, pool_));
   for (const VersionEntry& entry : redo.entries()) digests_.tensors[entry.name] = entry.digest;
-  digests_.version = version;
-  digests_.origin = RedoOrigin(redo);
+  if (digests_.version != version) {  // else it is a second time
+    digests_.lineage = After(std::move(digests_.lineage), std::move(step));
+    digests_.version = version;
+  }
+  run_check_.Forget();
   DWS_RETURN_IF_ERROR(WriteDigests(files_, folder_, digests_));
   DWS_FAILPOINT("slime.apply.after_digests");
   DWS_RETURN_IF_ERROR(WriteState(files_, folder_, version));

@@ -2,17 +2,17 @@
 // reads.
 //
 // A version is applied as a whole or not at all, whatever happens in between:
-// 1. The folder is opened and checked, and must follow the local version (NextStep).
-// 2. Where the base's folder is still there, it must be the one that was applied here: a trainer
-// that
-//    was started anew counts from 1 again, and its deltas are not ours. Where both were written by
-//    a dws-sender, they say which stream they are of.
+// 1. The folder is opened and checked (version_folder.h), and must follow the local version
+//    (NextStep).
+// 2. The folder it lies in must be of the run whose versions were applied here (run_check.h): a
+//    trainer that was started anew counts from 1 again, and its deltas are not ours. Once another
+//    run was seen, nothing but a full checkpoint is taken, whatever the folder has then; that is
+//    remembered in digests.json. What was read in step 1 must still be there as it was.
 // 3. The whole checkpoint must have the digests that it had after the last version: a byte that
-// went
-//    bad in a tensor no delta touches is found here or never.
+//    went bad in a tensor no delta touches is found here or never.
 // 4. The new bytes of every changed tensor are computed beside it and must have the digest the
-// version
-//    states. A tensor that has it already needs nothing. Until here nothing has been written.
+//    version states. A tensor that has it already needs nothing. Until here nothing has been
+//    written.
 // 5. What is to be written is written down (redo.h). From here on, whoever opens the checkpoint
 //    completes the change.
 // 6. It is written, checked and synced; then digests.json, state.json, and the redo record goes.
@@ -26,10 +26,11 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
+#include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/local_state.h"
+#include "common/formats/slime_delta/run_check.h"
 #include "common/formats/slime_delta/version_folder.h"
-#include "common/formats/slime_delta/version_writer.h"
 
 namespace dws::slime {
 
@@ -37,6 +38,8 @@ struct ApplyOptions {
   // Step 3, and the same when the checkpoint is opened. It reads every byte: off for who does that
   // at other times, by Verify.
   bool verify_all = true;
+  // HeldFolder's, of the version folders: a test exchanges them there. None: nobody is called.
+  HeldFolder::OnAccess on_access = nullptr;
 };
 
 struct ApplyReport {
@@ -71,12 +74,13 @@ class LocalCheckpoint {
   Status Verify() const;
 
   // Applies one version folder. After any error but INTERNAL and those of the disk in step 6,
-  // nothing has changed. UNAVAILABLE: not, or not all, published yet. FAILED_PRECONDITION: it does
-  // not follow the local version, or is of another run of the trainer, or needs tensors that are
-  // not here; names them. DATA_LOSS: the folder or the checkpoint is damaged.
+  // no weights have changed. UNAVAILABLE: not, or not all, published yet, or changed while it was
+  // read. FAILED_PRECONDITION: it does not follow the local version, or is of another run of the
+  // trainer, or needs tensors that are not here; names them. DATA_LOSS: the folder or the
+  // checkpoint is damaged.
   Result<ApplyReport> Apply(const std::string& version_folder);
-  // Whether the folder, of version(), is the one that was applied here. Errors as of Apply.
-  Status CheckApplied(const std::string& version_folder) const;
+  // Step 2 alone, of a folder with version folders. Errors as of Apply.
+  Status CheckRun(const std::string& versions_folder);
 
  private:
   LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder, ApplyOptions options,
@@ -85,8 +89,9 @@ class LocalCheckpoint {
   Status Recover();
   Status LoadDigests();
   LocalDigests ComputeDigests(uint64_t version) const;
-  Status CheckSameRun(const std::string& version_folder, const VersionFolder& version) const;
-  Status WriteDown(const VersionFolder& version, VersionWriter& redo) const;
+  Status CheckRun(const HeldFolder& versions);
+  Status CheckStream(const VersionFolder& version);
+  Status Refuse(const std::string& why);
   Status Complete(const VersionFolder& redo);
 
   FileSystem& files_;
@@ -96,6 +101,7 @@ class LocalCheckpoint {
   const std::unique_ptr<FileLock> lock_;
   safetensors::Checkpoint checkpoint_;
   LocalDigests digests_;
+  RunCheck run_check_;
   bool halfway_ = false;
 };
 

@@ -14,6 +14,11 @@ namespace {
 constexpr const char* kVersion = "version";
 constexpr const char* kIdentity = "identity";
 constexpr const char* kStream = "stream";
+constexpr const char* kChain = "chain";
+constexpr const char* kSince = "since";
+constexpr const char* kApplied = "applied";
+constexpr const char* kRefused = "refused";
+constexpr const char* kDoubted = "doubted";
 constexpr const char* kFormat = "checksum_format";
 constexpr const char* kTensors = "tensors";
 
@@ -35,18 +40,64 @@ Result<std::optional<nlohmann::json>> ReadObject(FileSystem& files, const std::s
   return std::optional<nlohmann::json>(std::move(object));
 }
 
-Result<uint64_t> VersionOf(const nlohmann::json& object, const std::string& path) {
-  const auto found = object.find(kVersion);
+Result<uint64_t> VersionOf(const nlohmann::json& object, const std::string& path,
+                           const char* key = kVersion) {
+  const auto found = object.find(key);
   if (found != object.end() && found->is_string()) {
     if (const auto version = ParseVersionText(found->get<std::string>())) return *version;
   }
-  return DataLossError("{}: expected a version, as \"000002\"", path);
+  return DataLossError("{}: expected a version at '{}', as \"000002\"", path, key);
 }
 
 Result<std::string> TextOf(const nlohmann::json& object, const char* key, const std::string& path) {
   const auto found = object.find(key);
   if (found != object.end() && found->is_string()) return found->get<std::string>();
   return DataLossError("{}: expected a string at '{}'", path, key);
+}
+// The same, empty where there is none.
+Result<std::string> TextIfAny(const nlohmann::json& object, const char* key,
+                              const std::string& path) {
+  if (!object.contains(key)) return std::string();
+  return TextOf(object, key, path);
+}
+
+// As a release before chains has left it.
+Lineage WithoutChain(uint64_t version, const std::string& identity) {
+  Lineage lineage;
+  if (version == 0) {
+    lineage.since = 0;
+  } else if (!identity.empty()) {
+    lineage.chain = identity;
+    lineage.applied[version].identity = identity;
+  }
+  return lineage;
+}
+
+Result<Lineage> LineageOf(const nlohmann::json& object, uint64_t version, const std::string& path) {
+  DWS_ASSIGN_OR_RETURN(const std::string identity, TextOf(object, kIdentity, path));
+  Lineage lineage;
+  if (object.contains(kChain)) {
+    DWS_ASSIGN_OR_RETURN(lineage.chain, TextOf(object, kChain, path));
+    if (object.contains(kSince)) {
+      DWS_ASSIGN_OR_RETURN(lineage.since, VersionOf(object, path, kSince));
+    }
+    if (!object.contains(kApplied)) return DataLossError("{}: expected '{}'", path, kApplied);
+    DWS_ASSIGN_OR_RETURN(const auto applied, StringMembers(object[kApplied], path));
+    for (const auto& [number, text] : applied) {
+      const std::optional<uint64_t> of = ParseVersionText(number);
+      std::optional<AppliedVersion> parsed = ParseApplied(text);
+      if (!of.has_value() || !parsed.has_value()) {
+        return DataLossError("{}: '{}' is '{}', expected an applied version", path, number, text);
+      }
+      lineage.applied[*of] = *std::move(parsed);
+    }
+  } else {
+    lineage = WithoutChain(version, identity);
+  }
+  DWS_ASSIGN_OR_RETURN(lineage.stream, TextIfAny(object, kStream, path));
+  DWS_ASSIGN_OR_RETURN(lineage.refused, TextIfAny(object, kRefused, path));
+  DWS_ASSIGN_OR_RETURN(lineage.doubted, TextIfAny(object, kDoubted, path));
+  return lineage;
 }
 
 }  // namespace
@@ -98,10 +149,7 @@ Result<std::optional<LocalDigests>> ReadDigests(FileSystem& files,
   if (!object.has_value()) return std::optional<LocalDigests>();
   LocalDigests digests;
   DWS_ASSIGN_OR_RETURN(digests.version, VersionOf(*object, path));
-  DWS_ASSIGN_OR_RETURN(digests.origin.identity, TextOf(*object, kIdentity, path));
-  if (object->contains(kStream)) {
-    DWS_ASSIGN_OR_RETURN(digests.origin.stream, TextOf(*object, kStream, path));
-  }
+  DWS_ASSIGN_OR_RETURN(digests.lineage, LineageOf(*object, digests.version, path));
   DWS_ASSIGN_OR_RETURN(const std::string format, TextOf(*object, kFormat, path));
   if (format != NameOf(ChecksumFormat::kXxh3) || !object->contains(kTensors)) {
     return DataLossError("{}: expected digests in {}", path, NameOf(ChecksumFormat::kXxh3));
@@ -112,13 +160,24 @@ Result<std::optional<LocalDigests>> ReadDigests(FileSystem& files,
 
 Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
                     const LocalDigests& digests) {
-  const nlohmann::ordered_json object = {
+  const Lineage& lineage = digests.lineage;
+  std::map<std::string, std::string> applied;
+  for (const auto& [version, one] : lineage.applied) {
+    applied[VersionText(version)] = AppliedText(one);
+  }
+  const auto local = lineage.applied.find(digests.version);
+  nlohmann::ordered_json object = {
       {kVersion, VersionText(digests.version)},
-      {kIdentity, digests.origin.identity},
-      {kStream, digests.origin.stream},
+      {kIdentity, local == lineage.applied.end() ? "" : local->second.identity},
+      {kStream, lineage.stream},
+      {kChain, lineage.chain},
+      {kApplied, nlohmann::json(applied)},
       {kFormat, std::string(NameOf(ChecksumFormat::kXxh3))},
-      {kTensors, nlohmann::json(digests.tensors)},
   };
+  if (lineage.since.has_value()) object[kSince] = VersionText(*lineage.since);
+  if (!lineage.refused.empty()) object[kRefused] = lineage.refused;
+  if (!lineage.doubted.empty()) object[kDoubted] = lineage.doubted;
+  object[kTensors] = nlohmann::json(digests.tensors);
   return files.ReplaceFile(DigestsPath(checkpoint_folder), AsBytes(object.dump(1)));
 }
 

@@ -3,10 +3,20 @@
 //
 //   lock           flock(2), held by whoever changes the checkpoint
 //   state.json     {"version": "000002"}; other keys are others' and stay
-//   digests.json   {"version": "000002", "identity": ..., "stream": ...,
-//                   "checksum_format": "xxh3-128", "tensors": {name: digest of all its bytes}}:
-//                   ours
+//   digests.json   ours, see below
 //   redo/          ours (redo.h)
+//
+// digests.json:
+//   {"version": "000002", "checksum_format": "xxh3-128",
+//    "tensors": {name: digest of all its bytes as of the version},
+//    "identity": of that version alone; empty: not known,
+//    "stream", "chain", "since", "refused", "doubted": of Lineage, the last three where there is
+//    one,
+//    "applied": {"000001": AppliedText, ...}}
+// A file without "chain" is of a release before chains. It is read as a lineage whose beginning is
+// not known, with the identity as its chain and its only applied version; the next look at the
+// folder adopts what is there, if it states the digests that the tensors have (run_check.h). That
+// release reads ours: it looks at version, identity, stream, checksum_format and tensors.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +27,7 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
+#include "common/formats/slime_delta/lineage.h"
 
 namespace dws::slime {
 
@@ -36,18 +47,10 @@ Status CheckNoInPlaceRedo(FileSystem& files, const std::string& checkpoint_folde
 Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder);
 Status WriteState(FileSystem& files, const std::string& checkpoint_folder, uint64_t version);
 
-// Which run's version it is: numbers begin anew with each.
-struct VersionOrigin {
-  std::string identity;  // VersionFolder::identity(); empty: not known
-  std::string stream;    // where its writer is a dws-sender; empty: another, or not known
-
-  friend bool operator==(const VersionOrigin&, const VersionOrigin&) = default;
-};
-
 // Of every tensor of the checkpoint as of `version`.
 struct LocalDigests {
   uint64_t version = 0;
-  VersionOrigin origin;
+  Lineage lineage;
   std::map<std::string, std::string> tensors;
 
   friend bool operator==(const LocalDigests&, const LocalDigests&) = default;

@@ -7,14 +7,20 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/slime_delta/local_state.h"
 
 namespace dws::slime {
 namespace {
 
 constexpr uint64_t kRedoShardBytes = uint64_t{256} << 20;
-constexpr const char* kIdentity = "dws_identity";
+constexpr const char* kIdentity = "dws_identity";  // of releases before chains
+constexpr const char* kApplied = "dws_applied";
+constexpr const char* kStep = "dws_step";
+constexpr const char* kFull = "full";
+constexpr const char* kDelta = "delta";
 
 std::string RedoFolder(const std::string& checkpoint_folder) {
   return SyncFolder(checkpoint_folder) + "/redo";
@@ -53,15 +59,17 @@ Status ReplayTensor(const VersionEntry& entry, const safetensors::Checkpoint& ch
 
 Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                                  const std::string& checkpoint_folder,
-                                                 uint64_t version, const VersionOrigin& origin) {
-  return VersionWriter::Create(
-      files, RedoFolder(checkpoint_folder),
-      {.version = version,
-       .encoding = Encoding::kRuns,
-       .checksum = ChecksumFormat::kXxh3,
-       .shard_bytes_max = kRedoShardBytes,
-       .extra = {{kIdentity, origin.identity}, {kStreamKey, origin.stream}},
-       .in_place = true});
+                                                 const LineageStep& step) {
+  DWS_CHECK(step.full.has_value());
+  return VersionWriter::Create(files, RedoFolder(checkpoint_folder),
+                               {.version = step.version,
+                                .encoding = Encoding::kRuns,
+                                .checksum = ChecksumFormat::kXxh3,
+                                .shard_bytes_max = kRedoShardBytes,
+                                .extra = {{kApplied, AppliedText(step.applied)},
+                                          {kStep, *step.full ? kFull : kDelta},
+                                          {kStreamKey, step.stream}},
+                                .in_place = true});
 }
 
 Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
@@ -81,7 +89,7 @@ Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
       return DataLossError("{}: two changes are marked as begun, {} and {}", redo_folder,
                            redo->index().version, version);
     }
-    Result<VersionFolder> opened = VersionFolder::Open(files, folder, FileAccess::kReadOnly);
+    Result<VersionFolder> opened = VersionFolder::Open(folder, FileAccess::kReadOnly);
     if (absl::IsUnavailable(opened.status())) {
       return DataLossError("{}: {}", folder, Message(opened.status()));
     }
@@ -109,8 +117,24 @@ Result<std::optional<std::string>> FindMarker(FileSystem& files,
   return std::optional<std::string>();
 }
 
-VersionOrigin RedoOrigin(const VersionFolder& redo) {
-  return {.identity = redo.index().Extra(kIdentity), .stream = redo.index().Extra(kStreamKey)};
+Result<LineageStep> RedoStep(const VersionFolder& redo) {
+  const VersionIndex& index = redo.index();
+  LineageStep step{.version = index.version, .stream = index.Extra(kStreamKey)};
+  const std::string kind = index.Extra(kStep);
+  if (kind.empty()) {
+    step.applied.identity = index.Extra(kIdentity);
+    return step;
+  }
+  std::optional<AppliedVersion> applied = ParseApplied(index.Extra(kApplied));
+  if (!applied.has_value() || (kind != kFull && kind != kDelta)) {
+    return DataLossError(
+        "the redo record of version {} does not say what was applied: {} '{}', "
+        "{} '{}'",
+        VersionText(index.version), kApplied, index.Extra(kApplied), kStep, kind);
+  }
+  step.applied = *std::move(applied);
+  step.full = kind == kFull;
+  return step;
 }
 
 Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoint,

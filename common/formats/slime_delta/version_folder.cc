@@ -45,10 +45,7 @@ Status CheckShards(const std::vector<std::string>& listed, const VersionIndex& i
   return OkStatus();
 }
 
-}  // namespace
-
-Result<std::vector<uint64_t>> ListVersions(FileSystem& files, const std::string& folder) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+std::vector<uint64_t> VersionsAmong(const std::vector<std::string>& names) {
   std::vector<uint64_t> versions;
   for (const std::string& name : names) {
     if (const auto version = ParseVersionFolderName(name)) versions.push_back(*version);
@@ -57,44 +54,93 @@ Result<std::vector<uint64_t>> ListVersions(FileSystem& files, const std::string&
   return versions;
 }
 
-Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder) {
+// `text`: of the index, as it was read.
+Result<VersionIndex> IndexOf(const std::string& version_folder,
+                             const Result<std::vector<std::byte>>& text) {
   const std::optional<uint64_t> version = ParseVersionFolderName(LastPart(version_folder));
   if (!version.has_value()) {
     return InvalidArgumentError("expected a version folder, as weight_v000001, found {}",
                                 version_folder);
   }
-  const std::string path = version_folder + "/" + safetensors::kIndexFile;
-  const Result<std::vector<std::byte>> text =
-      files.ReadFile(path, limits::kCheckpointIndexBytesMax);
   if (absl::IsNotFound(text.status())) {
     return UnavailableError("{} has no index: it is not published yet", version_folder);
   }
   DWS_RETURN_IF_ERROR(text.status());
-  return ParseVersionIndex(AsText(*text), *version, path);
+  return ParseVersionIndex(AsText(*text), *version, version_folder + "/" + safetensors::kIndexFile);
 }
 
-Result<VersionFolder> VersionFolder::Open(FileSystem& files, const std::string& version_folder,
-                                          FileAccess access) {
-  VersionFolder opened;
-  DWS_ASSIGN_OR_RETURN(opened.index_, ReadVersionIndex(files, version_folder));
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed, files.List(version_folder));
-  DWS_RETURN_IF_ERROR(CheckShards(listed, opened.index_, version_folder));
-  if (!opened.index_.weight_map.empty()) {
-    Result<safetensors::Checkpoint> checkpoint =
-        safetensors::Checkpoint::Open(version_folder, access);
-    if (absl::IsNotFound(checkpoint.status())) {  // it went while we looked
-      return UnavailableError("{}: {}", version_folder, Message(checkpoint.status()));
-    }
-    DWS_RETURN_IF_ERROR(checkpoint.status());
-    opened.checkpoint_ = *std::move(checkpoint);
-  } else if (!opened.index_.delta.has_value()) {
-    return DataLossError("{}: a full checkpoint without tensors", version_folder);
+}  // namespace
+
+Result<std::vector<uint64_t>> ListVersions(FileSystem& files, const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+  return VersionsAmong(names);
+}
+
+Result<std::vector<uint64_t>> ListVersions(const HeldFolder& folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.List());
+  return VersionsAmong(names);
+}
+
+Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder) {
+  return IndexOf(version_folder, files.ReadFile(version_folder + "/" + safetensors::kIndexFile,
+                                                limits::kCheckpointIndexBytesMax));
+}
+
+Result<VersionFolder> VersionFolder::Open(const std::string& version_folder, FileAccess access) {
+  Result<HeldFolder> folder = HeldFolder::Open(version_folder);
+  if (absl::IsNotFound(folder.status())) {
+    return UnavailableError("{}: it is not published yet", Message(folder.status()));
   }
-  DWS_RETURN_IF_ERROR(opened.ReadEntries(version_folder));
+  DWS_RETURN_IF_ERROR(folder.status());
+  return OpenHeld(*std::move(folder), access);
+}
+
+Result<VersionFolder> VersionFolder::Open(const HeldFolder& versions, uint64_t version) {
+  DWS_ASSIGN_OR_RETURN(HeldFolder folder, versions.OpenFolder(VersionFolderName(version)));
+  return OpenHeld(std::move(folder), FileAccess::kCopied);
+}
+
+Result<VersionFolder> VersionFolder::OpenHeld(HeldFolder folder, FileAccess access) {
+  VersionFolder opened(std::move(folder));
+  const Status read = opened.Read(access);
+  // Whatever was made of two folders, it says nothing about either.
+  DWS_RETURN_IF_ERROR(opened.folder_.CheckUnchanged());
+  DWS_RETURN_IF_ERROR(read);
   return opened;
 }
 
-Status VersionFolder::ReadEntries(const std::string& folder) {
+const FileStamp& VersionFolder::index_stamp() const {
+  return folder_.StampRead(safetensors::kIndexFile);
+}
+
+Status VersionFolder::Read(FileAccess access) {
+  const auto text = folder_.ReadFile(safetensors::kIndexFile, limits::kCheckpointIndexBytesMax);
+  DWS_ASSIGN_OR_RETURN(index_, IndexOf(folder_.path(), text));
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed, folder_.List());
+  DWS_RETURN_IF_ERROR(CheckShards(listed, index_, folder_.path()));
+  if (!index_.weight_map.empty()) {
+    Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::Open(folder_, access);
+    if (absl::IsNotFound(checkpoint.status())) {  // it went while we looked
+      return UnavailableError("{}: {}", folder_.path(), Message(checkpoint.status()));
+    }
+    DWS_RETURN_IF_ERROR(checkpoint.status());
+    checkpoint_ = *std::move(checkpoint);
+  } else if (!index_.delta.has_value()) {
+    return DataLossError("{}: a full checkpoint without tensors", folder_.path());
+  }
+  DWS_RETURN_IF_ERROR(ReadEntries());
+  // Files that were written within one tick of the clock have one time: what they say is compared.
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> text_again,
+                       folder_.ReadFile(safetensors::kIndexFile, limits::kCheckpointIndexBytesMax));
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed_again, folder_.List());
+  if (text_again != *text || listed_again != listed) {
+    return UnavailableError("{} was changed while it was read: read it again", folder_.path());
+  }
+  return OkStatus();
+}
+
+Status VersionFolder::ReadEntries() {
+  const std::string& folder = folder_.path();
   DWS_ASSIGN_OR_RETURN(std::string all, MakeVersionIndex(index_));
   if (index_.delta.has_value() && checkpoint_.has_value()) {
     for (const safetensors::CheckpointTensor& tensor : checkpoint_->tensors()) {

@@ -257,6 +257,81 @@ TEST_CASE("a run that counts from 1 again is refused as soon as it is seen", "[f
   CHECK(slime::Load(job.local) == job.weights);
 }
 
+TEST_CASE("a run whose version is empty as the old run's is refused, and stays so", "[follower]") {
+  Job job;
+  auto follower = job.Follow(false);
+  const auto old_run = slime::PublishRun(job.versions, job.weights, {"layer.0", ""});
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().version == 2);
+
+  // The trainer begins anew in the same folder: its first version is seen, or is not.
+  const bool seen = GENERATE(true, false);
+  fs::remove_all(job.versions);
+  auto new_run = slime::PublishRun(job.versions, job.weights, {"layer.1"});
+  if (seen) CHECK_THAT(Text(follower->Step()), Contains("another run"));
+  fs::remove_all(job.versions);
+  new_run = slime::PublishRun(job.versions, job.weights, {"layer.1", "", "layer.2"});
+  CHECK_THAT(Text(follower->Step()), Contains("version 000001 there is not the one"));
+
+  // Also for the next process, and when the folder has nothing left that shows it.
+  follower.reset();
+  follower = job.Follow(false);
+  for (const uint64_t version : {1, 2}) {
+    fs::remove_all(job.PathOf(version));
+    CHECK_THAT(Text(follower->Step()), Contains("another run"));
+  }
+  CHECK(follower->view().version == 2);
+  CHECK(slime::Load(job.local) == old_run[2]);
+  CHECK(job.ready);  // with what it has
+
+  job.weights = new_run[3];
+  job.PublishFull(4);
+  REQUIRE(follower->Step().ok());
+  CHECK(slime::Load(job.local) == job.weights);
+  job.Publish(5);
+  REQUIRE(follower->Step().ok());
+  CHECK(slime::Load(job.local) == job.weights);
+}
+
+TEST_CASE("a version that is removed once it is loaded is followed by the next", "[follower]") {
+  Job job;
+  auto follower = job.Follow();
+  for (const uint64_t version : {1, 2, 3}) {
+    job.Publish(version);
+    REQUIRE(follower->Step().ok());
+    CHECK(follower->view().loaded == version);
+    fs::remove_all(job.PathOf(version));
+    REQUIRE(follower->Step().ok());
+  }
+  follower.reset();
+  follower = job.Follow();
+  job.Publish(4);
+  REQUIRE(follower->Step().ok());
+  CHECK(slime::Load(job.local) == job.weights);
+}
+
+TEST_CASE("a version that is left half removed is waited for, and reported in the end",
+          "[follower]") {
+  Job job;
+  auto follower = job.Follow(false);
+  for (const uint64_t version : {1, 2}) job.Publish(version);
+  REQUIRE(follower->Step().ok());
+  // Version 2 is written again, and a shard of it is not there yet.
+  fs::copy(job.PathOf(2), job.folder.File("again"));
+  fs::remove_all(job.PathOf(2));
+  fs::rename(job.folder.File("again"), job.PathOf(2));
+  const std::string shard = (*job.files.List(job.PathOf(2)))[0];
+  fs::rename(job.PathOf(2) + "/" + shard, job.folder.File("shard"));
+  job.Publish(3);
+  CHECK(follower->Step().ok());
+  CHECK(follower->view().version == 2);
+  job.clock.now += std::chrono::minutes(6);
+  CHECK_THAT(Text(follower->Step()), Contains("for minutes now") && Contains(shard));
+  fs::rename(job.folder.File("shard"), job.PathOf(2) + "/" + shard);
+  REQUIRE(follower->Step().ok());
+  CHECK(slime::Load(job.local) == job.weights);
+}
+
 TEST_CASE("what is put in the place of the checkpoint is followed, and loaded", "[follower]") {
   Job job;
   const auto follower = job.Follow();

@@ -166,7 +166,18 @@ TEST_CASE("a delta of another stream of a sender is refused, also without its ba
   CHECK_THAT(ApplyOnce(scene.local, other),
              Contains("is of stream second") && Contains("is of stream first"));
   CHECK(Load(scene.local) == scene.states[1]);
-  CHECK(ApplyOnce(scene.local, publish(2, "first")) == "applied");
+  // From then on nothing is taken but a full checkpoint.
+  CHECK_THAT(ApplyOnce(scene.local, publish(2, "first")), Contains("another run"));
+}
+
+TEST_CASE("a delta of the same stream needs no base", "[slime]") {
+  const Scene scene;
+  for (const uint64_t version : {1, 2}) {
+    const std::string path =
+        Publish(scene.folder.File("folder" + std::to_string(version)), scene.states[version - 1],
+                scene.states[version], {.version = version, .extra = {{kStreamKey, "first"}}});
+    CHECK(ApplyOnce(scene.local, path) == "applied");
+  }
 }
 
 TEST_CASE("a base that is there and cannot be read vouches for nothing", "[slime]") {

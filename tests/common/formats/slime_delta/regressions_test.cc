@@ -143,13 +143,53 @@ TEST_CASE("a restarted trainer's version 2 is not applied to the old run's versi
   CHECK(Load(scene.naive_folder) != second_state);  // every checksum was right
   CHECK_THAT(ApplyOnce(scene.ours, second),
              Contains("FAILED_PRECONDITION") && Contains("another run"));
-  // Where the base's folder is gone, the digests of what the delta touches have the last word.
+  // What was seen once is not forgotten when the folder no longer shows it.
   fs::remove_all(scene.published + "/weight_v000001");
-  Weights touched = Next(second_state, 4);
-  fs::remove_all(second);
-  const std::string wide = Publish(scene.published, new_run, touched, {.version = 2});
-  CHECK_THAT(ApplyOnce(scene.ours, wide), Contains("FAILED_PRECONDITION") && Contains("layer.1"));
+  CHECK_THAT(ApplyOnce(scene.ours, second), Contains("another run"));
   CHECK(Load(scene.ours) == old_agreeing);
+}
+
+TEST_CASE("where nothing that was applied is left, the digests of what a delta touches decide",
+          "[slime][regression]") {
+  Scene scene;
+  const Weights old_run = Next(scene.base, 2);
+  const Weights new_run = Next(scene.base, 3);
+  REQUIRE(ApplyOnce(scene.ours, Publish(scene.published, scene.base, old_run, {.version = 1})) ==
+          "applied");
+  fs::remove_all(scene.published);
+  const std::string second = Publish(scene.published, new_run, Next(new_run, 4), {.version = 2});
+  CHECK_THAT(ApplyOnce(scene.ours, second), Contains("FAILED_PRECONDITION") && Contains("layer.1"));
+  CHECK(Load(scene.ours) == old_run);
+}
+
+TEST_CASE("equal versions of two runs do not make them one run", "[slime][regression]") {
+  Scene scene;
+  const std::string old_folder = scene.folder.File("old");
+  const auto old_run = PublishRun(old_folder, scene.base, {"layer.0", ""});
+  const auto new_run = PublishRun(scene.published, scene.base, {"layer.1", "", "layer.2"});
+  for (const uint64_t version : {1, 2}) {
+    const std::string path = old_folder + "/" + VersionFolderName(version);
+    REQUIRE(scene.naive.Pull(old_folder, version) == "applied");
+    REQUIRE(ApplyOnce(scene.ours, path) == "applied");
+  }
+  const std::string third = scene.published + "/weight_v000003";
+  const bool pruned = GENERATE(false, true);  // without its first version
+  if (pruned) fs::remove_all(scene.published + "/weight_v000001");
+
+  CHECK(scene.naive.Pull(scene.published, 3) == "applied");  // every checksum was right
+  CHECK(Load(scene.naive_folder) != new_run[3]);
+  CHECK_THAT(ApplyOnce(scene.ours, third),
+             Contains("FAILED_PRECONDITION") && Contains("another run") &&
+                 Contains(pruned ? "version 000002 was written again" : "version 000001 there"));
+  // Nor does it become one when the new run's first versions are gone.
+  fs::remove_all(scene.published + "/weight_v000001");
+  fs::remove_all(scene.published + "/weight_v000002");
+  CHECK_THAT(ApplyOnce(scene.ours, third), Contains("another run"));
+  CHECK(Load(scene.ours) == old_run[2]);
+
+  WriteBase(scene.published + "/weight_v000004", new_run[3]);
+  CHECK(ApplyOnce(scene.ours, scene.published + "/weight_v000004") == "applied");
+  CHECK(Load(scene.ours) == new_run[3]);
 }
 
 TEST_CASE("an index that is visible before one of its shards is not applied in part",

@@ -20,15 +20,13 @@ using safetensors::kIndexFile;
 constexpr const char* kOneShard = "model-00000-of-00001.safetensors";
 
 std::string Refusal(const std::string& folder) {
-  PosixFileSystem files;
-  const auto opened = VersionFolder::Open(files, folder);
+  const auto opened = VersionFolder::Open(folder);
   return opened.ok() ? "accepted" : ToString(opened.status());
 }
 
 // The bytes that a published version brings `before` to.
 Weights After(const std::string& folder, const Weights& before) {
-  PosixFileSystem files;
-  const auto opened = VersionFolder::Open(files, folder);
+  const auto opened = VersionFolder::Open(folder);
   INFO(opened.status());
   REQUIRE(opened.ok());
   Weights after = before;
@@ -71,8 +69,7 @@ TEST_CASE("what is published brings before to after, whatever the encoding, chec
                                           .checksum = checksum,
                                           .shard_bytes_max = shard_bytes});
         CHECK(After(path, before) == after);
-        PosixFileSystem files;
-        const auto opened = VersionFolder::Open(files, path, FileAccess::kReadOnly);
+        const auto opened = VersionFolder::Open(path, FileAccess::kReadOnly);
         REQUIRE(opened.ok());
         CHECK(opened->entries().size() == before.size() - 1);  // not the untouched one
         CHECK(opened->checkpoint()->files().size() > 1);
@@ -283,7 +280,7 @@ TEST_CASE("a full checkpoint is published whole, and its tensors are asked for a
   REQUIRE(written.ok());
   CHECK(*written == 15);
   CHECK(asked == "bac");  // by shard, then as the official library orders them
-  const auto opened = VersionFolder::Open(files, folder.File("weight_v000007"));
+  const auto opened = VersionFolder::Open(folder.File("weight_v000007"));
   INFO(opened.status());
   REQUIRE(opened.ok());
   CHECK_FALSE(opened->index().delta.has_value());
@@ -299,11 +296,10 @@ TEST_CASE("a full checkpoint is published whole, and its tensors are asked for a
 
 TEST_CASE("two runs' versions of one number have two identities, one version has one", "[slime]") {
   const Weights before = RandomWeights(14);
-  PosixFileSystem files;
   const auto identity = [&](uint64_t seed) {
     const TempFolder folder;
     const std::string path = Publish(folder.path(), before, Next(before, seed), {.version = 1});
-    return VersionFolder::Open(files, path)->identity();
+    return VersionFolder::Open(path)->identity();
   };
   CHECK(identity(1) == identity(1));
   CHECK(identity(1) != identity(2));

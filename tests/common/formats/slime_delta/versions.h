@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
@@ -86,6 +87,24 @@ inline std::string Publish(const std::string& folder, const Weights& before, con
   INFO(finished.status());
   REQUIRE(finished.ok());
   return folder + "/" + VersionFolderName(options.version);
+}
+
+// `weights` with one byte of one tensor changed; no name: as they are.
+inline Weights Touched(Weights weights, const std::string& name) {
+  if (!name.empty()) weights.at(name)[0] ^= std::byte{0x55};
+  return weights;
+}
+
+// A run of a trainer from `base`: version i + 1 changes the tensor touches[i], or nothing where
+// that is "". Returns its weights after each version, those of the base first.
+inline std::vector<Weights> PublishRun(const std::string& folder, const Weights& base,
+                                       const std::vector<std::string>& touches) {
+  std::vector<Weights> states = {base};
+  for (const std::string& name : touches) {
+    states.push_back(Touched(states.back(), name));
+    Publish(folder, states[states.size() - 2], states.back(), {.version = states.size() - 1});
+  }
+  return states;
 }
 
 inline Weights Load(const std::string& folder) {

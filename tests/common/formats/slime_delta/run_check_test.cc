@@ -1,0 +1,280 @@
+// Whose versions a folder has, where files alone do not say it: copies, what retention leaves, and
+// what was written down by others.
+#include "common/formats/slime_delta/run_check.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/slime_delta/redo.h"
+#include "tests/common/formats/slime_delta/versions.h"
+#include "tests/fakes/temp_folder.h"
+
+namespace dws::slime {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+using nlohmann::json;
+
+// Two runs from one base, equal in their second and third versions, and a checkpoint that is at
+// version 3 of the first. Both change one tensor per version that the other does not.
+struct Scene {
+  Scene() {
+    WriteBase(local, base);
+    states = PublishRun(ours, base, {"layer.0", "", "", "layer.2"});
+    others = PublishRun(theirs, base, {"layer.1", "", "", "layer.2"});
+    for (const uint64_t version : {1, 2, 3}) REQUIRE(Apply(ours, version) == "applied");
+  }
+  std::string Apply(const std::string& versions, uint64_t version) const {
+    return ApplyOnce(local, PathOf(versions, version));
+  }
+  static std::string PathOf(const std::string& versions, uint64_t version) {
+    return versions + "/" + VersionFolderName(version);
+  }
+  static void Remove(const std::string& versions, std::initializer_list<uint64_t> numbers) {
+    for (const uint64_t version : numbers) fs::remove_all(PathOf(versions, version));
+  }
+  // The folder as `cp -r` (other times), or `cp -a` leaves it.
+  static std::string Copy(const std::string& versions, bool times_kept) {
+    std::string copy = versions + ".copy";
+    fs::copy(versions, copy, fs::copy_options::recursive);
+    if (!times_kept) return copy;
+    for (const auto& item : fs::recursive_directory_iterator(versions)) {
+      fs::last_write_time(copy + item.path().string().substr(versions.size()),
+                          fs::last_write_time(item));
+    }
+    return copy;
+  }
+  std::string DigestsPath() const { return local + "/.weight_sync/digests.json"; }
+  json Digests() const { return json::parse(AsText(dws::testing::ReadFile(DigestsPath()))); }
+  // What a release before chains would have written.
+  void ForgetChain() const {
+    json digests = Digests();
+    for (const char* const key : {"chain", "since", "applied"}) digests.erase(key);
+    dws::testing::WriteText(DigestsPath(), digests.dump());
+  }
+
+  TempFolder folder;
+  Weights base = RandomWeights(1);
+  std::string local = folder.File("local");
+  std::string ours = folder.File("ours");
+  std::string theirs = folder.File("theirs");
+  std::vector<Weights> states;  // by version
+  std::vector<Weights> others;
+};
+
+TEST_CASE("the folder that was applied is the same run, also under another path", "[slime]") {
+  const Scene scene;
+  const std::string moved = scene.folder.File("moved");
+  fs::rename(scene.ours, moved);
+  CHECK(scene.Apply(moved, 4) == "applied");
+  CHECK(Load(scene.local) == scene.states[4]);
+}
+
+TEST_CASE("a whole copy is the same run, whatever its times", "[slime]") {
+  const Scene scene;
+  const std::string copy = Scene::Copy(scene.ours, false);
+  CHECK(scene.Apply(copy, 4) == "applied");
+  CHECK(Load(scene.local) == scene.states[4]);
+}
+
+TEST_CASE("a copy of the newest versions is the same run when it has their times", "[slime]") {
+  const Scene scene;
+  Scene::Remove(scene.ours, {1, 2});
+  const std::string copy = Scene::Copy(scene.ours, true);
+  CHECK(scene.Apply(copy, 4) == "applied");
+  CHECK(Load(scene.local) == scene.states[4]);
+}
+
+TEST_CASE("a copy of the newest versions without their times proves nothing by empty ones",
+          "[slime]") {
+  const Scene scene;
+  const std::string copy = Scene::Copy(scene.ours, false);
+  const std::string aside = scene.folder.File("aside");
+  fs::rename(Scene::PathOf(copy, 1), aside);
+  CHECK_THAT(scene.Apply(copy, 4), Contains("FAILED_PRECONDITION") && Contains("may have begun") &&
+                                       Contains("version 000003 was written again"));
+  CHECK(Load(scene.local) == scene.states[3]);
+  // Nor when even those are gone.
+  Scene::Remove(copy, {2, 3});
+  CHECK_THAT(scene.Apply(copy, 4), Contains("may have begun"));
+  // What was doubted, and is not refused, can be proved.
+  CHECK(scene.Apply(scene.ours, 4) == "applied");
+  CHECK_FALSE(scene.Digests().contains("doubted"));
+}
+
+TEST_CASE("a stream of a dws-sender needs no other proof", "[slime]") {
+  const TempFolder folder;
+  const std::string local = folder.File("local");
+  const Weights base = RandomWeights(1);
+  WriteBase(local, base);
+  const auto publish = [&](uint64_t version, const std::string& stream) {
+    const std::string versions = folder.File("of" + stream);
+    std::map<std::string, std::string> extra;
+    if (!stream.empty()) extra[kStreamKey] = stream;
+    return Publish(versions, base, version == 3 ? Touched(base, "layer.2") : base,
+                   {.version = version, .extra = extra});
+  };
+  for (const uint64_t version : {1, 2})
+    REQUIRE(ApplyOnce(local, publish(version, "s")) == "applied");
+  const std::string third = publish(3, "s");
+  fs::remove_all(folder.File("ofs") + "/weight_v000001");
+  fs::copy(folder.File("ofs"), folder.File("copy"), fs::copy_options::recursive);
+  CHECK(ApplyOnce(local, folder.File("copy") + "/weight_v000003") == "applied");
+  // A writer that names no stream is not that sender.
+  for (const uint64_t version : {1, 2, 3}) publish(version, "");
+  const std::string fourth = Publish(folder.File("of"), base, base, {.version = 4});
+  CHECK_THAT(ApplyOnce(local, fourth), Contains("is of another writer") && Contains("another run"));
+}
+
+TEST_CASE("a writer that removes what was loaded is followed", "[slime]") {
+  const Scene scene;
+  Scene::Remove(scene.ours, {1, 2, 3});
+  CHECK(scene.Apply(scene.ours, 4) == "applied");
+  CHECK(Load(scene.local) == scene.states[4]);
+}
+
+TEST_CASE("a folder that begins anew is refused by its first version, for good", "[slime]") {
+  const Scene scene;
+  PosixFileSystem files;
+  ThreadPool pool(1);
+  Scene::Remove(scene.theirs, {2, 3, 4});
+  {
+    const auto local = LocalCheckpoint::Open(files, pool, scene.local, {});
+    REQUIRE(local.ok());
+    CHECK_THAT(ToString((*local)->CheckRun(scene.theirs)), Contains("version 000001 there is not"));
+  }
+  CHECK(scene.Digests().contains("refused"));
+  CHECK_THAT(scene.Apply(scene.ours, 4), Contains("another run"));
+}
+
+TEST_CASE("versions before a full checkpoint say nothing, and later ones are waited for",
+          "[slime]") {
+  const Scene scene;
+  WriteBase(Scene::PathOf(scene.ours, 9), scene.states[4]);
+  REQUIRE(scene.Apply(scene.ours, 9) == "applied");
+  const Weights tenth = Touched(scene.states[4], "layer.5");
+  const std::string next = scene.folder.File("next");
+  Publish(next, scene.base, scene.base, {.version = 2});
+  PosixFileSystem files;
+  ThreadPool pool(1);
+  {
+    const auto local = LocalCheckpoint::Open(files, pool, scene.local, {});
+    REQUIRE(local.ok());
+    CHECK_THAT(ToString((*local)->CheckRun(next)), Contains("has versions up to 2"));
+  }
+  // Seen when it had no proof, it needs one now: not just the next version.
+  const std::string path = Publish(next, scene.states[4], tenth, {.version = 10});
+  fs::remove_all(Scene::PathOf(next, 2));
+  CHECK_THAT(ApplyOnce(scene.local, path), Contains("has versions up to 2"));
+  fs::copy(Scene::PathOf(scene.ours, 9), Scene::PathOf(next, 9));
+  CHECK(ApplyOnce(scene.local, path) == "applied");  // it has all since the full one
+  CHECK(Load(scene.local) == tenth);
+}
+
+TEST_CASE("what was refused stays so for whoever opens the checkpoint next", "[slime]") {
+  const Scene scene;
+  REQUIRE_THAT(scene.Apply(scene.theirs, 4), Contains("version 000001 there is not"));
+  CHECK_THAT(scene.Apply(scene.theirs, 4), Contains("another run"));
+  CHECK_THAT(scene.Apply(scene.ours, 4), Contains("another run") && Contains(scene.theirs));
+  CHECK(Load(scene.local) == scene.states[3]);
+  // A full one of either run ends it.
+  WriteBase(Scene::PathOf(scene.theirs, 5), scene.others[4]);
+  CHECK(scene.Apply(scene.theirs, 5) == "applied");
+  CHECK(Load(scene.local) == scene.others[4]);
+  CHECK_FALSE(scene.Digests().contains("refused"));
+  const Weights sixth = Touched(scene.others[4], "layer.6");
+  const std::string path = Publish(scene.theirs, scene.others[4], sixth, {.version = 6});
+  CHECK(ApplyOnce(scene.local, path) == "applied");
+}
+
+TEST_CASE("a version that was applied and is damaged now vouches for nothing", "[slime]") {
+  const Scene scene;
+  dws::testing::WriteText(Scene::PathOf(scene.ours, 3) + "/" + safetensors::kIndexFile, "{");
+  CHECK_THAT(scene.Apply(scene.ours, 4), Contains("DATA_LOSS") && Contains("applied here"));
+  CHECK_FALSE(scene.Digests().contains("refused"));
+}
+
+TEST_CASE("digests of a release before chains are taken over", "[slime]") {
+  const Scene scene;
+  scene.ForgetChain();
+  const bool pruned = GENERATE(false, true);
+  if (pruned) Scene::Remove(scene.ours, {1, 2});
+  CHECK(scene.Apply(scene.ours, 4) == "applied");
+  CHECK(Load(scene.local) == scene.states[4]);
+  const json digests = scene.Digests();
+  CHECK(digests["applied"].size() == 2);  // what it was at, and the new one
+  CHECK_FALSE(digests.contains("since"));
+  CHECK(digests["identity"].get<std::string>() ==
+        VersionFolder::Open(Scene::PathOf(scene.ours, 4))->identity());
+}
+
+TEST_CASE("digests of a release before chains do not take over another run", "[slime]") {
+  const Scene scene;
+  scene.ForgetChain();
+  // Its last version is equal; the one before it states a tensor that is not so here.
+  CHECK_THAT(scene.Apply(scene.theirs, 4),
+             Contains("another run") && Contains("after version 000001 tensor 'layer.1'"));
+  CHECK_THAT(scene.Apply(scene.ours, 4), Contains("another run"));
+  CHECK(Load(scene.local) == scene.states[3]);
+}
+
+TEST_CASE("a checkpoint that another program has brought on takes its folder over", "[slime]") {
+  const Scene scene;
+  fs::remove(scene.DigestsPath());
+  const bool same = GENERATE(true, false);
+  if (same) {
+    CHECK(scene.Apply(scene.ours, 4) == "applied");
+    CHECK(scene.Digests()["applied"].size() == 2);
+  } else {
+    CHECK_THAT(scene.Apply(scene.theirs, 4), Contains("tensor 'layer.1'"));
+  }
+}
+
+TEST_CASE("a change that a release before chains began is completed", "[slime]") {
+  const Scene scene;
+  scene.ForgetChain();
+  PosixFileSystem files;
+  // As that release wrote it down.
+  const std::string redo = SyncFolder(scene.local) + "/redo";
+  const std::string identity = VersionFolder::Open(Scene::PathOf(scene.ours, 4))->identity();
+  const auto writer =
+      VersionWriter::Create(files, redo,
+                            {.version = 4,
+                             .encoding = Encoding::kRuns,
+                             .checksum = ChecksumFormat::kXxh3,
+                             .extra = {{"dws_identity", identity}, {kStreamKey, ""}},
+                             .in_place = true});
+  REQUIRE(writer.ok());
+  for (const auto& [name, bytes] : scene.states[4]) {
+    REQUIRE((*writer)->Add(name, scene.states[3].at(name), bytes).ok());
+  }
+  REQUIRE((*writer)->Finish().ok());
+  CHECK(OpenOnce(scene.local) == "version 4");
+  CHECK(Load(scene.local) == scene.states[4]);
+  const Weights fifth = Touched(scene.states[4], "layer.5");
+  CHECK(ApplyOnce(scene.local, Publish(scene.ours, scene.states[4], fifth, {.version = 5})) ==
+        "applied");
+}
+
+TEST_CASE("digests that are damaged are refused", "[slime]") {
+  const Scene scene;
+  const json sound = scene.Digests();
+  for (const auto& [key, value] :
+       std::map<std::string, json>{{"chain", 1},
+                                   {"since", "x"},
+                                   {"applied", json::object({{"000001", "a b"}})},
+                                   {"applied", json::object({{"one", "a"}})},
+                                   {"refused", 3}}) {
+    json damaged = sound;
+    damaged[key] = value;
+    dws::testing::WriteText(scene.DigestsPath(), damaged.dump());
+    CHECK_THAT(OpenOnce(scene.local), Contains("DATA_LOSS") && Contains("digests.json"));
+  }
+}
+
+}  // namespace
+}  // namespace dws::slime
