@@ -26,8 +26,11 @@ EXPECTED = frozenset({
     "DwsFolderFailing",
     "DwsReceiverAbsent",
     "DwsReceiverDigestMismatch",
+    "DwsReceiverOldVersion",
     "DwsReceiverStale",
+    "DwsReceiverWithoutSender",
     "DwsRetentionNearCap",
+    "DwsScrubLate",
     "DwsSenderDigestMismatch",
     "DwsTrainerStallHigh",
 })
