@@ -11,9 +11,12 @@ import unittest
 import urllib.error
 from pathlib import Path
 
+import numpy as np
+
 import dws
 from tests.integration.admin_case import ADMIN, AdminCase, eventually
 from tests.integration.cluster import Daemon
+from tests.integration.integration_case import IntegrationCase
 
 # As docs/operations.md says; the rest is for a machine that has other things to do.
 NOTICED_SECONDS = 10.0
@@ -160,6 +163,40 @@ class KeptReadyTest(AdminCase):
         self.assertIn("no accepted sender for more than 1 s", status.reason)
         self.assertEqual(readyz(receiver)[0], 200)
         self.assertGreater(receiver.metric("dws_receiver_seconds_without_sender"), 1)
+
+
+class UnreadableDirectoryTest(IntegrationCase):
+    """A receiver that knows its senders by a shared directory only."""
+
+    def test_an_engine_whose_directory_cannot_be_read_is_not_ready(self) -> None:
+        root = os.path.join(self.cluster.folder, "shared")
+        self.cluster.start_sender(0, f"--shared-dir={root}")
+        receiver = self.cluster.start_receiver(
+            "receiver-0",
+            f"--shared-dir={root}",
+            "--shared-poll-ms=20",
+            "--stale-after=1",
+            senders=False,
+        )
+        trainer = self.trainer()
+        trainer.register({"w": np.ones(1000, np.float32)})
+        trainer.publish(1)
+        engine = self.engine(receiver)
+        engine.attach({"w": np.zeros(1000, np.float32)})
+        self.await_version(engine, 1)
+        eventually(lambda: readyz(receiver)[0] == 200, lambda: str(readyz(receiver)))
+        age = "dws_receiver_seconds_since_version"  # no new version for long is not staleness
+        eventually(lambda: receiver.metric(age) > 1.5, lambda: str(receiver.metric(age)))
+        self.assertEqual(readyz(receiver)[0], 200)
+        os.rename(root, root + "-unmounted")
+        eventually(
+            lambda: readyz(receiver)[0] == 503 and "no accepted sender" in readyz(receiver)[1],
+            lambda: str(readyz(receiver)),
+        )
+        self.assertEqual(engine.wait_ready(0).version, 1)
+        shutil.rmtree(root, ignore_errors=True)  # what a daemon may have made anew
+        os.rename(root + "-unmounted", root)
+        eventually(lambda: readyz(receiver)[0] == 200, lambda: str(readyz(receiver)))
 
 
 if __name__ == "__main__":
