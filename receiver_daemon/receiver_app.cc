@@ -106,8 +106,8 @@ Status ReceiverApp::Impl::Start() {
                            .required = ReceiverIdentity(options_.job_id, options_.receiver_id)}));
   }
   DWS_ASSIGN_OR_RETURN(ledger_, OpenReceiverLedger(file_system_, options_.state_dir));
-  subscription_ =
-      std::make_unique<Subscription>(SenderNames(options_), ledger_->state().stream(), changed_);
+  subscription_ = std::make_unique<Subscription>(SenderNames(options_), ledger_->state().stream(),
+                                                 changed_, clock_);
   DWS_ASSIGN_OR_RETURN(senders_, SenderSide::Open(options_,
                                                   {.credentials = credentials_,
                                                    .server_name = options_.tls_server_name,
@@ -174,8 +174,10 @@ Status ReceiverApp::Impl::StartEngineSide() {
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,
                                   .staging_bytes_max = options_.staging_bytes},
                       .pause_timeout = limits::kPauseDeadline,
-                      .scrub_bytes_per_second = options_.scrub_bytes_per_second,
-                      .cuda = {.duty = {.percent = options_.gpu_duty_percent}}});
+                      .scrub = {.bytes_per_second_max = options_.scrub_bytes_per_second,
+                                .pass = std::chrono::seconds(options_.scrub_pass_seconds)},
+                      .cuda = {.duty = {.percent = options_.gpu_duty_percent}},
+                      .stale = options_.stale()});
   engine_service_ =
       std::make_unique<EngineServiceImpl>(*desk_, registry_, handles_->path(), clock_);
   return OkStatus();

@@ -6,6 +6,7 @@
 
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
+#include "common/sync_state/presence_limits.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "receiver_daemon/peer_address.h"
 
@@ -114,6 +115,16 @@ void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
       ->check(CLI::Validator(CheckCommand, "", "command"));
 }
 
+void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
+  app.add_option("--stale-after", options.stale_after_seconds,
+                 "Seconds without an accepted sender of each trainer rank, or without a look at "
+                 "--slime-dir that succeeds, after which the engine counts as stale: not ready")
+      ->check(CLI::Range(int64_t{1}, limits::kStaleAfterMax.count()))
+      ->capture_default_str();
+  app.add_flag("--stale-keeps-ready", options.stale_keeps_ready,
+               "An engine that is stale stays ready: /readyz is 200, status and metrics tell");
+}
+
 }  // namespace
 
 void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
@@ -142,8 +153,15 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
               "Memory for transfers and staged writes together, in bytes or as 256MiB",
               {.bytes_min = limits::kStagingBytesMin, .bytes_max = limits::kRegionBytesMax});
   AddSizeFlag(app, "--scrub-rate", options.scrub_bytes_per_second,
-              "Live memory to read again and compare with what was published, each second; 0: none",
+              "Most live memory to read again and compare with what was published, each second; 0: "
+              "none",
               {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  app.add_option("--scrub-pass", options.scrub_pass_seconds,
+                 "Seconds within which all live memory is to be read again, as far as --scrub-rate "
+                 "allows")
+      ->check(CLI::Range(int64_t{1}, limits::kScrubPassMax.count()))
+      ->capture_default_str();
+  AddStaleFlags(app, options);
   app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

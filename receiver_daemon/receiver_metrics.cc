@@ -40,12 +40,32 @@ void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
   }
 }
 
-void ShowScrub(Scrape& scrape, const ScrubProgress& scrub) {
+void ShowScrub(Scrape& scrape, const ScrubProgress& scrub, TimePoint now) {
   scrape.Counter("dws_receiver_scrubbed_bytes_total",
                  "Live memory read again in the background and compared.", Number(scrub.bytes));
   scrape.Gauge("dws_receiver_scrub_last_pass_timestamp_seconds",
                "When all of it had been read last, in seconds since 1970; 0: not yet.",
                scrub.last_pass_unix_seconds);
+  const bool on = scrub.asked.bytes_per_second_max > 0;
+  scrape.Gauge("dws_receiver_scrub_pass_target_seconds",
+               "--scrub-pass: within how long all of it is to be read; 0: no scrub.",
+               on ? ToSeconds(scrub.asked.pass) : 0);
+  scrape.Gauge(
+      "dws_receiver_scrub_pass_expected_seconds",
+      "How long that takes with the engine there is, as --scrub-rate allows; 0: not known.",
+      ToSeconds(scrub.pass_expected));
+  scrape.Gauge("dws_receiver_scrub_pass_age_seconds",
+               "Since all of it had been read last, or the first reading of this engine's began.",
+               scrub.complete_since.has_value() ? ToSeconds(now - *scrub.complete_since) : 0);
+}
+
+void ShowStaleness(Scrape& scrape, const WorkerStatus& worker) {
+  scrape.Gauge("dws_receiver_seconds_without_sender",
+               "For how long not every trainer rank has had an accepted sender; 0: each has one.",
+               worker.seconds_without_sender);
+  scrape.Gauge("dws_receiver_seconds_since_version",
+               "Since the engine was brought to another version, or since the start.",
+               worker.seconds_since_version);
 }
 
 void ShowWorker(Scrape& scrape, const WorkerStatus& worker, TimePoint now) {
@@ -144,7 +164,8 @@ void ReceiverMetrics::Show(States states) {
     const WorkerStatus worker = states.worker.status();
     ShowTotals(scrape, worker);
     ShowWorker(scrape, worker, states.clock.Now());
-    ShowScrub(scrape, worker.scrub);
+    ShowScrub(scrape, worker.scrub, states.clock.Now());
+    ShowStaleness(scrape, worker);
     ShowVersions(scrape, worker, states.subscription);
     ShowEngine(scrape, states.registry);
     if (states.group != nullptr) ShowGroup(scrape, *states.group);

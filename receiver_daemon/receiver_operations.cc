@@ -32,6 +32,12 @@ void AddMismatches(const TaskProgress& task, v1::OperationProgress& progress) {
   }
 }
 
+// Of one that is ready all the same.
+std::string Troubles(const WorkerStatus& worker) {
+  if (worker.trouble.empty() || worker.stale.empty()) return worker.trouble + worker.stale;
+  return worker.trouble + "; " + worker.stale;
+}
+
 }  // namespace
 
 ReceiverOperations::ReceiverOperations(ReceiverName name, Parts parts)
@@ -43,7 +49,7 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   reply.set_daemon("dws-receiver");
   reply.set_job_id(name_.job_id);
   reply.set_ready(state.ready);
-  reply.set_reason(state.ready ? worker.trouble : state.reason);
+  reply.set_reason(state.ready ? Troubles(worker) : state.reason);
   reply.set_uptime_seconds(ToSeconds(parts_.clock.Now() - started_));
   switch (worker.drain) {
     case DrainStage::kNone:
@@ -56,7 +62,7 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
       break;
   }
   FillReceiverStatus(name_.receiver_id, worker, parts_.subscription, parts_.registry,
-                     *reply.mutable_receiver());
+                     parts_.clock.Now(), *reply.mutable_receiver());
   if (parts_.group != nullptr) {
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
   }

@@ -12,6 +12,8 @@
 #include "common/model/delta_profile.h"
 #include "common/model/limits.h"
 #include "common/service/security/tls_files.h"
+#include "common/sync_state/presence_limits.h"
+#include "common/sync_state/sender_watch.h"
 #include "common/transport/nccl/broadcast_parts.h"
 #include "receiver_daemon/group/group_place.h"
 
@@ -53,8 +55,11 @@ struct ReceiverOptions {
   std::string ports_file;  // empty: none
   bool insecure = false;   // TCP without TLS
   uint64_t staging_bytes = limits::kStagingBytesDefault;
-  uint64_t scrub_bytes_per_second = uint64_t{64} << 20;  // 0: no scrub
-  size_t threads = 1;                                    // besides the worker
+  uint64_t scrub_bytes_per_second = limits::kScrubBytesPerSecondDefault;  // cap; 0: no scrub
+  uint32_t scrub_pass_seconds = limits::kScrubPassDefault.count();
+  uint32_t stale_after_seconds = limits::kStaleAfterDefault.count();
+  bool stale_keeps_ready = false;
+  size_t threads = 1;  // besides the worker
   ProfileChoice profile = ProfileChoice::kAuto;
   TlsFiles tls;                 // none: plain
   std::string tls_server_name;  // expected in senders' certificates; empty: the host dialled
@@ -65,6 +70,10 @@ struct ReceiverOptions {
   BroadcastOptions broadcasts;
   uint32_t gpu_duty_percent = 100;  // of a GPU's time, for work beside the engine's
   ByteSpan gpu_kernels;             // kernel_image.h; empty: engines in host memory only
+
+  StaleRule stale() const {
+    return {.after = std::chrono::seconds(stale_after_seconds), .keeps_ready = stale_keeps_ready};
+  }
 };
 
 // Other daemons that it dials over plain TCP.

@@ -19,6 +19,17 @@ void FillLastCommit(const CommitReport& report, v1::LastCommit& commit) {
   commit.set_unix_seconds(report.unix_seconds);
 }
 
+void FillScrub(const ScrubProgress& scrub, TimePoint now, v1::ReceiverStatus& status) {
+  status.set_scrub_bytes_per_second_max(scrub.asked.bytes_per_second_max);
+  status.set_scrub_passes(scrub.passes);
+  status.set_scrub_last_pass_unix_seconds(scrub.last_pass_unix_seconds);
+  status.set_scrub_pass_seconds_target(ToSeconds(scrub.asked.pass));
+  status.set_scrub_pass_seconds_expected(ToSeconds(scrub.pass_expected));
+  if (scrub.complete_since.has_value()) {
+    status.set_scrub_age_seconds(ToSeconds(now - *scrub.complete_since));
+  }
+}
+
 void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
   if (worker.live.has_value()) {
     *status.mutable_stream() = ToProto(worker.live->stream);
@@ -33,9 +44,9 @@ void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
   status.set_repairs(worker.repairs);
   status.set_staging_bytes(worker.staging_bytes);
   status.set_staging_bytes_max(worker.staging_bytes_max);
-  status.set_scrub_bytes_per_second_max(worker.scrub.bytes_per_second_max);
-  status.set_scrub_passes(worker.scrub.passes);
-  status.set_scrub_last_pass_unix_seconds(worker.scrub.last_pass_unix_seconds);
+  status.set_seconds_without_sender(worker.seconds_without_sender);
+  status.set_stale(!worker.stale.empty());
+  status.set_seconds_since_version(worker.seconds_since_version);
   uint64_t nacks = 0;
   for (const auto& [code, count] : worker.nacks) nacks += count;
   status.set_nacks(nacks);
@@ -104,9 +115,10 @@ void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
 
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
-                        v1::ReceiverStatus& status) {
+                        TimePoint now, v1::ReceiverStatus& status) {
   status.set_receiver_id(receiver_id);
   FillWorker(worker, status);
+  FillScrub(worker.scrub, now, status);
   const NewestOffered newest = FindNewestOffered(worker, subscription);
   for (const Subscription::Peer& peer : subscription.Peers()) {
     v1::SenderPeer& sender = *status.add_senders();

@@ -13,7 +13,7 @@ namespace dws {
 
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
-                        v1::ReceiverStatus& status);
+                        TimePoint now, v1::ReceiverStatus& status);
 
 void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status);
 

@@ -16,10 +16,12 @@ Worker::Worker(Parts parts, Options options)
       verify_batch_bytes_(options.verify_batch_bytes),
       pause_timeout_(options.pause_timeout),
       cuda_(options.cuda),
+      stale_(options.stale),
       preparer_(parts_.senders, parts_.pool, parts_.clock, std::move(options.prepare)),
       pipeline_(parts_.senders, parts_.ledger, parts_.pool, parts_.clock, options.pause_timeout),
-      scrub_(options.scrub_bytes_per_second) {
-  status_.scrub.bytes_per_second_max = scrub_.rate();
+      scrub_(options.scrub) {
+  status_.version_since = parts_.clock.Now();
+  status_.scrub.asked = scrub_.options();
 }
 
 Worker::~Worker() { DWS_CHECK(!thread_.joinable()); }
@@ -47,6 +49,10 @@ void Worker::EndGrace() {
   MutexLock lock(mutex_);
   grace_over_ = true;
   ended_.NotifyAll();
+}
+
+void Worker::Join() {
+  if (thread_.joinable()) thread_.join();
 }
 
 void Worker::Run() {
@@ -223,6 +229,7 @@ void Worker::ForgetEngine() {
   resync_read_.reset();  // would keep the memory of an engine that is gone
   engine_.reset();
   scrub_.Forget();  // so would this
+  CountScrub(0, false);
   drift_paused_ = false;
   SetPaused(false);
   PublishLive();

@@ -57,8 +57,9 @@ class Worker {
     Preparer::Options prepare;
     Duration pause_timeout;
     uint64_t verify_batch_bytes = limits::kVerifyBatchBytes;
-    uint64_t scrub_bytes_per_second = 0;
+    ScrubOptions scrub = {};
     CudaOptions cuda;
+    StaleRule stale;
   };
 
   Worker(Parts parts, Options options);
@@ -70,9 +71,7 @@ class Worker {
   // A RequestStop under way does not wait any more. Threads: any.
   void EndGrace();
   // Waits for the end, however long.
-  void Join() {
-    if (thread_.joinable()) thread_.join();
-  }
+  void Join();
 
   WorkerStatus status() const;
 
@@ -171,6 +170,7 @@ class Worker {
   const uint64_t verify_batch_bytes_;
   const Duration pause_timeout_;
   const CudaOptions cuda_;
+  const StaleRule stale_;
   Preparer preparer_;
   CommitPipeline pipeline_;
 

@@ -56,15 +56,27 @@ void Worker::ScrubNext() {
   if (!verifies_.empty() || !live_.at.has_value()) return;
   const TimePoint now = parts_.clock.Now();
   if (scrub_.UntilDue(now) != Duration::zero()) return;
-  if (!scrub_.on(weights_)) scrub_.Begin(weights_);
+  if (!scrub_.on(weights_)) {
+    const bool first = !scrub_.complete_since().has_value();
+    scrub_.Begin(weights_, now);
+    if (first && scrub_.slow()) {
+      LogWarning("scrub_slower_than_asked",
+                 {{"asked_seconds", ToSeconds(scrub_.options().pass)},
+                  {"expected_seconds", ToSeconds(scrub_.pass_expected())},
+                  {"reason", "--scrub-rate caps it: drift may be found as much later"}});
+    }
+  }
   const SliceBatch batch = scrub_.Next(now);
   OperatorTask unseen(/*full=*/false);
   const Status read = CompareBatch(batch, live_.ranks[batch.rank.value()].published, unseen,
                                    &MismatchCounts::scrub);
   if (!read.ok()) return LoseEngine(read);
   const bool pass_done = scrub_.done();
-  CountScrub(batch.bytes, pass_done);
-  if (pass_done) scrub_.Forget();
+  if (pass_done) {
+    CountScrub(batch.bytes, true);
+    scrub_.EndPass(now);
+  }
+  CountScrub(pass_done ? 0 : batch.bytes, false);
 }
 
 bool Worker::LookForDrift() {

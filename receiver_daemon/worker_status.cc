@@ -19,18 +19,28 @@ double UnixSecondsNow() {
 
 }  // namespace
 
+std::string StaleReason(const Subscription& subscription, const StaleRule& rule) {
+  if (subscription.WithoutSender() < rule.after) return "";
+  return fmt::format("no accepted sender for more than {} s: {}",
+                     std::chrono::ceil<std::chrono::seconds>(rule.after).count(),
+                     subscription.MissingSenders());
+}
+
 WorkerStatus Worker::status() const {
   WorkerStatus status;
   {
     MutexLock lock(mutex_);
     status = status_;
   }
+  status.seconds_since_version = ToSeconds(parts_.clock.Now() - status.version_since);
   status.drain = parts_.desk.drain();
   if (status.stage == "idle" && status.drain == DrainStage::kDrained) status.stage = "drained";
   const RejectionCounts rejections = preparer_.rejections();
   status.nacks = rejections.nacks;
   status.mismatches.delta = rejections.slices;
   status.staging_bytes_max = staging_bytes_max_;
+  status.seconds_without_sender = ToSeconds(parts_.subscription.WithoutSender());
+  status.stale = StaleReason(parts_.subscription, stale_);
   if (status.stage == "fetching") {
     const uint64_t done = preparer_.progress().done_bytes.load();
     status.stage_total_bytes = preparer_.progress().total_bytes.load();
@@ -50,6 +60,11 @@ void Worker::PublishLive() {
   for (const LiveState::Rank& rank : live_.ranks) tokens.push_back(rank.state_token);
   MutexLock lock(mutex_);
   status_.live = live_.at;
+  // The same again, after a repair or for an engine that attached anew, is as old as before.
+  if (live_.at.has_value() && live_.at != status_.version) {
+    status_.version = live_.at;
+    status_.version_since = parts_.clock.Now();
+  }
   status_.state_token = live_.proved() ? EngineToken(tokens) : Digest{};
 }
 
@@ -81,6 +96,8 @@ void Worker::CountDrift(uint64_t MismatchCounts::*source) {
 void Worker::CountScrub(uint64_t bytes, bool pass_done) {
   MutexLock lock(mutex_);
   status_.scrub.bytes += bytes;
+  status_.scrub.complete_since = scrub_.complete_since();
+  if (bytes > 0) status_.scrub.pass_expected = scrub_.pass_expected();
   if (!pass_done) return;
   ++status_.scrub.passes;
   status_.scrub.last_pass_unix_seconds = UnixSecondsNow();
@@ -130,6 +147,11 @@ void Worker::SetReadiness(bool ready, std::string reason) {
     ready = false;
     reason = "drained by an operator: no version is committed until that is undone" +
              (reason.empty() ? "" : "; " + reason);
+  }
+  const std::string stale = StaleReason(parts_.subscription, stale_);
+  if (!stale.empty() && !stale_.keeps_ready) {
+    ready = false;
+    reason += (reason.empty() ? "" : "; ") + stale;
   }
   {
     MutexLock lock(mutex_);

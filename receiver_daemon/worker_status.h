@@ -68,7 +68,17 @@ struct WorkerStatus {
   std::map<std::string, uint64_t> nacks;  // by status code, lower case
   MismatchCounts mismatches;
   ScrubProgress scrub;
+
+  double seconds_without_sender = 0;  // not every trainer rank has an accepted one; 0: each has
+  std::string stale;                  // said when that lasts too long; empty: it does not
+  std::optional<VersionAt> version;   // that the engine was brought to last
+  TimePoint version_since;            // when to that first; none yet: the start
+  double seconds_since_version = 0;
 };
+
+// Why the engine's version counts as stale, in words that stay the same while the cause does;
+// empty: it does not.
+std::string StaleReason(const Subscription& subscription, const StaleRule& rule);
 
 // The newest version that a connected sender offers, and how far the engine is behind it. Versions
 // of another stream say nothing of this one's: of a new stream the engine has none.

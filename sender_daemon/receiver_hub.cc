@@ -12,16 +12,23 @@ namespace {
 constexpr std::chrono::milliseconds kTick{50};
 }  // namespace
 
-ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id)
-    : clock_(clock), job_id_(std::move(job_id)), ticker_([this] { Run(); }) {}
+ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id,
+                         std::unique_ptr<ReceiverMemory> memory)
+    : clock_(clock), job_id_(std::move(job_id)), memory_(std::move(memory)) {
+  Recall();
+  ticker_ = std::thread([this] { Run(); });
+}
 
 ReceiverHub::~ReceiverHub() { Stop(); }
 
 void ReceiverHub::Stop() {
   std::vector<Wait> waits;
+  std::map<std::string, AnnouncerState::Receiver> receivers;
+  bool first = false;
   {
     MutexLock lock(mutex_);
-    stopping_ = true;
+    first = !std::exchange(stopping_, true);
+    receivers = state_.receivers();  // those that our end disconnects were present
     waits.swap(waits_);
     changed_.NotifyAll();
   }
@@ -30,6 +37,9 @@ void ReceiverHub::Stop() {
     connection->Close(UnavailableError("the sender is shutting down"));
   }
   if (ticker_.joinable()) ticker_.join();
+  if (!first || memory_ == nullptr) return;
+  memory_->Look(receivers, clock_.Now());
+  memory_->Save(clock_.Now(), /*at_once=*/true);
 }
 
 Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::string& receiver_id,
@@ -56,6 +66,7 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
       }
     }
     connections_[id] = std::move(connection);
+    known_changed_ = true;
   }
   if (fenced != nullptr) {
     LogWarning("receiver_fenced",
@@ -73,6 +84,7 @@ void ReceiverHub::Disconnect(ConnectionId connection) {
     MutexLock lock(mutex_);
     state_.Disconnect(connection);
     connections_.erase(connection);
+    known_changed_ = true;
   }
   FinishWaits();
 }
@@ -175,6 +187,12 @@ std::vector<std::shared_ptr<SyncConnection>> ReceiverHub::Connections() const {
 std::string ReceiverHub::Unmet(WeightVersion version) const {
   std::string text;
   for (const auto& [id, receiver] : state_.receivers()) {
+    if (receiver.awaited) {
+      text += fmt::format(
+          "{}'{}' was connected before this sender's restart and has not come back (`dwsctl evict "
+          "--receiver` gives it up)",
+          text.empty() ? "" : ", ", id);
+    }
     if (!receiver.connection.has_value()) continue;
     if (receiver.committed.has_value() && *receiver.committed >= version) continue;
     text +=
@@ -227,6 +245,7 @@ void ReceiverHub::Run() {
       if (!stopping_) changed_.WaitFor(mutex_, kTick);
       if (stopping_) return;
     }
+    KeepKnown(clock_.Now());
     FinishWaits();
     if (clock_.Now() < keepalive) continue;
     keepalive = clock_.Now() + limits::kKeepaliveInterval;

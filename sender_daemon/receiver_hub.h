@@ -18,6 +18,7 @@
 #include "common/base/status.h"
 #include "common/sync_state/announcer_state.h"
 #include "sender_daemon/rank_state.h"
+#include "sender_daemon/receiver_memory.h"
 
 namespace dws {
 
@@ -41,7 +42,9 @@ struct WaitOutcome {
 // Threads: safe from any. Callbacks run on the caller's or the hub's own thread, without locks.
 class ReceiverHub {
  public:
-  ReceiverHub(const Clock& clock, std::string job_id);
+  // `memory`: of the receivers of earlier processes; null: there is none.
+  ReceiverHub(const Clock& clock, std::string job_id,
+              std::unique_ptr<ReceiverMemory> memory = nullptr);
   ~ReceiverHub();
 
   // Ends all waits with UNAVAILABLE and closes all connections.
@@ -76,11 +79,18 @@ class ReceiverHub {
   };
   void AddWait(Wait wait);
 
+  // An absent receiver that will not come back: nobody waits for it any more, nor misses it.
+  // Errors: AnnouncerState::Forget.
+  Status Forget(const std::string& receiver_id);
+
   std::map<std::string, AnnouncerState::Receiver> Receivers() const;
   const Clock& clock() const { return clock_; }
 
  private:
   void Run();
+  // Known receivers: takes those of the process before, gives up awaiting them, notes who is there.
+  void Recall();
+  void KeepKnown(TimePoint now);
   // A receiver cannot have what was never published.
   bool Plausible(const StreamId& stream, WeightVersion version) const REQUIRES(mutex_);
   // Takes out the waits that are over, with their results.
@@ -100,7 +110,11 @@ class ReceiverHub {
   uint64_t last_connection_ GUARDED_BY(mutex_) = 0;
   std::map<ConnectionId, std::shared_ptr<SyncConnection>> connections_ GUARDED_BY(mutex_);
   std::vector<Wait> waits_ GUARDED_BY(mutex_);
-  std::thread ticker_;  // keepalives, deadlines of waits
+  bool known_changed_ GUARDED_BY(mutex_) = false;
+  TimePoint await_until_;
+  TimePoint look_at_;                       // at the latest
+  std::unique_ptr<ReceiverMemory> memory_;  // of the ticker's thread, before and after it of others
+  std::thread ticker_;                      // keepalives, deadlines of waits
 };
 
 }  // namespace dws

@@ -73,7 +73,8 @@ void ShowReceivers(Scrape& scrape, const std::vector<RetainedVersionPtr>& versio
                  "Retained versions that the receiver has not committed.",
                  Lag(versions, receiver.committed), labels);
   }
-  constexpr const char* kHelp = "Receivers that have connected to this process.";
+  constexpr const char* kHelp =
+      "Receivers that have connected to this sender, before its restart too.";
   scrape.Gauge("dws_sender_receivers", kHelp, present, {{"state", "present"}});
   scrape.Gauge("dws_sender_receivers", kHelp, static_cast<double>(receivers.size()) - present,
                {{"state", "absent"}});

@@ -101,6 +101,7 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
     v1::ReceiverPeer& peer = *sender.add_receivers();
     peer.set_receiver_id(id);
     peer.set_present(receiver.connection.has_value());
+    peer.set_awaited(receiver.awaited);
     peer.set_committed_version(receiver.committed.value_or(WeightVersion(0)).value());
     peer.set_staged_version(receiver.staged.value_or(WeightVersion(0)).value());
     peer.set_last_error(receiver.last_error);
@@ -190,10 +191,19 @@ Status SenderOperations::Resync(const v1::ResyncRequest&, const Sink&) {
       "(`dwsctl resync --address` of the receiver)");
 }
 
-Status SenderOperations::Evict(const v1::EvictRequest&, const Sink&) {
-  return FailedPreconditionError(
-      "a sender has no commit group: ask the receiver that leads it (`dwsctl evict --address` of "
-      "the receiver)");
+Status SenderOperations::Evict(const v1::EvictRequest& request, const Sink& progress) {
+  if (request.receiver_id().empty()) {
+    return FailedPreconditionError(
+        "a sender has no commit group: name the absent receiver to be forgotten (`dwsctl evict "
+        "--receiver`), or ask the receiver that leads the group");
+  }
+  DWS_RETURN_IF_ERROR(parts_.hub.Forget(request.receiver_id()));
+  LogInfo("receiver_evicted", {{"id", request.receiver_id()}, {"reason", request.reason()}});
+  v1::OperationProgress message;
+  message.set_step(fmt::format("receiver '{}' is forgotten", request.receiver_id()));
+  message.set_finished(true);
+  progress(message);
+  return OkStatus();
 }
 
 std::string SenderOperations::Remaining() const {

@@ -30,7 +30,7 @@ class SenderOperations final : public AdminOperations {
   };
   struct Parts {
     const Lifecycle& lifecycle;
-    const ReceiverHub& hub;
+    ReceiverHub& hub;
     const TrainerSession& session;
     const PublishPipeline& pipeline;
     const Clock& clock;
@@ -52,6 +52,7 @@ class SenderOperations final : public AdminOperations {
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
   // ABORTED: somebody undid the drain meanwhile.
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
+  // Of an absent receiver. NOT_FOUND, FAILED_PRECONDITION: as the proto says.
   Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
 
  private:

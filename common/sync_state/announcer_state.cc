@@ -1,6 +1,7 @@
 #include "common/sync_state/announcer_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/utf8.h"
@@ -22,6 +23,35 @@ void AnnouncerState::StartStream(const StreamId& stream) {
   }
 }
 
+void AnnouncerState::Remember(const std::string& receiver_id, bool awaited) {
+  if (receivers_.size() >= limits::kReceiversMax) return;
+  const auto [found, first] = receivers_.try_emplace(receiver_id);
+  if (first) found->second.awaited = awaited;
+}
+
+std::vector<std::string> AnnouncerState::StopAwaiting() {
+  std::vector<std::string> given_up;
+  for (auto& [id, receiver] : receivers_) {
+    if (!std::exchange(receiver.awaited, false)) continue;
+    given_up.push_back(id);
+  }
+  return given_up;
+}
+
+Status AnnouncerState::Forget(const std::string& receiver_id) {
+  const auto found = receivers_.find(receiver_id);
+  if (found == receivers_.end()) {
+    return NotFoundError("receiver '{}' is not known to this sender", receiver_id);
+  }
+  if (found->second.connection.has_value()) {
+    return FailedPreconditionError(
+        "receiver '{}' is connected: stop it first, or it would be known again at once",
+        receiver_id);
+  }
+  receivers_.erase(found);
+  return OkStatus();
+}
+
 Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& receiver_id,
                                                             ConnectionId connection) {
   if (!receivers_.contains(receiver_id) && receivers_.size() >= limits::kReceiversMax) {
@@ -40,6 +70,7 @@ Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& r
   const std::optional<ConnectionId> fenced = receiver.connection;
   if (fenced.has_value()) connections_.erase(*fenced);
   receiver.connection = connection;
+  receiver.awaited = false;
   receiver.last_announced = Nonce(0);
   connections_[connection] = {.receiver_id = receiver_id, .nonce = 0};
   return fenced;
@@ -113,7 +144,9 @@ std::optional<std::vector<std::string>> AnnouncerState::Met(WeightVersion versio
                                                             const WaitCondition& condition) const {
   std::vector<std::string> committed;
   size_t present = 0;
+  bool awaited = false;
   for (const auto& [id, receiver] : receivers_) {
+    awaited = awaited || receiver.awaited;
     if (!receiver.connection.has_value()) continue;
     ++present;
     if (receiver.committed.has_value() && *receiver.committed >= version) committed.push_back(id);
@@ -121,7 +154,7 @@ std::optional<std::vector<std::string>> AnnouncerState::Met(WeightVersion versio
   bool met = false;
   switch (condition.policy) {
     case WaitCondition::Policy::kAll:
-      met = present > 0 && committed.size() == present;
+      met = present > 0 && committed.size() == present && !awaited;
       break;
     case WaitCondition::Policy::kQuorum:
       met = committed.size() >= condition.quorum;

@@ -4,7 +4,8 @@
 //
 // Rules (protocol.md §2): every message down carries a fresh nonce of its connection; STAGED and
 // NACK with another nonce than the last announcement's are ignored; COMMITTED is cumulative and
-// never ignored; a new connection clears the nonce and keeps the versions.
+// never ignored; a new connection clears the nonce and keeps the versions; policy all waits for
+// those that are present, and after a restart for those that were present before it.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,10 @@ class AnnouncerState {
  public:
   struct Receiver {
     std::optional<ConnectionId> connection;  // present when set
-    Nonce last_announced;                    // nonce of the last announcement on this connection
+    // It was present when the process before this one ended, and has not been since: policy all
+    // waits for it.
+    bool awaited = false;
+    Nonce last_announced;  // nonce of the last announcement on this connection
     std::optional<WeightVersion> staged;
     std::optional<WeightVersion> committed;
     AcknowledgedCommit last_commit;
@@ -57,6 +61,13 @@ class AnnouncerState {
   // more.
   void StartStream(const StreamId& stream);
   const std::optional<StreamId>& stream() const { return stream_; }
+
+  // A receiver that the process before this one knew; ignored past limits::kReceiversMax.
+  void Remember(const std::string& receiver_id, bool awaited);
+  // Those that were awaited until now: they count as receivers that went away.
+  std::vector<std::string> StopAwaiting();
+  // NOT_FOUND: it is not known. FAILED_PRECONDITION: it is present.
+  Status Forget(const std::string& receiver_id);
 
   // RESOURCE_EXHAUSTED past limits::kReceiversMax. When the receiver already had a connection, that
   // one is returned: it is fenced and must be closed.

@@ -45,14 +45,14 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
                                 welcome.trainer_rank.value(), welcome.world_size);
   }
   if (welcome.world_size > senders_.size()) {
-    return InvalidArgumentError(
+    return FailedPreconditionError(
         "the trainer has {} ranks but this receiver was given {} senders: name all of "
         "them with --sender, or their number with --shared-ranks",
         welcome.world_size, senders_.size());
   }
   if (stream_ != welcome.stream || ranks_.empty()) return OkStatus();
   if (welcome.world_size != ranks_.size()) {
-    return InvalidArgumentError(
+    return FailedPreconditionError(
         "trainer rank {} has world size {}, the others of stream {} have {}",
         welcome.trainer_rank.value(), welcome.world_size, ToString(*stream_), ranks_.size());
   }

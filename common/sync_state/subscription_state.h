@@ -74,8 +74,9 @@ class SubscriptionState {
   void OnDisconnect(SenderIndex sender);
 
   // FAILED_PRECONDITION: an old or second stream, a rank that another sender holds, an old rank
-  // epoch, a changed layout. INVALID_ARGUMENT: rank or world size do not fit. The sender then
-  // offers nothing.
+  // epoch, a changed layout, a world size that is not that of the others or of the configuration.
+  // INVALID_ARGUMENT: no rank of its world size, which no sender may say. The sender then offers
+  // nothing.
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
   // FAILED_PRECONDITION: not welcomed, or of another stream or epoch. INVALID_ARGUMENT: versions
   // not ascending.
@@ -90,6 +91,9 @@ class SubscriptionState {
   std::optional<std::vector<std::shared_ptr<const RankLayout>>> Layouts() const;
   // Trainer ranks not heard of the current stream; empty when nothing was heard at all.
   std::vector<TrainerRank> MissingRanks() const;
+
+  // Whether each trainer rank of the stream has a sender that is connected and was welcomed.
+  bool Accepted() const { return SendersByRank().has_value(); }
 
   // The newest version that all ranks offer now.
   std::optional<SyncTarget> Target() const;

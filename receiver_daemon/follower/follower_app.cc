@@ -103,7 +103,8 @@ void FollowerApp::Impl::MakeFollower() {
       SlimeFollower::Options{.folder = follow.slime_dir,
                              .checkpoint = follow.checkpoint,
                              .poll = std::chrono::milliseconds(follow.poll_ms),
-                             .pause_timeout = std::chrono::seconds(follow.load_timeout_seconds)});
+                             .pause_timeout = std::chrono::seconds(follow.load_timeout_seconds),
+                             .stale = options_.stale()});
 }
 
 Status FollowerApp::Impl::StartServers() {

@@ -20,6 +20,12 @@ void AddFollowerMetrics(Metrics& metrics, const SlimeFollower& follower) {
                  Number(view.newest));
     scrape.Gauge("dws_follower_failing", "1 while the last look at the folder failed.",
                  view.trouble.empty() ? 0 : 1);
+    scrape.Gauge("dws_follower_seconds_failing",
+                 "For how long all looks at the folder have failed; 0: the last did not.",
+                 view.seconds_failing);
+    scrape.Gauge("dws_follower_seconds_since_version",
+                 "Since another version was applied to the local checkpoint, or since the start.",
+                 view.seconds_since_version);
     scrape.Counter("dws_follower_applied_total", "Versions applied to the local checkpoint.",
                    Number(view.applied));
     scrape.Counter("dws_follower_applied_tensors_total", "Changed tensors of those versions.",

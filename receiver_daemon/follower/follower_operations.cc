@@ -28,6 +28,8 @@ void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
   receiver.set_stage(view.stage);
   receiver.set_commits(view.has_engine ? view.loads : view.applied);
   receiver.set_last_pause_seconds(view.last_pause_seconds);
+  receiver.set_seconds_without_sender(view.seconds_failing);
+  receiver.set_seconds_since_version(view.seconds_since_version);
 }
 
 Status FollowerOperations::Verify(const Sink& progress) {

@@ -18,7 +18,9 @@ constexpr std::chrono::seconds kRetryDelayMax{5};
 SlimeFollower::SlimeFollower(Parts parts, Options options)
     : parts_(std::move(parts)),
       options_(std::move(options)),
-      versions_(options_.folder, parts_.files, parts_.clock, [this] { SetStage("applying"); }) {
+      versions_(options_.folder, parts_.files, parts_.clock, [this] { SetStage("applying"); }),
+      watch_(parts_.clock.Now()),
+      version_since_(parts_.clock.Now()) {
   if (parts_.make_control == nullptr) return;
   engine_ = std::make_unique<EngineLoader>(
       parts_.make_control,
@@ -48,7 +50,10 @@ void SlimeFollower::Stop() {
 
 FollowerView SlimeFollower::view() const {
   MutexLock lock(mutex_);
-  return view_;
+  FollowerView view = view_;
+  view.seconds_failing = ToSeconds(watch_.Without(parts_.clock.Now()));
+  view.seconds_since_version = ToSeconds(parts_.clock.Now() - version_since_);
+  return view;
 }
 
 void SlimeFollower::SetDrained(bool drained) {
@@ -177,6 +182,7 @@ Result<bool> SlimeFollower::ApplyNext() {
   }
   DWS_KILLPOINT("follow.after_apply");
   const slime::ApplyReport& report = **applied;
+  if (view_.version != report.version) version_since_ = parts_.clock.Now();
   view_.version = report.version;
   view_.applied += report.applied ? 1 : 0;
   view_.applied_tensors += report.tensor_count;
@@ -221,12 +227,20 @@ void SlimeFollower::ServeVerifies() {
   for (const auto& done : taken) done(status);
 }
 
+std::string SlimeFollower::StaleReason() const {
+  if (!watch_.Stale(parts_.clock.Now(), options_.stale.after)) return "";
+  return fmt::format("the folder could not be followed for more than {} s: {}",
+                     std::chrono::ceil<std::chrono::seconds>(options_.stale.after).count(),
+                     view_.trouble);
+}
+
 void SlimeFollower::ShowReadiness(const Status& status) {
   bool ready = false;
   std::string reason;
   {
     MutexLock lock(mutex_);
     view_.trouble = status.ok() ? "" : std::string(Message(status));
+    watch_.Observe(status.ok(), parts_.clock.Now());
     const bool loaded = !view_.has_engine || view_.loaded.has_value();
     // An engine that runs goes on with what it has.
     ready = view_.version.has_value() && loaded;
@@ -234,6 +248,9 @@ void SlimeFollower::ShowReadiness(const Status& status) {
       reason = !view_.trouble.empty()       ? view_.trouble
                : !view_.version.has_value() ? "the local checkpoint is being opened"
                                             : "the engine has not loaded the checkpoint";
+    } else if (const std::string stale = StaleReason(); !stale.empty()) {
+      ready = options_.stale.keeps_ready;
+      if (!ready) reason = stale;
     }
   }
   if (std::pair now(ready, std::move(reason)); told_ != now) {

@@ -25,6 +25,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/formats/slime_delta/apply.h"
+#include "common/sync_state/sender_watch.h"
 #include "receiver_daemon/follower/engine_loader.h"
 #include "receiver_daemon/follower/version_applier.h"
 
@@ -43,7 +44,9 @@ struct FollowerView {
   uint64_t loads = 0;
   double last_pause_seconds = 0;
   double last_apply_seconds = 0;
-  std::string trouble;  // why the last look failed; empty: it did not
+  std::string trouble;               // why the last look failed; empty: it did not
+  double seconds_failing = 0;        // that all looks failed; 0: the last did not
+  double seconds_since_version = 0;  // since another version was there, or the start
 };
 
 // Lifecycle: Start, then Stop; the destructor needs Stop. All references outlive it. Threads: its
@@ -65,6 +68,7 @@ class SlimeFollower {
     Duration poll;
     Duration pause_timeout;
     bool verify_all = true;  // read the whole checkpoint before each version
+    StaleRule stale;         // without a look that succeeds
   };
 
   SlimeFollower(Parts parts, Options options);
@@ -99,6 +103,7 @@ class SlimeFollower {
   bool BeginLooking();
   void SetStage(std::string stage);
   void ShowReadiness(const Status& status);
+  std::string StaleReason() const REQUIRES(mutex_);  // empty: it is not
 
   const Parts parts_;
   const Options options_;
@@ -114,6 +119,8 @@ class SlimeFollower {
   mutable CondVar seen_;  // the view
   bool stopping_ GUARDED_BY(mutex_) = false;
   FollowerView view_ GUARDED_BY(mutex_);
+  SenderWatch watch_ GUARDED_BY(mutex_);  // of the folder
+  TimePoint version_since_ GUARDED_BY(mutex_);
   std::vector<std::function<void(const Status&)>> verifies_ GUARDED_BY(mutex_);
   std::thread thread_;
 };

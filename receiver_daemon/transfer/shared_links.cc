@@ -103,9 +103,10 @@ void SharedLinks::Poll(SenderIndex index, Link& link) {
     link.welcomed.reset();
   }
   const std::pair of(offer->welcome.stream, offer->welcome.rank_epoch);
-  if (link.welcomed != of) {
+  // One that was refused is looked at again: what the receiver follows may be another by now.
+  if (link.welcomed != of || link.refused) {
     const Status welcomed = subscription_.OnWelcome(index, offer->welcome);
-    if (!welcomed.ok()) {
+    if (!welcomed.ok() && (link.welcomed != of || !link.refused)) {
       LogWarning("sender_refused", {{"folder", link.folder}, {"reason", Message(welcomed)}});
     }
     link.welcomed = of;

@@ -3,20 +3,29 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/model/limits.h"
+#include "common/sync_state/presence_limits.h"
+
 namespace dws {
 
 Subscription::Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted,
-                           ChangeSignal& changed)
+                           ChangeSignal& changed, const Clock& clock)
     : addresses_(std::move(addresses)),
       changed_(changed),
+      clock_(clock),
       state_(static_cast<uint32_t>(addresses_.size()), accepted),
+      watch_(clock.Now()),
       last_errors_(addresses_.size(), "not connected yet"),
+      causes_(addresses_.size()),
       set_(UnavailableError("no layout yet")) {}
+
+void Subscription::Watch() { watch_.Observe(state_.Accepted(), clock_.Now()); }
 
 void Subscription::OnConnect(SenderIndex sender) {
   {
     MutexLock lock(mutex_);
     state_.OnConnect(sender);
+    Watch();
     last_errors_[sender.value()] = "";
   }
   changed_.Notify();
@@ -26,7 +35,8 @@ void Subscription::OnDisconnect(SenderIndex sender, const Status& reason) {
   {
     MutexLock lock(mutex_);
     state_.OnDisconnect(sender);
-    last_errors_[sender.value()] = std::string(Message(reason));
+    Watch();
+    causes_[sender.value()] = last_errors_[sender.value()] = std::string(Message(reason));
   }
   changed_.Notify();
 }
@@ -36,7 +46,8 @@ Status Subscription::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
   {
     MutexLock lock(mutex_);
     status = state_.OnWelcome(sender, std::move(welcome));
-    last_errors_[sender.value()] = std::string(Message(status));
+    Watch();
+    causes_[sender.value()] = last_errors_[sender.value()] = std::string(Message(status));
   }
   changed_.Notify();
   return status;
@@ -105,6 +116,29 @@ std::string Subscription::MissingTarget() const {
     }
   }
   return "no version is offered by all trainer ranks";
+}
+
+Duration Subscription::WithoutSender() const {
+  MutexLock lock(mutex_);
+  return watch_.Without(clock_.Now());
+}
+
+std::string Subscription::MissingSenders() const {
+  MutexLock lock(mutex_);
+  std::string text;
+  size_t count = 0;
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    const SubscriptionState::Sender& sender = state_.senders()[i];
+    if (sender.connected && sender.trainer_rank.has_value()) continue;
+    if (++count > limits::kSendersNamedMax) continue;
+    std::string why = sender.refusal.empty() ? causes_[i] : sender.refusal;
+    if (why.empty()) why = sender.connected ? "connected, has no trainer" : "not connected yet";
+    text += fmt::format("{}sender {}: {}", count == 1 ? "" : "; ", addresses_[i], why);
+  }
+  if (count > limits::kSendersNamedMax) {
+    text += fmt::format("; and {} more", count - limits::kSendersNamedMax);
+  }
+  return text.empty() ? "a trainer rank has no sender among those given" : text;
 }
 
 std::vector<Subscription::Peer> Subscription::Peers() const {

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/sync_state/live_state.h"
+#include "common/sync_state/sender_watch.h"
 #include "common/sync_state/subscription_state.h"
 #include "receiver_daemon/change_signal.h"
 #include "receiver_daemon/engine/layout_set.h"
@@ -28,9 +30,9 @@ class Subscription {
     std::string last_error;
   };
 
-  // One sender for each address. `accepted`: from the ledger.
+  // One sender for each address. `accepted`: from the ledger. `changed` and `clock` outlive it.
   Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted,
-               ChangeSignal& changed);
+               ChangeSignal& changed, const Clock& clock);
 
   void OnConnect(SenderIndex sender);
   void OnDisconnect(SenderIndex sender, const Status& reason);
@@ -45,6 +47,10 @@ class Subscription {
   Result<LayoutSetPtr> Layouts() const;
   // Why there is no target, in words.
   std::string MissingTarget() const;
+  // For how long not every trainer rank has had an accepted sender; zero: each has one.
+  Duration WithoutSender() const;
+  // Which senders are not accepted, and why: in words that stay the same while the cause does.
+  std::string MissingSenders() const;
   std::vector<Peer> Peers() const;
 
   // What the engine is known to hold and may generate with; what Hello tells.
@@ -53,12 +59,17 @@ class Subscription {
 
  private:
   std::string Unheard() const REQUIRES(mutex_);
+  void Watch() REQUIRES(mutex_);
 
   const std::vector<std::string> addresses_;
   ChangeSignal& changed_;
+  const Clock& clock_;
   mutable Mutex mutex_;
   SubscriptionState state_ GUARDED_BY(mutex_);
+  SenderWatch watch_ GUARDED_BY(mutex_);
   std::vector<std::string> last_errors_ GUARDED_BY(mutex_);  // by sender
+  // By sender: why it was lost or refused last, since it was accepted last.
+  std::vector<std::string> causes_ GUARDED_BY(mutex_);
   std::optional<VersionAt> live_ GUARDED_BY(mutex_);
   // Made from these layouts.
   mutable std::vector<std::shared_ptr<const RankLayout>> set_from_ GUARDED_BY(mutex_);

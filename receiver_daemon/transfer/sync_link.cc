@@ -6,6 +6,7 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
+#include "common/sync_state/presence_limits.h"
 #include "receiver_daemon/transfer/sender_messages.h"
 
 namespace dws {
@@ -33,6 +34,10 @@ std::shared_ptr<const InlineObject> TakeInline(const SenderAnnouncement& announc
                    .bytes = message.object()});
 }
 
+// A sender that keeps to the rules never says it, whatever trainer it has: its stream ends, and the
+// next is begun after a delay that grows.
+bool BreaksProtocol(const Status& status) { return absl::IsInvalidArgument(status); }
+
 }  // namespace
 
 SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName name, PeerTls tls,
@@ -42,6 +47,7 @@ SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName n
       name_(std::move(name)),
       subscription_(subscription),
       channel_(address, name_.job_id, std::move(tls)),
+      clock_(clock),
       stream_(limits::kSyncQueueMax, clock,
               {.prepare = [this] { return channel_.Refresh(); },
                .open = [this](auto* context,
@@ -87,6 +93,7 @@ void SyncLink::CatchUp() {
 }
 
 void SyncLink::Tick() {
+  RetryRefused();
   switch (stream_.Tick()) {
     case LinkState::Step::kWait:
       return;
@@ -98,33 +105,15 @@ void SyncLink::Tick() {
 }
 
 Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool first) {
-  // Not on a Welcome: one that is refused, or fenced by a twin of this receiver, is no success.
-  if (message.has_announce()) stream_.Accepted();
   if (first) {
     LogInfo("sender_connected", {{"address", address_}});
     subscription_.OnConnect(index_);
   }
   switch (message.message_case()) {
-    case v1::SyncDown::kWelcome: {
-      DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.welcome().trainer_rank()));
-      DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message.welcome(), name_.job_id));
-      KeepInline(nullptr);  // perhaps of another rank
-      // A refusal keeps the connection: the sender's next trainer may be the right one.
-      const Status status = subscription_.OnWelcome(index_, std::move(welcome));
-      if (!status.ok())
-        LogWarning("sender_refused", {{"address", address_}, {"reason", Message(status)}});
-      CatchUp();
-      return OkStatus();
-    }
-    case v1::SyncDown::kAnnounce: {
-      DWS_ASSIGN_OR_RETURN(SenderAnnouncement announcement, ParseAnnounce(message.announce()));
-      KeepInline(TakeInline(announcement, message.announce()));
-      const Status status =
-          subscription_.OnAnnounce(index_, message.nonce(), std::move(announcement));
-      if (!status.ok())
-        LogDebug("announcement_ignored", {{"address", address_}, {"reason", Message(status)}});
-      return OkStatus();
-    }
+    case v1::SyncDown::kWelcome:
+      return OnWelcome(message.welcome(), peer);
+    case v1::SyncDown::kAnnounce:
+      return OnAnnounce(message.announce(), message.nonce());
     case v1::SyncDown::kBroadcastOffer:
     case v1::SyncDown::kBroadcastBegin:
     case v1::SyncDown::kBroadcastEnd:
@@ -134,6 +123,63 @@ Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool f
       return OkStatus();
   }
   return OkStatus();
+}
+
+Status SyncLink::OnWelcome(const v1::Welcome& message, const Peer& peer) {
+  DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.trainer_rank()));
+  DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message, name_.job_id));
+  KeepInline(nullptr);  // perhaps of another rank
+  {
+    MutexLock lock(order_mutex_);
+    refused_.reset();
+    const Status status = subscription_.OnWelcome(index_, welcome);
+    if (!status.ok()) {
+      LogWarning("sender_refused", {{"address", address_}, {"reason", Message(status)}});
+      if (BreaksProtocol(status)) return status;
+      // A refusal keeps the connection: the sender's next trainer may be the right one.
+      refused_ = Refused{.welcome = std::move(welcome),
+                         .announcement = std::nullopt,
+                         .retry_at = clock_.Now() + limits::kRefusedRetryInterval};
+    }
+  }
+  CatchUp();
+  return OkStatus();
+}
+
+Status SyncLink::OnAnnounce(const v1::Announce& message, uint64_t nonce) {
+  DWS_ASSIGN_OR_RETURN(SenderAnnouncement announcement, ParseAnnounce(message));
+  KeepInline(TakeInline(announcement, message));
+  MutexLock lock(order_mutex_);
+  if (refused_.has_value()) {
+    refused_->announcement.emplace(nonce, std::move(announcement));
+    return OkStatus();
+  }
+  const Status status = subscription_.OnAnnounce(index_, nonce, std::move(announcement));
+  if (BreaksProtocol(status)) return status;
+  if (status.ok()) {
+    // Not on a Welcome: one that is refused, or fenced by a twin of this receiver, is no success.
+    stream_.Accepted();
+  } else {
+    LogDebug("announcement_ignored", {{"address", address_}, {"reason", Message(status)}});
+  }
+  return OkStatus();
+}
+
+// The same words again: another sender that held the rank may have gone, or another stream be
+// followed.
+void SyncLink::RetryRefused() {
+  MutexLock lock(order_mutex_);
+  if (!refused_.has_value() || clock_.Now() < refused_->retry_at) return;
+  if (!subscription_.OnWelcome(index_, refused_->welcome).ok()) {
+    refused_->retry_at = clock_.Now() + limits::kRefusedRetryInterval;
+    return;
+  }
+  LogInfo("sender_accepted_after_refusal", {{"address", address_}});
+  if (auto& said = refused_->announcement; said.has_value()) {
+    const Status status = subscription_.OnAnnounce(index_, said->first, std::move(said->second));
+    if (status.ok()) stream_.Accepted();
+  }
+  refused_.reset();
 }
 
 Status SyncLink::OnBroadcast(const v1::SyncDown& message) {
@@ -157,7 +203,11 @@ std::shared_ptr<const InlineObject> SyncLink::Inline(const StreamId& stream, Wei
 
 void SyncLink::OnDone(const Status& reason, bool lost) {
   if (lost) LogWarning("sender_disconnected", {{"address", address_}, {"reason", Message(reason)}});
-  subscription_.OnDisconnect(index_, reason);
+  {
+    MutexLock lock(order_mutex_);
+    refused_.reset();
+    subscription_.OnDisconnect(index_, reason);
+  }
   KeepInline(nullptr);
   if (broadcasts_ != nullptr) broadcasts_->OnDisconnect();
 }

@@ -38,7 +38,8 @@ class SyncLink {
   // Takes part in this sender's broadcasts. Before the first Tick.
   void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);
 
-  // See StreamLink; drops transfers with a stream that is silent.
+  // See StreamLink; drops transfers with a stream that is silent, and looks again at a welcome that
+  // was refused.
   void Tick();
   void Send(v1::SyncUp message) { stream_.Send(std::move(message)); }
   // Ends blocking calls, present and future. Acknowledgements still go.
@@ -58,6 +59,8 @@ class SyncLink {
   using SyncStream = StreamLink<v1::SyncUp, v1::SyncDown>;
 
   Status OnMessage(const v1::SyncDown& message, const Peer& peer, bool first);
+  Status OnWelcome(const v1::Welcome& message, const Peer& peer);
+  Status OnAnnounce(const v1::Announce& message, uint64_t nonce);
   Status OnBroadcast(const v1::SyncDown& message);
   void OnDone(const Status& reason, bool lost);
   void KeepInline(std::shared_ptr<const InlineObject> object);
@@ -74,8 +77,20 @@ class SyncLink {
   ActiveCalls calls_;
   LinkSpeed speed_;
 
+  // What the sender said that was refused though it keeps the protocol. What the receiver follows
+  // may change meanwhile, and nobody says it twice.
+  struct Refused {
+    SenderWelcome welcome;
+    std::optional<std::pair<uint64_t, SenderAnnouncement>> announcement;  // with its nonce
+    TimePoint retry_at;
+  };
+  void RetryRefused();
+
+  const Clock& clock_;
   Mutex mutex_;
   std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this stream
+  Mutex order_mutex_;  // held while the subscription is told: in the order of what was heard
+  std::optional<Refused> refused_ GUARDED_BY(order_mutex_);  // of this stream
   SyncStream stream_;
   std::unique_ptr<BroadcastMember> broadcasts_;  // sends on stream_, and ends before it
 };

@@ -49,7 +49,7 @@ class Transport {
  protected:
   void MakeSubscription(std::string name) {
     subscription_ = std::make_unique<Subscription>(std::vector<std::string>{std::move(name)},
-                                                   std::nullopt, changed_);
+                                                   std::nullopt, changed_, clock_);
   }
 
   RealClock clock_;

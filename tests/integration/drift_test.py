@@ -41,7 +41,7 @@ def flip_private_memory(pid: int, pattern: bytes) -> int:
 
 class ScrubTest(AdminCase):
     def start(self, ranks: int = 1, receivers: int = 1, flags: tuple[str, ...] = ()) -> None:
-        super().start(ranks, receivers, ("--scrub-rate=16MiB", *flags))
+        super().start(ranks, receivers, ("--scrub-rate=16MiB", "--scrub-pass=1", *flags))
 
     def test_a_flipped_bit_is_found_and_repaired_though_nobody_asks(self) -> None:
         self.begin()

@@ -47,7 +47,11 @@ TEST_CASE("a receiver's metrics follow it from the first attach to a repair", "[
   CHECK(value("digest_mismatches_total", "source=\"scrub\"") == "0");
   CHECK(value("scrubbed_bytes_total") == "0");
   CHECK(value("scrub_last_pass_timestamp_seconds") == "0");
+  CHECK(value("scrub_pass_target_seconds") == "0");  // there is no scrub
   CHECK(value("density_ratio").empty());
+  CHECK(std::stod(value("seconds_without_sender")) > 0);
+  daemon.clock.Jump(std::chrono::seconds(50));
+  CHECK(std::stod(value("seconds_since_version")) >= 50);
 
   daemon.Connect();
   Client client(*trainer.layouts(), daemon.registry);
@@ -61,6 +65,8 @@ TEST_CASE("a receiver's metrics follow it from the first attach to a repair", "[
   REQUIRE(daemon.worker.Step().ok());
   CHECK(value("engine_paused") == "0");
   CHECK(value("committed_version") == "1");
+  CHECK(std::stod(value("seconds_since_version")) < 50);
+  CHECK(value("seconds_without_sender") == "0");
   CHECK(value("repairs_total") == "1");
   CHECK(value("fetched_bytes_total", "kind=\"delta\"") == "0");
   CHECK(value("digest_mismatches_total", "source=\"attach\"") == "2");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "common/service/protocol_version.h"
 #include "proto/sync.grpc.pb.h"
 #include "tests/fakes/eventually.h"
+#include "tests/fakes/jumping_clock.h"
 #include "tests/receiver_daemon/fake_trainer.h"
 
 namespace dws {
@@ -41,7 +43,9 @@ class FakeSender final : public v1::SyncService::Service {
     server_ = builder.BuildAndStart();
     REQUIRE(server_ != nullptr);
   }
-  ~FakeSender() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~FakeSender() override { Shut(); }
+
+  void Shut() { server_->Shutdown(std::chrono::system_clock::now()); }
 
   int port() const { return port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
@@ -75,12 +79,23 @@ class FakeSender final : public v1::SyncService::Service {
       *welcome.mutable_layout() = ToProto(*layout);
       *welcome.mutable_layout_signature() = ToProto(layout->signature());
       welcome.set_protocol_major(protocol_major);
+      if (const int left = lies.load(); left > 0) {
+        lies = left - 1;
+        lie(down);
+        stream->Write(down);
+        while (stream->Read(&up)) continue;
+        return grpc::Status::OK;
+      }
       stream->Write(down);
       down.Clear();
       down.set_nonce(2);
       *down.mutable_announce()->mutable_stream() = ToProto(kStream);
       down.mutable_announce()->set_rank_epoch(1);
       for (const uint64_t version : {4, 5}) down.mutable_announce()->add_versions(version);
+      if (const int left = descending.load(); left > 0) {
+        descending = left - 1;
+        down.mutable_announce()->add_versions(3);
+      }
       down.mutable_announce()->set_object_base(4);
       down.mutable_announce()->set_object(inline_object);
       stream->Write(down);
@@ -134,6 +149,10 @@ class FakeSender final : public v1::SyncService::Service {
     return grpc::Status::OK;
   }
 
+  // In the first so many streams what `lie` makes of the welcome is all that is said.
+  std::atomic<int> lies = 0;
+  std::function<void(v1::SyncDown&)> lie;
+  std::atomic<int> descending = 0;  // streams whose first announcement is out of order
   // Set while nobody calls.
   std::shared_ptr<const RankLayout> layout = OneTensor();
   uint32_t protocol_major = kProtocolMajor;
@@ -155,19 +174,9 @@ class FakeSender final : public v1::SyncService::Service {
   std::vector<v1::SyncUp> heard_ GUARDED_BY(mutex_);
 };
 
-// Real time, and what the test adds to it.
-class JumpingClock final : public Clock {
- public:
-  TimePoint Now() const override { return RealClock().Now() + added_.load(); }
-  void Jump(Duration by) { added_.store(added_.load() + by); }
-
- private:
-  std::atomic<Duration> added_{Duration::zero()};
-};
-
 struct Receiver {
   explicit Receiver(const std::string& address)
-      : subscription({address}, std::nullopt, changed),
+      : subscription({address}, std::nullopt, changed, clock),
         links({.addresses = {address}, .job_id = "job", .receiver_id = "r0"}, subscription, clock) {
   }
 
@@ -376,6 +385,89 @@ TEST_CASE("cancelling ends transfers at once, those to come too", "[fetch]") {
   const SyncTarget target = receiver.Target();
   receiver.links.CancelFetches();
   CHECK(absl::IsCancelled(receiver.Fetch(target).status()));
+}
+
+TEST_CASE("a sender that breaks the protocol is asked again, until it keeps to it", "[sync]") {
+  const auto begin = [](v1::SyncDown& down) -> v1::Announce& {
+    down.Clear();
+    down.set_nonce(1);
+    return *down.mutable_announce();
+  };
+  const std::vector<std::function<void(v1::SyncDown&)>> lies = {
+      [](v1::SyncDown& down) { down.mutable_welcome()->set_trainer_rank(1); },  // of a world of one
+      [](v1::SyncDown& down) { down.mutable_welcome()->clear_layout(); },
+      [](v1::SyncDown& down) { down.mutable_welcome()->clear_stream(); },
+      [&](v1::SyncDown& down) { begin(down); },  // of no stream
+  };
+  for (const auto& lie : lies) {
+    FakeSender sender;
+    sender.lie = lie;
+    sender.lies = 3;
+    Receiver receiver(sender.address());
+    receiver.links.Start();
+    CHECK(receiver.Target().version == WeightVersion(5));
+    CHECK(sender.Heard().size() >= 4);
+    CHECK(receiver.subscription.WithoutSender() == Duration::zero());
+  }
+}
+
+TEST_CASE("an announcement that breaks the protocol ends its stream, and the next is begun",
+          "[sync]") {
+  FakeSender sender;
+  sender.descending = 2;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  CHECK(receiver.Target().version == WeightVersion(5));
+  CHECK(sender.Heard().size() == 3);
+}
+
+TEST_CASE("a message that is none at all is given up with the silence that follows", "[sync]") {
+  FakeSender sender;
+  sender.lies = 1;
+  sender.lie = [](v1::SyncDown& down) {
+    // A field that this build knows, with bytes that are no message.
+    auto* const fields = down.GetReflection()->MutableUnknownFields(&down);
+    down.Clear();
+    fields->AddLengthDelimited(2, "\xff\xff\xff");
+  };
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  REQUIRE(Eventually([&] { return !sender.Heard().empty() && sender.lies == 0; }));
+  receiver.clock.Jump(limits::kKeepaliveTimeout);
+  CHECK(receiver.Target().version == WeightVersion(5));
+}
+
+TEST_CASE("a sender that was refused is looked at again, on the connection it has", "[sync]") {
+  FakeSender sender;
+  FakeSender twin;  // claims the same rank
+  JumpingClock clock;
+  ChangeSignal changed;
+  Subscription subscription({sender.address(), twin.address()}, std::nullopt, changed, clock);
+  SyncLinks links(
+      {.addresses = {sender.address(), twin.address()}, .job_id = "job", .receiver_id = "r0"},
+      subscription, clock);
+  links.Start();
+  const auto refused = [&] {
+    const auto peers = subscription.Peers();
+    for (uint32_t i = 0; i < 2; ++i) {
+      const bool served_twice =
+          peers[i].last_error.find("served by two senders") != std::string::npos;
+      if (served_twice && peers[1 - i].trainer_rank.has_value()) return std::optional(i);
+    }
+    return std::optional<uint32_t>();
+  };
+  REQUIRE(Eventually([&] { return refused().has_value(); }));
+  const uint32_t second = *refused();
+  FakeSender& waits = second == 0 ? sender : twin;
+  FakeSender& holds = second == 0 ? twin : sender;
+  holds.Shut();
+  REQUIRE(Eventually([&] {
+    clock.Jump(std::chrono::milliseconds(100));
+    const std::optional<SyncTarget> target = subscription.Target();
+    return target.has_value() && target->ranks[0].sender == SenderIndex(second);
+  }));
+  CHECK(waits.Heard().size() == 1);
+  links.Stop();
 }
 
 TEST_CASE("a sender of another protocol major is refused by name", "[sync]") {

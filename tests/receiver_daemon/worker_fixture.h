@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "receiver_daemon/worker.h"
+#include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/memory_version_ledger.h"
 #include "tests/receiver_daemon/fake_engine.h"
 #include "tests/receiver_daemon/fake_trainer.h"
@@ -91,12 +92,17 @@ struct Client {
 struct Daemon {
   explicit Daemon(FakeTrainer& trainer_in, MemoryReceiverLedger& ledger_in,
                   std::function<void(const CommitReport&)> on_commit_in = {},
-                  uint64_t scrub_bytes_per_second = 0, const GroupPlace& place = {})
+                  const ScrubOptions& scrub = {}, const GroupPlace& place = {},
+                  bool stale_keeps_ready = false)
       : trainer(trainer_in),
         ledger(ledger_in),
         on_commit(std::move(on_commit_in)),
-        subscription({"sender:1"}, ledger.state().stream(), changed),
-        scrub_rate(scrub_bytes_per_second),
+        subscription({"sender:1"}, ledger.state().stream(), changed, clock),
+        options({.prepare = {.spool_folder = "/tmp", .staging_bytes_max = 1 << 24},
+                 .pause_timeout = std::chrono::seconds(1),
+                 .verify_batch_bytes = 1,  // a slice at a time
+                 .scrub = scrub,
+                 .stale = {.keeps_ready = stale_keeps_ready}}),
         group(MakeGroup(place)) {}
 
   std::unique_ptr<CommitGroup> MakeGroup(const GroupPlace& place) {
@@ -128,14 +134,14 @@ struct Daemon {
   uint64_t nonce = 0;
   MemoryReceiverLedger& ledger;
   std::function<void(const CommitReport&)> on_commit;
-  RealClock clock;
+  JumpingClock clock;
   ChangeSignal changed;
   ThreadPool pool{1};
   Subscription subscription;
   EngineRegistry registry{Generation(1), changed};
   OperatorDesk desk{changed};
   std::vector<std::string> readiness;
-  const uint64_t scrub_rate;
+  const Worker::Options options;
   std::unique_ptr<CommitGroup> group;
   Worker worker{{.subscription = subscription,
                  .registry = registry,
@@ -152,10 +158,7 @@ struct Daemon {
                  .on_commit = on_commit,
                  .pulse = nullptr,
                  .group = group.get()},
-                {.prepare = {.spool_folder = "/tmp", .staging_bytes_max = 1 << 24},
-                 .pause_timeout = std::chrono::seconds(1),
-                 .verify_batch_bytes = 1,  // a slice at a time
-                 .scrub_bytes_per_second = scrub_rate}};
+                options};
 };
 
 }  // namespace dws

@@ -30,8 +30,8 @@ class Wire final : public MemberConnection {
 struct Pair {
   explicit Pair(FakeTrainer& trainer_in)
       : trainer(trainer_in),
-        leader(trainer, leader_ledger, {}, 0, {.group_id = "g", .index = 0, .member_count = 2}),
-        member(trainer, member_ledger, {}, 0,
+        leader(trainer, leader_ledger, {}, {}, {.group_id = "g", .index = 0, .member_count = 2}),
+        member(trainer, member_ledger, {}, {},
                {.group_id = "g", .index = 1, .member_count = 2, .leader_address = "leader:1"}),
         leader_rank(*trainer.layouts(), leader.registry),
         member_rank(*trainer.layouts(), member.registry) {
@@ -274,7 +274,7 @@ TEST_CASE("what was decided before a restart is not gone below", "[group]") {
   REQUIRE(pair.leader_ledger
               .Append(GroupDecided{.stream = trainer.stream(), .version = WeightVersion(2)})
               .ok());
-  Daemon again(trainer, pair.leader_ledger, {}, 0,
+  Daemon again(trainer, pair.leader_ledger, {}, {},
                {.group_id = "g", .index = 0, .member_count = 2});
   CHECK(again.group->view().decided->version == WeightVersion(2));
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "tests/fakes/eventually.h"
 #include "tests/receiver_daemon/worker_fixture.h"
 
 namespace dws {
@@ -12,8 +13,7 @@ namespace {
 
 // An engine that runs with version 1.
 struct Running {
-  explicit Running(uint64_t scrub_bytes_per_second = 0)
-      : daemon(trainer, ledger, {}, scrub_bytes_per_second) {
+  explicit Running(const ScrubOptions& scrub = {}) : daemon(trainer, ledger, {}, scrub) {
     daemon.Connect();
     client.Attach(trainer.layouts());
     daemon.Offer({trainer.Publish()});
@@ -242,7 +242,8 @@ TEST_CASE("while drained nothing is committed, and drift pauses", "[drain]") {
 }
 
 TEST_CASE("the scrub finds a flipped bit by itself, and the next round repairs it", "[scrub]") {
-  Running it(uint64_t{1} << 40);  // all of this memory in one batch, and always due again
+  Running it({.bytes_per_second_max =
+                  uint64_t{1} << 40});  // all of this memory in one batch, and always due again
   const uint64_t passes = it.daemon.worker.status().scrub.passes;
   it.Step();
   CHECK(it.daemon.worker.status().scrub.passes == passes + 1);
@@ -271,7 +272,8 @@ TEST_CASE("the scrub finds a flipped bit by itself, and the next round repairs i
 }
 
 TEST_CASE("the scrub reads no faster than it is told, and commits go on", "[scrub]") {
-  Running it(1);  // a byte each second: one slice, then nothing for two days
+  Running it(
+      {.bytes_per_second_max = 1});  // a byte each second: one slice, then nothing for two days
   for (int i = 0; i < 5; ++i) it.Step();
   CHECK(it.daemon.worker.status().scrub.bytes == 140'000);
   CHECK(it.daemon.worker.status().scrub.passes == 0);
@@ -280,6 +282,48 @@ TEST_CASE("the scrub reads no faster than it is told, and commits go on", "[scru
   it.Step();
   CHECK(it.client.running == 2);
   CHECK(it.daemon.worker.status().mismatches.scrub == 0);
+}
+
+TEST_CASE("a pass of the scrub takes the time asked for, whatever the memory's size", "[scrub]") {
+  Running it({.bytes_per_second_max = uint64_t{1} << 40, .pass = std::chrono::seconds(100)});
+  const auto scrub = [&] { return it.daemon.worker.status().scrub; };
+  for (int i = 0; i < 5; ++i) it.Step();
+  CHECK(scrub().bytes == 140'000);  // the first slice, at once
+  CHECK(scrub().pass_expected == std::chrono::seconds(100));
+  it.daemon.clock.Jump(std::chrono::seconds(90));
+  it.Step();
+  CHECK(scrub().passes == 0);  // that slice alone is 99.7 of the 100 s
+  it.daemon.clock.Jump(std::chrono::seconds(10));
+  it.Step();
+  CHECK(scrub().passes == 1);
+  it.Step();
+  CHECK(scrub().passes == 1);
+  CHECK(scrub().bytes == 2 * 140'000 + 4 * 99);  // the next pass has begun
+}
+
+TEST_CASE("a scrub that was held up makes up for it, as fast as its cap allows", "[scrub]") {
+  Running it({.bytes_per_second_max = uint64_t{1} << 40, .pass = std::chrono::seconds(100)});
+  it.daemon.clock.Jump(std::chrono::seconds(1000));  // a long commit
+  it.Step();
+  REQUIRE(Eventually([&] {
+    it.Step();
+    return it.daemon.worker.status().scrub.passes == 1;
+  }));
+}
+
+TEST_CASE("a scrub that its cap makes late says how late, and how old its last pass is",
+          "[scrub]") {
+  Running it({.bytes_per_second_max = 1000, .pass = std::chrono::seconds(10)});
+  const ScrubProgress scrub = it.daemon.worker.status().scrub;
+  CHECK(ToSeconds(scrub.pass_expected) == Approx(140.4).epsilon(0.01));
+  REQUIRE(scrub.complete_since.has_value());  // since this engine is read at all
+  it.daemon.clock.Jump(std::chrono::seconds(150));
+  it.Step();
+  CHECK(*it.daemon.worker.status().scrub.complete_since - *scrub.complete_since >=
+        std::chrono::seconds(150));
+  it.daemon.registry.End(it.client.generation, UnavailableError("it hung up"));
+  it.Step();
+  CHECK_FALSE(it.daemon.worker.status().scrub.complete_since.has_value());
 }
 
 TEST_CASE("an engine that attaches while drained waits", "[drain]") {

@@ -109,6 +109,99 @@ TEST_CASE("a sender that is away keeps a running engine running", "[worker]") {
   CHECK(daemon.worker.status().ready);
 }
 
+// An engine that runs with version 1, and then loses its only sender.
+struct Deserted {
+  explicit Deserted(bool stale_keeps_ready = false)
+      : daemon(trainer, ledger, {}, {}, {}, stale_keeps_ready) {
+    daemon.Connect();
+    client.Attach(trainer.layouts());
+    daemon.Offer({trainer.Publish()});
+    REQUIRE(daemon.worker.Step().ok());
+    daemon.subscription.OnDisconnect(SenderIndex(0), UnavailableError("connection refused"));
+    REQUIRE(daemon.worker.Step().ok());
+    REQUIRE(daemon.worker.status().ready);
+  }
+  void Pass(Duration time) {
+    daemon.clock.Jump(time);
+    REQUIRE(daemon.worker.Step().ok());
+  }
+  Status Welcome(const StreamId& stream) {
+    daemon.subscription.OnConnect(SenderIndex(0));
+    return daemon.subscription.OnWelcome(SenderIndex(0), {.stream = stream,
+                                                          .trainer_rank = TrainerRank(0),
+                                                          .world_size = 1,
+                                                          .rank_epoch = RankEpoch(1),
+                                                          .layout = trainer.ranks()[0]});
+  }
+
+  FakeTrainer trainer{OneRank(), 7};
+  MemoryReceiverLedger ledger;
+  Daemon daemon;
+  Client client{*trainer.layouts(), daemon.registry};
+};
+
+TEST_CASE("an engine without a sender runs on, and is not ready once it counts as stale",
+          "[worker]") {
+  Deserted it;
+  it.Pass(limits::kStaleAfterDefault - std::chrono::seconds(1));
+  CHECK(it.daemon.worker.status().ready);
+  it.Pass(std::chrono::seconds(1));
+  CHECK_FALSE(it.daemon.worker.status().ready);
+  CHECK(it.daemon.readiness.back() ==
+        "no accepted sender for more than 30 s: sender sender:1: connection refused");
+  CHECK(it.daemon.worker.status().seconds_without_sender >= 30);
+  CHECK(it.client.running == 1);
+  it.Pass(std::chrono::hours(1));  // the reason does not change with time: one line in the log
+  CHECK(it.daemon.readiness.size() == 2 + 1);
+
+  REQUIRE(it.Welcome(it.trainer.stream()).ok());
+  REQUIRE(it.daemon.worker.Step().ok());
+  CHECK(it.daemon.worker.status().ready);
+  CHECK(it.daemon.worker.status().seconds_without_sender == 0);
+  CHECK(it.daemon.worker.status().stale.empty());
+}
+
+TEST_CASE("a sender that is refused, its clock having gone back, does not keep an engine ready",
+          "[worker]") {
+  Deserted it;
+  StreamId old = it.trainer.stream();
+  --old.incarnation;
+  REQUIRE_FALSE(it.Welcome(old).ok());
+  it.Pass(limits::kStaleAfterDefault);
+  CHECK_FALSE(it.daemon.worker.status().ready);
+  CHECK(it.daemon.readiness.back().find("an old trainer woke up") != std::string::npos);
+  StreamId twin = it.trainer.stream();
+  ++twin.id_lo;
+  REQUIRE_FALSE(it.Welcome(twin).ok());
+  REQUIRE(it.daemon.worker.Step().ok());
+  CHECK(it.daemon.readiness.back().find("two trainers claim the job") != std::string::npos);
+  CHECK(it.client.running == 1);
+}
+
+TEST_CASE("an engine that is stale stays ready where an option says so, and tells", "[worker]") {
+  Deserted it(/*stale_keeps_ready=*/true);
+  it.Pass(limits::kStaleAfterDefault);
+  CHECK(it.daemon.worker.status().ready);
+  CHECK(it.daemon.worker.status().stale.find("connection refused") != std::string::npos);
+}
+
+TEST_CASE("a version is as old as its first commit, whatever attaches or is repaired", "[worker]") {
+  Deserted it;
+  it.Pass(std::chrono::seconds(100));
+  CHECK(it.daemon.worker.status().seconds_since_version >= 100);
+  REQUIRE(it.Welcome(it.trainer.stream()).ok());
+  it.daemon.registry.End(it.client.generation, UnavailableError("it hung up"));
+  REQUIRE(it.daemon.worker.Step().ok());
+  it.client.Attach(it.trainer.layouts());
+  it.daemon.Offer({1});
+  REQUIRE(it.daemon.worker.Step().ok());
+  REQUIRE(it.client.running == 1);
+  CHECK(it.daemon.worker.status().seconds_since_version >= 100);
+  it.daemon.Offer({1, it.trainer.Publish()});
+  REQUIRE(it.daemon.worker.Step().ok());
+  CHECK(it.daemon.worker.status().seconds_since_version < 100);
+}
+
 TEST_CASE("another layout in a new stream makes engines attach again", "[worker]") {
   FakeTrainer trainer(OneRank());
   FakeTrainer other(OneRank(80'000), 2);

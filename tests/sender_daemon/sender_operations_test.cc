@@ -149,6 +149,28 @@ TEST_CASE("a sender has nothing to resynchronise, and says who has", "[sender_op
   CHECK_THAT(std::string(Message(status)), Catch::Contains("receiver"));
 }
 
+TEST_CASE("an absent receiver is forgotten by name, a connected or unknown one is refused",
+          "[sender_operations]") {
+  Fixture sender;
+  sender.Connect("near");
+  sender.hub.Disconnect(sender.Connect("gone"));
+  Told told;
+  const auto evict = [&](const std::string& id) {
+    v1::EvictRequest request;
+    request.set_receiver_id(id);
+    return sender.operations.Evict(request, [&](const v1::OperationProgress& message) {
+      told.messages.push_back(message);
+      return true;
+    });
+  };
+  CHECK(absl::IsFailedPrecondition(evict("")));
+  CHECK(absl::IsFailedPrecondition(evict("near")));
+  CHECK(absl::IsNotFound(evict("nobody")));
+  REQUIRE(evict("gone").ok());
+  CHECK(told.last().finished());
+  CHECK(sender.hub.Receivers().size() == 1);
+}
+
 TEST_CASE("a drain refuses versions and ends when every present receiver has the newest",
           "[sender_operations]") {
   Fixture sender;

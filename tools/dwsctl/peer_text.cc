@@ -65,7 +65,9 @@ std::string FormatReceiverTable(const v1::SenderStatus& sender, size_t columns) 
   std::string errors;
   for (const v1::ReceiverPeer& receiver : sender.receivers()) {
     rows.push_back({Printable(receiver.receiver_id(), kNameColumns),
-                    receiver.present() ? "present" : "absent",
+                    receiver.present()   ? "present"
+                    : receiver.awaited() ? "awaited"
+                                         : "absent",
                     FormatVersion(receiver.committed_version()),
                     Count(Behind(sender.newest_version(), receiver.committed_version())),
                     FormatVersion(receiver.staged_version()), FormatBytes(receiver.fetched_bytes()),

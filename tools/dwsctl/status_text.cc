@@ -158,11 +158,29 @@ std::string FormatEngine(const v1::ReceiverStatus& receiver) {
 
 std::string FormatScrub(const v1::ReceiverStatus& receiver, double now_unix_seconds) {
   if (receiver.scrub_bytes_per_second_max() == 0) return "off";
-  const std::string rate = FormatBytes(receiver.scrub_bytes_per_second_max()) + "/s";
+  const double target = receiver.scrub_pass_seconds_target();
+  const double expected = receiver.scrub_pass_seconds_expected();
+  std::string rate = FormatBytes(receiver.scrub_bytes_per_second_max()) + "/s";
+  if (target > 0) rate = fmt::format("a pass every {}, at most {}", FormatSeconds(target), rate);
+  if (target > 0 && expected > target * 1.01) {  // not for rounding
+    rate += fmt::format(", which makes it {}", FormatSeconds(expected));
+  }
   if (receiver.scrub_passes() == 0) return rate + ", no full pass yet";
   const double age = std::max(0.0, now_unix_seconds - receiver.scrub_last_pass_unix_seconds());
   return fmt::format("{}, {} full passes, the last {} ago", rate, receiver.scrub_passes(),
                      FormatSeconds(age));
+}
+
+// What a daemon before these fields says of itself is not "now".
+std::string FormatAge(const v1::ReceiverStatus& receiver, size_t columns) {
+  if (receiver.seconds_since_version() <= 0) return "";
+  std::string text = FormatSeconds(receiver.seconds_since_version()) + " with this version";
+  if (receiver.seconds_without_sender() > 0) {
+    text += fmt::format(", {} without an accepted sender{}",
+                        FormatSeconds(receiver.seconds_without_sender()),
+                        receiver.stale() ? ": stale" : "");
+  }
+  return FormatKeyLine("age", text, columns);
 }
 
 std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_seconds,
@@ -179,7 +197,7 @@ std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_s
              fmt::format("{}, newest offered {}", FormatVersion(receiver.committed_version()),
                          FormatVersion(receiver.newest_version())),
              columns) +
-         FormatKeyLine("target", FormatTarget(receiver), columns) +
+         FormatKeyLine("target", FormatTarget(receiver), columns) + FormatAge(receiver, columns) +
          FormatKeyLine("commits",
                        fmt::format("{}, repairs {}, refused {}", receiver.commits(),
                                    receiver.repairs(), receiver.nacks()),

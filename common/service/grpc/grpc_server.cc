@@ -38,8 +38,10 @@ void SetLimits(grpc::ServerBuilder& builder) {
   const auto timeout = static_cast<int>(milliseconds(limits::kKeepaliveTimeout).count());
   builder.SetMaxReceiveMessageSize(limits::kGrpcMessageBytesMax);
   builder.SetMaxSendMessageSize(limits::kGrpcMessageBytesMax);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, timeout);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, timeout);
+  // A ping goes out after `interval` of silence, and the rest of the timeout is left for its
+  // answer: together they are the time after which a hung peer is absent.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, timeout - interval);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   // Clients ping too; the default treats more than one ping in five minutes as an attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, interval / 2);

@@ -279,6 +279,44 @@ TEST_CASE("policy all does not wait for a receiver that went away", "[protocol]"
   CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
 }
 
+TEST_CASE("policy all waits after a restart for who was present before it", "[protocol]") {
+  Sender sender;
+  sender.state.Remember("was here", /*awaited=*/true);
+  sender.state.Remember("had left", /*awaited=*/false);
+  sender.Commit(sender.Connect("a"), 1);
+  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  CHECK(sender.state.Met(Version(1), kAny) == Names{"a"});
+  CHECK(sender.state.Met(Version(1), Quorum(1)) == Names{"a"});
+  const ConnectionId back = sender.Connect("was here");
+  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());  // it has not committed yet
+  sender.Commit(back, 1);
+  CHECK(sender.state.Met(Version(1), kAll) == Names{"a", "was here"});
+}
+
+TEST_CASE("a receiver that comes back after a restart and leaves again has gone away",
+          "[protocol]") {
+  Sender sender;
+  sender.state.Remember("b", /*awaited=*/true);
+  sender.Commit(sender.Connect("a"), 1);
+  sender.state.Disconnect(sender.Connect("b"));
+  CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
+}
+
+TEST_CASE("who is given up or forgotten is waited for no more", "[protocol]") {
+  Sender sender;
+  sender.state.Remember("b", /*awaited=*/true);
+  sender.state.Remember("c", /*awaited=*/true);
+  sender.Commit(sender.Connect("a"), 1);
+  CHECK(sender.state.Forget("b").ok());
+  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  CHECK(sender.state.StopAwaiting() == Names{"c"});
+  CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
+  CHECK(sender.state.receivers().contains("c"));  // missed all the same
+  CHECK_FALSE(sender.state.receivers().contains("b"));
+  CHECK(absl::IsFailedPrecondition(sender.state.Forget("a")));
+  CHECK(absl::IsNotFound(sender.state.Forget("b")));
+}
+
 TEST_CASE("policy all is not met while no receiver is present", "[protocol]") {
   Sender sender;
   CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());

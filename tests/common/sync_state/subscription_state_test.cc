@@ -199,13 +199,33 @@ TEST_CASE("an announcement that comes late, or twice, does not replace a newer o
   CHECK(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
 }
 
+TEST_CASE("senders are accepted when every trainer rank has one that is connected and welcome",
+          "[protocol]") {
+  SubscriptionState state(2, std::nullopt);
+  CHECK_FALSE(state.Accepted());
+  state.OnConnect(kFirst);
+  state.OnConnect(kSecond);
+  CHECK_FALSE(state.Accepted());  // connected is not enough
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
+  CHECK_FALSE(state.Accepted());  // one of two
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2)).ok());
+  CHECK(state.Accepted());  // before any version is offered
+  REQUIRE_FALSE(state.OnWelcome(kFirst, Welcome(kOld, 0, 2)).ok());
+  CHECK_FALSE(state.Accepted());  // its clock went back
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
+  CHECK(state.Accepted());
+  state.OnDisconnect(kSecond);
+  CHECK_FALSE(state.Accepted());
+}
+
 TEST_CASE("ranks and versions that make no sense are refused", "[protocol]") {
   SubscriptionState state = TwoRanks();
   CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 2, 2))));
   CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 0, 0))));
-  CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 0, 1))));
+  // What another configuration could mend breaks no protocol.
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kStream, 0, 1))));
   const Status three = state.OnWelcome(kFirst, Welcome(kNew, 0, 3));
-  CHECK(absl::IsInvalidArgument(three));
+  CHECK(absl::IsFailedPrecondition(three));
   CHECK(Message(three).find("--sender") != std::string_view::npos);
   REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
   CHECK(absl::IsInvalidArgument(state.OnAnnounce(kFirst, 1, Offers(kStream, {2, 2}))));

@@ -41,6 +41,8 @@ CONDITIONAL = {
             "loads_total",
             "newest_version",
             "pause_seconds",
+            "seconds_failing",
+            "seconds_since_version",
             "version",
         )
     },

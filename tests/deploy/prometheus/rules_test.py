@@ -27,8 +27,11 @@ EXPECTED = frozenset({
     "DwsInsecure",
     "DwsReceiverAbsent",
     "DwsReceiverDigestMismatch",
+    "DwsReceiverOldVersion",
     "DwsReceiverStale",
+    "DwsReceiverWithoutSender",
     "DwsRetentionNearCap",
+    "DwsScrubLate",
     "DwsSenderDigestMismatch",
     "DwsTrainerStallHigh",
 })

@@ -401,6 +401,33 @@ TEST_CASE("an engine that was started anew loads again", "[follower]") {
   CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "resume 0"});
 }
 
+TEST_CASE("an engine whose folder cannot be followed for long is not ready, and runs on",
+          "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  job.clock.now += std::chrono::hours(1);  // without a version: that alone is nothing
+  REQUIRE(follower->Step().ok());
+  CHECK(job.ready);
+  CHECK(follower->view().seconds_since_version >= 3600);
+  fs::rename(job.versions, job.versions + " unmounted");
+  CHECK_FALSE(follower->Step().ok());
+  job.clock.now += limits::kStaleAfterDefault - std::chrono::seconds(1);
+  CHECK_FALSE(follower->Step().ok());
+  CHECK(job.ready);
+  job.clock.now += std::chrono::seconds(1);
+  CHECK_FALSE(follower->Step().ok());
+  CHECK_FALSE(job.ready);
+  CHECK_FALSE(job.engine.paused);
+  CHECK(follower->view().seconds_failing == 30);
+  fs::rename(job.versions + " unmounted", job.versions);
+  job.Publish(1);
+  REQUIRE(follower->Step().ok());
+  CHECK(job.ready);
+  CHECK(follower->view().seconds_failing == 0);
+  CHECK(follower->view().seconds_since_version == 0);
+}
+
 TEST_CASE("a receiver that stops pauses no engine", "[follower]") {
   Job job;
   const auto follower = job.Follow();

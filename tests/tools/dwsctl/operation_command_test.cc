@@ -127,9 +127,21 @@ TEST_CASE("evict names the member and the reason", "[dwsctl]") {
   CHECK(ran.out.starts_with("rollout-0: member 2 is evicted, the engine of its commit group has"));
   CHECK(daemon.answers.evict.member_index() == 2);
   CHECK(daemon.answers.evict.reason() == "burnt");
-  CHECK_THROWS_WITH(RunLine("evict --address " + daemon.address()), "--member is required");
+  CHECK(RunLine("evict --address " + daemon.address()).code == ExitCode::kUsage);
+  CHECK_THROWS(RunLine("evict --member 2 --receiver r --address " + daemon.address()));
   CHECK_THROWS_WITH(RunLine("evict --member 2 --reason \xff --address " + daemon.address()),
                     Catch::Contains("is not UTF-8"));
+}
+
+TEST_CASE("evict names a sender's absent receiver", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("sender.sock"));
+  daemon.answers.progress = {Progress("", 0, true)};
+  const Ran ran = RunLine("evict --receiver rollout-3 --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kOk);
+  CHECK(ran.out.find("receiver rollout-3 is forgotten, nobody waits for it\n") !=
+        std::string::npos);
+  CHECK(daemon.answers.evict.receiver_id() == "rollout-3");
 }
 
 TEST_CASE("an operation that the daemon refuses exits with 4 and its reason", "[dwsctl]") {

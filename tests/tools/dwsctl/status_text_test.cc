@@ -352,6 +352,25 @@ TEST_CASE("status says how the daemon was built, what its certificate is and tha
         "  no engine rank has attached\n");
 }
 
+TEST_CASE("a receiver's status says how old its version is, and how late its scrub", "[dwsctl]") {
+  v1::StatusReply reply;
+  v1::ReceiverStatus& receiver = *reply.mutable_receiver();
+  receiver.set_seconds_since_version(600);
+  receiver.set_scrub_bytes_per_second_max(1 << 30);
+  receiver.set_scrub_pass_seconds_target(300);
+  receiver.set_scrub_pass_seconds_expected(300);
+  std::string text = FormatStatus(reply, 100);
+  CHECK(text.find("  age       10 min 0 s with this version\n") != std::string::npos);
+  CHECK(text.find("  scrub     a pass every 5 min 0 s, at most 1.0 GiB/s, no full pass yet\n") !=
+        std::string::npos);
+  receiver.set_seconds_without_sender(90);
+  receiver.set_stale(true);
+  receiver.set_scrub_pass_seconds_expected(900);
+  text = FormatStatus(reply, 100);
+  CHECK(text.find("without an accepted sender: stale\n") != std::string::npos);
+  CHECK(text.find("at most 1.0 GiB/s, which makes it 15 min 0 s") != std::string::npos);
+}
+
 TEST_CASE("a daemon of an unknown kind is shown as far as it is known", "[dwsctl]") {
   v1::StatusReply reply;
   reply.set_daemon("dws-other");

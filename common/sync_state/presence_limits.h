@@ -1,0 +1,26 @@
+// The maxima of who is there and of what is read again, by name: beside limits.h.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace dws::limits {
+
+// A receiver's senders.
+inline constexpr size_t kSendersNamedMax = 5;  // in a reason
+inline constexpr std::chrono::seconds kStaleAfterDefault{30};
+inline constexpr std::chrono::seconds kStaleAfterMax{86'400};
+inline constexpr std::chrono::seconds kRefusedRetryInterval{2};  // of a sender's refused welcome
+
+// A sender's receivers, and what it remembers of them.
+inline constexpr std::chrono::seconds kKnownReceiversSaveInterval{1};
+inline constexpr std::chrono::seconds kReceiverReturnWait{600};  // that policy all waits for one
+inline constexpr std::chrono::hours kReceiverForgottenAfter{24};
+
+// The scrub.
+inline constexpr uint64_t kScrubBytesPerSecondDefault = uint64_t{1} << 30;
+inline constexpr std::chrono::seconds kScrubPassDefault{300};
+inline constexpr std::chrono::seconds kScrubPassMax{7 * 86'400};
+
+}  // namespace dws::limits

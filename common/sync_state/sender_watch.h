@@ -1,0 +1,46 @@
+// Since when a receiver has been without its senders, as a pure class. No I/O, no clock, no
+// threads: receiver_daemon/transfer/subscription tells it what connections and welcomes lead to.
+#pragma once
+
+#include <optional>
+
+#include "common/base/clock.h"
+#include "common/sync_state/presence_limits.h"
+
+namespace dws {
+
+// What an engine without senders counts as.
+struct StaleRule {
+  Duration after = limits::kStaleAfterDefault;  // so long without them, and it is stale
+  bool keeps_ready = false;                     // it stays ready all the same
+};
+
+// Threads: one at a time.
+class SenderWatch {
+ public:
+  // Without senders from `now` on.
+  explicit SenderWatch(TimePoint now) : since_(now) {}
+
+  // `accepted`: each trainer rank has a sender whose welcome was accepted and whose connection
+  // lives. Anything less can serve no version, and counts as none.
+  void Observe(bool accepted, TimePoint now) {
+    if (accepted) {
+      since_.reset();
+    } else if (!since_.has_value()) {
+      since_ = now;
+    }
+  }
+
+  // For how long; zero: the senders are accepted.
+  Duration Without(TimePoint now) const {
+    return since_.has_value() ? now - *since_ : Duration::zero();
+  }
+  bool Stale(TimePoint now, Duration after) const {
+    return since_.has_value() && now - *since_ >= after;
+  }
+
+ private:
+  std::optional<TimePoint> since_;  // none: accepted
+};
+
+}  // namespace dws

@@ -1,0 +1,49 @@
+// What a sender remembers of its receivers beyond its own life: who was connected, so that after a
+// restart one that does not come back is known to be missing. Not of the ledger: it decides nothing
+// about versions, and what cannot be read or written is said in the log and gone on without.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/ledger/known_receivers.h"
+#include "common/sync_state/announcer_state.h"
+
+namespace dws {
+
+// Threads: one at a time.
+class ReceiverMemory {
+ public:
+  // `files` outlives it. `unix_seconds` is the time of day, which only people read.
+  ReceiverMemory(FileSystem& files, std::string state_folder,
+                 std::function<uint64_t()> unix_seconds);
+
+  // Those that the file has; none where there is no file, or a damaged one.
+  std::vector<KnownReceiver> Load();
+
+  // Takes note of who is there. The ids that have been absent for limits::kReceiverForgottenAfter:
+  // to be forgotten.
+  std::vector<std::string> Look(const std::map<std::string, AnnouncerState::Receiver>& receivers,
+                                TimePoint now);
+  // Writes the file if what Look saw differs from what it has, at most every
+  // limits::kKnownReceiversSaveInterval unless `at_once`.
+  void Save(TimePoint now, bool at_once);
+
+ private:
+  FileSystem& files_;
+  const std::string state_folder_;
+  const std::function<uint64_t()> unix_seconds_;
+  std::map<std::string, KnownReceiver> known_;
+  std::map<std::string, TimePoint> absent_since_;
+  bool changed_ = false;
+  std::optional<TimePoint> saved_at_;  // tried last
+  std::string trouble_;                // logged last
+};
+
+}  // namespace dws

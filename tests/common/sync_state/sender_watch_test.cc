@@ -1,0 +1,35 @@
+#include "common/sync_state/sender_watch.h"
+
+#include <catch2/catch.hpp>
+
+namespace dws {
+namespace {
+
+using std::chrono::seconds;
+
+TimePoint At(int after) { return TimePoint(std::chrono::hours(1)) + seconds(after); }
+
+}  // namespace
+
+TEST_CASE("a receiver that never had its senders is stale so long after its start", "[protocol]") {
+  SenderWatch watch(At(0));
+  watch.Observe(false, At(10));  // a connection that was not accepted restarts nothing
+  CHECK(watch.Without(At(29)) == seconds(29));
+  CHECK_FALSE(watch.Stale(At(29), seconds(30)));
+  CHECK(watch.Stale(At(30), seconds(30)));
+}
+
+TEST_CASE("accepted senders end staleness at once, and their loss begins it anew", "[protocol]") {
+  SenderWatch watch(At(0));
+  watch.Observe(true, At(40));
+  CHECK(watch.Without(At(5000)) == Duration::zero());
+  CHECK_FALSE(watch.Stale(At(5000), seconds(30)));
+  watch.Observe(false, At(5000));
+  watch.Observe(false, At(5020));  // still the same loss
+  CHECK(watch.Without(At(5029)) == seconds(29));
+  CHECK(watch.Stale(At(5030), seconds(30)));
+  watch.Observe(true, At(5031));
+  CHECK_FALSE(watch.Stale(At(9000), seconds(30)));
+}
+
+}  // namespace dws

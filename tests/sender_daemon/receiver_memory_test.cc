@@ -1,0 +1,135 @@
+// What a sender remembers of its receivers across its own restarts, and who waits for whom then.
+#include "sender_daemon/receiver_memory.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/bytes.h"
+#include "common/model/limits.h"
+#include "common/sync_state/presence_limits.h"
+#include "sender_daemon/receiver_hub.h"
+#include "tests/fakes/eventually.h"
+#include "tests/fakes/jumping_clock.h"
+#include "tests/fakes/temp_folder.h"
+
+namespace dws {
+namespace {
+
+class Silent final : public SyncConnection {
+ public:
+  void WelcomeDue() override {}
+  void AnnounceDue() override {}
+  void KeepaliveDue() override {}
+  void Close(const Status&) override {}
+};
+
+// A sender's process after another, with one state folder.
+struct Host {
+  void Start() {
+    hub.emplace(clock, "job", std::make_unique<ReceiverMemory>(files, folder.path(), [] {
+                  return 1'700'000'000;
+                }));
+  }
+  ConnectionId Connect(const std::string& id) {
+    const auto connected = hub->Connect("job", id, std::make_shared<Silent>());
+    REQUIRE(connected.ok());
+    return *connected;
+  }
+  AnnouncerState::Receiver Receiver(const std::string& id) { return hub->Receivers().at(id); }
+  bool Knows(const std::string& id) { return hub->Receivers().contains(id); }
+
+  PosixFileSystem files;
+  TempFolder folder;
+  JumpingClock clock;
+  std::optional<ReceiverHub> hub;
+};
+
+}  // namespace
+
+TEST_CASE("a restarted sender misses who was there, and knows who had gone before", "[receivers]") {
+  Host host;
+  host.Start();
+  host.Connect("stays");
+  host.hub->Disconnect(host.Connect("left"));
+  host.hub->Stop();
+  host.Start();
+  CHECK(host.Receiver("stays").awaited);
+  CHECK_FALSE(host.Receiver("stays").connection.has_value());
+  CHECK_FALSE(host.Receiver("left").awaited);
+  const ConnectionId back = host.Connect("stays");
+  CHECK_FALSE(host.Receiver("stays").awaited);
+  host.hub->Disconnect(back);
+  CHECK_FALSE(host.Receiver("stays").awaited);  // it went away under this process: as ever
+}
+
+TEST_CASE("what is known survives a sender that is killed", "[receivers]") {
+  Host host;
+  host.Start();
+  host.Connect("r0");
+  REQUIRE(Eventually([&] {
+    const auto known = LoadKnownReceivers(host.files, host.folder.path());
+    return known.ok() && known->size() == 1 && known->front().present;
+  }));
+}
+
+TEST_CASE("one that does not come back is awaited for a while, and missed for longer",
+          "[receivers]") {
+  Host host;
+  host.Start();
+  host.Connect("r0");
+  host.hub->Stop();
+  host.Start();
+  REQUIRE(host.Receiver("r0").awaited);
+  host.clock.Jump(limits::kReceiverReturnWait);
+  REQUIRE(Eventually([&] { return !host.Receiver("r0").awaited; }));
+  CHECK(host.Knows("r0"));
+  host.clock.Jump(limits::kReceiverForgottenAfter);
+  REQUIRE(Eventually([&] { return !host.Knows("r0"); }));
+  REQUIRE(Eventually([&] { return LoadKnownReceivers(host.files, host.folder.path())->empty(); }));
+}
+
+TEST_CASE("a restart before one has come back does not end its being awaited", "[receivers]") {
+  Host host;
+  host.Start();
+  host.Connect("r0");
+  host.hub->Stop();
+  host.Start();
+  host.Connect("r1");
+  host.hub->Stop();
+  host.Start();
+  CHECK(host.Receiver("r0").awaited);
+  CHECK(host.Receiver("r1").awaited);
+}
+
+TEST_CASE("an absent receiver is forgotten when an operator says so, a present one is not",
+          "[receivers]") {
+  Host host;
+  host.Start();
+  host.Connect("r0");
+  host.hub->Stop();
+  host.Start();
+  host.Connect("here");
+  CHECK(absl::IsFailedPrecondition(host.hub->Forget("here")));
+  CHECK(absl::IsNotFound(host.hub->Forget("nobody")));
+  CHECK(host.hub->Forget("r0").ok());
+  CHECK_FALSE(host.Knows("r0"));
+  host.hub->Stop();
+  host.Start();
+  CHECK_FALSE(host.Knows("r0"));
+  CHECK(host.Knows("here"));
+}
+
+TEST_CASE("a damaged file of known receivers keeps no sender from starting", "[receivers]") {
+  Host host;
+  REQUIRE(host.files.ReplaceFile(host.folder.File("receivers.known"), AsBytes("damage")).ok());
+  host.Start();
+  CHECK(host.hub->Receivers().empty());
+  host.Connect("r0");
+  host.hub->Stop();
+  host.Start();
+  CHECK(host.Receiver("r0").awaited);  // written anew
+}
+
+}  // namespace dws
