@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/printable.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 
@@ -105,7 +106,7 @@ bool AnnouncerState::OnNack(ConnectionId connection, Nonce nonce, const StreamId
   if (receiver == nullptr) return false;
   ++receiver->nacks;
   if (receiver->last_announced != nonce) return false;
-  receiver->last_error = std::string(Utf8Prefix(error, limits::kErrorBytesMax));
+  receiver->last_error = EscapeUnprintable(Utf8Prefix(error, limits::kErrorBytesMax));
   return true;
 }
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dws.printable import printable
+
 
 class DwsError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package. Names from elsewhere are escaped in its message."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(printable(a) if isinstance(a, str) else a for a in arguments))
 
 
 class InvalidArgumentError(DwsError, ValueError):
@@ -60,4 +65,4 @@ class EnginePaused(DeadlineError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the engine is paused: {reason}")
-        self.reason = reason
+        self.reason = printable(reason)
