@@ -57,9 +57,9 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Register(grpc::CallbackServerContext* context,
                                                        const v1::RegisterRequest* request,
                                                        v1::RegisterReply* reply) {
-  const std::optional<uid_t> uid = UidOfCall(context->peer());
-  return Post(context, [this, request, reply, uid]() -> Status {
-    DWS_ASSIGN_OR_RETURN(*reply, session_.Register(*request, uid));
+  const std::optional<UnixPeer> peer = PeerOfCall(context->peer());
+  return Post(context, [this, request, reply, peer]() -> Status {
+    DWS_ASSIGN_OR_RETURN(*reply, session_.Register(*request, peer));
     return OkStatus();
   });
 }

@@ -28,7 +28,7 @@ TrainerSession::TrainerSession(Options options, Parts parts)
     : options_(std::move(options)), parts_(std::move(parts)), last_session_(RandomStart()) {}
 
 Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& request,
-                                                   std::optional<uid_t> peer_uid) {
+                                                   std::optional<UnixPeer> peer) {
   DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
   DWS_ASSIGN_OR_RETURN(Registration registration, ParseRegistration(request));
   if (registration.job_id != options_.job_id) {
@@ -51,7 +51,7 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   DWS_ASSIGN_OR_RETURN(
       const HandleSocket::Registration expected,
       parts_.handles->Expect({.descriptor_count = DescriptorCount(registration.regions),
-                              .peer_uid = peer_uid,
+                              .peer = peer,
                               .on_descriptors =
                                   [this, session, handle, registration = std::move(registration)](
                                       std::vector<UniqueFd> fds, UniqueFd connection) {

@@ -87,7 +87,7 @@ class TrainerSession {
   //
   // Only `peer_uid` may hand over the memory; nullopt: whoever has the token.
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request,
-                                     std::optional<uid_t> peer_uid = std::nullopt);
+                                     std::optional<UnixPeer> peer = std::nullopt);
 
   Status Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);

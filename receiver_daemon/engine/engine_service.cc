@@ -78,7 +78,7 @@ grpc::ServerUnaryReactor* EngineServiceImpl::Attach(grpc::CallbackServerContext*
     reactor->Finish(ToGrpc(wish.status()));
     return reactor;
   }
-  wish->peer_uid = UidOfCall(context->peer());
+  wish->peer = PeerOfCall(context->peer());
   desk_.Submit(
       *std::move(wish), DeadlineOf(*context, clock_), [context] { return context->IsCancelled(); },
       [this, reactor, reply](Result<AttachGrant> grant) {
