@@ -93,7 +93,7 @@ Status SenderApp::StartParts() {
   DWS_ASSIGN_OR_RETURN(auto ledger, OpenSenderLedger(files_, options_.state_folder));
   ledger_ = std::make_unique<SharedSenderLedger>(std::move(ledger));
   pool_ = std::make_unique<ThreadPool>(options_.threads - 1);  // the caller takes part
-  hub_ = std::make_unique<ReceiverHub>(clock_, options_.job_id);
+  hub_ = std::make_unique<ReceiverHub>(clock_, options_.job_id, options_.laggard_after);
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
   DWS_RETURN_IF_ERROR(StartShared());
   DWS_RETURN_IF_ERROR(StartSlime());

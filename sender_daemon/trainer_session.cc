@@ -42,8 +42,10 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   DWS_RETURN_IF_ERROR(CheckAdmission(registration));
   const SenderLedgerState ledger = parts_.ledger->state();
   v1::RegisterReply reply;
-  const bool known = ledger.stream() == registration.stream && ledger.last_version().has_value();
-  reply.set_last_version(known ? ledger.last_version()->value() : 0);
+  // What is captured counts, recorded or not: its number is used up.
+  if (ledger.stream() == registration.stream) {
+    reply.set_last_version(LastVersion().value_or(WeightVersion(0)).value());
+  }
   const uint64_t session = ++last_session_;
   // The callbacks learn the registration's id through `id`: they run after Expect has returned it.
   auto id = std::make_shared<std::promise<HandleRegistrationId>>();

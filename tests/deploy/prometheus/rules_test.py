@@ -26,6 +26,7 @@ EXPECTED = frozenset({
     "DwsFolderFailing",
     "DwsReceiverAbsent",
     "DwsReceiverDigestMismatch",
+    "DwsReceiverLeftOut",
     "DwsReceiverStale",
     "DwsRetentionNearCap",
     "DwsSenderDigestMismatch",
