@@ -174,8 +174,9 @@ Status ReceiverApp::Impl::StartEngineSide() {
                       .pause_timeout = limits::kPauseDeadline,
                       .scrub_bytes_per_second = options_.scrub_bytes_per_second,
                       .cuda = {.duty = {.percent = options_.gpu_duty_percent}}});
-  engine_service_ =
-      std::make_unique<EngineServiceImpl>(*desk_, registry_, handles_->path(), clock_);
+  engine_service_ = std::make_unique<EngineServiceImpl>(
+      *desk_, registry_, handles_->path(), clock_,
+      [this] { return WhyEngineWaits(worker_->status(), *subscription_); });
   return OkStatus();
 }
 

@@ -97,4 +97,12 @@ grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseDown>* EngineServiceImpl::Lease(
   return LeaseStream::Start(registry_);
 }
 
+grpc::ServerUnaryReactor* EngineServiceImpl::Why(grpc::CallbackServerContext* context,
+                                                 const v1::WhyRequest*, v1::WhyReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reply->set_waits_for(why_());
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
 }  // namespace dws
