@@ -178,8 +178,9 @@ Status ReceiverApp::Impl::StartEngineSide() {
                                 .pass = std::chrono::seconds(options_.scrub_pass_seconds)},
                       .cuda = {.duty = {.percent = options_.gpu_duty_percent}},
                       .stale = options_.stale()});
-  engine_service_ =
-      std::make_unique<EngineServiceImpl>(*desk_, registry_, handles_->path(), clock_);
+  engine_service_ = std::make_unique<EngineServiceImpl>(
+      *desk_, registry_, handles_->path(), clock_,
+      [this] { return WhyEngineWaits(worker_->status(), *subscription_); });
   return OkStatus();
 }
 

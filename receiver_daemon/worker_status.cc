@@ -184,4 +184,28 @@ NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& 
   return newest;
 }
 
+std::string WhyEngineWaits(const WorkerStatus& worker, const Subscription& subscription) {
+  if (worker.ready) return "";
+  // Without a layout there is nothing that an engine could be attached to.
+  if (const Result<LayoutSetPtr> layouts = subscription.Layouts(); !layouts.ok()) {
+    const std::vector<Subscription::Peer> peers = subscription.Peers();
+    const bool connected = std::any_of(
+        peers.begin(), peers.end(), [](const Subscription::Peer& peer) { return peer.connected; });
+    return fmt::format("{}: {}", connected ? "no trainer layout yet" : "no sender is connected",
+                       Message(layouts.status()));
+  }
+  const bool moves = worker.stage == "fetching" || worker.stage == "staging" ||
+                     worker.stage == "committing" || worker.stage == "verifying";
+  if (worker.drain != DrainStage::kNone || !moves) return worker.reason;
+  const std::string what =
+      worker.target.has_value() ? fmt::format("version {}", worker.target->value()) : "live memory";
+  const std::string stage = worker.stage == "fetching"     ? "fetched"
+                            : worker.stage == "staging"    ? "verified and staged"
+                            : worker.stage == "committing" ? "committed"
+                                                           : "verified";
+  if (worker.stage_total_bytes == 0) return fmt::format("{} is being {}", what, stage);
+  return fmt::format("{} is being {}: {} of {} bytes", what, stage, worker.stage_done_bytes,
+                     worker.stage_total_bytes);
+}
+
 }  // namespace dws

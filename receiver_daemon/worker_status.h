@@ -88,4 +88,8 @@ struct NewestOffered {
 };
 NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& subscription);
 
+// What keeps the engine waiting, for the engine: "no trainer layout yet: ...", "version 7 is being
+// fetched"; empty: it runs.
+std::string WhyEngineWaits(const WorkerStatus& worker, const Subscription& subscription);
+
 }  // namespace dws

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -51,6 +52,15 @@ Result<SliceMemory> FindSlice(const RankLayout& layout, const RankLayout::SliceE
   return memory;
 }
 
+// Elements are read as words of their size; on every path but a GPU's the memory begins at a page.
+Status CheckAligned(std::string_view tensor, uint64_t offset_bytes, uint32_t element_bytes) {
+  if (offset_bytes % element_bytes == 0) return OkStatus();
+  return InvalidArgumentError(
+      "tensor '{}': its memory begins at byte {}: expected a multiple of the {} bytes of an "
+      "element",
+      tensor, offset_bytes, element_bytes);
+}
+
 Result<cuda::Place> DevicePlace(const cuda::CudaRegion& region, const SliceMemory& memory) {
   DWS_RETURN_IF_ERROR(
       CheckRuns(region.size_bytes(), memory.offset_bytes, memory.runs, memory.element_bytes));
@@ -96,6 +106,7 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Create(const RankLayout&
     }
     DWS_ASSIGN_OR_RETURN(const SliceMemory memory, FindSlice(layout, slice, place));
     const MappedRegion& region = source->regions_[place.region];
+    DWS_RETURN_IF_ERROR(CheckAligned(name, memory.offset_bytes, memory.element_bytes));
     if (const auto* host = std::get_if<HostRegion>(&region)) {
       auto map = ConstSegmentMap::Create(host->bytes(), memory.offset_bytes, memory.runs,
                                          memory.element_bytes);
@@ -177,6 +188,8 @@ Result<BucketSource> BucketSource::Create(const RankLayout& layout, ByteSpan buc
           "tensor '{}': blocks {} + {} are outside the {} blocks of slice {}", name,
           piece.first_block, piece.block_count, slice.blocks, slice.slice);
     }
+    const uint32_t element_bytes = ElementBytes(slice.dtype);
+    DWS_RETURN_IF_ERROR(CheckAligned(name, piece.offset_bytes, element_bytes));
     const uint64_t size = PieceBytes(slice, piece.first_block, piece.block_count);
     if (piece.offset_bytes > bucket.size() || size > bucket.size() - piece.offset_bytes) {
       return InvalidArgumentError(

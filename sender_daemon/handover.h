@@ -25,8 +25,8 @@ struct ShardPlace {
 // Reads from mapped regions. Owns them.
 class ResidentSource final : public WeightSource {
  public:
-  // INVALID_ARGUMENT: places do not match the layout, or a shard reaches beyond its region or lies
-  // askew in memory of a GPU; names the tensor.
+  // INVALID_ARGUMENT: places do not match the layout, or a shard reaches beyond its region or
+  // begins inside of an element; names the tensor.
   static Result<std::unique_ptr<ResidentSource>> Create(const RankLayout& layout,
                                                         std::vector<MappedRegion> regions,
                                                         std::span<const ShardPlace> places,
@@ -62,8 +62,8 @@ struct BucketPiece {
 // Reads from one bucket while it is being captured. Does not own the bytes.
 class BucketSource final : public WeightSource {
  public:
-  // INVALID_ARGUMENT: a piece is outside its slice or the bucket, or two pieces overlap; names the
-  // tensor.
+  // INVALID_ARGUMENT: a piece is outside its slice or the bucket, begins inside of an element, or
+  // two pieces overlap; names the tensor.
   static Result<BucketSource> Create(const RankLayout& layout, ByteSpan bucket,
                                      std::vector<BucketPiece> pieces);
   void Read(BlockRef ref, MutableByteSpan block) const override;

@@ -5,16 +5,33 @@
 
 #include "common/base/log.h"
 #include "common/model/limits.h"
+#include "sender_daemon/wait_outcome.h"
 
 namespace dws {
 namespace {
 // How often deadlines and cancellations of waits are looked at.
 constexpr std::chrono::milliseconds kTick{50};
+
+void LogLeftOut(WeightVersion version, const WaitOutcome& outcome) {
+  const size_t named = std::min(outcome.left_out.size(), limits::kWaitReceiversNamedMax);
+  for (size_t i = 0; i < named; ++i) {
+    const ReceiverBehind& receiver = outcome.left_out[i];
+    LogWarning("receiver_left_out",
+               {{"id", receiver.receiver_id},
+                {"version", version.value()},
+                {"committed", receiver.committed.value_or(WeightVersion(0)).value()},
+                {"behind_seconds", ToSeconds(receiver.behind)}});
+  }
+}
+
 }  // namespace
 
-ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id,
+ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after,
                          std::unique_ptr<ReceiverMemory> memory)
-    : clock_(clock), job_id_(std::move(job_id)), memory_(std::move(memory)) {
+    : clock_(clock),
+      job_id_(std::move(job_id)),
+      state_(laggard_after),
+      memory_(std::move(memory)) {
   Recall();
   ticker_ = std::thread([this] { Run(); });
 }
@@ -32,7 +49,7 @@ void ReceiverHub::Stop() {
     waits.swap(waits_);
     changed_.NotifyAll();
   }
-  for (Wait& wait : waits) wait.done(UnavailableError("the sender is shutting down"));
+  for (Wait& wait : waits) wait.done(UnavailableError("the sender is shutting down"), {});
   for (const auto& connection : Connections()) {
     connection->Close(UnavailableError("the sender is shutting down"));
   }
@@ -58,7 +75,7 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
     MutexLock lock(mutex_);
     if (stopping_) return UnavailableError("the sender is shutting down");
     id = ConnectionId(++last_connection_);
-    DWS_ASSIGN_OR_RETURN(const auto old, state_.Connect(receiver_id, id));
+    DWS_ASSIGN_OR_RETURN(const auto old, state_.Connect(receiver_id, id, clock_.Now()));
     if (old.has_value()) {
       if (const auto found = connections_.find(*old); found != connections_.end()) {
         fenced = found->second;
@@ -146,7 +163,7 @@ void ReceiverHub::Welcome(RankStatePtr state) {
   }
   for (Wait& wait : over) {
     wait.done(
-        AbortedError("the stream ended before version {} was committed", wait.version.value()));
+        AbortedError("the stream ended before version {} was committed", wait.version.value()), {});
   }
   for (const auto& connection : Connections()) connection->WelcomeDue();
 }
@@ -168,7 +185,7 @@ void ReceiverHub::AddWait(Wait wait) {
       wait.done = nullptr;
     }
   }
-  if (wait.done != nullptr) return wait.done(UnavailableError("the sender is shutting down"));
+  if (wait.done != nullptr) return wait.done(UnavailableError("the sender is shutting down"), {});
   FinishWaits();
 }
 
@@ -184,57 +201,73 @@ std::vector<std::shared_ptr<SyncConnection>> ReceiverHub::Connections() const {
   return connections;
 }
 
-std::string ReceiverHub::Unmet(WeightVersion version) const {
-  std::string text;
-  for (const auto& [id, receiver] : state_.receivers()) {
-    if (receiver.awaited) {
-      text += fmt::format(
-          "{}'{}' was connected before this sender's restart and has not come back (`dwsctl evict "
-          "--receiver` gives it up)",
-          text.empty() ? "" : ", ", id);
-    }
-    if (!receiver.connection.has_value()) continue;
-    if (receiver.committed.has_value() && *receiver.committed >= version) continue;
-    text +=
-        fmt::format("{}'{}' is at version {}{}", text.empty() ? "" : ", ", id,
-                    receiver.committed.has_value() ? receiver.committed->value() : 0,
-                    receiver.last_error.empty() ? "" : fmt::format(" ({})", receiver.last_error));
-  }
-  return text.empty() ? "no receiver is connected" : text;
+bool ReceiverHub::LeftOut(const AnnouncerState::Receiver& receiver) const {
+  MutexLock lock(mutex_);
+  return state_.LeftOut(receiver, clock_.Now());
 }
 
-ReceiverHub::Finished ReceiverHub::TakeFinished() {
-  Finished finished;
+WaitOutcome ReceiverHub::Outcome(WaitTally tally, TimePoint now) const {
+  WaitOutcome outcome{.committed = std::move(tally.committed)};
+  const auto describe = [&](const std::vector<std::string>& ids,
+                            std::vector<ReceiverBehind>& behind) {
+    for (const std::string& id : ids) {
+      const AnnouncerState::Receiver& receiver = state_.receivers().at(id);
+      behind.push_back({.receiver_id = id,
+                        .committed = receiver.committed,
+                        .staged = receiver.staged,
+                        .behind = now - receiver.behind_since.value_or(now),
+                        .last_error = receiver.last_error});
+    }
+  };
+  describe(tally.missing, outcome.missing);
+  describe(tally.left_out, outcome.left_out);
+  for (std::string& id : tally.awaited) {
+    outcome.awaited.push_back({.receiver_id = std::move(id),
+                               .last_error = "not back since this sender's restart; `dwsctl evict "
+                                             "--receiver` gives it up"});
+  }
+  return outcome;
+}
+
+std::vector<ReceiverHub::Finished> ReceiverHub::TakeFinished() {
+  std::vector<Finished> finished;
   const TimePoint now = clock_.Now();
   for (auto wait = waits_.begin(); wait != waits_.end();) {
-    std::optional<Result<WaitOutcome>> result;
-    if (auto committed = state_.Met(wait->version, wait->condition); committed.has_value()) {
-      const auto met_at = state_.CommitTime(*committed, wait->version);
-      result = WaitOutcome{.committed = std::move(*committed), .met_at = met_at};
-    } else if (wait->cancelled()) {
-      result = CancelledError("the trainer gave up waiting for version {}", wait->version.value());
-    } else if (now >= wait->deadline) {
-      result = DeadlineExceededError("version {} was not committed in time: {}",
-                                     wait->version.value(), Unmet(wait->version));
-    }
-    if (!result.has_value()) {
+    WaitTally tally = state_.Tally(wait->version, now);
+    const bool met = AnnouncerState::Met(tally, wait->condition);
+    const bool cancelled = !met && wait->cancelled();
+    if (!met && !cancelled && now < wait->deadline) {
       ++wait;
       continue;
     }
-    finished.emplace_back(std::move(*wait), std::move(*result));
+    WaitOutcome outcome = Outcome(std::move(tally), now);
+    Status status;
+    if (met) {
+      outcome.met_at = state_.CommitTime(outcome.committed, wait->version);
+    } else if (cancelled) {
+      status = CancelledError("the trainer gave up waiting for version {}", wait->version.value());
+    } else {
+      status =
+          DeadlineExceededError("version {} was not committed in time: {}", wait->version.value(),
+                                DescribeUnmet(outcome, wait->condition));
+    }
+    finished.push_back({std::move(*wait), std::move(status), std::move(outcome)});
     wait = waits_.erase(wait);
   }
   return finished;
 }
 
 void ReceiverHub::FinishWaits() {
-  Finished finished;
+  std::vector<Finished> finished;
   {
     MutexLock lock(mutex_);
     if (waits_.empty()) return;
     finished = TakeFinished();
   }
-  for (auto& [wait, result] : finished) wait.done(std::move(result));
+  for (const Finished& over : finished) {
+    if (over.status.ok()) LogLeftOut(over.wait.version, over.outcome);
+    over.wait.done(over.status, over.outcome);
+  }
 }
 
 void ReceiverHub::Run() {

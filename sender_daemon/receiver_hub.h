@@ -19,6 +19,7 @@
 #include "common/sync_state/announcer_state.h"
 #include "sender_daemon/rank_state.h"
 #include "sender_daemon/receiver_memory.h"
+#include "sender_daemon/wait_outcome.h"
 
 namespace dws {
 
@@ -34,16 +35,12 @@ class SyncConnection {
   virtual void Close(const Status& reason) = 0;
 };
 
-struct WaitOutcome {
-  std::vector<std::string> committed;
-  std::optional<TimePoint> met_at;  // when the last of them committed
-};
-
 // Threads: safe from any. Callbacks run on the caller's or the hub's own thread, without locks.
 class ReceiverHub {
  public:
-  // `memory`: of the receivers of earlier processes; null: there is none.
-  ReceiverHub(const Clock& clock, std::string job_id,
+  // `laggard_after`: as AnnouncerState's. `memory`: of the receivers of earlier processes; null:
+  // there is none.
+  ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after = Duration::zero(),
               std::unique_ptr<ReceiverMemory> memory = nullptr);
   ~ReceiverHub();
 
@@ -75,7 +72,8 @@ class ReceiverHub {
     WaitCondition condition;
     TimePoint deadline;
     std::function<bool()> cancelled;
-    std::function<void(Result<WaitOutcome>)> done;  // called once
+    // Called once. OK: the condition is met. DEADLINE_EXCEEDED says how far the receivers are.
+    std::function<void(const Status& status, const WaitOutcome& outcome)> done;
   };
   void AddWait(Wait wait);
 
@@ -84,6 +82,8 @@ class ReceiverHub {
   Status Forget(const std::string& receiver_id);
 
   std::map<std::string, AnnouncerState::Receiver> Receivers() const;
+  // Whether waits for all are met without it, now.
+  bool LeftOut(const AnnouncerState::Receiver& receiver) const;
   const Clock& clock() const { return clock_; }
 
  private:
@@ -94,11 +94,15 @@ class ReceiverHub {
   // A receiver cannot have what was never published.
   bool Plausible(const StreamId& stream, WeightVersion version) const REQUIRES(mutex_);
   // Takes out the waits that are over, with their results.
-  using Finished = std::vector<std::pair<Wait, Result<WaitOutcome>>>;
-  Finished TakeFinished() REQUIRES(mutex_);
+  struct Finished {
+    Wait wait;
+    Status status;
+    WaitOutcome outcome;
+  };
+  std::vector<Finished> TakeFinished() REQUIRES(mutex_);
+  WaitOutcome Outcome(WaitTally tally, TimePoint now) const REQUIRES(mutex_);
   void FinishWaits();
   std::vector<std::shared_ptr<SyncConnection>> Connections() const;
-  std::string Unmet(WeightVersion version) const REQUIRES(mutex_);
 
   const Clock& clock_;
   const std::string job_id_;

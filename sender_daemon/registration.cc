@@ -32,6 +32,11 @@ Status ParseRing(const v1::RingHandover& handover, Registration& registration) {
                                 handover.bucket_bytes(), kBucketBytesMin,
                                 limits::kRegionBytesMax / handover.bucket_count());
   }
+  if (handover.bucket_bytes() % sizeof(uint64_t) != 0) {
+    return InvalidArgumentError(
+        "a bucket has {} bytes, expected a multiple of {}: elements of the next one are aligned",
+        handover.bucket_bytes(), sizeof(uint64_t));
+  }
   registration.ring = Registration::Ring{.bucket_bytes = handover.bucket_bytes(),
                                          .bucket_count = handover.bucket_count()};
   registration.regions.push_back({.size_bytes = handover.bucket_bytes() * handover.bucket_count()});

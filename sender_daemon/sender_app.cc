@@ -94,9 +94,9 @@ Status SenderApp::StartParts() {
   ledger_ = std::make_unique<SharedSenderLedger>(std::move(ledger));
   pool_ = std::make_unique<ThreadPool>(options_.threads - 1);  // the caller takes part
   hub_ = std::make_unique<ReceiverHub>(
-      clock_, options_.job_id, std::make_unique<ReceiverMemory>(files_, options_.state_folder, [] {
-        return EpochFloor() / 1'000'000;
-      }));
+      clock_, options_.job_id, options_.laggard_after,
+      std::make_unique<ReceiverMemory>(files_, options_.state_folder,
+                                       [] { return EpochFloor() / 1'000'000; }));
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
   DWS_RETURN_IF_ERROR(StartShared());
   DWS_RETURN_IF_ERROR(StartSlime());

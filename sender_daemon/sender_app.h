@@ -52,6 +52,7 @@ struct SenderOptions {
   std::string ports_file;  // empty: none
   uint64_t retain_bytes = uint64_t{1} << 30;
   size_t retain_versions = 64;
+  std::chrono::seconds laggard_after = limits::kLaggardAfterDefault;  // zero: never left out
   ProfileChoice profile = ProfileChoice::kAuto;
   size_t threads = 1;  // for captures
   bool insecure = false;

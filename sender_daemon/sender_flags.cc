@@ -94,6 +94,14 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
                  "Cap on retained deltas, in versions")
       ->check(CLI::Range(size_t{1}, limits::kRetainedVersionsMax))
       ->capture_default_str();
+  app.add_option_function<int64_t>(
+         "--laggard-after",
+         [&options](int64_t seconds) { options.laggard_after = std::chrono::seconds(seconds); },
+         "Seconds without a commit, while other receivers commit, until the trainer's wait for all "
+         "leaves a receiver out; 0: never")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(int64_t{0}, int64_t{limits::kLaggardAfterMax.count()}))
+      ->default_str(fmt::to_string(limits::kLaggardAfterDefault.count()));
   AddProfileFlag(app, options.profile,
                  "What deltas are encoded for besides: slow links (wan), the fastest (direct), "
                  "neither (fast), what a receiver asks for (auto)");

@@ -53,7 +53,8 @@ double Lag(const std::vector<RetainedVersionPtr>& versions,
 }
 
 void ShowReceivers(Scrape& scrape, const std::vector<RetainedVersionPtr>& versions,
-                   const std::map<std::string, AnnouncerState::Receiver>& receivers) {
+                   const ReceiverHub& hub) {
+  const std::map<std::string, AnnouncerState::Receiver> receivers = hub.Receivers();
   double present = 0;
   // Those present first: they are shown when there are too many for the page.
   std::vector<const std::pair<const std::string, AnnouncerState::Receiver>*> order;
@@ -69,6 +70,11 @@ void ShowReceivers(Scrape& scrape, const std::vector<RetainedVersionPtr>& versio
     scrape.Gauge("dws_sender_receiver_committed_version",
                  "The newest version the receiver has committed of this stream; 0: none.",
                  Number(receiver.committed), labels);
+    scrape.Gauge(
+        "dws_sender_receiver_left_out",
+        "1 while waits for all receivers do not wait for this one: it has committed nothing "
+        "for --laggard-after, others have.",
+        is_present(entry) && hub.LeftOut(receiver) ? 1 : 0, labels);
     scrape.Gauge("dws_sender_receiver_lag_versions",
                  "Retained versions that the receiver has not committed.",
                  Lag(versions, receiver.committed), labels);
@@ -259,7 +265,7 @@ void SenderMetrics::Show(States states) {
                  rank == nullptr ? 0 : static_cast<double>(rank->snapshot->size_bytes()));
     scrape.Gauge("dws_sender_trainer_present", "1 while a trainer is registered.",
                  states.trainer_present() ? 1 : 0);
-    ShowReceivers(scrape, versions, states.hub->Receivers());
+    ShowReceivers(scrape, versions, *states.hub);
     ShowBroadcasts(scrape,
                    states.broadcaster == nullptr ? BroadcastView() : states.broadcaster->view());
     ShowShared(scrape, states.shared ? states.shared() : SharedView());

@@ -109,6 +109,7 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
     peer.set_stage_seconds(receiver.last_commit.stage_seconds);
     peer.set_fetched_bytes(receiver.last_commit.fetched_bytes);
     peer.set_nacks(receiver.nacks);
+    peer.set_left_out(receiver.connection.has_value() && parts_.hub.LeftOut(receiver));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/unix_socket.h"
+#include "sender_daemon/wait_outcome.h"
 
 namespace dws {
 namespace {
@@ -57,9 +58,9 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Register(grpc::CallbackServerContext* context,
                                                        const v1::RegisterRequest* request,
                                                        v1::RegisterReply* reply) {
-  const std::optional<uid_t> uid = UidOfCall(context->peer());
-  return Post(context, [this, request, reply, uid]() -> Status {
-    DWS_ASSIGN_OR_RETURN(*reply, session_.Register(*request, uid));
+  const std::optional<UnixPeer> peer = PeerOfCall(context->peer());
+  return Post(context, [this, request, reply, peer]() -> Status {
+    DWS_ASSIGN_OR_RETURN(*reply, session_.Register(*request, peer));
     return OkStatus();
   });
 }
@@ -95,6 +96,17 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Publish(grpc::CallbackServerContex
   });
 }
 
+void TrainerServiceImpl::FillFigures(WeightVersion version, const WaitOutcome& outcome,
+                                     v1::WaitReply& reply) const {
+  const RankStatePtr state = hub_.Current();
+  const RetainedVersionPtr retained = state == nullptr ? nullptr : state->log->Find(version);
+  if (retained == nullptr) return;
+  reply.set_wire_bytes(retained->object.size());
+  if (outcome.met_at.has_value()) {
+    reply.set_publish_to_commit_seconds(ToSeconds(*outcome.met_at - retained->accepted_at));
+  }
+}
+
 grpc::ServerUnaryReactor* TrainerServiceImpl::Wait(grpc::CallbackServerContext* context,
                                                    const v1::WaitRequest* request,
                                                    v1::WaitReply* reply) {
@@ -113,26 +125,22 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Wait(grpc::CallbackServerContext* 
     if (const Status known = session_.CheckWait(*request); !known.ok())
       return reactor->Finish(ToGrpc(known));
     const WeightVersion version(request->version());
-    hub_.AddWait({.version = version,
-                  .condition = condition,
-                  .deadline = clock_.Now() + timeout,
-                  .cancelled = [context] { return context->IsCancelled(); },
-                  .done =
-                      [this, reactor, reply, version](Result<WaitOutcome> outcome) {
-                        if (!outcome.ok()) return reactor->Finish(ToGrpc(outcome.status()));
-                        for (const std::string& id : outcome->committed) reply->add_committed(id);
-                        const RankStatePtr state = hub_.Current();
-                        const RetainedVersionPtr retained =
-                            state == nullptr ? nullptr : state->log->Find(version);
-                        if (retained != nullptr) {
-                          reply->set_wire_bytes(retained->object.size());
-                          if (outcome->met_at.has_value()) {
-                            reply->set_publish_to_commit_seconds(
-                                ToSeconds(*outcome->met_at - retained->accepted_at));
-                          }
-                        }
-                        reactor->Finish(grpc::Status::OK);
-                      }});
+    hub_.AddWait(
+        {.version = version,
+         .condition = condition,
+         .deadline = clock_.Now() + timeout,
+         .cancelled = [context] { return context->IsCancelled(); },
+         .done =
+             [this, reactor, reply, version](const Status& status, const WaitOutcome& outcome) {
+               if (!status.ok()) {
+                 const grpc::Status failed = ToGrpc(status);
+                 return reactor->Finish(
+                     {failed.error_code(), failed.error_message(), ShortReply(outcome)});
+               }
+               FillReply(outcome, *reply);
+               FillFigures(version, outcome, *reply);
+               reactor->Finish(grpc::Status::OK);
+             }});
   };
   if (!executor_.Post(std::move(wait))) {
     reactor->Finish(

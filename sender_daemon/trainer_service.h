@@ -37,6 +37,9 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
   template <typename Call>
   grpc::ServerUnaryReactor* Post(grpc::CallbackServerContext* context, Call call);
 
+  // What the version cost, where it is still retained.
+  void FillFigures(WeightVersion version, const WaitOutcome& outcome, v1::WaitReply& reply) const;
+
   const Clock& clock_;
   Executor& executor_;
   TrainerSession& session_;

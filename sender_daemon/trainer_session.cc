@@ -28,7 +28,7 @@ TrainerSession::TrainerSession(Options options, Parts parts)
     : options_(std::move(options)), parts_(std::move(parts)), last_session_(RandomStart()) {}
 
 Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& request,
-                                                   std::optional<uid_t> peer_uid) {
+                                                   std::optional<UnixPeer> peer) {
   DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
   DWS_ASSIGN_OR_RETURN(Registration registration, ParseRegistration(request));
   if (registration.job_id != options_.job_id) {
@@ -42,8 +42,10 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   DWS_RETURN_IF_ERROR(CheckAdmission(registration));
   const SenderLedgerState ledger = parts_.ledger->state();
   v1::RegisterReply reply;
-  const bool known = ledger.stream() == registration.stream && ledger.last_version().has_value();
-  reply.set_last_version(known ? ledger.last_version()->value() : 0);
+  // What is captured counts, recorded or not: its number is used up.
+  if (ledger.stream() == registration.stream) {
+    reply.set_last_version(LastVersion().value_or(WeightVersion(0)).value());
+  }
   const uint64_t session = ++last_session_;
   // The callbacks learn the registration's id through `id`: they run after Expect has returned it.
   auto id = std::make_shared<std::promise<HandleRegistrationId>>();
@@ -51,7 +53,7 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   DWS_ASSIGN_OR_RETURN(
       const HandleSocket::Registration expected,
       parts_.handles->Expect({.descriptor_count = DescriptorCount(registration.regions),
-                              .peer_uid = peer_uid,
+                              .peer = peer,
                               .on_descriptors =
                                   [this, session, handle, registration = std::move(registration)](
                                       std::vector<UniqueFd> fds, UniqueFd connection) {

@@ -77,7 +77,9 @@ class TrainerSession {
   TrainerSession(Options options, Parts parts);
 
   // False once the trainer gave a call up: it may be overwriting what the call reads, so nothing of
-  // the version is kept. CANCELLED.
+  // the version is kept. CANCELLED. The same when the trainer has aborted the attempt or shut its
+  // connection on the handle socket: unlike a cancelled call, the kernel tells that at once, so a
+  // trainer that has shut it may overwrite the weights, whatever this process is doing.
   using StillWanted = std::function<bool()>;
 
   // The errors of all calls: INVALID_ARGUMENT fix the request; FAILED_PRECONDITION this trainer
@@ -85,9 +87,9 @@ class TrainerSession {
   // later; UNAVAILABLE: the operator drains the sender, Register, Begin and Publish are refused.
   // Publish besides: INTERNAL: a GPU failed, nothing of the version is kept.
   //
-  // Only `peer_uid` may hand over the memory; nullopt: whoever has the token.
+  // Only the user of `peer` may hand over the memory; nullopt: whoever has the token.
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request,
-                                     std::optional<uid_t> peer_uid = std::nullopt);
+                                     std::optional<UnixPeer> peer = std::nullopt);
 
   Status Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
@@ -116,6 +118,8 @@ class TrainerSession {
     std::unique_ptr<ResidentSource> resident;
     HostRegion ring;
     std::unique_ptr<Capture> open_version;  // ring handover, between Begin and Publish or Abort
+    uint64_t open_attempt = 0;              // of the open version
+    uint64_t attempts_given_up = 0;         // all up to this one
     Duration capture_time = {};             // of the open version, so far
   };
 
@@ -133,6 +137,8 @@ class TrainerSession {
   // Whether the next version's blocks are class-split besides.
   DeltaProfile NextProfile() const;
   Status AdmitVersion(WeightVersion version) const;
+  // Whether the trainer may have begun to overwrite what `attempt` reads.
+  static bool GivenUp(const Live& live, uint64_t attempt);
   std::optional<WeightVersion> LastVersion() const;
 
   const Options options_;

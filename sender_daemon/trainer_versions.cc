@@ -5,6 +5,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/model/limits.h"
+#include "common/service/sockets/unix_socket.h"
 #include "sender_daemon/trainer_session.h"
 
 namespace dws {
@@ -22,6 +23,11 @@ class Mark {
   std::atomic<bool>& flag_;
 };
 
+Status AttemptGivenUp(uint64_t version) {
+  return CancelledError("publishing version {} was given up by the trainer: nothing of it is kept",
+                        version);
+}
+
 }  // namespace
 
 Result<TrainerSession::Live*> TrainerSession::Find(uint64_t session) {
@@ -29,6 +35,10 @@ Result<TrainerSession::Live*> TrainerSession::Find(uint64_t session) {
   return FailedPreconditionError("session {} is not registered (any more): {}", session,
                                  live_.has_value() ? "another trainer took its place"
                                                    : "register first, or again after a restart");
+}
+
+bool TrainerSession::GivenUp(const Live& live, uint64_t attempt) {
+  return (attempt != 0 && attempt <= live.attempts_given_up) || PeerHasShut(live.connection);
 }
 
 std::optional<WeightVersion> TrainerSession::LastVersion() const {
@@ -65,7 +75,9 @@ Status TrainerSession::Begin(const v1::BeginRequest& request) {
     return FailedPreconditionError("version {} is open: publish or abort it before beginning {}",
                                    live->open_version->version().value(), request.version());
   }
+  if (GivenUp(*live, request.attempt())) return AttemptGivenUp(request.version());
   DWS_RETURN_IF_ERROR(AdmitVersion(WeightVersion(request.version())));
+  live->open_attempt = request.attempt();
   live->capture_time = {};
   live->open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool,
                                                  WeightVersion(request.version()), NextProfile());
@@ -77,6 +89,8 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   if (live->open_version == nullptr || live->open_version->version().value() != request.version()) {
     return FailedPreconditionError("version {} is not open: begin it first", request.version());
   }
+  // Of an earlier attempt: its bucket holds something else by now.
+  if (request.attempt() != live->open_attempt) return AttemptGivenUp(request.version());
   const Registration::Ring& ring = *live->registration.ring;
   if (request.bucket() >= ring.bucket_count) {
     return InvalidArgumentError("bucket {} does not exist, the ring has {}", request.bucket(),
@@ -100,7 +114,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   const TimePoint began = parts_.clock->Now();
   DWS_RETURN_IF_ERROR(live->open_version->Blocks(source.Blocks(), source));
   live->capture_time += parts_.clock->Now() - began;
-  if (still_wanted()) return OkStatus();
+  if (still_wanted() && !GivenUp(*live, request.attempt())) return OkStatus();
   live->open_version.reset();
   return CancelledError(
       "a put into version {} was given up by the trainer: nothing of the version is kept",
@@ -109,6 +123,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
 
 Status TrainerSession::Abort(const v1::AbortRequest& request) {
   DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
+  live->attempts_given_up = std::max(live->attempts_given_up, request.attempt());
   if (live->open_version == nullptr || live->open_version->version().value() != request.version()) {
     return FailedPreconditionError("version {} is not open: there is nothing to abort",
                                    request.version());
@@ -130,9 +145,11 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
     return FailedPreconditionError("version {} is not open: begin it and put its tensors first",
                                    version.value());
   }
+  if (ring && request.attempt() != live->open_attempt) return AttemptGivenUp(version.value());
   DWS_RETURN_IF_ERROR(parts_.pipeline->Reserve(limits::kRpcDeadline));
   const TimePoint began = parts_.clock->Now();
-  if (!ring && still_wanted()) {
+  const auto wanted = [&] { return still_wanted() && !GivenUp(*live, request.attempt()); };
+  if (!ring && wanted()) {
     live->capture_time = {};
     live->open_version =
         std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, NextProfile());
@@ -143,11 +160,10 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
       return Annotate(captured, fmt::format("version {}", version.value()));
     }
   }
-  if (!still_wanted()) {
+  // After the last read of the weights: what was whole then is published.
+  if (!wanted()) {
     live->open_version.reset();
-    return CancelledError(
-        "publishing version {} was given up by the trainer: nothing of it is kept",
-        version.value());
+    return AttemptGivenUp(version.value());
   }
   DWS_ASSIGN_OR_RETURN(CapturedVersion captured, live->open_version->Finish());
   live->open_version.reset();

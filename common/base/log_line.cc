@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "common/base/printable.h"
 #include "common/base/utf8.h"
 
 namespace dws {
@@ -10,16 +11,6 @@ namespace {
 
 constexpr std::string_view kCut = "…";
 constexpr size_t kValueBytesMax = 3072;
-
-// C0 and C1 controls, DEL, separators of lines and paragraphs, and marks of direction and invisible
-// joiners, with which a name can pretend to be another.
-bool IsControl(uint32_t code_point) {
-  const auto within = [code_point](uint32_t first, uint32_t last) {
-    return code_point >= first && code_point <= last;
-  };
-  return within(0, 0x1f) || within(0x7f, 0x9f) || code_point == 0x61c || within(0x200b, 0x200f) ||
-         within(0x2028, 0x202e) || within(0x2060, 0x206f) || code_point == 0xfeff;
-}
 
 // Of the format's string, between `quote`s.
 std::string Escaped(std::string_view text, char quote, bool json, size_t size_bytes_max) {
@@ -36,7 +27,7 @@ std::string Escaped(std::string_view text, char quote, bool json, size_t size_by
       ++at;
       continue;
     }
-    if (IsControl(code_point)) {
+    if (IsUnprintable(code_point)) {
       const auto value = static_cast<uint32_t>(code_point);
       out +=
           json || value > 0xff ? fmt::format("\\u{:04x}", value) : fmt::format("\\x{:02x}", value);

@@ -56,7 +56,8 @@ inline constexpr size_t kViewsMax = 400'000;
 inline constexpr uint32_t kBucketsMax = 64;
 inline constexpr size_t kPutPiecesMax = 65'536;
 inline constexpr size_t kHandleConnectionsMax = 64;
-inline constexpr size_t kHandleExpectationsMax = 1024;  // tokens given out and not yet used
+inline constexpr size_t kHandleExpectationsMax = 1024;          // tokens given out and not yet used
+inline constexpr size_t kHandleExpectationsPerProcessMax = 64;  // of those, of one client
 
 // Listeners.
 inline constexpr size_t kLocalConnectionsMax = 256;  // to one unix socket
@@ -66,12 +67,15 @@ inline constexpr size_t kPeerIdentitiesMax = 64;  // of one certificate; more ar
 
 // Sender.
 inline constexpr size_t kReceiversMax = 4096;
+inline constexpr size_t kWaitReceiversNamedMax = 16;  // in the answer of a Wait, of each kind
+inline constexpr size_t kWaitDetailsBytesMax = 2048;  // beside the message of one that failed
+inline constexpr std::chrono::seconds kLaggardAfterDefault{300};
+inline constexpr std::chrono::seconds kLaggardAfterMax{24 * 3600};
 inline constexpr size_t kRetainedVersionsMax = 1024;
 inline constexpr size_t kSealBacklogMax = 2;     // captured versions that wait to be sealed
 inline constexpr size_t kFullTransfersMax = 64;  // FetchFull streams at a time
 inline constexpr size_t kComposedCacheMax = 8;   // squashed objects kept for other receivers
-// Left to the trainer beside a copy of the snapshot on its GPU; where there is less, the snapshot
-// is page-locked memory of the host.
+// Left to the trainer beside a snapshot on its GPU; with less, the snapshot is on the host.
 inline constexpr uint64_t kGpuSpareBytes = uint64_t{8} << 30;
 
 inline constexpr uint64_t kWanAskedVersions = 16;  // class-split so long after the last who asked
@@ -85,12 +89,10 @@ inline constexpr uint64_t kStagingBytesMin = uint64_t{1} << 20;
 inline constexpr uint64_t kStagingBytesDefault = uint64_t{256} << 20;
 inline constexpr uint32_t kEngineWorldSizeMax = 1024;
 inline constexpr size_t kPendingAttachesMax = 64;
-inline constexpr size_t kSyncQueueMax =
-    256;  // acknowledgements that wait to be written to one sender
+inline constexpr size_t kSyncQueueMax = 256;  // acknowledgements that wait for one sender
 inline constexpr size_t kLeaseQueueMax = 16;  // commands that wait to be written to one engine rank
 inline constexpr int kFetchAttemptsMax = 5;   // in a row without progress
-inline constexpr uint64_t kFetchBytesPerSecondMin = uint64_t{1}
-                                                    << 20;  // stretches a transfer's deadline
+inline constexpr uint64_t kFetchBytesPerSecondMin = 1 << 20;  // stretches a transfer's deadline
 
 inline constexpr uint64_t kInlineObjectBytesMax = 65'536;  // goes inside its announcement
 
@@ -101,8 +103,7 @@ inline constexpr size_t kBroadcastQueueMax = 16;  // messages about them that wa
 inline constexpr uint32_t kBroadcastPieceBytes = uint32_t{8} << 20;
 inline constexpr uint64_t kBroadcastObjectBytesMax = uint64_t{4} << 30;
 inline constexpr size_t kBroadcastsKeptMax = 2;  // objects that came and were not yet asked for
-inline constexpr uint64_t kBroadcastBytesPerSecondMin = uint64_t{64}
-                                                        << 20;  // stretches its deadline
+inline constexpr uint64_t kBroadcastBytesPerSecondMin = 64 << 20;  // stretches its deadline
 inline constexpr std::chrono::seconds kBroadcastTimeoutDefault{5};
 inline constexpr std::chrono::seconds kBroadcastTimeoutMax{120};
 inline constexpr std::chrono::milliseconds kBroadcastLeaveGrace{1000};
@@ -110,8 +111,7 @@ inline constexpr std::chrono::seconds kBroadcastRebuildInterval{5};  // for rece
 inline constexpr std::chrono::milliseconds kBroadcastQuiet{500};     // before such a rebuild
 inline constexpr std::chrono::milliseconds kBroadcastBackoffMin{500};
 inline constexpr std::chrono::seconds kBroadcastBackoffMax{60};
-inline constexpr std::chrono::seconds kBroadcastExclusion{
-    60};  // of a receiver that cannot take part
+inline constexpr std::chrono::seconds kBroadcastExclusion{60};  // of those that cannot take part
 
 // Publishers beside the pipeline.
 inline constexpr std::chrono::milliseconds kOfferPoll{500};

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/printable.h"
+
 namespace dws {
 
 Lifecycle::Lifecycle() : state_{.ready = false, .stopping = false, .reason = "starting"} {}
@@ -10,6 +12,8 @@ Lifecycle::Lifecycle() : state_{.ready = false, .stopping = false, .reason = "st
 void Lifecycle::SetReady() { Change({.ready = true, .stopping = false, .reason = ""}); }
 
 void Lifecycle::SetNotReady(std::string reason) {
+  // Goes to /readyz, systemd and operators, and may quote anybody.
+  reason = EscapeUnprintable(reason);
   Change({.ready = false, .stopping = false, .reason = std::move(reason)});
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/printable.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 
@@ -20,6 +21,7 @@ void AnnouncerState::StartStream(const StreamId& stream) {
     receiver.committed.reset();
     receiver.last_commit = {};
     receiver.commit_times.clear();
+    receiver.behind_since.reset();
   }
 }
 
@@ -53,7 +55,8 @@ Status AnnouncerState::Forget(const std::string& receiver_id) {
 }
 
 Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& receiver_id,
-                                                            ConnectionId connection) {
+                                                            ConnectionId connection,
+                                                            TimePoint now) {
   if (!receivers_.contains(receiver_id) && receivers_.size() >= limits::kReceiversMax) {
     // An absent receiver makes room: what it had committed it will say again.
     const auto absent = std::find_if(receivers_.begin(), receivers_.end(), [](const auto& entry) {
@@ -66,7 +69,9 @@ Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& r
     }
     receivers_.erase(absent);
   }
-  Receiver& receiver = receivers_[receiver_id];
+  const auto [entry, is_new] = receivers_.try_emplace(receiver_id);
+  Receiver& receiver = entry->second;
+  if (is_new && AnyAbove(receiver.committed)) receiver.behind_since = now;
   const std::optional<ConnectionId> fenced = receiver.connection;
   if (fenced.has_value()) connections_.erase(*fenced);
   receiver.connection = connection;
@@ -97,9 +102,19 @@ AnnouncerState::Receiver* AnnouncerState::Find(ConnectionId connection, const St
   return &receivers_.at(found->second.receiver_id);
 }
 
+bool AnnouncerState::AnyAbove(std::optional<WeightVersion> version) const {
+  return std::any_of(receivers_.begin(), receivers_.end(), [&](const auto& entry) {
+    return entry.second.committed > version;  // nothing committed is below everything
+  });
+}
+
 void AnnouncerState::Commit(Receiver& receiver, WeightVersion version, TimePoint now) {
   if (receiver.committed.has_value() && *receiver.committed >= version) return;
   receiver.committed = version;
+  receiver.behind_since = AnyAbove(version) ? std::optional(now) : std::nullopt;
+  for (auto& [id, other] : receivers_) {
+    if (other.committed < version && !other.behind_since.has_value()) other.behind_since = now;
+  }
   receiver.commit_times.emplace_back(version, now);
   if (receiver.commit_times.size() > kCommitTimesMax) {
     receiver.commit_times.erase(receiver.commit_times.begin());
@@ -136,35 +151,49 @@ bool AnnouncerState::OnNack(ConnectionId connection, Nonce nonce, const StreamId
   if (receiver == nullptr) return false;
   ++receiver->nacks;
   if (receiver->last_announced != nonce) return false;
-  receiver->last_error = std::string(Utf8Prefix(error, limits::kErrorBytesMax));
+  receiver->last_error = EscapeUnprintable(Utf8Prefix(error, limits::kErrorBytesMax));
   return true;
 }
 
-std::optional<std::vector<std::string>> AnnouncerState::Met(WeightVersion version,
-                                                            const WaitCondition& condition) const {
-  std::vector<std::string> committed;
-  size_t present = 0;
-  bool awaited = false;
+bool AnnouncerState::LeftOut(const Receiver& receiver, TimePoint now) const {
+  return laggard_after_ > Duration::zero() && receiver.behind_since.has_value() &&
+         now - *receiver.behind_since >= laggard_after_;
+}
+
+WaitTally AnnouncerState::Tally(WeightVersion version, TimePoint now) const {
+  WaitTally tally;
   for (const auto& [id, receiver] : receivers_) {
-    awaited = awaited || receiver.awaited;
-    if (!receiver.connection.has_value()) continue;
-    ++present;
-    if (receiver.committed.has_value() && *receiver.committed >= version) committed.push_back(id);
+    if (!receiver.connection.has_value()) {
+      if (receiver.awaited) tally.awaited.push_back(id);
+      continue;
+    }
+    if (receiver.committed >= version) {
+      tally.committed.push_back(id);
+    } else {
+      (LeftOut(receiver, now) ? tally.left_out : tally.missing).push_back(id);
+    }
   }
-  bool met = false;
+  return tally;
+}
+
+bool AnnouncerState::Met(const WaitTally& tally, const WaitCondition& condition) {
   switch (condition.policy) {
     case WaitCondition::Policy::kAll:
-      met = present > 0 && committed.size() == present && !awaited;
-      break;
+      return !tally.committed.empty() && tally.missing.empty() && tally.awaited.empty();
     case WaitCondition::Policy::kQuorum:
-      met = committed.size() >= condition.quorum;
-      break;
+      return tally.committed.size() >= condition.quorum;
     case WaitCondition::Policy::kAny:
-      met = !committed.empty();
-      break;
+      return !tally.committed.empty();
   }
-  if (!met) return std::nullopt;
-  return committed;
+  return false;
+}
+
+std::optional<std::vector<std::string>> AnnouncerState::Met(WeightVersion version,
+                                                            const WaitCondition& condition,
+                                                            TimePoint now) const {
+  WaitTally tally = Tally(version, now);
+  if (!Met(tally, condition)) return std::nullopt;
+  return std::move(tally.committed);
 }
 
 std::optional<TimePoint> AnnouncerState::CommitTime(const std::vector<std::string>& receivers,

@@ -4,8 +4,9 @@
 //
 // Rules (protocol.md §2): every message down carries a fresh nonce of its connection; STAGED and
 // NACK with another nonce than the last announcement's are ignored; COMMITTED is cumulative and
-// never ignored; a new connection clears the nonce and keeps the versions; policy all waits for
-// those that are present, and after a restart for those that were present before it.
+// never ignored; a new connection clears the nonce and keeps the versions. Policy all waits for
+// those that are present, and after a restart for those that were present before it; it leaves out
+// a receiver that has committed nothing for the time of the policy, while others did.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,16 @@ struct WaitCondition {
   uint32_t quorum = 1;
 };
 
+// How far the receivers are with one version. Ids ascending; each present receiver is in exactly
+// one of the first two or, left out, in the third; the fourth are absent.
+struct WaitTally {
+  std::vector<std::string> committed;  // at or above the version
+  std::vector<std::string> missing;    // the others
+  std::vector<std::string> left_out;   // the others that policy all does not wait for
+  std::vector<std::string> awaited;    // not back since the restart: policy all waits for them
+  size_t present() const { return committed.size() + missing.size() + left_out.size(); }
+};
+
 struct AcknowledgedCommit {
   WeightVersion version;
   double pause_seconds = 0;
@@ -51,11 +62,20 @@ class AnnouncerState {
     std::optional<WeightVersion> staged;
     std::optional<WeightVersion> committed;
     AcknowledgedCommit last_commit;
+    // Since another receiver has committed what this one has not, or, if that is later, since this
+    // one is known or has committed last; unset: nobody has more. Connecting again changes nothing:
+    // a receiver that comes and goes would be waited for, for ever.
+    std::optional<TimePoint> behind_since;
     std::string last_error;
     uint64_t nacks = 0;  // of this stream or an earlier one, late ones included
     // When versions were first reported committed, newest last, bounded.
     std::vector<std::pair<WeightVersion, TimePoint>> commit_times;
   };
+
+  // `laggard_after`: how long a receiver may be behind until policy all leaves it out; zero: for
+  // ever.
+  explicit AnnouncerState(Duration laggard_after) : laggard_after_(laggard_after) {}
+  AnnouncerState() = default;  // zero
 
   // A new stream of the trainer: what receivers had committed of the old one does not count any
   // more.
@@ -72,7 +92,7 @@ class AnnouncerState {
   // RESOURCE_EXHAUSTED past limits::kReceiversMax. When the receiver already had a connection, that
   // one is returned: it is fenced and must be closed.
   Result<std::optional<ConnectionId>> Connect(const std::string& receiver_id,
-                                              ConnectionId connection);
+                                              ConnectionId connection, TimePoint now = {});
   // Ignored for a connection that was fenced.
   void Disconnect(ConnectionId connection);
 
@@ -90,10 +110,14 @@ class AnnouncerState {
                    const AcknowledgedCommit& report, TimePoint now);
   bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream, std::string_view error);
 
+  WaitTally Tally(WeightVersion version, TimePoint now) const;
+  static bool Met(const WaitTally& tally, const WaitCondition& condition);
   // The receivers at or above `version`, when the condition is met by those present; nullopt when
   // not yet.
-  std::optional<std::vector<std::string>> Met(WeightVersion version,
-                                              const WaitCondition& condition) const;
+  std::optional<std::vector<std::string>> Met(WeightVersion version, const WaitCondition& condition,
+                                              TimePoint now = {}) const;
+  // Whether policy all does not wait for it.
+  bool LeftOut(const Receiver& receiver, TimePoint now) const;
   // When the last of `receivers` first reported `version` or above.
   std::optional<TimePoint> CommitTime(const std::vector<std::string>& receivers,
                                       WeightVersion version) const;
@@ -107,7 +131,10 @@ class AnnouncerState {
   };
   Receiver* Find(ConnectionId connection, const StreamId& stream);
   void Commit(Receiver& receiver, WeightVersion version, TimePoint now);
+  // Whether a receiver has committed more.
+  bool AnyAbove(std::optional<WeightVersion> version) const;
 
+  Duration laggard_after_ = Duration::zero();
   std::optional<StreamId> stream_;
   std::map<std::string, Receiver> receivers_;
   std::map<ConnectionId, Connection> connections_;

@@ -1,10 +1,12 @@
 #include "receiver_daemon/engine/attach_desk.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/model/limits.h"
+#include "common/service/sockets/greediest_peer.h"
 
 namespace dws {
 namespace {
@@ -40,14 +42,13 @@ AttachDesk::~AttachDesk() { Stop(); }
 void AttachDesk::Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled,
                         Done done) {
   Status refused = CheckSizes(wish);
+  std::optional<Pending> gives_way;
   if (refused.ok()) {
     MutexLock lock(mutex_);
     if (stopping_) {
       refused = UnavailableError("the receiver is shutting down");
-    } else if (pending_.size() >= limits::kPendingAttachesMax) {
-      refused = ResourceExhaustedError("{} engine ranks wait to attach already, the maximum",
-                                       pending_.size());
     } else {
+      gives_way = TakeGreediest();
       pending_.push_back({.wish = std::move(wish),
                           .since = clock_.Now(),
                           .deadline = deadline,
@@ -55,8 +56,27 @@ void AttachDesk::Submit(AttachWish wish, TimePoint deadline, std::function<bool(
                           .done = std::move(done)});
     }
   }
+  if (gives_way.has_value()) {
+    gives_way->done(
+        ResourceExhaustedError("{} engine ranks waited to attach, the maximum, and this was the "
+                               "oldest of the process with "
+                               "most of them",
+                               limits::kPendingAttachesMax));
+  }
   if (!refused.ok()) return done(refused);
   changed_.Notify();
+}
+
+std::optional<AttachDesk::Pending> AttachDesk::TakeGreediest() {
+  if (pending_.size() < limits::kPendingAttachesMax) return std::nullopt;
+  std::sort(pending_.begin(), pending_.end(),
+            [](const Pending& a, const Pending& b) { return a.since < b.since; });
+  std::vector<UnixPeer> peers;
+  for (const Pending& pending : pending_) peers.push_back(pending.wish.peer.value_or(UnixPeer()));
+  const auto found = pending_.begin() + static_cast<std::ptrdiff_t>(*GreediestPeer(peers));
+  Pending taken = std::move(*found);
+  pending_.erase(found);
+  return taken;
 }
 
 void AttachDesk::Stop() {
@@ -129,20 +149,20 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
                                      .regions = wish.regions,
                                      .mapping = *std::move(mapping),
                                      .layouts = *std::move(layouts)},
-                                    wish.peer_uid);
+                                    wish.peer);
   // An engine that was just restarted waits until the death of its predecessor is noticed.
   const bool wait = !late && clock_.Now() < pending.since + limits::kHandleTimeout;
   if (absl::IsAlreadyExists(grant.status()) && wait) return std::nullopt;
   return grant;
 }
 
-Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<uid_t> peer_uid) {
+Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<UnixPeer> peer) {
   const size_t descriptors = DescriptorCount(plan.regions);
   DWS_ASSIGN_OR_RETURN(const Generation generation, registry_.Reserve(std::move(plan)));
   EngineRegistry& registry = registry_;
   Result<HandleSocket::Registration> expected = handles_.Expect(
       {.descriptor_count = descriptors,
-       .peer_uid = peer_uid,
+       .peer = peer,
        // The engine ends its forward passes before it hands memory over.
        .timeout = limits::kPauseDeadline,
        .on_descriptors =

@@ -29,7 +29,7 @@ struct AttachWish {
   std::vector<std::string> excluded;
   bool has_hook = false;
   std::string client;
-  std::optional<uid_t> peer_uid = std::nullopt;  // who alone may hand over the memory
+  std::optional<UnixPeer> peer = std::nullopt;  // whose user alone may hand over the memory
 };
 
 struct AttachGrant {
@@ -50,7 +50,8 @@ class AttachDesk {
   // `done` is called once, from any thread, without locks. INVALID_ARGUMENT: the wish does not fit
   // (MapEngine, CheckCoverage). DEADLINE_EXCEEDED: the layout was not heard in time; names the
   // senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout. RESOURCE_EXHAUSTED:
-  // too many wait. UNAVAILABLE: the daemon ends.
+  // limits::kPendingAttachesMax waited, and it was the oldest of the process with most of them.
+  // UNAVAILABLE: the daemon ends.
   void Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled, Done done);
 
   void Stop();
@@ -66,7 +67,9 @@ class AttachDesk {
   void Run();
   // The answer, or nullopt: not yet.
   std::optional<Result<AttachGrant>> Try(const Pending& pending);
-  Result<AttachGrant> Grant(AttachPlan plan, std::optional<uid_t> peer_uid);
+  Result<AttachGrant> Grant(AttachPlan plan, std::optional<UnixPeer> peer);
+  // One that gives way to another that waits, if there are too many.
+  std::optional<Pending> TakeGreediest() REQUIRES(mutex_);
 
   Subscription& subscription_;
   EngineRegistry& registry_;

@@ -23,6 +23,12 @@ std::vector<std::string> MemoryOf(const AttachPlan& plan) {
 }  // namespace
 
 Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
+  DWS_RETURN_IF_ERROR(ended_);
+  if (const auto found = ranks_.find(plan.engine_rank); found != ranks_.end()) {
+    return AlreadyExistsError(
+        "engine rank {} is attached by {}: end that engine first, or give this one another rank",
+        plan.engine_rank, found->second.plan.client);
+  }
   std::vector<const EngineMapping*> mappings = {&plan.mapping};
   for (const auto& [rank, other] : ranks_) {
     if (other.plan.engine_world_size != plan.engine_world_size) {
@@ -42,26 +48,8 @@ Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
   return CheckCoverage(*plan.layouts, mappings, coverage_);
 }
 
-void EngineRegistry::EndUnfinished(uint32_t engine_rank) {
-  Generation unfinished;
-  {
-    MutexLock lock(mutex_);
-    const auto found = ranks_.find(engine_rank);
-    if (found == ranks_.end() || found->second.memory != nullptr) return;
-    unfinished = found->second.lease->generation();
-  }
-  End(unfinished, AbortedError("engine rank {} began to attach anew", engine_rank));
-}
-
 Result<Generation> EngineRegistry::Reserve(AttachPlan plan) {
-  EndUnfinished(plan.engine_rank);
   MutexLock lock(mutex_);
-  DWS_RETURN_IF_ERROR(ended_);
-  if (const auto found = ranks_.find(plan.engine_rank); found != ranks_.end()) {
-    return AlreadyExistsError(
-        "engine rank {} is attached by {}: end that engine first, or give this one another rank",
-        plan.engine_rank, found->second.plan.client);
-  }
   DWS_RETURN_IF_ERROR(CheckOthers(plan));
   const Generation generation = next_generation_;
   next_generation_ = Generation(generation.value() + 1);
@@ -72,15 +60,18 @@ Result<Generation> EngineRegistry::Reserve(AttachPlan plan) {
   auto lease = std::make_shared<EngineLease>(
       rank, generation,
       EngineLease::Needs{.post_commit = plan.has_hook, .drained_devices = on_device});
-  ranks_.emplace(rank, Registration{.plan = std::move(plan),
-                                    .memory = nullptr,
-                                    .lease = std::move(lease),
-                                    .disconnect = nullptr});
+  unfinished_.emplace(generation, Registration{.plan = std::move(plan),
+                                               .memory = nullptr,
+                                               .lease = std::move(lease),
+                                               .disconnect = nullptr});
   return generation;
 }
 
-const EngineRegistry::Registration* EngineRegistry::Find(Generation generation) const {
-  for (const auto& [rank, registration] : ranks_) {
+EngineRegistry::Registration* EngineRegistry::Find(Generation generation) {
+  if (const auto found = unfinished_.find(generation); found != unfinished_.end()) {
+    return &found->second;
+  }
+  for (auto& [rank, registration] : ranks_) {
     if (registration.lease->generation() == generation) return &registration;
   }
   return nullptr;
@@ -88,9 +79,7 @@ const EngineRegistry::Registration* EngineRegistry::Find(Generation generation) 
 
 void EngineRegistry::SetDisconnect(Generation generation, std::function<void()> disconnect) {
   MutexLock lock(mutex_);
-  if (const Registration* found = Find(generation)) {
-    ranks_.at(found->plan.engine_rank).disconnect = std::move(disconnect);
-  }
+  if (Registration* const found = Find(generation)) found->disconnect = std::move(disconnect);
 }
 
 Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors,
@@ -100,20 +89,28 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
   std::vector<RegionHandle> regions;
   {
     MutexLock lock(mutex_);
-    const Registration* found = Find(generation);
-    if (found == nullptr) return NotFoundError("this registration has ended; attach again");
-    memory->engine_rank = found->plan.engine_rank;
+    const auto found = unfinished_.find(generation);
+    if (found == unfinished_.end()) {
+      return NotFoundError("this registration has ended; attach again");
+    }
+    const AttachPlan& plan = found->second.plan;
+    memory->engine_rank = plan.engine_rank;
     memory->generation = generation;
-    memory->mapping = found->plan.mapping;
-    regions = found->plan.regions;
+    memory->mapping = plan.mapping;
+    regions = plan.regions;
   }
   DWS_ASSIGN_OR_RETURN(memory->regions, ImportRegions(regions, std::move(descriptors),
                                                       Access::kReadWrite, devices_));
   {
     MutexLock lock(mutex_);
-    const Registration* found = Find(generation);
-    if (found == nullptr) return NotFoundError("this registration has ended; attach again");
-    Registration& registration = ranks_.at(found->plan.engine_rank);
+    const auto found = unfinished_.find(generation);
+    if (found == unfinished_.end()) {
+      return NotFoundError("this registration has ended; attach again");
+    }
+    DWS_RETURN_IF_ERROR(CheckOthers(found->second.plan));
+    Registration& registration =
+        ranks_.emplace(memory->engine_rank, std::move(found->second)).first->second;
+    unfinished_.erase(found);
     registration.memory = memory;
     LogInfo("engine_attached",
             {{"rank", memory->engine_rank},
@@ -130,15 +127,16 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
 Result<std::shared_ptr<EngineLease>> EngineRegistry::FindLease(uint32_t engine_rank,
                                                                Generation generation) const {
   MutexLock lock(mutex_);
+  if (const auto early = unfinished_.find(generation);
+      early != unfinished_.end() && early->second.plan.engine_rank == engine_rank) {
+    return FailedPreconditionError("engine rank {} has not handed its memory over yet",
+                                   engine_rank);
+  }
   const auto found = ranks_.find(engine_rank);
   if (found == ranks_.end() || found->second.lease->generation() != generation) {
     return FailedPreconditionError(
         "engine rank {} has no registration of generation {}; attach again", engine_rank,
         generation.value());
-  }
-  if (found->second.memory == nullptr) {
-    return FailedPreconditionError("engine rank {} has not handed its memory over yet",
-                                   engine_rank);
   }
   return found->second.lease;
 }
@@ -147,11 +145,10 @@ void EngineRegistry::End(Generation generation, const Status& reason) {
   Registration ended;
   {
     MutexLock lock(mutex_);
-    const Registration* found = Find(generation);
+    Registration* const found = Find(generation);
     if (found == nullptr) return;
-    const uint32_t rank = found->plan.engine_rank;
-    ended = std::move(ranks_.at(rank));
-    ranks_.erase(rank);
+    ended = std::move(*found);
+    if (unfinished_.erase(generation) == 0) ranks_.erase(ended.plan.engine_rank);
   }
   LogInfo("engine_detached", {{"rank", ended.plan.engine_rank},
                               {"generation", generation.value()},
@@ -161,12 +158,23 @@ void EngineRegistry::End(Generation generation, const Status& reason) {
   changed_.Notify();
 }
 
+std::vector<Generation> EngineRegistry::Generations(
+    const std::function<bool(const Registration&)>& wanted) const {
+  std::vector<Generation> generations;
+  for (const auto& [rank, registration] : ranks_) {
+    if (wanted(registration)) generations.push_back(registration.lease->generation());
+  }
+  for (const auto& [generation, registration] : unfinished_) {
+    if (wanted(registration)) generations.push_back(generation);
+  }
+  return generations;
+}
+
 void EngineRegistry::EndAll(const Status& reason) {
   std::vector<Generation> generations;
   {
     MutexLock lock(mutex_);
-    for (const auto& [rank, registration] : ranks_)
-      generations.push_back(registration.lease->generation());
+    generations = Generations([](const Registration&) { return true; });
   }
   for (const Generation generation : generations) End(generation, reason);
 }
@@ -191,10 +199,9 @@ void EngineRegistry::EndOthersThan(const LayoutSet& current) {
   std::vector<Generation> generations;
   {
     MutexLock lock(mutex_);
-    for (const auto& [rank, registration] : ranks_) {
-      if (registration.plan.layouts->SameAs(current)) continue;
-      generations.push_back(registration.lease->generation());
-    }
+    generations = Generations([&current](const Registration& registration) {
+      return !registration.plan.layouts->SameAs(current);
+    });
   }
   const Status reason = AbortedError("the trainer's layout has changed: attach again");
   for (const Generation generation : generations) End(generation, reason);
@@ -210,8 +217,7 @@ std::optional<AttachedEngine> EngineRegistry::Engine() const {
                         .leases = {}};
   for (const auto& [rank, registration] : ranks_) {
     const EngineLease::State state = registration.lease->state();
-    if (registration.memory == nullptr || state == EngineLease::State::kUnopened ||
-        state == EngineLease::State::kEnded ||
+    if (state == EngineLease::State::kUnopened || state == EngineLease::State::kEnded ||
         !registration.plan.layouts->SameAs(*engine.layouts)) {
       return std::nullopt;
     }
@@ -229,11 +235,12 @@ std::string EngineRegistry::Missing() const {
   for (uint32_t rank = 0; rank < world_size; ++rank) {
     const auto found = ranks_.find(rank);
     if (found == ranks_.end()) {
+      const bool comes =
+          std::any_of(unfinished_.begin(), unfinished_.end(),
+                      [rank](const auto& entry) { return entry.second.plan.engine_rank == rank; });
+      if (comes) return fmt::format("engine rank {} has not handed its memory over", rank);
       return ranks_.empty() ? "engine rank 0 is not attached"
                             : fmt::format("engine rank {} of {} is not attached", rank, world_size);
-    }
-    if (found->second.memory == nullptr) {
-      return fmt::format("engine rank {} has not handed its memory over", rank);
     }
     if (found->second.lease->state() == EngineLease::State::kUnopened) {
       return fmt::format("engine rank {} has not opened its lease", rank);
@@ -247,20 +254,27 @@ uint32_t EngineRegistry::expected_ranks() const {
   return ranks_.empty() ? 1 : ranks_.begin()->second.plan.engine_world_size;
 }
 
+EngineRegistry::RankState EngineRegistry::StateOf(const Registration& registration) {
+  const EngineLease::State lease = registration.lease->state();
+  return {.engine_rank = registration.plan.engine_rank,
+          .attached = registration.memory != nullptr && lease != EngineLease::State::kUnopened,
+          .lease = lease,
+          .generation = registration.lease->generation(),
+          .client = registration.plan.client,
+          .memory = MemoryOf(registration.plan)};
+}
+
 std::vector<EngineRegistry::RankState> EngineRegistry::Ranks() const {
   MutexLock lock(mutex_);
-  std::vector<RankState> states;
-  for (const auto& [rank, registration] : ranks_) {
-    const EngineLease::State lease = registration.lease->state();
-    states.push_back(
-        {.engine_rank = rank,
-         .attached = registration.memory != nullptr && lease != EngineLease::State::kUnopened,
-         .lease = lease,
-         .generation = registration.lease->generation(),
-         .client = registration.plan.client,
-         .memory = MemoryOf(registration.plan)});
+  std::map<uint32_t, RankState> states;
+  for (const auto& [rank, registration] : ranks_) states.emplace(rank, StateOf(registration));
+  // Of those without memory the newest; a rank that is attached hides them.
+  for (auto last = unfinished_.rbegin(); last != unfinished_.rend(); ++last) {
+    states.try_emplace(last->second.plan.engine_rank, StateOf(last->second));
   }
-  return states;
+  std::vector<RankState> all;
+  for (auto& [rank, state] : states) all.push_back(std::move(state));
+  return all;
 }
 
 }  // namespace dws

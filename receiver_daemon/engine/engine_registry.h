@@ -1,8 +1,11 @@
-// The engine ranks: who is expected, attached, leased, gone. One registration for each rank, named
-// by its generation.
+// The engine ranks: who is expected, attached, leased, gone. Registrations are named by their
+// generation.
 //
 //   Reserve  (Attach was checked)  ->  OnDescriptors (memory mapped)  ->  lease opened  ->  End
 //   (hang-up, lease broken, layout changed, shutdown)
+//
+// One registration with its memory has the rank. Those without are in nobody's way: any number may
+// exist for a rank, and the first whose memory comes has it.
 #pragma once
 
 #include <cstdint>
@@ -67,14 +70,14 @@ class EngineRegistry {
 
   Coverage coverage() const { return coverage_; }
 
-  // A registration of the rank that has not handed memory over yet is ended. ALREADY_EXISTS: one
-  // that has is there (worth waiting for: it may be about to go). INVALID_ARGUMENT: another world
-  // size than the other ranks, or together they do not cover the layout.
+  // ALREADY_EXISTS: one that has handed memory over is there (worth waiting for: it may be about to
+  // go). INVALID_ARGUMENT: another world size than the other ranks that have, or together they do
+  // not cover the layout.
   Result<Generation> Reserve(AttachPlan plan);
   // How to close the registration's connection; called once, when it ends from this side.
   void SetDisconnect(Generation generation, std::function<void()> disconnect);
   // Maps the regions; whoever uses them keeps `connection` open. NOT_FOUND: the registration has
-  // ended. Errors of ImportRegions.
+  // ended. Errors of Reserve (others may have come meanwhile) and of ImportRegions.
   Status OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors,
                        UniqueFd connection);
   // FAILED_PRECONDITION: no such registration (attach again), or memory not handed over yet.
@@ -111,15 +114,19 @@ class EngineRegistry {
     std::function<void()> disconnect;
   };
   Status CheckOthers(const AttachPlan& plan) const REQUIRES(mutex_);
-  void EndUnfinished(uint32_t engine_rank);
-  const Registration* Find(Generation generation) const REQUIRES(mutex_);
+  Registration* Find(Generation generation) REQUIRES(mutex_);
+  // Of all, those without memory included.
+  std::vector<Generation> Generations(const std::function<bool(const Registration&)>& wanted) const
+      REQUIRES(mutex_);
+  static RankState StateOf(const Registration& registration);
 
   const Coverage coverage_;
   cuda::CudaDevices* const devices_;
   mutable Mutex mutex_;
   Generation next_generation_ GUARDED_BY(mutex_);
-  Status ended_ GUARDED_BY(mutex_);                            // for good
-  std::map<uint32_t, Registration> ranks_ GUARDED_BY(mutex_);  // by engine rank
+  Status ended_ GUARDED_BY(mutex_);                                   // for good
+  std::map<uint32_t, Registration> ranks_ GUARDED_BY(mutex_);         // by engine rank, with memory
+  std::map<Generation, Registration> unfinished_ GUARDED_BY(mutex_);  // without
   ChangeSignal& changed_;
 };
 

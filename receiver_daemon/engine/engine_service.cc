@@ -78,7 +78,7 @@ grpc::ServerUnaryReactor* EngineServiceImpl::Attach(grpc::CallbackServerContext*
     reactor->Finish(ToGrpc(wish.status()));
     return reactor;
   }
-  wish->peer_uid = UidOfCall(context->peer());
+  wish->peer = PeerOfCall(context->peer());
   desk_.Submit(
       *std::move(wish), DeadlineOf(*context, clock_), [context] { return context->IsCancelled(); },
       [this, reactor, reply](Result<AttachGrant> grant) {
@@ -95,6 +95,14 @@ grpc::ServerUnaryReactor* EngineServiceImpl::Attach(grpc::CallbackServerContext*
 grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseDown>* EngineServiceImpl::Lease(
     grpc::CallbackServerContext*) {
   return LeaseStream::Start(registry_);
+}
+
+grpc::ServerUnaryReactor* EngineServiceImpl::Why(grpc::CallbackServerContext* context,
+                                                 const v1::WhyRequest*, v1::WhyReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reply->set_waits_for(why_());
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
 }
 
 }  // namespace dws

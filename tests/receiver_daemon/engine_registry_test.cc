@@ -90,6 +90,51 @@ TEST_CASE("a rank alone is told which tensor nobody holds once the last rank com
   CHECK(std::string(Message(refused)).find("'b'") != std::string::npos);
 }
 
+TEST_CASE("registrations without memory keep nobody out, and the first with memory has the rank",
+          "[registry]") {
+  ChangeSignal changed;
+  EngineRegistry registry(Generation(1), changed);
+  const LayoutSetPtr layouts = LayoutOf({"a", "b"});
+  const auto reserve = [&](uint32_t rank, uint32_t world_size) {
+    uint64_t bytes = 0;
+    const std::vector<EngineView> views = WholeViews(*layouts, 0, bytes);
+    return registry.Reserve({.engine_rank = rank,
+                             .engine_world_size = world_size,
+                             .has_hook = false,
+                             .client = "unfinished",
+                             .regions = {{.size_bytes = bytes}},
+                             .mapping = *MapEngine(*layouts, views, std::vector{bytes}, {}),
+                             .layouts = layouts});
+  };
+  const auto hand_over = [&](Generation generation) -> Status {
+    DWS_ASSIGN_OR_RETURN(CreatedRegion created, CreateHostRegion("rank", 128));
+    std::vector<UniqueFd> descriptors;
+    descriptors.push_back(std::move(created.fd));
+    return registry.OnDescriptors(generation, std::move(descriptors), UniqueFd());
+  };
+  // Other world sizes, other ranks, the same rank: none of them counts.
+  REQUIRE(reserve(3, 4).ok());
+  const auto first = reserve(0, 1);
+  const auto second = reserve(0, 1);
+  REQUIRE((first.ok() && second.ok()));
+  CHECK(registry.Missing() == "engine rank 0 has not handed its memory over");
+  REQUIRE(hand_over(*first).ok());
+  CHECK(absl::IsAlreadyExists(hand_over(*second)));
+  CHECK(absl::IsAlreadyExists(reserve(0, 1).status()));
+  CHECK(absl::IsInvalidArgument(reserve(1, 2).status()));
+  REQUIRE((*registry.FindLease(0, *first))
+              ->Open({.send = [](const LeaseCommand&) {}, .end = [](const Status&) {}})
+              .ok());
+  REQUIRE(registry.Engine().has_value());
+  CHECK(registry.Engine()->generation == *first);
+  // The end of one that has nothing changes nothing.
+  registry.End(*second, CancelledError("test"));
+  CHECK(registry.Engine().has_value());
+  registry.End(*first, CancelledError("test"));
+  CHECK_FALSE(registry.Engine().has_value());
+  CHECK(reserve(0, 1).ok());
+}
+
 TEST_CASE("what the ranks of one receiver hold together is its share", "[registry]") {
   ChangeSignal changed;
   EngineRegistry registry(Generation(1), changed, Coverage::kShare);

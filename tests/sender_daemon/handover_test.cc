@@ -62,6 +62,32 @@ TEST_CASE("a shard that reaches beyond its region is refused by name", "[handove
   CHECK_FALSE(ResidentSource::Create(layout, OneRegion(80), {}).ok());
 }
 
+TEST_CASE("a shard or a piece that begins inside of an element is refused by name", "[handover]") {
+  for (const auto& [dtype, bytes] :
+       {std::pair(DType::kU16, 2U), std::pair(DType::kF32, 4U), std::pair(DType::kF64, 8U)}) {
+    const RankLayout layout =
+        MakeLayout({{.tensor = {.name = "w", .dtype = dtype, .shape = {4, 2}}}});
+    const HostRegion bucket = PatternRegion(100);
+    for (uint64_t offset = 0; offset <= 16; ++offset) {
+      const Status shard = ResidentSource::Create(layout, OneRegion(100),
+                                                  std::vector<ShardPlace>{{.offset_bytes = offset}})
+                               .status();
+      const Status piece =
+          BucketSource::Create(layout, bucket.bytes(),
+                               {{.slice = RankSlice(0), .block_count = 1, .offset_bytes = offset}})
+              .status();
+      INFO(bytes << " bytes at " << offset);
+      for (const Status& status : {shard, piece}) {
+        CHECK(status.ok() == (offset % bytes == 0));
+        if (status.ok()) continue;
+        CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+        CHECK_THAT(std::string(Message(status)),
+                   Catch::StartsWith("tensor 'w'") && Catch::Contains("multiple of"));
+      }
+    }
+  }
+}
+
 TEST_CASE("pieces in a bucket are read where they lie", "[handover]") {
   const RankLayout layout = SmallLayout();  // slice 2 is 70,001 F32: a full block and one of 4,465
   const HostRegion bucket = PatternRegion(600'000);

@@ -239,6 +239,83 @@ TEST_CASE("a publish that the trainer gave up leaves no version, whenever it did
   CHECK(again->changed_elements() == 1);
 }
 
+TEST_CASE("a publish whose trainer shuts its connection leaves no version, whenever it does",
+          "[trainer_session]") {
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  HandleClient client;
+  const uint64_t session = fixture.Attach(Resident(1, Layout()), region.fd, client);
+  REQUIRE(fixture.Publish(session, 1).ok());
+  const Weights before = fixture.Snapshot();
+  region.Set(10, 1);
+  const int shuts_at = GENERATE(1, 2);  // before the capture, or while it runs
+  v1::PublishRequest request;
+  request.set_session(session);
+  request.set_version(2);
+  int asked = 0;
+  // The call is still wanted, as far as gRPC knows: this process has been stopped for a while.
+  const auto published = fixture.Run([&](TrainerSession& s) {
+    return s.Publish(request, [&] {
+      if (++asked == shuts_at) client.Shut();
+      return true;
+    });
+  });
+  CHECK(published.status().code() == absl::StatusCode::kCancelled);
+  CHECK(fixture.Snapshot() == before);
+  REQUIRE(fixture.gone_.get_future().wait_for(kTimeout) == std::future_status::ready);
+}
+
+TEST_CASE("an attempt that was aborted is refused when it arrives later", "[trainer_session]") {
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  HandleClient client;
+  const uint64_t session = fixture.Attach(Resident(1, Layout()), region.fd, client);
+  const auto publish = [&](uint64_t attempt) {
+    v1::PublishRequest request;
+    request.set_session(session);
+    request.set_version(1);
+    request.set_attempt(attempt);
+    return fixture.Run([&](TrainerSession& s) { return s.Publish(request, [] { return true; }); })
+        .status()
+        .code();
+  };
+  v1::AbortRequest abort;
+  abort.set_session(session);
+  abort.set_version(1);
+  abort.set_attempt(3);
+  CHECK(fixture.Run([&](TrainerSession& s) { return s.Abort(abort); }).code() ==
+        absl::StatusCode::kFailedPrecondition);  // nothing is open
+  CHECK(publish(2) == absl::StatusCode::kCancelled);
+  CHECK(publish(3) == absl::StatusCode::kCancelled);
+  CHECK(publish(4) == absl::StatusCode::kOk);
+}
+
+TEST_CASE("a registration is told the newest version, recorded or not", "[trainer_session]") {
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  HandleClient client;
+  const uint64_t session = fixture.Attach(Resident(1, Layout()), region.fd, client);
+  REQUIRE(fixture.Publish(session, 5).ok());
+  CHECK(fixture.Register(Resident(1, Layout()))->last_version() == 5);
+  CHECK(fixture.Register(Resident(2, Layout()))->last_version() == 0);
+}
+
+TEST_CASE("a shard that begins inside of an element is refused on the handle socket, by name",
+          "[trainer_session]") {
+  Fixture fixture;
+  v1::RegisterRequest request = Resident(1, Layout());
+  request.mutable_resident()->mutable_shards(1)->set_offset_bytes(200'002);  // of F32
+  request.mutable_resident()->mutable_regions(0)->set_size_bytes(Layout().size_bytes() + 4);
+  Region region(Layout().size_bytes() + 4);
+  const auto reply = fixture.Register(request);
+  REQUIRE(reply.ok());
+  HandleClient client;
+  CHECK(
+      client.Send(reply->handle_socket(), reply->token(), region.fd.get()) ==
+      "error: tensor 'b': its memory begins at byte 200002: expected a multiple of the 4 bytes of "
+      "an element");
+}
+
 TEST_CASE("a second registration fences the first trainer", "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
@@ -368,6 +445,54 @@ TEST_CASE("a trainer that dies in the middle of a version leaves no trace of it"
   CHECK(fixture.Snapshot() == before);
   CHECK_FALSE(fixture.session_->trainer_present());
   CHECK(fixture.state_->snapshot->version() == WeightVersion(1));
+}
+
+TEST_CASE("a put of an attempt before is refused: its bucket holds something else by now",
+          "[trainer_session]") {
+  Fixture fixture;
+  v1::RegisterRequest request = Resident(1, Layout());
+  request.mutable_ring()->set_bucket_bytes(uint64_t{1} << 20);
+  request.mutable_ring()->set_bucket_count(1);
+  Region ring(uint64_t{1} << 20);
+  HandleClient client;
+  const uint64_t session = fixture.Attach(request, ring.fd, client);
+  const auto begin = [&](uint64_t attempt) {
+    v1::BeginRequest message;
+    message.set_session(session);
+    message.set_version(1);
+    message.set_attempt(attempt);
+    return fixture.Run([&](TrainerSession& s) { return s.Begin(message); });
+  };
+  v1::AbortRequest abort;
+  abort.set_session(session);
+  abort.set_version(1);
+  abort.set_attempt(1);
+  REQUIRE(begin(1).ok());
+  REQUIRE(fixture.Run([&](TrainerSession& s) { return s.Abort(abort); }).ok());
+  CHECK(begin(1).code() == absl::StatusCode::kCancelled);
+  REQUIRE(begin(2).ok());
+  v1::PutRequest put;
+  put.set_session(session);
+  put.set_version(1);
+  put.set_attempt(1);
+  v1::PutPiece* const piece = put.add_pieces();
+  piece->set_block_count(2);
+  const auto code = [&] {
+    return fixture.Run([&](TrainerSession& s) { return s.Put(put, [] { return true; }); }).code();
+  };
+  CHECK(code() == absl::StatusCode::kCancelled);
+  put.set_attempt(2);
+  CHECK(code() == absl::StatusCode::kOk);
+}
+
+TEST_CASE("buckets that would begin inside of an element are refused", "[trainer_session]") {
+  Fixture fixture;
+  v1::RegisterRequest request = Resident(1, Layout());
+  request.mutable_ring()->set_bucket_bytes((uint64_t{1} << 20) + 4);
+  request.mutable_ring()->set_bucket_count(2);
+  const auto refused = fixture.Register(request);
+  CHECK(refused.status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(std::string(Message(refused.status())).find("multiple of 8") != std::string::npos);
 }
 
 }  // namespace

@@ -21,6 +21,11 @@ uint64_t Behind(uint64_t newest, uint64_t version) {
 
 std::string Count(uint64_t count) { return fmt::format("{}", count); }
 
+std::string StateOf(const v1::ReceiverPeer& receiver) {
+  if (!receiver.present()) return receiver.awaited() ? "awaited" : "absent";
+  return receiver.left_out() ? "left out" : "present";
+}
+
 }  // namespace
 
 std::string FormatErrorLine(std::string_view name, std::string_view error, size_t columns) {
@@ -64,10 +69,7 @@ std::string FormatReceiverTable(const v1::SenderStatus& sender, size_t columns) 
   std::vector<std::vector<std::string>> rows;
   std::string errors;
   for (const v1::ReceiverPeer& receiver : sender.receivers()) {
-    rows.push_back({Printable(receiver.receiver_id(), kNameColumns),
-                    receiver.present()   ? "present"
-                    : receiver.awaited() ? "awaited"
-                                         : "absent",
+    rows.push_back({Printable(receiver.receiver_id(), kNameColumns), StateOf(receiver),
                     FormatVersion(receiver.committed_version()),
                     Count(Behind(sender.newest_version(), receiver.committed_version())),
                     FormatVersion(receiver.staged_version()), FormatBytes(receiver.fetched_bytes()),

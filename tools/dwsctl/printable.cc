@@ -4,6 +4,7 @@
 #include <array>
 
 #include "common/base/check.h"
+#include "common/base/printable.h"
 #include "common/base/utf8.h"
 
 namespace dws::dwsctl {
@@ -14,17 +15,6 @@ struct Range {
   char32_t last;
 };
 
-// Control characters beyond ASCII, separators, and marks of direction and invisible joiners, with
-// which a name can pretend to be another.
-constexpr std::array<Range, 9> kUnwanted = {{{0x80, 0x9F},
-                                             {0xAD, 0xAD},
-                                             {0x61C, 0x61C},
-                                             {0x200B, 0x200F},
-                                             {0x2028, 0x202E},
-                                             {0x2060, 0x206F},
-                                             {0xFEFF, 0xFEFF},
-                                             {0xFFF9, 0xFFFB},
-                                             {0xE0000, 0xE0FFF}}};
 constexpr std::array<Range, 8> kCombining = {{{0x300, 0x36F},
                                               {0x483, 0x489},
                                               {0x591, 0x5BD},
@@ -77,8 +67,7 @@ std::string Clean(std::string_view text) {
   clean.reserve(text.size());
   while (!text.empty()) {
     const Utf8Character next = FirstUtf8Character(text);
-    const bool unwanted = next.size_bytes == 0 || next.code_point < 0x20 ||
-                          next.code_point == 0x7F || IsIn(kUnwanted, next.code_point);
+    const bool unwanted = next.size_bytes == 0 || IsUnprintable(next.code_point);
     const size_t bytes = std::max<size_t>(next.size_bytes, 1);
     if (unwanted) {
       clean += '?';

@@ -18,6 +18,7 @@ from dws.errors import (
     InvalidArgumentError,
     LayoutError,
     RegistrationLostError,
+    SenderStalledError,
     StateError,
     VersionError,
     VersionLostError,
@@ -25,7 +26,7 @@ from dws.errors import (
 from dws.layout import Cut, TensorSpec, even_cuts
 from dws.lease import Grant, LeaseStats
 from dws.mapping import Fused, Part, Parts, Slice
-from dws.results import PublishStats, WaitResult
+from dws.results import NotCommittedError, PublishStats, ReceiverBehind, WaitResult
 from dws.ring import VersionWriter
 from dws.stream import Stream
 from dws.torch_module import bind, named_tensors
@@ -48,10 +49,13 @@ __all__ = [
     "InvalidArgumentError",
     "LayoutError",
     "LeaseStats",
+    "NotCommittedError",
     "Part",
     "Parts",
     "PublishStats",
+    "ReceiverBehind",
     "RegistrationLostError",
+    "SenderStalledError",
     "Slice",
     "StateError",
     "Stream",

@@ -21,7 +21,12 @@ from dws.errors import InvalidArgumentError, StateError
 from dws.lease import ExecutionLease, Grant
 from dws.lease_stream import PostCommitHook
 from dws.mapping import Mapped
-from dws.receiver_link import ATTACH_TIMEOUT_SECONDS, ReceiverLink
+from dws.receiver_link import (
+    ATTACH_TIMEOUT_SECONDS,
+    CLOSE_TIMEOUT_SECONDS,
+    RELEASE_TIMEOUT_SECONDS,
+    ReceiverLink,
+)
 
 
 class Engine:
@@ -98,7 +103,8 @@ class Engine:
             no union of the trainer's slices (the message names the grid), tensors neither mapped
             nor excluded.
           DaemonUnavailableError: no receiver; the message says how to start it.
-          DeadlineError: the receiver has not heard a trainer in time.
+          DeadlineError: not attached in time; the message says what the receiver waits for ("no
+            trainer layout yet", "no sender is connected"), or that it does not answer.
           EngineEndedError: the commit group of this engine has ended.
           StateError: attached before.
         """
@@ -133,9 +139,10 @@ class Engine:
           Grant: version, stream and state token of the weights in memory.
 
         Raises:
-          EnginePaused: not released in time; `reason` says why.
+          EnginePaused: not released in time; `reason` says why. With a timeout of 2 s or more the
+            receiver is asked, within it: "no trainer layout yet", "version 7 is being fetched".
         """
-        grant = self._lease.enter(timeout)
+        grant = self._link.enter(timeout)
         try:
             yield grant
         finally:
@@ -150,26 +157,33 @@ class Engine:
         with self.running(timeout) as grant:
             return grant
 
-    def suspend(self) -> None:
+    def suspend(self, timeout: float = RELEASE_TIMEOUT_SECONDS) -> None:
         """Pauses and lets go of the weights: before they are put to sleep or moved. Not from inside
         `running`. Returns when forward passes have ended and the receiver has let go of the weights.
+
+        Args:
+          timeout: seconds for the receiver, once forward passes have ended.
 
         Raises:
           StateError: never attached, or called inside of `running`.
           DeadlineError: the receiver still uses the weights; they must stay where they are.
         """
         self._require_attached()
-        self._link.suspend()
+        self._link.suspend(timeout)
 
-    def refresh(self) -> None:
+    def refresh(self, timeout: float = RELEASE_TIMEOUT_SECONDS) -> None:
         """Attaches the weights anew where they lie now: after `suspend`, or after they moved. The
         engine is paused until the receiver has checked them; `wait_ready` waits for that.
+
+        Args:
+          timeout: seconds for the receiver to let go of where they lay before. One that is hung does
+            not: then the weights are attached again as soon as it answers.
 
         Raises:
           StateError: never attached.
         """
         self._require_attached()
-        self._link.refresh()
+        self._link.refresh(timeout)
 
     def _require_attached(self) -> None:
         if self._attachment is None:
@@ -183,10 +197,16 @@ class Engine:
     def stats(self) -> EngineStats:
         return self._link.stats()
 
-    def close(self) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
         """Gives the lease up and detaches: the engine is paused for good, views stay valid.
-        Idempotent."""
-        self._link.close()
+        Idempotent.
+
+        Args:
+          timeout: seconds for the receiver to let go of the weights. When it has not (its process is
+            hung), a ResourceWarning says that it may yet write to them: memory of a device must stay
+            allocated until the receiver's process has ended.
+        """
+        self._link.close(timeout)
 
     def __enter__(self) -> "Engine":
         return self

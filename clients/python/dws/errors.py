@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dws.printable import printable
+
 
 class DwsError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package. Names from elsewhere are escaped in its message."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(printable(a) if isinstance(a, str) else a for a in arguments))
 
 
 class InvalidArgumentError(DwsError, ValueError):
@@ -43,6 +48,16 @@ class DeadlineError(DwsError, TimeoutError):
     """The wait ended before what it waited for."""
 
 
+class SenderStalledError(RegistrationLostError, DeadlineError):
+    """The sender answered neither a publish in time nor that it had given the publish up.
+
+    The registration has been ended from this side. The version may have been published, whole; what
+    the sender reads from now on is never published, so the weights may be overwritten. Call
+    `reconnect`, which tells the newest version and waits until the sender has let go of the memory;
+    memory of a device must stay allocated until then.
+    """
+
+
 class CudaError(DwsError, RuntimeError):
     """The CUDA driver failed, or there is none. The message has the driver's name for it."""
 
@@ -60,4 +75,4 @@ class EnginePaused(DeadlineError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the engine is paused: {reason}")
-        self.reason = reason
+        self.reason = printable(reason)

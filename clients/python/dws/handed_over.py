@@ -7,7 +7,6 @@ import time
 from typing import Callable, Sequence
 
 from dws.handles import Descriptor, HandleConnection
-from dws.rpc import RPC_TIMEOUT_SECONDS
 
 
 class HandedOver:
@@ -29,10 +28,12 @@ class HandedOver:
         token: bytes,
         descriptors: Sequence[Descriptor],
         require_wanted: Callable[[], None],
+        timeout: float,
     ) -> None:
         """From the first descriptor on `released` waits for this registration, too.
 
         Args:
+          timeout: seconds for the daemon to take them.
           require_wanted: raises if there is to be none. Who has seen to that may ask `released`.
 
         Raises:
@@ -45,7 +46,7 @@ class HandedOver:
             handles = HandleConnection()
             with self._guard:
                 self._handles.append(handles)
-            handles.hand_over(path, token, descriptors, RPC_TIMEOUT_SECONDS)
+            handles.hand_over(path, token, descriptors, timeout)
         finally:
             with self._guard:
                 self._handing_over = False
@@ -72,7 +73,7 @@ class HandedOver:
         return len(ended) == len(asked)
 
     def close(self) -> None:
-        """Ends the registrations and forgets them. Not while one is being handed over."""
+        """Ends the registrations and forgets them. One that is being handed over now fails."""
         with self._asking, self._guard:
             for handles in self._handles:
                 handles.close()

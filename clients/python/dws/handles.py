@@ -17,7 +17,8 @@ import struct
 import time
 from typing import Callable, Sequence, Union
 
-from dws.errors import DaemonUnavailableError, DwsError
+from dws.deadline import Deadline
+from dws.errors import DaemonUnavailableError, DeadlineError, DwsError
 
 DESCRIPTORS_PER_MESSAGE = 200
 _REPLY_BYTES_MAX = 4096
@@ -47,20 +48,29 @@ class HandleConnection:
 
         Args:
           token: from the registration's reply, single use.
-          timeout: seconds, for the whole exchange each step.
+          timeout: seconds, for the whole exchange.
 
         When it fails the registration is ended. A daemon whose word has not come may have the
         memory nevertheless: `end` tells.
 
         Raises:
           DaemonUnavailableError: nobody listens, or the daemon went away.
+          DeadlineError: the daemon does not answer.
           DwsError: the daemon refused; the message is its own. Whatever makes descriptors raises.
         """
+        deadline = Deadline(timeout)
         try:
-            self._socket.settimeout(timeout)
+            self._socket.settimeout(max(deadline.left, _POLL_SECONDS))
             self._socket.connect(path)
-            self._send(token, descriptors, time.monotonic() + timeout)
+            self._send(token, descriptors, deadline)
+            self._socket.settimeout(max(deadline.left, _POLL_SECONDS))
             reply = self._socket.recv(_REPLY_BYTES_MAX).decode(errors="replace")
+        except TimeoutError as error:
+            self.shut()
+            raise DeadlineError(
+                f"handing memory over on {path}: the daemon did not answer within {timeout:.1f} s; "
+                "is it stopped?"
+            ) from error
         except OSError as error:
             self.shut()
             raise DaemonUnavailableError(
@@ -76,7 +86,7 @@ class HandleConnection:
                 f"{reply.removeprefix('error: ') or 'it hung up'}"
             )
 
-    def _send(self, token: bytes, descriptors: Sequence[Descriptor], deadline: float) -> None:
+    def _send(self, token: bytes, descriptors: Sequence[Descriptor], deadline: Deadline) -> None:
         payload = token + struct.pack("<I", len(descriptors))
         for first in range(0, max(len(descriptors), 1), DESCRIPTORS_PER_MESSAGE):
             made: list[int] = []
@@ -92,14 +102,15 @@ class HandleConnection:
                 for descriptor in made:
                     os.close(descriptor)
 
-    def _send_batch(self, payload: bytes, batch: list[int], deadline: float) -> None:
+    def _send_batch(self, payload: bytes, batch: list[int], deadline: Deadline) -> None:
         while True:
+            self._socket.settimeout(max(deadline.left, _POLL_SECONDS))
             try:
                 socket.send_fds(self._socket, [payload], batch)
                 return
             except OSError as error:
                 # More are on their way than a user may have: the daemon has yet to take them.
-                if error.errno != errno.ETOOMANYREFS or time.monotonic() >= deadline:
+                if error.errno != errno.ETOOMANYREFS or not deadline.left:
                     raise
                 time.sleep(_RETRY_SECONDS)
 
@@ -127,10 +138,10 @@ class HandleConnection:
           False: it had not after that time. Ask again.
         """
         self.shut()
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         try:
             while True:
-                self._socket.settimeout(max(deadline - time.monotonic(), _POLL_SECONDS))
+                self._socket.settimeout(max(deadline.left, _POLL_SECONDS))
                 if not self._socket.recv(_REPLY_BYTES_MAX):  # else: an answer that came too late
                     break
         except TimeoutError:
@@ -141,6 +152,10 @@ class HandleConnection:
         return True
 
     def close(self) -> None:
-        """Ends the registration; the daemon lets go of the memory when it has seen that."""
+        """Ends the registration; the daemon lets go of the memory when it has seen that. A hand_over
+        that waits for the daemon on another thread fails at once."""
         self._ended = True
+        # Closing alone would wake nobody, and end nothing while a forked process has the socket, too.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -57,6 +57,7 @@ class ExecutionLease:
         self._changed = threading.Condition()
         self._grant: Optional[Grant] = None
         self._reason = "never released: the first version has not been committed yet"
+        self._detail = ""  # what the receiver says besides
         self._inside = 0
         self._nested = threading.local()
         self._grants = 0
@@ -90,7 +91,7 @@ class ExecutionLease:
             return held
         with self._changed:
             if not self._changed.wait_for(lambda: self._grant is not None, timeout):
-                raise EnginePaused(self._reason)
+                raise EnginePaused(self._why())
             assert self._grant is not None
             self._inside += 1
             self._nested.depth, self._nested.grant = 1, self._grant
@@ -113,7 +114,15 @@ class ExecutionLease:
             if self._grant is not None and self._inside == 0:
                 self._start_pause()
             self._grant = None
-            self._reason = reason
+            self._reason, self._detail = reason, ""
+
+    def explain(self, detail: str) -> None:
+        """What the receiver says why it is shut; until it is shut for another reason."""
+        with self._changed:
+            self._detail = detail
+
+    def _why(self) -> str:
+        return f"{self._reason}; {self._detail}" if self._detail else self._reason
 
     def wait_empty(self, timeout: float) -> bool:
         """Whether nobody is inside, after at most `timeout` seconds."""

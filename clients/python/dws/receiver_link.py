@@ -9,12 +9,15 @@ from typing import Callable, Optional
 
 from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
+from dws.deadline import Deadline
 from dws.engine_stats import EngineStats
-from dws.errors import DeadlineError, EngineEndedError, StateError
+from dws.errors import DeadlineError, EngineEndedError, EnginePaused, StateError
 from dws.handed_over import HandedOver
 from dws.lease import ExecutionLease, Grant
 from dws.lease_stream import LeaseStream, PostCommitHook
+from dws.printable import printable
 from dws.rpc import DaemonConnection
+from dws.why import ASK_SECONDS, call_attach, why_waiting
 
 ATTACH_TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS_MIN = 0.05
@@ -23,8 +26,13 @@ _RETRY_SECONDS_MAX = 2.0
 # of staging, but also a full tensor that is applied in place, or a read of what to apply that stalls.
 # Those may take longer than this; who waits asks again.
 RELEASE_TIMEOUT_SECONDS = 30.0
+# Nothing is left to do with the memory after close(): a receiver that is hung does not hold it up.
+CLOSE_TIMEOUT_SECONDS = 10.0
 # How often a wait for forward passes to end looks whether the lease is still there.
 _DRAIN_POLL_SECONDS = 0.2
+_JOIN_SECONDS_MIN = 1.0  # for the lease thread, which the engine's own hooks may keep longer
+# What is left of a timeout for the hand-over, when forward passes have used it up.
+_HAND_OVER_SECONDS_MIN = 1.0
 
 
 class _WeightsMoved(Exception):
@@ -80,7 +88,20 @@ class ReceiverLink:
         self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
         self._thread.start()
 
-    def suspend(self) -> None:
+    def enter(self, timeout: Optional[float]) -> Grant:
+        """As ExecutionLease.enter; what it raises says what the receiver waits for, if there is time."""
+        if timeout is None or timeout < 2 * ASK_SECONDS or self._lease.inside:
+            return self._lease.enter(timeout)
+        deadline = Deadline(timeout)
+        try:
+            return self._lease.enter(timeout - ASK_SECONDS)
+        except EnginePaused:
+            stub = engine_pb2_grpc.EngineServiceStub(self._daemon.channel)
+            if not self._closing.is_set():
+                self._lease.explain(why_waiting(stub, min(deadline.left, ASK_SECONDS)))
+            return self._lease.enter(deadline.left)
+
+    def suspend(self, timeout: float) -> None:
         """As Engine.suspend."""
         if self._lease.inside:
             raise StateError("suspend() waits for running() blocks to end: call it outside of them")
@@ -88,17 +109,16 @@ class ReceiverLink:
         self._move("suspended until refresh()")
         while not self._lease.wait_empty(_DRAIN_POLL_SECONDS) and not self._closing.is_set():
             pass
-        if not self._end_registration():
+        if not self._end_registration(timeout):
             raise DeadlineError(
-                f"the receiver on {self._socket} still used the weights "
-                f"{RELEASE_TIMEOUT_SECONDS:g} s after suspend(): leave them where they are, and look "
-                "at its log and status for what it is doing"
+                f"the receiver on {self._socket} still used the weights {timeout:g} s after suspend(): "
+                "leave them where they are, and look at its log and status for what it is doing"
             )
 
-    def refresh(self) -> None:
+    def refresh(self, timeout: float) -> None:
         """As Engine.refresh."""
         self._move("the weights are being attached again")
-        self._end_registration()  # what it does not let go of, the next suspend() waits for
+        self._end_registration(timeout)  # what it does not let go of, the next suspend() waits for
         self._awake.set()
 
     def stats(self) -> EngineStats:
@@ -107,35 +127,35 @@ class ReceiverLink:
                 lease=self._lease.stats(),
                 reattachments=self._reattachments,
                 connected=self._stream is not None,
-                last_error=self._last_error,
+                last_error=printable(self._last_error),
             )
 
-    def close(self) -> None:
+    def close(self, timeout: float) -> None:
         """Gives the lease up and ends the registration for good. Idempotent."""
+        deadline = Deadline(timeout)
         self._closing.set()
         self._awake.set()
         self._lease.shut("closed")
-        if not self._end_registration():
+        if not self._end_registration(timeout):
             warnings.warn(
-                f"the receiver on {self._socket} still used the weights "
-                f"{RELEASE_TIMEOUT_SECONDS:g} s after close(): it may yet write to them",
+                f"the receiver on {self._socket} still used the weights {timeout:g} s after close(): "
+                "it may yet write to them",
                 ResourceWarning,
                 stacklevel=3,
             )
         with self._guard:
             self._daemon.close()
+        self._handed.close()  # also wakes the lease thread, if it is handing memory over
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._handed.close()
+            self._thread.join(max(deadline.left, _JOIN_SECONDS_MIN))
 
     def _move(self, reason: str) -> None:
         """From here on no registration made before, or being made, opens the gate."""
         with self._guard:
-            self._moves += 1
-            self._last_error = reason
+            self._moves, self._last_error = self._moves + 1, reason
         self._lease.shut(reason)
 
-    def _end_registration(self) -> bool:
+    def _end_registration(self, timeout: float) -> bool:
         """The lease thread sees it, and attaches again once it may.
 
         Returns:
@@ -144,7 +164,7 @@ class ReceiverLink:
         with self._guard:
             if self._stream is not None:
                 self._stream.cancel()
-        return self._handed.released(RELEASE_TIMEOUT_SECONDS)
+        return self._handed.released(timeout)
 
     # Everything below runs on the lease thread (attach() lends it the first round).
 
@@ -160,14 +180,9 @@ class ReceiverLink:
             moves = self._moves
         attachment.describe()
         stub = engine_pb2_grpc.EngineServiceStub(self._daemon.channel)
+        deadline = Deadline(timeout)
         what = f"attaching engine rank {self._engine_rank}"
-        try:
-            reply = self._daemon.call(stub.Attach, attachment.request, what, timeout)
-        except DeadlineError as error:
-            raise DeadlineError(
-                f"{error}: the receiver on {self._socket} has not heard the trainer's layout; is "
-                "its dws-sender up, with a registered trainer, and named in its --sender flags?"
-            ) from error
+        reply = call_attach(self._daemon, stub, attachment.request, what, deadline, self._tell)
         # From here the receiver may write: it owns an engine that it has not released.
         self._lease.shut("attached, the receiver checks the weights and brings them up to date")
         while not self._lease.wait_empty(_DRAIN_POLL_SECONDS):
@@ -181,6 +196,7 @@ class ReceiverLink:
             reply.token,
             attachment.descriptors(),
             lambda: self._require_still_wanted(moves),
+            max(deadline.left, _HAND_OVER_SECONDS_MIN),
         )
         with self._guard:
             self._require_wanted(moves)
@@ -189,6 +205,11 @@ class ReceiverLink:
                 stub, self._engine_rank, reply.generation, drains_devices=attachment.on_devices
             )
             self._last_error = ""
+
+    def _tell(self, waits_for: str) -> None:
+        with self._guard:
+            self._last_error = f"attaching: {waits_for}"
+        self._lease.explain(f"attaching: {waits_for}")
 
     def _require_still_wanted(self, moves: int) -> None:
         with self._guard:
@@ -218,7 +239,7 @@ class ReceiverLink:
             if self._closing.is_set():
                 return
             if self._lease.grant is None and not moved_since:
-                self._lease.shut(f"{ended}; lost while paused, stays so until released")
+                self._lease.shut(f"{ended}; lost while paused, attaching again")
             self._attach_again()
 
     def _attach_again(self) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
+from typing import Any, Union
+
+from google.protobuf.message import DecodeError  # type: ignore[import]
 
 from dws._proto import trainer_pb2
-from dws.errors import InvalidArgumentError
+from dws.errors import DeadlineError, InvalidArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,36 @@ class PublishStats:
 
 
 @dataclasses.dataclass(frozen=True)
+class ReceiverBehind:
+    """A receiver that has not committed the version that is waited for.
+
+    Attributes:
+      receiver_id: its --receiver-id.
+      committed_version: the newest it has committed of this stream, 0 for none.
+      staged_version: the newest it has staged, 0 for none.
+      behind_seconds: since it connected first or committed last, or another receiver committed what
+        it has not, whichever came last; 0 when no receiver has more.
+      last_error: why it refused a version last, "" if it has not.
+    """
+
+    receiver_id: str
+    committed_version: int
+    staged_version: int
+    behind_seconds: float
+    last_error: str
+
+    @classmethod
+    def from_proto(cls, message: Any) -> "ReceiverBehind":
+        return cls(
+            message.receiver_id,
+            message.committed_version,
+            message.staged_version,
+            message.behind_seconds,
+            message.last_error,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class WaitResult:
     """What a wait found.
 
@@ -35,11 +67,56 @@ class WaitResult:
       committed: ids of the receivers at or above the version.
       wire_bytes: the version's delta object; 0 when there is none.
       publish_to_commit_seconds: from the publish call to the policy being met.
+      left_out: receivers that are connected and that "all" did not wait for: they have committed
+        nothing for the sender's --laggard-after, while others have.
+      missing: the other ones that have not committed the version (with "any" and a quorum).
+      present: how many receivers are connected.
     """
 
     committed: tuple[str, ...]
     wire_bytes: int
     publish_to_commit_seconds: float
+    left_out: tuple[ReceiverBehind, ...] = ()
+    missing: tuple[ReceiverBehind, ...] = ()
+    present: int = 0
+
+    @classmethod
+    def from_proto(cls, reply: Any) -> "WaitResult":
+        return cls(
+            tuple(reply.committed),
+            reply.wire_bytes,
+            reply.publish_to_commit_seconds,
+            tuple(map(ReceiverBehind.from_proto, reply.left_out)),
+            tuple(map(ReceiverBehind.from_proto, reply.missing)),
+            reply.present_count,
+        )
+
+
+class NotCommittedError(DeadlineError):
+    """A wait ended before its policy was met. The message says how many receivers have committed the
+    version, and names the others.
+
+    Attributes:
+      committed_count: how many have committed it.
+      present: how many are connected.
+      missing: those that have not; at most 16.
+      left_out: as of WaitResult; at most 16.
+    """
+
+    def __init__(self, message: str, details: bytes = b"") -> None:
+        """Args:
+        details: the sender's, a WaitReply as bytes.
+        """
+        super().__init__(message)
+        reply = trainer_pb2.WaitReply()
+        try:
+            reply.ParseFromString(details)
+        except DecodeError:
+            reply.Clear()
+        self.committed_count: int = reply.committed_count
+        self.present: int = reply.present_count
+        self.missing = tuple(map(ReceiverBehind.from_proto, reply.missing))
+        self.left_out = tuple(map(ReceiverBehind.from_proto, reply.left_out))
 
 
 def wait_policy(policy: Union[str, int]) -> tuple[int, int]:

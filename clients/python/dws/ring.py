@@ -171,8 +171,9 @@ class VersionWriter:
         self.stall_seconds += time.monotonic() - started
 
     def discard(self) -> None:
-        """Waits for the puts in flight, whatever becomes of them, and forgets the rest."""
+        """Cancels the puts in flight and forgets the rest. The buckets may be filled again once the
+        sender has given the version up."""
         self._open = False
         for _, call in self._ring.in_flight:
-            call.exception()  # waits at most the call's deadline
+            call.cancel()
         self._ring.reset()

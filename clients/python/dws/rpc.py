@@ -94,11 +94,21 @@ class DaemonConnection:
         if code == grpc.StatusCode.CANCELLED:  # by the daemon: nobody here cancels a call
             return DaemonUnavailableError(f"{what}: the daemon ended before it answered: {details}")
         kind = _KINDS.get(code, DwsError)
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded":
+            details = "the daemon did not answer in time; is its process stopped?"  # gRPC here says so
         suffix = f" [{code.name}]" if kind is DwsError else ""
         return kind(f"{what}: {details}{suffix}")
 
     def close(self) -> None:
         self.channel.close()
+
+
+def details_of(error: Any) -> bytes:
+    """What a daemon sent with the failure of a call besides its message; b"" if that is nothing."""
+    for key, value in (error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else ():
+        if key == "grpc-status-details-bin":
+            return bytes(value)
+    return b""
 
 
 _KINDS: dict[grpc.StatusCode, type[DwsError]] = {

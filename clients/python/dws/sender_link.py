@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any, Optional, Union
+from typing import Any, Iterator, Optional, Union
 
 import grpc
 
 from dws._proto import trainer_pb2, trainer_pb2_grpc
-from dws.errors import DeadlineError, DwsError, RegistrationLostError
+from dws.deadline import Deadline
+from dws.errors import DeadlineError, DwsError, RegistrationLostError, SenderStalledError
 from dws.handles import HandleConnection
 from dws.handover import Handover
-from dws.results import PublishStats, WaitResult, wait_policy
-from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection
+from dws.results import NotCommittedError, PublishStats, WaitResult, wait_policy
+from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection, details_of
 
 # A wait's own deadline is the daemon's business; the call ends this much later at the latest.
-_WAIT_SLACK_SECONDS = 5.0
+WAIT_GRACE_SECONDS = 2.0
+# How long a publish that failed may take besides, to learn that the sender has given it up.
+SETTLE_GRACE_SECONDS = 2.0
 
 
 class SenderLink:
@@ -33,8 +37,11 @@ class SenderLink:
         self._stub = trainer_pb2_grpc.TrainerServiceStub(self._daemon.channel)
         self._handles: Optional[HandleConnection] = None
         self._session = 0
+        self._attempt = 0  # of the session, to publish a version
+        self._put_timeout = RPC_TIMEOUT_SECONDS
+        self._stalled = ""  # not empty: why the registration was ended from this side
 
-    def register(self, request: Any, handover: Handover) -> int:
+    def register(self, request: Any, handover: Handover, deadline: Deadline) -> int:
         """Registers and passes the memory's descriptors.
 
         Args:
@@ -47,27 +54,28 @@ class SenderLink:
           DwsError: any; there is no registration then, or the one before, and not of `handover`.
         """
         handover.describe(request)
-        self._end_registration()
+        self._end_registration(deadline)
         what = f"registering rank {self._rank}"
-        reply = self._daemon.call(self._stub.Register, request, what)
+        reply = self._daemon.call(self._stub.Register, request, what, deadline.left)
         descriptors = handover.descriptors()
         self._handles = HandleConnection()
-        self._handles.hand_over(reply.handle_socket, reply.token, descriptors, RPC_TIMEOUT_SECONDS)
+        self._handles.hand_over(reply.handle_socket, reply.token, descriptors, deadline.left)
         self._session = reply.session
+        self._attempt, self._stalled = 0, ""
         handover.registered()
         return int(reply.last_version)
 
-    def _end_registration(self) -> None:
+    def _end_registration(self, deadline: Deadline) -> None:
         """Before there is another: memory that was freed must not be mapped any more, and where it
         was something else may lie, which cannot be mapped beside it.
 
         Raises:
           DeadlineError: the sender has not let go of the memory in time.
         """
-        if self._handles is not None and not self._handles.end(RPC_TIMEOUT_SECONDS):
+        if self._handles is not None and not self._handles.end(deadline.left):
             raise DeadlineError(
-                f"the sender of rank {self._rank} still used what was registered before "
-                f"{RPC_TIMEOUT_SECONDS:g} s after that had been ended: look at its log"
+                f"the sender of rank {self._rank} has not let go of the memory of the registration "
+                f"before within {deadline.seconds:g} s: is its process stopped? Look at its log"
             )
 
     @property
@@ -75,38 +83,93 @@ class SenderLink:
         """Whether the registration is live."""
         return self._handles is not None and not self._handles.hung_up()
 
-    def begin(self, version: int) -> None:
-        """Opens a version of a ring."""
-        request = trainer_pb2.BeginRequest(session=self._session, version=version)
-        self._call(self._stub.Begin, request, f"opening version {version}")
+    @contextlib.contextmanager
+    def attempt(self, version: int) -> Iterator[None]:
+        """Around everything that the sender reads weights for, to publish one version. Whatever ends
+        the block before its publish has succeeded gives the version up, in SETTLE_GRACE_SECONDS at
+        most: after that nothing that the sender reads is published.
+
+        Raises:
+          SenderStalledError: the block raised a DwsError, and the sender does not say that it has
+            given the version up.
+          RegistrationLostError: that was so before.
+        """
+        if self._stalled:
+            raise RegistrationLostError(f"{self._stalled}: call reconnect()")
+        self._attempt += 1
+        try:
+            yield
+        except BaseException as error:  # a time-out, an interrupt: whatever lets the caller go on
+            given_up = self._give_up(version)
+            if given_up or not isinstance(error, DwsError):
+                raise
+            if isinstance(error, RegistrationLostError):
+                raise
+            raise SenderStalledError(
+                f"{error}; {self._stalled}. Version {version} may have been published, whole; what "
+                "the sender reads from now on is not: the weights may be overwritten. Call "
+                "reconnect()"
+            ) from error
+
+    def _give_up(self, version: int) -> bool:
+        """After a publish that failed: whether the sender says that it reads the weights no more.
+
+        The sender takes a session's calls one by one, and none of an attempt that was aborted. When
+        it does not answer, the registration is ended: the kernel tells the sender of that at once,
+        and it publishes nothing that it was still reading then.
+        """
+        request = trainer_pb2.AbortRequest(
+            session=self._session, version=version, attempt=self._attempt
+        )
+        answered = False
+        try:
+            self._stub.Abort(request, timeout=SETTLE_GRACE_SECONDS)
+            answered = True
+        except grpc.RpcError as error:
+            answered = error.code() == grpc.StatusCode.FAILED_PRECONDITION
+        finally:
+            if not answered:
+                self._stalled = (
+                    f"the sender of rank {self._rank} did not say within {SETTLE_GRACE_SECONDS:g} s "
+                    f"that it had given version {version} up, so the registration was ended"
+                )
+                if self._handles is not None:
+                    self._handles.shut()
+        return answered
+
+    def begin(self, version: int, timeout: float) -> None:
+        """Opens a version of a ring, whose puts may take `timeout` seconds each."""
+        self._put_timeout = timeout
+        request = trainer_pb2.BeginRequest(
+            session=self._session, version=version, attempt=self._attempt
+        )
+        self._call(self._stub.Begin, request, f"opening version {version}", timeout)
 
     def start_put(self, version: int, bucket: int, pieces: list[Any]) -> Any:
         """Starts a Put; `await_put` ends it."""
         request = trainer_pb2.PutRequest(
-            session=self._session, version=version, bucket=bucket, pieces=pieces
+            session=self._session,
+            version=version,
+            bucket=bucket,
+            pieces=pieces,
+            attempt=self._attempt,
         )
-        return self._stub.Put.future(request, timeout=RPC_TIMEOUT_SECONDS)
+        return self._stub.Put.future(request, timeout=self._put_timeout)
 
     def await_put(self, pending: Any) -> None:
         """Raises what the Put failed with, if it did."""
         self._call(lambda request, timeout: pending.result(), None, "putting tensors")
 
-    def abort(self, version: int) -> None:
-        """Gives the open version up."""
-        request = trainer_pb2.AbortRequest(session=self._session, version=version)
-        self._call(self._stub.Abort, request, f"giving up version {version}")
-
     def publish(self, version: int, started: float, timeout: float) -> PublishStats:
-        """Args:
-        started: when the stall began, on the monotonic clock.
+        """Inside of `attempt`.
+
+        Args:
+          started: when the stall began, on the monotonic clock.
         """
-        request = trainer_pb2.PublishRequest(session=self._session, version=version)
-        what = f"publishing version {version}"
-        try:
-            reply = self._call(self._stub.Publish, request, what, timeout)
-        except BaseException:  # a time-out, an interrupt: whatever lets the caller go on
-            self._settle(version)
-            raise
+        request = trainer_pb2.PublishRequest(
+            session=self._session, version=version, attempt=self._attempt
+        )
+        reply = self._call(self._stub.Publish, request, f"publishing version {version}", timeout)
         return PublishStats(
             version=version,
             changed_elements=reply.changed_elements,
@@ -115,20 +178,10 @@ class SenderLink:
             stall_seconds=time.monotonic() - started,
         )
 
-    def _settle(self, version: int) -> None:
-        """After a publish that failed: returns when the sender reads the weights no more.
-
-        The sender takes a rank's calls one by one, so an answer to this one, whatever it is, comes
-        after the publish has ended; before, the caller must not overwrite the weights.
-        """
-        request = trainer_pb2.AbortRequest(session=self._session, version=version)
-        try:
-            self._stub.Abort(request, timeout=RPC_TIMEOUT_SECONDS)
-        except grpc.RpcError:
-            pass
-
     def wait(self, version: int, policy: Union[str, int], timeout: float) -> WaitResult:
         """Returns when the policy is met."""
+        if self._stalled:
+            raise RegistrationLostError(f"{self._stalled}: call reconnect()")
         kind, quorum = wait_policy(policy)
         request = trainer_pb2.WaitRequest(
             session=self._session,
@@ -138,8 +191,13 @@ class SenderLink:
             timeout_seconds=timeout,
         )
         what = f"waiting for version {version}"
-        reply = self._call(self._stub.Wait, request, what, timeout + _WAIT_SLACK_SECONDS)
-        return WaitResult(tuple(reply.committed), reply.wire_bytes, reply.publish_to_commit_seconds)
+        try:
+            reply = self._call(self._stub.Wait, request, what, timeout + WAIT_GRACE_SECONDS)
+        except DeadlineError as error:
+            if isinstance(error, RegistrationLostError):
+                raise
+            raise NotCommittedError(str(error), details_of(error.__cause__)) from error
+        return WaitResult.from_proto(reply)
 
     def close(self) -> None:
         """Ends the registration and the connection. Idempotent."""

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/printable.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
@@ -26,20 +27,22 @@ inline std::string_view HeaderPrefix(std::string_view text) {
 }
 
 // A status travels in a header that gRPC limits to 8 KiB; a longer message would not arrive at all,
-// nor would its code.
+// nor would its code. Names from clients are escaped: the message is printed by others.
 inline grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  std::string message(HeaderPrefix(Message(status)));
-  if (message.size() < Message(status).size()) message += " ... (shortened)";
+  const std::string whole = EscapeUnprintable(Message(status));
+  std::string message(HeaderPrefix(whole));
+  if (message.size() < whole.size()) message += " ... (shortened)";
   return {static_cast<grpc::StatusCode>(status.code()), std::move(message)};
 }
 
 inline Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
-  // gRPC itself says little of a service that is not there.
-  return MakeStatus(code, status.error_message().empty() ? absl::StatusCodeToString(code)
-                                                         : status.error_message());
+  // gRPC itself says little of a service that is not there. The peer may be anybody.
+  return MakeStatus(code, status.error_message().empty()
+                              ? absl::StatusCodeToString(code)
+                              : EscapeUnprintable(status.error_message()));
 }
 
 }  // namespace dws

@@ -13,6 +13,7 @@
 
 #include "common/base/check.h"
 #include "common/base/mutex.h"
+#include "common/base/printable.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 
@@ -26,7 +27,7 @@ std::string CleanValue(std::string_view text) {
   std::string clean;
   while (!text.empty()) {
     const auto [code_point, size] = FirstUtf8Character(text);
-    const bool printable = size > 0 && code_point >= 0x20 && code_point != 0x7F;
+    const bool printable = size > 0 && !IsUnprintable(code_point);
     const std::string_view next = printable ? text.substr(0, size) : kReplacement;
     if (clean.size() + next.size() > limits::kIdBytesMax) break;
     clean += next;

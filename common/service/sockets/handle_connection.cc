@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "common/base/bytes.h"
+#include "common/base/printable.h"
+#include "common/base/utf8.h"
 
 namespace dws {
 
@@ -60,7 +62,8 @@ void HandleConnection::Establish() {
 
 std::optional<HandleRegistrationId> HandleConnection::Refuse(const Status& why,
                                                              TimePoint deadline) {
-  Answer(fmt::format("error: {}", Message(why)).substr(0, limits::kErrorBytesMax));
+  const std::string text = fmt::format("error: {}", EscapeUnprintable(Message(why)));
+  Answer(Utf8Prefix(text, limits::kErrorBytesMax));
   stage_ = Stage::kRefused;
   deadline_ = deadline;
   descriptors_.clear();

@@ -6,7 +6,39 @@
 #include <cerrno>
 #include <utility>
 
+#include "common/service/sockets/greediest_peer.h"
+
 namespace dws {
+
+std::optional<HandleRegistrationId> HandleRegistry::GivesWay(const UnixPeer& peer) const {
+  std::vector<HandleRegistrationId> ids;  // those that wait, oldest first
+  std::vector<UnixPeer> peers;
+  std::optional<HandleRegistrationId> own;
+  size_t own_count = 0;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.claimed) continue;
+    ids.push_back(id);
+    peers.push_back(entry.expectation.peer.value_or(UnixPeer()));
+    if (peers.back().uid != peer.uid || peers.back().pid != peer.pid) continue;
+    ++own_count;
+    own = own.value_or(id);
+  }
+  if (own_count >= limits::kHandleExpectationsPerProcessMax) return own;
+  if (ids.size() < limits::kHandleExpectationsMax) return std::nullopt;
+  return ids[*GreediestPeer(peers)];
+}
+
+void HandleRegistry::MakeRoom(const UnixPeer& peer) {
+  std::optional<HandleRegistrationId> gives_way;
+  {
+    MutexLock lock(mutex_);
+    gives_way = GivesWay(peer);
+  }
+  if (!gives_way.has_value()) return;
+  End(*gives_way, ResourceExhaustedError(
+                      "too many registrations waited for their memory, and this was the oldest of "
+                      "the process with most of them; register again"));
+}
 
 Result<HandleSocket::Registration> HandleRegistry::Add(HandleSocket::Expectation expectation,
                                                        TimePoint now) {
@@ -18,12 +50,8 @@ Result<HandleSocket::Registration> HandleRegistry::Add(HandleSocket::Expectation
   if (::getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
     return ErrnoError(errno, "cannot draw a registration token");
   }
+  MakeRoom(expectation.peer.value_or(UnixPeer()));
   MutexLock lock(mutex_);
-  if (waiting_.size() >= limits::kHandleExpectationsMax) {
-    return ResourceExhaustedError(
-        "{} registrations wait for their memory regions already; try again in {} s",
-        waiting_.size(), limits::kHandleTimeout.count());
-  }
   const HandleRegistrationId id(++last_id_);
   const TimePoint deadline = now + expectation.timeout;
   entries_.emplace(id, Entry{.expectation = std::move(expectation),
@@ -43,9 +71,10 @@ Result<HandleRegistry::Claim> HandleRegistry::ClaimToken(const HandleToken& toke
   }
   const HandleRegistrationId id = found->second;
   Entry& entry = entries_.at(id);
-  if (entry.expectation.peer_uid.value_or(peer_uid) != peer_uid) {
-    return FailedPreconditionError("the token was given to uid {}, found uid {}",
-                                   *entry.expectation.peer_uid, peer_uid);
+  const std::optional<UnixPeer>& registered = entry.expectation.peer;
+  if (registered.has_value() && registered->uid != peer_uid) {
+    return FailedPreconditionError("the token was given to uid {}, found uid {}", registered->uid,
+                                   peer_uid);
   }
   entry.claimed = true;
   waiting_.erase(found);

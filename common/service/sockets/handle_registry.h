@@ -26,6 +26,7 @@ class HandleRegistry {
     size_t descriptor_count = 0;
   };
 
+  // May end another that is waiting, whose on_hangup it calls.
   Result<HandleSocket::Registration> Add(HandleSocket::Expectation expectation, TimePoint now);
   // Uses up `token`. INVALID_ARGUMENT: unknown, used or expired; FAILED_PRECONDITION: of another
   // user (the token stays good).
@@ -49,6 +50,10 @@ class HandleRegistry {
     TimePoint deadline;
     bool claimed = false;
   };
+
+  // One that has to go before another of `peer` may wait.
+  std::optional<HandleRegistrationId> GivesWay(const UnixPeer& peer) const REQUIRES(mutex_);
+  void MakeRoom(const UnixPeer& peer);
 
   mutable Mutex mutex_;
   std::map<HandleRegistrationId, Entry> entries_ GUARDED_BY(mutex_);

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/service/sockets/descriptor_message.h"
+#include "common/service/sockets/greediest_peer.h"
 #include "common/service/sockets/handle_connection.h"
 #include "common/service/sockets/handle_registry.h"
 #include "common/service/sockets/unix_socket.h"
@@ -48,6 +49,10 @@ class HandleSocket::Impl {
   void Wake();
 
   void Accept();
+  // A connection at that stage that gives way to another client (greediest_peer.h).
+  HandleConnection* GivesWay(Stage stage);
+  void MakeRoom();
+  size_t InUse() const;
   Status Admit(const UnixPeer& peer) const;
   void Read(HandleConnection& connection);
   void Refuse(HandleConnection& connection, const Status& why);
@@ -141,8 +146,10 @@ void HandleSocket::Impl::ThreadMain() {
 void HandleSocket::Impl::Accept() {
   const TimePoint now = clock_.Now();
   std::optional<UnixConnection> accepted = acceptor_.Accept(now);
+  if (!accepted.has_value()) return;
+  MakeRoom();
   // Refused ones linger beside the others, up to as many again.
-  if (!accepted.has_value() || connections_.size() >= 2 * options_.connections_max) return;
+  if (connections_.size() >= 2 * options_.connections_max) return;
   const int fd = accepted->fd.get();
   epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return;
@@ -153,11 +160,41 @@ void HandleSocket::Impl::Accept() {
   connections_.emplace(fd, std::move(connection));
 }
 
-Status HandleSocket::Impl::Admit(const UnixPeer& peer) const {
-  const auto in_use =
+size_t HandleSocket::Impl::InUse() const {
+  return static_cast<size_t>(
       std::count_if(connections_.begin(), connections_.end(),
-                    [](const auto& entry) { return entry.second.stage() != Stage::kRefused; });
-  if (static_cast<size_t>(in_use) >= options_.connections_max) {
+                    [](const auto& entry) { return entry.second.stage() != Stage::kRefused; }));
+}
+
+HandleConnection* HandleSocket::Impl::GivesWay(Stage stage) {
+  std::vector<HandleConnection*> there;
+  for (auto& [fd, connection] : connections_) {
+    if (connection.stage() == stage) there.push_back(&connection);
+  }
+  // All have the same time to finish: the one that is over first is the oldest.
+  std::sort(there.begin(), there.end(),
+            [](const auto* a, const auto* b) { return a->deadline() < b->deadline(); });
+  std::vector<UnixPeer> peers;
+  for (const HandleConnection* connection : there) peers.push_back(connection->peer());
+  const std::optional<size_t> index = GreediestPeer(peers);
+  return index.has_value() ? there[*index] : nullptr;
+}
+
+void HandleSocket::Impl::MakeRoom() {
+  const Status why = ResourceExhaustedError(
+      "{} clients are connected, the limit, and this was the oldest that has not finished of the "
+      "process with most of them; register again",
+      options_.connections_max);
+  if (InUse() >= options_.connections_max) {
+    if (HandleConnection* unfinished = GivesWay(Stage::kReceiving)) Refuse(*unfinished, why);
+  }
+  if (connections_.size() >= 2 * options_.connections_max) {
+    if (HandleConnection* refused = GivesWay(Stage::kRefused)) HangUp(*refused, why);
+  }
+}
+
+Status HandleSocket::Impl::Admit(const UnixPeer& peer) const {
+  if (const size_t in_use = InUse(); in_use >= options_.connections_max) {
     return ResourceExhaustedError("{} clients are connected already, the limit is {}", in_use,
                                   options_.connections_max);
   }

@@ -12,7 +12,8 @@
 //      anything more is dropped. One that ends its registration shuts its side down; the daemon's
 //      side ends when it has let go of the memory.
 //
-// Tokens are random, single-use, and die with their time-out.
+// Tokens are random, single-use, and die with their time-out. Clients that have not come to 3 give
+// way to others when there are too many.
 #pragma once
 
 #include <sys/types.h>
@@ -38,9 +39,9 @@ namespace dws {
 using HandleToken = std::array<std::byte, 16>;
 using HandleRegistrationId = StrongType<struct HandleRegistrationIdTag, uint64_t>;
 
-// Lifecycle: Listen starts one thread, which runs all callbacks; the destructor joins it, closes
-// every connection without calling anything, and removes the socket file. Must not be destroyed by
-// a callback. Threads: all functions from any thread, callbacks included.
+// Lifecycle: Listen starts one thread, which runs all callbacks but one (on_hangup); the destructor
+// joins it, closes every connection without calling anything, and removes the socket file. Must not
+// be destroyed by a callback. Threads: all functions from any thread, callbacks included.
 class HandleSocket {
  public:
   struct Options {
@@ -53,8 +54,9 @@ class HandleSocket {
 
   struct Expectation {
     size_t descriptor_count = 0;  // at most limits::kDescriptorsMax; 0: the token comes alone
-    // Only this user's connection may use the token.
-    std::optional<uid_t> peer_uid = std::nullopt;
+    // Who registered: only this user's connection may use the token, and where too many wait, one
+    // of the process that has most gives way.
+    std::optional<UnixPeer> peer = std::nullopt;
     // Until a connection shows the token.
     std::chrono::nanoseconds timeout = limits::kHandleTimeout;
     // All descriptors, in order, and the connection once more: the client sees its end when both
@@ -63,8 +65,9 @@ class HandleSocket {
     // the registration. Must not block for long: other clients wait.
     std::function<Status(std::vector<UniqueFd> descriptors, UniqueFd connection)> on_descriptors;
     // The registration has ended: the client hung up (CANCELLED), was too late (DEADLINE_EXCEEDED),
-    // sent something wrong (INVALID_ARGUMENT), or on_descriptors failed (its status). Called
-    // exactly once, unless Drop came first or the socket was destroyed.
+    // sent something wrong (INVALID_ARGUMENT), gave way to others (RESOURCE_EXHAUSTED; called by
+    // their Expect), or on_descriptors failed (its status). Called exactly once, unless Drop came
+    // first or the socket was destroyed.
     std::function<void(const Status& why)> on_hangup;
   };
 
@@ -79,8 +82,8 @@ class HandleSocket {
 
   ~HandleSocket();
 
-  // INVALID_ARGUMENT: descriptor_count. RESOURCE_EXHAUSTED: limits::kHandleExpectationsMax are
-  // waiting.
+  // INVALID_ARGUMENT: descriptor_count. Where limits::kHandleExpectationsMax are waiting, or
+  // limits::kHandleExpectationsPerProcessMax of this process, one of these ends (greediest_peer.h).
   Result<Registration> Expect(Expectation expectation);
 
   // Ends a registration from this side: its token dies, its connection is closed. on_hangup is not

@@ -1,5 +1,6 @@
 #include "common/service/sockets/unix_socket.h"
 
+#include <poll.h>
 #include <pwd.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -96,7 +97,12 @@ Result<UnixPeer> PeerOfSocket(int fd) {
   return UnixPeer{.uid = credentials.uid, .pid = credentials.pid};
 }
 
-std::optional<uid_t> UidOfCall(const std::string& grpc_peer) {
+bool PeerHasShut(const UniqueFd& connection) {
+  pollfd events = {.fd = connection.get(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&events, 1, 0) != 0;  // an error says as much
+}
+
+std::optional<UnixPeer> PeerOfCall(const std::string& grpc_peer) {
   // How gRPC names a connection that it was given as a descriptor, which stays open during the
   // call.
   constexpr std::string_view kPrefix = "fd:";
@@ -107,7 +113,7 @@ std::optional<uid_t> UidOfCall(const std::string& grpc_peer) {
     return std::nullopt;
   }
   const Result<UnixPeer> peer = PeerOfSocket(fd);
-  return peer.ok() ? std::optional(peer->uid) : std::nullopt;
+  return peer.ok() ? std::optional(*peer) : std::nullopt;
 }
 
 AllowedUsers AllowedUsers::Only(std::vector<uid_t> uids) {

@@ -33,9 +33,13 @@ struct UnixPeer {
 // FAILED_PRECONDITION and others from errno: not a connected unix socket.
 Result<UnixPeer> PeerOfSocket(int fd);
 
-// The user behind a call that came through a UnixListener, from its context's peer(); nullopt for
-// other calls.
-std::optional<uid_t> UidOfCall(const std::string& grpc_peer);
+// Whether the other end of a connected socket has shut its side, or is gone: what the kernel knows
+// now, of whatever was done there before this was called.
+bool PeerHasShut(const UniqueFd& connection);
+
+// The process behind a call that came through a UnixListener, from its context's peer(); nullopt
+// for other calls.
+std::optional<UnixPeer> PeerOfCall(const std::string& grpc_peer);
 
 // Who may use the sockets, of those whom the file's mode lets in. Immutable.
 class AllowedUsers {

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 import dws
-from tests.clients.python.fake_daemons import FakeReceiver, resume
+from tests.clients.python.fake_daemons import FakeReceiver, pause, resume
 
 SHORT_SECONDS = 0.1
 
@@ -40,12 +40,9 @@ class SuspendTest(unittest.TestCase):
         self.engine.wait_ready(20)
 
     def close_quietly(self) -> None:
-        with self.impatient(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
-            self.engine.close()
-
-    def impatient(self) -> Any:
-        return mock.patch("dws.receiver_link.RELEASE_TIMEOUT_SECONDS", SHORT_SECONDS)
+            self.engine.close(SHORT_SECONDS)
 
     def let_go(self, registration: int) -> None:
         self.receiver.handles.connections[registration].close()
@@ -56,18 +53,23 @@ class SuspendTest(unittest.TestCase):
         self.down.put(None)
         eventually(lambda: self.receiver.generation > generation, "attaches again")
 
+    def lose_the_lease_for_good(self) -> None:
+        """And attach again in vain."""
+        self.down.put(pause(9))
+        self.down.put(None)
+
     def test_asked_again_it_does_not_return_before_the_receiver_has_let_go(self) -> None:
         for _ in range(2):
-            with self.impatient(), self.assertRaisesRegex(dws.DeadlineError, "still used"):
-                self.engine.suspend()
+            with self.assertRaisesRegex(dws.DeadlineError, "still used"):
+                self.engine.suspend(SHORT_SECONDS)
         self.let_go(0)
         self.engine.suspend()
 
     def test_closing_warns_of_what_suspend_has_not_got_back(self) -> None:
-        with self.impatient(), self.assertRaises(dws.DeadlineError):
-            self.engine.suspend()
-        with self.impatient(), self.assertWarnsRegex(ResourceWarning, "may yet write"):
-            self.engine.close()
+        with self.assertRaises(dws.DeadlineError):
+            self.engine.suspend(SHORT_SECONDS)
+        with self.assertWarnsRegex(ResourceWarning, "may yet write"):
+            self.engine.close(SHORT_SECONDS)
         self.engine.close()
 
     def test_it_waits_for_registrations_before_the_live_one(self) -> None:
@@ -76,19 +78,18 @@ class SuspendTest(unittest.TestCase):
         down.put(resume(2))
         self.assertEqual(self.engine.wait_ready(20).version, 2)
         self.let_go(1)
-        with self.impatient(), self.assertRaises(dws.DeadlineError):
-            self.engine.suspend()
+        with self.assertRaises(dws.DeadlineError):
+            self.engine.suspend(SHORT_SECONDS)
         self.let_go(0)
         self.engine.suspend()
 
     def test_it_waits_for_what_refresh_did_not_get_back(self) -> None:
-        with self.impatient():
-            self.engine.refresh()
+        self.engine.refresh(SHORT_SECONDS)
         eventually(lambda: self.receiver.generation == 2, "attached again")
         self.receiver.leases.get(timeout=20)
         self.let_go(1)
-        with self.impatient(), self.assertRaises(dws.DeadlineError):
-            self.engine.suspend()
+        with self.assertRaises(dws.DeadlineError):
+            self.engine.suspend(SHORT_SECONDS)
         self.let_go(0)
         self.engine.suspend()
 
@@ -109,6 +110,44 @@ class SuspendTest(unittest.TestCase):
         suspended.join(20)
         self.assertFalse(suspended.is_alive())
         self.assertTrue(self.receiver.leases.empty())
+
+    def test_close_ends_an_attach_that_is_not_answered(self) -> None:
+        self.receiver.has_layout.clear()
+        self.addCleanup(self.receiver.has_layout.set)
+        self.receiver.waits_for = "no trainer layout yet: \x1b[31m"
+        self.let_go(0)
+        self.lose_the_lease_for_good()
+        eventually(
+            lambda: r"attaching: no trainer layout yet: \x1b[31m" in self.engine.stats().last_error,
+            "says what the receiver says",
+        )
+        with self.assertRaisesRegex(dws.EnginePaused, "attaching again; attaching: no trainer layout"):
+            self.engine.wait_ready(0.1)
+        began = time.monotonic()
+        self.engine.close(SHORT_SECONDS)
+        self.assertLess(time.monotonic() - began, 10)
+
+    def test_close_ends_a_hand_over_that_is_not_answered(self) -> None:
+        handles = self.receiver.handles
+        handles.answers.clear()
+        self.let_go(0)
+        self.lose_the_lease()
+        eventually(lambda: len(handles.connections) == 2, "has the memory")
+        began = time.monotonic()
+        with self.assertWarnsRegex(ResourceWarning, "may yet write"):
+            self.engine.close(SHORT_SECONDS)
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertFalse(self.engine._link._thread.is_alive())  # type: ignore[union-attr]
+
+    def test_a_paused_engine_is_told_what_the_receiver_waits_for(self) -> None:
+        self.receiver.waits_for = "version 7 is being fetched"
+        self.down.put(pause(3))
+        eventually(lambda: self.engine.grant is None, "paused")
+        with self.assertRaises(dws.EnginePaused) as caught:
+            self.engine.wait_ready(2)
+        self.assertEqual(
+            caught.exception.reason, "the receiver commits a version; version 7 is being fetched"
+        )
 
     def test_nothing_is_handed_over_while_suspended(self) -> None:
         self.let_go(0)

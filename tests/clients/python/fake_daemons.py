@@ -120,6 +120,12 @@ class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
         self.refuse: Optional[str] = None
         self.fail_puts = False
         self.wait_code: Optional[grpc.StatusCode] = None
+        self.wait_details = b""
+        # Not set: what reads the weights is not answered, or nothing at all.
+        self.reads = threading.Event()
+        self.answers = threading.Event()
+        self.reads.set()
+        self.answers.set()
         super().__init__(folder, "sender.sock")
 
     def _add(self, server: Any) -> None:
@@ -157,15 +163,21 @@ class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
         return trainer_pb2.PutReply()
 
     def Abort(self, request: Any, context: Any) -> Any:
+        self.answers.wait()
         self.aborted.append(request.version)
         return trainer_pb2.AbortReply()
 
     def Publish(self, request: Any, context: Any) -> Any:
+        self.answers.wait()
+        self.reads.wait()
+        if not context.is_active():
+            return trainer_pb2.PublishReply()
         self.published.append(request.version)
         return trainer_pb2.PublishReply(changed_elements=3, total_elements=10, capture_seconds=0.5)
 
     def Wait(self, request: Any, context: Any) -> Any:
         if self.wait_code is not None:
+            context.set_trailing_metadata((("grpc-status-details-bin", self.wait_details),))
             context.abort(self.wait_code, "as the test wants")
         return trainer_pb2.WaitReply(committed=["a"], wire_bytes=request.policy)
 
@@ -178,6 +190,9 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
         self.generation = 0
         self.refuse: Optional[str] = None
         self.refuse_code = grpc.StatusCode.INVALID_ARGUMENT
+        self.has_layout = threading.Event()  # not set: an attach waits
+        self.has_layout.set()
+        self.waits_for = ""
         self.leases: queue.Queue[tuple[queue.Queue[Any], queue.Queue[Any]]] = queue.Queue()
         super().__init__(folder, "receiver.sock")
 
@@ -187,6 +202,9 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
     def Attach(self, request: Any, context: Any) -> Any:
         if self.refuse is not None:
             context.abort(self.refuse_code, self.refuse)
+        self.has_layout.wait()
+        if not context.is_active():
+            return engine_pb2.AttachReply()
         self.attached = request
         self.generation += 1
         return engine_pb2.AttachReply(
@@ -194,6 +212,9 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
             handle_socket=self.handles.path,
             generation=self.generation,
         )
+
+    def Why(self, request: Any, context: Any) -> Any:
+        return engine_pb2.WhyReply(waits_for=self.waits_for)
 
     def Lease(self, up: Any, context: Any) -> Any:
         down: queue.Queue[Any] = queue.Queue()

@@ -131,7 +131,7 @@ class HandleConnectionTest(unittest.TestCase):
     def test_memory_of_a_daemon_that_answers_too_late_is_waited_for(self) -> None:
         self.daemon.answers.clear()
         connection = HandleConnection()
-        with self.assertRaisesRegex(dws.DaemonUnavailableError, "timed out"):
+        with self.assertRaisesRegex(dws.DeadlineError, "did not answer within"):
             connection.hand_over(self.daemon.path, self.daemon.token(), [], 0.05)
         self.assertTrue(connection.hung_up())
         self.assertFalse(connection.end(0.05))

@@ -1,16 +1,22 @@
 """dws.Trainer against a stand-in for the sender."""
 
 import os
+import select
 import tempfile
+import time
 import unittest
 from typing import Any
+from unittest import mock
 
 import grpc
 import numpy as np
 import torch
 
 import dws
+from dws._proto import trainer_pb2
 from tests.clients.python.fake_daemons import FakeSender
+
+SHORT_SECONDS = 0.3
 
 
 class _WithSender(unittest.TestCase):
@@ -120,6 +126,93 @@ class TrainerTest(_WithSender):
                 pass
         with self.assertRaisesRegex(dws.InvalidArgumentError, "rank 1 needs stream="):
             dws.Trainer("s", "job", rank=1, world_size=2)
+
+
+class StalledSenderTest(_WithSender):
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(self.sender.reads.set)
+        self.addCleanup(self.sender.answers.set)
+        grace = mock.patch("dws.sender_link.SETTLE_GRACE_SECONDS", SHORT_SECONDS)
+        self.addCleanup(grace.stop)
+        grace.start()
+
+    def test_a_sender_that_gives_the_version_up_keeps_the_registration(self) -> None:
+        trainer = self.trainer()
+        trainer.register({"a": np.zeros(4, np.float32)})
+        self.sender.reads.clear()
+        with self.assertRaisesRegex(dws.DeadlineError, "publishing version 1") as caught:
+            trainer.publish(1, timeout=SHORT_SECONDS)
+        self.assertNotIsInstance(caught.exception, dws.RegistrationLostError)
+        self.assertEqual(self.sender.aborted, [1])
+        self.assertTrue(trainer.connected)
+        self.sender.reads.set()
+        trainer.publish(1)
+
+    def test_one_that_answers_nothing_loses_the_registration_before_the_call_returns(self) -> None:
+        trainer = self.trainer()
+        trainer.register({"a": np.zeros(4, np.float32)})
+        connection = self.sender.handles.connections[0]
+        self.sender.handles.lets_go = False
+        self.sender.answers.clear()
+        began = time.monotonic()
+        with self.assertRaisesRegex(dws.SenderStalledError, "may be overwritten. Call reconnect"):
+            trainer.publish(1, timeout=SHORT_SECONDS)
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertFalse(trainer.connected)
+        # What the kernel tells the sender, whenever it asks.
+        poller = select.poll()
+        poller.register(connection, select.POLLRDHUP)
+        self.assertTrue(poller.poll(0))
+        for call in (lambda: trainer.publish(1), lambda: trainer.wait(1)):
+            with self.assertRaisesRegex(dws.RegistrationLostError, "reconnect"):
+                call()
+        self.sender.answers.set()
+        trainer.reconnect(timeout=20)
+        trainer.publish(1)
+        self.assertEqual(self.sender.published, [1])
+
+    def test_an_interrupt_gives_the_version_up_too(self) -> None:
+        trainer = self.trainer()
+        trainer.register({"a": np.zeros(4, np.float32)})
+        self.sender.answers.clear()
+        with self.assertRaises(KeyboardInterrupt), trainer._link.attempt(1):
+            raise KeyboardInterrupt
+        self.assertFalse(trainer.connected)
+
+    def test_a_put_that_is_not_answered_ends_the_version_in_time(self) -> None:
+        trainer = self.trainer()
+        trainer.register_ring({"a": np.zeros(4, np.float32)}, 1 << 19, 2)
+        began = time.monotonic()
+        with self.assertRaises(dws.SenderStalledError), trainer.version(1, SHORT_SECONDS) as writer:
+            writer.put("a", np.zeros(4, np.float32))
+            self.sender.answers.clear()
+        self.assertLess(time.monotonic() - began, 10)
+
+    def test_a_wait_that_is_not_met_says_who_has_committed(self) -> None:
+        trainer = self.trainer()
+        trainer.register({"a": np.zeros(4, np.float32)})
+        self.sender.wait_code = grpc.StatusCode.DEADLINE_EXCEEDED
+        self.sender.wait_details = trainer_pb2.WaitReply(
+            committed_count=2,
+            present_count=3,
+            missing=[trainer_pb2.ReceiverBehind(receiver_id="c", behind_seconds=7)],
+        ).SerializeToString()
+        with self.assertRaises(dws.NotCommittedError) as caught:
+            trainer.wait(1)
+        error = caught.exception
+        self.assertEqual((error.committed_count, error.present), (2, 3))
+        self.assertEqual([(r.receiver_id, r.behind_seconds) for r in error.missing], [("c", 7)])
+        self.sender.wait_details = b"no message"
+        with self.assertRaises(dws.NotCommittedError):
+            trainer.wait(1)
+
+    def test_names_in_messages_are_escaped(self) -> None:
+        hostile = "a\n\x1b[31m\u202e\x9b\udcff"
+        for error in (dws.DwsError(hostile), dws.LayoutError(hostile), dws.EnginePaused(hostile)):
+            self.assertIn(r"a\x0a\x1b[31m\u202e\x9b\udcff", str(error))
+            self.assertTrue(str(error).isprintable())
+        self.assertEqual(str(dws.DwsError("Zürich 中 \\")), "Zürich 中 \\")
 
 
 class RingTest(_WithSender):

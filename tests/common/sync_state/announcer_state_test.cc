@@ -24,11 +24,14 @@ TimePoint At(int seconds) { return TimePoint(std::chrono::seconds(seconds)); }
 
 // A sender with a stream, and short ways to say what receivers do.
 struct Sender {
-  Sender() { state.StartStream(kStream); }
+  explicit Sender(int laggard_after_seconds = 0)
+      : state(std::chrono::seconds(laggard_after_seconds)) {
+    state.StartStream(kStream);
+  }
 
-  ConnectionId Connect(const std::string& receiver) {
+  ConnectionId Connect(const std::string& receiver, int at_seconds = 0) {
     const ConnectionId connection(++last_connection);
-    REQUIRE(state.Connect(receiver, connection).ok());
+    REQUIRE(state.Connect(receiver, connection, At(at_seconds)).ok());
     return connection;
   }
   Nonce Announce(ConnectionId connection) { return state.NextNonce(connection, true); }
@@ -324,6 +327,74 @@ TEST_CASE("policy all is not met while no receiver is present", "[protocol]") {
   sender.Commit(connection, 1);
   sender.state.Disconnect(connection);
   CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+}
+
+TEST_CASE("policy all leaves out a receiver that has not committed while others have",
+          "[protocol]") {
+  Sender sender(10);
+  const ConnectionId good = sender.Connect("good");
+  const ConnectionId never = sender.Connect("never");
+  // Nobody has committed: nobody is behind, however long it takes.
+  CHECK(sender.state.Tally(Version(1), At(1000)).missing == Names{"good", "never"});
+  sender.Commit(good, 1, 100);
+  CHECK_FALSE(sender.state.Met(Version(1), kAll, At(109)).has_value());
+  CHECK(sender.state.Met(Version(1), kAll, At(110)) == Names{"good"});
+  CHECK(sender.state.Tally(Version(1), At(110)).left_out == Names{"never"});
+  // Later versions do not begin the time anew, and neither does another connection.
+  sender.Commit(good, 2, 111);
+  sender.state.Disconnect(never);
+  const ConnectionId again = sender.Connect("never", 112);
+  CHECK(sender.state.Met(Version(2), kAll, At(112)) == Names{"good"});
+  // A commit does.
+  sender.Commit(again, 1, 113);
+  CHECK_FALSE(sender.state.Met(Version(2), kAll, At(122)).has_value());
+  CHECK(sender.state.Met(Version(2), kAll, At(123)) == Names{"good"});
+  CHECK(sender.state.Met(Version(1), kAll, At(123)) == Names{"good", "never"});
+  sender.Commit(again, 2, 124);
+  CHECK_FALSE(sender.receiver("never").behind_since.has_value());
+}
+
+TEST_CASE("a receiver that is slow and commits is never left out", "[protocol]") {
+  Sender sender(10);
+  const ConnectionId fast = sender.Connect("fast");
+  const ConnectionId slow = sender.Connect("slow");
+  for (int version = 1; version < 50; ++version) {
+    sender.Commit(fast, static_cast<uint64_t>(version), version);
+    if (version % 9 == 0) sender.Commit(slow, static_cast<uint64_t>(version - 5), version);
+    CHECK(sender.state.Tally(Version(100), At(version)).left_out.empty());
+  }
+}
+
+TEST_CASE("a receiver that comes late has its time from then on", "[protocol]") {
+  Sender sender(10);
+  sender.Commit(sender.Connect("a"), 5, 0);
+  sender.Connect("late", 100);
+  CHECK_FALSE(sender.state.Met(Version(5), kAll, At(109)).has_value());
+  CHECK(sender.state.Met(Version(5), kAll, At(110)) == Names{"a"});
+}
+
+TEST_CASE("policy all is not met by receivers that are left out alone", "[protocol]") {
+  Sender sender(10);
+  const ConnectionId good = sender.Connect("good");
+  sender.Connect("never");
+  sender.Commit(good, 1, 0);
+  sender.state.Disconnect(good);
+  CHECK_FALSE(sender.state.Met(Version(1), kAll, At(1000)).has_value());
+}
+
+TEST_CASE("without a time nobody is ever left out", "[protocol]") {
+  Sender sender;
+  sender.Commit(sender.Connect("a"), 1, 0);
+  sender.Connect("b");
+  CHECK_FALSE(sender.state.Met(Version(1), kAll, At(1'000'000)).has_value());
+}
+
+TEST_CASE("a new stream begins everybody's time anew", "[protocol]") {
+  Sender sender(10);
+  sender.Commit(sender.Connect("a"), 1, 0);
+  sender.Connect("b");
+  sender.state.StartStream(kOtherStream);
+  CHECK(sender.state.Tally(Version(1), At(1000)).missing == Names{"a", "b"});
 }
 
 TEST_CASE("policy quorum is met by so many present receivers", "[protocol]") {

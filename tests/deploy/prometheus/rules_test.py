@@ -27,6 +27,7 @@ EXPECTED = frozenset({
     "DwsInsecure",
     "DwsReceiverAbsent",
     "DwsReceiverDigestMismatch",
+    "DwsReceiverLeftOut",
     "DwsReceiverOldVersion",
     "DwsReceiverStale",
     "DwsReceiverWithoutSender",

@@ -1,0 +1,197 @@
+"""A trainer rank's registration with its dws-sender: who it is, its memory, and keeping both."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Optional, TypeVar
+
+from dws._proto import trainer_pb2
+from dws.deadline import Deadline
+from dws.declare import Tensors
+from dws.errors import DaemonUnavailableError, DeadlineError, InvalidArgumentError, StateError
+from dws.handover import Handover, resident_handover, ring_handover
+from dws.layout import Cuts, RankLayout, ShardRanges
+from dws.memory import ViewKind
+from dws.sender_link import SenderLink
+from dws.stream import Stream
+
+REGISTER_TIMEOUT_SECONDS = 60.0
+_RETRY_SECONDS = 0.05
+
+_Self = TypeVar("_Self", bound="RegisteredTrainer")
+
+
+class RegisteredTrainer:
+    """The half of Trainer that registers; Trainer adds the versions.
+
+    Lifecycle: make, register once, close (or `with`). Threads: one at a time.
+    """
+
+    def __init__(
+        self,
+        socket: str,
+        job_id: str,
+        rank: int = 0,
+        world_size: int = 1,
+        stream: Optional[Stream] = None,
+    ) -> None:
+        """Args:
+          socket: the sender's --socket.
+          job_id: the sender's --job-id.
+          rank, world_size: of the trainer.
+          stream: rank 0 may leave it out (Stream.new()); the others pass rank 0's.
+
+        Raises:
+          InvalidArgumentError: the rank does not fit, or the stream is missing.
+        """
+        if not 0 <= rank < world_size:
+            raise InvalidArgumentError(
+                f"rank {rank} of world size {world_size}: expected 0 <= rank < it"
+            )
+        if stream is None and rank != 0:
+            raise InvalidArgumentError(
+                f"rank {rank} needs stream=: the one that rank 0 made with Stream.new()"
+            )
+        self.job_id = job_id
+        self.rank = rank
+        self.world_size = world_size
+        self.stream = stream or Stream.new()
+        self.last_version = 0
+        self._link = SenderLink(socket, job_id, rank)
+        self._handover: Optional[Handover] = None
+        self._open_version: Optional[int] = None
+
+    def register(
+        self,
+        tensors: Tensors,
+        shards: Optional[ShardRanges] = None,
+        cuts: Optional[Cuts] = None,
+        views: Optional[ViewKind] = None,
+        timeout: float = REGISTER_TIMEOUT_SECONDS,
+    ) -> dict[str, Any]:
+        """Registers the rank's weights: in shared memory allocated here, or live on CUDA devices.
+
+        Args:
+          tensors: a torch module, or name -> full tensor (values are copied in; of a sharded one
+            only the rank's part), or TensorSpecs (memory starts as zeros). Tensors of CUDA devices,
+            row-major and contiguous, stay where they are; the sender reads them there.
+          shards: name -> (first slice, slice count) this rank owns; names not in it are owned
+            whole. Leave tensors the rank owns nothing of out of `tensors`.
+          cuts: name -> Cut, or boundaries on dimension 0. Engines attach unions of these slices.
+          views: "numpy" or "torch"; by default what `tensors` holds, numpy for specs.
+          timeout: seconds that the sender has for all of it.
+
+        Returns:
+          name -> writable view of the rank's part: the tensor's shape, cut_dim restricted. Write
+          between `publish` calls; `dws.bind(module, views)` puts a whole module there. For a tensor
+          of a device itself.
+
+        Raises:
+          DTypeError, LayoutError, InvalidArgumentError: bad tensors, cuts or shards, by name.
+          DaemonUnavailableError: no sender; the message says how to start it.
+          DeadlineError: the sender does not answer.
+          CudaError: the driver failed.
+          StateError: registered before.
+        """
+        self._require_unregistered()
+        handover, result = resident_handover(tensors, shards, cuts, views)
+        self._register(handover, Deadline(timeout))
+        return result
+
+    def register_ring(
+        self,
+        tensors: Tensors,
+        bucket_bytes: int = 64 << 20,
+        bucket_count: int = 3,
+        shards: Optional[ShardRanges] = None,
+        cuts: Optional[Cuts] = None,
+        timeout: float = REGISTER_TIMEOUT_SECONDS,
+    ) -> None:
+        """Registers weights that are handed over with `version(...)` and `put`.
+
+        Args:
+          tensors: as for `register`; values are not read.
+          bucket_bytes, bucket_count: the ring; bucket_bytes * bucket_count bytes are all it costs.
+          timeout: as for `register`.
+
+        Raises:
+          As `register`.
+        """
+        self._require_unregistered()
+        handover = ring_handover(tensors, shards, cuts, bucket_bytes, bucket_count)
+        self._register(handover, Deadline(timeout))
+
+    def reconnect(self, timeout: float = 30.0) -> None:
+        """Registers the same memory again, in the same stream: after the sender restarted, or stalled
+        (SenderStalledError).
+
+        Waits for the sender to come up, and to let go of the memory as it was registered before. The
+        next version continues the numbers: `last_version` is the newest one that the sender has.
+
+        Raises:
+          DaemonUnavailableError, DeadlineError: no sender, or none that answers, for `timeout`
+            seconds.
+          StateError: never registered.
+        """
+        handover = self._require_registered()
+        deadline = Deadline(timeout)
+        while True:
+            try:
+                self._register(handover, deadline)
+                return
+            except (DaemonUnavailableError, DeadlineError):
+                if not deadline.left:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+
+    @property
+    def layout(self) -> RankLayout:
+        """What is registered.
+
+        Raises:
+          StateError: nothing yet.
+        """
+        return self._require_registered().layout
+
+    @property
+    def connected(self) -> bool:
+        """Whether the registration is live."""
+        return self._link.connected
+
+    def _require_unregistered(self) -> None:
+        if self._handover is not None:
+            raise StateError(
+                "this Trainer is registered: make another one to register other tensors"
+            )
+
+    def _require_registered(self) -> Handover:
+        if self._handover is None:
+            raise StateError("register() or register_ring() first")
+        return self._handover
+
+    def _register(self, handover: Handover, deadline: Deadline) -> None:
+        request = trainer_pb2.RegisterRequest(
+            job_id=self.job_id,
+            stream=self.stream.to_proto(),
+            trainer_rank=self.rank,
+            world_size=self.world_size,
+            client=f"dws-python, pid {os.getpid()}",
+        )
+        known = self._link.register(request, handover, deadline)
+        self.last_version = max(self.last_version, known)
+        self._open_version = None
+        self._handover = handover
+        handover.try_pin()
+
+    def close(self) -> None:
+        """Ends the registration, without waiting for the sender; views stay valid. Idempotent."""
+        self._link.close()
+        if self._handover is not None:
+            self._handover.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        self.close()

@@ -1,0 +1,46 @@
+// What a Wait of the trainer ends with: who has committed the version and who has not, as values,
+// as the message of the RPC, and in words.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/model/weight_version.h"
+#include "common/sync_state/announcer_state.h"
+
+namespace dws::v1 {
+class WaitReply;
+}  // namespace dws::v1
+
+namespace dws {
+
+// A receiver that has not committed a version, and why that is, as far as this side knows.
+struct ReceiverBehind {
+  std::string receiver_id;
+  std::optional<WeightVersion> committed;
+  std::optional<WeightVersion> staged;
+  Duration behind = {};  // AnnouncerState::Receiver::behind_since; zero: nobody has more
+  std::string last_error;
+};
+
+// How far the receivers were when a wait ended.
+struct WaitOutcome {
+  std::vector<std::string> committed;
+  std::vector<ReceiverBehind> missing;
+  std::vector<ReceiverBehind> left_out;  // policy all does not wait for them
+  std::optional<TimePoint> met_at;       // when the last of `committed` committed, if it was met
+};
+
+// "2 of 3 connected receivers have committed it, expected 3: 'c' is at version 4 for 75 s (its last
+// error)"; limits::kWaitReceiversNamedMax receivers are named. Pure.
+std::string DescribeUnmet(const WaitOutcome& outcome, const WaitCondition& condition);
+
+// Fills what the outcome says of receivers.
+void FillReply(const WaitOutcome& outcome, v1::WaitReply& reply);
+// The same for the details of an error, whose lists are shortened to
+// limits::kWaitReceiversNamedMax and to limits::kWaitDetailsBytesMax in all; counts are not.
+std::string ShortReply(const WaitOutcome& outcome);
+
+}  // namespace dws

@@ -1,0 +1,120 @@
+"""Who waits for what: trainers for receivers that never commit, engines for trainers that never come."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import unittest
+
+import numpy as np
+
+import dws
+from tests.integration.integration_case import IntegrationCase, eventually
+
+DWSCTL = "tools/dwsctl/dwsctl"
+TENSORS = {"w": np.ones(1000, np.float32)}
+LAGGARD_SECONDS = 3
+
+
+class WaitForReceiversTest(IntegrationCase):
+    """Two receivers; only the first one's engine is attached."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.cluster.start_sender(0, f"--laggard-after={LAGGARD_SECONDS}")
+        for name in ("good", "never"):
+            self.cluster.start_receiver(name)
+        self.dws_trainer = self.trainer()
+        self.dws_trainer.register(TENSORS)
+        self.engine().attach(TENSORS)
+        self.dws_trainer.publish(1)
+        self.dws_trainer.wait(1, 1)
+
+    def test_a_receiver_that_never_commits_is_named_and_then_left_out(self) -> None:
+        trainer = self.dws_trainer
+        with self.assertRaisesRegex(
+            dws.DeadlineError,
+            "1 of 2 connected receivers have committed it, expected 2: 'never' is at version 0",
+        ) as caught:
+            trainer.wait(1, "all", timeout=0.2)
+        error = caught.exception
+        assert isinstance(error, dws.NotCommittedError)
+        self.assertEqual((error.committed_count, error.present), (1, 2))
+        self.assertEqual([r.receiver_id for r in error.missing], ["never"])
+        result = trainer.wait(1, "all", timeout=60)
+        self.assertEqual(result.committed, ("good",))
+        self.assertEqual([r.receiver_id for r in result.left_out], ["never"])
+        self.assertGreaterEqual(result.left_out[0].behind_seconds, LAGGARD_SECONDS)
+        # From now on it holds back nobody, and whoever looks is told.
+        trainer.publish(2)
+        self.assertEqual(trainer.wait(2, "all", timeout=60).committed, ("good",))
+        sender = self.cluster.senders[0]
+        self.assertEqual(sender.metric("dws_sender_receiver_left_out", 'receiver_id="never"'), 1)
+        self.assertEqual(sender.metric("dws_sender_receiver_left_out", 'receiver_id="good"'), 0)
+        status = subprocess.run(
+            [DWSCTL, "status", f"--socket={sender.socket}"], capture_output=True, text=True
+        ).stdout
+        self.assertRegex(status, "never +left out")
+        # It counts again once it has committed.
+        self.engine(self.cluster.receivers[1]).attach(TENSORS)
+        trainer.wait(2, 2)
+        trainer.publish(3)
+        self.assertEqual(trainer.wait(3, "all", timeout=60).committed, ("good", "never"))
+
+    def test_a_quorum_says_how_many_have_committed(self) -> None:
+        trainer = self.dws_trainer
+        with self.assertRaisesRegex(
+            dws.NotCommittedError, "1 of 2 connected receivers have committed it, expected 3: 'never'"
+        ):
+            trainer.wait(1, 3, timeout=0.2)
+        result = trainer.wait(1, 1)
+        self.assertEqual((result.committed, result.present), (("good",), 2))
+        self.assertEqual(
+            [r.receiver_id for r in result.missing + result.left_out], ["never"]
+        )
+        rows = json.loads(
+            subprocess.run(
+                [DWSCTL, "versions", "--json", f"--socket={self.cluster.senders[0].socket}"],
+                capture_output=True,
+                text=True,
+            ).stdout
+        )
+        self.assertEqual(rows["versions"][-1]["committed"], 1)
+
+
+class EngineWaitsTest(IntegrationCase):
+    def reason(self, engine: dws.Engine) -> str:
+        with self.assertRaises(dws.EnginePaused) as caught:
+            engine.wait_ready(timeout=2)
+        return caught.exception.reason
+
+    def test_an_engine_that_attaches_is_told_what_the_receiver_waits_for(self) -> None:
+        sender = self.cluster.start_sender(0)
+        receiver = self.cluster.start_receiver("receiver-0")
+        with self.assertRaisesRegex(dws.DeadlineError, "no trainer layout yet: .*no trainer"):
+            self.engine().attach(TENSORS, timeout=3)
+        sender.stop()
+        with self.assertRaisesRegex(dws.DeadlineError, "no sender is connected: "):
+            self.engine().attach(TENSORS, timeout=3)
+        # And one that was attached once, whose receiver comes up while there is no trainer.
+        sender.start()
+        trainer = self.trainer()
+        trainer.register(TENSORS)
+        engine = self.engine()
+        engine.attach(TENSORS)
+        self.assertIn("published no version yet", self.reason(engine))
+        trainer.close()
+        sender.stop()
+        receiver.stop()
+        sender.start()
+        receiver.start()
+        eventually(
+            lambda: "no trainer layout yet" in engine.stats().last_error,
+            lambda: engine.stats().last_error,
+        )
+        self.assertIn("no trainer layout yet", self.reason(engine))
+        self.assertNotIn("Socket closed; lost", self.reason(engine).split("attaching", 1)[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,64 @@
+// What a trainer is told when a wait ends: in words, and in the details of the error.
+#include "sender_daemon/wait_outcome.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <string>
+
+#include "common/model/limits.h"
+#include "proto/trainer.pb.h"
+
+namespace dws {
+namespace {
+
+constexpr WaitCondition kAll{.policy = WaitCondition::Policy::kAll};
+constexpr WaitCondition kThree{.policy = WaitCondition::Policy::kQuorum, .quorum = 3};
+
+TEST_CASE("a wait that was not met says how many have committed and what the others have",
+          "[wait]") {
+  WaitOutcome outcome{.committed = {"a", "b"}};
+  outcome.missing.push_back({.receiver_id = "c",
+                             .committed = WeightVersion(4),
+                             .staged = WeightVersion(5),
+                             .behind = std::chrono::seconds(75),
+                             .last_error = "no space"});
+  CHECK(DescribeUnmet(outcome, kThree) ==
+        "2 of 3 connected receivers have committed it, expected 3: 'c' is at version 4, has staged "
+        "5, behind for 75 s (no space)");
+  outcome.left_out.push_back({.receiver_id = "d", .behind = std::chrono::seconds(400)});
+  CHECK(DescribeUnmet(outcome, kAll) ==
+        "2 of 4 connected receivers have committed it, expected 3: 'c' is at version 4, has staged "
+        "5, behind for 75 s (no space); left out: 'd' is at version 0, behind for 400 s");
+  CHECK(DescribeUnmet({}, kAll) == "no receiver is connected");
+}
+
+TEST_CASE("of many receivers some are named, first those with an error", "[wait]") {
+  WaitOutcome outcome;
+  for (int i = 0; i < 100; ++i) outcome.missing.push_back({.receiver_id = std::to_string(i)});
+  outcome.missing[60].last_error = "broken";
+  const std::string text = DescribeUnmet(outcome, kAll);
+  CHECK_THAT(text, Catch::Contains(": '60' is at version 0 (broken), '0'"));
+  CHECK_THAT(text, Catch::EndsWith(" and 84 more"));
+}
+
+TEST_CASE("an error's details are bounded whatever receivers are called", "[wait]") {
+  WaitOutcome outcome;
+  for (int i = 0; i < 100; ++i) {
+    const std::string id = std::string(limits::kIdBytesMax - 2, 'x') + std::to_string(i);
+    outcome.committed.push_back(id);
+    outcome.missing.push_back({.receiver_id = id, .last_error = std::string(4096, 'e')});
+    outcome.left_out.push_back({.receiver_id = id});
+  }
+  const std::string details = ShortReply(outcome);
+  CHECK(details.size() <= limits::kWaitDetailsBytesMax);
+  v1::WaitReply reply;
+  REQUIRE(reply.ParseFromString(details));
+  CHECK(reply.missing_size() > 4);
+  CHECK(reply.committed_count() == 100);
+  CHECK(reply.present_count() == 300);
+  FillReply(outcome, reply);
+  CHECK(reply.left_out_size() >= 100);
+}
+
+}  // namespace
+}  // namespace dws
