@@ -49,6 +49,7 @@ struct ReceiverOptions {
   std::string listen = "127.0.0.1:0";             // operators
   std::string http = "127.0.0.1:0";
   std::string state_dir = "/var/lib/dws/receiver";
+  bool quarantine_damaged_ledger = false;
   std::string ports_file;  // empty: none
   bool insecure = false;   // listen beyond loopback
   uint64_t staging_bytes = limits::kStagingBytesDefault;

@@ -139,6 +139,21 @@ void ReceiverHub::Welcome(RankStatePtr state) {
   for (const auto& connection : Connections()) connection->WelcomeDue();
 }
 
+void ReceiverHub::Forget() {
+  std::vector<Wait> over;
+  {
+    MutexLock lock(mutex_);
+    over.swap(waits_);
+    rank_ = nullptr;
+  }
+  const std::string reason = "an operator had the stream forgotten";
+  for (Wait& wait : over) {
+    wait.done(
+        AbortedError("version {} is not waited for any more: {}", wait.version.value(), reason));
+  }
+  for (const auto& connection : Connections()) connection->Close(UnavailableError("{}", reason));
+}
+
 void ReceiverHub::Announce() {
   for (const auto& connection : Connections()) connection->AnnounceDue();
 }

@@ -6,9 +6,10 @@
 namespace dws {
 
 Subscription::Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted,
-                           ChangeSignal& changed)
+                           ChangeSignal& changed, const WallClock& wall_clock)
     : addresses_(std::move(addresses)),
       changed_(changed),
+      wall_clock_(wall_clock),
       state_(static_cast<uint32_t>(addresses_.size()), accepted),
       last_errors_(addresses_.size(), "not connected yet"),
       set_(UnavailableError("no layout yet")) {}
@@ -35,7 +36,7 @@ Status Subscription::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
   Status status;
   {
     MutexLock lock(mutex_);
-    status = state_.OnWelcome(sender, std::move(welcome));
+    status = state_.OnWelcome(sender, std::move(welcome), wall_clock_.Now());
     last_errors_[sender.value()] = std::string(Message(status));
   }
   changed_.Notify();
@@ -51,6 +52,14 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
   }
   changed_.Notify();
   return status;
+}
+
+void Subscription::Forget(std::optional<StreamId> accepted) {
+  {
+    MutexLock lock(mutex_);
+    state_.Forget(accepted);
+  }
+  changed_.Notify();
 }
 
 std::optional<StreamId> Subscription::stream() const {

@@ -10,6 +10,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/wall_clock.h"
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/subscription_state.h"
 #include "receiver_daemon/change_signal.h"
@@ -28,14 +29,17 @@ class Subscription {
     std::string last_error;
   };
 
-  // One sender for each address. `accepted`: from the ledger.
+  // One sender for each address. `accepted`: from the ledger. `wall_clock` outlives it.
   Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted,
-               ChangeSignal& changed);
+               ChangeSignal& changed, const WallClock& wall_clock = kSystemWallClock);
 
   void OnConnect(SenderIndex sender);
   void OnDisconnect(SenderIndex sender, const Status& reason);
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
+  // The stream was forgotten, `accepted` is what the ledger has now; connections are to be made
+  // anew.
+  void Forget(std::optional<StreamId> accepted);
 
   std::optional<StreamId> stream() const;
   std::optional<SyncTarget> Target() const;
@@ -56,6 +60,7 @@ class Subscription {
 
   const std::vector<std::string> addresses_;
   ChangeSignal& changed_;
+  const WallClock& wall_clock_;
   mutable Mutex mutex_;
   SubscriptionState state_ GUARDED_BY(mutex_);
   std::vector<std::string> last_errors_ GUARDED_BY(mutex_);  // by sender

@@ -111,10 +111,12 @@ Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool f
       DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.welcome().trainer_rank()));
       DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message.welcome(), name_.job_id));
       KeepInline(nullptr);  // perhaps of another rank
-      // A refusal keeps the connection: the sender's next trainer may be the right one.
+      // A refusal keeps the connection: the sender's next trainer may be the right one. What is
+      // ahead of the clock is heard again on the next one: the clock may be set right meanwhile.
       const Status status = subscription_.OnWelcome(index_, std::move(welcome));
       if (!status.ok())
         LogWarning("sender_refused", {{"address", address_}, {"reason", Message(status)}});
+      if (absl::IsUnavailable(status)) return status;
       CatchUp();
       return OkStatus();
     }
