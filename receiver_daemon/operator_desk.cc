@@ -40,6 +40,25 @@ Result<OperatorTaskPtr> OperatorDesk::Verify() {
   return task;
 }
 
+Result<OperatorTaskPtr> OperatorDesk::Forget(const StreamId& stream) {
+  auto task = std::make_shared<OperatorTask>(false);
+  {
+    MutexLock lock(mutex_);
+    if (closed_.has_value()) return *closed_;
+    if (forgets_.size() >= limits::kAdminStreamsMax) {
+      return ResourceExhaustedError("{} streams to forget wait already", forgets_.size());
+    }
+    forgets_.push_back({.stream = stream, .task = task});
+  }
+  changed_.Notify();
+  return task;
+}
+
+std::vector<ForgetTask> OperatorDesk::TakeForgets() {
+  MutexLock lock(mutex_);
+  return std::exchange(forgets_, {});
+}
+
 Result<OperatorTaskPtr> OperatorDesk::Resync(bool full) {
   OperatorTaskPtr task;
   {
@@ -115,8 +134,10 @@ void OperatorDesk::Close(const Status& reason) {
   MutexLock lock(mutex_);
   closed_ = reason;
   for (const OperatorTaskPtr& task : verifies_) task->End(reason);
+  for (const ForgetTask& asked : forgets_) asked.task->End(reason);
   if (resync_ != nullptr) resync_->End(reason);
   verifies_.clear();
+  forgets_.clear();
   resync_.reset();
 }
 

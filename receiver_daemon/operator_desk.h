@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/model/digest.h"
 #include "common/model/layout.h"
+#include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 #include "receiver_daemon/change_signal.h"
 
@@ -70,6 +71,12 @@ enum class DrainStage { kNone, kDraining, kDrained };
 
 using OperatorTaskPtr = std::shared_ptr<OperatorTask>;
 
+// A stream to forget.
+struct ForgetTask {
+  StreamId stream;
+  OperatorTaskPtr task;
+};
+
 // Threads: safe from any.
 class OperatorDesk {
  public:
@@ -81,6 +88,7 @@ class OperatorDesk {
   // One at a time: while it is under way, another asks for the same and gets the same.
   // FAILED_PRECONDITION: what is under way is less than what is asked for.
   Result<OperatorTaskPtr> Resync(bool full);
+  Result<OperatorTaskPtr> Forget(const StreamId& stream);
   // Stays until it is changed.
   void SetDraining(bool draining);
   // The stage now, after waiting for `wanted` for `timeout` at most. From any thread.
@@ -89,6 +97,7 @@ class OperatorDesk {
 
   // The worker's side.
   std::vector<OperatorTaskPtr> TakeVerifies();  // those that came since the last call
+  std::vector<ForgetTask> TakeForgets();        // the same
   OperatorTaskPtr resync() const;               // null: none
   void EndResync(const Status& outcome);
   bool draining() const;
@@ -105,6 +114,7 @@ class OperatorDesk {
   bool drained_ GUARDED_BY(mutex_) = false;
   DrainStage Stage() const REQUIRES(mutex_);
   std::vector<OperatorTaskPtr> verifies_ GUARDED_BY(mutex_);
+  std::vector<ForgetTask> forgets_ GUARDED_BY(mutex_);
   OperatorTaskPtr resync_ GUARDED_BY(mutex_);
 };
 

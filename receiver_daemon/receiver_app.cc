@@ -105,7 +105,9 @@ Status ReceiverApp::Impl::Start() {
         Credentials::Load({.files = options_.tls,
                            .required = ReceiverIdentity(options_.job_id, options_.receiver_id)}));
   }
-  DWS_ASSIGN_OR_RETURN(ledger_, OpenReceiverLedger(file_system_, options_.state_dir));
+  DWS_ASSIGN_OR_RETURN(
+      ledger_, OpenReceiverLedger(file_system_, options_.state_dir,
+                                  {.quarantine_damaged = options_.quarantine_damaged_ledger}));
   subscription_ = std::make_unique<Subscription>(SenderNames(options_), ledger_->state().stream(),
                                                  changed_, clock_);
   DWS_ASSIGN_OR_RETURN(senders_, SenderSide::Open(options_,
@@ -169,6 +171,11 @@ Status ReceiverApp::Impl::StartEngineSide() {
                           }
                         },
                     .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
+                    .on_forgotten =
+                        [this] {
+                          senders_->Reconnect(
+                              UnavailableError("an operator had the stream forgotten"));
+                        },
                     .pulse = &worker_pulse_,
                     .group = group_.get()},
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,

@@ -149,6 +149,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--state-dir", options.state_dir, "Folder of the ledger and of spooled transfers")
       ->type_name("PATH")
       ->capture_default_str();
+  AddQuarantineFlag(app, options.quarantine_damaged_ledger);
   AddSizeFlag(app, "--staging-bytes", options.staging_bytes,
               "Memory for transfers and staged writes together, in bytes or as 256MiB",
               {.bytes_min = limits::kStagingBytesMin, .bytes_max = limits::kRegionBytesMax});

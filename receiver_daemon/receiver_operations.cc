@@ -114,6 +114,12 @@ Status ReceiverOperations::Resync(const v1::ResyncRequest& request, const Sink& 
   return Follow(*task, progress);
 }
 
+Status ReceiverOperations::ForgetStream(const v1::ForgetStreamRequest& request,
+                                        const Sink& progress) {
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Forget(AsStands(request.stream())));
+  return Follow(*task, progress);
+}
+
 Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& progress) {
   const DrainStage wanted = request.undo() ? DrainStage::kNone : DrainStage::kDrained;
   parts_.desk.SetDraining(!request.undo());

@@ -39,6 +39,8 @@ class ReceiverOperations final : public AdminOperations {
   // ABORTED: another caller wanted the opposite meanwhile.
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
   Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
+  // Returns once it is durable and the engine is paused.
+  Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) override;
 
  private:
   // Until the task has ended or nobody listens.

@@ -52,6 +52,7 @@ struct ReceiverOptions {
   std::string listen;                             // operators, and a group's members; empty: none
   std::string http;                               // empty: none
   std::string state_dir = "/var/lib/dws/receiver";
+  bool quarantine_damaged_ledger = false;
   std::string ports_file;  // empty: none
   bool insecure = false;   // TCP without TLS
   uint64_t staging_bytes = limits::kStagingBytesDefault;

@@ -84,6 +84,11 @@ void SenderSide::Start() {
   if (shared_ != nullptr) shared_->Start();
 }
 
+void SenderSide::Reconnect(const Status& reason) {
+  if (shared_ != nullptr) shared_->Reconnect();
+  links_->Reconnect(reason);
+}
+
 void SenderSide::CancelFetches() {
   if (shared_ != nullptr) shared_->CancelFetches();
   if (beside_ != nullptr) beside_->CancelFetches();

@@ -43,6 +43,8 @@ class SenderSide {
   bool broadcasts() const { return broadcasts_.has_value(); }
 
   void Start();
+  // Senders, or folders, are connected to anew.
+  void Reconnect(const Status& reason);
   // Ends blocking calls, present and future. Acknowledgements still go.
   void CancelFetches();
   void Stop();

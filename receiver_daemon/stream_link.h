@@ -71,6 +71,16 @@ class StreamLink {
     state_.OnAccepted();
   }
 
+  // Ends the stream, if there is one; the next Ticks open another.
+  void Drop(const Status& reason) {
+    CallPtr call;
+    {
+      MutexLock lock(mutex_);
+      call = call_;
+    }
+    if (call != nullptr) call->Cancel(reason);
+  }
+
   void Stop() {
     CallPtr call;
     {

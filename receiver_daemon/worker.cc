@@ -163,6 +163,9 @@ Status Worker::FollowTarget() {
 }
 
 Status Worker::AcceptStream() {
+  for (const ForgetTask& asked : parts_.desk.TakeForgets()) {
+    asked.task->End(ForgetStream(asked.stream));
+  }
   const std::optional<StreamId> stream = parts_.subscription.stream();
   if (!stream.has_value() || parts_.ledger.state().stream() == stream) return OkStatus();
   LogInfo("stream_accepted", {{"stream", ToString(*stream)}});

@@ -49,6 +49,7 @@ class Worker {
     // Told of every change of readiness, on the worker's thread.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     std::function<void(const CommitReport&)> on_commit = {};  // there too; may be empty
+    std::function<void()> on_forgotten = {};  // there too: senders are to be connected to anew
     Pulse* pulse = nullptr;  // works during a step, waits for engine ranks inside it; may be null
     // Null: the engine is this receiver's alone. Else its leader picks targets and releases it.
     CommitGroup* group = nullptr;
@@ -74,7 +75,6 @@ class Worker {
   void Join();
 
   WorkerStatus status() const;
-
   // Everything that can be done now: one round, then one batch of what is to be verified or is due
   // to be scrubbed. Public for tests, which call it instead of Start. An error means "again, a
   // little later".
@@ -101,6 +101,7 @@ class Worker {
   // Reads engine and memory; false when there is no engine to work on.
   Result<bool> RefreshEngine();
   Status AcceptStream();
+  Status ForgetStream(const StreamId& stream);  // worker_forget.cc
   // Its memory cannot be read any more.
   void LoseEngine(const Status& why);
   void ForgetEngine();

@@ -28,10 +28,7 @@ void LogLeftOut(WeightVersion version, const WaitOutcome& outcome) {
 
 ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after,
                          std::unique_ptr<ReceiverMemory> memory)
-    : clock_(clock),
-      job_id_(std::move(job_id)),
-      state_(laggard_after),
-      memory_(std::move(memory)) {
+    : clock_(clock), job_id_(std::move(job_id)), state_(laggard_after), memory_(std::move(memory)) {
   Recall();
   ticker_ = std::thread([this] { Run(); });
 }
@@ -166,6 +163,21 @@ void ReceiverHub::Welcome(RankStatePtr state) {
         AbortedError("the stream ended before version {} was committed", wait.version.value()), {});
   }
   for (const auto& connection : Connections()) connection->WelcomeDue();
+}
+
+void ReceiverHub::Forget() {
+  std::vector<Wait> over;
+  {
+    MutexLock lock(mutex_);
+    over.swap(waits_);
+    rank_ = nullptr;
+  }
+  const std::string reason = "an operator had the stream forgotten";
+  for (Wait& wait : over) {
+    wait.done(
+        AbortedError("version {} is not waited for any more: {}", wait.version.value(), reason));
+  }
+  for (const auto& connection : Connections()) connection->Close(UnavailableError("{}", reason));
 }
 
 void ReceiverHub::Announce() {

@@ -63,9 +63,11 @@ class ReceiverHub {
 
   // The trainer registered: everyone is welcomed (again) and told what can be served.
   void Welcome(RankStatePtr state);
+  // The state is served no more: waits end with ABORTED, and receivers connect anew.
+  void Forget();
   // A version was published in the current state.
   void Announce();
-  RankStatePtr Current() const;  // null before the first registration
+  RankStatePtr Current() const;  // null before the first registration, and once forgotten
 
   struct Wait {
     WeightVersion version;

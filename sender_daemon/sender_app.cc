@@ -1,6 +1,7 @@
 #include "sender_daemon/sender_app.h"
 
 #include <chrono>
+#include <future>
 #include <utility>
 
 #include "common/base/log.h"
@@ -90,7 +91,9 @@ void SenderApp::StartPipeline() {
 }
 
 Status SenderApp::StartParts() {
-  DWS_ASSIGN_OR_RETURN(auto ledger, OpenSenderLedger(files_, options_.state_folder));
+  DWS_ASSIGN_OR_RETURN(
+      auto ledger, OpenSenderLedger(files_, options_.state_folder,
+                                    {.quarantine_damaged = options_.quarantine_damaged_ledger}));
   ledger_ = std::make_unique<SharedSenderLedger>(std::move(ledger));
   pool_ = std::make_unique<ThreadPool>(options_.threads - 1);  // the caller takes part
   hub_ = std::make_unique<ReceiverHub>(
@@ -149,17 +152,19 @@ void SenderApp::StartOperations() {
                               .trainer_rank = options_.trainer_rank,
                               .log_limits = {.bytes_max = options_.retain_bytes,
                                              .versions_max = options_.retain_versions}},
-      SenderOperations::Parts{.lifecycle = lifecycle_,
-                              .hub = *hub_,
-                              .session = *session_,
-                              .pipeline = *pipeline_,
-                              .clock = clock_,
-                              .metrics = metrics_,
-                              .drain = drain_,
-                              .on_drain = [this] { UpdateReadiness(); },
-                              .broadcaster = broadcaster_.get(),
-                              .shared = [this] { return ViewShared(); },
-                              .slime = [this] { return ViewSlime(); }});
+      SenderOperations::Parts{
+          .lifecycle = lifecycle_,
+          .hub = *hub_,
+          .session = *session_,
+          .pipeline = *pipeline_,
+          .clock = clock_,
+          .metrics = metrics_,
+          .drain = drain_,
+          .on_drain = [this] { UpdateReadiness(); },
+          .broadcaster = broadcaster_.get(),
+          .shared = [this] { return ViewShared(); },
+          .slime = [this] { return ViewSlime(); },
+          .forget_stream = [this](const StreamId& stream) { return ForgetStream(stream); }});
   metrics_.Show({.hub = hub_.get(),
                  .broadcaster = broadcaster_.get(),
                  .shared = [this] { return ViewShared(); },
@@ -167,6 +172,28 @@ void SenderApp::StartOperations() {
                  .trainer_present = [this] { return session_->trainer_present(); },
                  .retain_bytes_max = options_.retain_bytes,
                  .retain_versions_max = options_.retain_versions});
+}
+
+// On the trainer's thread, which alone knows whether one is registered.
+Status SenderApp::ForgetStream(const StreamId& stream) {
+  const auto outcome = std::make_shared<std::promise<Status>>();
+  std::future<Status> done = outcome->get_future();
+  if (!trainer_executor_->Post([this, stream, outcome] {
+        const Status status = session_->ForgetStream(stream);
+        if (status.ok()) hub_->Forget();
+        outcome->set_value(status);
+      })) {
+    return ResourceExhaustedError("the sender is busy with its trainer's calls; try again");
+  }
+  if (done.wait_for(2 * limits::kRpcDeadline) != std::future_status::ready) {
+    return DeadlineExceededError(
+        "a call of the trainer does not end; the stream may be forgotten later");
+  }
+  try {
+    return done.get();
+  } catch (const std::future_error&) {  // the executor stopped and dropped the task
+    return UnavailableError("the sender is shutting down");
+  }
 }
 
 Status SenderApp::StartServers() {

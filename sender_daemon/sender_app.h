@@ -49,6 +49,7 @@ struct SenderOptions {
   std::string listen;  // gRPC for receivers of other hosts and the operator; empty: none
   std::string http;    // empty: none
   std::string state_folder;
+  bool quarantine_damaged_ledger = false;
   std::string ports_file;  // empty: none
   uint64_t retain_bytes = uint64_t{1} << 30;
   size_t retain_versions = 64;
@@ -99,6 +100,7 @@ class SenderApp {
   Status StartServers();
   // Operations and what they and scrapers are shown.
   void StartOperations();
+  Status ForgetStream(const StreamId& stream);
   void UpdateReadiness();
   // All: false when the deadline or EndGrace came first.
   bool AwaitTrainerCalls(TimePoint deadline);

@@ -85,6 +85,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   app.add_option("--state-dir", options.state_folder,
                  "Folder of the version ledger (default /var/lib/dws/sender-RANK)")
       ->type_name("PATH");
+  AddQuarantineFlag(app, options.quarantine_damaged_ledger);
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
       ->type_name("PATH");
   AddSizeFlag(app, "--retain-bytes", options.retain_bytes,

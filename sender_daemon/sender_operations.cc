@@ -207,6 +207,16 @@ Status SenderOperations::Evict(const v1::EvictRequest& request, const Sink& prog
   return OkStatus();
 }
 
+Status SenderOperations::ForgetStream(const v1::ForgetStreamRequest& request,
+                                      const Sink& progress) {
+  DWS_RETURN_IF_ERROR(parts_.forget_stream(AsStands(request.stream())));
+  v1::OperationProgress message;
+  message.set_step("the stream is forgotten: the next trainer that registers begins anew");
+  message.set_finished(true);
+  progress(message);
+  return OkStatus();
+}
+
 std::string SenderOperations::Remaining() const {
   // In this order: a version that is being captured goes to the pipeline, then to the log.
   if (parts_.session.publishing()) return "the version that is being captured";

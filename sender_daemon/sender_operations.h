@@ -40,6 +40,8 @@ class SenderOperations final : public AdminOperations {
     const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
     std::function<SharedView()> shared;        // empty: no shared directory
     std::function<SlimeView()> slime;          // empty: no slime's folder
+    // As TrainerSession::ForgetStream, and nobody is served that stream any more.
+    std::function<Status(const StreamId&)> forget_stream;
   };
 
   SenderOperations(Names names, Parts parts);
@@ -54,6 +56,7 @@ class SenderOperations final : public AdminOperations {
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
   // Of an absent receiver. NOT_FOUND, FAILED_PRECONDITION: as the proto says.
   Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
+  Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) override;
 
  private:
   // What a drain still waits for, in words; empty: nothing.

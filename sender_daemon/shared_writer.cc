@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/model/clock_bound.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/transport/shared_fs/file_writer.h"
@@ -36,8 +37,12 @@ Result<std::string> SharedRankFolder(const std::string& root, const std::string&
 }
 
 SharedWriter::SharedWriter(FileSystem& files, const Place& place, RankStatePtr state,
-                           std::function<bool()> wanted)
-    : files_(files), place_(place), state_(std::move(state)), wanted_(std::move(wanted)) {}
+                           std::function<bool()> wanted, const WallClock& wall_clock)
+    : files_(files),
+      place_(place),
+      state_(std::move(state)),
+      wanted_(std::move(wanted)),
+      wall_clock_(&wall_clock) {}
 
 Status SharedWriter::Begin() {
   DWS_ASSIGN_OR_RETURN(rank_folder_,
@@ -59,9 +64,13 @@ Status SharedWriter::CheckFence() const {
   DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files_, rank_folder_));
   for (const StreamId& stream : streams) {
     if (stream.incarnation < state_->stream.incarnation || stream == state_->stream) continue;
+    // No receiver takes it.
+    if (!AheadOfClock(stream, wall_clock_->Now()).empty()) continue;
     return FailedPreconditionError(
         "{} has stream {}, this sender publishes {}: another trainer has taken over; stop one of "
-        "them, or start this one with a higher incarnation",
+        "them, or start this one with a higher incarnation. If `dwsctl forget-stream` took that "
+        "one "
+        "back: remove its folder",
         rank_folder_, ToString(stream), ToString(state_->stream));
   }
   DWS_ASSIGN_OR_RETURN(const auto versions, shared::ListVersions(files_, stream_folder_));

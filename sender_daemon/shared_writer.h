@@ -7,6 +7,7 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
+#include "common/base/wall_clock.h"
 #include "common/transport/shared_fs/manifest.h"
 #include "sender_daemon/rank_state.h"
 
@@ -21,14 +22,15 @@ class SharedWriter {
     std::string job_id;
     shared::Key key;
   };
-  // `wanted` is asked now and then; false ends a write with CANCELLED.
+  // `wanted` is asked now and then; false ends a write with CANCELLED. `wall_clock` outlives it.
   SharedWriter(FileSystem& files, const Place& place, RankStatePtr state,
-               std::function<bool()> wanted);
+               std::function<bool()> wanted, const WallClock& wall_clock = kSystemWallClock);
 
   // Makes the folders and says who publishes.
   Status Begin();
   // FAILED_PRECONDITION: another trainer or sender has taken this rank over, and this one must not
-  // write any more. Else as FileSystem::List.
+  // write any more; a stream ahead of the clock (clock_bound.h), which no receiver takes, is none.
+  // Else as FileSystem::List.
   Status CheckFence() const;
 
   // Both write the version's files, again where they are there already; its manifest is last.
@@ -58,6 +60,7 @@ class SharedWriter {
   const Place place_;
   const RankStatePtr state_;
   const std::function<bool()> wanted_;
+  const WallClock* wall_clock_;
   std::string rank_folder_;
   std::string stream_folder_;
   shared::FileEntry welcome_;

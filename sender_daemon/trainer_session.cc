@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/model/clock_bound.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -76,7 +77,15 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
 }
 
 Status TrainerSession::CheckAdmission(const Registration& registration) const {
-  DWS_RETURN_IF_ERROR(CheckStream(parts_.ledger->state().stream(), registration.stream));
+  const std::optional<StreamId> recorded = parts_.ledger->state().stream();
+  DWS_RETURN_IF_ERROR(CheckStream(recorded, registration.stream));
+  if (recorded != registration.stream) {
+    const std::string ahead = AheadOfClock(registration.stream, parts_.wall_clock->Now());
+    if (!ahead.empty()) {
+      return FailedPreconditionError("stream {} is refused: {}", ToString(registration.stream),
+                                     ahead);
+    }
+  }
   if (state_ != nullptr && state_->stream == registration.stream &&
       !(state_->layout() == registration.layout)) {
     return FailedPreconditionError(
@@ -173,6 +182,20 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
                 .rank_epoch = epoch,
                 .snapshot = std::move(snapshot),
                 .log = std::make_shared<DeltaLog>(registration.layout, options_.log_limits)});
+}
+
+Status TrainerSession::ForgetStream(const StreamId& stream) {
+  DWS_RETURN_IF_ERROR(CheckForgotten(parts_.ledger->state().stream(), stream));
+  if (live_.has_value()) {
+    return FailedPreconditionError(
+        "the trainer of stream {} is registered (client '{}'): stop it first", ToString(stream),
+        live_->registration.client);
+  }
+  DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
+  DWS_RETURN_IF_ERROR(parts_.ledger->Append(StreamForgotten{.stream = stream}));
+  state_.reset();
+  LogWarning("stream_forgotten", {{"stream", ToString(stream)}});
+  return OkStatus();
 }
 
 void TrainerSession::OnHangup(uint64_t session) {

@@ -20,6 +20,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/base/unique_fd.h"
+#include "common/base/wall_clock.h"
 #include "common/ledger/version_ledger.h"
 #include "common/memory/cuda/region_import.h"
 #include "common/service/sockets/handle_socket.h"
@@ -70,6 +71,7 @@ class TrainerSession {
     SharedSenderLedger* ledger = nullptr;
     PublishPipeline* pipeline = nullptr;
     const DrainSwitch* drain = nullptr;
+    const WallClock* wall_clock = &kSystemWallClock;
     cuda::CudaDevices* devices = nullptr;        // none: memory of the host only
     std::function<void(RankStatePtr)> on_state;  // a registration is live
     std::function<void()> on_gone;               // the trainer hung up
@@ -88,6 +90,7 @@ class TrainerSession {
   // Publish besides: INTERNAL: a GPU failed, nothing of the version is kept.
   //
   // Only the user of `peer` may hand over the memory; nullopt: whoever has the token.
+  // A new stream whose incarnation is ahead of the clock is refused (clock_bound.h).
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request,
                                      std::optional<UnixPeer> peer = std::nullopt);
 
@@ -98,6 +101,10 @@ class TrainerSession {
                                    const StillWanted& still_wanted);
   // Whether Wait makes sense. ABORTED: this sender does not know the version and will not.
   Status CheckWait(const v1::WaitRequest& request);
+
+  // An operator's order: the ledger, and this process, know nothing of the recorded stream any
+  // more. FAILED_PRECONDITION: it is another one, or its trainer is registered.
+  Status ForgetStream(const StreamId& stream);
 
   bool trainer_present() const { return present_.load(); }
   // A Publish is under way that may have been admitted before a drain.

@@ -42,7 +42,8 @@ std::string List(std::vector<ReceiverBehind> receivers) {
 std::string Wanted(const WaitOutcome& outcome, const WaitCondition& condition) {
   switch (condition.policy) {
     case WaitCondition::Policy::kAll:
-      return fmt::format("{}", outcome.committed.size() + outcome.missing.size());
+      return fmt::format(
+          "{}", outcome.committed.size() + outcome.missing.size() + outcome.awaited.size());
     case WaitCondition::Policy::kQuorum:
       return fmt::format("{}", condition.quorum);
     case WaitCondition::Policy::kAny:
@@ -69,10 +70,11 @@ void FillCounts(const WaitOutcome& outcome, v1::WaitReply& reply) {
 std::string DescribeUnmet(const WaitOutcome& outcome, const WaitCondition& condition) {
   const size_t present =
       outcome.committed.size() + outcome.missing.size() + outcome.left_out.size();
-  if (present == 0) return "no receiver is connected";
+  if (present == 0 && outcome.awaited.empty()) return "no receiver is connected";
   std::string text = fmt::format("{} of {} connected receivers have committed it, expected {}",
                                  outcome.committed.size(), present, Wanted(outcome, condition));
   if (!outcome.missing.empty()) text += fmt::format(": {}", List(outcome.missing));
+  if (!outcome.awaited.empty()) text += fmt::format("; awaited: {}", List(outcome.awaited));
   if (!outcome.left_out.empty()) text += fmt::format("; left out: {}", List(outcome.left_out));
   return text;
 }
@@ -82,6 +84,7 @@ void FillReply(const WaitOutcome& outcome, v1::WaitReply& reply) {
   for (const std::string& id : outcome.committed) reply.add_committed(id);
   for (const auto& [receivers, add] :
        {std::pair(&outcome.missing, &v1::WaitReply::add_missing),
+        std::pair(&outcome.awaited, &v1::WaitReply::add_missing),
         std::pair(&outcome.left_out, &v1::WaitReply::add_left_out)}) {
     for (const ReceiverBehind& receiver : *receivers) {
       v1::ReceiverBehind& message = *(reply.*add)();
@@ -103,6 +106,7 @@ std::string ShortReply(const WaitOutcome& outcome) {
     }
   };
   add(outcome.missing, reply.mutable_missing());
+  add(outcome.awaited, reply.mutable_missing());
   add(outcome.left_out, reply.mutable_left_out());
   for (size_t i = 0; i < std::min(outcome.committed.size(), limits::kWaitReceiversNamedMax); ++i) {
     reply.add_committed(outcome.committed[i]);

@@ -30,6 +30,7 @@ struct WaitOutcome {
   std::vector<std::string> committed;
   std::vector<ReceiverBehind> missing;
   std::vector<ReceiverBehind> left_out;  // policy all does not wait for them
+  std::vector<ReceiverBehind> awaited;   // absent since the sender's restart: policy all waits
   std::optional<TimePoint> met_at;       // when the last of `committed` committed, if it was met
 };
 

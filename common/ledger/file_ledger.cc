@@ -7,38 +7,49 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/ledger/damaged_files.h"
 #include "common/ledger/ledger_bytes.h"
 #include "common/model/limits.h"
 
 namespace dws {
 namespace {
 
+constexpr std::string_view kWayBack =
+    "; nothing was changed. Restore the file from a copy, or start with "
+    "--quarantine-damaged-ledger: the file is set aside, an empty ledger takes its place, and old "
+    "trainers stay refused";
+
+// The head has no checksum: a version or a kind that is none, in front of a sound record, is damage
+// and not another program's file.
 Status CheckFileHead(ByteSpan file, LedgerKind kind, const std::string& path) {
   if (file.size() < kLedgerHeadBytes || AsText(file.first(kLedgerMagic.size())) != kLedgerMagic) {
-    return FailedPreconditionError(
-        "{} is no ledger: expected it to begin with {}; move it away to start with an empty one",
-        path, kLedgerMagic);
+    return DataLossError("{} is damaged, or no ledger: expected it to begin with {}{}", path,
+                         kLedgerMagic, kWayBack);
   }
+  const bool sound = ParseLedgerRecord(file, kLedgerHeadBytes).has_value();
   if (const auto version = LoadLe<uint32_t>(file.data() + 8); version != kLedgerFormatVersion) {
+    if (sound) {
+      return DataLossError("{} is damaged: expected format {} at offset 8, found {}{}", path,
+                           kLedgerFormatVersion, version, kWayBack);
+    }
     return FailedPreconditionError(
         "{}: expected ledger format {}, found {}; start the DWS version that wrote it", path,
         kLedgerFormatVersion, version);
   }
-  if (const auto found = LoadLe<uint32_t>(file.data() + 12); found != static_cast<uint32_t>(kind)) {
-    return FailedPreconditionError(
-        "{}: expected the ledger of a {} (kind {}), found kind {}; give each daemon its own state "
-        "folder",
-        path, ToString(kind), static_cast<uint32_t>(kind), found);
+  const auto found = LoadLe<uint32_t>(file.data() + 12);
+  if (found == static_cast<uint32_t>(kind)) return OkStatus();
+  if (sound && ToString(static_cast<LedgerKind>(found)) == "unknown") {
+    return DataLossError("{} is damaged: expected kind {} at offset 12, found {}{}", path,
+                         static_cast<uint32_t>(kind), found, kWayBack);
   }
-  return OkStatus();
+  return FailedPreconditionError(
+      "{}: expected the ledger of a {} (kind {}), found kind {}; give each daemon its own state "
+      "folder",
+      path, ToString(kind), static_cast<uint32_t>(kind), found);
 }
 
 Status Damaged(const std::string& path, uint64_t offset, std::string_view why) {
-  return DataLossError(
-      "{}: the record at offset {} is damaged, {}; nothing was changed. Restore the file from a "
-      "copy, or move it away to begin an empty ledger (weights are then compared and repaired in "
-      "full; old trainers are no longer recognised)",
-      path, offset, why);
+  return DataLossError("{}: the record at offset {} is damaged, {}{}", path, offset, why, kWayBack);
 }
 
 // Hands all sound records to `replay`; returns where the torn tail begins, the file's size if there
@@ -54,7 +65,9 @@ Result<uint64_t> ReplayRecords(ByteSpan file, const std::string& path,
       return offset;
     }
     if (Status status = replay(record->type, record->payload, offset); !status.ok()) {
-      return Annotate(status, fmt::format("{}: record at offset {}", path, offset));
+      status = Annotate(status, fmt::format("{}: record at offset {}", path, offset));
+      if (!absl::IsDataLoss(status)) return status;
+      return DataLossError("{}{}", Message(status), kWayBack);
     }
     offset += kLedgerRecordHeadBytes + record->payload.size();
   }
@@ -69,7 +82,7 @@ FileLedger::FileLedger(FileSystem& file_system, std::string path, LedgerKind kin
 
 Result<std::unique_ptr<FileLedger>> FileLedger::Open(FileSystem& file_system,
                                                      const std::string& path, LedgerKind kind,
-                                                     const Replay& replay) {
+                                                     const Replay& replay, const Begin& begin) {
   if (const size_t slash = path.rfind('/'); slash != std::string::npos && slash > 0) {
     DWS_RETURN_IF_ERROR(file_system.MakeFolders(path.substr(0, slash)));
   }
@@ -79,25 +92,47 @@ Result<std::unique_ptr<FileLedger>> FileLedger::Open(FileSystem& file_system,
   }
   auto ledger =
       std::unique_ptr<FileLedger>(new FileLedger(file_system, path, kind, *std::move(lock)));
-
-  Result<std::vector<std::byte>> file = file_system.ReadFile(path, limits::kLedgerBytesMax);
-  if (absl::IsNotFound(file.status())) {
-    DWS_RETURN_IF_ERROR(ledger->Rewrite({}));
-    return ledger;
+  const Status opened = ledger->OpenSound(replay);
+  if (absl::IsNotFound(opened)) {
+    DWS_RETURN_IF_ERROR(ledger->BeginAnew(begin, OkStatus()));
+  } else if (absl::IsDataLoss(opened) && begin) {
+    DWS_RETURN_IF_ERROR(ledger->BeginAnew(begin, opened));
+  } else {
+    DWS_RETURN_IF_ERROR(opened);
   }
-  DWS_RETURN_IF_ERROR(file.status());
-  DWS_RETURN_IF_ERROR(CheckFileHead(*file, kind, path));
-  DWS_ASSIGN_OR_RETURN(const uint64_t sound_bytes, ReplayRecords(*file, path, replay));
-  if (sound_bytes < file->size()) {
-    LogWarning("ledger_tail_cut", {{"path", path},
-                                   {"bytes", file->size() - sound_bytes},
+  return ledger;
+}
+
+Status FileLedger::OpenSound(const Replay& replay) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> file,
+                       file_system_.ReadFile(path_, limits::kLedgerBytesMax));
+  DWS_RETURN_IF_ERROR(CheckFileHead(file, kind_, path_));
+  DWS_ASSIGN_OR_RETURN(const uint64_t sound_bytes, ReplayRecords(file, path_, replay));
+  if (sound_bytes < file.size()) {
+    LogWarning("ledger_tail_cut", {{"path", path_},
+                                   {"bytes", file.size() - sound_bytes},
                                    {"offset", sound_bytes},
                                    {"reason", "the last record is incomplete"}});
-    DWS_RETURN_IF_ERROR(file_system.ReplaceFile(path, ByteSpan(*file).first(sound_bytes)));
+    DWS_RETURN_IF_ERROR(file_system_.ReplaceFile(path_, ByteSpan(file).first(sound_bytes)));
   }
-  DWS_ASSIGN_OR_RETURN(ledger->file_, file_system.OpenForAppend(path));
-  ledger->size_bytes_ = sound_bytes;
-  return ledger;
+  DWS_ASSIGN_OR_RETURN(file_, file_system_.OpenForAppend(path_));
+  size_bytes_ = sound_bytes;
+  return OkStatus();
+}
+
+// What the new file begins with is known before the old one is touched. A crash between the two
+// steps leaves no file: the next start begins with the same.
+Status FileLedger::BeginAnew(const Begin& begin, const Status& damage) {
+  std::vector<RawRecord> records;
+  if (begin) {
+    DWS_ASSIGN_OR_RETURN(records, begin(damage));
+  }
+  if (!damage.ok()) {
+    DWS_ASSIGN_OR_RETURN(const std::string aside, SetDamagedAside(file_system_, path_));
+    LogError("ledger_quarantined",
+             {{"path", path_}, {"moved_to", aside}, {"reason", Message(damage)}});
+  }
+  return Rewrite(records);
 }
 
 namespace {

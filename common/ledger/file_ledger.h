@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
@@ -19,17 +20,22 @@ class FileLedger {
  public:
   // Gets each record with its offset in the file; its error ends Open.
   using Replay = std::function<Status(uint32_t type, ByteSpan payload, uint64_t offset)>;
+  // Where no sound file is: what a new one begins with, or the error that ends Open. `damage`: of
+  // the file that is there, which is then set aside; OK: none is there.
+  using Begin = std::function<Result<std::vector<RawRecord>>(const Status& damage)>;
 
   // Opens, or creates durably, the ledger at `path`; its folder is made. An incomplete last record
   // is cut off with a warning in the log: a crash in the middle of an append. `file_system`
-  // outlives the ledger.
+  // outlives the ledger. Without `begin` a new file is empty, and a damaged one is refused.
   //
   // UNAVAILABLE: another process holds it. DATA_LOSS: damage anywhere else, with the offset and
-  // what to do; nothing was changed. FAILED_PRECONDITION: no ledger, of the other kind, or of an
-  // unknown version. RESOURCE_EXHAUSTED: larger than limits::kLedgerBytesMax. What `replay`
+  // what to do, and nothing was changed; so is what `replay` calls DATA_LOSS. FAILED_PRECONDITION:
+  // of the other kind, or of an unknown version. RESOURCE_EXHAUSTED: larger than
+  // limits::kLedgerBytesMax, or limits::kDamagedLedgersMax lie beside it. What else `replay`
   // returned, with the offset.
   static Result<std::unique_ptr<FileLedger>> Open(FileSystem& file_system, const std::string& path,
-                                                  LedgerKind kind, const Replay& replay);
+                                                  LedgerKind kind, const Replay& replay,
+                                                  const Begin& begin = {});
 
   // Appends and syncs one record; its payload is at most limits::kLedgerRecordBytesMax (CHECK).
   // After an error the file's end is unknown: every Append fails until a Rewrite succeeded.
@@ -44,6 +50,9 @@ class FileLedger {
  private:
   FileLedger(FileSystem& file_system, std::string path, LedgerKind kind,
              std::unique_ptr<FileLock> lock);
+  // Reads and opens the file. NOT_FOUND: there is none.
+  Status OpenSound(const Replay& replay);
+  Status BeginAnew(const Begin& begin, const Status& damage);
 
   FileSystem& file_system_;
   const std::string path_;

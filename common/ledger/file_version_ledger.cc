@@ -1,9 +1,13 @@
+// The fence is written before the record that changes it: after a crash between the two it is above
+// the ledger, whose next start then raises the ledger to it. It never is below.
 #include "common/ledger/file_version_ledger.h"
 
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "common/base/log.h"
+#include "common/ledger/fence.h"
 #include "common/ledger/file_ledger.h"
 #include "common/model/limits.h"
 
@@ -22,20 +26,37 @@ Result<typename State::Record> Decode(uint32_t type, ByteSpan payload) {
 template <typename State>
 class FileVersionLedger final : public VersionLedger<State> {
  public:
-  FileVersionLedger(State state, std::unique_ptr<FileLedger> file)
-      : state_(std::move(state)), file_(std::move(file)) {}
+  FileVersionLedger(State state, std::unique_ptr<FileLedger> file, FenceFile fence)
+      : state_(std::move(state)), file_(std::move(file)), fence_(std::move(fence)) {}
 
   const State& state() const override { return state_; }
 
   Status Append(const typename State::Record& record) override {
     State next = state_;
     DWS_RETURN_IF_ERROR(next.Apply(record));
+    DWS_RETURN_IF_ERROR(fence_.Keep(next.fence()));
     if (file_->needs_rewrite() || file_->size_bytes() > limits::kLedgerCompactBytes) {
       DWS_RETURN_IF_ERROR(Compact());
     }
     DWS_RETURN_IF_ERROR(file_->Append(EncodeRecord(record)));
     state_ = std::move(next);
     return OkStatus();
+  }
+
+  // Of a ledger that was just opened: brings it and its fence to the higher of both.
+  Status MeetFence() {
+    const Result<std::optional<Fence>> found = fence_.Read();
+    if (!found.ok() && !absl::IsNotFound(found.status())) {
+      LogWarning("ledger_fence_replaced", {{"reason", Message(found.status())}});
+    }
+    const std::optional<Fence> own = state_.fence();
+    if (found.ok() && found->has_value() && (!own.has_value() || own->BelowOf(**found))) {
+      LogWarning("ledger_raised_to_fence", {{"path", fence_.path()},
+                                            {"stream", ToString((*found)->stream)},
+                                            {"rank_epoch", (*found)->rank_epoch.value()}});
+      return Append(State::Restoring(**found));
+    }
+    return fence_.Keep(own);
   }
 
  private:
@@ -47,33 +68,70 @@ class FileVersionLedger final : public VersionLedger<State> {
 
   State state_;
   const std::unique_ptr<FileLedger> file_;
+  FenceFile fence_;
 };
+
+// What a new ledger begins with: see FileLedger::Begin.
+template <typename State>
+Result<std::vector<RawRecord>> BeginWithFence(FenceFile& file, const LedgerOptions& options,
+                                              const Status& damage, State& state) {
+  if (!damage.ok() && !options.quarantine_damaged) return damage;
+  state = State();  // records in front of the damage were replayed
+  const Result<std::optional<Fence>> fence = file.Read();
+  if (damage.ok() && absl::IsNotFound(fence.status())) return std::vector<RawRecord>();
+  if (!fence.ok()) {
+    return DataLossError(
+        "{} the second copy of the stream's fence is of no use: {}. Without it nobody knows which "
+        "old trainers to refuse; nothing was changed. Restore either file from a copy; or stop "
+        "every old trainer, move both away and start again",
+        damage.ok() ? "there is no ledger, and" : fmt::format("{}. And", Message(damage)),
+        Message(fence.status()));
+  }
+  if (!fence->has_value()) return std::vector<RawRecord>();
+  const typename State::Record record = State::Restoring(**fence);
+  DWS_RETURN_IF_ERROR(state.Apply(record));
+  LogWarning("ledger_begins_with_fence", {{"path", file.path()},
+                                          {"stream", ToString((*fence)->stream)},
+                                          {"rank_epoch", (*fence)->rank_epoch.value()}});
+  return std::vector<RawRecord>{EncodeRecord(record)};
+}
 
 template <typename State>
 Result<std::unique_ptr<VersionLedger<State>>> OpenLedger(FileSystem& file_system,
-                                                         const std::string& state_folder) {
+                                                         const std::string& state_folder,
+                                                         const LedgerOptions& options) {
   State state;
+  const std::string stem = fmt::format("{}/{}", state_folder, ToString(State::kKind));
+  FenceFile fence(file_system, stem + ".fence", State::kKind);
+  const auto replay = [&state](uint32_t type, ByteSpan payload, uint64_t) -> Status {
+    DWS_ASSIGN_OR_RETURN(const auto record, Decode<State>(type, payload));
+    const Status applied = state.Apply(record);
+    return applied.ok() ? applied : DataLossError("{}", Message(applied));
+  };
+  const auto begin = [&](const Status& damage) {
+    return BeginWithFence(fence, options, damage, state);
+  };
   DWS_ASSIGN_OR_RETURN(
       std::unique_ptr<FileLedger> file,
-      FileLedger::Open(file_system,
-                       fmt::format("{}/{}.ledger", state_folder, ToString(State::kKind)),
-                       State::kKind, [&state](uint32_t type, ByteSpan payload, uint64_t) -> Status {
-                         DWS_ASSIGN_OR_RETURN(const auto record, Decode<State>(type, payload));
-                         return state.Apply(record);
-                       }));
-  return std::make_unique<FileVersionLedger<State>>(std::move(state), std::move(file));
+      FileLedger::Open(file_system, stem + ".ledger", State::kKind, replay, begin));
+  auto ledger = std::make_unique<FileVersionLedger<State>>(std::move(state), std::move(file),
+                                                           std::move(fence));
+  DWS_RETURN_IF_ERROR(ledger->MeetFence());
+  return ledger;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<SenderLedger>> OpenSenderLedger(FileSystem& file_system,
-                                                       const std::string& state_folder) {
-  return OpenLedger<SenderLedgerState>(file_system, state_folder);
+                                                       const std::string& state_folder,
+                                                       const LedgerOptions& options) {
+  return OpenLedger<SenderLedgerState>(file_system, state_folder, options);
 }
 
 Result<std::unique_ptr<ReceiverLedger>> OpenReceiverLedger(FileSystem& file_system,
-                                                           const std::string& state_folder) {
-  return OpenLedger<ReceiverLedgerState>(file_system, state_folder);
+                                                           const std::string& state_folder,
+                                                           const LedgerOptions& options) {
+  return OpenLedger<ReceiverLedgerState>(file_system, state_folder, options);
 }
 
 }  // namespace dws

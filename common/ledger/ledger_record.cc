@@ -9,12 +9,14 @@ namespace {
 enum RecordType : uint32_t {
   kStreamOpened = 1,
   kVersionPublished = 2,
+  kOpenedForgotten = 3,
   kStreamAccepted = 16,
   kCommitIntent = 17,
   kVersionCommitted = 18,
   kCommitAbandoned = 19,
   kGroupDecided = 20,
   kGroupSettled = 21,
+  kAcceptedForgotten = 22,
 };
 
 RawRecord Pack(RecordType type, std::initializer_list<uint64_t> words) {
@@ -59,6 +61,8 @@ Status UnknownType(uint32_t type, LedgerKind kind) {
 }
 
 struct Encoder {
+  RecordType forgotten;  // StreamForgotten's, of the kind of ledger
+
   RawRecord operator()(const StreamOpened& r) const {
     return Pack(kStreamOpened, {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo,
                                 r.rank_epoch.value(), OrZero(r.last_version)});
@@ -91,6 +95,9 @@ struct Encoder {
     return Pack(kGroupSettled,
                 {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo, r.version.value()});
   }
+  RawRecord operator()(const StreamForgotten& r) const {
+    return Pack(forgotten, {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo});
+  }
 };
 
 }  // namespace
@@ -105,8 +112,12 @@ std::string_view ToString(LedgerKind kind) {
   return "unknown";
 }
 
-RawRecord EncodeRecord(const SenderRecord& record) { return std::visit(Encoder(), record); }
-RawRecord EncodeRecord(const ReceiverRecord& record) { return std::visit(Encoder(), record); }
+RawRecord EncodeRecord(const SenderRecord& record) {
+  return std::visit(Encoder{kOpenedForgotten}, record);
+}
+RawRecord EncodeRecord(const ReceiverRecord& record) {
+  return std::visit(Encoder{kAcceptedForgotten}, record);
+}
 
 Result<SenderRecord> DecodeSenderRecord(uint32_t type, ByteSpan payload) {
   switch (type) {
@@ -123,6 +134,10 @@ Result<SenderRecord> DecodeSenderRecord(uint32_t type, ByteSpan payload) {
                               .version = version,
                               .base = NoneIfZero(w[4]),
                               .state_token = {.lane0 = w[5], .lane1 = w[6]}};
+    }
+    case kOpenedForgotten: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<3>("StreamForgotten", payload));
+      return StreamForgotten{.stream = {w[0], w[1], w[2]}};
     }
     default:
       return UnknownType(type, LedgerKind::kSender);
@@ -163,6 +178,10 @@ Result<ReceiverRecord> DecodeReceiverRecord(uint32_t type, ByteSpan payload) {
       DWS_ASSIGN_OR_RETURN(const WeightVersion version, VersionNumber("GroupSettled", w[3]));
       return GroupSettled{.stream = {w[0], w[1], w[2]}, .version = version};
     }
+    case kAcceptedForgotten: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<3>("StreamForgotten", payload));
+      return StreamForgotten{.stream = {w[0], w[1], w[2]}};
+    }
     default:
       return UnknownType(type, LedgerKind::kReceiver);
   }
@@ -186,6 +205,9 @@ std::string_view RecordTypeName(uint32_t type) {
       return "GroupDecided";
     case kGroupSettled:
       return "GroupSettled";
+    case kOpenedForgotten:
+    case kAcceptedForgotten:
+      return "StreamForgotten";
     default:
       return "";
   }
@@ -210,6 +232,8 @@ std::span<const std::string_view> RecordWordNames(uint32_t type) {
     case kVersionPublished:
       return kPublished;
     case kStreamAccepted:
+    case kOpenedForgotten:
+    case kAcceptedForgotten:
       return std::span(kVersioned).first(3);
     case kCommitIntent:
       return kIntent;

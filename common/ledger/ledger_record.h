@@ -86,9 +86,16 @@ struct GroupSettled {
   friend bool operator==(const GroupSettled&, const GroupSettled&) = default;
 };
 
-using SenderRecord = std::variant<StreamOpened, VersionPublished>;
+// Both: an operator had the stream forgotten that this daemon opened, or accepted, last. The fence
+// goes back, by this record alone.
+struct StreamForgotten {
+  StreamId stream;
+  friend bool operator==(const StreamForgotten&, const StreamForgotten&) = default;
+};
+
+using SenderRecord = std::variant<StreamOpened, VersionPublished, StreamForgotten>;
 using ReceiverRecord = std::variant<StreamAccepted, CommitIntent, VersionCommitted, CommitAbandoned,
-                                    GroupDecided, GroupSettled>;
+                                    GroupDecided, GroupSettled, StreamForgotten>;
 
 // A record as a ledger file has it: type number and payload.
 struct RawRecord {

@@ -25,8 +25,8 @@ Status CheckStream(const std::optional<StreamId>& current, const StreamId& strea
   if (stream.incarnation < current->incarnation) {
     return FailedPreconditionError(
         "stream {} is refused: incarnation {} was seen already (stream {}); an old trainer is "
-        "still "
-        "running, or a new one needs a higher incarnation",
+        "still running, or a new one needs a higher incarnation. If the recorded one was wrong, or "
+        "a clock went back: `dwsctl forget-stream` resets it",
         ToString(stream), current->incarnation, ToString(*current));
   }
   return FailedPreconditionError(
@@ -34,6 +34,20 @@ Status CheckStream(const std::optional<StreamId>& current, const StreamId& strea
       "one "
       "with a higher incarnation",
       ToString(stream), ToString(*current));
+}
+
+Status CheckForgotten(const std::optional<StreamId>& recorded, const StreamId& stream) {
+  if (!recorded.has_value()) {
+    return FailedPreconditionError("no stream is recorded here: there is none to forget");
+  }
+  if (*recorded == stream) return OkStatus();
+  if (stream.incarnation == 0) {
+    return FailedPreconditionError(
+        "stream {0} is recorded here: `dwsctl forget-stream --stream={0}` has it forgotten",
+        ToString(*recorded));
+  }
+  return FailedPreconditionError("stream {} is recorded here, not {}: name the recorded one",
+                                 ToString(*recorded), ToString(stream));
 }
 
 Status SenderLedgerState::Apply(const SenderRecord& record) {
@@ -71,6 +85,17 @@ Status SenderLedgerState::ApplyOne(const VersionPublished& record) {
       {.version = record.version, .base = record.base, .state_token = record.state_token});
   if (published_.size() > limits::kRetainedVersionsMax) published_.pop_front();
   return OkStatus();
+}
+
+Status SenderLedgerState::ApplyOne(const StreamForgotten& record) {
+  DWS_RETURN_IF_ERROR(CheckForgotten(stream_, record.stream));
+  *this = SenderLedgerState();
+  return OkStatus();
+}
+
+std::optional<Fence> SenderLedgerState::fence() const {
+  if (!stream_.has_value()) return std::nullopt;
+  return Fence{.stream = *stream_, .rank_epoch = rank_epoch_};
 }
 
 std::vector<SenderRecord> SenderLedgerState::Records() const {
@@ -170,6 +195,32 @@ Status ReceiverLedgerState::ApplyOne(const CommitAbandoned& record) {
   }
   open_intent_.reset();
   return OkStatus();
+}
+
+Status ReceiverLedgerState::ApplyOne(const StreamForgotten& record) {
+  DWS_RETURN_IF_ERROR(CheckForgotten(stream_, record.stream));
+  if (committed_.has_value() && committed_->stream == record.stream) committed_.reset();
+  if (decided_.has_value() && decided_->stream == record.stream) decided_.reset();
+  if (open_intent_.has_value() && open_intent_->stream == record.stream) {
+    open_intent_.reset();
+    intent_replaced_another_ = false;
+  }
+  stream_.reset();
+  const auto keep = [this](const auto& known) {
+    if (!known.has_value()) return;
+    if (!stream_.has_value() || known->stream.incarnation > stream_->incarnation) {
+      stream_ = known->stream;
+    }
+  };
+  keep(committed_);
+  keep(open_intent_);
+  keep(decided_);
+  return OkStatus();
+}
+
+std::optional<Fence> ReceiverLedgerState::fence() const {
+  if (!stream_.has_value()) return std::nullopt;
+  return Fence{.stream = *stream_, .rank_epoch = RankEpoch(0)};
 }
 
 std::vector<ReceiverRecord> ReceiverLedgerState::Records() const {

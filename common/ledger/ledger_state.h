@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/ledger/fence.h"
 #include "common/ledger/ledger_record.h"
 
 namespace dws {
@@ -18,6 +19,10 @@ namespace dws {
 // incarnation. FAILED_PRECONDITION: a lower incarnation (an old trainer that woke up), or a second
 // id in one incarnation (two trainers claim it).
 Status CheckStream(const std::optional<StreamId>& current, const StreamId& stream);
+
+// Whether an operator may have `stream` forgotten. FAILED_PRECONDITION: it is not `recorded`, which
+// the message names.
+Status CheckForgotten(const std::optional<StreamId>& recorded, const StreamId& stream);
 
 // Copyable. Threads: one at a time.
 class SenderLedgerState {
@@ -34,6 +39,7 @@ class SenderLedgerState {
 
   // StreamOpened: a stream that CheckStream accepts, with a higher epoch when it is the current
   // one. VersionPublished: of the current stream, above last_version(), its base below it.
+  // StreamForgotten: the current stream; nothing is left of it.
   Status Apply(const SenderRecord& record);
 
   const std::optional<StreamId>& stream() const { return stream_; }
@@ -45,11 +51,18 @@ class SenderLedgerState {
   // The shortest list of records that gives this state: what compaction writes.
   std::vector<SenderRecord> Records() const;
 
+  // What must not go back; its rank epoch counts in its stream. nullopt: no stream.
+  std::optional<Fence> fence() const;
+  static SenderRecord Restoring(const Fence& fence) {
+    return StreamOpened{.stream = fence.stream, .rank_epoch = fence.rank_epoch};
+  }
+
   friend bool operator==(const SenderLedgerState&, const SenderLedgerState&) = default;
 
  private:
   Status ApplyOne(const StreamOpened& record);
   Status ApplyOne(const VersionPublished& record);
+  Status ApplyOne(const StreamForgotten& record);
 
   std::optional<StreamId> stream_;
   RankEpoch rank_epoch_;
@@ -79,6 +92,9 @@ class ReceiverLedgerState {
   // GroupSettled: a decision is open.
   // CommitAbandoned: exactly the open intent, which did not replace another: memory that an earlier
   //   one may have torn is not whole because a later one wrote nothing.
+  // StreamForgotten: the accepted stream; with it goes what is known of its versions, and the
+  // newest
+  //   stream of which something else is known is the accepted one again.
   Status Apply(const ReceiverRecord& record);
 
   // The highest incarnation ever accepted, and its id.
@@ -94,6 +110,12 @@ class ReceiverLedgerState {
 
   std::vector<ReceiverRecord> Records() const;
 
+  // What must not go back; its rank epoch is 0. nullopt: no stream.
+  std::optional<Fence> fence() const;
+  static ReceiverRecord Restoring(const Fence& fence) {
+    return StreamAccepted{.stream = fence.stream};
+  }
+
   friend bool operator==(const ReceiverLedgerState&, const ReceiverLedgerState&) = default;
 
  private:
@@ -103,6 +125,7 @@ class ReceiverLedgerState {
   Status ApplyOne(const CommitAbandoned& record);
   Status ApplyOne(const GroupDecided& record);
   Status ApplyOne(const GroupSettled& record);
+  Status ApplyOne(const StreamForgotten& record);
   Status CheckNotBelow(const StreamId& stream, WeightVersion version, std::string_view what) const;
   Status CheckOpen(const StreamId& stream, WeightVersion target, std::string_view what) const;
 

@@ -53,14 +53,17 @@ v1::FrameEntry ToProto(const FrameEntry& entry) {
   return message;
 }
 
+StreamId AsStands(const v1::StreamId& message) {
+  return {.incarnation = message.incarnation(), .id_hi = message.id_hi(), .id_lo = message.id_lo()};
+}
+
 Result<StreamId> FromProto(const v1::StreamId& message) {
   if (message.incarnation() == 0 || (message.id_hi() == 0 && message.id_lo() == 0)) {
     return InvalidArgumentError(
         "stream id {}:{:016x}{:016x} is not set: expected an incarnation from 1 and a random id",
         message.incarnation(), message.id_hi(), message.id_lo());
   }
-  return StreamId{
-      .incarnation = message.incarnation(), .id_hi = message.id_hi(), .id_lo = message.id_lo()};
+  return AsStands(message);
 }
 
 Digest FromProto(const v1::Digest& message) {

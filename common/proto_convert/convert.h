@@ -19,6 +19,8 @@ v1::FrameEntry ToProto(const FrameEntry& entry);
 
 // INVALID_ARGUMENT: incarnation 0 or an id of zero, which an unset message would have.
 Result<StreamId> FromProto(const v1::StreamId& stream);
+// As it stands: unset is zeros.
+StreamId AsStands(const v1::StreamId& stream);
 Digest FromProto(const v1::Digest& digest);
 // INVALID_ARGUMENT: an unknown dtype, or what RankLayout::Create refuses.
 Result<RankLayout> FromProto(const v1::RankLayout& layout);

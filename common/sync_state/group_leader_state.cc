@@ -130,6 +130,13 @@ void GroupLeaderState::OnRetry() {
   Advance();
 }
 
+void GroupLeaderState::OnForget(const StreamId& stream) {
+  if (decided_.has_value() && decided_->stream == stream) decided_.reset();
+  if (target_.has_value() && target_->stream == stream) target_.reset();
+  if (round_.has_value() && round_->target.stream == stream) Lose();
+  Advance();
+}
+
 void GroupLeaderState::Evict(MemberIndex member, const std::string& reason) {
   if (ended_.has_value()) return;
   ended_ = GroupEnd{.reason = fmt::format("member {} was evicted: {}", member.value(), reason)};

@@ -88,6 +88,9 @@ class GroupLeaderState {
   void OnDecided(const RecordDecided& decision, const Status& status);
   void OnPaused(GroupNonce round, const Status& status);
   void OnRetry();
+  // The leader's own receiver has forgotten the stream: what was decided of it binds nobody any
+  // more.
+  void OnForget(const StreamId& stream);
   void Evict(MemberIndex member, const std::string& reason);
 
   std::vector<LeaderAction> TakeActions();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/model/clock_bound.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -26,10 +27,31 @@ void SubscriptionState::Refuse(SenderIndex sender, const Status& reason) {
   entry.refusal = std::string(Message(reason));
 }
 
-Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& welcome) const {
+// What is known already raises nothing: a clock that went back does not end what runs.
+Status SubscriptionState::CheckClock(const SenderWelcome& welcome, UnixTime now) const {
+  const bool same_stream = stream_ == welcome.stream;
+  if (!same_stream) {
+    if (const std::string ahead = AheadOfClock(welcome.stream, now); !ahead.empty()) {
+      return UnavailableError("stream {} is refused: {}", ToString(welcome.stream), ahead);
+    }
+  }
+  const size_t rank = welcome.trainer_rank.value();
+  const bool known = same_stream && rank < ranks_.size() && ranks_[rank].has_value() &&
+                     welcome.rank_epoch <= ranks_[rank]->rank_epoch;
+  if (known) return OkStatus();
+  if (const std::string ahead = AheadOfClock(welcome.rank_epoch, now); !ahead.empty()) {
+    return UnavailableError("trainer rank {} of stream {} is refused: {}", rank,
+                            ToString(welcome.stream), ahead);
+  }
+  return OkStatus();
+}
+
+Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& welcome,
+                                       UnixTime now) const {
   if (stream_.has_value() && welcome.stream.incarnation < stream_->incarnation) {
     return FailedPreconditionError(
-        "stream {} is older than {}, which this receiver follows: an old trainer woke up; stop it",
+        "stream {} is older than {}, which this receiver follows: an old trainer woke up; stop it. "
+        "If the one followed was wrong, or a clock went back: `dwsctl forget-stream` resets it",
         ToString(welcome.stream), ToString(*stream_));
   }
   if (stream_.has_value() && welcome.stream.incarnation == stream_->incarnation &&
@@ -40,6 +62,7 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
         "one, or start it with a higher incarnation",
         ToString(welcome.stream), ToString(*stream_));
   }
+  DWS_RETURN_IF_ERROR(CheckClock(welcome, now));
   if (welcome.world_size == 0 || welcome.trainer_rank.value() >= welcome.world_size) {
     return InvalidArgumentError("trainer rank {} of world size {}, expected a rank below it",
                                 welcome.trainer_rank.value(), welcome.world_size);
@@ -80,9 +103,9 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
   return OkStatus();
 }
 
-Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
+Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, UnixTime now) {
   DWS_CHECK(welcome.layout != nullptr);
-  if (const Status status = CheckWelcome(sender, welcome); !status.ok()) {
+  if (const Status status = CheckWelcome(sender, welcome, now); !status.ok()) {
     Refuse(sender, status);
     return status;
   }
@@ -110,6 +133,16 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
   ranks_[welcome.trainer_rank.value()] =
       Rank{.sender = sender, .rank_epoch = welcome.rank_epoch, .layout = std::move(welcome.layout)};
   return OkStatus();
+}
+
+void SubscriptionState::Forget(std::optional<StreamId> accepted) {
+  stream_ = accepted;
+  ranks_.clear();
+  for (Sender& sender : senders_) {
+    sender.trainer_rank.reset();
+    sender.offers.clear();
+    sender.refusal.clear();
+  }
 }
 
 Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce,

@@ -4,10 +4,10 @@
 // and guard it.
 //
 // Rules (protocol.md §1, §2): a lower incarnation is refused, and a second id in one incarnation; a
-// higher one replaces everything known; a rank is claimed by one sender at a time, a higher rank
-// epoch or a dead connection hands it over; a layout does not change inside a stream; an
-// announcement only says what can be served, newer replaces older; a new connection clears nonce
-// and offers and keeps the layout.
+// higher one replaces everything known, unless it is ahead of the clock; a rank is claimed by one
+// sender at a time, a higher rank epoch or a dead connection hands it over; a layout does not
+// change inside a stream; an announcement only says what can be served, newer replaces older; a new
+// connection clears nonce and offers and keeps the layout.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 
 #include "common/base/status.h"
 #include "common/base/strong_type.h"
+#include "common/base/wall_clock.h"
 #include "common/model/layout.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
@@ -75,12 +76,17 @@ class SubscriptionState {
 
   // FAILED_PRECONDITION: an old or second stream, a rank that another sender holds, an old rank
   // epoch, a changed layout, a world size that is not that of the others or of the configuration.
-  // INVALID_ARGUMENT: no rank of its world size, which no sender may say. The sender then offers
-  // nothing.
-  Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
+  // INVALID_ARGUMENT: no rank of its world size, which no sender may say. UNAVAILABLE: a new stream
+  // or epoch is further ahead of `now` than clock_bound.h allows; it may be heard again when the
+  // clock is right. The sender then offers nothing.
+  Status OnWelcome(SenderIndex sender, SenderWelcome welcome, UnixTime now);
   // FAILED_PRECONDITION: not welcomed, or of another stream or epoch. INVALID_ARGUMENT: versions
   // not ascending.
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
+
+  // An operator had the stream forgotten: `accepted` is the highest one now. Senders have to be
+  // welcomed anew.
+  void Forget(std::optional<StreamId> accepted);
 
   // The stream with the highest incarnation accepted so far.
   const std::optional<StreamId>& stream() const { return stream_; }
@@ -106,7 +112,8 @@ class SubscriptionState {
     RankEpoch rank_epoch;
     std::shared_ptr<const RankLayout> layout;
   };
-  Status CheckWelcome(SenderIndex sender, const SenderWelcome& welcome) const;
+  Status CheckWelcome(SenderIndex sender, const SenderWelcome& welcome, UnixTime now) const;
+  Status CheckClock(const SenderWelcome& welcome, UnixTime now) const;
   void Refuse(SenderIndex sender, const Status& reason);
   // The sender of each rank when all are connected and hold it.
   std::optional<std::vector<SenderIndex>> SendersByRank() const;

@@ -77,4 +77,8 @@ Status FollowerOperations::Evict(const v1::EvictRequest&, const Sink&) {
   return FailedPreconditionError("this receiver is in no commit group");
 }
 
+Status FollowerOperations::ForgetStream(const v1::ForgetStreamRequest&, const Sink&) {
+  return FailedPreconditionError("this receiver follows a folder, which has no streams");
+}
+
 }  // namespace dws

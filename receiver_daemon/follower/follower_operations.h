@@ -30,6 +30,7 @@ class FollowerOperations final : public AdminOperations {
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
   Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
+  Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) override;
 
  private:
   const ReceiverName name_;

@@ -90,6 +90,16 @@ void CommitGroup::OnResync() {
   Deliver();
 }
 
+void CommitGroup::OnForget(const StreamId& stream) {
+  {
+    MutexLock lock(mutex_);
+    if (!leader_.has_value()) return;
+    leader_->OnForget(stream);
+    Drive();
+  }
+  Deliver();
+}
+
 void CommitGroup::OnStaged(const StageOrder& order, std::optional<WeightVersion> base,
                            const Status& status) {
   {

@@ -91,6 +91,8 @@ class CommitGroup {
   void OnDrift();
   // Its memory is as it was, and has to be brought to a version anew.
   void OnResync();
+  // An operator had it forgotten; the engine was told of as gone before.
+  void OnForget(const StreamId& stream);
   void OnStaged(const StageOrder& order, std::optional<WeightVersion> base, const Status& status);
   void OnWritten(GroupNonce round, const Status& status, bool untouched);
   void OnTarget(const std::optional<VersionAt>& target);  // on a member: nothing

@@ -39,6 +39,14 @@ void SharedLinks::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
+void SharedLinks::Reconnect() {
+  {
+    MutexLock lock(mutex_);
+    reconnect_ = true;
+  }
+  stopped_.NotifyAll();
+}
+
 void SharedLinks::CancelFetches() {
   for (const Link& link : links_) link.source->Cancel();
 }
@@ -70,9 +78,17 @@ void SharedLinks::Run() {
       hook_trouble_ = trouble;
       if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", trouble}});
     }
-    for (uint32_t rank = 0; rank < links_.size(); ++rank) Poll(SenderIndex(rank), links_[rank]);
+    bool reconnect = false;
+    {
+      MutexLock lock(mutex_);
+      reconnect = std::exchange(reconnect_, false);
+    }
+    for (uint32_t rank = 0; rank < links_.size(); ++rank) {
+      if (reconnect) links_[rank].connected = false;
+      Poll(SenderIndex(rank), links_[rank]);
+    }
     MutexLock lock(mutex_);
-    if (!stopping_) stopped_.WaitFor(mutex_, options_.poll);
+    if (!stopping_ && !reconnect_) stopped_.WaitFor(mutex_, options_.poll);
     if (stopping_) return;
   }
 }

@@ -41,6 +41,8 @@ class SharedLinks final : public SenderGroup {
   ~SharedLinks() override;
 
   void Start();
+  // Every folder is looked at as if for the first time.
+  void Reconnect();
   // Ends blocking calls, present and future, with CANCELLED. Reports still go.
   void CancelFetches();
   void Stop();
@@ -86,6 +88,7 @@ class SharedLinks final : public SenderGroup {
   Mutex mutex_;
   CondVar stopped_;
   bool stopping_ GUARDED_BY(mutex_) = false;
+  bool reconnect_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

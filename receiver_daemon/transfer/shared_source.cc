@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/model/clock_bound.h"
 #include "common/proto_convert/convert.h"
 #include "common/transport/shared_fs/verified_file.h"
 #include "proto/sync.pb.h"
@@ -28,6 +29,11 @@ Status WhyNone(const shared::VersionCatalog& catalog) {
       "{} has {} versions up to {}, but no full tensors lead to them: its sender has to publish "
       "some",
       catalog.place().folder, catalog.versions().all().size(), newest->name.version.value());
+}
+
+// Keeps the first.
+void Note(const Status& status, Status& first) {
+  if (first.ok()) first = status;
 }
 
 Spool::Options GuardedBy(const Spool::Options& options, std::function<bool()> wanted) {
@@ -58,11 +64,29 @@ Status SharedSource::CheckClaims(const std::vector<StreamId>& streams,
   return OkStatus();
 }
 
+Status SharedSource::TakeOutAhead(std::vector<StreamId>& streams,
+                                  const std::optional<StreamId>& followed,
+                                  const std::string& folder) const {
+  const UnixTime now = options_.wall_clock->Now();
+  Status first;
+  std::erase_if(streams, [&](const StreamId& stream) {
+    if (stream == followed) return false;
+    const std::string ahead = AheadOfClock(stream, now);
+    if (ahead.empty()) return false;
+    Note(UnavailableError("{} has stream {}, which is refused: {}; or remove its folder", folder,
+                          ToString(stream), ahead),
+         first);
+    return true;
+  });
+  return first;
+}
+
 Result<SharedSource::Offer> SharedSource::Look(const std::optional<StreamId>& followed) {
   DWS_ASSIGN_OR_RETURN(const std::string folder, Folder());
   auto listed = shared::ListStreams(files_, folder);
   if (!listed.ok()) return UnavailableError("{}", Message(listed.status()));
   std::vector<StreamId> streams = *std::move(listed);
+  const Status ahead = TakeOutAhead(streams, followed, folder);
   DWS_RETURN_IF_ERROR(CheckClaims(streams, followed, folder));
   if (followed.has_value()) {
     // Of two with the incarnation that is followed, only the one that is.
@@ -70,11 +94,14 @@ Result<SharedSource::Offer> SharedSource::Look(const std::optional<StreamId>& fo
       return stream.incarnation == followed->incarnation && stream != *followed;
     });
   }
-  Status first;
+  Status first = ahead;
   for (auto stream = streams.rbegin(); stream != streams.rend(); ++stream) {
     auto offer = LookAt(folder, *stream);
-    if (offer.ok() && offer->has_value()) return **std::move(offer);
-    if (first.ok()) first = offer.status();
+    if (offer.ok() && offer->has_value()) {
+      Note(ahead, (*offer)->trouble);
+      return **std::move(offer);
+    }
+    Note(offer.status(), first);
   }
   DWS_RETURN_IF_ERROR(first);
   return UnavailableError("no version has been published in {} yet", folder);

@@ -11,6 +11,7 @@
 #include "common/base/file_system.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/wall_clock.h"
 #include "common/model/limits.h"
 #include "common/sync_state/subscription_state.h"
 #include "common/transport/shared_fs/version_catalog.h"
@@ -28,6 +29,7 @@ class SharedSource {
     TrainerRank rank;
     shared::Key key;
     Duration retry_delay = limits::kSharedRetryDelayMin;  // doubles
+    const WallClock* wall_clock = &kSystemWallClock;
   };
   struct Offer {
     SenderWelcome welcome;
@@ -38,9 +40,10 @@ class SharedSource {
   SharedSource(FileSystem& files, Options options) : files_(files), options_(std::move(options)) {}
 
   // Looks at the folder. Of several streams that of the highest incarnation that has a version;
-  // `followed`: of two with one incarnation, that. UNAVAILABLE: no version is there (yet), or the
-  // folder cannot be read. FAILED_PRECONDITION: two streams claim one incarnation. DATA_LOSS and
-  // what ParseWelcome returns: what is there is of no use.
+  // `followed`: of two with one incarnation, that. Streams ahead of the clock (clock_bound.h) are
+  // passed over, and named as trouble, but for the one that is followed. UNAVAILABLE: no version is
+  // there (yet), or the folder cannot be read. FAILED_PRECONDITION: two streams claim one
+  // incarnation. DATA_LOSS and what ParseWelcome returns: what is there is of no use.
   Result<Offer> Look(const std::optional<StreamId>& followed);
   // Whether `version` is in the directory, by the last Look.
   bool Has(const StreamId& stream, WeightVersion version) const;
@@ -65,6 +68,9 @@ class SharedSource {
   // Looks at one stream; nullopt: it has no version (yet).
   Result<std::optional<Offer>> LookAt(const std::string& rank_folder, const StreamId& stream);
   Result<SenderWelcome> ReadWelcome(const shared::Manifest& manifest, const std::string& folder);
+  // Takes those out that are ahead of the clock; OK, or what is wrong with the first of them.
+  Status TakeOutAhead(std::vector<StreamId>& streams, const std::optional<StreamId>& followed,
+                      const std::string& folder) const;
   // The stream to look at first, of those in the folder.
   Status CheckClaims(const std::vector<StreamId>& streams, const std::optional<StreamId>& followed,
                      const std::string& folder) const;

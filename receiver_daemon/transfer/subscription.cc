@@ -9,10 +9,11 @@
 namespace dws {
 
 Subscription::Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted,
-                           ChangeSignal& changed, const Clock& clock)
+                           ChangeSignal& changed, const Clock& clock, const WallClock& wall_clock)
     : addresses_(std::move(addresses)),
       changed_(changed),
       clock_(clock),
+      wall_clock_(wall_clock),
       state_(static_cast<uint32_t>(addresses_.size()), accepted),
       watch_(clock.Now()),
       last_errors_(addresses_.size(), "not connected yet"),
@@ -45,7 +46,7 @@ Status Subscription::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
   Status status;
   {
     MutexLock lock(mutex_);
-    status = state_.OnWelcome(sender, std::move(welcome));
+    status = state_.OnWelcome(sender, std::move(welcome), wall_clock_.Now());
     Watch();
     causes_[sender.value()] = last_errors_[sender.value()] = std::string(Message(status));
   }
@@ -62,6 +63,15 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
   }
   changed_.Notify();
   return status;
+}
+
+void Subscription::Forget(std::optional<StreamId> accepted) {
+  {
+    MutexLock lock(mutex_);
+    state_.Forget(accepted);
+    Watch();
+  }
+  changed_.Notify();
 }
 
 std::optional<StreamId> Subscription::stream() const {

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/wall_clock.h"
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/sender_watch.h"
 #include "common/sync_state/subscription_state.h"
@@ -30,14 +31,18 @@ class Subscription {
     std::string last_error;
   };
 
-  // One sender for each address. `accepted`: from the ledger. `changed` and `clock` outlive it.
+  // One sender for each address. `accepted`: from the ledger. `changed` and the clocks outlive it.
   Subscription(std::vector<std::string> addresses, std::optional<StreamId> accepted,
-               ChangeSignal& changed, const Clock& clock);
+               ChangeSignal& changed, const Clock& clock,
+               const WallClock& wall_clock = kSystemWallClock);
 
   void OnConnect(SenderIndex sender);
   void OnDisconnect(SenderIndex sender, const Status& reason);
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
+  // The stream was forgotten, `accepted` is what the ledger has now; connections are to be made
+  // anew.
+  void Forget(std::optional<StreamId> accepted);
 
   std::optional<StreamId> stream() const;
   std::optional<SyncTarget> Target() const;
@@ -64,6 +69,7 @@ class Subscription {
   const std::vector<std::string> addresses_;
   ChangeSignal& changed_;
   const Clock& clock_;
+  const WallClock& wall_clock_;
   mutable Mutex mutex_;
   SubscriptionState state_ GUARDED_BY(mutex_);
   SenderWatch watch_ GUARDED_BY(mutex_);

@@ -42,6 +42,8 @@ class SyncLink {
   // was refused.
   void Tick();
   void Send(v1::SyncUp message) { stream_.Send(std::move(message)); }
+  // Ends the stream: the next one begins with a Welcome.
+  void Reconnect(const Status& reason) { stream_.Drop(reason); }
   // Ends blocking calls, present and future. Acknowledgements still go.
   void CancelFetches();
   void Stop();

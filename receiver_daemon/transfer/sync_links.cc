@@ -55,6 +55,10 @@ void SyncLinks::Run() {
   }
 }
 
+void SyncLinks::Reconnect(const Status& reason) {
+  for (const auto& link : links_) link->Reconnect(reason);
+}
+
 void SyncLinks::CancelFetches() {
   for (const auto& link : links_) link->CancelFetches();
 }

@@ -42,6 +42,8 @@ class SyncLinks final : public SenderGroup {
   ~SyncLinks() override;
 
   void Start();
+  // Every sender is connected to anew.
+  void Reconnect(const Status& reason);
   // Ends blocking calls, present and future, with CANCELLED. Acknowledgements still go.
   void CancelFetches();
   void Stop();

@@ -175,7 +175,8 @@ TEST_CASE("a folder of another version, stream, rank or job is refused by name",
     REQUIRE(offer.ok());
     SubscriptionState state(1, followed);
     state.OnConnect(SenderIndex(0));
-    CHECK_THAT(std::string(Message(state.OnWelcome(SenderIndex(0), offer->welcome))),
+    CHECK_THAT(std::string(Message(
+                   state.OnWelcome(SenderIndex(0), offer->welcome, kSystemWallClock.Now()))),
                Contains("an old trainer woke up"));
   }
   SECTION("of a second stream with the same incarnation") {
@@ -188,6 +189,32 @@ TEST_CASE("a folder of another version, stream, rank or job is refused by name",
     SharedSource source = directory.Source();
     CHECK(source.Look(directory.rank.state()->stream).ok());
   }
+}
+
+TEST_CASE("a stream ahead of the clock shuts out neither readers nor the writer", "[shared_fs]") {
+  Directory directory;
+  REQUIRE(directory.Publish(1).ok());
+  const StreamId poisoned{.incarnation = ~uint64_t{0}, .id_hi = 6, .id_lo = 6};
+  const std::string folder = "/root/job/rank-00000/" + shared::StreamName(poisoned);
+  // One that a receiver would take if it could: whole, and of its own stream.
+  Directory other;
+  other.rank.Register(poisoned, RankEpoch(1));
+  other.hub.Welcome(other.rank.state());
+  REQUIRE(other.Publish(1).ok());
+  for (const std::string& name : *other.files.List(folder)) {
+    for (const std::string& file : *other.files.List(folder + "/" + name)) {
+      const std::string path = fmt::format("{}/{}/{}", folder, name, file);
+      directory.files.SetContent(path, other.files.Content(path));
+    }
+  }
+  SharedSource source = directory.Source();
+  const auto offer = source.Look(std::nullopt);
+  REQUIRE(offer.ok());
+  CHECK(offer->welcome.stream == directory.rank.state()->stream);
+  CHECK_THAT(std::string(Message(offer->trouble)),
+             Contains(ToString(poisoned)) && Contains("ahead of this host's clock"));
+  REQUIRE(directory.Publish(2).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{1, 2});
 }
 
 TEST_CASE("where there is a key, what is not signed with it is refused", "[shared_fs]") {

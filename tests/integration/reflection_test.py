@@ -18,7 +18,9 @@ class ReflectionTest(AdminCase):
                 self.assertIn(service, services)
             self.assertEqual(
                 client.methods(ADMIN),
-                dict.fromkeys(("Watch", "Verify", "Resync", "Drain", "Evict"), True)
+                dict.fromkeys(
+                    ("Watch", "Verify", "Resync", "Drain", "Evict", "ForgetStream"), True
+                )
                 | {"Status": False},
             )
         with self.assertRaises(LookupError):

@@ -182,7 +182,7 @@ class FsyncTest(StorageCase):
         self.check_goes_on(self.sender)
 
 
-class LedgerTest(StorageCase):
+class LedgerCase(StorageCase):
     def damage(self, daemon: Daemon, keep: int, flip: int = -1) -> None:
         """Ends the daemon as a power cut does; its ledger keeps all but the last `-keep` bytes."""
         daemon.kill()
@@ -194,6 +194,8 @@ class LedgerTest(StorageCase):
             file.truncate()
             file.write(content)
 
+
+class LedgerTest(LedgerCase):
     def test_a_torn_tail_is_cut_off(self) -> None:
         self.begin()
         for _ in range(3):
@@ -230,6 +232,80 @@ class LedgerTest(StorageCase):
                 self.dws_trainer.reconnect()
             self.publish()
             self.check()
+
+
+class QuarantineTest(LedgerCase):
+    """The same damage, with --quarantine-damaged-ledger: the daemons go on, and old trainers stay refused."""
+
+    def flip(self, daemon: Daemon) -> bytes:
+        """Ends it with a byte of its ledger flipped; the damaged content."""
+        self.damage(daemon, 0, os.path.getsize(self.ledger(daemon)) // 2)
+        with open(self.ledger(daemon), "rb") as file:
+            return file.read()
+
+    def start_quarantining(self, daemon: Daemon, damaged: bytes) -> None:
+        with self.assertRaisesRegex(DaemonFailed, "--quarantine-damaged-ledger"):
+            daemon.start()
+        daemon.command.append("--quarantine-damaged-ledger")
+        daemon.start()
+        with open(self.ledger(daemon) + ".damaged-1", "rb") as file:
+            self.assertEqual(file.read(), damaged)
+        self.assertIn("ledger_quarantined", daemon.log_tail(1000))
+
+    def test_a_receiver_proves_memory_again_and_refuses_the_old_trainer(self) -> None:
+        self.begin()
+        for _ in range(3):
+            self.publish()
+            self.check()
+        self.start_quarantining(self.receiver, self.flip(self.receiver))
+        self.publish()
+        self.check()
+        # A sender that forgot everything serves an old trainer: the receiver knows better.
+        stream = self.dws_trainer.stream
+        wanted = {name: array.copy() for name, array in self.source.items()}
+        self.dws_trainer.close()
+        self.sender.stop()
+        shutil.rmtree(self.state(self.sender))
+        self.sender.start()
+        old = self.trainer(stream=dws.Stream(stream.incarnation - 1, 77))
+        old.register({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
+        old.publish(self.version + 5)
+        eventually(
+            lambda: "an old trainer woke up" in self.receiver.log_tail(1000),
+            lambda: self.receiver.log_tail(50),
+        )
+        self.check_stays(wanted, self.version)
+
+    def test_a_sender_refuses_the_old_trainer_and_serves_its_own(self) -> None:
+        self.begin()
+        for _ in range(3):
+            self.publish()
+            self.check()
+        stream = self.dws_trainer.stream
+        self.start_quarantining(self.sender, self.flip(self.sender))
+        old = self.trainer(stream=dws.Stream(stream.incarnation - 1, 77))
+        with self.assertRaisesRegex(dws.DwsError, "was seen already"):
+            old.register({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
+        self.dws_trainer.reconnect()
+        self.publish()
+        self.check()
+
+    def test_with_both_copies_damaged_nothing_starts(self) -> None:
+        self.begin()
+        for _ in range(3):
+            self.publish()
+            self.check()
+        for daemon in (self.receiver, self.sender):
+            self.flip(daemon)
+            fence = self.ledger(daemon).replace(".ledger", ".fence")
+            with open(fence, "r+b") as file:
+                file.seek(20)
+                file.write(b"?")
+            daemon.command.append("--quarantine-damaged-ledger")
+            with self.assertRaisesRegex(DaemonFailed, "stop every old trainer") as refused:
+                daemon.start()
+            self.assertIn(fence, str(refused.exception))
+            self.check_stays(self.source, self.version)
 
 
 if __name__ == "__main__":

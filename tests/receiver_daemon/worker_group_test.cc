@@ -324,4 +324,27 @@ TEST_CASE("a place in a group is one receiver's", "[group]") {
   CHECK(absl::IsUnavailable(refused(1, "r1")));
 }
 
+TEST_CASE("a stream that all members forget is followed again by a round of the group", "[group]") {
+  FakeTrainer trainer(OneRank(), 7);
+  Pair pair(trainer);
+  pair.RunFirstVersion();
+  REQUIRE(pair.leader_rank.running == 1);
+  REQUIRE(pair.member_rank.running == 1);
+  for (Daemon* daemon : {&pair.leader, &pair.member}) {
+    const auto task = daemon->desk.Forget(trainer.stream());
+    REQUIRE(task.ok());
+    REQUIRE(daemon->worker.Step().ok());
+    CHECK((*task)->Await(Duration::zero())->ok());
+  }
+  CHECK(pair.leader_rank.running == 0);
+  CHECK(pair.member_rank.running == 0);
+  pair.leader.Connect();
+  pair.member.Connect();
+  pair.Offer({1});
+  pair.Run();
+  CHECK(pair.leader_rank.running == 1);
+  CHECK(pair.member_rank.running == 1);
+  CHECK(pair.leader_rank.Holds(trainer, 1));
+}
+
 }  // namespace dws

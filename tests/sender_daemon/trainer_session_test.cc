@@ -370,6 +370,52 @@ TEST_CASE("an old trainer that wakes up is refused, a new stream starts afresh",
   CHECK_FALSE(fixture.state_->log->Newest()->base.has_value());
 }
 
+TEST_CASE("an incarnation ahead of the clock is refused, and spoils nothing", "[trainer_session]") {
+  Fixture fixture;
+  const auto now = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                             kSystemWallClock.Now().time_since_epoch())
+                                             .count());
+  const uint64_t day = 24 * 3600 * 1000;
+  for (const uint64_t incarnation : {~uint64_t{0}, now + 2 * day}) {
+    const Status refused = fixture.Register(Resident(incarnation, Layout())).status();
+    CHECK(refused.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK_THAT(std::string(Message(refused)),
+               Catch::Contains(fmt::to_string(incarnation)) &&
+                   Catch::Contains("ahead of this host's clock: expected at most"));
+  }
+  CHECK_FALSE(fixture.ledger_.state().stream().has_value());
+  CHECK(fixture.Register(Resident(now + day / 2, Layout())).ok());
+  CHECK(fixture.Register(Resident(3, Layout())).ok());
+}
+
+TEST_CASE("a stream is forgotten when its trainer has gone, and a lower one follows",
+          "[trainer_session]") {
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  const StreamId recorded{.incarnation = 7, .id_hi = 1, .id_lo = 7};
+  const auto forget = [&](const StreamId& stream) {
+    return fixture.Run([&](TrainerSession& session) { return session.ForgetStream(stream); });
+  };
+  CHECK_THAT(std::string(Message(forget(recorded))), Catch::Contains("none to forget"));
+  {
+    HandleClient client;
+    const uint64_t session = fixture.Attach(Resident(7, Layout()), region.fd, client);
+    REQUIRE(fixture.Publish(session, 3).ok());
+    CHECK_THAT(std::string(Message(forget(recorded))), Catch::Contains("stop it first"));
+    CHECK_THAT(std::string(Message(forget({}))), Catch::Contains(ToString(recorded)));
+  }
+  fixture.gone_.get_future().wait();
+  const Status refused = fixture.Register(Resident(6, Layout())).status();
+  CHECK_THAT(std::string(Message(refused)), Catch::Contains("dwsctl forget-stream"));
+  REQUIRE(forget(recorded).ok());
+  CHECK_FALSE(fixture.ledger_.state().stream().has_value());
+  HandleClient client;
+  const uint64_t session = fixture.Attach(Resident(6, Layout()), region.fd, client);
+  REQUIRE(fixture.Publish(session, 1).ok());
+  REQUIRE(fixture.pipeline_.Drain(kTimeout).ok());
+  CHECK_FALSE(fixture.state_->log->Newest()->base.has_value());
+}
+
 TEST_CASE("a stream keeps its layout", "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());

@@ -102,7 +102,8 @@ void Receiver::OnClosed(uint32_t slot) {
 void Receiver::OnWelcome(uint32_t slot, const SenderWelcome& welcome) {
   if (!subscription_->senders()[slot].connected) subscription_->OnConnect(SenderIndex(slot));
   delays_[slot] = kDelayMin;
-  const Status status = subscription_->OnWelcome(SenderIndex(slot), welcome);
+  const Status status = subscription_->OnWelcome(
+      SenderIndex(slot), welcome, UnixTime(std::chrono::microseconds(world().events.now())));
   if (!status.ok()) world().See("an old stream is refused");
   if (!status.ok()) world().Trace("{} refuses sender {}: {}", name(), slot, Message(status));
   CatchUp(slot);

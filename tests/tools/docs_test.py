@@ -99,6 +99,8 @@ class DocsTest(unittest.TestCase):
                 known = flags_of(name)
                 if name == "dwsctl" and rest and not rest[0].startswith("-"):
                     known |= flags_of(name, rest[0])
+                    if len(rest) > 1 and rest[0] == "certificates":
+                        known |= flags_of(name, *rest[:2])
                 for word in rest:
                     if not word.startswith("--"):
                         continue

@@ -38,6 +38,18 @@ class ManPageTest(unittest.TestCase):
                 self.assertIn(f'.SH "DWSCTL {name.split()[0].upper()}"', made)
                 self.assertLessEqual(flags(help_of("tools/dwsctl/dwsctl", name.split()[0])), flags(made))
 
+    def test_a_page_has_a_section_for_every_command_of_a_command(self) -> None:
+        made = page("tools/dwsctl/dwsctl", "1", "1.2.3", "2020-01-02")
+        commands = dict(split(help_of("tools/dwsctl/dwsctl", "certificates")))["Subcommands"]
+        names = [left.split()[0] for left, _ in entries(commands)]
+        self.assertIn("renew", names)
+        for name in names:
+            with self.subTest(name):
+                self.assertIn(f'.SH "DWSCTL CERTIFICATES {name.upper()}"', made)
+                self.assertLessEqual(
+                    flags(help_of("tools/dwsctl/dwsctl", "certificates", name)), flags(made)
+                )
+
     def test_a_page_has_no_line_that_roff_would_take_for_a_request(self) -> None:
         requests = {".TH", ".SH", ".SS", ".TP", ".PP", ".nf", ".fi"}
         for program, section in PROGRAMS.items():

@@ -89,6 +89,9 @@ struct AdminClient::Connection {
   ProgressReader Begin(grpc::ClientContext* context, const v1::EvictRequest& request) {
     return stub->Evict(context, request);
   }
+  ProgressReader Begin(grpc::ClientContext* context, const v1::ForgetStreamRequest& request) {
+    return stub->ForgetStream(context, request);
+  }
 };
 
 AdminClient::AdminClient(std::unique_ptr<Connection> connection)

@@ -28,6 +28,18 @@ class CommandFormatter final : public CLI::Formatter {
   }
 };
 
+std::shared_ptr<CommandFormatter> ListFormatter() {
+  auto formatter = std::make_shared<CommandFormatter>();
+  formatter->column_width(16);
+  return formatter;
+}
+
+std::string Footer(const std::vector<std::string>& examples) {
+  std::string footer = examples.empty() ? "" : "Examples:\n";
+  for (const std::string& example : examples) footer += "  " + example + "\n";
+  return footer + (examples.empty() ? "" : "\n") + kExitCodeHelp;
+}
+
 }  // namespace
 
 void AddConnectionFlags(CLI::App& command, TargetFlags& flags) {
@@ -76,10 +88,17 @@ CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& 
   const auto formatter = std::make_shared<CLI::Formatter>();
   formatter->column_width(30);
   command->formatter(formatter);
-  std::string footer = examples.empty() ? "" : "Examples:\n";
-  for (const std::string& example : examples) footer += "  " + example + "\n";
-  command->footer(footer + (examples.empty() ? "" : "\n") + kExitCodeHelp);
+  command->footer(Footer(examples));
   command->add_flag("--json", json, "print JSON, as docs/dwsctl.md describes it");
+  return command;
+}
+
+CLI::App* AddGroup(CLI::App& app, const std::string& name, const std::string& description,
+                   const std::vector<std::string>& examples) {
+  CLI::App* command = app.add_subcommand(name, description);
+  command->formatter(ListFormatter());
+  command->footer(Footer(examples));
+  command->require_subcommand(1);
   return command;
 }
 
@@ -98,9 +117,7 @@ ExitCode FailAnswer(Console& console, const Status& error) {
 }
 
 void AddAllCommands(CLI::App& app, Context& context) {
-  const auto formatter = std::make_shared<CommandFormatter>();
-  formatter->column_width(14);
-  app.formatter(formatter);  // the commands take it over
+  app.formatter(ListFormatter());  // the commands take it over
   AddStatusCommand(app, context);
   AddVersionsCommand(app, context);
   AddReceiversCommand(app, context);
@@ -112,6 +129,7 @@ void AddAllCommands(CLI::App& app, Context& context) {
   AddApplyCommand(app, context);
   AddMaterializeCommand(app, context);
   AddSquashCommand(app, context);
+  AddCertificatesCommand(app, context);
   AddCompletionCommand(app, context);
 }
 

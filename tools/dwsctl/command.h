@@ -57,6 +57,10 @@ void AddConnectionFlags(CLI::App& command, TargetFlags& flags);
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description,
                      const std::vector<std::string>& examples, bool& json);
 
+// Adds a command that has commands of its own, of which one has to be named.
+CLI::App* AddGroup(CLI::App& app, const std::string& name, const std::string& description,
+                   const std::vector<std::string>& examples);
+
 // Prints "dwsctl: message" to the error output. The code for an error that arose here: what is
 // wrong with the command line, or with reaching the daemon.
 ExitCode Fail(Console& console, const Status& error);
@@ -68,11 +72,13 @@ ExitCode FailAnswer(Console& console, const Status& error);
 void AddAllCommands(CLI::App& app, Context& context);
 
 void AddApplyCommand(CLI::App& app, Context& context);
+void AddCertificatesCommand(CLI::App& app, Context& context);
 void AddCompletionCommand(CLI::App& app, Context& context);
 void AddEstimateCommand(CLI::App& app, Context& context);
 void AddInspectCommand(CLI::App& app, Context& context);
 void AddMaterializeCommand(CLI::App& app, Context& context);
-void AddOperationCommands(CLI::App& app, Context& context);  // verify, resync, drain, evict
+void AddOperationCommands(CLI::App& app,
+                          Context& context);  // verify, resync, drain, evict, forget-stream
 void AddPackCommand(CLI::App& app, Context& context);
 void AddReceiversCommand(CLI::App& app, Context& context);
 void AddSquashCommand(CLI::App& app, Context& context);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "tools/dwsctl/command.h"
 
@@ -73,12 +75,28 @@ std::string CompleteValue(const std::string& type) {
   return "";
 }
 
+// Its own, and below the program's name those of its commands: a command that has some completes as
+// if it were one.
+std::vector<const CLI::Option*> OptionsOf(const CLI::App& command, const std::string& name) {
+  std::vector<const CLI::Option*> options = command.get_options();
+  if (name.empty()) return options;
+  for (const CLI::App* sub : command.get_subcommands({})) {
+    for (const CLI::Option* option : sub->get_options()) {
+      const auto same = [option](const CLI::Option* known) {
+        return known->get_name() == option->get_name();
+      };
+      if (std::none_of(options.begin(), options.end(), same)) options.push_back(option);
+    }
+  }
+  return options;
+}
+
 // The cases of one command: values by the flag before, then flags, then what stands alone.
 std::string CommandCase(const CLI::App& command, const std::string& name) {
   std::vector<std::string> flags;
   std::string values;
   std::string alone;
-  for (const CLI::Option* option : command.get_options()) {
+  for (const CLI::Option* option : OptionsOf(command, name)) {
     if (option->nonpositional()) {
       flags.push_back(Joined(Names(*option), " "));
       if (!TakesValue(*option)) continue;

@@ -117,6 +117,7 @@ void AddOperationCommands(CLI::App& app, Context& context) {
   AddResyncCommand(app, context);
   AddDrainCommand(app, context);
   AddEvictCommand(app, context);
+  AddForgetStreamCommand(app, context);
 }
 
 }  // namespace dws::dwsctl

@@ -1,5 +1,5 @@
-// What `verify`, `resync`, `drain` and `evict` share: a call that streams its progress until it is
-// finished.
+// What `verify`, `resync`, `drain`, `evict` and `forget-stream` share: a call that streams its
+// progress until it is finished.
 #pragma once
 
 #include <optional>
@@ -35,5 +35,6 @@ void AddVerifyCommand(CLI::App& app, Context& context);
 void AddResyncCommand(CLI::App& app, Context& context);
 void AddDrainCommand(CLI::App& app, Context& context);
 void AddEvictCommand(CLI::App& app, Context& context);
+void AddForgetStreamCommand(CLI::App& app, Context& context);
 
 }  // namespace dws::dwsctl

@@ -99,14 +99,23 @@ def page(program: str, section: str, version: str, date: str) -> str:
         if heading.lower() != "subcommands":
             continue
         for left, _ in entries(lines):
-            subcommand = left.split()[0]
-            out.append(f'.SH "{escape(f"{name} {subcommand}".upper())}"')
-            parts = split(help_of(program, subcommand))
-            for line in parts[0][1]:
-                out += [".PP", *paragraphs([line])] if line.startswith("Usage:") else paragraphs([line])
-            out += body(parts[1:], ".SS")
+            out += command_section(program, name, left.split()[0])
     out += ['.SH "SEE ALSO"', *see_also(name)]
     return "\n".join(out) + "\n"
+
+
+def command_section(program: str, name: str, *subcommand: str) -> list[str]:
+    """A command's section, and behind it those of its own commands."""
+    out = [f'.SH "{escape(" ".join((name, *subcommand)).upper())}"']
+    parts = split(help_of(program, *subcommand))
+    for line in parts[0][1]:
+        out += [".PP", *paragraphs([line])] if line.startswith("Usage:") else paragraphs([line])
+    out += body(parts[1:], ".SS")
+    for heading, lines in parts[1:]:
+        if heading.lower() == "subcommands":
+            for left, _ in entries(lines):
+                out += command_section(program, name, *subcommand, left.split()[0])
+    return out
 
 
 def see_also(name: str) -> list[str]:

@@ -69,7 +69,8 @@ class WaitResult:
       publish_to_commit_seconds: from the publish call to the policy being met.
       left_out: receivers that are connected and that "all" did not wait for: they have committed
         nothing for the sender's --laggard-after, while others have.
-      missing: the other ones that have not committed the version (with "any" and a quorum).
+      missing: the other ones that have not committed the version, and those that have not come
+        back since the sender's restart (with "any" and a quorum).
       present: how many receivers are connected.
     """
 

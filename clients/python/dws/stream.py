@@ -32,7 +32,8 @@ class Stream:
 
         Args:
           incarnation: the restart counter of the job, if it has one; by default the wall clock in
-            milliseconds, which grows as long as nobody sets the clock back.
+            milliseconds, which grows as long as nobody sets the clock back. Daemons refuse one that is
+            more than a day ahead of their clock.
         """
         if incarnation is None:
             incarnation = time.time_ns() // 1_000_000

@@ -30,6 +30,7 @@ class AdminOperations {
   virtual Status Resync(const v1::ResyncRequest& request, const Sink& progress) = 0;
   virtual Status Drain(const v1::DrainRequest& request, const Sink& progress) = 0;
   virtual Status Evict(const v1::EvictRequest& request, const Sink& progress) = 0;
+  virtual Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) = 0;
 };
 
 }  // namespace dws

@@ -255,6 +255,13 @@ class AdminService::Server final : public v1::AdminService::CallbackService {
                        return impl_.operations().Evict(request, sink);
                      });
   }
+  grpc::ServerWriteReactor<v1::OperationProgress>* ForgetStream(
+      grpc::CallbackServerContext* context, const v1::ForgetStreamRequest* request) override {
+    return impl_.Run(context, impl_.urgent(),
+                     [this, request = *request](const AdminOperations::Sink& sink) {
+                       return impl_.operations().ForgetStream(request, sink);
+                     });
+  }
 
  private:
   Impl& impl_;

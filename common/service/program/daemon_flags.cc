@@ -73,6 +73,13 @@ CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::st
       ->default_str(std::string(ToString(profile)));
 }
 
+CLI::Option* AddQuarantineFlag(CLI::App& app, bool& quarantine) {
+  return app.add_flag(
+      "--quarantine-damaged-ledger", quarantine,
+      "Set a damaged ledger aside and begin an empty one that keeps the stream's fence, instead of "
+      "refusing to start");
+}
+
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
                        const std::string& help) {
   const auto check = [](const std::string& text) {

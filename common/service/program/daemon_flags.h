@@ -42,6 +42,9 @@ CLI::Option* AddSizeFlag(CLI::App& app, const std::string& name, uint64_t& bytes
 // "auto", "fast" or "wan".
 CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::string& help);
 
+// --quarantine-damaged-ledger.
+CLI::Option* AddQuarantineFlag(CLI::App& app, bool& quarantine);
+
 // An id of limits::kIdBytesMax bytes at most, not empty.
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
                        const std::string& help);

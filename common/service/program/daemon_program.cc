@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitMistaken = 2;
+constexpr int kExitDamaged = 3;
 
 // Its headings become those of the manual page.
 constexpr char kFooter[] =
@@ -31,7 +32,8 @@ constexpr char kFooter[] =
     "SIGTERM or SIGINT stops the daemon; a second one ends the wait that --stop-timeout allows.\n"
     "SIGHUP reads certificates and the log level again.\n\n"
     "Exit status:\n"
-    "0 stopped as asked, 1 could not start or go on, 2 the configuration is mistaken.";
+    "0 stopped as asked, 1 could not start or go on, 2 the configuration is mistaken,\n"
+    "3 what it keeps on disk is damaged.";
 
 Config::Sources ReadSources(int argc, char** argv) {
   Config::Sources sources;
@@ -128,7 +130,7 @@ int Serve(MakeProgram make, const Config::Sources& sources, const ConfiguredProg
   const Result<RunningDaemon> daemon = configured.program().start();
   if (!daemon.ok()) {
     LogError("start_failed", {{"reason", Message(daemon.status())}});
-    return kExitFailed;
+    return absl::IsDataLoss(daemon.status()) ? kExitDamaged : kExitFailed;
   }
   DaemonLoop loop(*daemon, *signal, [&] { ReloadConfig(make, sources, configured.config()); },
                   {.stop_timeout = configured.flags().stop_timeout(),

@@ -1,7 +1,8 @@
 // The life of a daemon's process, the same for both: configuration, log, signals, systemd. What
 // differs is a DaemonProgram; main.cc hands it over and returns what RunProgram returns.
 //
-// Exit status: 0 stopped as asked, 1 could not start or go on, 2 the configuration is mistaken.
+// Exit status: 0 stopped as asked, 1 could not start or go on, 2 the configuration is mistaken, 3
+// what it keeps on disk is damaged. After 2 and 3 starting again does not help (deploy/systemd).
 #pragma once
 
 #include <functional>

@@ -9,60 +9,40 @@
 
 #include <algorithm>
 #include <ctime>
-#include <memory>
 #include <utility>
 
 #include "common/base/bytes.h"
 #include "common/base/file_system.h"
 #include "common/model/limits.h"
+#include "common/service/security/openssl_ptr.h"
 #include "common/service/security/x509_identities.h"
+#include "common/service/security/x509_signing.h"
 
 namespace dws {
 namespace {
 
-template <auto free_function>
-struct Deleter {
-  template <typename T>
-  void operator()(T* object) const {
-    free_function(object);
-  }
-};
-using Bio = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
-using Store = std::unique_ptr<X509_STORE, Deleter<X509_STORE_free>>;
-using Verification = std::unique_ptr<X509_STORE_CTX, Deleter<X509_STORE_CTX_free>>;
-
-Bio Open(const std::string& pem) {
-  return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-}
+using openssl::Certificate;
+using openssl::Key;
+using openssl::NoPassphrase;
+using openssl::Open;
+using openssl::Store;
+using openssl::Verification;
 
 // What OpenSSL asks of both ends of a connection on Debian: keys and signatures of 112 bits or
 // more. A weaker certificate would be taken here and then fail every handshake.
 constexpr int kSecurityLevel = 2;
 
-// What OpenSSL complained of last; forgets the rest.
-std::string OpenSslReason() {
-  const unsigned long code = ERR_peek_last_error();
-  ERR_clear_error();
-  const char* const reason = ERR_reason_error_string(code);
-  return reason == nullptr ? "nothing OpenSSL can read" : reason;
-}
-
-// Never asks the terminal for a passphrase.
-int NoPassphrase(char*, int, int, void*) { return 0; }
-
 Result<std::vector<Certificate>> ParseCertificates(const std::string& path,
                                                    const std::string& pem) {
   ERR_clear_error();
-  const Bio bio = Open(pem);
+  const openssl::Bio bio = Open(pem);
   std::vector<Certificate> certificates;
   while (X509* const parsed = PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr)) {
     certificates.emplace_back(parsed);
   }
   // The end of the file shows as a missing start line.
   const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
-  const std::string reason = OpenSslReason();
+  const std::string reason = openssl::Reason();
   if (certificates.empty() || !at_end) {
     return FailedPreconditionError("{}: expected certificates in PEM, found {} and then: {}", path,
                                    certificates.size(), reason);
@@ -75,7 +55,7 @@ Result<Key> ParseKey(const std::string& path, const std::string& pem) {
   Key key(PEM_read_bio_PrivateKey(Open(pem).get(), nullptr, NoPassphrase, nullptr));
   if (key == nullptr) {
     return FailedPreconditionError("{}: expected a private key in PEM without a passphrase: {}",
-                                   path, OpenSslReason());
+                                   path, openssl::Reason());
   }
   return key;
 }
@@ -85,25 +65,17 @@ int64_t UnixSeconds(const ASN1_TIME* time) {
   return ASN1_TIME_to_tm(time, &parts) == 1 ? static_cast<int64_t>(::timegm(&parts)) : 0;
 }
 
-std::string ToDate(int64_t unix_seconds) {
-  const auto time = static_cast<std::time_t>(unix_seconds);
-  std::tm parts = {};
-  ::gmtime_r(&time, &parts);
-  char text[32];
-  return std::string(text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &parts));
-}
-
 Status CheckDates(const std::string& path, const X509* certificate, int64_t now) {
   const int64_t begin = UnixSeconds(X509_get0_notBefore(certificate));
-  const int64_t end = UnixSeconds(X509_get0_notAfter(certificate));
+  const int64_t end = x509::EndOf(certificate);
   if (now < begin) {
     return FailedPreconditionError(
         "{}: the certificate is not valid before {}, it is {} now; is the clock right?", path,
-        ToDate(begin), ToDate(now));
+        x509::ToDate(begin), x509::ToDate(now));
   }
   if (now >= end) {
     return FailedPreconditionError("{}: the certificate expired at {}, it is {} now; renew it",
-                                   path, ToDate(end), ToDate(now));
+                                   path, x509::ToDate(end), x509::ToDate(now));
   }
   return OkStatus();
 }
@@ -194,7 +166,7 @@ Status CheckTlsMaterial(const TlsFiles& files, const std::optional<Identity>& re
   }
   DWS_RETURN_IF_ERROR(CheckDates(files.cert, own, unix_seconds));
   DWS_RETURN_IF_ERROR(CheckSignature(files, authorities, chain, unix_seconds));
-  material.expires_unix_seconds = UnixSeconds(X509_get0_notAfter(own));
+  material.expires_unix_seconds = x509::EndOf(own);
   material.identities.clear();
   for (const std::string& uri : UriNames(own)) {
     if (!IsIdentityUri(uri)) continue;

@@ -152,10 +152,13 @@ TEST_CASE("a rest that is longer than one record is damage even without a sound 
 TEST_CASE("another file, another kind and a newer format are refused by name", "[ledger]") {
   FaultFileSystem fs;
   fs.SetContent(kPath, {});
-  CHECK(absl::IsFailedPrecondition(Open(fs).status));
+  CHECK(absl::IsDataLoss(Open(fs).status));
   const ByteSpan text = AsBytes("a file of somebody else");
   fs.SetContent(kPath, {text.begin(), text.end()});
-  CHECK(absl::IsFailedPrecondition(Open(fs).status));
+  const Status no_ledger = Open(fs).status;
+  CHECK(absl::IsDataLoss(no_ledger));
+  CHECK_THAT(std::string(Message(no_ledger)),
+             Catch::Contains("expected it to begin with DWSLEDGR"));
 
   CHECK(fs.Remove(kPath).ok());
   REQUIRE(Open(fs).status.ok());

@@ -32,6 +32,8 @@ TEST_CASE("records have the bytes that LEDGER.md says", "[ledger]") {
   const ReceiverRecord abandoned = CommitAbandoned{.stream = kStream, .target = WeightVersion(5)};
   const ReceiverRecord decided = GroupDecided{.stream = kStream, .version = WeightVersion(5)};
   const ReceiverRecord settled = GroupSettled{.stream = kStream, .version = WeightVersion(5)};
+  const SenderRecord unopened = StreamForgotten{.stream = kStream};
+  const ReceiverRecord unaccepted = StreamForgotten{.stream = kStream};
   CHECK(Words(EncodeRecord(opened)) == "1: 7 11 22 3 9");
   CHECK(Words(EncodeRecord(published)) == "2: 7 11 22 a 0 a b");
   CHECK(Words(EncodeRecord(accepted)) == "16: 7 11 22");
@@ -40,13 +42,16 @@ TEST_CASE("records have the bytes that LEDGER.md says", "[ledger]") {
   CHECK(Words(EncodeRecord(abandoned)) == "19: 7 11 22 5");
   CHECK(Words(EncodeRecord(decided)) == "20: 7 11 22 5");
   CHECK(Words(EncodeRecord(settled)) == "21: 7 11 22 5");
+  CHECK(Words(EncodeRecord(unopened)) == "3: 7 11 22");
+  CHECK(Words(EncodeRecord(unaccepted)) == "22: 7 11 22");
 
-  for (const SenderRecord& record : {opened, published}) {
+  for (const SenderRecord& record : {opened, published, unopened}) {
     const RawRecord raw = EncodeRecord(record);
     CHECK(DecodeSenderRecord(raw.type, raw.payload).value() == record);
     CHECK(absl::IsFailedPrecondition(DecodeReceiverRecord(raw.type, raw.payload).status()));
   }
-  for (const ReceiverRecord& record : {accepted, intent, committed, abandoned, decided, settled}) {
+  for (const ReceiverRecord& record :
+       {accepted, intent, committed, abandoned, decided, settled, unaccepted}) {
     const RawRecord raw = EncodeRecord(record);
     CHECK(DecodeReceiverRecord(raw.type, raw.payload).value() == record);
     CHECK(absl::IsFailedPrecondition(DecodeSenderRecord(raw.type, raw.payload).status()));

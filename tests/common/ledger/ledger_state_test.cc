@@ -38,6 +38,7 @@ ReceiverRecord Decide(const StreamId& stream, uint64_t version) {
 ReceiverRecord Settle(const StreamId& stream, uint64_t version) {
   return GroupSettled{.stream = stream, .version = WeightVersion(version)};
 }
+StreamForgotten Forget(const StreamId& stream) { return {.stream = stream}; }
 ReceiverRecord Abandon(const StreamId& stream, uint64_t target) {
   return CommitAbandoned{.stream = stream, .target = WeightVersion(target)};
 }
@@ -169,6 +170,61 @@ TEST_CASE("a group's decision stays open until it is settled, and replaces an ea
   CheckRefused(state, Decide(kOld, 4));
 }
 
+TEST_CASE("a sender that forgets its stream takes a lower incarnation", "[ledger]") {
+  SenderLedgerState state;
+  CheckRefused(state, SenderRecord(Forget(kNew)));
+  REQUIRE(state.Apply(Open(kNew, 4)).ok());
+  REQUIRE(state.Apply(Publish(kNew, 7)).ok());
+  CheckRefused(state, Open(kOld, 1));
+  CheckRefused(state, SenderRecord(Forget(kTwin)));
+  REQUIRE(state.Apply(Forget(kNew)).ok());
+  CHECK(state == SenderLedgerState());
+  CHECK_FALSE(state.fence().has_value());
+  REQUIRE(state.Apply(Open(kOld, 1)).ok());
+  REQUIRE(state.Apply(Publish(kOld, 1)).ok());
+  CHECK(state.fence() == Fence{.stream = kOld, .rank_epoch = RankEpoch(1)});
+}
+
+TEST_CASE("a receiver that forgets a stream knows nothing of its versions any more", "[ledger]") {
+  ReceiverLedgerState state;
+  REQUIRE(state.Apply(Accept(kNew)).ok());
+  REQUIRE(state.Apply(Intent(kNew, 3)).ok());
+  REQUIRE(state.Apply(Commit(kNew, 3)).ok());
+  REQUIRE(state.Apply(Intent(kNew, 4)).ok());
+  REQUIRE(state.Apply(Decide(kNew, 4)).ok());
+  CheckRefused(state, ReceiverRecord(Forget(kOld)));
+  REQUIRE(state.Apply(Forget(kNew)).ok());
+  CHECK(state == ReceiverLedgerState());
+  REQUIRE(state.Apply(Accept(kOld)).ok());
+  REQUIRE(state.Apply(Intent(kOld, 1)).ok());
+}
+
+TEST_CASE("a receiver that forgets a stream is fenced by the one it knows besides", "[ledger]") {
+  constexpr StreamId kPoisoned = {.incarnation = ~uint64_t{0}, .id_hi = 6, .id_lo = 6};
+  ReceiverLedgerState state;
+  REQUIRE(state.Apply(Accept(kNew)).ok());
+  REQUIRE(state.Apply(Intent(kNew, 3)).ok());
+  REQUIRE(state.Apply(Commit(kNew, 3)).ok());
+  REQUIRE(state.Apply(Accept(kPoisoned)).ok());
+  const Status refused = CheckStream(state.stream(), kNew);
+  CHECK_THAT(std::string(Message(refused)), Catch::Contains("dwsctl forget-stream"));
+  REQUIRE(state.Apply(Forget(kPoisoned)).ok());
+  CHECK(state.stream() == kNew);
+  CHECK(state.committed()->version == WeightVersion(3));
+  CheckRefused(state, Accept(kOld));
+  CHECK(Replay<ReceiverLedgerState>(state.Records()) == state);
+}
+
+TEST_CASE("what is to be forgotten is named when it is another one", "[ledger]") {
+  const auto message = [](const std::optional<StreamId>& recorded, const StreamId& stream) {
+    return std::string(Message(CheckForgotten(recorded, stream)));
+  };
+  CHECK(CheckForgotten(kNew, kNew).ok());
+  CHECK_THAT(message(std::nullopt, kNew), Catch::Contains("there is none to forget"));
+  CHECK_THAT(message(kNew, kOld), Catch::Contains(ToString(kNew) + " is recorded here, not"));
+  CHECK_THAT(message(kNew, {}), Catch::Contains("forget-stream --stream=" + ToString(kNew)));
+}
+
 TEST_CASE("any reachable state survives compaction exactly", "[ledger]") {
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
@@ -180,14 +236,16 @@ TEST_CASE("any reachable state survives compaction exactly", "[ledger]") {
       // What the rules refuse changes nothing.
       const StreamId stream = {.incarnation = 1 + random() % 3, .id_hi = random() % 2, .id_lo = 0};
       const uint64_t number = 1 + random() % 8;
-      const SenderRecord sent = random() % 3 == 0
-                                    ? Open(stream, number)
+      const SenderRecord sent = random() % 3 == 0 ? Open(stream, number)
+                                : random() % 8 == 0
+                                    ? SenderRecord(Forget(sender.stream().value_or(stream)))
                                     : Publish(sender.stream().value_or(stream), number);
       static_cast<void>(sender.Apply(sent));
       const StreamId current = receiver.stream().value_or(stream);
       const ReceiverRecord records[] = {Accept(stream),          Intent(current, number),
                                         Commit(current, number), Abandon(current, number),
-                                        Decide(current, number), Settle(current, number)};
+                                        Decide(current, number), Settle(current, number),
+                                        Forget(current)};
       static_cast<void>(receiver.Apply(records[random() % std::size(records)]));
       REQUIRE(Replay<SenderLedgerState>(sender.Records()) == sender);
       REQUIRE(Replay<ReceiverLedgerState>(receiver.Records()) == receiver);

@@ -132,7 +132,7 @@ TEST_CASE("records that cannot follow each other are refused with the offset", "
     REQUIRE((*file)->Append(EncodeRecord(Commit(1))).ok());
   }
   const Status status = OpenReceiverLedger(fs, folder.path()).status();
-  CHECK(absl::IsFailedPrecondition(status));
+  CHECK(absl::IsDataLoss(status));
   CHECK_THAT(std::string(Message(status)),
              Catch::Contains("offset 72") && Catch::Contains("intent is none"));
 }

@@ -44,7 +44,7 @@ TEST_CASE("each role may call what it is for", "[access]") {
     CHECK(Ask(path, {{.job_id = "another", .role = Role::kOperate, .name = "ann"}}) == kNo);
     CHECK(Ask(path, {}) == kNo);
   }
-  for (const std::string method : {"Verify", "Resync", "Drain", "Evict"}) {
+  for (const std::string method : {"Verify", "Resync", "Drain", "Evict", "ForgetStream"}) {
     const std::string path = "/dws.v1.AdminService/" + method;
     CHECK(Ask(path, {kOperator}) == kYes);
     CHECK(Ask(path, {kSender, kReceiver}) == kNo);

@@ -55,6 +55,13 @@ class ScriptedOperations final : public AdminOperations {
     sink(progress);
     return OkStatus();
   }
+  dws::Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& sink) override {
+    v1::OperationProgress progress;
+    progress.set_step(fmt::format("forgotten: {}", request.stream().incarnation()));
+    progress.set_finished(true);
+    sink(progress);
+    return OkStatus();
+  }
 
   Script verify = [](const Sink&) { return OkStatus(); };
   mutable std::atomic<int> fills{0};

@@ -318,4 +318,28 @@ TEST_CASE("an engine rank whose share was not heard is not counted on", "[protoc
   CHECK(group.Did() == "RR");
 }
 
+TEST_CASE("what was decided of a stream that is forgotten binds nobody", "[group]") {
+  Group group(At(9, kNew));
+  group.Join(0, std::nullopt);
+  group.Join(1, std::nullopt);
+  group.Target(At(5));
+  CHECK(group.Did().empty());
+  group.leader.OnForget(kOld);
+  group.Take();
+  CHECK(group.Did().empty());
+  group.leader.OnForget(kNew);
+  group.Take();
+  CHECK(group.Did() == "PP");
+}
+
+TEST_CASE("a round of a stream that is forgotten is given up", "[group]") {
+  Group group = InPhase('S');
+  group.Did();
+  group.leader.OnForget(kStream);
+  group.Take();
+  CHECK(group.Did() == "AAr");
+  CHECK(group.Phase() == '-');
+  CHECK_FALSE(group.leader.decided().has_value());
+}
+
 }  // namespace dws

@@ -16,6 +16,7 @@ constexpr StreamId kOld{.incarnation = 4, .id_hi = 0, .id_lo = 13};
 constexpr StreamId kNew{.incarnation = 6, .id_hi = 0, .id_lo = 14};
 constexpr SenderIndex kFirst{0};
 constexpr SenderIndex kSecond{1};
+constexpr UnixTime kNow{std::chrono::hours(24 * 365 * 56)};
 
 std::shared_ptr<const RankLayout> Layout(const std::string& tensor, uint64_t elements = 8) {
   auto layout = RankLayout::Create({{.tensor = {.name = tensor, .shape = {elements}, .cuts = {}}}});
@@ -44,8 +45,8 @@ SubscriptionState TwoRanks() {
   SubscriptionState state(2, std::nullopt);
   state.OnConnect(kFirst);
   state.OnConnect(kSecond);
-  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
-  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2)).ok());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2), kNow).ok());
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2), kNow).ok());
   return state;
 }
 
@@ -95,8 +96,8 @@ TEST_CASE("a sender's place in the list does not say its rank", "[protocol]") {
   SubscriptionState state(2, std::nullopt);
   state.OnConnect(kFirst);
   state.OnConnect(kSecond);
-  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 1, 2)).ok());
-  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 0, 2)).ok());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 1, 2), kNow).ok());
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 0, 2), kNow).ok());
   REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
   REQUIRE(state.OnAnnounce(kSecond, 2, Offers(kStream, {1})).ok());
   const auto target = state.Target();
@@ -110,30 +111,30 @@ TEST_CASE("an old incarnation and a second id are refused", "[protocol]") {
   REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
   REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1})).ok());
 
-  const Status old = state.OnWelcome(kSecond, Welcome(kOld, 1, 2));
+  const Status old = state.OnWelcome(kSecond, Welcome(kOld, 1, 2), kNow);
   CHECK(absl::IsFailedPrecondition(old));
   CHECK(Message(old).find("old trainer") != std::string_view::npos);
   CHECK(state.stream() == kStream);
   CHECK_FALSE(state.Target().has_value());
   CHECK_FALSE(state.senders()[1].refusal.empty());
 
-  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kSecond, Welcome(kTwin, 1, 2))));
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kSecond, Welcome(kTwin, 1, 2), kNow)));
   CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kSecond, 2, Offers(kTwin, {1}))));
 }
 
 TEST_CASE("what the ledger had accepted still counts after a restart", "[protocol]") {
   SubscriptionState state(1, kStream);
   state.OnConnect(kFirst);
-  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kOld, 0, 1))));
-  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kTwin, 0, 1))));
-  CHECK(state.OnWelcome(kFirst, Welcome(kStream, 0, 1)).ok());
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kOld, 0, 1), kNow)));
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kTwin, 0, 1), kNow)));
+  CHECK(state.OnWelcome(kFirst, Welcome(kStream, 0, 1), kNow).ok());
 }
 
 TEST_CASE("a higher incarnation replaces everything, rank by rank", "[protocol]") {
   SubscriptionState state = TwoRanks();
   REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {9})).ok());
   REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {9})).ok());
-  REQUIRE(state.OnWelcome(kFirst, Welcome(kNew, 0, 2, 1, Layout("another"))).ok());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kNew, 0, 2, 1, Layout("another")), kNow).ok());
   CHECK(state.stream() == kNew);
   CHECK_FALSE(state.Target().has_value());
   CHECK_FALSE(state.Layouts().has_value());
@@ -141,7 +142,7 @@ TEST_CASE("a higher incarnation replaces everything, rank by rank", "[protocol]"
   // The other rank still talks of the old stream.
   CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kSecond, 2, Offers(kStream, {10}))));
 
-  REQUIRE(state.OnWelcome(kSecond, Welcome(kNew, 1, 2)).ok());
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kNew, 1, 2), kNow).ok());
   REQUIRE(state.OnAnnounce(kFirst, 2, Offers(kNew, {1})).ok());
   REQUIRE(state.OnAnnounce(kSecond, 3, Offers(kNew, {1})).ok());
   CHECK(TargetVersion(state) == 1);
@@ -149,18 +150,19 @@ TEST_CASE("a higher incarnation replaces everything, rank by rank", "[protocol]"
 
 TEST_CASE("a layout may not change inside a stream", "[protocol]") {
   SubscriptionState state = TwoRanks();
-  const Status changed = state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2, Layout("rank0", 16)));
+  const Status changed =
+      state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2, Layout("rank0", 16)), kNow);
   CHECK(absl::IsFailedPrecondition(changed));
   CHECK(Message(changed).find("higher incarnation") != std::string_view::npos);
 }
 
 TEST_CASE("two senders that claim one rank are told apart by the rank epoch", "[protocol]") {
   SubscriptionState state = TwoRanks();
-  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kSecond, Welcome(kStream, 0, 2, 1))));
-  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 0, 2, 2)).ok());
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kSecond, Welcome(kStream, 0, 2, 1), kNow)));
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 0, 2, 2), kNow).ok());
   CHECK(state.senders()[1].trainer_rank == TrainerRank(0));
   CHECK_FALSE(state.senders()[0].trainer_rank.has_value());
-  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 1))));
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 1), kNow)));
 }
 
 TEST_CASE("a disconnected sender offers nothing, its layout stays known", "[protocol]") {
@@ -173,7 +175,7 @@ TEST_CASE("a disconnected sender offers nothing, its layout stays known", "[prot
 
   state.OnConnect(kSecond);
   CHECK_FALSE(state.Target().has_value());
-  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2)).ok());
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2), kNow).ok());
   CHECK_FALSE(state.Target().has_value());
   REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1})).ok());
   CHECK(TargetVersion(state) == 1);
@@ -182,7 +184,7 @@ TEST_CASE("a disconnected sender offers nothing, its layout stays known", "[prot
 TEST_CASE("an announcement of another rank epoch than the welcome's is ignored", "[protocol]") {
   SubscriptionState state = TwoRanks();
   CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kFirst, 1, Offers(kStream, {1}, 2))));
-  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2)).ok());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2), kNow).ok());
   CHECK(state.OnAnnounce(kFirst, 2, Offers(kStream, {1}, 2)).ok());
 }
 
@@ -195,7 +197,7 @@ TEST_CASE("an announcement that comes late, or twice, does not replace a newer o
   CHECK(TargetVersion(state) == 2);
   // A new connection counts from 1 again.
   state.OnConnect(kFirst);
-  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2), kNow).ok());
   CHECK(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
 }
 
@@ -206,13 +208,13 @@ TEST_CASE("senders are accepted when every trainer rank has one that is connecte
   state.OnConnect(kFirst);
   state.OnConnect(kSecond);
   CHECK_FALSE(state.Accepted());  // connected is not enough
-  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2), kNow).ok());
   CHECK_FALSE(state.Accepted());  // one of two
-  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2)).ok());
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2), kNow).ok());
   CHECK(state.Accepted());  // before any version is offered
-  REQUIRE_FALSE(state.OnWelcome(kFirst, Welcome(kOld, 0, 2)).ok());
+  REQUIRE_FALSE(state.OnWelcome(kFirst, Welcome(kOld, 0, 2), kNow).ok());
   CHECK_FALSE(state.Accepted());  // its clock went back
-  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2), kNow).ok());
   CHECK(state.Accepted());
   state.OnDisconnect(kSecond);
   CHECK_FALSE(state.Accepted());
@@ -220,18 +222,74 @@ TEST_CASE("senders are accepted when every trainer rank has one that is connecte
 
 TEST_CASE("ranks and versions that make no sense are refused", "[protocol]") {
   SubscriptionState state = TwoRanks();
-  CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 2, 2))));
-  CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 0, 0))));
+  CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 2, 2), kNow)));
+  CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 0, 0), kNow)));
   // What another configuration could mend breaks no protocol.
-  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kStream, 0, 1))));
-  const Status three = state.OnWelcome(kFirst, Welcome(kNew, 0, 3));
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kStream, 0, 1), kNow)));
+  const Status three = state.OnWelcome(kFirst, Welcome(kNew, 0, 3), kNow);
   CHECK(absl::IsFailedPrecondition(three));
   CHECK(Message(three).find("--sender") != std::string_view::npos);
-  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2)).ok());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2), kNow).ok());
   CHECK(absl::IsInvalidArgument(state.OnAnnounce(kFirst, 1, Offers(kStream, {2, 2}))));
   CHECK(absl::IsInvalidArgument(state.OnAnnounce(kFirst, 1, Offers(kStream, {0}))));
   CHECK(absl::IsInvalidArgument(state.OnAnnounce(
       kFirst, 1, Offers(kStream, std::vector<uint64_t>(limits::kRetainedVersionsMax + 1, 1)))));
+}
+
+TEST_CASE("what is ahead of the clock is refused, and raises nothing", "[protocol]") {
+  const auto ahead = [](std::chrono::hours hours) { return kNow.time_since_epoch() + hours; };
+  const auto incarnation = [](auto time) {
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(time).count());
+  };
+  SubscriptionState state = TwoRanks();
+  for (const uint64_t number : {~uint64_t{0}, incarnation(ahead(std::chrono::hours(25)))}) {
+    const StreamId poisoned{.incarnation = number, .id_hi = 6, .id_lo = 6};
+    const Status refused = state.OnWelcome(kSecond, Welcome(poisoned, 1, 2), kNow);
+    CHECK(absl::IsUnavailable(refused));
+    CHECK_THAT(std::string(Message(refused)),
+               Catch::Contains("incarnation") && Catch::Contains("ahead of this host's clock"));
+  }
+  CHECK(state.stream() == kStream);
+  const Status epoch = state.OnWelcome(kSecond, Welcome(kStream, 1, 2, ~uint64_t{0}), kNow);
+  CHECK(absl::IsUnavailable(epoch));
+  CHECK_THAT(std::string(Message(epoch)), Catch::Contains("rank epoch"));
+  // It locked nobody out.
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2, 2), kNow).ok());
+
+  const StreamId near{
+      .incarnation = incarnation(ahead(std::chrono::hours(23))), .id_hi = 6, .id_lo = 6};
+  CHECK(state.OnWelcome(kSecond, Welcome(near, 1, 2), kNow).ok());
+}
+
+TEST_CASE("a clock that went back ends nothing that is followed", "[protocol]") {
+  const uint64_t now = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(kNow.time_since_epoch()).count());
+  const StreamId stream{.incarnation = now, .id_hi = 1, .id_lo = 1};
+  SubscriptionState state(1, std::nullopt);
+  state.OnConnect(kFirst);
+  REQUIRE(state.OnWelcome(kFirst, Welcome(stream, 0, 1, now * 1000), kNow).ok());
+  const UnixTime before = kNow - std::chrono::hours(48);
+  state.OnDisconnect(kFirst);
+  state.OnConnect(kFirst);
+  CHECK(state.OnWelcome(kFirst, Welcome(stream, 0, 1, now * 1000), before).ok());
+  const StreamId next{.incarnation = now + 1, .id_hi = 1, .id_lo = 2};
+  CHECK(absl::IsUnavailable(state.OnWelcome(kFirst, Welcome(next, 0, 1), before)));
+}
+
+TEST_CASE("a forgotten stream is followed again only after a welcome", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1})).ok());
+  CHECK(absl::IsFailedPrecondition(state.OnWelcome(kSecond, Welcome(kOld, 1, 2), kNow)));
+  state.Forget(kOld);
+  CHECK(state.stream() == kOld);
+  CHECK_FALSE(state.Target().has_value());
+  CHECK_FALSE(state.Layouts().has_value());
+  CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kFirst, 2, Offers(kStream, {1, 2}))));
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kOld, 1, 2), kNow).ok());
+  state.Forget(std::nullopt);
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kOld, 0, 2), kNow).ok());
 }
 
 }  // namespace dws

@@ -89,10 +89,22 @@ class UnitsTest(unittest.TestCase):
                 flag = "--" + variable.removeprefix("DWS_").lower().replace("_", "-")
                 self.assertIn(f" {flag} ", shown)
 
-    def test_a_mistaken_configuration_is_not_tried_again(self) -> None:
+    def test_a_mistaken_configuration_and_a_damaged_ledger_are_not_tried_again(self) -> None:
         for name, program in PROGRAMS.items():
             code = subprocess.run([program, "--no-such-flag"], capture_output=True, timeout=60).returncode
-            self.assertEqual(self.values(name, "RestartPreventExitStatus"), [str(code)])
+            damaged = self.status_with_a_damaged_ledger(name, program)
+            self.assertEqual(self.values(name, "RestartPreventExitStatus"), [f"{code} {damaged}"])
+
+    def status_with_a_damaged_ledger(self, name: str, program: str) -> int:
+        with tempfile.TemporaryDirectory(prefix="dws-", dir="/tmp") as folder:
+            for kind in ("sender", "receiver"):
+                Path(folder, f"{kind}.ledger").write_text("this is no ledger")
+            flags = ["--job-id=job", f"--state-dir={folder}", f"--socket={folder}/s"]
+            if "receiver" in name:
+                flags += ["--receiver-id=r", "--sender=127.0.0.1:1"]
+            done = subprocess.run([program, *flags], text=True, capture_output=True, timeout=60)
+            self.assertIn("--quarantine-damaged-ledger", done.stderr)
+            return done.returncode
 
 
 class SnippetsTest(unittest.TestCase):

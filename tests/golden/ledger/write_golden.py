@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Wrote the golden ledgers of this folder, from common/ledger/LEDGER.md alone.
+"""Wrote the golden ledgers and fences of this folder, from common/ledger/LEDGER.md alone.
 
 A second implementation of the format: the C++ one must agree with it byte for byte. Run in this folder
 only to add files for a new format version; files that exist are never changed.
@@ -40,6 +40,12 @@ def ledger(kind: int, records: list[tuple[int, list[int]]]) -> bytes:
     return out
 
 
+def fence(kind: int, words: list[int]) -> bytes:
+    out = b"DWSFENCE" + struct.pack("<II", 1, kind) + struct.pack("<4Q", *words)
+    parts = [mix(i, word) for i, word in enumerate(struct.unpack("<6Q", out))]
+    return out + struct.pack("<2Q", *(sum(part[lane] for part in parts) & MASK for lane in (0, 1)))
+
+
 STREAM = [4, 1, 2]
 FILES = {
     "sender_v1.ledger": ledger(
@@ -61,6 +67,9 @@ FILES = {
             (19, STREAM + [3]),
         ],
     ),
+    "sender_v1.fence": fence(1, STREAM + [9]),
+    "receiver_v1.fence": fence(2, STREAM + [0]),
+    "none_v1.fence": fence(2, [0, 0, 0, 0]),
 }
 
 if __name__ == "__main__":

@@ -58,6 +58,11 @@ class FakeDaemon::Service final : public v1::AdminService::Service {
     answers_.evict = *request;
     return Operate(*context, *writer);
   }
+  grpc::Status ForgetStream(grpc::ServerContext* context, const v1::ForgetStreamRequest* request,
+                            grpc::ServerWriter<v1::OperationProgress>* writer) override {
+    answers_.forget = *request;
+    return Operate(*context, *writer);
+  }
 
  private:
   grpc::Status Error() const {

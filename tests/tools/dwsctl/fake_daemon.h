@@ -23,6 +23,7 @@ struct FakeAnswers {
   v1::ResyncRequest resync;  // what they were called with
   v1::DrainRequest drain;
   v1::EvictRequest evict;
+  v1::ForgetStreamRequest forget;
   int calls = 0;  // operations begun
 };
 

@@ -118,6 +118,32 @@ TEST_CASE("drain says what it means, waits or not, and undoes", "[dwsctl]") {
   CHECK(daemon.answers.drain.undo());
 }
 
+TEST_CASE("forget-stream names the stream, or asks which one it is", "[dwsctl]") {
+  TempFolder folder;
+  FakeDaemon daemon(folder.File("receiver.sock"));
+  daemon.answers.progress = {Progress("forgotten", 0, true)};
+  const std::string stream = "18446744073709551615:00000000000000010000000000000002";
+  const Ran ran = RunLine("forget-stream --stream " + stream + " --address " + daemon.address());
+  CHECK(ran.code == ExitCode::kOk);
+  CHECK(
+      ran.out.starts_with("rollout-0: stream " + stream + " is forgotten; its engine runs again"));
+  CHECK(daemon.answers.forget.stream().incarnation() == ~uint64_t{0});
+  CHECK(daemon.answers.forget.stream().id_hi() == 1);
+  CHECK(daemon.answers.forget.stream().id_lo() == 2);
+  for (const std::string wrong :
+       {"7", "7:12", "x:00000000000000010000000000000002", "7:0000000000000001000000000000000g"}) {
+    CHECK_THROWS_WITH(RunLine("forget-stream --stream " + wrong),
+                      Catch::Contains("expected INCARNATION:ID"));
+  }
+  daemon.answers.progress.clear();
+  daemon.answers.error_code = 9;
+  daemon.answers.error = "stream 7:... is recorded here";
+  const Ran asked = RunLine("forget-stream --address " + daemon.address());
+  CHECK(asked.code == ExitCode::kRefused);
+  CHECK_THAT(asked.error, Catch::Contains("is recorded here"));
+  CHECK(daemon.answers.forget.stream().incarnation() == 0);
+}
+
 TEST_CASE("evict names the member and the reason", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));

@@ -1,0 +1,16 @@
+// Damaged ledgers that were set aside: PATH.damaged-1, PATH.damaged-2, ... beside the ledger.
+// Nothing removes them but an operator.
+#pragma once
+
+#include <string>
+
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+
+namespace dws {
+
+// Renames the file to the first such name that is free, durably; the name. The caller has the
+// ledger's lock. RESOURCE_EXHAUSTED: limits::kDamagedLedgersMax of them lie there.
+Result<std::string> SetDamagedAside(FileSystem& file_system, const std::string& path);
+
+}  // namespace dws

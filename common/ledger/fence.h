@@ -1,0 +1,56 @@
+// What of a ledger must never go back, and its second copy beside the ledger (LEDGER.md, The
+// fence): it is there when the ledger is damaged or gone, so that old trainers stay refused. Its
+// bytes are pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/ledger/ledger_record.h"
+#include "common/model/stream_id.h"
+#include "common/model/weight_version.h"
+
+namespace dws {
+
+struct Fence {
+  StreamId stream;       // the highest incarnation, and its id
+  RankEpoch rank_epoch;  // of a sender, in that stream; 0 of a receiver
+  // Whether a ledger with this fence would let in what `other` refuses.
+  bool BelowOf(const Fence& other) const {
+    if (stream == other.stream) return rank_epoch < other.rank_epoch;
+    return stream.incarnation < other.stream.incarnation;
+  }
+  friend bool operator==(const Fence&, const Fence&) = default;
+};
+
+// nullopt: no stream.
+std::vector<std::byte> EncodeFence(LedgerKind kind, const std::optional<Fence>& fence);
+// DATA_LOSS: not the size, the head, the checksum or the kind, in words.
+Result<std::optional<Fence>> DecodeFence(LedgerKind kind, ByteSpan file);
+
+// The file. Lifecycle: as long as its ledger, whose lock guards it. Threads: one at a time.
+class FenceFile {
+ public:
+  // `path`: beside the ledger. `file_system` outlives it.
+  FenceFile(FileSystem& file_system, std::string path, LedgerKind kind)
+      : file_system_(file_system), path_(std::move(path)), kind_(kind) {}
+
+  // What it says. NOT_FOUND: there is no file. DATA_LOSS: it is damaged, naming it.
+  Result<std::optional<Fence>> Read();
+  // Durably says `fence` when OK; writes nothing where it does already.
+  Status Keep(const std::optional<Fence>& fence);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  FileSystem& file_system_;
+  const std::string path_;
+  const LedgerKind kind_;
+  std::optional<std::optional<Fence>> says_;  // none: not known
+};
+
+}  // namespace dws

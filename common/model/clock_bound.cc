@@ -1,0 +1,47 @@
+// A host whose clock is set wrong refuses what is right: the message says both ways out.
+#include "common/model/clock_bound.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/model/identity_limits.h"
+
+namespace dws {
+namespace {
+
+// Units of `Unit` since 1970 that are allowed at `now`; a clock before 1970 counts as 1970.
+template <typename Unit>
+uint64_t Bound(UnixTime now) {
+  const UnixTime since = std::max(now, UnixTime());
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<Unit>(since.time_since_epoch() + limits::kAheadOfClockMax)
+          .count());
+}
+
+std::string Reason(std::string_view what, std::string_view unit, uint64_t found, uint64_t bound) {
+  return fmt::format(
+      "its {} {} is ahead of this host's clock: expected at most {}, which is now and {} h in "
+      "{} since 1970",
+      what, found, bound, limits::kAheadOfClockMax.count(), unit);
+}
+
+}  // namespace
+
+std::string AheadOfClock(const StreamId& stream, UnixTime now) {
+  const auto bound = Bound<std::chrono::milliseconds>(now);
+  if (stream.incarnation <= bound) return "";
+  return Reason("incarnation", "milliseconds", stream.incarnation, bound) +
+         ": start the trainer with a lower incarnation (its restart counter, or its clock), or set "
+         "this host's clock right";
+}
+
+std::string AheadOfClock(RankEpoch epoch, UnixTime now) {
+  const auto bound = Bound<std::chrono::microseconds>(now);
+  if (epoch.value() <= bound) return "";
+  return Reason("rank epoch", "microseconds", epoch.value(), bound) +
+         ": set the clock of the sender's host or of this one right";
+}
+
+}  // namespace dws

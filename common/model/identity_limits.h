@@ -1,0 +1,25 @@
+// More maxima, beside limits.h: of what says who somebody is, and of what keeps it. Incarnations
+// and rank epochs, ledgers that were set aside, certificates that dwsctl makes.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+namespace dws::limits {
+
+// Numbers that begin at the wall clock: incarnations and rank epochs.
+inline constexpr std::chrono::hours kAheadOfClockMax{24};
+
+inline constexpr size_t kDamagedLedgersMax = 8;  // that were set aside beside one ledger
+
+// Certificates.
+inline constexpr int kAuthorityDaysMax = 7300;
+inline constexpr int kAuthorityDaysDefault = 3650;
+inline constexpr int kCertificateDaysMax = 825;
+inline constexpr int kCertificateDaysDefault = 90;
+inline constexpr int kRenewWithinDaysDefault = 30;
+inline constexpr std::chrono::hours kCertificateSkew{1};  // valid before it is made: slow clocks
+inline constexpr size_t kCertificateHostsMax = 64;
+inline constexpr size_t kCertificatesMax = 8192;  // of one command
+
+}  // namespace dws::limits

@@ -1,0 +1,16 @@
+// OpenSSL keeps a queue of complaints for each thread: what a caller does not take is told to the
+// next.
+#include "common/service/security/openssl_ptr.h"
+
+#include <openssl/err.h>
+
+namespace dws::openssl {
+
+std::string Reason() {
+  const unsigned long code = ERR_peek_last_error();
+  ERR_clear_error();
+  const char* const reason = ERR_reason_error_string(code);
+  return reason == nullptr ? "nothing OpenSSL can read" : reason;
+}
+
+}  // namespace dws::openssl

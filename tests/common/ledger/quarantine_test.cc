@@ -1,0 +1,320 @@
+// Damaged ledgers, with --quarantine-damaged-ledger and without: what is refused, what is kept, and
+// that old trainers stay refused.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+
+#include "common/ledger/fence.h"
+#include "common/ledger/file_version_ledger.h"
+#include "common/model/identity_limits.h"
+#include "tests/fakes/fault_file_system.h"
+
+namespace dws {
+namespace {
+
+constexpr StreamId kOld = {.incarnation = 3, .id_hi = 1, .id_lo = 1};
+constexpr StreamId kStream = {.incarnation = 4, .id_hi = 1, .id_lo = 2};
+constexpr StreamId kTwin = {.incarnation = 4, .id_hi = 9, .id_lo = 9};
+constexpr StreamId kNew = {.incarnation = 5, .id_hi = 1, .id_lo = 2};
+const std::string kPath = "/state/receiver.ledger";
+const std::string kFencePath = "/state/receiver.fence";
+constexpr LedgerOptions kQuarantine = {.quarantine_damaged = true};
+using Bytes = std::vector<std::byte>;
+
+CommitIntent Intent(uint64_t target) {
+  return {.stream = kStream,
+          .base = std::nullopt,
+          .target = WeightVersion(target),
+          .generation = Generation(3)};
+}
+
+// A ledger of several records, the last two of which are no tail that may be cut off.
+void Fill(FileSystem& fs) {
+  auto ledger = OpenReceiverLedger(fs, "/state");
+  REQUIRE(ledger.ok());
+  REQUIRE((*ledger)->Append(StreamAccepted{.stream = kStream}).ok());
+  for (const uint64_t version : {1, 2}) {
+    REQUIRE((*ledger)->Append(Intent(version)).ok());
+    REQUIRE((*ledger)
+                ->Append(VersionCommitted{.stream = kStream, .version = WeightVersion(version)})
+                .ok());
+  }
+}
+
+// What an old trainer, a second one and a new one are told.
+void CheckFenced(ReceiverLedger& ledger) {
+  CHECK(ledger.state().stream() == kStream);
+  CHECK(absl::IsFailedPrecondition(ledger.Append(StreamAccepted{.stream = kOld})));
+  CHECK(absl::IsFailedPrecondition(ledger.Append(StreamAccepted{.stream = kTwin})));
+}
+
+struct Damage {
+  const char* what;
+  std::function<Bytes(Bytes)> make;
+};
+
+const Damage kDamages[] = {
+    {"magic", [](Bytes file) { return file[3] ^= std::byte{1}, file; }},
+    {"version", [](Bytes file) { return file[8] ^= std::byte{0x10}, file; }},
+    {"kind", [](Bytes file) { return file[12] ^= std::byte{0x10}, file; }},
+    {"length of the first record", [](Bytes file) { return file[16] ^= std::byte{1}, file; }},
+    {"payload of the first record", [](Bytes file) { return file[50] ^= std::byte{1}, file; }},
+    {"middle", [](Bytes file) { return file[file.size() / 2] ^= std::byte{1}, file; }},
+    {"zeros in the middle",
+     [](Bytes file) { return std::fill_n(file.begin() + 60, 60, std::byte{0}), file; }},
+    {"rubbish behind",
+     [](Bytes file) { return file.resize(file.size() + 9000, std::byte{7}), file; }},
+    {"only a piece of the head", [](Bytes file) { return file.resize(9), file; }},
+    {"empty", [](Bytes) { return Bytes(); }},
+};
+
+TEST_CASE("a damaged ledger is refused without the flag, which the message names", "[ledger]") {
+  for (const Damage& damage : kDamages) {
+    INFO(damage.what);
+    FaultFileSystem fs;
+    Fill(fs);
+    const Bytes content = damage.make(fs.Content(kPath));
+    fs.SetContent(kPath, content);
+    const Status status = OpenReceiverLedger(fs, "/state").status();
+    CHECK(absl::IsDataLoss(status));
+    CHECK_THAT(std::string(Message(status)), Catch::Contains(kPath) &&
+                                                 Catch::Contains("nothing was changed") &&
+                                                 Catch::Contains("--quarantine-damaged-ledger"));
+    CHECK(fs.Content(kPath) == content);
+    CHECK(fs.List("/state")->size() == 2);
+  }
+}
+
+TEST_CASE("with the flag it is set aside, and old trainers stay refused", "[ledger]") {
+  for (const Damage& damage : kDamages) {
+    INFO(damage.what);
+    FaultFileSystem fs;
+    Fill(fs);
+    const Bytes content = damage.make(fs.Content(kPath));
+    fs.SetContent(kPath, content);
+    {
+      auto ledger = OpenReceiverLedger(fs, "/state", kQuarantine);
+      REQUIRE(ledger.ok());
+      CheckFenced(**ledger);
+      // Nothing else is known: memory is proved by digests.
+      CHECK_FALSE((*ledger)->state().committed().has_value());
+      CHECK_FALSE((*ledger)->state().open_intent().has_value());
+      REQUIRE((*ledger)->Append(Intent(3)).ok());
+    }
+    CHECK(fs.Content(kPath + ".damaged-1") == content);
+    fs.LosePower();
+    auto again = OpenReceiverLedger(fs, "/state");
+    REQUIRE(again.ok());
+    CheckFenced(**again);
+    CHECK((*again)->state().open_intent()->target == WeightVersion(3));
+    REQUIRE((*again)->Append(StreamAccepted{.stream = kNew}).ok());
+  }
+}
+
+TEST_CASE("every byte of a ledger flipped: refused or sound, and never a lower fence", "[ledger]") {
+  FaultFileSystem whole;
+  Fill(whole);
+  const Bytes sound = whole.Content(kPath);
+  const Bytes fence = whole.Content(kFencePath);
+  for (size_t at = 0; at < sound.size(); ++at) {
+    INFO("byte " << at);
+    Bytes content = sound;
+    content[at] ^= std::byte{0x20};
+    FaultFileSystem fs;
+    fs.SetContent(kPath, content);
+    fs.SetContent(kFencePath, fence);
+    auto ledger = OpenReceiverLedger(fs, "/state", kQuarantine);
+    REQUIRE(ledger.ok());
+    REQUIRE((*ledger)->state().stream() == kStream);
+  }
+}
+
+TEST_CASE("a sender keeps its stream and goes on above its rank epoch", "[ledger]") {
+  FaultFileSystem fs;
+  const std::string path = "/state/sender.ledger";
+  {
+    auto ledger = OpenSenderLedger(fs, "/state");
+    REQUIRE((*ledger)->Append(StreamOpened{.stream = kStream, .rank_epoch = RankEpoch(8)}).ok());
+    for (const uint64_t version : {1, 2, 3}) {
+      REQUIRE((*ledger)
+                  ->Append(VersionPublished{.stream = kStream,
+                                            .version = WeightVersion(version),
+                                            .base = std::nullopt,
+                                            .state_token = {.lane0 = 1, .lane1 = 1}})
+                  .ok());
+    }
+  }
+  Bytes content = fs.Content(path);
+  content[20] ^= std::byte{1};
+  fs.SetContent(path, content);
+  CHECK(absl::IsDataLoss(OpenSenderLedger(fs, "/state").status()));
+  auto ledger = OpenSenderLedger(fs, "/state", kQuarantine);
+  REQUIRE(ledger.ok());
+  CHECK((*ledger)->state().rank_epoch() == RankEpoch(8));
+  const auto open = [&](const StreamId& stream, uint64_t epoch) {
+    return (*ledger)->Append(StreamOpened{.stream = stream, .rank_epoch = RankEpoch(epoch)});
+  };
+  CHECK(absl::IsFailedPrecondition(open(kOld, 99)));
+  CHECK(absl::IsFailedPrecondition(open(kStream, 8)));
+  CHECK(open(kStream, 9).ok());
+}
+
+TEST_CASE("without a sound second copy a damaged ledger is refused, with the flag too",
+          "[ledger]") {
+  for (const bool missing : {true, false}) {
+    FaultFileSystem fs;
+    Fill(fs);
+    const Bytes content(400, std::byte{1});
+    fs.SetContent(kPath, content);
+    if (missing) {
+      REQUIRE(fs.Remove(kFencePath).ok());
+    } else {
+      Bytes fence = fs.Content(kFencePath);
+      fence[20] ^= std::byte{1};
+      fs.SetContent(kFencePath, fence);
+    }
+    const Status status = OpenReceiverLedger(fs, "/state", kQuarantine).status();
+    CHECK(absl::IsDataLoss(status));
+    CHECK_THAT(std::string(Message(status)), Catch::Contains(kPath) &&
+                                                 Catch::Contains(kFencePath) &&
+                                                 Catch::Contains("stop every old trainer"));
+    CHECK(fs.Content(kPath) == content);
+    CHECK(fs.List("/state")->size() == (missing ? 1 : 2));
+  }
+}
+
+TEST_CASE("a ledger that is gone begins with the fence, and without one is empty", "[ledger]") {
+  FaultFileSystem fs;
+  Fill(fs);
+  REQUIRE(fs.Remove(kPath).ok());
+  {
+    auto ledger = OpenReceiverLedger(fs, "/state");
+    REQUIRE(ledger.ok());
+    CheckFenced(**ledger);
+    CHECK_FALSE((*ledger)->state().committed().has_value());
+  }
+  REQUIRE(fs.Remove(kPath).ok());
+  REQUIRE(fs.Remove(kFencePath).ok());
+  auto empty = OpenReceiverLedger(fs, "/state");
+  REQUIRE(empty.ok());
+  CHECK_FALSE((*empty)->state().stream().has_value());
+}
+
+TEST_CASE("a sound ledger mends its second copy", "[ledger]") {
+  FaultFileSystem fs;
+  Fill(fs);
+  const Bytes fence = fs.Content(kFencePath);
+  fs.SetContent(kFencePath, Bytes(64, std::byte{3}));
+  REQUIRE(OpenReceiverLedger(fs, "/state").ok());
+  CHECK(fs.Content(kFencePath) == fence);
+  REQUIRE(fs.Remove(kFencePath).ok());  // of a DWS that had none
+  REQUIRE(OpenReceiverLedger(fs, "/state").ok());
+  CHECK(fs.Content(kFencePath) == fence);
+}
+
+TEST_CASE("an older copy of the ledger is raised to the fence", "[ledger]") {
+  FaultFileSystem fs;
+  Fill(fs);
+  const Bytes copy = fs.Content(kPath);
+  {
+    auto ledger = OpenReceiverLedger(fs, "/state");
+    REQUIRE((*ledger)->Append(StreamAccepted{.stream = kNew}).ok());
+  }
+  fs.SetContent(kPath, copy);
+  auto ledger = OpenReceiverLedger(fs, "/state");
+  REQUIRE(ledger.ok());
+  CHECK((*ledger)->state().stream() == kNew);
+  CHECK((*ledger)->state().committed()->version == WeightVersion(2));
+}
+
+TEST_CASE("a crash at any step of accepting a stream leaves the fence at or above the ledger",
+          "[ledger]") {
+  for (int step = 1; step <= 3; ++step) {
+    FaultFileSystem fs;
+    Fill(fs);
+    {
+      auto ledger = OpenReceiverLedger(fs, "/state");
+      fs.FailOperation(step, UnavailableError("the power goes"));
+      CHECK_FALSE((*ledger)->Append(StreamAccepted{.stream = kNew}).ok());
+      CHECK((*ledger)->state().stream() == kStream);
+    }
+    fs.LosePower();
+    auto again = OpenReceiverLedger(fs, "/state");
+    REQUIRE(again.ok());
+    CHECK((*again)->state().stream() == (step == 1 ? kStream : kNew));
+    // And goes on.
+    REQUIRE((*again)->Append(StreamAccepted{.stream = kNew}).ok());
+  }
+}
+
+TEST_CASE("a crash while a ledger is set aside loses neither it nor the fence", "[ledger]") {
+  for (int step = 1; step <= 2; ++step) {
+    FaultFileSystem fs;
+    Fill(fs);
+    Bytes content = fs.Content(kPath);
+    content[20] ^= std::byte{1};
+    fs.SetContent(kPath, content);
+    fs.FailOperation(step, UnavailableError("the power goes"));
+    CHECK(absl::IsUnavailable(OpenReceiverLedger(fs, "/state", kQuarantine).status()));
+    fs.LosePower();
+    auto again = OpenReceiverLedger(fs, "/state", kQuarantine);
+    REQUIRE(again.ok());
+    CheckFenced(**again);
+    CHECK(fs.Content(kPath + ".damaged-1") == content);
+  }
+}
+
+TEST_CASE("a stream that was forgotten is fenced by neither copy", "[ledger]") {
+  FaultFileSystem fs;
+  Fill(fs);
+  {
+    auto ledger = OpenReceiverLedger(fs, "/state");
+    REQUIRE((*ledger)->Append(StreamForgotten{.stream = kStream}).ok());
+  }
+  fs.LosePower();
+  {
+    auto ledger = OpenReceiverLedger(fs, "/state");
+    CHECK_FALSE((*ledger)->state().stream().has_value());
+  }
+  REQUIRE(fs.Remove(kPath).ok());
+  auto ledger = OpenReceiverLedger(fs, "/state");
+  REQUIRE((*ledger)->Append(StreamAccepted{.stream = kOld}).ok());
+}
+
+TEST_CASE("no more than so many damaged ledgers are kept, and none is overwritten", "[ledger]") {
+  FaultFileSystem fs;
+  Fill(fs);
+  for (size_t number = 1; number <= limits::kDamagedLedgersMax; ++number) {
+    const Bytes content(number, std::byte{5});
+    fs.SetContent(kPath, content);
+    REQUIRE(OpenReceiverLedger(fs, "/state", kQuarantine).ok());
+    CHECK(fs.Content(fmt::format("{}.damaged-{}", kPath, number)) == content);
+  }
+  fs.SetContent(kPath, Bytes(99, std::byte{5}));
+  const Status status = OpenReceiverLedger(fs, "/state", kQuarantine).status();
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK_THAT(std::string(Message(status)), Catch::Contains("look at the disk"));
+  CHECK(fs.Content(kPath).size() == 99);
+}
+
+TEST_CASE("what a newer DWS wrote, and another daemon's ledger, are not damage", "[ledger]") {
+  FaultFileSystem fs;
+  REQUIRE(OpenReceiverLedger(fs, "/state").ok());
+  Bytes newer = fs.Content(kPath);
+  newer[8] = std::byte{2};
+  fs.SetContent(kPath, newer);
+  CHECK(absl::IsFailedPrecondition(OpenReceiverLedger(fs, "/state", kQuarantine).status()));
+
+  FaultFileSystem other;
+  {
+    auto sender = OpenSenderLedger(other, "/state");
+    REQUIRE((*sender)->Append(StreamOpened{.stream = kStream, .rank_epoch = RankEpoch(1)}).ok());
+  }
+  other.SetContent(kPath, other.Content("/state/sender.ledger"));
+  CHECK(absl::IsFailedPrecondition(OpenReceiverLedger(other, "/state", kQuarantine).status()));
+  CHECK(other.Content(kPath) == other.Content("/state/sender.ledger"));
+}
+
+}  // namespace
+}  // namespace dws

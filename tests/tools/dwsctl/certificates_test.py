@@ -1,0 +1,141 @@
+"""dwsctl certificates as a program: its files, their modes, what it refuses, and what openssl says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
+
+
+class CertificatesTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="dws-", dir="/tmp")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def run_line(self, line: str, code: int = 0) -> str:
+        """What it prints, to either output."""
+        ran = subprocess.run(
+            ["bash", "-c", f"umask 0; {DWSCTL} certificates {line}"],
+            cwd=self.folder, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        self.assertEqual(ran.returncode, code, f"{line}: {ran.stdout}{ran.stderr}")
+        return ran.stdout + ran.stderr
+
+    def openssl(self, line: str) -> str:
+        return subprocess.run(["bash", "-c", f"openssl {line}"], cwd=self.folder, check=True,
+                              capture_output=True, text=True, timeout=60).stdout  # fmt: skip
+
+    def content(self) -> dict[str, bytes]:
+        found = {}
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                path = os.path.join(folder, name)
+                with open(path, "rb") as file:
+                    found[os.path.relpath(path, self.folder)] = file.read()
+        return found
+
+    def mode(self, path: str) -> int:
+        return os.stat(os.path.join(self.folder, path)).st_mode & 0o777
+
+    def authority(self) -> None:
+        self.run_line("authority --job-id job --out ca")
+
+    def test_files_and_their_modes_whatever_the_umask(self) -> None:
+        self.authority()
+        self.run_line("issue --authority ca --role receive --name 'r/0 a' --out tls")
+        self.assertEqual(
+            sorted(self.content()),
+            ["ca/ca.key", "ca/ca.pem"]
+            + [f"tls/receive-r%2F0%20a/{name}.pem" for name in ("ca", "cert", "key")],
+        )
+        self.assertEqual(self.mode("ca/ca.key"), 0o600)
+        self.assertEqual(self.mode("tls/receive-r%2F0%20a/key.pem"), 0o640)
+        self.assertEqual(self.mode("tls/receive-r%2F0%20a/cert.pem"), 0o644)
+        text = self.openssl("x509 -in tls/receive-r%2F0%20a/cert.pem -noout -text")
+        for part in ("URI:dws://job/receive/r%2F0%20a", "DNS:localhost", "prime256v1",
+                     "ecdsa-with-SHA256", "CA:FALSE"):  # fmt: skip
+            self.assertIn(part, text)
+        self.openssl("verify -x509_strict -CAfile ca/ca.pem tls/*/cert.pem")
+
+    def test_nothing_is_overwritten_unless_told(self) -> None:
+        job = "job --job-id job --authority ca --out tls --publish 0-1@t.example --operate ann"
+        self.assertEqual(self.run_line(job).count("issued"), 3)
+        before = self.content()
+        for line in (job, "authority --job-id job --out ca",
+                     "issue --authority ca --role publish --name 1 --out tls"):  # fmt: skip
+            self.assertIn("is there already", self.run_line(line, code=7))
+            self.assertEqual(self.content(), before)
+        # One of several is there: none is made.
+        more = job.replace("--operate ann", "--operate bob")
+        self.assertIn("publish-0", self.run_line(more, code=7))
+        self.assertEqual(self.content(), before)
+        self.run_line("issue --authority ca --role publish --name 1 --out tls --force")
+        changed = {path for path, content in self.content().items() if content != before[path]}
+        self.assertEqual(changed, {"tls/publish-1/cert.pem", "tls/publish-1/key.pem"})
+        self.openssl("verify -CAfile ca/ca.pem tls/publish-1/cert.pem")
+
+    def test_mistakes_are_named_and_write_nothing(self) -> None:
+        self.authority()
+        before = self.content()
+        issue = "issue --authority ca --out tls --role"
+        for line, code, words in (
+            ("authority --job-id job --out x --days 7301", 2, "7301"),
+            ("authority --job-id '' --out x", 2, "a part is empty"),
+            (f"{issue} boss --name a", 2, "'boss' is no role: expected publish, receive or operate"),
+            (f"{issue} publish --name first", 2, "the rank is no number"),
+            (f"{issue} receive --name r --host 'a b'", 2, "'a b' is no host"),
+            (f"{issue} receive --name r --days 0", 2, "0"),
+            ("issue --authority nowhere --out tls --role receive --name r", 7,
+             "nowhere has no authority (ca.pem): make one with"),
+            ("job --job-id other --authority ca --out tls --receive r", 2,
+             "signs for job 'job', not for job 'other'"),
+            ("job --job-id job --authority ca --out tls", 2, "nothing to issue"),
+            ("job --job-id job --authority ca --out tls --publish 3-1", 2, "'3-1' is no trainer rank"),
+            ("job --job-id job --authority ca --out tls --receive r@x..y", 2, "'x..y' is no host"),
+            ("renew --authority ca ca/ca.pem --within 825", 0, "not due"),
+            ("renew --authority ca nowhere.pem", 7, "nowhere.pem: No such file"),
+            ("renew --authority ca ca/ca.key", 7, "expected a certificate in PEM"),
+        ):  # fmt: skip
+            with self.subTest(line):
+                self.assertIn(words, self.run_line(line, code))
+                self.assertEqual(self.content(), before)
+
+    def test_renewing_replaces_what_ends_soon_and_nothing_else(self) -> None:
+        self.authority()
+        self.run_line("issue --authority ca --role receive --name short --days 10 --out tls")
+        self.run_line("issue --authority ca --role receive --name long --days 90 --out tls")
+        self.run_line("authority --job-id job --out other")
+        self.run_line("issue --authority other --role receive --name alien --days 5 --out tls")
+        before = self.content()
+        said = self.run_line("renew --authority ca --json tls/*/cert.pem", code=7)
+        self.assertIn("tls/receive-alien/cert.pem: the certificate is not signed by", said)
+        lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        self.assertEqual(
+            {line["path"]: line["done"] for line in lines},
+            {"tls/receive-long/cert.pem": "not due", "tls/receive-short/cert.pem": "renewed"},
+        )
+        changed = {path for path, content in self.content().items() if content != before[path]}
+        self.assertEqual(changed, {"tls/receive-short/cert.pem"})
+        self.openssl("verify -x509_strict -CAfile ca/ca.pem tls/receive-short/cert.pem")
+        # The key is that of the certificate still.
+        cert = self.openssl("x509 -in tls/receive-short/cert.pem -noout -pubkey")
+        self.assertEqual(cert, self.openssl("pkey -in tls/receive-short/key.pem -pubout"))
+
+    def test_a_folder_that_cannot_be_written_leaves_nothing(self) -> None:
+        self.authority()
+        os.mkdir(os.path.join(self.folder, "tls"))
+        with open(os.path.join(self.folder, "tls", "receive-r"), "w") as file:
+            file.write("a file, and no folder")
+        before = self.content()
+        said = self.run_line("issue --authority ca --role receive --name r --out tls", code=7)
+        self.assertIn("tls/receive-r", said)
+        self.assertEqual(self.content(), before)
+
+
+if __name__ == "__main__":
+    unittest.main()
