@@ -125,6 +125,18 @@ void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
                "An engine that is stale stays ready: /readyz is 200, status and metrics tell");
 }
 
+void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
+  AddSizeFlag(app, "--scrub-rate", options.scrub_bytes_per_second,
+              "Most live memory to read again and compare with what was published, each second; 0: "
+              "none",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  app.add_option("--scrub-pass", options.scrub_pass_seconds,
+                 "Seconds within which all live memory is to be read again, as far as --scrub-rate "
+                 "allows")
+      ->check(CLI::Range(int64_t{1}, limits::kScrubPassMax.count()))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
@@ -153,15 +165,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   AddSizeFlag(app, "--staging-bytes", options.staging_bytes,
               "Memory for transfers and staged writes together, in bytes or as 256MiB",
               {.bytes_min = limits::kStagingBytesMin, .bytes_max = limits::kRegionBytesMax});
-  AddSizeFlag(app, "--scrub-rate", options.scrub_bytes_per_second,
-              "Most live memory to read again and compare with what was published, each second; 0: "
-              "none",
-              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
-  app.add_option("--scrub-pass", options.scrub_pass_seconds,
-                 "Seconds within which all live memory is to be read again, as far as --scrub-rate "
-                 "allows")
-      ->check(CLI::Range(int64_t{1}, limits::kScrubPassMax.count()))
-      ->capture_default_str();
+  AddScrubFlags(app, options);
   AddStaleFlags(app, options);
   app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
       ->check(CLI::Range(0, 1024))

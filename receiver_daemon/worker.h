@@ -69,10 +69,8 @@ class Worker {
   void Start();
   // Asks it to end after what it is doing; true when it has ended within `grace`.
   bool RequestStop(Duration grace);
-  // A RequestStop under way does not wait any more. Threads: any.
-  void EndGrace();
-  // Waits for the end, however long.
-  void Join();
+  void EndGrace();  // a RequestStop under way waits no longer. Threads: any
+  void Join();      // waits for the end, however long
 
   WorkerStatus status() const;
   // Everything that can be done now: one round, then one batch of what is to be verified or is due

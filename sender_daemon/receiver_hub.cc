@@ -174,8 +174,8 @@ void ReceiverHub::Forget() {
   }
   const std::string reason = "an operator had the stream forgotten";
   for (Wait& wait : over) {
-    wait.done(
-        AbortedError("version {} is not waited for any more: {}", wait.version.value(), reason));
+    wait.done(AbortedError("version {} is no longer waited for: {}", wait.version.value(), reason),
+              {});
   }
   for (const auto& connection : Connections()) connection->Close(UnavailableError("{}", reason));
 }
@@ -233,11 +233,7 @@ WaitOutcome ReceiverHub::Outcome(WaitTally tally, TimePoint now) const {
   };
   describe(tally.missing, outcome.missing);
   describe(tally.left_out, outcome.left_out);
-  for (std::string& id : tally.awaited) {
-    outcome.awaited.push_back({.receiver_id = std::move(id),
-                               .last_error = "not back since this sender's restart; `dwsctl evict "
-                                             "--receiver` gives it up"});
-  }
+  for (std::string& id : tally.awaited) outcome.awaited.push_back(Awaited(std::move(id)));
   return outcome;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/model/limits.h"
 #include "proto/trainer.pb.h"
@@ -66,6 +67,12 @@ void FillCounts(const WaitOutcome& outcome, v1::WaitReply& reply) {
 }
 
 }  // namespace
+
+ReceiverBehind Awaited(std::string receiver_id) {
+  return {
+      .receiver_id = std::move(receiver_id),
+      .last_error = "not back since the sender's restart; `dwsctl evict --receiver` gives it up"};
+}
 
 std::string DescribeUnmet(const WaitOutcome& outcome, const WaitCondition& condition) {
   const size_t present =

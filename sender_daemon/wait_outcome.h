@@ -25,6 +25,9 @@ struct ReceiverBehind {
   std::string last_error;
 };
 
+// One that has not come back since the sender's restart; its last_error says so.
+ReceiverBehind Awaited(std::string receiver_id);
+
 // How far the receivers were when a wait ended.
 struct WaitOutcome {
   std::vector<std::string> committed;

@@ -122,7 +122,8 @@ class Trainer(RegisteredTrainer):
           policy: "all" receivers that are present (with none present it waits for one), "any", or a
             number of receivers. A receiver that has committed nothing for the sender's
             --laggard-after (300 s), while others have, is not waited for with "all": the result
-            names it in `left_out`, until it commits again.
+            names it in `left_out`, until it commits again. After a restart of the sender, "all"
+            waits for the receivers that were connected before it, for ten minutes at most.
           timeout: seconds. A sender that does not answer gets WAIT_GRACE_SECONDS (2 s) more.
 
         Raises:
