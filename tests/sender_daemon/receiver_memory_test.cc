@@ -28,9 +28,9 @@ class Silent final : public SyncConnection {
 // A sender's process after another, with one state folder.
 struct Host {
   void Start() {
-    hub.emplace(clock, "job", std::make_unique<ReceiverMemory>(files, folder.path(), [] {
-                  return 1'700'000'000;
-                }));
+    hub.emplace(
+        clock, "job", Duration::zero(),
+        std::make_unique<ReceiverMemory>(files, folder.path(), [] { return 1'700'000'000; }));
   }
   ConnectionId Connect(const std::string& id) {
     const auto connected = hub->Connect("job", id, std::make_shared<Silent>());
