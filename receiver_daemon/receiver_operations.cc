@@ -144,6 +144,12 @@ Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& pr
 }
 
 Status ReceiverOperations::Evict(const v1::EvictRequest& request, const Sink& progress) {
+  if (!request.receiver_id().empty()) {
+    return FailedPreconditionError(
+        "asked to forget receiver '{}', which a sender does: expected the --socket or --address of "
+        "a sender, found receiver '{}'",
+        request.receiver_id(), name_.receiver_id);
+  }
   if (parts_.group == nullptr)
     return FailedPreconditionError("this receiver is in no commit group");
   if (request.reason().size() > limits::kEvictReasonBytesMax) {

@@ -78,7 +78,8 @@ class ForgetStreamTest(IntegrationCase):
     def setUp(self) -> None:
         super().setUp()
         self.random = np.random.default_rng(31)
-        self.sender = self.cluster.start_sender(0)
+        # Over plain TCP, where anybody can take the place of a sender that is away.
+        self.sender = self.cluster.start_sender(0, "--insecure")
 
     def registered(self, incarnation: int) -> tuple[dws.Trainer, Any]:
         trainer = self.trainer(stream=dws.Stream.new(incarnation))
@@ -99,7 +100,7 @@ class ForgetStreamTest(IntegrationCase):
         self.assert_same_weights(self.reader, self.live, source)
 
     def start_engine(self) -> None:
-        self.receiver = self.cluster.start_receiver("receiver-0")
+        self.receiver = self.cluster.start_receiver("receiver-0", "--insecure")
         self.reader = self.engine(self.receiver)
         self.live = self.reader.attach({"w": np.zeros(SHAPE, np.float32)})
 
@@ -147,7 +148,7 @@ class ForgetStreamTest(IntegrationCase):
             self.addCleanup(liar.stop)
             self.assertEqual(liar.port, self.sender.ports["sync"])
             if number == 0:
-                self.receiver = self.cluster.start_receiver("receiver-0")
+                self.receiver = self.cluster.start_receiver("receiver-0", "--insecure")
             eventually(
                 lambda: f"{reason} {HIGHEST} is ahead of this host"
                 in self.receiver.log_tail(1000),

@@ -74,7 +74,7 @@ class NamesTest(IntegrationCase):
         trainer = self.trainer()
         trainer.register({"w": np.zeros(3, np.float32)})
         trainer.publish(1)
-        address = f"127.0.0.1:{self.sender.ports['sync']}"
+        address = f"unix:{self.sender.socket}"
         stub = sync_pb2_grpc.SyncServiceStub(self.channel(address))
         done = self.enterContext(_Requests(stub))
         done.send(hello=sync_pb2.Hello(job_id="test", receiver_id=HOSTILE, protocol_major=1))

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -35,7 +36,8 @@ ExitCode RunEvict(const EvictFlags& flags, Console& console) {
     return ExitCode::kUsage;
   }
   v1::EvictRequest request;
-  request.set_member_index(flags.member.value_or(0));
+  // With --receiver a member that no group has: no leader may take it for itself.
+  request.set_member_index(flags.member.value_or(std::numeric_limits<uint32_t>::max()));
   request.set_receiver_id(flags.receiver);
   request.set_reason(flags.reason);
   const OperationOutcome outcome =

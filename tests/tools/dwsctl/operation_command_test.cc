@@ -1,6 +1,7 @@
 // Commands whose answers are streams, against a real gRPC server in this process.
 #include <CLI/CLI.hpp>
 #include <catch2/catch.hpp>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -168,6 +169,8 @@ TEST_CASE("evict names a sender's absent receiver", "[dwsctl]") {
   CHECK(ran.out.find("receiver rollout-3 is forgotten, nobody waits for it\n") !=
         std::string::npos);
   CHECK(daemon.answers.evict.receiver_id() == "rollout-3");
+  // A group's leader that this was sent to by mistake has no such member.
+  CHECK(daemon.answers.evict.member_index() == std::numeric_limits<uint32_t>::max());
 }
 
 TEST_CASE("an operation that the daemon refuses exits with 4 and its reason", "[dwsctl]") {
