@@ -251,7 +251,7 @@ TEST_CASE("a report counts for the trainer rank it was written for", "[shared_fs
   const std::vector<std::string> ranks = {"/root/job/rank-00000", "/root/job/rank-00001"};
   {
     ChangeSignal changed;
-    const Subscription subscription(ranks, std::nullopt, changed);
+    const Subscription subscription(ranks, std::nullopt, changed, directory.clock);
     const auto reporter = SharedReporter::Create(
         directory.files, subscription,
         {.name = {.job_id = "job", .receiver_id = "r0"}, .rank_folders = ranks, .key = key});
