@@ -201,8 +201,10 @@ TEST_CASE("a stream ahead of the clock shuts out neither readers nor the writer"
   other.rank.Register(poisoned, RankEpoch(1));
   other.hub.Welcome(other.rank.state());
   REQUIRE(other.Publish(1).ok());
-  for (const std::string& name : *other.files.List(folder)) {
-    for (const std::string& file : *other.files.List(folder + "/" + name)) {
+  const std::vector<std::string> names = *other.files.List(folder);
+  for (const std::string& name : names) {
+    const std::vector<std::string> files = *other.files.List(folder + "/" + name);
+    for (const std::string& file : files) {
       const std::string path = fmt::format("{}/{}/{}", folder, name, file);
       directory.files.SetContent(path, other.files.Content(path));
     }
