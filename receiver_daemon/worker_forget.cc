@@ -25,12 +25,11 @@ Status Worker::ForgetStream(const StreamId& stream) {
                                     "a sender's newest version is awaited",
                                     ToString(stream)));
   }
-  if (parts_.group != nullptr) {
-    TellEngine();
-    parts_.group->OnForget(stream);
-  }
+  if (parts_.group != nullptr) TellEngine();
   DWS_RETURN_IF_ERROR(
       Annotate(parts_.ledger.Append(StreamForgotten{.stream = stream}), "recording it"));
+  // Not before: a decision that is still recorded binds the group.
+  if (parts_.group != nullptr) parts_.group->OnForget(stream);
   const std::optional<StreamId> now = parts_.ledger.state().stream();
   parts_.subscription.Forget(now);
   LogWarning("stream_forgotten", {{"stream", ToString(stream)},

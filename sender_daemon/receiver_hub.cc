@@ -57,7 +57,8 @@ void ReceiverHub::Stop() {
 }
 
 Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::string& receiver_id,
-                                          std::shared_ptr<SyncConnection> connection) {
+                                          std::shared_ptr<SyncConnection> connection,
+                                          const std::optional<VersionAt>& have) {
   if (job_id != job_id_) {
     return InvalidArgumentError("receiver '{}' belongs to job '{}', this sender to job '{}'",
                                 receiver_id, job_id, job_id_);
@@ -67,12 +68,17 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
                                 limits::kIdBytesMax);
   }
   std::shared_ptr<SyncConnection> fenced;
+  std::optional<std::string> gone;
   ConnectionId id;
   {
     MutexLock lock(mutex_);
     if (stopping_) return UnavailableError("the sender is shutting down");
     id = ConnectionId(++last_connection_);
+    gone = state_.GivesWay(receiver_id);
     DWS_ASSIGN_OR_RETURN(const auto old, state_.Connect(receiver_id, id, clock_.Now()));
+    if (have.has_value() && Plausible(have->stream, have->version)) {
+      state_.OnHave(id, have->stream, have->version, clock_.Now());
+    }
     if (old.has_value()) {
       if (const auto found = connections_.find(*old); found != connections_.end()) {
         fenced = found->second;
@@ -82,6 +88,11 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
     connections_[id] = std::move(connection);
     known_changed_ = true;
   }
+  if (gone.has_value()) {
+    LogWarning("receiver_gave_way",
+               {{"id", *gone}, {"to", receiver_id}, {"known_max", limits::kReceiversMax}});
+  }
+  FinishWaits();
   if (fenced != nullptr) {
     LogWarning("receiver_fenced",
                {{"id", receiver_id}, {"reason", "another connection took its place"}});
@@ -116,15 +127,6 @@ bool ReceiverHub::Plausible(const StreamId& stream, WeightVersion version) const
                                 {"newest", newest->version.value()},
                                 {"reason", "it was never published"}});
   return false;
-}
-
-void ReceiverHub::OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version) {
-  {
-    MutexLock lock(mutex_);
-    if (!Plausible(stream, version)) return;
-    state_.OnHave(connection, stream, version, clock_.Now());
-  }
-  FinishWaits();
 }
 
 void ReceiverHub::OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
@@ -171,6 +173,7 @@ void ReceiverHub::Forget() {
     MutexLock lock(mutex_);
     over.swap(waits_);
     rank_ = nullptr;
+    state_.ForgetStream();
   }
   const std::string reason = "an operator had the stream forgotten";
   for (Wait& wait : over) {

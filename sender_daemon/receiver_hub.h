@@ -17,6 +17,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/sync_state/announcer_state.h"
+#include "common/sync_state/live_state.h"
 #include "sender_daemon/rank_state.h"
 #include "sender_daemon/receiver_memory.h"
 #include "sender_daemon/wait_outcome.h"
@@ -47,12 +48,13 @@ class ReceiverHub {
   // Ends all waits with UNAVAILABLE and closes all connections.
   void Stop();
 
-  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the receiver is refused.
+  // `have`: what the receiver says that it has, counted in one step with its presence: no wait ends
+  // in between. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the receiver is refused.
   Result<ConnectionId> Connect(const std::string& job_id, const std::string& receiver_id,
-                               std::shared_ptr<SyncConnection> connection);
+                               std::shared_ptr<SyncConnection> connection,
+                               const std::optional<VersionAt>& have = std::nullopt);
   void Disconnect(ConnectionId connection);
   Nonce NextNonce(ConnectionId connection, bool announcement);
-  void OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version);
   void OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
                 WeightVersion version);
   void OnCommitted(ConnectionId connection, const StreamId& stream,
@@ -64,7 +66,7 @@ class ReceiverHub {
   // The trainer registered: everyone is welcomed (again) and told what can be served.
   void Welcome(RankStatePtr state);
   // The state is served no more: waits end with ABORTED, and receivers connect anew.
-  void Forget();
+  void Forget();  // and nothing of what receivers said of its stream counts
   // A version was published in the current state.
   void Announce();
   RankStatePtr Current() const;  // null before the first registration, and once forgotten

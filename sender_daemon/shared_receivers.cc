@@ -179,7 +179,13 @@ bool SharedReceivers::IsOlder(Receiver& receiver, const v1::SharedReport& report
 
 void SharedReceivers::Connect(Receiver& receiver) {
   const auto connection = std::make_shared<Connection>();
-  const auto id = hub_.Connect(receiver.report.job_id(), receiver.report.receiver_id(), connection);
+  std::optional<VersionAt> have;
+  if (const auto stream = FromProto(receiver.report.stream());
+      stream.ok() && receiver.report.committed_version() != 0) {
+    have = {*stream, WeightVersion(receiver.report.committed_version())};
+  }
+  const auto id =
+      hub_.Connect(receiver.report.job_id(), receiver.report.receiver_id(), connection, have);
   if (!id.ok()) {
     LogWarning("shared_receiver_refused",
                {{"id", receiver.report.receiver_id()}, {"reason", Message(id.status())}});

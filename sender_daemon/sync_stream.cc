@@ -240,17 +240,18 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   }
   DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                 fmt::format("receiver '{}'", hello.receiver_id())));
+  std::optional<VersionAt> have;
+  if (hello.have_version() != 0) {
+    DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(hello.stream()));
+    have = {stream, WeightVersion(hello.have_version())};
+  }
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
-                       hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
+                       hub_.Connect(hello.job_id(), hello.receiver_id(), self_, have));
   LogInfo("receiver_connected",
           {{"id", hello.receiver_id()}, {"have_version", hello.have_version()}});
   {
     MutexLock lock(mutex_);
     connection_ = id;
-  }
-  if (hello.have_version() != 0) {
-    DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(hello.stream()));
-    hub_.OnHave(id, stream, WeightVersion(hello.have_version()));
   }
   WelcomeDue();
   if (broadcaster_ != nullptr) {

@@ -77,9 +77,9 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
 }
 
 Status TrainerSession::CheckAdmission(const Registration& registration) const {
-  const std::optional<StreamId> recorded = parts_.ledger->state().stream();
-  DWS_RETURN_IF_ERROR(CheckStream(recorded, registration.stream));
-  if (recorded != registration.stream) {
+  const SenderLedgerState ledger = parts_.ledger->state();
+  DWS_RETURN_IF_ERROR(ledger.CheckOpen(registration.stream));
+  if (ledger.stream() != registration.stream) {
     const std::string ahead = AheadOfClock(registration.stream, parts_.wall_clock->Now());
     if (!ahead.empty()) {
       return FailedPreconditionError("stream {} is refused: {}", ToString(registration.stream),
@@ -166,11 +166,9 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
     return state_;
   }
   DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
-  const SenderLedgerState ledger = parts_.ledger->state();
-  const bool same_stream = ledger.stream() == registration.stream;
   // The same stream without its snapshot (this process is new): a higher epoch, full tensors next.
-  const RankEpoch epoch(
-      std::max(options_.epoch_floor.value(), same_stream ? ledger.rank_epoch().value() + 1 : 1));
+  const RankEpoch epoch =
+      std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
   DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(registration.layout));
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));

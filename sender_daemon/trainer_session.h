@@ -103,7 +103,8 @@ class TrainerSession {
   Status CheckWait(const v1::WaitRequest& request);
 
   // An operator's order: the ledger, and this process, know nothing of the recorded stream any
-  // more. FAILED_PRECONDITION: it is another one, or its trainer is registered.
+  // more but that it is not registered again (SenderLedgerState::CheckOpen). FAILED_PRECONDITION:
+  // it is another one, or its trainer is registered.
   Status ForgetStream(const StreamId& stream);
 
   bool trainer_present() const { return present_.load(); }

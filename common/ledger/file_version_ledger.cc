@@ -88,12 +88,15 @@ Result<std::vector<RawRecord>> BeginWithFence(FenceFile& file, const LedgerOptio
         Message(fence.status()));
   }
   if (!fence->has_value()) return std::vector<RawRecord>();
-  const typename State::Record record = State::Restoring(**fence);
-  DWS_RETURN_IF_ERROR(state.Apply(record));
+  std::vector<RawRecord> raw;
+  for (const auto& record : State::BeginningWith(**fence)) {
+    DWS_RETURN_IF_ERROR(state.Apply(record));
+    raw.push_back(EncodeRecord(record));
+  }
   LogWarning("ledger_begins_with_fence", {{"path", file.path()},
                                           {"stream", ToString((*fence)->stream)},
                                           {"rank_epoch", (*fence)->rank_epoch.value()}});
-  return std::vector<RawRecord>{EncodeRecord(record)};
+  return raw;
 }
 
 template <typename State>

@@ -10,6 +10,7 @@ enum RecordType : uint32_t {
   kStreamOpened = 1,
   kVersionPublished = 2,
   kOpenedForgotten = 3,
+  kNumbersLost = 4,
   kStreamAccepted = 16,
   kCommitIntent = 17,
   kVersionCommitted = 18,
@@ -98,6 +99,9 @@ struct Encoder {
   RawRecord operator()(const StreamForgotten& r) const {
     return Pack(forgotten, {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo});
   }
+  RawRecord operator()(const NumbersLost& r) const {
+    return Pack(kNumbersLost, {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo});
+  }
 };
 
 }  // namespace
@@ -138,6 +142,10 @@ Result<SenderRecord> DecodeSenderRecord(uint32_t type, ByteSpan payload) {
     case kOpenedForgotten: {
       DWS_ASSIGN_OR_RETURN(const auto w, Unpack<3>("StreamForgotten", payload));
       return StreamForgotten{.stream = {w[0], w[1], w[2]}};
+    }
+    case kNumbersLost: {
+      DWS_ASSIGN_OR_RETURN(const auto w, Unpack<3>("NumbersLost", payload));
+      return NumbersLost{.stream = {w[0], w[1], w[2]}};
     }
     default:
       return UnknownType(type, LedgerKind::kSender);
@@ -208,6 +216,8 @@ std::string_view RecordTypeName(uint32_t type) {
     case kOpenedForgotten:
     case kAcceptedForgotten:
       return "StreamForgotten";
+    case kNumbersLost:
+      return "NumbersLost";
     default:
       return "";
   }
@@ -233,6 +243,7 @@ std::span<const std::string_view> RecordWordNames(uint32_t type) {
       return kPublished;
     case kStreamAccepted:
     case kOpenedForgotten:
+    case kNumbersLost:
     case kAcceptedForgotten:
       return std::span(kVersioned).first(3);
     case kCommitIntent:

@@ -93,7 +93,14 @@ struct StreamForgotten {
   friend bool operator==(const StreamForgotten&, const StreamForgotten&) = default;
 };
 
-using SenderRecord = std::variant<StreamOpened, VersionPublished, StreamForgotten>;
+// Sender: the ledger began with the fence alone. Which version numbers of the stream are used up is
+// not known, so it is not opened again.
+struct NumbersLost {
+  StreamId stream;
+  friend bool operator==(const NumbersLost&, const NumbersLost&) = default;
+};
+
+using SenderRecord = std::variant<StreamOpened, VersionPublished, StreamForgotten, NumbersLost>;
 using ReceiverRecord = std::variant<StreamAccepted, CommitIntent, VersionCommitted, CommitAbandoned,
                                     GroupDecided, GroupSettled, StreamForgotten>;
 

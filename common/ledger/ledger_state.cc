@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
+#include "common/model/identity_limits.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -50,12 +52,31 @@ Status CheckForgotten(const std::optional<StreamId>& recorded, const StreamId& s
                                  ToString(*recorded), ToString(stream));
 }
 
+Status SenderLedgerState::CheckOpen(const StreamId& stream) const {
+  DWS_RETURN_IF_ERROR(CheckStream(stream_, stream));
+  const bool forgotten = std::any_of(forgotten_.begin(), forgotten_.end(),
+                                     [&](const Fence& known) { return known.stream == stream; });
+  if (!forgotten && !(numbers_lost_ && stream_ == stream)) return OkStatus();
+  return FailedPreconditionError(
+      "stream {} is refused: {}, so nobody knows here which of its version numbers are used up. "
+      "Start a new stream in all trainer ranks: rank 0 makes it (dws.Stream.new()) and passes it "
+      "to the others",
+      ToString(stream),
+      forgotten ? "an operator had it forgotten" : "this sender's ledger was lost");
+}
+
+RankEpoch SenderLedgerState::NextEpoch(const StreamId& stream) const {
+  uint64_t highest = stream_ == stream ? rank_epoch_.value() : 0;
+  for (const Fence& known : forgotten_) highest = std::max(highest, known.rank_epoch.value());
+  return RankEpoch(highest + 1);
+}
+
 Status SenderLedgerState::Apply(const SenderRecord& record) {
   return std::visit([this](const auto& one) { return ApplyOne(one); }, record);
 }
 
 Status SenderLedgerState::ApplyOne(const StreamOpened& record) {
-  DWS_RETURN_IF_ERROR(CheckStream(stream_, record.stream));
+  DWS_RETURN_IF_ERROR(CheckOpen(record.stream));
   const bool same = stream_ == record.stream;
   if (same && record.rank_epoch <= rank_epoch_) {
     return FailedPreconditionError("stream {}: expected a rank epoch above {}, found {}",
@@ -66,12 +87,14 @@ Status SenderLedgerState::ApplyOne(const StreamOpened& record) {
   rank_epoch_ = record.rank_epoch;
   // nullopt compares below every version.
   last_version_ = same ? std::max(last_version_, record.last_version) : record.last_version;
+  numbers_lost_ = false;
   published_.clear();
   return OkStatus();
 }
 
 Status SenderLedgerState::ApplyOne(const VersionPublished& record) {
   DWS_RETURN_IF_ERROR(CheckCurrent(stream_, record.stream, "a published version"));
+  DWS_RETURN_IF_ERROR(CheckOpen(record.stream));
   if (last_version_.has_value() && record.version <= *last_version_) {
     return FailedPreconditionError("expected a version above {}, found {}: versions only increase",
                                    last_version_->value(), record.version.value());
@@ -89,7 +112,19 @@ Status SenderLedgerState::ApplyOne(const VersionPublished& record) {
 
 Status SenderLedgerState::ApplyOne(const StreamForgotten& record) {
   DWS_RETURN_IF_ERROR(CheckForgotten(stream_, record.stream));
+  std::deque<Fence> forgotten = std::move(forgotten_);
+  forgotten.push_back({.stream = record.stream, .rank_epoch = rank_epoch_});
+  if (forgotten.size() > limits::kForgottenStreamsMax) forgotten.pop_front();
   *this = SenderLedgerState();
+  forgotten_ = std::move(forgotten);
+  return OkStatus();
+}
+
+Status SenderLedgerState::ApplyOne(const NumbersLost& record) {
+  DWS_RETURN_IF_ERROR(CheckCurrent(stream_, record.stream, "lost version numbers"));
+  numbers_lost_ = true;
+  last_version_.reset();
+  published_.clear();
   return OkStatus();
 }
 
@@ -100,11 +135,16 @@ std::optional<Fence> SenderLedgerState::fence() const {
 
 std::vector<SenderRecord> SenderLedgerState::Records() const {
   std::vector<SenderRecord> records;
+  for (const Fence& known : forgotten_) {
+    records.push_back(StreamOpened{.stream = known.stream, .rank_epoch = known.rank_epoch});
+    records.push_back(StreamForgotten{.stream = known.stream});
+  }
   if (!stream_.has_value()) return records;
   records.push_back(
       StreamOpened{.stream = *stream_,
                    .rank_epoch = rank_epoch_,
                    .last_version = published_.empty() ? last_version_ : std::nullopt});
+  if (numbers_lost_) records.push_back(NumbersLost{.stream = *stream_});
   for (const Published& published : published_) {
     records.push_back(VersionPublished{.stream = *stream_,
                                        .version = published.version,

@@ -37,16 +37,28 @@ class SenderLedgerState {
     friend bool operator==(const Published&, const Published&) = default;
   };
 
-  // StreamOpened: a stream that CheckStream accepts, with a higher epoch when it is the current
-  // one. VersionPublished: of the current stream, above last_version(), its base below it.
-  // StreamForgotten: the current stream; nothing is left of it.
+  // StreamOpened: a stream that CheckOpen accepts, with a higher epoch when it is the current one.
+  // VersionPublished: of the current stream, above last_version(), its base below it; its numbers
+  // are not lost.
+  // StreamForgotten: the current stream; what is left of it is that it is not opened again.
+  // NumbersLost: the current stream; nothing is known of its versions.
   Status Apply(const SenderRecord& record);
+
+  // Whether a trainer may register in `stream`. FAILED_PRECONDITION: CheckStream refuses it, or its
+  // version numbers are not known here: they were lost with an earlier ledger, or forgotten.
+  // Numbers that begin again would name other weights than receivers have under them.
+  Status CheckOpen(const StreamId& stream) const;
+  // For `stream`, opened next: above those of it and of forgotten streams.
+  RankEpoch NextEpoch(const StreamId& stream) const;
 
   const std::optional<StreamId>& stream() const { return stream_; }
   RankEpoch rank_epoch() const { return rank_epoch_; }
   std::optional<WeightVersion> last_version() const { return last_version_; }
   // The newest limits::kRetainedVersionsMax of the current stream, ascending.
   const std::deque<Published>& published() const { return published_; }
+  bool numbers_lost() const { return numbers_lost_; }  // of the current stream
+  // The latest limits::kForgottenStreamsMax, each with its last rank epoch.
+  const std::deque<Fence>& forgotten() const { return forgotten_; }
 
   // The shortest list of records that gives this state: what compaction writes.
   std::vector<SenderRecord> Records() const;
@@ -56,6 +68,10 @@ class SenderLedgerState {
   static SenderRecord Restoring(const Fence& fence) {
     return StreamOpened{.stream = fence.stream, .rank_epoch = fence.rank_epoch};
   }
+  // What a ledger begins with that has the fence and nothing else.
+  static std::vector<SenderRecord> BeginningWith(const Fence& fence) {
+    return {Restoring(fence), NumbersLost{.stream = fence.stream}};
+  }
 
   friend bool operator==(const SenderLedgerState&, const SenderLedgerState&) = default;
 
@@ -63,9 +79,12 @@ class SenderLedgerState {
   Status ApplyOne(const StreamOpened& record);
   Status ApplyOne(const VersionPublished& record);
   Status ApplyOne(const StreamForgotten& record);
+  Status ApplyOne(const NumbersLost& record);
 
   std::optional<StreamId> stream_;
   RankEpoch rank_epoch_;
+  bool numbers_lost_ = false;
+  std::deque<Fence> forgotten_;
   std::optional<WeightVersion> last_version_;
   std::deque<Published> published_;
 };
@@ -114,6 +133,9 @@ class ReceiverLedgerState {
   std::optional<Fence> fence() const;
   static ReceiverRecord Restoring(const Fence& fence) {
     return StreamAccepted{.stream = fence.stream};
+  }
+  static std::vector<ReceiverRecord> BeginningWith(const Fence& fence) {
+    return {Restoring(fence)};
   }
 
   friend bool operator==(const ReceiverLedgerState&, const ReceiverLedgerState&) = default;

@@ -10,7 +10,8 @@ namespace dws::limits {
 // Numbers that begin at the wall clock: incarnations and rank epochs.
 inline constexpr std::chrono::hours kAheadOfClockMax{24};
 
-inline constexpr size_t kDamagedLedgersMax = 8;  // that were set aside beside one ledger
+inline constexpr size_t kDamagedLedgersMax = 8;     // that were set aside beside one ledger
+inline constexpr size_t kForgottenStreamsMax = 64;  // that a sender's ledger refuses by name
 
 // Certificates.
 inline constexpr int kAuthorityDaysMax = 7300;

@@ -16,6 +16,15 @@ constexpr size_t kCommitTimesMax = 64;
 void AnnouncerState::StartStream(const StreamId& stream) {
   if (stream_ == stream) return;
   stream_ = stream;
+  ClearVersions();
+}
+
+void AnnouncerState::ForgetStream() {
+  stream_.reset();
+  ClearVersions();
+}
+
+void AnnouncerState::ClearVersions() {
   for (auto& [id, receiver] : receivers_) {
     receiver.staged.reset();
     receiver.committed.reset();
@@ -54,24 +63,35 @@ Status AnnouncerState::Forget(const std::string& receiver_id) {
   return OkStatus();
 }
 
+std::optional<std::string> AnnouncerState::GivesWay(const std::string& receiver_id) const {
+  if (receivers_.contains(receiver_id) || receivers_.size() < limits::kReceiversMax) {
+    return std::nullopt;
+  }
+  std::optional<std::string> awaited;
+  for (const auto& [id, receiver] : receivers_) {
+    if (receiver.connection.has_value()) continue;
+    if (!receiver.awaited) return id;  // what it had committed it will say again
+    if (!awaited.has_value()) awaited = id;
+  }
+  return awaited;
+}
+
 Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& receiver_id,
                                                             ConnectionId connection,
                                                             TimePoint now) {
   if (!receivers_.contains(receiver_id) && receivers_.size() >= limits::kReceiversMax) {
-    // An absent receiver makes room: what it had committed it will say again.
-    const auto absent = std::find_if(receivers_.begin(), receivers_.end(), [](const auto& entry) {
-      return !entry.second.connection.has_value();
-    });
-    if (absent == receivers_.end()) {
+    const std::optional<std::string> absent = GivesWay(receiver_id);
+    if (!absent.has_value()) {
       return ResourceExhaustedError(
           "receiver '{}' refused: {} receivers are connected, the maximum", receiver_id,
           receivers_.size());
     }
-    receivers_.erase(absent);
+    receivers_.erase(*absent);
   }
   const auto [entry, is_new] = receivers_.try_emplace(receiver_id);
   Receiver& receiver = entry->second;
-  if (is_new && AnyAbove(receiver.committed)) receiver.behind_since = now;
+  // While one was awaited it was waited for: its time begins when it is back.
+  if ((is_new || receiver.awaited) && AnyAbove(receiver.committed)) receiver.behind_since = now;
   const std::optional<ConnectionId> fenced = receiver.connection;
   if (fenced.has_value()) connections_.erase(*fenced);
   receiver.connection = connection;
@@ -139,7 +159,9 @@ bool AnnouncerState::OnCommitted(ConnectionId connection, const StreamId& stream
   Receiver* receiver = Find(connection, stream);
   if (receiver == nullptr) return false;
   // A repetition after a reconnect has nothing to tell of how the commit went.
-  if (receiver->committed < report.version) receiver->last_commit = report;
+  if (receiver->committed <= report.version && receiver->last_commit.version < report.version) {
+    receiver->last_commit = report;
+  }
   Commit(*receiver, report.version, now);
   receiver->last_error.clear();
   return true;

@@ -63,8 +63,9 @@ class AnnouncerState {
     std::optional<WeightVersion> committed;
     AcknowledgedCommit last_commit;
     // Since another receiver has committed what this one has not, or, if that is later, since this
-    // one is known or has committed last; unset: nobody has more. Connecting again changes nothing:
-    // a receiver that comes and goes would be waited for, for ever.
+    // one is known, is back where it was awaited, or has committed last; unset: nobody has more.
+    // Connecting again changes nothing else: a receiver that comes and goes would be waited for,
+    // for ever.
     std::optional<TimePoint> behind_since;
     std::string last_error;
     uint64_t nacks = 0;  // of this stream or an earlier one, late ones included
@@ -80,6 +81,8 @@ class AnnouncerState {
   // A new stream of the trainer: what receivers had committed of the old one does not count any
   // more.
   void StartStream(const StreamId& stream);
+  // The stream was forgotten: the same, and nothing counts until one starts, that one included.
+  void ForgetStream();
   const std::optional<StreamId>& stream() const { return stream_; }
 
   // A receiver that the process before this one knew; ignored past limits::kReceiversMax.
@@ -89,8 +92,12 @@ class AnnouncerState {
   // NOT_FOUND: it is not known. FAILED_PRECONDITION: it is present.
   Status Forget(const std::string& receiver_id);
 
+  // Who is forgotten when `receiver_id` connects: past limits::kReceiversMax an absent one, one
+  // that is awaited if there is no other.
+  std::optional<std::string> GivesWay(const std::string& receiver_id) const;
   // RESOURCE_EXHAUSTED past limits::kReceiversMax. When the receiver already had a connection, that
-  // one is returned: it is fenced and must be closed.
+  // one is returned: it is fenced and must be closed. What it says that it has is to be counted
+  // before anybody looks whether a Wait is met.
   Result<std::optional<ConnectionId>> Connect(const std::string& receiver_id,
                                               ConnectionId connection, TimePoint now = {});
   // Ignored for a connection that was fenced.
@@ -133,6 +140,7 @@ class AnnouncerState {
   void Commit(Receiver& receiver, WeightVersion version, TimePoint now);
   // Whether a receiver has committed more.
   bool AnyAbove(std::optional<WeightVersion> version) const;
+  void ClearVersions();
 
   Duration laggard_after_ = Duration::zero();
   std::optional<StreamId> stream_;

@@ -184,6 +184,8 @@ class ForgetStreamTest(IntegrationCase):
         with self.assertRaisesRegex(dws.DwsError, "dwsctl forget-stream"):
             self.registered(now_ms())
         self.assertIn("is forgotten; start the trainer", self.forget(self.sender, wrong.stream))
+        with self.assertRaisesRegex(dws.StateError, r"forgotten.*dws\.Stream\.new\(\)"):
+            wrong.reconnect()
         # The receiver is fenced by itself.
         right, right_source = self.registered(now_ms())
         self.publish(right, right_source)

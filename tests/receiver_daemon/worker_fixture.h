@@ -62,6 +62,7 @@ struct Client {
   }
   void On(const LeaseCommand& command) {
     if (const auto* pause = std::get_if<PauseCommand>(&command)) {
+      if (hangs) return;
       running = 0;
       lease->OnPaused({.pause_id = pause->pause_id, .generation = generation});
     }
@@ -87,6 +88,7 @@ struct Client {
   std::shared_ptr<EngineLease> lease;
   uint64_t running = 0;  // the version it may generate with; 0 = paused
   bool ended = false;
+  bool hangs = false;  // keeps its lease, and answers no pause
 };
 
 struct Daemon {

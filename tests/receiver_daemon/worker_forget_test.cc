@@ -1,8 +1,11 @@
 // A stream with a wrong incarnation, the trainer that it shuts out, and the operator who has it
 // forgotten.
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "tests/receiver_daemon/worker_fixture.h"
 
@@ -118,10 +121,21 @@ TEST_CASE("a forgetting that cannot be recorded leaves the stream, and the engin
 
 TEST_CASE("an engine that does not pause loses its registration", "[forget]") {
   Running it(/*incarnation=*/7);
-  it.daemon.registry.EndAll(UnavailableError("gone"));
+  it.client.hangs = true;
   const OperatorTaskPtr task = Forget(it.daemon, it.trainer.stream());
-  REQUIRE(it.daemon.worker.Step().ok());
+  std::atomic<bool> over{false};
+  std::thread time([&] {
+    while (!over.load()) {
+      it.daemon.clock.Jump(std::chrono::milliseconds(100));
+      std::this_thread::yield();
+    }
+  });
+  const Status step = it.daemon.worker.Step();
+  over.store(true);
+  time.join();
+  REQUIRE(step.ok());
   CHECK(Outcome(*task)->ok());
+  CHECK(it.client.running == 1);  // it was never heard to have paused
   CHECK(it.client.ended);
   CHECK_FALSE(it.daemon.worker.status().ready);
 }

@@ -324,6 +324,30 @@ TEST_CASE("a place in a group is one receiver's", "[group]") {
   CHECK(absl::IsUnavailable(refused(1, "r1")));
 }
 
+TEST_CASE("a forgetting that the leader cannot record leaves the group its decision", "[group]") {
+  FakeTrainer trainer(OneRank(), 7);
+  Pair pair(trainer);
+  pair.RunFirstVersion();
+  pair.Offer({1, trainer.Publish()});
+  pair.Run(/*stop_before_commit=*/true);
+  REQUIRE(pair.leader_ledger.state().decided().has_value());
+  pair.leader_ledger.FailNext(ResourceExhaustedError("disk full"));
+  const auto task = pair.leader.desk.Forget(trainer.stream());
+  REQUIRE(task.ok());
+  REQUIRE(pair.leader.worker.Step().ok());
+  CHECK(absl::IsResourceExhausted(*(*task)->Await(Duration::zero())));
+  REQUIRE(pair.leader_ledger.state().decided().has_value());
+  // Nobody runs below what was decided, although that is all that is offered for a while.
+  pair.Offer({1});
+  pair.Run();
+  CHECK(pair.leader_rank.running == 0);
+  CHECK(pair.member_rank.running == 0);
+  pair.Offer({1, 2});
+  pair.Run();
+  CHECK(pair.leader_rank.running == 2);
+  CHECK(pair.member_rank.running == 2);
+}
+
 TEST_CASE("a stream that all members forget is followed again by a round of the group", "[group]") {
   FakeTrainer trainer(OneRank(), 7);
   Pair pair(trainer);

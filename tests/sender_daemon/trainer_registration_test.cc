@@ -116,11 +116,41 @@ TEST_CASE("a stream is forgotten when its trainer has gone, and a lower one foll
   CHECK_THAT(std::string(Message(refused)), Catch::Contains("dwsctl forget-stream"));
   REQUIRE(forget(recorded).ok());
   CHECK_FALSE(fixture.ledger_.state().stream().has_value());
+  const RankEpoch before = fixture.state_->rank_epoch;
   HandleClient client;
   const uint64_t session = fixture.Attach(Resident(6, Layout()), region.fd, client);
   REQUIRE(fixture.Publish(session, 1).ok());
   REQUIRE(fixture.pipeline_.Drain(kTimeout).ok());
   CHECK_FALSE(fixture.state_->log->Newest()->base.has_value());
+  CHECK(fixture.state_->rank_epoch > before);
+}
+
+TEST_CASE("a trainer does not register again in a stream that was forgotten, or lost its numbers",
+          "[trainer_session]") {
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  const auto stream = [](uint64_t incarnation) {
+    return StreamId{.incarnation = incarnation, .id_hi = 1, .id_lo = incarnation};
+  };
+  {
+    HandleClient client;
+    const uint64_t session = fixture.Attach(Resident(7, Layout()), region.fd, client);
+    REQUIRE(fixture.Publish(session, 3).ok());
+  }
+  fixture.gone_.get_future().wait();
+  REQUIRE(
+      fixture.Run([&](TrainerSession& session) { return session.ForgetStream(stream(7)); }).ok());
+  const Status forgotten = fixture.Register(Resident(7, Layout())).status();
+  CHECK(absl::IsFailedPrecondition(forgotten));
+  CHECK_THAT(std::string(Message(forgotten)), Catch::Contains("Start a new stream"));
+
+  REQUIRE(
+      fixture.ledger_.Append(StreamOpened{.stream = stream(8), .rank_epoch = RankEpoch(9)}).ok());
+  REQUIRE(fixture.ledger_.Append(NumbersLost{.stream = stream(8)}).ok());
+  const Status lost = fixture.Register(Resident(8, Layout())).status();
+  CHECK(absl::IsFailedPrecondition(lost));
+  CHECK_THAT(std::string(Message(lost)), Catch::Contains("ledger was lost"));
+  CHECK(fixture.Register(Resident(9, Layout())).ok());
 }
 
 TEST_CASE("a stream keeps its layout", "[trainer_session]") {

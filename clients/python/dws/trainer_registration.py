@@ -132,7 +132,10 @@ class RegisteredTrainer:
         Raises:
           DaemonUnavailableError, DeadlineError: no sender, or none that answers, for `timeout`
             seconds.
-          StateError: never registered.
+          StateError: never registered; or the sender knows no more which version numbers of the stream
+            are used up, because its ledger was lost or the stream forgotten. Then all ranks start a
+            new stream: rank 0 makes Stream.new(), and each rank closes its Trainer and registers the
+            values of its views with another one.
         """
         handover = self._require_registered()
         deadline = Deadline(timeout)

@@ -33,6 +33,7 @@ TEST_CASE("records have the bytes that LEDGER.md says", "[ledger]") {
   const ReceiverRecord decided = GroupDecided{.stream = kStream, .version = WeightVersion(5)};
   const ReceiverRecord settled = GroupSettled{.stream = kStream, .version = WeightVersion(5)};
   const SenderRecord unopened = StreamForgotten{.stream = kStream};
+  const SenderRecord lost = NumbersLost{.stream = kStream};
   const ReceiverRecord unaccepted = StreamForgotten{.stream = kStream};
   CHECK(Words(EncodeRecord(opened)) == "1: 7 11 22 3 9");
   CHECK(Words(EncodeRecord(published)) == "2: 7 11 22 a 0 a b");
@@ -43,9 +44,10 @@ TEST_CASE("records have the bytes that LEDGER.md says", "[ledger]") {
   CHECK(Words(EncodeRecord(decided)) == "20: 7 11 22 5");
   CHECK(Words(EncodeRecord(settled)) == "21: 7 11 22 5");
   CHECK(Words(EncodeRecord(unopened)) == "3: 7 11 22");
+  CHECK(Words(EncodeRecord(lost)) == "4: 7 11 22");
   CHECK(Words(EncodeRecord(unaccepted)) == "22: 7 11 22");
 
-  for (const SenderRecord& record : {opened, published, unopened}) {
+  for (const SenderRecord& record : {opened, published, unopened, lost}) {
     const RawRecord raw = EncodeRecord(record);
     CHECK(DecodeSenderRecord(raw.type, raw.payload).value() == record);
     CHECK(absl::IsFailedPrecondition(DecodeReceiverRecord(raw.type, raw.payload).status()));
@@ -59,11 +61,11 @@ TEST_CASE("records have the bytes that LEDGER.md says", "[ledger]") {
 }
 
 TEST_CASE("a payload of a wrong size, or version 0, is damage", "[ledger]") {
-  for (const uint32_t type : {1u, 2u}) {
+  for (const uint32_t type : {1u, 2u, 3u, 4u}) {
     const std::vector<std::byte> payload(8);
     CHECK(absl::IsDataLoss(DecodeSenderRecord(type, payload).status()));
   }
-  for (const uint32_t type : {16u, 17u, 18u, 19u, 20u, 21u}) {
+  for (const uint32_t type : {16u, 17u, 18u, 19u, 20u, 21u, 22u}) {
     const std::vector<std::byte> payload(23);
     CHECK(absl::IsDataLoss(DecodeReceiverRecord(type, payload).status()));
   }

@@ -4,6 +4,7 @@
 #include <random>
 #include <string>
 
+#include "common/model/identity_limits.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -178,11 +179,55 @@ TEST_CASE("a sender that forgets its stream takes a lower incarnation", "[ledger
   CheckRefused(state, Open(kOld, 1));
   CheckRefused(state, SenderRecord(Forget(kTwin)));
   REQUIRE(state.Apply(Forget(kNew)).ok());
-  CHECK(state == SenderLedgerState());
+  CHECK_FALSE(state.stream().has_value());
+  CHECK_FALSE(state.last_version().has_value());
   CHECK_FALSE(state.fence().has_value());
   REQUIRE(state.Apply(Open(kOld, 1)).ok());
   REQUIRE(state.Apply(Publish(kOld, 1)).ok());
   CHECK(state.fence() == Fence{.stream = kOld, .rank_epoch = RankEpoch(1)});
+}
+
+TEST_CASE("a forgotten stream is not opened again: its version numbers would begin again",
+          "[ledger]") {
+  SenderLedgerState state;
+  REQUIRE(state.Apply(Open(kNew, 4)).ok());
+  REQUIRE(state.Apply(Publish(kNew, 7)).ok());
+  REQUIRE(state.Apply(Forget(kNew)).ok());
+  CheckRefused(state, Open(kNew, 9));
+  CHECK_THAT(std::string(Message(state.CheckOpen(kNew))),
+             Catch::Contains("had it forgotten") && Catch::Contains("dws.Stream.new()"));
+  CHECK(state.NextEpoch(kTwin) == RankEpoch(5));  // epochs only rise
+  REQUIRE(state.Apply(Open(kOld, 5)).ok());
+  CheckRefused(state, Open(kNew, 9));
+  REQUIRE(state.Apply(Forget(kOld)).ok());
+  CheckRefused(state, Open(kOld, 9));
+  CHECK(Replay<SenderLedgerState>(state.Records()) == state);
+  REQUIRE(state.Apply(Open(kTwin, 6)).ok());
+  CHECK(Replay<SenderLedgerState>(state.Records()) == state);
+  for (uint64_t i = 0; i < 2 * limits::kForgottenStreamsMax; ++i) {
+    const StreamId next{.incarnation = 10 + i, .id_hi = 1, .id_lo = 1};
+    REQUIRE(state.Apply(Open(next, 9)).ok());
+    REQUIRE(state.Apply(Forget(next)).ok());
+  }
+  CHECK(state.forgotten().size() == limits::kForgottenStreamsMax);
+}
+
+TEST_CASE("a sender whose version numbers are lost opens another stream", "[ledger]") {
+  SenderLedgerState state;
+  CheckRefused(state, NumbersLost{.stream = kOld});
+  REQUIRE(state.Apply(Open(kOld, 4)).ok());
+  REQUIRE(state.Apply(Publish(kOld, 7)).ok());
+  CheckRefused(state, NumbersLost{.stream = kNew});
+  REQUIRE(state.Apply(NumbersLost{.stream = kOld}).ok());
+  CHECK(state.published().empty());
+  CheckRefused(state, Open(kOld, 9));
+  CheckRefused(state, Publish(kOld, 8));
+  CHECK_THAT(std::string(Message(state.CheckOpen(kOld))),
+             Catch::Contains("ledger was lost") && Catch::Contains("dws.Stream.new()"));
+  CHECK(Replay<SenderLedgerState>(state.Records()) == state);
+  REQUIRE(state.Apply(Open(kNew, 1)).ok());
+  CHECK_FALSE(state.numbers_lost());
+  REQUIRE(state.Apply(Publish(kNew, 1)).ok());
 }
 
 TEST_CASE("a receiver that forgets a stream knows nothing of its versions any more", "[ledger]") {

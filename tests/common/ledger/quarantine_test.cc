@@ -130,7 +130,8 @@ TEST_CASE("every byte of a ledger flipped: refused or sound, and never a lower f
   }
 }
 
-TEST_CASE("a sender keeps its stream and goes on above its rank epoch", "[ledger]") {
+TEST_CASE("a sender keeps its fence, and does not count versions of that stream from 1 again",
+          "[ledger]") {
   FaultFileSystem fs;
   const std::string path = "/state/sender.ledger";
   {
@@ -156,8 +157,37 @@ TEST_CASE("a sender keeps its stream and goes on above its rank epoch", "[ledger
     return (*ledger)->Append(StreamOpened{.stream = stream, .rank_epoch = RankEpoch(epoch)});
   };
   CHECK(absl::IsFailedPrecondition(open(kOld, 99)));
-  CHECK(absl::IsFailedPrecondition(open(kStream, 8)));
-  CHECK(open(kStream, 9).ok());
+  const Status same = open(kStream, 9);
+  CHECK(absl::IsFailedPrecondition(same));
+  CHECK_THAT(std::string(Message(same)),
+             Catch::Contains("ledger was lost") && Catch::Contains("dws.Stream.new()"));
+  ledger->reset();
+  auto again = OpenSenderLedger(fs, "/state");
+  REQUIRE(again.ok());
+  CHECK((*again)->state().numbers_lost());
+  CHECK((*again)->state().rank_epoch() == RankEpoch(8));
+  CHECK((*again)->Append(StreamOpened{.stream = kNew, .rank_epoch = RankEpoch(9)}).ok());
+}
+
+TEST_CASE("a crash between a sender's fence and its record loses no version numbers", "[ledger]") {
+  FaultFileSystem fs;
+  const auto open = [](SenderLedger& ledger, uint64_t epoch) {
+    return ledger.Append(StreamOpened{.stream = kStream, .rank_epoch = RankEpoch(epoch)});
+  };
+  {
+    auto ledger = OpenSenderLedger(fs, "/state");
+    REQUIRE(open(**ledger, 8).ok());
+  }
+  const Bytes before = fs.Content("/state/sender.ledger");
+  {
+    auto ledger = OpenSenderLedger(fs, "/state");
+    REQUIRE(open(**ledger, 9).ok());
+  }
+  fs.SetContent("/state/sender.ledger", before);
+  auto ledger = OpenSenderLedger(fs, "/state");
+  REQUIRE(ledger.ok());
+  CHECK((*ledger)->state().rank_epoch() == RankEpoch(9));
+  CHECK(open(**ledger, 10).ok());
 }
 
 TEST_CASE("without a sound second copy a damaged ledger is refused, with the flag too",

@@ -174,5 +174,27 @@ TEST_CASE("ledgers of format version 1 are written and read byte for byte", "[le
   CHECK_FALSE((*receiver)->state().open_intent().has_value());
 }
 
+TEST_CASE("a sender's marks of streams it does not open again are written byte for byte",
+          "[ledger]") {
+  const StreamId next = {.incarnation = 5, .id_hi = 1, .id_lo = 3};
+  const std::vector<std::byte> golden =
+      PosixFileSystem().ReadFile("tests/golden/ledger/sender_marks_v1.ledger", 10'000).value();
+  FaultFileSystem fs;
+  {
+    auto sender = OpenSenderLedger(fs, "/state");
+    REQUIRE((*sender)->Append(StreamOpened{.stream = kStream, .rank_epoch = RankEpoch(1)}).ok());
+    REQUIRE((*sender)->Append(StreamForgotten{.stream = kStream}).ok());
+    REQUIRE((*sender)->Append(StreamOpened{.stream = next, .rank_epoch = RankEpoch(2)}).ok());
+    REQUIRE((*sender)->Append(NumbersLost{.stream = next}).ok());
+  }
+  CHECK(fs.Content("/state/sender.ledger") == golden);
+  FaultFileSystem copy;
+  copy.SetContent("/state/sender.ledger", golden);
+  const auto sender = OpenSenderLedger(copy, "/state");
+  REQUIRE(sender.ok());
+  CHECK((*sender)->state().numbers_lost());
+  CHECK((*sender)->state().forgotten().front().stream == kStream);
+}
+
 }  // namespace
 }  // namespace dws

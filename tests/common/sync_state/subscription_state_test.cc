@@ -277,6 +277,19 @@ TEST_CASE("a clock that went back ends nothing that is followed", "[protocol]") 
   CHECK(absl::IsUnavailable(state.OnWelcome(kFirst, Welcome(next, 0, 1), before)));
 }
 
+// Epochs are not in the ledger: whoever speaks first after the restart would else set one for good.
+TEST_CASE("after a restart a rank epoch is held against the clock, of the ledger's stream too",
+          "[protocol]") {
+  const uint64_t now_us = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(kNow.time_since_epoch()).count());
+  SubscriptionState state(1, kStream);
+  state.OnConnect(kFirst);
+  CHECK(absl::IsUnavailable(state.OnWelcome(kFirst, Welcome(kStream, 0, 1, ~uint64_t{0}), kNow)));
+  const UnixTime behind = kNow - std::chrono::hours(48);
+  CHECK(absl::IsUnavailable(state.OnWelcome(kFirst, Welcome(kStream, 0, 1, now_us), behind)));
+  CHECK(state.OnWelcome(kFirst, Welcome(kStream, 0, 1, now_us), kNow).ok());  // once it is right
+}
+
 TEST_CASE("a forgotten stream is followed again only after a welcome", "[protocol]") {
   SubscriptionState state = TwoRanks();
   REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());

@@ -47,6 +47,7 @@ def fence(kind: int, words: list[int]) -> bytes:
 
 
 STREAM = [4, 1, 2]
+NEXT = [5, 1, 3]
 FILES = {
     "sender_v1.ledger": ledger(
         1,
@@ -56,6 +57,9 @@ FILES = {
             (2, STREAM + [3, 0, 3, 0]),
             (1, STREAM + [2, 0]),
         ],
+    ),
+    "sender_marks_v1.ledger": ledger(
+        1, [(1, STREAM + [1, 0]), (3, STREAM), (1, NEXT + [2, 0]), (4, NEXT)]
     ),
     "receiver_v1.ledger": ledger(
         2,

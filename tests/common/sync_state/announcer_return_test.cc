@@ -1,0 +1,104 @@
+// Receivers that come back, and those that give way or lose their stream: who is waited for then.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "common/model/limits.h"
+#include "common/sync_state/announcer_state.h"
+
+namespace dws {
+namespace {
+
+using Names = std::vector<std::string>;
+
+constexpr StreamId kStream{.incarnation = 1, .id_hi = 0, .id_lo = 11};
+constexpr WaitCondition kAll{.policy = WaitCondition::Policy::kAll};
+
+TimePoint At(int seconds) { return TimePoint(std::chrono::seconds(seconds)); }
+
+// A sender that leaves laggards out after 10 s.
+struct Sender {
+  Sender() { state.StartStream(kStream); }
+
+  ConnectionId Connect(const std::string& receiver, int at_seconds = 0) {
+    const ConnectionId connection(++last_connection);
+    REQUIRE(state.Connect(receiver, connection, At(at_seconds)).ok());
+    return connection;
+  }
+  void Commit(ConnectionId connection, uint64_t version, int at_seconds) {
+    REQUIRE(state.OnCommitted(connection, kStream, {.version = WeightVersion(version)},
+                              At(at_seconds)));
+  }
+  bool Met(uint64_t version, int at_seconds) const {
+    return state.Met(WeightVersion(version), kAll, At(at_seconds)).has_value();
+  }
+
+  AnnouncerState state{std::chrono::seconds(10)};
+  uint64_t last_connection = 0;
+};
+
+}  // namespace
+
+TEST_CASE("an awaited receiver that is back has its time from then on", "[protocol]") {
+  Sender sender;
+  sender.state.Remember("awaited", /*awaited=*/true);
+  sender.Commit(sender.Connect("a"), 1, 0);
+  CHECK_FALSE(sender.Met(1, 100));  // it is awaited, however long the others have had more
+  const ConnectionId back = sender.Connect("awaited", 100);
+  CHECK_FALSE(sender.Met(1, 100));
+  CHECK_FALSE(sender.Met(1, 109));
+  CHECK(sender.state.Tally(WeightVersion(1), At(109)).missing == Names{"awaited"});
+  CHECK(sender.Met(1, 110));
+  // It was back, and is awaited no more: another connection does not begin the time anew.
+  sender.state.Disconnect(back);
+  sender.Connect("awaited", 200);
+  CHECK(sender.Met(1, 200));
+}
+
+TEST_CASE("what receivers had of a stream that was forgotten does not count in it again",
+          "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  sender.Commit(connection, 7, 0);
+  sender.state.ForgetStream();
+  CHECK_FALSE(sender.state.stream().has_value());
+  CHECK_FALSE(sender.Met(1, 0));
+  CHECK_FALSE(sender.state.OnCommitted(connection, kStream, {.version = WeightVersion(7)}, At(1)));
+  sender.state.StartStream(kStream);
+  CHECK_FALSE(sender.Met(1, 1));
+  CHECK_FALSE(sender.state.receivers().at("a").committed.has_value());
+}
+
+TEST_CASE("details of a commit are kept, if the version was known before them", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  const auto report = [&](uint64_t version, double pause_seconds) {
+    REQUIRE(sender.state.OnCommitted(
+        connection, kStream, {.version = WeightVersion(version), .pause_seconds = pause_seconds},
+        At(1)));
+    return sender.state.receivers().at("a").last_commit.pause_seconds;
+  };
+  sender.state.OnHave(connection, kStream, WeightVersion(5), At(0));
+  CHECK(report(4, 0.5) == 0);  // late
+  CHECK(report(5, 0.25) == 0.25);
+  CHECK(report(5, 0) == 0.25);  // again, after a reconnect
+}
+
+TEST_CASE("past the maximum an awaited receiver gives way last", "[protocol]") {
+  Sender sender;
+  sender.state.Remember("a awaited", /*awaited=*/true);
+  sender.state.Remember("z absent", /*awaited=*/false);
+  CHECK_FALSE(sender.state.GivesWay("one more").has_value());
+  for (size_t i = 2; i < limits::kReceiversMax; ++i) sender.Connect("r" + std::to_string(i));
+  CHECK(sender.state.GivesWay("one more") == "z absent");
+  CHECK_FALSE(sender.state.GivesWay("r5").has_value());
+  sender.Connect("one more");
+  CHECK(sender.state.receivers().contains("a awaited"));
+  CHECK_FALSE(sender.state.receivers().contains("z absent"));
+  CHECK(sender.state.GivesWay("another") == "a awaited");
+  sender.Connect("another");
+  CHECK_FALSE(sender.state.GivesWay("the last").has_value());
+}
+
+}  // namespace dws

@@ -1,0 +1,147 @@
+// Who the waits of a trainer wait for when receivers come back, or their stream is forgotten.
+#include "sender_daemon/receiver_hub.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/fakes/eventually.h"
+#include "tests/fakes/jumping_clock.h"
+#include "tests/fakes/temp_folder.h"
+#include "tests/sender_daemon/weights.h"
+
+namespace dws {
+namespace {
+
+using Names = std::vector<std::string>;
+constexpr std::chrono::seconds kLaggardAfter{10};
+
+class Silent final : public SyncConnection {
+ public:
+  void WelcomeDue() override {}
+  void AnnounceDue() override {}
+  void KeepaliveDue() override {}
+  void Close(const Status&) override {}
+};
+
+// How a wait of policy all ended.
+class Waiting {
+ public:
+  void End(const Status& status, const WaitOutcome& outcome) {
+    const std::lock_guard lock(mutex_);
+    status_ = status;
+    outcome_ = outcome;
+  }
+  std::optional<Status> status() const {
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
+  WaitOutcome outcome() const {
+    const std::lock_guard lock(mutex_);
+    return outcome_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<Status> status_;
+  WaitOutcome outcome_;
+};
+
+// A sender that leaves laggards out, and remembers receivers.
+struct Host {
+  Host() { Start(); }
+  void Start() {
+    hub.emplace(clock, "job", kLaggardAfter,
+                std::make_unique<ReceiverMemory>(files, folder.path(), [] { return 1; }));
+    hub->Welcome(state);
+  }
+  ConnectionId Connect(const std::string& id, uint64_t have = 0) {
+    std::optional<VersionAt> said;
+    if (have != 0) said = {state->stream, WeightVersion(have)};
+    const auto connected = hub->Connect("job", id, std::make_shared<Silent>(), said);
+    REQUIRE(connected.ok());
+    return *connected;
+  }
+  void Commit(ConnectionId connection, uint64_t version) {
+    hub->OnCommitted(connection, state->stream, {.version = WeightVersion(version)});
+  }
+  std::shared_ptr<Waiting> Wait(uint64_t version) {
+    auto waiting = std::make_shared<Waiting>();
+    hub->AddWait(
+        {.version = WeightVersion(version),
+         .condition = {.policy = WaitCondition::Policy::kAll},
+         .deadline = clock.Now() + std::chrono::hours(1),
+         .cancelled = [] { return false; },
+         .done = [waiting](const Status& status,
+                           const WaitOutcome& outcome) { waiting->End(status, outcome); }});
+    return waiting;
+  }
+
+  PosixFileSystem files;
+  TempFolder folder;
+  JumpingClock clock;
+  RankStatePtr state = MakeState(SmallLayout(), {.bytes_max = 1 << 20, .versions_max = 10});
+  std::optional<ReceiverHub> hub;
+};
+
+// A restarted sender: "a" is back and has version 5, "b" is awaited, and the time of laggards is
+// long over.
+struct Restarted : Host {
+  Restarted() {
+    Connect("a");
+    Connect("b");
+    hub->Stop();
+    Start();
+    Commit(Connect("a"), 5);
+    clock.Jump(6 * kLaggardAfter);
+    waiting = Wait(5);
+    CHECK_FALSE(waiting->status().has_value());
+  }
+  std::shared_ptr<Waiting> waiting;
+};
+
+}  // namespace
+
+TEST_CASE("an awaited receiver that has the version counts when it connects", "[receivers]") {
+  Restarted host;
+  host.Connect("b", 5);
+  REQUIRE(host.waiting->status().has_value());
+  CHECK(host.waiting->status()->ok());
+  CHECK(host.waiting->outcome().committed == Names{"a", "b"});
+  CHECK(host.waiting->outcome().left_out.empty());
+}
+
+TEST_CASE("an awaited receiver that comes back without the version gets the time of laggards",
+          "[receivers]") {
+  Restarted host;
+  host.Connect("b", 4);
+  CHECK_FALSE(host.waiting->status().has_value());
+  host.clock.Jump(kLaggardAfter / 2);
+  CHECK_FALSE(host.Wait(5)->status().has_value());
+  CHECK_FALSE(host.waiting->status().has_value());
+  host.clock.Jump(kLaggardAfter);
+  REQUIRE(Eventually([&] { return host.waiting->status().has_value(); }));
+  CHECK(host.waiting->outcome().committed == Names{"a"});
+  REQUIRE(host.waiting->outcome().left_out.size() == 1);
+  CHECK(host.waiting->outcome().left_out[0].receiver_id == "b");
+}
+
+TEST_CASE("versions of a stream that was forgotten are not waited for with what was said of them",
+          "[receivers]") {
+  Host host;
+  const ConnectionId receiver = host.Connect("a", 7);
+  const auto before = host.Wait(8);
+  host.hub->Forget();
+  CHECK(absl::IsAborted(*before->status()));
+  host.hub->Welcome(host.state);  // the same stream, from version 1
+  const auto waiting = host.Wait(1);
+  CHECK_FALSE(waiting->status().has_value());
+  host.Commit(receiver, 1);
+  REQUIRE(waiting->status().has_value());
+  CHECK(waiting->status()->ok());
+}
+
+}  // namespace dws
