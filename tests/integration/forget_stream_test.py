@@ -185,7 +185,8 @@ class ForgetStreamTest(IntegrationCase):
             self.registered(now_ms())
         self.assertIn("is forgotten; start the trainer", self.forget(self.sender, wrong.stream))
         with self.assertRaisesRegex(dws.StateError, r"forgotten.*dws\.Stream\.new\(\)"):
-            wrong.reconnect()
+            again = self.trainer(stream=wrong.stream)
+            again.register({"w": np.zeros(SHAPE, np.float32)})
         # The receiver is fenced by itself.
         right, right_source = self.registered(now_ms())
         self.publish(right, right_source)

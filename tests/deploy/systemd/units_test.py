@@ -101,7 +101,7 @@ class UnitsTest(unittest.TestCase):
                 Path(folder, f"{kind}.ledger").write_text("this is no ledger")
             flags = ["--job-id=job", f"--state-dir={folder}", f"--socket={folder}/s"]
             if "receiver" in name:
-                flags += ["--receiver-id=r", "--sender=127.0.0.1:1"]
+                flags += ["--receiver-id=r", f"--sender=unix:{folder}/sender.sock"]
             done = subprocess.run([program, *flags], text=True, capture_output=True, timeout=60)
             self.assertIn("--quarantine-damaged-ledger", done.stderr)
             return done.returncode
