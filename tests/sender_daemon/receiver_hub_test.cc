@@ -3,11 +3,11 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/temp_folder.h"
@@ -31,23 +31,23 @@ class Silent final : public SyncConnection {
 class Waiting {
  public:
   void End(const Status& status, const WaitOutcome& outcome) {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     status_ = status;
     outcome_ = outcome;
   }
   std::optional<Status> status() const {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return status_;
   }
   WaitOutcome outcome() const {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return outcome_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::optional<Status> status_;
-  WaitOutcome outcome_;
+  mutable Mutex mutex_;
+  std::optional<Status> status_ GUARDED_BY(mutex_);
+  WaitOutcome outcome_ GUARDED_BY(mutex_);
 };
 
 // A sender that leaves laggards out, and remembers receivers.

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "common/base/utf8.h"
+#include "common/model/limits.h"
 #include "tools/dwsctl/operation.h"
 #include "tools/dwsctl/printable.h"
 
@@ -48,7 +49,7 @@ ExitCode RunEvict(const EvictFlags& flags, Console& console) {
   if (outcome.code != ExitCode::kOk || flags.operation.json) return outcome.code;
   if (!flags.member.has_value()) {
     console.Out(fmt::format("{}: receiver {} is forgotten, nobody waits for it\n", outcome.Name(),
-                            Printable(flags.receiver, flags.receiver.size())));
+                            Printable(flags.receiver, limits::kIdBytesMax)));
     return ExitCode::kOk;
   }
   console.Out(fmt::format(

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "common/base/printable.h"
 #include "tools/dwsctl/operation.h"
 
 namespace dws::dwsctl {
@@ -44,7 +45,8 @@ std::optional<v1::StreamId> ParseStream(std::string_view text) {
 // CLI11's way: what is wrong, or nothing.
 std::string NotAStream(const std::string& text) {
   if (ParseStream(text).has_value()) return "";
-  return fmt::format("expected INCARNATION:ID as the daemon prints it, found '{}'", text);
+  return fmt::format("expected INCARNATION:ID as the daemon prints it, found '{}'",
+                     EscapeUnprintable(text));
 }
 
 ExitCode RunForget(const ForgetFlags& flags, Console& console) {
