@@ -19,7 +19,8 @@ Result<RunningDaemon> StartFollower(const ReceiverOptions& options) {
                        .status_line = [app] { return StatusLine(app->status()); },
                        .broken = [] { return OkStatus(); },
                        .reload_credentials = [app] { return app->ReloadCredentials(); },
-                       .vital = app->VitalWork()};
+                       .vital = app->VitalWork(),
+                       .tick = [app] { app->ShowReadiness(); }};
 }
 
 DaemonProgram MakeReceiver() {
@@ -38,7 +39,8 @@ DaemonProgram MakeReceiver() {
                 .status_line = [app] { return StatusLine(app->status()); },
                 .broken = [app] { return app->broken(); },
                 .reload_credentials = [app] { return app->ReloadCredentials(); },
-                .vital = app->VitalWork()};
+                .vital = app->VitalWork(),
+                .tick = [app] { app->ShowReadiness(); }};
           }};
 }
 

@@ -57,6 +57,7 @@ class ReceiverApp::Impl {
   }
   void EndGrace() { worker_->EndGrace(); }
   v1::StatusReply status() const { return servers_->status(); }
+  void ShowReadiness() { worker_->ShowReadiness(); }
   Status broken() const { return devices_.lost(); }
   std::vector<WatchedWork> VitalWork() const {
     return {{.name = "the commit worker", .work = &worker_pulse_, .helpers = {&pool_.pulse()}}};
@@ -270,6 +271,7 @@ void ReceiverApp::Stop(std::chrono::milliseconds grace) { impl_->Stop(grace); }
 Status ReceiverApp::ReloadCredentials() { return impl_->ReloadCredentials(); }
 void ReceiverApp::EndGrace() { impl_->EndGrace(); }
 v1::StatusReply ReceiverApp::status() const { return impl_->status(); }
+void ReceiverApp::ShowReadiness() { impl_->ShowReadiness(); }
 Status ReceiverApp::broken() const { return impl_->broken(); }
 std::vector<WatchedWork> ReceiverApp::VitalWork() const { return impl_->VitalWork(); }
 

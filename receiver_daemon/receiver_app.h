@@ -34,6 +34,9 @@ class ReceiverApp {
   v1::StatusReply status() const;
   // Why only a new process can go on: a GPU is lost to this one. Threads: safe from any.
   Status broken() const;
+  // What comes with time alone, staleness, even while the rest hangs; call it every second or so.
+  // Before Stop. Threads: safe from any.
+  void ShowReadiness();
   // What the watchdog watches; valid as long as the app.
   std::vector<WatchedWork> VitalWork() const;
 

@@ -71,12 +71,14 @@ class StreamLink {
     state_.OnAccepted();
   }
 
-  // Ends the stream, if there is one; the next Ticks open another.
+  // Ends the stream, if there is one, also one that is just being opened; the next Ticks open
+  // another.
   void Drop(const Status& reason) {
     CallPtr call;
     {
       MutexLock lock(mutex_);
       call = call_;
+      if (connecting_) dropped_ = reason;
     }
     if (call != nullptr) call->Cancel(reason);
   }
@@ -98,10 +100,16 @@ class StreamLink {
   static Status Stopping() { return CancelledError("the receiver is shutting down"); }
 
   void Connect() {
+    {
+      MutexLock lock(mutex_);
+      connecting_ = true;
+      dropped_ = OkStatus();
+    }
     if (const Status ready = callbacks_.prepare(); !ready.ok()) {
       OnDone(ready);
       MutexLock lock(mutex_);
       state_.OnStarted();  // over before it began
+      connecting_ = false;
       changed_.NotifyAll();
       return;
     }
@@ -110,14 +118,15 @@ class StreamLink {
         {.on_message = [this](const CallPtr& on, const Down& message,
                               const Peer& peer) { return OnMessage(on, message, peer); },
          .on_done = [this](const Status& reason) { OnDone(reason); }});
-    bool stopping = false;
+    Status over;  // why it ends at once; OK: it does not
     {
       MutexLock lock(mutex_);
       if (state_.OnStarted()) call_ = call;
-      stopping = state_.stopping();
+      connecting_ = false;
+      over = state_.stopping() ? Stopping() : dropped_;
       changed_.NotifyAll();
     }
-    if (stopping) call->Cancel(Stopping());
+    if (!over.ok()) call->Cancel(over);
   }
 
   Status OnMessage(const CallPtr& call, const Down& message, const Peer& peer) {
@@ -150,6 +159,8 @@ class StreamLink {
   CondVar changed_;
   LinkState state_ GUARDED_BY(mutex_);
   CallPtr call_ GUARDED_BY(mutex_);
+  bool connecting_ GUARDED_BY(mutex_) = false;  // Connect has not set call_ yet
+  Status dropped_ GUARDED_BY(mutex_);           // while it connects; OK: it was not
 };
 
 }  // namespace dws

@@ -103,6 +103,7 @@ void Worker::AwaitRetry(uint64_t seen, Duration delay) {
 Status Worker::Step() {
   const PulseWork work(parts_.pulse);
   const Status status = Round();
+  ShowReadiness();  // a round that fails may not have come to it
   // A commit group's member has paused for drift already (TellDrift).
   if (live_.drifted && !drift_paused_ && parts_.group == nullptr) PauseForDrift(status);
   LookForDrift();
@@ -167,10 +168,17 @@ Status Worker::AcceptStream() {
     asked.task->End(ForgetStream(asked.stream));
   }
   const std::optional<StreamId> stream = parts_.subscription.stream();
-  if (!stream.has_value() || parts_.ledger.state().stream() == stream) return OkStatus();
+  if (!stream.has_value() || parts_.ledger.state().stream() == stream) {
+    SetUnrecorded("");
+    return OkStatus();
+  }
   LogInfo("stream_accepted", {{"stream", ToString(*stream)}});
   const Status recorded = parts_.ledger.Append(StreamAccepted{.stream = *stream});
   DWS_KILLPOINT("receiver.stream.after_record");
+  // Its versions cannot be followed, and those of the stream before it come no more.
+  SetUnrecorded(recorded.ok() ? ""
+                              : fmt::format("stream {} cannot be recorded: {}", ToString(*stream),
+                                            Message(recorded)));
   return Annotate(recorded, "recording the stream");
 }
 

@@ -46,7 +46,7 @@ class Worker {
     const Clock& clock;
     ChangeSignal& changed;
     OperatorDesk& desk;
-    // Told of every change of readiness, on the worker's thread.
+    // Told of every change of readiness, one at a time, on the worker's thread or ShowReadiness's.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     std::function<void(const CommitReport&)> on_commit = {};  // there too; may be empty
     std::function<void()> on_forgotten = {};  // there too: senders are to be connected to anew
@@ -77,6 +77,9 @@ class Worker {
   // to be scrubbed. Public for tests, which call it instead of Start. An error means "again, a
   // little later".
   Status Step();
+  // Staleness comes with time alone, and the worker may be in a call that hangs: to be called every
+  // second or so by somebody else. Threads: any.
+  void ShowReadiness();
   // Whether there is more to do without anything having changed.
   bool busy() const { return busy_; }
 
@@ -155,7 +158,9 @@ class Worker {
   void SetStageBytes(uint64_t done_bytes, uint64_t total_bytes);
   void SetStaging(uint64_t bytes);
   void SetTrouble(std::string trouble);
+  // What is to be shown, but for what ShowReadiness adds: drained, stale, a stream not recorded.
   void SetReadiness(bool ready, std::string reason);
+  void SetUnrecorded(std::string reason);
   void SetDrain(bool drained);
   void SetPaused(bool paused);
   void PublishLive();
@@ -177,9 +182,9 @@ class Worker {
   std::optional<AttachedEngine> engine_;
   EngineWeightsPtr weights_;
   LiveState live_;
-  bool drained_ = false;
-  bool drift_paused_ = false;  // because of drift that could not be repaired
-  uint64_t drifts_ = 0;        // slices found to differ
+  std::atomic<bool> drained_{false};  // ShowReadiness reads it too
+  bool drift_paused_ = false;         // because of drift that could not be repaired
+  uint64_t drifts_ = 0;               // slices found to differ
   GroupWork group_work_;
   bool busy_ = false;
   std::vector<ActiveVerify> verifies_;
@@ -194,6 +199,10 @@ class Worker {
   bool running_ GUARDED_BY(mutex_) = false;
   bool grace_over_ GUARDED_BY(mutex_) = false;
   WorkerStatus status_ GUARDED_BY(mutex_);
+  bool own_ready_ GUARDED_BY(mutex_) = false;  // by SetReadiness
+  std::string own_reason_ GUARDED_BY(mutex_);
+  std::string unrecorded_ GUARDED_BY(mutex_);  // why a new stream is not; empty: it is
+  Mutex telling_mutex_;  // held while on_readiness is told: in the order of what was seen
 };
 
 }  // namespace dws

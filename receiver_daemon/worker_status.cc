@@ -143,18 +143,38 @@ void Worker::SetPaused(bool paused) {
 }
 
 void Worker::SetReadiness(bool ready, std::string reason) {
-  if (drained_) {
-    ready = false;
-    reason = "drained by an operator: no version is committed until that is undone" +
-             (reason.empty() ? "" : "; " + reason);
-  }
-  const std::string stale = StaleReason(parts_.subscription, stale_);
-  if (!stale.empty() && !stale_.keeps_ready) {
-    ready = false;
-    reason += (reason.empty() ? "" : "; ") + stale;
-  }
   {
     MutexLock lock(mutex_);
+    own_ready_ = ready;
+    own_reason_ = std::move(reason);
+  }
+  ShowReadiness();
+}
+
+void Worker::SetUnrecorded(std::string reason) {
+  MutexLock lock(mutex_);
+  unrecorded_ = std::move(reason);
+}
+
+void Worker::ShowReadiness() {
+  MutexLock telling(telling_mutex_);
+  const std::string stale = StaleReason(parts_.subscription, stale_);
+  bool ready = false;
+  std::string reason;
+  {
+    MutexLock lock(mutex_);
+    ready = own_ready_;
+    reason = own_reason_;
+    if (drained_) {
+      ready = false;
+      reason = "drained by an operator: no version is committed until that is undone" +
+               (reason.empty() ? "" : "; " + reason);
+    }
+    for (const std::string& why : {unrecorded_, stale_.keeps_ready ? std::string() : stale}) {
+      if (why.empty()) continue;
+      ready = false;
+      reason += (reason.empty() ? "" : "; ") + why;
+    }
     if (status_.ready == ready && status_.reason == reason) return;
     status_.ready = ready;
     status_.reason = reason;

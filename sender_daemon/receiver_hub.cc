@@ -53,7 +53,7 @@ void ReceiverHub::Stop() {
   if (ticker_.joinable()) ticker_.join();
   if (!first || memory_ == nullptr) return;
   memory_->Look(receivers, clock_.Now());
-  memory_->Save(clock_.Now(), /*at_once=*/true);
+  memory_->SaveLast();
 }
 
 Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::string& receiver_id,

@@ -60,7 +60,7 @@ void ReceiverHub::KeepKnown(TimePoint now) {
       known_changed_ = state_.Forget(id).ok() || known_changed_;  // it may be back by now
     }
   }
-  memory_->Save(now, /*at_once=*/false);
+  memory_->Save(now);
 }
 
 }  // namespace dws

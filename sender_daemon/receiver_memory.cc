@@ -51,15 +51,37 @@ std::vector<std::string> ReceiverMemory::Look(
   return forgotten;
 }
 
-void ReceiverMemory::Save(TimePoint now, bool at_once) {
-  const bool early =
-      saved_at_.has_value() && now - *saved_at_ < limits::kKnownReceiversSaveInterval;
-  if (!changed_ || (early && !at_once)) return;
-  saved_at_ = now;
+std::vector<KnownReceiver> ReceiverMemory::Known() const {
   std::vector<KnownReceiver> receivers;
   for (const auto& [id, receiver] : known_) receivers.push_back(receiver);
+  return receivers;
+}
+
+void ReceiverMemory::Save(TimePoint now) {
+  if (writing_.load()) return;
+  changed_ |= failed_.exchange(false);
+  const bool early =
+      saved_at_.has_value() && now - *saved_at_ < limits::kKnownReceiversSaveInterval;
+  if (!changed_ || early) return;
+  saved_at_ = now;
+  writing_.store(true);
+  const bool posted = writer_.Post([this, receivers = Known()] {
+    Write(receivers);
+    writing_.store(false);
+  });
+  changed_ = !posted;
+  if (!posted) writing_.store(false);
+}
+
+void ReceiverMemory::SaveLast() {
+  writer_.Stop();
+  // A write that had not been started is one that is missing.
+  if (changed_ || failed_.load() || writing_.load()) Write(Known());
+}
+
+void ReceiverMemory::Write(const std::vector<KnownReceiver>& receivers) {
   const Status status = SaveKnownReceivers(files_, state_folder_, receivers);
-  changed_ = !status.ok();
+  failed_.store(!status.ok());
   const std::string trouble(Message(status));
   if (!status.ok() && trouble != trouble_) {
     LogWarning("known_receivers_not_saved", {{"reason", trouble}});

@@ -113,7 +113,8 @@ Result<std::vector<std::byte>> HeldFolder::ReadFile(const std::string& name,
 Result<MappedFile> HeldFolder::OpenFile(const std::string& name, FileAccess access) {
   const FilePlace place = PlaceOf(name);
   Access(place.path);
-  DWS_ASSIGN_OR_RETURN(MappedFile file, MappedFile::OpenAt(place, access));
+  DWS_ASSIGN_OR_RETURN(MappedFile file,
+                       MappedFile::OpenAt(place, access, [&] { Access(place.path); }));
   DWS_RETURN_IF_ERROR(Note(name, file.stamp()));
   return file;
 }

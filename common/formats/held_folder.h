@@ -25,7 +25,8 @@ namespace dws {
 // Lifecycle: open until destroyed. Threads: one at a time.
 class HeldFolder {
  public:
-  // Called before each access with its path: a test changes the folder there.
+  // Called before each access with its path, and while a long one goes on: a test changes the
+  // folder there, a watchdog is told that there is progress.
   using OnAccess = std::function<void(const std::string& path)>;
 
   // Errors of open(2): NOT_FOUND, FAILED_PRECONDITION (no folder), ...

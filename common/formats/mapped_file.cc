@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -41,10 +42,12 @@ FileStamp StampOf(const struct stat& found) {
           .changed_ns = nanoseconds(found.st_ctim)};
 }
 
-Status ReadAll(int fd, MutableByteSpan to, const std::string& path) {
+Status ReadAll(int fd, MutableByteSpan to, const std::string& path,
+               const std::function<void()>& on_piece) {
   size_t done = 0;
   while (done < to.size()) {
-    const ssize_t count = ::pread(fd, to.data() + done, to.size() - done, static_cast<off_t>(done));
+    const size_t piece = std::min(to.size() - done, MappedFile::kCopyPieceBytes);
+    const ssize_t count = ::pread(fd, to.data() + done, piece, static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return ErrnoError(errno, fmt::format("cannot read {}", path));
     if (count == 0) {
@@ -52,6 +55,7 @@ Status ReadAll(int fd, MutableByteSpan to, const std::string& path) {
                               done);
     }
     done += static_cast<size_t>(count);
+    if (on_piece != nullptr && done < to.size()) on_piece();
   }
   return OkStatus();
 }
@@ -79,7 +83,8 @@ Result<MappedFile> MappedFile::Open(const std::string& path, FileAccess access) 
   return OpenAt({.folder_fd = AT_FDCWD, .name = path, .path = path}, access);
 }
 
-Result<MappedFile> MappedFile::OpenAt(const FilePlace& place, FileAccess access) {
+Result<MappedFile> MappedFile::OpenAt(const FilePlace& place, FileAccess access,
+                                      const std::function<void()>& on_piece) {
   // Without O_NONBLOCK, opening a pipe would wait for its writer.
   const int flags = (access == FileAccess::kWritable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK;
   const UniqueFd fd(::openat(place.folder_fd, place.name.c_str(), flags));
@@ -90,7 +95,7 @@ Result<MappedFile> MappedFile::OpenAt(const FilePlace& place, FileAccess access)
   if (size_bytes == 0) return file;
   DWS_ASSIGN_OR_RETURN(file.bytes_, Map(fd.get(), size_bytes, access, place.path));
   if (access == FileAccess::kCopied) {
-    DWS_RETURN_IF_ERROR(ReadAll(fd.get(), file.bytes_, place.path));
+    DWS_RETURN_IF_ERROR(ReadAll(fd.get(), file.bytes_, place.path, on_piece));
   }
   return file;
 }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "common/base/bytes.h"
@@ -56,7 +57,10 @@ class MappedFile {
   // RESOURCE_EXHAUSTED: no memory for a copy; UNAVAILABLE: it shrank while it was copied.
   static Result<MappedFile> Open(const std::string& path, FileAccess access);
   // The same of a file in a folder that is open.
-  static Result<MappedFile> OpenAt(const FilePlace& place, FileAccess access);
+  // `on_piece` is called while a copy goes on, with each kCopyPieceBytes: a sign of life.
+  static constexpr size_t kCopyPieceBytes = size_t{64} << 20;
+  static Result<MappedFile> OpenAt(const FilePlace& place, FileAccess access,
+                                   const std::function<void()>& on_piece = {});
 
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/model/limits.h"
+
 namespace dws::limits {
 
 // A receiver's senders.
@@ -12,6 +14,10 @@ inline constexpr size_t kSendersNamedMax = 5;  // in a reason
 inline constexpr std::chrono::seconds kStaleAfterDefault{30};
 inline constexpr std::chrono::seconds kStaleAfterMax{86'400};
 inline constexpr std::chrono::seconds kRefusedRetryInterval{2};  // of a sender's refused welcome
+// Beside the poll interval: a directory that no look has come back from for longer is lost.
+inline constexpr std::chrono::seconds kLookSilenceMax{kSharedHookDeadline + kKeepaliveTimeout};
+// A follower's step that makes no progress for so long fails.
+inline constexpr std::chrono::seconds kStepStillMax{60};
 
 // A sender's receivers, and what it remembers of them.
 inline constexpr std::chrono::seconds kKnownReceiversSaveInterval{1};

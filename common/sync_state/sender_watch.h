@@ -1,5 +1,6 @@
 // Since when a receiver has been without its senders, as a pure class. No I/O, no clock, no
-// threads: receiver_daemon/transfer/subscription tells it what connections and welcomes lead to.
+// threads, and no senders that only seem to live: receiver_daemon/transfer/subscription tells it
+// what connections and welcomes lead to.
 #pragma once
 
 #include <optional>

@@ -35,6 +35,7 @@ class FollowerApp::Impl {
     return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
   }
   v1::StatusReply status() const { return servers_->status(); }
+  void ShowReadiness() { follower_->ShowReadiness(); }
   std::vector<WatchedWork> VitalWork() const {
     return {{.name = "the follower", .work = &pulse_, .helpers = {&pool_.pulse()}}};
   }
@@ -180,6 +181,7 @@ void FollowerApp::Stop(std::chrono::milliseconds grace) { impl_->Stop(grace); }
 void FollowerApp::EndGrace() { impl_->EndGrace(); }
 Status FollowerApp::ReloadCredentials() { return impl_->ReloadCredentials(); }
 v1::StatusReply FollowerApp::status() const { return impl_->status(); }
+void FollowerApp::ShowReadiness() { impl_->ShowReadiness(); }
 std::vector<WatchedWork> FollowerApp::VitalWork() const { return impl_->VitalWork(); }
 
 }  // namespace dws

@@ -32,6 +32,9 @@ class FollowerApp {
 
   // As an operator sees it. Before Stop. Threads: safe from any.
   v1::StatusReply status() const;
+  // What comes with time alone, staleness, even while the rest hangs; call it every second or so.
+  // Before Stop. Threads: safe from any.
+  void ShowReadiness();
   // What the watchdog watches; valid as long as the app.
   std::vector<WatchedWork> VitalWork() const;
   // As ReceiverApp.

@@ -48,14 +48,6 @@ void SlimeFollower::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-FollowerView SlimeFollower::view() const {
-  MutexLock lock(mutex_);
-  FollowerView view = view_;
-  view.seconds_failing = ToSeconds(watch_.Without(parts_.clock.Now()));
-  view.seconds_since_version = ToSeconds(parts_.clock.Now() - version_since_);
-  return view;
-}
-
 void SlimeFollower::SetDrained(bool drained) {
   MutexLock lock(mutex_);
   view_.drained = drained;
@@ -116,6 +108,7 @@ void SlimeFollower::Run() {
 
 Status SlimeFollower::Step() {
   const PulseWork work(parts_.pulse);
+  BeginStep();
   BeginLooking();
   Status status = Open();
   if (status.ok() && engine_ != nullptr && engine_->may_read()) {
@@ -128,7 +121,7 @@ Status SlimeFollower::Step() {
   }
   if (status.ok()) status = Follow();
   SetStage("idle");
-  ShowReadiness(status);
+  EndStep(status);
   return status;
 }
 
@@ -159,9 +152,12 @@ Status SlimeFollower::Open() {
     if (engine_ != nullptr) engine_->Forget();
   }
   SetStage("opening");
-  DWS_ASSIGN_OR_RETURN(local_,
-                       slime::LocalCheckpoint::Open(parts_.files, parts_.pool, options_.checkpoint,
-                                                    {.verify_all = options_.verify_all}));
+  DWS_ASSIGN_OR_RETURN(
+      local_, slime::LocalCheckpoint::Open(parts_.files, parts_.pool, options_.checkpoint,
+                                           {.verify_all = options_.verify_all,
+                                            .on_access = [pulse = parts_.pulse](const auto&) {
+                                              if (pulse != nullptr) pulse->Beat();
+                                            }}));
   LogInfo("checkpoint_opened", {{"checkpoint", options_.checkpoint},
                                 {"version", local_->version()},
                                 {"tensors", local_->checkpoint().tensors().size()},
@@ -225,38 +221,6 @@ void SlimeFollower::ServeVerifies() {
           : local_->Verify();
   SetStage("idle");
   for (const auto& done : taken) done(status);
-}
-
-std::string SlimeFollower::StaleReason() const {
-  if (!watch_.Stale(parts_.clock.Now(), options_.stale.after)) return "";
-  return fmt::format("the folder could not be followed for more than {} s: {}",
-                     std::chrono::ceil<std::chrono::seconds>(options_.stale.after).count(),
-                     view_.trouble);
-}
-
-void SlimeFollower::ShowReadiness(const Status& status) {
-  bool ready = false;
-  std::string reason;
-  {
-    MutexLock lock(mutex_);
-    view_.trouble = status.ok() ? "" : std::string(Message(status));
-    watch_.Observe(status.ok(), parts_.clock.Now());
-    const bool loaded = !view_.has_engine || view_.loaded.has_value();
-    // An engine that runs goes on with what it has.
-    ready = view_.version.has_value() && loaded;
-    if (!ready) {
-      reason = !view_.trouble.empty()       ? view_.trouble
-               : !view_.version.has_value() ? "the local checkpoint is being opened"
-                                            : "the engine has not loaded the checkpoint";
-    } else if (const std::string stale = StaleReason(); !stale.empty()) {
-      ready = options_.stale.keeps_ready;
-      if (!ready) reason = stale;
-    }
-  }
-  if (std::pair now(ready, std::move(reason)); told_ != now) {
-    told_ = std::move(now);
-    parts_.on_readiness(told_->first, told_->second);
-  }
 }
 
 }  // namespace dws

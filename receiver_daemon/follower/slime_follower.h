@@ -45,12 +45,12 @@ struct FollowerView {
   double last_pause_seconds = 0;
   double last_apply_seconds = 0;
   std::string trouble;               // why the last look failed; empty: it did not
-  double seconds_failing = 0;        // that all looks failed; 0: the last did not
+  double seconds_failing = 0;        // that all looks failed, or do not return; 0: the last did not
   double seconds_since_version = 0;  // since another version was there, or the start
 };
 
 // Lifecycle: Start, then Stop; the destructor needs Stop. All references outlive it. Threads: its
-// own; view, SetDrained and RequestVerify from any.
+// own; view, SetDrained, RequestVerify and ShowReadiness from any.
 class SlimeFollower {
  public:
   struct Parts {
@@ -58,9 +58,10 @@ class SlimeFollower {
     ThreadPool& pool;
     const Clock& clock;
     EngineLoader::MakeControl make_control;  // none: nobody loads the checkpoint
-    // Told of every change of readiness, on the follower's thread.
+    // Told of every change of readiness, one at a time, on the follower's thread or
+    // ShowReadiness's.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
-    Pulse* pulse = nullptr;
+    Pulse* pulse = nullptr;  // null: a step that hangs is not noticed
   };
   struct Options {
     std::string folder;      // with weight_vNNNNNN in it
@@ -80,6 +81,10 @@ class SlimeFollower {
   // One look at the folder, and all that follows from it. Errors are also in view().trouble. Public
   // for tests, which call it instead of Start.
   Status Step();
+  // Staleness comes with time alone, and a step may hang with the folder's mount: to be called
+  // every second or so by somebody else. A step that makes progress, or waits for the engine within
+  // its deadline, does not hang, however long it takes.
+  void ShowReadiness();
 
   FollowerView view() const;
   // While drained no version is taken. What is under way ends first.
@@ -102,7 +107,12 @@ class SlimeFollower {
   // Whether versions may be taken. What was begun then is seen in the stage.
   bool BeginLooking();
   void SetStage(std::string stage);
-  void ShowReadiness(const Status& status);
+  void BeginStep();
+  void EndStep(const Status& status);
+  void LookForProgress() REQUIRES(mutex_);
+  // For how long the step has made no progress; zero: not for longer than kStepStillMax.
+  Duration Still() const REQUIRES(mutex_);
+  Duration Failing() const REQUIRES(mutex_);
   std::string StaleReason() const REQUIRES(mutex_);  // empty: it is not
 
   const Parts parts_;
@@ -111,15 +121,19 @@ class SlimeFollower {
   // Of its thread.
   VersionApplier versions_;
   std::unique_ptr<slime::LocalCheckpoint> local_;
-  std::unique_ptr<EngineLoader> engine_;              // null: none
-  std::optional<std::pair<bool, std::string>> told_;  // on_readiness
+  std::unique_ptr<EngineLoader> engine_;  // null: none
 
+  Mutex telling_mutex_;  // held while on_readiness is told: in the order of what was seen
+  std::optional<std::pair<bool, std::string>> told_ GUARDED_BY(telling_mutex_);
   mutable Mutex mutex_;
   CondVar changed_;       // to be done
   mutable CondVar seen_;  // the view
   bool stopping_ GUARDED_BY(mutex_) = false;
   FollowerView view_ GUARDED_BY(mutex_);
   SenderWatch watch_ GUARDED_BY(mutex_);  // of the folder
+  bool stepping_ GUARDED_BY(mutex_) = false;
+  uint64_t beats_ GUARDED_BY(mutex_) = 0;     // of the pulse and the pool
+  TimePoint progress_at_ GUARDED_BY(mutex_);  // seen last: a beat, a wait, or no step at all
   TimePoint version_since_ GUARDED_BY(mutex_);
   std::vector<std::function<void(const Status&)>> verifies_ GUARDED_BY(mutex_);
   std::thread thread_;

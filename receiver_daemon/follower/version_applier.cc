@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/version_folder.h"
 
@@ -86,8 +87,17 @@ Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint
     refused = applied.status();
   }
   const std::optional<uint64_t> full = NewestFull(versions, other_run ? local : local + 1);
-  // The run that has written over the local version may have left later ones of the run before it.
-  if (!full.has_value() || (other_run && IndexTime(*full) < IndexTime(local))) return refused;
+  if (!full.has_value()) return refused;
+  // The run that has written over what was applied may have left later ones of the run before it.
+  DWS_ASSIGN_OR_RETURN(const std::optional<int64_t> since,
+                       checkpoint.OtherRunSince(folder_, other_run));
+  if (since.has_value()) {
+    DWS_ASSIGN_OR_RETURN(const HeldFolder folder, HeldFolder::Open(folder_));
+    DWS_ASSIGN_OR_RETURN(
+        const std::optional<FileStamp> written,
+        folder.Stamp(slime::VersionFolderName(*full) + "/" + safetensors::kIndexFile));
+    if (!written.has_value() || written->modified_ns <= *since) return refused;
+  }
   DWS_ASSIGN_OR_RETURN(Applied taken, Apply(checkpoint, *full));
   if (!taken.has_value()) return refused;
   LogWarning("versions_skipped",

@@ -4,6 +4,7 @@
 
 #include "common/base/log.h"
 #include "common/model/limits.h"
+#include "common/sync_state/presence_limits.h"
 
 namespace dws {
 
@@ -36,6 +37,7 @@ SharedLinks::~SharedLinks() { Stop(); }
 
 void SharedLinks::Start() {
   reporter_->Start();
+  subscription_.ExpectLooks(options_.poll + limits::kLookSilenceMax);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -86,6 +88,7 @@ void SharedLinks::Run() {
     for (uint32_t rank = 0; rank < links_.size(); ++rank) {
       if (reconnect) links_[rank].connected = false;
       Poll(SenderIndex(rank), links_[rank]);
+      subscription_.OnLooked();
     }
     MutexLock lock(mutex_);
     if (!stopping_ && !reconnect_) stopped_.WaitFor(mutex_, options_.poll);

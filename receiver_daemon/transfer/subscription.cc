@@ -1,6 +1,7 @@
 #include "receiver_daemon/transfer/subscription.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "common/model/limits.h"
@@ -63,6 +64,23 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
   }
   changed_.Notify();
   return status;
+}
+
+void Subscription::ExpectLooks(Duration limit) {
+  MutexLock lock(mutex_);
+  look_limit_ = limit;
+  looked_at_ = clock_.Now();
+}
+
+void Subscription::OnLooked() {
+  MutexLock lock(mutex_);
+  looked_at_ = clock_.Now();
+}
+
+Duration Subscription::Unseen() const {
+  if (!look_limit_.has_value()) return Duration::zero();
+  const Duration since = clock_.Now() - looked_at_;
+  return since > *look_limit_ ? since : Duration::zero();
 }
 
 void Subscription::Forget(std::optional<StreamId> accepted) {
@@ -130,11 +148,16 @@ std::string Subscription::MissingTarget() const {
 
 Duration Subscription::WithoutSender() const {
   MutexLock lock(mutex_);
-  return watch_.Without(clock_.Now());
+  return std::max(watch_.Without(clock_.Now()), Unseen());
 }
 
 std::string Subscription::MissingSenders() const {
   MutexLock lock(mutex_);
+  if (Unseen() > Duration::zero()) {
+    return fmt::format("no look at {}{} has returned for more than {} s: does its mount hang?",
+                       addresses_[0], addresses_.size() > 1 ? " and the others" : "",
+                       std::chrono::ceil<std::chrono::seconds>(*look_limit_).count());
+  }
   std::string text;
   size_t count = 0;
   for (size_t i = 0; i < addresses_.size(); ++i) {

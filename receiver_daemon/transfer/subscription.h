@@ -40,6 +40,11 @@ class Subscription {
   void OnDisconnect(SenderIndex sender, const Status& reason);
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
+  // For senders that say nothing by themselves and are looked at: from now on OnLooked is due
+  // within `limit`, again and again. Else looks do not return, and the senders count as lost since
+  // the last.
+  void ExpectLooks(Duration limit);
+  void OnLooked();
   // The stream was forgotten, `accepted` is what the ledger has now; connections are to be made
   // anew.
   void Forget(std::optional<StreamId> accepted);
@@ -65,6 +70,8 @@ class Subscription {
  private:
   std::string Unheard() const REQUIRES(mutex_);
   void Watch() REQUIRES(mutex_);
+  // For how long no look has returned; zero: not for longer than it may take.
+  Duration Unseen() const REQUIRES(mutex_);
 
   const std::vector<std::string> addresses_;
   ChangeSignal& changed_;
@@ -73,6 +80,8 @@ class Subscription {
   mutable Mutex mutex_;
   SubscriptionState state_ GUARDED_BY(mutex_);
   SenderWatch watch_ GUARDED_BY(mutex_);
+  std::optional<Duration> look_limit_ GUARDED_BY(mutex_);    // none: no looks are expected
+  TimePoint looked_at_ GUARDED_BY(mutex_);                   // last
   std::vector<std::string> last_errors_ GUARDED_BY(mutex_);  // by sender
   // By sender: why it was lost or refused last, since it was accepted last.
   std::vector<std::string> causes_ GUARDED_BY(mutex_);

@@ -93,7 +93,7 @@ void SyncLink::CatchUp() {
 }
 
 void SyncLink::Tick() {
-  RetryRefused();
+  if (const Status broken = RetryRefused(); !broken.ok()) stream_.Drop(broken);
   switch (stream_.Tick()) {
     case LinkState::Step::kWait:
       return;
@@ -167,19 +167,19 @@ Status SyncLink::OnAnnounce(const v1::Announce& message, uint64_t nonce) {
 
 // The same words again: another sender that held the rank may have gone, or another stream be
 // followed.
-void SyncLink::RetryRefused() {
+Status SyncLink::RetryRefused() {
   MutexLock lock(order_mutex_);
-  if (!refused_.has_value() || clock_.Now() < refused_->retry_at) return;
-  if (!subscription_.OnWelcome(index_, refused_->welcome).ok()) {
+  if (!refused_.has_value() || clock_.Now() < refused_->retry_at) return OkStatus();
+  if (const Status welcomed = subscription_.OnWelcome(index_, refused_->welcome); !welcomed.ok()) {
     refused_->retry_at = clock_.Now() + limits::kRefusedRetryInterval;
-    return;
+    return BreaksProtocol(welcomed) ? welcomed : OkStatus();
   }
   LogInfo("sender_accepted_after_refusal", {{"address", address_}});
-  if (auto& said = refused_->announcement; said.has_value()) {
-    const Status status = subscription_.OnAnnounce(index_, said->first, std::move(said->second));
-    if (status.ok()) stream_.Accepted();
-  }
-  refused_.reset();
+  const auto said = std::exchange(refused_, std::nullopt)->announcement;
+  if (!said.has_value()) return OkStatus();
+  const Status status = subscription_.OnAnnounce(index_, said->first, said->second);
+  if (status.ok()) stream_.Accepted();
+  return BreaksProtocol(status) ? status : OkStatus();
 }
 
 Status SyncLink::OnBroadcast(const v1::SyncDown& message) {

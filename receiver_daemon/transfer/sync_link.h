@@ -86,7 +86,8 @@ class SyncLink {
     std::optional<std::pair<uint64_t, SenderAnnouncement>> announcement;  // with its nonce
     TimePoint retry_at;
   };
-  void RetryRefused();
+  // What breaks the protocol: the stream is to end with it.
+  Status RetryRefused();
 
   const Clock& clock_;
   Mutex mutex_;

@@ -470,6 +470,31 @@ TEST_CASE("a sender that was refused is looked at again, on the connection it ha
   links.Stop();
 }
 
+TEST_CASE("a refused sender whose announcement breaks the protocol loses its stream", "[sync]") {
+  FakeSender sender;
+  sender.descending = 1;
+  StreamId newer = kStream;
+  ++newer.incarnation;
+  JumpingClock clock;
+  ChangeSignal changed;
+  Subscription subscription({sender.address()}, newer, changed, clock);
+  SyncLinks links({.addresses = {sender.address()}, .job_id = "job", .receiver_id = "r0"},
+                  subscription, clock);
+  links.Start();
+  REQUIRE(Eventually([&] { return sender.descending == 0; }));
+  REQUIRE(Eventually([&] {
+    return subscription.Peers()[0].last_error.find("an old trainer") != std::string::npos;
+  }));
+  subscription.Forget(std::nullopt);
+  REQUIRE(Eventually([&] {
+    clock.Jump(std::chrono::milliseconds(100));
+    const std::optional<SyncTarget> target = subscription.Target();
+    return target.has_value() && target->version == WeightVersion(5);
+  }));
+  CHECK(sender.Heard().size() >= 2);  // it was asked anew
+  links.Stop();
+}
+
 TEST_CASE("a sender of another protocol major is refused by name", "[sync]") {
   FakeSender sender;
   sender.protocol_major = kProtocolMajor + 1;

@@ -185,6 +185,40 @@ TEST_CASE("an engine that is stale stays ready where an option says so, and tell
   CHECK(it.daemon.worker.status().stale.find("connection refused") != std::string::npos);
 }
 
+TEST_CASE("a stream that cannot be recorded is a reason, and hides no other", "[worker]") {
+  Deserted it;
+  StreamId next = it.trainer.stream();
+  ++next.incarnation;
+  REQUIRE(it.Welcome(next).ok());
+  const auto fail = [&](Duration time) {
+    it.daemon.clock.Jump(time);
+    it.ledger.FailNext(ResourceExhaustedError("disk full"));
+    REQUIRE(absl::IsResourceExhausted(it.daemon.worker.Step()));
+  };
+  fail(Duration::zero());
+  CHECK_FALSE(it.daemon.worker.status().ready);
+  CHECK(it.daemon.readiness.back() ==
+        "stream " + ToString(next) + " cannot be recorded: disk full");
+  it.daemon.subscription.OnDisconnect(SenderIndex(0), UnavailableError("connection refused"));
+  fail(limits::kStaleAfterDefault);
+  CHECK_THAT(it.daemon.readiness.back(), Catch::Contains("cannot be recorded") &&
+                                             Catch::Contains("no accepted sender for more than"));
+  CHECK(it.client.running == 1);
+  const size_t told = it.daemon.readiness.size();
+  fail(std::chrono::hours(1));
+  CHECK(it.daemon.readiness.size() == told);
+  static_cast<void>(it.daemon.worker.Step());  // the disk has room again
+  CHECK(it.daemon.readiness.back().find("cannot be recorded") == std::string::npos);
+}
+
+TEST_CASE("staleness is shown while the worker is kept by something else", "[worker]") {
+  Deserted it;
+  it.daemon.clock.Jump(limits::kStaleAfterDefault);
+  it.daemon.worker.ShowReadiness();
+  CHECK_FALSE(it.daemon.worker.status().ready);
+  CHECK_THAT(it.daemon.readiness.back(), Catch::Contains("connection refused"));
+}
+
 TEST_CASE("a version is as old as its first commit, whatever attaches or is repaired", "[worker]") {
   Deserted it;
   it.Pass(std::chrono::seconds(100));

@@ -1,6 +1,7 @@
 // What a sender remembers of its receivers across its own restarts, and who waits for whom then.
 #include "sender_daemon/receiver_memory.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "common/sync_state/presence_limits.h"
 #include "sender_daemon/receiver_hub.h"
 #include "tests/fakes/eventually.h"
+#include "tests/fakes/hanging_file_system.h"
 #include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/temp_folder.h"
 
@@ -119,6 +121,48 @@ TEST_CASE("an absent receiver is forgotten when an operator says so, a present o
   host.Start();
   CHECK_FALSE(host.Knows("r0"));
   CHECK(host.Knows("here"));
+}
+
+TEST_CASE("a disk that hangs holds up neither keepalives nor waits", "[receivers]") {
+  class Counting final : public SyncConnection {
+   public:
+    void WelcomeDue() override {}
+    void AnnounceDue() override {}
+    void KeepaliveDue() override { ++keepalives; }
+    void Close(const Status&) override {}
+    std::atomic<int> keepalives = 0;
+  };
+  PosixFileSystem disk;
+  HangingFileSystem files(disk);
+  TempFolder folder;
+  JumpingClock clock;
+  ReceiverHub hub(
+      clock, "job", Duration::zero(),
+      std::make_unique<ReceiverMemory>(files, folder.path(), [] { return 1'700'000'000; }));
+  files.Hang();
+  const auto connection = std::make_shared<Counting>();
+  REQUIRE(hub.Connect("job", "r0", connection).ok());
+  REQUIRE(Eventually([&] { return files.holds_replacement(); }));
+
+  std::atomic<bool> ended = false;
+  hub.AddWait({.version = WeightVersion(1),
+               .condition = {},
+               .deadline = clock.Now() + std::chrono::seconds(1),
+               .cancelled = [] { return false; },
+               .done = [&](const Status&, const WaitOutcome&) { ended = true; }});
+  clock.Jump(limits::kKeepaliveInterval);
+  CHECK(Eventually([&] { return connection->keepalives > 0; }));
+  CHECK(Eventually([&] { return ended.load(); }));
+
+  // What happened meanwhile is written once the disk is back.
+  REQUIRE(hub.Connect("job", "r1", connection).ok());
+  files.Release();
+  CHECK(Eventually([&] {
+    const auto known = LoadKnownReceivers(files, folder.path());
+    clock.Jump(limits::kKnownReceiversSaveInterval);
+    return known.ok() && known->size() == 2;
+  }));
+  hub.Stop();
 }
 
 TEST_CASE("a damaged file of known receivers keeps no sender from starting", "[receivers]") {

@@ -136,8 +136,9 @@ Status LocalCheckpoint::Verify() const {
                        VersionText(digests_.version), ShortList(damaged));
 }
 
-Status LocalCheckpoint::Refuse(const std::string& why) {
+Status LocalCheckpoint::Refuse(const std::string& why, std::optional<int64_t> other_ns) {
   digests_.lineage.refused = why;
+  digests_.lineage.other_ns = other_ns;
   DWS_RETURN_IF_ERROR(Annotate(WriteDigests(files_, folder_, digests_), why));
   return FailedPreconditionError("{}", why);
 }
@@ -146,12 +147,14 @@ Status LocalCheckpoint::CheckStream(const VersionFolder& version) {
   const std::string& here = digests_.lineage.stream;
   const std::string stream = version.index().Extra(kStreamKey);
   if (here.empty() || stream == here) return OkStatus();
-  return Refuse(fmt::format(
-      "version {} is of {}, version {} here is of stream {}: the trainer has begun another run; "
-      "nothing is applied before it publishes a full checkpoint of a later version, or its base is "
-      "put in the place of {}, without .weight_sync",
-      VersionText(version.index().version), stream.empty() ? "another writer" : "stream " + stream,
-      VersionText(digests_.version), here, folder_));
+  return Refuse(
+      fmt::format("version {} is of {}, version {} here is of stream {}: the trainer has begun "
+                  "another run; nothing is applied before it publishes a full checkpoint of a "
+                  "later version, or its base is put in the place of {}, without .weight_sync",
+                  VersionText(version.index().version),
+                  stream.empty() ? "another writer" : "stream " + stream,
+                  VersionText(digests_.version), here, folder_),
+      version.index_stamp().modified_ns);
 }
 
 Status LocalCheckpoint::CheckRun(const std::string& versions_folder) {
@@ -172,7 +175,11 @@ Status LocalCheckpoint::CheckRun(const HeldFolder& versions) {
             if (tensor == nullptr) return std::nullopt;
             return ChecksumText(format, tensor->bytes);
           }));
-  if (finding.verdict == RunVerdict::kOther) return Refuse(finding.why);
+  std::optional<int64_t> other_ns;
+  if (finding.verdict == RunVerdict::kOther || finding.verdict == RunVerdict::kUnproved) {
+    DWS_ASSIGN_OR_RETURN(other_ns, RunCheck::NewestOther(versions, digests_));
+  }
+  if (finding.verdict == RunVerdict::kOther) return Refuse(finding.why, other_ns);
   bool news = false;
   if (finding.adopted.has_value()) {
     lineage.chain = finding.adopted->identity;
@@ -183,11 +190,23 @@ Status LocalCheckpoint::CheckRun(const HeldFolder& versions) {
   if (std::string doubted = proved ? "" : finding.why;
       doubted != lineage.doubted && finding.verdict != RunVerdict::kSilent) {
     lineage.doubted = std::move(doubted);
+    lineage.other_ns = other_ns;
     news = true;
   }
   if (news) DWS_RETURN_IF_ERROR(WriteDigests(files_, folder_, digests_));
   if (finding.verdict != RunVerdict::kUnproved) return OkStatus();
   return FailedPreconditionError("{}", lineage.doubted);
+}
+
+Result<std::optional<int64_t>> LocalCheckpoint::OtherRunSince(const std::string& versions_folder,
+                                                              bool look) const {
+  const std::optional<int64_t> known = digests_.lineage.other_ns;
+  if (!look) return known;
+  DWS_ASSIGN_OR_RETURN(const HeldFolder versions,
+                       HeldFolder::Open(versions_folder, options_.on_access));
+  DWS_ASSIGN_OR_RETURN(const std::optional<int64_t> seen,
+                       RunCheck::NewestOther(versions, digests_));
+  return std::max(known, seen);  // none is less than any
 }
 
 Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {

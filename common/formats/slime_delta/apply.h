@@ -38,7 +38,7 @@ struct ApplyOptions {
   // Step 3, and the same when the checkpoint is opened. It reads every byte: off for who does that
   // at other times, by Verify.
   bool verify_all = true;
-  // HeldFolder's, of the version folders: a test exchanges them there. None: nobody is called.
+  // HeldFolder's, of the version folders. None: nobody is called.
   HeldFolder::OnAccess on_access = nullptr;
 };
 
@@ -81,6 +81,10 @@ class LocalCheckpoint {
   Result<ApplyReport> Apply(const std::string& version_folder);
   // Step 2 alone, of a folder with version folders. Errors as of Apply.
   Status CheckRun(const std::string& versions_folder);
+  // After CheckRun or Apply has refused another run: when the newest version that shows it was
+  // written. A full checkpoint that is not newer may be of the run that has ended. nullopt: not
+  // known. `look`: what the folder has now counts too.
+  Result<std::optional<int64_t>> OtherRunSince(const std::string& versions_folder, bool look) const;
 
  private:
   LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder, ApplyOptions options,
@@ -91,7 +95,8 @@ class LocalCheckpoint {
   LocalDigests ComputeDigests(uint64_t version) const;
   Status CheckRun(const HeldFolder& versions);
   Status CheckStream(const VersionFolder& version);
-  Status Refuse(const std::string& why);
+  // `other_ns`: Lineage's.
+  Status Refuse(const std::string& why, std::optional<int64_t> other_ns);
   Status Complete(const VersionFolder& redo);
 
   FileSystem& files_;

@@ -46,6 +46,7 @@ Lineage After(Lineage before, LineageStep step) {
     after = std::move(before);
     after.refused.clear();
     after.doubted.clear();
+    after.other_ns.reset();
     ExtendChain(after.chain, step.applied.identity);
   } else if (step.full == true) {
     after.since = step.version;

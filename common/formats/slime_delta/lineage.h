@@ -34,6 +34,10 @@ struct Lineage {
   std::string refused;
   // Why what is left in the folder has to prove whose it is. Empty: it need not.
   std::string doubted;
+  // Of what was refused or doubted: when the newest version of the folder was written that is not
+  // the one that was applied here. A full checkpoint before that may be the dead run's. nullopt:
+  // not known.
+  std::optional<int64_t> other_ns;
 
   friend bool operator==(const Lineage&, const Lineage&) = default;
 };

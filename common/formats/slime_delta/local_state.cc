@@ -19,6 +19,7 @@ constexpr const char* kSince = "since";
 constexpr const char* kApplied = "applied";
 constexpr const char* kRefused = "refused";
 constexpr const char* kDoubted = "doubted";
+constexpr const char* kOther = "other_ns";
 constexpr const char* kFormat = "checksum_format";
 constexpr const char* kTensors = "tensors";
 
@@ -97,6 +98,12 @@ Result<Lineage> LineageOf(const nlohmann::json& object, uint64_t version, const 
   DWS_ASSIGN_OR_RETURN(lineage.stream, TextIfAny(object, kStream, path));
   DWS_ASSIGN_OR_RETURN(lineage.refused, TextIfAny(object, kRefused, path));
   DWS_ASSIGN_OR_RETURN(lineage.doubted, TextIfAny(object, kDoubted, path));
+  if (const auto other = object.find(kOther); other != object.end()) {
+    if (!other->is_number_integer()) {
+      return DataLossError("{}: expected an integer at '{}'", path, kOther);
+    }
+    lineage.other_ns = other->get<int64_t>();
+  }
   return lineage;
 }
 
@@ -177,6 +184,7 @@ Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
   if (lineage.since.has_value()) object[kSince] = VersionText(*lineage.since);
   if (!lineage.refused.empty()) object[kRefused] = lineage.refused;
   if (!lineage.doubted.empty()) object[kDoubted] = lineage.doubted;
+  if (lineage.other_ns.has_value()) object[kOther] = *lineage.other_ns;
   object[kTensors] = nlohmann::json(digests.tensors);
   return files.ReplaceFile(DigestsPath(checkpoint_folder), AsBytes(object.dump(1)));
 }

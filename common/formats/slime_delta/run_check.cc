@@ -74,6 +74,21 @@ RunFinding RunCheck::Unproved(const std::string& what) const {
               what, checkpoint_)};
 }
 
+Result<std::optional<int64_t>> RunCheck::NewestOther(const HeldFolder& versions,
+                                                     const LocalDigests& local) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> there, ListVersions(versions));
+  std::optional<int64_t> newest;
+  for (const uint64_t version : there) {
+    if (version > local.version) break;
+    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, versions.Stamp(IndexName(version)));
+    if (!stamp.has_value()) continue;
+    const auto record = local.lineage.applied.find(version);
+    if (record != local.lineage.applied.end() && record->second.index == stamp) continue;
+    newest = std::max(newest.value_or(stamp->modified_ns), stamp->modified_ns);
+  }
+  return newest;
+}
+
 bool RunCheck::IsCompared(uint64_t version, const FileStamp& stamp) const {
   const auto found = compared_.find(version);
   return found != compared_.end() && found->second == stamp;

@@ -60,6 +60,10 @@ class RunCheck {
   // is damaged in the folder. Others: of files.
   Result<RunFinding> Look(const HeldFolder& versions, const LocalDigests& local,
                           const ChecksumOf& checksum_of);
+  // When the newest version up to the local one was written whose file is not the one that was
+  // applied; nullopt: there is none. Errors: of files.
+  static Result<std::optional<int64_t>> NewestOther(const HeldFolder& versions,
+                                                    const LocalDigests& local);
   // A full checkpoint has been applied: what was compared is of no use any more.
   void Forget();
 

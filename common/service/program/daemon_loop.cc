@@ -48,6 +48,7 @@ Status DaemonLoop::Run() {
       Stop();
       return broken;
     }
+    if (daemon_.tick) daemon_.tick();
     TellStatus(daemon_.status_line());
   }
 }

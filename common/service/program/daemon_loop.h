@@ -35,6 +35,8 @@ struct RunningDaemon {
   std::function<Status()> reload_credentials;
   // Work whose getting stuck is worse than a restart.
   std::vector<WatchedWork> vital;
+  // Called every second or so while it runs: what comes with time alone. May be empty.
+  std::function<void()> tick = {};
 };
 
 class DaemonLoop {

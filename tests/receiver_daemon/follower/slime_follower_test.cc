@@ -78,6 +78,9 @@ struct Job {
   void PublishFull(uint64_t version) {
     weights = slime::Next(weights, version);
     slime::WriteBase(PathOf(version), weights);
+    // Files of one tick of the system's clock have one time; a trainer's are seconds apart.
+    fs::last_write_time(IndexOf(version),
+                        fs::last_write_time(IndexOf(version)) + std::chrono::seconds(1));
   }
   std::string PathOf(uint64_t version) const {
     return versions + "/" + slime::VersionFolderName(version);
@@ -362,6 +365,37 @@ TEST_CASE("later versions of the run before are not taken for the new one's", "[
   fs::last_write_time(job.IndexOf(3), fs::last_write_time(job.IndexOf(1)) - std::chrono::hours(1));
   CHECK_THAT(Text(follower->Step()), Contains("another run"));
   CHECK(slime::Load(job.local) == held);
+}
+
+TEST_CASE("a full checkpoint that the run before has left is not taken for the new one's",
+          "[follower]") {
+  Job job;
+  auto follower = job.Follow(false);
+  const Weights base = job.weights;
+  for (const uint64_t version : {1, 2}) job.Publish(version);
+  REQUIRE(follower->Step().ok());
+  const Weights held = job.weights;
+  for (const uint64_t version : {3, 4}) job.Publish(version);
+  job.PublishFull(5);
+  // A run from the same base has published its first version only, after all of that.
+  for (const uint64_t version : {1, 2}) fs::remove_all(job.PathOf(version));
+  job.weights = base;
+  job.Publish(1, 2);
+  const auto later = fs::last_write_time(job.IndexOf(5)) + std::chrono::seconds(5);
+  fs::last_write_time(job.IndexOf(1), later);
+  CHECK_THAT(Text(follower->Step()), Contains("another run"));
+  CHECK(slime::Load(job.local) == held);
+  // What shows it may be removed, and the receiver restarted.
+  fs::remove_all(job.PathOf(1));
+  follower.reset();
+  follower = job.Follow(false);
+  CHECK_THAT(Text(follower->Step()), Contains("another run"));
+  CHECK(slime::Load(job.local) == held);
+
+  job.PublishFull(6);
+  fs::last_write_time(job.IndexOf(6), later + std::chrono::seconds(1));
+  REQUIRE(follower->Step().ok());
+  CHECK(slime::Load(job.local) == job.weights);
 }
 
 TEST_CASE("a version without all its files is waited for, and reported in the end", "[follower]") {
