@@ -51,8 +51,7 @@ class Worker {
     std::function<void(const CommitReport&)> on_commit = {};  // there too; may be empty
     std::function<void()> on_forgotten = {};  // there too: senders are to be connected to anew
     Pulse* pulse = nullptr;  // works during a step, waits for engine ranks inside it; may be null
-    // Null: the engine is this receiver's alone. Else its leader picks targets and releases it.
-    CommitGroup* group = nullptr;
+    CommitGroup* group = nullptr;  // picks targets and releases the engine; null: in no group
   };
   struct Options {
     Preparer::Options prepare;
@@ -65,23 +64,19 @@ class Worker {
 
   Worker(Parts parts, Options options);
   ~Worker();
-
   void Start();
-  // Asks it to end after what it is doing; true when it has ended within `grace`.
-  bool RequestStop(Duration grace);
-  void EndGrace();  // a RequestStop under way waits no longer. Threads: any
-  void Join();      // waits for the end, however long
+  bool RequestStop(Duration grace);  // after what it is doing; true: it ended within `grace`
+  void EndGrace();                   // a RequestStop under way waits no longer. Threads: any
+  void Join();                       // waits for the end, however long
 
   WorkerStatus status() const;
-  // Everything that can be done now: one round, then one batch of what is to be verified or is due
-  // to be scrubbed. Public for tests, which call it instead of Start. An error means "again, a
-  // little later".
+  // One round, then one batch of what is to be verified or is due to be scrubbed. Public for tests,
+  // which call it instead of Start. An error means "again, a little later".
   Status Step();
   // Staleness comes with time alone, and the worker may be in a call that hangs: to be called every
   // second or so by somebody else. Threads: any.
   void ShowReadiness();
-  // Whether there is more to do without anything having changed.
-  bool busy() const { return busy_; }
+  bool busy() const { return busy_; }  // there is more to do, although nothing has changed
 
  private:
   struct ActiveVerify {
@@ -99,12 +94,10 @@ class Worker {
   void AwaitRetry(uint64_t seen, Duration delay);
   Status Round();
   Status FollowTarget();
-  // Reads engine and memory; false when there is no engine to work on.
-  Result<bool> RefreshEngine();
+  Result<bool> RefreshEngine();  // reads engine and memory; false: there is none to work on
   Status AcceptStream();
   Status ForgetStream(const StreamId& stream);  // worker_forget.cc
-  // Its memory cannot be read any more.
-  void LoseEngine(const Status& why);
+  void LoseEngine(const Status& why);           // its memory cannot be read
   void ForgetEngine();
 
   // Versions (worker_commit.cc).
@@ -130,8 +123,7 @@ class Worker {
   void Obey(const RecordDecided& order);
   void Obey(const RecordSettled& order);
   void Obey(const PauseEngine& order);
-  // False: there is nothing to stage, or not yet.
-  bool StageForGroup();
+  bool StageForGroup();  // false: there is nothing to stage, or not yet
   Result<Prepared> PrepareForGroup(const StageOrder& order, const SyncTarget& target, bool resync);
   Status CommitForGroup(const Prepared& prepared, TimePoint begin);
   void NotePause();

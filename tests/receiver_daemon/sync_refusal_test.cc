@@ -1,0 +1,129 @@
+// Senders that break the protocol or are refused, and how they are tried again.
+#include <catch2/catch.hpp>
+
+#include "receiver_daemon/transfer/sync_links.h"
+#include "tests/receiver_daemon/sync_links_fixture.h"
+
+namespace dws {
+
+TEST_CASE("a sender that breaks the protocol is asked again, until it keeps to it", "[sync]") {
+  const auto begin = [](v1::SyncDown& down) -> v1::Announce& {
+    down.Clear();
+    down.set_nonce(1);
+    return *down.mutable_announce();
+  };
+  const std::vector<std::function<void(v1::SyncDown&)>> lies = {
+      [](v1::SyncDown& down) { down.mutable_welcome()->set_trainer_rank(1); },  // of a world of one
+      [](v1::SyncDown& down) { down.mutable_welcome()->clear_layout(); },
+      [](v1::SyncDown& down) { down.mutable_welcome()->clear_stream(); },
+      [&](v1::SyncDown& down) { begin(down); },  // of no stream
+  };
+  for (const auto& lie : lies) {
+    FakeSender sender;
+    sender.lie = lie;
+    sender.lies = 3;
+    Receiver receiver(sender.address());
+    receiver.links.Start();
+    CHECK(receiver.Target().version == WeightVersion(5));
+    CHECK(sender.Heard().size() >= 4);
+    CHECK(receiver.subscription.WithoutSender() == Duration::zero());
+  }
+}
+
+TEST_CASE("an announcement that breaks the protocol ends its stream, and the next is begun",
+          "[sync]") {
+  FakeSender sender;
+  sender.descending = 2;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  CHECK(receiver.Target().version == WeightVersion(5));
+  CHECK(sender.Heard().size() == 3);
+}
+
+TEST_CASE("a message that is none at all is given up with the silence that follows", "[sync]") {
+  FakeSender sender;
+  sender.lies = 1;
+  sender.lie = [](v1::SyncDown& down) {
+    // A field that this build knows, with bytes that are no message.
+    auto* const fields = down.GetReflection()->MutableUnknownFields(&down);
+    down.Clear();
+    fields->AddLengthDelimited(2, "\xff\xff\xff");
+  };
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  REQUIRE(Eventually([&] { return !sender.Heard().empty() && sender.lies == 0; }));
+  receiver.clock.Jump(limits::kKeepaliveTimeout);
+  CHECK(receiver.Target().version == WeightVersion(5));
+}
+
+TEST_CASE("a sender that was refused is looked at again, on the connection it has", "[sync]") {
+  FakeSender sender;
+  FakeSender twin;  // claims the same rank
+  JumpingClock clock;
+  ChangeSignal changed;
+  Subscription subscription({sender.address(), twin.address()}, std::nullopt, changed, clock);
+  SyncLinks links(
+      {.addresses = {sender.address(), twin.address()}, .job_id = "job", .receiver_id = "r0"},
+      subscription, clock);
+  links.Start();
+  const auto refused = [&] {
+    const auto peers = subscription.Peers();
+    for (uint32_t i = 0; i < 2; ++i) {
+      const bool served_twice =
+          peers[i].last_error.find("served by two senders") != std::string::npos;
+      if (served_twice && peers[1 - i].trainer_rank.has_value()) return std::optional(i);
+    }
+    return std::optional<uint32_t>();
+  };
+  REQUIRE(Eventually([&] { return refused().has_value(); }));
+  const uint32_t second = *refused();
+  FakeSender& waits = second == 0 ? sender : twin;
+  FakeSender& holds = second == 0 ? twin : sender;
+  holds.Shut();
+  REQUIRE(Eventually([&] {
+    clock.Jump(std::chrono::milliseconds(100));
+    const std::optional<SyncTarget> target = subscription.Target();
+    return target.has_value() && target->ranks[0].sender == SenderIndex(second);
+  }));
+  CHECK(waits.Heard().size() == 1);
+  links.Stop();
+}
+
+TEST_CASE("a refused sender whose announcement breaks the protocol loses its stream", "[sync]") {
+  FakeSender sender;
+  sender.descending = 1;
+  StreamId newer = kStream;
+  ++newer.incarnation;
+  JumpingClock clock;
+  ChangeSignal changed;
+  Subscription subscription({sender.address()}, newer, changed, clock);
+  SyncLinks links({.addresses = {sender.address()}, .job_id = "job", .receiver_id = "r0"},
+                  subscription, clock);
+  links.Start();
+  REQUIRE(Eventually([&] { return sender.descending == 0; }));
+  REQUIRE(Eventually([&] {
+    return subscription.Peers()[0].last_error.find("an old trainer") != std::string::npos;
+  }));
+  subscription.Forget(std::nullopt);
+  REQUIRE(Eventually([&] {
+    clock.Jump(std::chrono::milliseconds(100));
+    const std::optional<SyncTarget> target = subscription.Target();
+    return target.has_value() && target->version == WeightVersion(5);
+  }));
+  CHECK(sender.Heard().size() >= 2);  // it was asked anew
+  links.Stop();
+}
+
+TEST_CASE("a sender of another protocol major is refused by name", "[sync]") {
+  FakeSender sender;
+  sender.protocol_major = kProtocolMajor + 1;
+  Receiver receiver(sender.address());
+  receiver.links.Start();
+  REQUIRE(Eventually([&] {
+    return receiver.subscription.Peers()[0].last_error.find("upgrade the older one") !=
+           std::string::npos;
+  }));
+  CHECK_FALSE(receiver.subscription.Target().has_value());
+}
+
+}  // namespace dws
