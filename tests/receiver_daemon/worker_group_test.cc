@@ -337,6 +337,8 @@ TEST_CASE("a forgetting that the leader cannot record leaves the group its decis
   REQUIRE(pair.leader.worker.Step().ok());
   CHECK(absl::IsResourceExhausted(*(*task)->Await(Duration::zero())));
   REQUIRE(pair.leader_ledger.state().decided().has_value());
+  REQUIRE(pair.leader.group->view().decided.has_value());
+  CHECK(pair.leader.group->view().decided->version == WeightVersion(2));
   // Nobody runs below what was decided, although that is all that is offered for a while.
   pair.Offer({1});
   pair.Run();
