@@ -116,9 +116,10 @@ void AddJobCommand(CLI::App& parent, Context& context) {
       ->type_name(kFolderValue)
       ->required();
   command->add_option("--publish", flags->publish, "a trainer rank, or ranks as 0-7")
-      ->type_name("RANK[@HOST,...]");
-  command->add_option("--receive", flags->receive, "a receiver")->type_name("ID[@HOST,...]");
-  command->add_option("--operate", flags->operate, "an operator")->type_name("NAME[@HOST,...]");
+      ->type_name("RANK[@HOSTS]");
+  command->add_option("--receive", flags->receive, "a receiver; HOSTS: with commas between")
+      ->type_name("ID[@HOSTS]");
+  command->add_option("--operate", flags->operate, "an operator")->type_name("NAME[@HOSTS]");
   AddHosts(*command, *flags);
   AddOut(*command, *flags, "folder for the certificates' folders");
   AddDays(*command, *flags, limits::kCertificateDaysMax);

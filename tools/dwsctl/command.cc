@@ -86,7 +86,7 @@ CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& 
                      const std::vector<std::string>& examples, bool& json) {
   CLI::App* command = app.add_subcommand(name, description);
   const auto formatter = std::make_shared<CLI::Formatter>();
-  formatter->column_width(32);
+  formatter->column_width(30);
   command->formatter(formatter);
   command->footer(Footer(examples));
   command->add_flag("--json", json, "print JSON, as docs/dwsctl.md describes it");
