@@ -35,7 +35,8 @@ class ManPageTest(unittest.TestCase):
         commands = dict(split(help_of("tools/dwsctl/dwsctl")))["Subcommands"]
         for name, _ in entries(commands):
             with self.subTest(name):
-                self.assertIn(f'.SH "DWSCTL {name.split()[0].upper()}"', made)
+                heading = name.split()[0].upper().replace("-", r"\-")
+                self.assertIn(f'.SH "DWSCTL {heading}"', made)
                 self.assertLessEqual(flags(help_of("tools/dwsctl/dwsctl", name.split()[0])), flags(made))
 
     def test_a_page_has_a_section_for_every_command_of_a_command(self) -> None:
