@@ -11,6 +11,7 @@
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/temp_folder.h"
+#include "tests/sender_daemon/silent_connection.h"
 #include "tests/sender_daemon/weights.h"
 
 namespace dws {
@@ -18,14 +19,6 @@ namespace {
 
 using Names = std::vector<std::string>;
 constexpr std::chrono::seconds kLaggardAfter{10};
-
-class Silent final : public SyncConnection {
- public:
-  void WelcomeDue() override {}
-  void AnnounceDue() override {}
-  void KeepaliveDue() override {}
-  void Close(const Status&) override {}
-};
 
 // How a wait of policy all ended.
 class Waiting {
@@ -61,7 +54,7 @@ struct Host {
   ConnectionId Connect(const std::string& id, uint64_t have = 0) {
     std::optional<VersionAt> said;
     if (have != 0) said = {state->stream, WeightVersion(have)};
-    const auto connected = hub->Connect("job", id, std::make_shared<Silent>(), said);
+    const auto connected = hub->Connect("job", id, std::make_shared<SilentConnection>(), said);
     REQUIRE(connected.ok());
     return *connected;
   }

@@ -15,17 +15,10 @@
 #include "tests/fakes/hanging_file_system.h"
 #include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/temp_folder.h"
+#include "tests/sender_daemon/silent_connection.h"
 
 namespace dws {
 namespace {
-
-class Silent final : public SyncConnection {
- public:
-  void WelcomeDue() override {}
-  void AnnounceDue() override {}
-  void KeepaliveDue() override {}
-  void Close(const Status&) override {}
-};
 
 // A sender's process after another, with one state folder.
 struct Host {
@@ -35,7 +28,7 @@ struct Host {
         std::make_unique<ReceiverMemory>(files, folder.path(), [] { return 1'700'000'000; }));
   }
   ConnectionId Connect(const std::string& id) {
-    const auto connected = hub->Connect("job", id, std::make_shared<Silent>());
+    const auto connected = hub->Connect("job", id, std::make_shared<SilentConnection>());
     REQUIRE(connected.ok());
     return *connected;
   }
