@@ -28,11 +28,10 @@ void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
                    {{"reason", reason}});
   }
   const MismatchCounts& mismatches = worker.mismatches;
-  const std::map<std::string, uint64_t> by_source = {{"delta", mismatches.delta},
-                                                     {"verify", mismatches.verify},
-                                                     {"scrub", mismatches.scrub},
-                                                     {"attach", mismatches.attach},
-                                                     {"write", mismatches.write}};
+  const std::map<std::string, uint64_t> by_source = {
+      {"delta", mismatches.delta}, {"verify", mismatches.verify},
+      {"scrub", mismatches.scrub}, {"attach", mismatches.attach},
+      {"write", mismatches.write}, {"renumbered", mismatches.renumbered}};
   for (const auto& [source, count] : by_source) {
     scrape.Counter("dws_receiver_digest_mismatches_total",
                    "Slices that were not what their digest says, by who found out.", Number(count),

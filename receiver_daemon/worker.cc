@@ -126,6 +126,7 @@ Status Worker::FollowTarget() {
     // The stream has changed since the engine was looked at, or its ranks do not fit each other.
     return parts_.subscription.Layouts().status();
   }
+  if (target.has_value()) DWS_RETURN_IF_ERROR(CheckNumber(*target));
   const OperatorTaskPtr resync = parts_.desk.resync();
   ReceiverView view{.drained = drained_,
                     .resync = resync != nullptr,

@@ -33,8 +33,7 @@
 
 namespace dws {
 
-// Lifecycle: Start, Stop; the destructor needs Stop. All references outlive it. Threads: its own;
-// status() from any.
+// Lifecycle: Start, Stop; the destructor needs Stop. References outlive it. status(): any thread.
 class Worker {
  public:
   struct Parts {
@@ -103,6 +102,7 @@ class Worker {
   // Versions (worker_commit.cc).
   Status Advance(const SyncTarget& target, Way way);
   Status AdoptCommitted(const SyncTarget& target);
+  Status CheckNumber(const SyncTarget& target);
   Status Commit(const Prepared& prepared, TimePoint begin);
   bool EngineIsCurrent() const;
   Result<Duration> RunPipeline(const Prepared& prepared, CommitPipeline::Release release);
@@ -158,7 +158,7 @@ class Worker {
   void PublishLive();
   void PublishCommit(CommitReport report, uint64_t attach_mismatches);
   void CountWriteMismatch();
-  void CountDrift(uint64_t MismatchCounts::*source);
+  void CountDrift(uint64_t MismatchCounts::*source, uint64_t slices = 1);
   void CountScrub(uint64_t bytes, bool pass_done);
 
   const Parts parts_;

@@ -27,6 +27,41 @@ Status Worker::AdoptCommitted(const SyncTarget& target) {
   return prepared->has_value() ? Commit(**prepared, begin) : OkStatus();
 }
 
+// A number of one stream that was used twice: memory has a version of that number, and not the one
+// that is published under it now. What is published counts: the rest is drift, and repaired as
+// such.
+Status Worker::CheckNumber(const SyncTarget& target) {
+  for (const TrainerRank rank : RanksPublishedAgain(live_, target)) {
+    LiveState::Rank& known = live_.ranks[rank.value()];
+    Result<Description> described = preparer_.Describe(target, rank, known.slices.size());
+    if (!described.ok()) {
+      SetReadiness(false,
+                   fmt::format("version {} was published again with other weights, and cannot "
+                               "be compared: {}",
+                               target.version.value(), Message(described.status())));
+      return described.status();
+    }
+    if (described->state_token == known.state_token) continue;  // published again since
+    known.published = std::move(described->slices);
+    known.state_token = described->state_token;
+    live_.drifted = true;
+    ++drifts_;
+    const size_t slices = SlicesThatDiffer(known.slices, known.published).size();
+    CountDrift(&MismatchCounts::renumbered, slices);
+    LogError(
+        "version_number_used_twice",
+        {{"version", target.version.value()},
+         {"rank", rank.value()},
+         {"slices", slices},
+         {"reason",
+          "an older copy of the sender's state, or a second sender: start the trainer with a new "
+          "stream"}});
+    PublishLive();
+    SetReadiness(false, DriftReason() + ": it is being repaired");
+  }
+  return OkStatus();
+}
+
 Status Worker::Advance(const SyncTarget& target, Way way) {
   const TimePoint begin = parts_.clock.Now();
   SetStage("fetching", target.version);

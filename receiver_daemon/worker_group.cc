@@ -18,7 +18,8 @@ Status Worker::GroupRound() {
   parts_.group->OnTarget(target.has_value() ? std::optional(target->at()) : std::nullopt);
   Status status;
   if (attached) {
-    status = TellDrift();
+    if (target.has_value() && weights_->layouts().Fits(*target)) status = CheckNumber(*target);
+    if (status.ok()) status = TellDrift();
     if (status.ok()) status = AdoptForGroup(target);
     if (status.ok()) status = ResyncForGroup();
   }

@@ -16,6 +16,7 @@ Prepared WithoutBytes(const Prepared& prepared) {
   for (const PreparedRank& rank : prepared.ranks) {
     summary.ranks.emplace_back();
     summary.ranks.back().fetched_bytes = rank.fetched_bytes;
+    summary.ranks.back().state_token = rank.state_token;
   }
   return summary;
 }

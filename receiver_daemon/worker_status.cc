@@ -21,6 +21,7 @@ double UnixSecondsNow() {
 
 std::string StaleReason(const Subscription& subscription, const StaleRule& rule) {
   if (subscription.WithoutSender() < rule.after) return "";
+  if (std::string behind = subscription.Behind(); !behind.empty()) return behind;
   return fmt::format("no accepted sender for more than {} s: {}",
                      std::chrono::ceil<std::chrono::seconds>(rule.after).count(),
                      subscription.MissingSenders());
@@ -55,9 +56,9 @@ WorkerStatus Worker::status() const {
 void Worker::PublishLive() {
   // In a group it counts as committed once all members have it, and the engine runs.
   const bool counts = live_.proved() && (parts_.group == nullptr || group_work_.released);
-  parts_.subscription.SetLive(counts ? live_.at : std::nullopt);
   std::vector<Digest> tokens;
   for (const LiveState::Rank& rank : live_.ranks) tokens.push_back(rank.state_token);
+  parts_.subscription.SetLive(counts ? live_.at : std::nullopt, tokens);
   MutexLock lock(mutex_);
   status_.live = live_.at;
   // The same again, after a repair or for an engine that attached anew, is as old as before.
@@ -88,9 +89,9 @@ void Worker::CountWriteMismatch() {
   ++status_.mismatches.write;
 }
 
-void Worker::CountDrift(uint64_t MismatchCounts::*source) {
+void Worker::CountDrift(uint64_t MismatchCounts::*source, uint64_t slices) {
   MutexLock lock(mutex_);
-  ++(status_.mismatches.*source);
+  status_.mismatches.*source += slices;
 }
 
 void Worker::CountScrub(uint64_t bytes, bool pass_done) {

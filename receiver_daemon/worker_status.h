@@ -33,11 +33,12 @@ struct CommitReport {
 
 // Slices that were not what they should be, by who found out.
 struct MismatchCounts {
-  uint64_t delta = 0;   // a delta did not fit or lead to what it says
-  uint64_t verify = 0;  // live memory had drifted: an operator's verification found it
-  uint64_t scrub = 0;   // the same, found in the background
-  uint64_t attach = 0;  // an attached engine's memory was not the version it is released with
-  uint64_t write = 0;   // read back after a commit
+  uint64_t delta = 0;       // a delta did not fit or lead to what it says
+  uint64_t verify = 0;      // live memory had drifted: an operator's verification found it
+  uint64_t scrub = 0;       // the same, found in the background
+  uint64_t attach = 0;      // an attached engine's memory was not the version it is released with
+  uint64_t write = 0;       // read back after a commit
+  uint64_t renumbered = 0;  // its version's number was published again, with other weights
 };
 
 // The log's line of it; `took` from when the version was looked at.

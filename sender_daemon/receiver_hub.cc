@@ -5,24 +5,14 @@
 
 #include "common/base/log.h"
 #include "common/model/limits.h"
-#include "sender_daemon/wait_outcome.h"
 
 namespace dws {
 namespace {
 // How often deadlines and cancellations of waits are looked at.
 constexpr std::chrono::milliseconds kTick{50};
-
-void LogLeftOut(WeightVersion version, const WaitOutcome& outcome) {
-  const size_t named = std::min(outcome.left_out.size(), limits::kWaitReceiversNamedMax);
-  for (size_t i = 0; i < named; ++i) {
-    const ReceiverBehind& receiver = outcome.left_out[i];
-    LogWarning("receiver_left_out",
-               {{"id", receiver.receiver_id},
-                {"version", version.value()},
-                {"committed", receiver.committed.value_or(WeightVersion(0)).value()},
-                {"behind_seconds", ToSeconds(receiver.behind)}});
-  }
-}
+constexpr std::string_view kNumbersBeganAgain =
+    "the numbers of the stream began again (an older copy of this sender's state, or a second "
+    "sender); start the trainer with a new stream";
 
 }  // namespace
 
@@ -57,8 +47,7 @@ void ReceiverHub::Stop() {
 }
 
 Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::string& receiver_id,
-                                          std::shared_ptr<SyncConnection> connection,
-                                          const std::optional<VersionAt>& have) {
+                                          std::shared_ptr<SyncConnection> connection) {
   if (job_id != job_id_) {
     return InvalidArgumentError("receiver '{}' belongs to job '{}', this sender to job '{}'",
                                 receiver_id, job_id, job_id_);
@@ -76,9 +65,6 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
     id = ConnectionId(++last_connection_);
     gone = state_.GivesWay(receiver_id);
     DWS_ASSIGN_OR_RETURN(const auto old, state_.Connect(receiver_id, id, clock_.Now()));
-    if (have.has_value() && Plausible(have->stream, have->version)) {
-      state_.OnHave(id, have->stream, have->version, clock_.Now());
-    }
     if (old.has_value()) {
       if (const auto found = connections_.find(*old); found != connections_.end()) {
         fenced = found->second;
@@ -119,13 +105,22 @@ Nonce ReceiverHub::NextNonce(ConnectionId connection, bool announcement) {
   return state_.NextNonce(connection, announcement);
 }
 
-bool ReceiverHub::Plausible(const StreamId& stream, WeightVersion version) const {
+bool ReceiverHub::Plausible(const StreamId& stream, const AcknowledgedCommit& report) const {
   // An empty log is that of a restarted sender: the receiver knows more than we do.
   const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
-  if (newest == nullptr || rank_->stream != stream || version <= newest->version) return true;
-  LogWarning("report_ignored", {{"version", version.value()},
-                                {"newest", newest->version.value()},
-                                {"reason", "it was never published"}});
+  if (newest == nullptr || rank_->stream != stream) return true;
+  const RetainedVersionPtr retained = rank_->log->Find(report.version);
+  const bool other_weights = retained != nullptr && report.state_token.has_value() &&
+                             *report.state_token != retained->manifest.state_token;
+  if (report.version <= newest->version && !other_weights) return true;
+  LogWarning("report_ignored",
+             {{"version", report.version.value()},
+              {"newest", newest->version.value()},
+              {"reason",
+               fmt::format("{}: {}",
+                           other_weights ? "it has other weights than are published as this version"
+                                         : "this version was never published",
+                           kNumbersBeganAgain)}});
   return false;
 }
 
@@ -139,7 +134,7 @@ void ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
                               const AcknowledgedCommit& report) {
   {
     MutexLock lock(mutex_);
-    if (!Plausible(stream, report.version)) return;
+    if (!Plausible(stream, report)) return;
     state_.OnCommitted(connection, stream, report, clock_.Now());
   }
   FinishWaits();
@@ -184,24 +179,27 @@ void ReceiverHub::Forget() {
 }
 
 void ReceiverHub::Announce() {
+  std::vector<std::string> wrong;
+  {
+    MutexLock lock(mutex_);
+    const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
+    if (newest != nullptr) {
+      wrong = state_.OnPublished(newest->version, newest->manifest.state_token);
+    }
+  }
+  for (const std::string& id : wrong) {
+    LogWarning("report_ignored",
+               {{"id", id},
+                {"reason",
+                 fmt::format("what it has is not what is published now: {}", kNumbersBeganAgain)}});
+  }
   for (const auto& connection : Connections()) connection->AnnounceDue();
+  FinishWaits();
 }
 
 RankStatePtr ReceiverHub::Current() const {
   MutexLock lock(mutex_);
   return rank_;
-}
-
-void ReceiverHub::AddWait(Wait wait) {
-  {
-    MutexLock lock(mutex_);
-    if (!stopping_) {
-      waits_.push_back(std::move(wait));
-      wait.done = nullptr;
-    }
-  }
-  if (wait.done != nullptr) return wait.done(UnavailableError("the sender is shutting down"), {});
-  FinishWaits();
 }
 
 std::map<std::string, AnnouncerState::Receiver> ReceiverHub::Receivers() const {
@@ -219,66 +217,6 @@ std::vector<std::shared_ptr<SyncConnection>> ReceiverHub::Connections() const {
 bool ReceiverHub::LeftOut(const AnnouncerState::Receiver& receiver) const {
   MutexLock lock(mutex_);
   return state_.LeftOut(receiver, clock_.Now());
-}
-
-WaitOutcome ReceiverHub::Outcome(WaitTally tally, TimePoint now) const {
-  WaitOutcome outcome{.committed = std::move(tally.committed)};
-  const auto describe = [&](const std::vector<std::string>& ids,
-                            std::vector<ReceiverBehind>& behind) {
-    for (const std::string& id : ids) {
-      const AnnouncerState::Receiver& receiver = state_.receivers().at(id);
-      behind.push_back({.receiver_id = id,
-                        .committed = receiver.committed,
-                        .staged = receiver.staged,
-                        .behind = now - receiver.behind_since.value_or(now),
-                        .last_error = receiver.last_error});
-    }
-  };
-  describe(tally.missing, outcome.missing);
-  describe(tally.left_out, outcome.left_out);
-  for (std::string& id : tally.awaited) outcome.awaited.push_back(Awaited(std::move(id)));
-  return outcome;
-}
-
-std::vector<ReceiverHub::Finished> ReceiverHub::TakeFinished() {
-  std::vector<Finished> finished;
-  const TimePoint now = clock_.Now();
-  for (auto wait = waits_.begin(); wait != waits_.end();) {
-    WaitTally tally = state_.Tally(wait->version, now);
-    const bool met = AnnouncerState::Met(tally, wait->condition);
-    const bool cancelled = !met && wait->cancelled();
-    if (!met && !cancelled && now < wait->deadline) {
-      ++wait;
-      continue;
-    }
-    WaitOutcome outcome = Outcome(std::move(tally), now);
-    Status status;
-    if (met) {
-      outcome.met_at = state_.CommitTime(outcome.committed, wait->version);
-    } else if (cancelled) {
-      status = CancelledError("the trainer gave up waiting for version {}", wait->version.value());
-    } else {
-      status =
-          DeadlineExceededError("version {} was not committed in time: {}", wait->version.value(),
-                                DescribeUnmet(outcome, wait->condition));
-    }
-    finished.push_back({std::move(*wait), std::move(status), std::move(outcome)});
-    wait = waits_.erase(wait);
-  }
-  return finished;
-}
-
-void ReceiverHub::FinishWaits() {
-  std::vector<Finished> finished;
-  {
-    MutexLock lock(mutex_);
-    if (waits_.empty()) return;
-    finished = TakeFinished();
-  }
-  for (const Finished& over : finished) {
-    if (over.status.ok()) LogLeftOut(over.wait.version, over.outcome);
-    over.wait.done(over.status, over.outcome);
-  }
 }
 
 void ReceiverHub::Run() {

@@ -48,11 +48,9 @@ class ReceiverHub {
   // Ends all waits with UNAVAILABLE and closes all connections.
   void Stop();
 
-  // `have`: what the receiver says that it has, counted in one step with its presence: no wait ends
-  // in between. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the receiver is refused.
+  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the receiver is refused.
   Result<ConnectionId> Connect(const std::string& job_id, const std::string& receiver_id,
-                               std::shared_ptr<SyncConnection> connection,
-                               const std::optional<VersionAt>& have = std::nullopt);
+                               std::shared_ptr<SyncConnection> connection);
   void Disconnect(ConnectionId connection);
   Nonce NextNonce(ConnectionId connection, bool announcement);
   void OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
@@ -95,8 +93,8 @@ class ReceiverHub {
   // Known receivers: takes those of the process before, gives up awaiting them, notes who is there.
   void Recall();
   void KeepKnown(TimePoint now);
-  // A receiver cannot have what was never published.
-  bool Plausible(const StreamId& stream, WeightVersion version) const REQUIRES(mutex_);
+  // A receiver cannot have what was never published, nor other weights than were.
+  bool Plausible(const StreamId& stream, const AcknowledgedCommit& report) const REQUIRES(mutex_);
   // Takes out the waits that are over, with their results.
   struct Finished {
     Wait wait;

@@ -179,13 +179,7 @@ bool SharedReceivers::IsOlder(Receiver& receiver, const v1::SharedReport& report
 
 void SharedReceivers::Connect(Receiver& receiver) {
   const auto connection = std::make_shared<Connection>();
-  std::optional<VersionAt> have;
-  if (const auto stream = FromProto(receiver.report.stream());
-      stream.ok() && receiver.report.committed_version() != 0) {
-    have = {*stream, WeightVersion(receiver.report.committed_version())};
-  }
-  const auto id =
-      hub_.Connect(receiver.report.job_id(), receiver.report.receiver_id(), connection, have);
+  const auto id = hub_.Connect(receiver.report.job_id(), receiver.report.receiver_id(), connection);
   if (!id.ok()) {
     LogWarning("shared_receiver_refused",
                {{"id", receiver.report.receiver_id()}, {"reason", Message(id.status())}});
@@ -217,10 +211,16 @@ bool SharedReceivers::Tell(Receiver& receiver, const v1::SharedReport& before) {
       (!same_stream || report.staged_version() != before.staged_version())) {
     hub_.OnStaged(id, hub_.NextNonce(id, true), *stream, WeightVersion(report.staged_version()));
   }
-  if (report.committed_version() != 0 &&
-      (!same_stream || report.committed_version() != before.committed_version())) {
+  const bool other_commit = !same_stream ||
+                            report.committed_version() != before.committed_version() ||
+                            report.committed_state_token().SerializeAsString() !=
+                                before.committed_state_token().SerializeAsString();
+  if (report.committed_version() != 0 && other_commit) {
     hub_.OnCommitted(id, *stream,
                      {.version = WeightVersion(report.committed_version()),
+                      .state_token = report.has_committed_state_token()
+                                         ? std::optional(FromProto(report.committed_state_token()))
+                                         : std::nullopt,
                       .pause_seconds = report.pause_seconds(),
                       .stage_seconds = report.stage_seconds(),
                       .fetched_bytes = report.fetched_bytes()});

@@ -97,6 +97,7 @@ Result<shared::Manifest> SharedWriter::WriteChange(const RetainedVersion& versio
                             .trainer_rank = state_->trainer_rank,
                             .name = {.version = version.version, .epoch = state_->rank_epoch},
                             .base = version.base,
+                            .state_token = version.manifest.state_token,
                             .welcome = welcome_};
   const std::string folder = FolderOf(version);
   DWS_RETURN_IF_ERROR(files_.MakeFolders(folder));

@@ -162,11 +162,14 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
       const WeightVersion version(ack.version());
       if (ack.stage() == v1::Ack::COMMITTED) {
         OnCommitted(version);
-        hub_.OnCommitted(connection, stream,
-                         {.version = version,
-                          .pause_seconds = ack.pause_seconds(),
-                          .stage_seconds = ack.stage_seconds(),
-                          .fetched_bytes = ack.fetched_bytes()});
+        hub_.OnCommitted(
+            connection, stream,
+            {.version = version,
+             .state_token =
+                 ack.has_state_token() ? std::optional(FromProto(ack.state_token())) : std::nullopt,
+             .pause_seconds = ack.pause_seconds(),
+             .stage_seconds = ack.stage_seconds(),
+             .fetched_bytes = ack.fetched_bytes()});
         DWS_KILLPOINT("sender.ack.after_commit");
       } else if (ack.stage() == v1::Ack::STAGED) {
         hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);
@@ -240,13 +243,8 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   }
   DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                 fmt::format("receiver '{}'", hello.receiver_id())));
-  std::optional<VersionAt> have;
-  if (hello.have_version() != 0) {
-    DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(hello.stream()));
-    have = {stream, WeightVersion(hello.have_version())};
-  }
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
-                       hub_.Connect(hello.job_id(), hello.receiver_id(), self_, have));
+                       hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
   LogInfo("receiver_connected",
           {{"id", hello.receiver_id()}, {"have_version", hello.have_version()}});
   {

@@ -25,13 +25,16 @@ void AnnouncerState::ForgetStream() {
 }
 
 void AnnouncerState::ClearVersions() {
-  for (auto& [id, receiver] : receivers_) {
-    receiver.staged.reset();
-    receiver.committed.reset();
-    receiver.last_commit = {};
-    receiver.commit_times.clear();
-    receiver.behind_since.reset();
-  }
+  for (auto& [id, receiver] : receivers_) ClearVersions(receiver);
+}
+
+void AnnouncerState::ClearVersions(Receiver& receiver) {
+  receiver.staged.reset();
+  receiver.committed.reset();
+  receiver.committed_token.reset();
+  receiver.last_commit = {};
+  receiver.commit_times.clear();
+  receiver.behind_since.reset();
 }
 
 void AnnouncerState::Remember(const std::string& receiver_id, bool awaited) {
@@ -128,9 +131,11 @@ bool AnnouncerState::AnyAbove(std::optional<WeightVersion> version) const {
   });
 }
 
-void AnnouncerState::Commit(Receiver& receiver, WeightVersion version, TimePoint now) {
+void AnnouncerState::Commit(Receiver& receiver, const AcknowledgedCommit& report, TimePoint now) {
+  const WeightVersion version = report.version;
   if (receiver.committed.has_value() && *receiver.committed >= version) return;
   receiver.committed = version;
+  receiver.committed_token = report.state_token;
   receiver.behind_since = AnyAbove(version) ? std::optional(now) : std::nullopt;
   for (auto& [id, other] : receivers_) {
     if (other.committed < version && !other.behind_since.has_value()) other.behind_since = now;
@@ -141,9 +146,18 @@ void AnnouncerState::Commit(Receiver& receiver, WeightVersion version, TimePoint
   }
 }
 
-void AnnouncerState::OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version,
-                            TimePoint now) {
-  if (Receiver* receiver = Find(connection, stream)) Commit(*receiver, version, now);
+std::vector<std::string> AnnouncerState::OnPublished(WeightVersion version,
+                                                     const Digest& state_token) {
+  std::vector<std::string> wrong;
+  for (auto& [id, receiver] : receivers_) {
+    if (receiver.committed < version) continue;
+    const bool same_weights =
+        !receiver.committed_token.has_value() || receiver.committed_token == state_token;
+    if (receiver.committed == version && same_weights) continue;
+    ClearVersions(receiver);
+    wrong.push_back(id);
+  }
+  return wrong;
 }
 
 bool AnnouncerState::OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
@@ -162,7 +176,7 @@ bool AnnouncerState::OnCommitted(ConnectionId connection, const StreamId& stream
   if (receiver->committed <= report.version && receiver->last_commit.version < report.version) {
     receiver->last_commit = report;
   }
-  Commit(*receiver, report.version, now);
+  Commit(*receiver, report, now);
   receiver->last_error.clear();
   return true;
 }

@@ -3,10 +3,12 @@
 // threads: the gRPC shell (sender_daemon/sync_service) and the simulation drive it and guard it.
 //
 // Rules (protocol.md §2): every message down carries a fresh nonce of its connection; STAGED and
-// NACK with another nonce than the last announcement's are ignored; COMMITTED is cumulative and
-// never ignored; a new connection clears the nonce and keeps the versions. Policy all waits for
-// those that are present, and after a restart for those that were present before it; it leaves out
-// a receiver that has committed nothing for the time of the policy, while others did.
+// NACK with another nonce than the last announcement's are ignored; COMMITTED is cumulative,
+// whatever its nonce; a new connection clears the nonce and keeps the versions. What was said of a
+// version before this process published its number counts until it does, then only if the state
+// tokens are the same. Policy all waits for those that are present, and after a restart for those
+// that were present before it; it leaves out a receiver that has committed nothing for the time of
+// the policy, while others did.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/strong_type.h"
+#include "common/model/digest.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 
@@ -46,6 +49,7 @@ struct WaitTally {
 
 struct AcknowledgedCommit {
   WeightVersion version;
+  std::optional<Digest> state_token;  // of the version; none: of an older release
   double pause_seconds = 0;
   double stage_seconds = 0;
   uint64_t fetched_bytes = 0;
@@ -61,6 +65,7 @@ class AnnouncerState {
     Nonce last_announced;  // nonce of the last announcement on this connection
     std::optional<WeightVersion> staged;
     std::optional<WeightVersion> committed;
+    std::optional<Digest> committed_token;  // as it was said with `committed`
     AcknowledgedCommit last_commit;
     // Since another receiver has committed what this one has not, or, if that is later, since this
     // one is known, is back where it was awaited, or has committed last; unset: nobody has more.
@@ -96,16 +101,11 @@ class AnnouncerState {
   // that is awaited if there is no other.
   std::optional<std::string> GivesWay(const std::string& receiver_id) const;
   // RESOURCE_EXHAUSTED past limits::kReceiversMax. When the receiver already had a connection, that
-  // one is returned: it is fenced and must be closed. What it says that it has is to be counted
-  // before anybody looks whether a Wait is met.
+  // one is returned: it is fenced and must be closed.
   Result<std::optional<ConnectionId>> Connect(const std::string& receiver_id,
                                               ConnectionId connection, TimePoint now = {});
   // Ignored for a connection that was fenced.
   void Disconnect(ConnectionId connection);
-
-  // What the receiver says of itself in Hello: counts only for the stream it names.
-  void OnHave(ConnectionId connection, const StreamId& stream, WeightVersion version,
-              TimePoint now);
 
   // The nonce for the next message down on this connection; an announcement is remembered.
   Nonce NextNonce(ConnectionId connection, bool announcement);
@@ -116,6 +116,10 @@ class AnnouncerState {
   bool OnCommitted(ConnectionId connection, const StreamId& stream,
                    const AcknowledgedCommit& report, TimePoint now);
   bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream, std::string_view error);
+
+  // `version` was published, as the newest: no receiver can have a higher one, nor that number with
+  // other weights. The receivers that had said so: their word counts no more.
+  std::vector<std::string> OnPublished(WeightVersion version, const Digest& state_token);
 
   WaitTally Tally(WeightVersion version, TimePoint now) const;
   static bool Met(const WaitTally& tally, const WaitCondition& condition);
@@ -137,7 +141,8 @@ class AnnouncerState {
     uint64_t nonce = 0;
   };
   Receiver* Find(ConnectionId connection, const StreamId& stream);
-  void Commit(Receiver& receiver, WeightVersion version, TimePoint now);
+  void Commit(Receiver& receiver, const AcknowledgedCommit& report, TimePoint now);
+  static void ClearVersions(Receiver& receiver);
   // Whether a receiver has committed more.
   bool AnyAbove(std::optional<WeightVersion> version) const;
   void ClearVersions();

@@ -21,6 +21,12 @@ struct VersionAt {
   friend bool operator==(const VersionAt&, const VersionAt&) = default;
 };
 
+// A version with its state token of one trainer rank: that names its weights, too.
+struct RankVersion {
+  VersionAt at;
+  Digest state_token;
+};
+
 // What is known of one slice in the engine's memory.
 struct SliceState {
   enum class Kind : uint8_t {

@@ -27,6 +27,17 @@ std::optional<VersionAt> Adoptable(const std::optional<VersionAt>& intended,
   return std::nullopt;
 }
 
+std::vector<TrainerRank> RanksPublishedAgain(const LiveState& live, const SyncTarget& target) {
+  std::vector<TrainerRank> ranks;
+  if (live.at != target.at()) return ranks;
+  DWS_CHECK(live.ranks.size() == target.ranks.size());
+  for (uint32_t r = 0; r < target.ranks.size(); ++r) {
+    const std::optional<Digest>& token = target.ranks[r].state_token;
+    if (token.has_value() && *token != live.ranks[r].state_token) ranks.emplace_back(r);
+  }
+  return ranks;
+}
+
 std::optional<WeightVersion> VersionIn(const std::optional<VersionAt>& live,
                                        const StreamId& stream) {
   if (!live.has_value() || live->stream != stream) return std::nullopt;

@@ -42,6 +42,11 @@ std::optional<VersionAt> Adoptable(const std::optional<VersionAt>& intended,
                                    const std::optional<VersionAt>& committed,
                                    const VersionAt& target);
 
+// The trainer ranks whose sender announces, under the number that memory has, other weights than
+// memory's: the number was used twice (a sender that started with an older copy of its state, or
+// two of them). Empty when `target` is another version.
+std::vector<TrainerRank> RanksPublishedAgain(const LiveState& live, const SyncTarget& target);
+
 // How to get to a version.
 enum class Way : uint8_t {
   kDelta,        // from the version memory has; in full what that does not prove

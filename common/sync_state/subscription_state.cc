@@ -83,7 +83,8 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
   if (!known.has_value()) return OkStatus();
   if (welcome.rank_epoch < known->rank_epoch) {
     return FailedPreconditionError(
-        "trainer rank {} with epoch {}, epoch {} was heard already: an old sender",
+        "trainer rank {} with epoch {}, epoch {} was heard already: an old sender; stop it. If the "
+        "higher epoch was wrong, or a clock went back: `dwsctl forget-stream` resets it",
         welcome.trainer_rank.value(), welcome.rank_epoch.value(), known->rank_epoch.value());
   }
   const Sender& holder = senders_[known->sender.value()];
@@ -177,6 +178,7 @@ Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce,
   }
   entry.nonce = nonce;
   entry.offers = std::move(announcement.versions);
+  entry.newest_token = announcement.newest_token;
   return OkStatus();
 }
 
@@ -210,6 +212,16 @@ std::optional<std::vector<SenderIndex>> SubscriptionState::SendersByRank() const
   return senders;
 }
 
+std::optional<SenderIndex> SubscriptionState::Behind(const VersionAt& live) const {
+  if (stream_ != live.stream) return std::nullopt;
+  for (uint32_t i = 0; i < senders_.size(); ++i) {
+    const Sender& sender = senders_[i];
+    const bool offers = sender.trainer_rank.has_value() && !sender.offers.empty();
+    if (offers && sender.offers.back() < live.version) return SenderIndex(i);
+  }
+  return std::nullopt;
+}
+
 std::optional<SyncTarget> SubscriptionState::TargetAt(WeightVersion version) const {
   const auto senders = SendersByRank();
   if (!senders.has_value()) return std::nullopt;
@@ -220,7 +232,10 @@ std::optional<SyncTarget> SubscriptionState::TargetAt(WeightVersion version) con
     if (!std::binary_search(sender.offers.begin(), sender.offers.end(), version))
       return std::nullopt;
     target.ranks.push_back(
-        {.sender = index, .nonce = sender.nonce, .layout = ranks_[rank]->layout});
+        {.sender = index,
+         .nonce = sender.nonce,
+         .layout = ranks_[rank]->layout,
+         .state_token = version == sender.offers.back() ? sender.newest_token : std::nullopt});
   }
   return target;
 }

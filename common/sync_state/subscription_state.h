@@ -19,6 +19,7 @@
 #include "common/base/status.h"
 #include "common/base/strong_type.h"
 #include "common/base/wall_clock.h"
+#include "common/model/digest.h"
 #include "common/model/layout.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
@@ -41,6 +42,7 @@ struct SenderAnnouncement {
   StreamId stream;
   RankEpoch rank_epoch;
   std::vector<WeightVersion> versions;  // possible targets, ascending
+  std::optional<Digest> newest_token;   // state token of the last; none: an older release's
 };
 
 // What to bring the engine to, and whom to ask and to answer.
@@ -49,6 +51,7 @@ struct SyncTarget {
     SenderIndex sender;
     uint64_t nonce = 0;  // of the announcement that offered the version
     std::shared_ptr<const RankLayout> layout;
+    std::optional<Digest> state_token;  // as announced: of the sender's newest version only
   };
   StreamId stream;
   WeightVersion version;
@@ -62,10 +65,11 @@ class SubscriptionState {
   struct Sender {
     bool connected = false;
     std::optional<TrainerRank>
-        trainer_rank;                   // of the current stream, once welcomed and not refused
-    uint64_t nonce = 0;                 // of the announcement the offers come from
-    std::vector<WeightVersion> offers;  // ascending
-    std::string refusal;                // why its last word was not accepted; empty: it was
+        trainer_rank;                    // of the current stream, once welcomed and not refused
+    uint64_t nonce = 0;                  // of the announcement the offers come from
+    std::vector<WeightVersion> offers;   // ascending
+    std::optional<Digest> newest_token;  // of the last of them
+    std::string refusal;                 // why its last word was not accepted; empty: it was
   };
 
   // `accepted`: the highest stream ever followed, from the ledger.
@@ -100,6 +104,10 @@ class SubscriptionState {
 
   // Whether each trainer rank of the stream has a sender that is connected and was welcomed.
   bool Accepted() const { return SendersByRank().has_value(); }
+
+  // An accepted sender whose newest offer is below `live`, a version of its stream that the engine
+  // has: it has begun its numbers again. None: there is no such sender.
+  std::optional<SenderIndex> Behind(const VersionAt& live) const;
 
   // The newest version that all ranks offer now.
   std::optional<SyncTarget> Target() const;

@@ -105,7 +105,8 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
 void CommitPipeline::Acknowledge(const Prepared& prepared, Duration pause, Duration stage_time) {
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     senders_.Committed(prepared.target, TrainerRank(r),
-                       {.pause_seconds = ToSeconds(pause),
+                       {.state_token = prepared.ranks[r].state_token,
+                        .pause_seconds = ToSeconds(pause),
                         .stage_seconds = ToSeconds(stage_time),
                         .fetched_bytes = prepared.ranks[r].fetched_bytes});
   }

@@ -25,6 +25,7 @@ struct FetchedFull {
 
 // What a commit came to, for one sender.
 struct CommittedReport {
+  Digest state_token;  // of the version, for its rank
   double pause_seconds = 0;
   double stage_seconds = 0;
   uint64_t fetched_bytes = 0;
@@ -55,7 +56,7 @@ class SenderGroup {
                                         const RankLayout& layout, std::span<const RankSlice> slices,
                                         Spool::Options spool) = 0;
 
-  // Never block, never fail: a sender that is gone hears it from the next Hello.
+  // Never block, never fail: a sender that is gone hears it again once it is accepted.
   virtual void Staged(const SyncTarget& target, TrainerRank rank) = 0;
   virtual void Committed(const SyncTarget& target, TrainerRank rank,
                          const CommittedReport& report) = 0;

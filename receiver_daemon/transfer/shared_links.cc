@@ -136,7 +136,8 @@ void SharedLinks::Poll(SenderIndex index, Link& link) {
   const Status announced = subscription_.OnAnnounce(index, ++link.nonce,
                                                     {.stream = offer->welcome.stream,
                                                      .rank_epoch = offer->welcome.rank_epoch,
-                                                     .versions = offer->versions});
+                                                     .versions = offer->versions,
+                                                     .newest_token = offer->newest_token});
   if (!announced.ok()) {
     LogDebug("announcement_ignored", {{"folder", link.folder}, {"reason", Message(announced)}});
     return;

@@ -79,15 +79,17 @@ void SharedReporter::Run() {
 }
 
 void SharedReporter::Write(size_t rank) {
-  const std::optional<VersionAt> live = subscription_.live();
+  const auto live = subscription_.LiveOf(TrainerRank(static_cast<uint32_t>(rank)));
   std::string bytes;
   {
     MutexLock lock(mutex_);
     v1::SharedReport& report = reports_[rank];
     // What was adopted or committed before this process, and what a commit's report was lost of.
-    if (live.has_value() && (!report.has_stream() || SameStream(report, live->stream))) {
-      *report.mutable_stream() = ToProto(live->stream);
-      report.set_committed_version(std::max(report.committed_version(), live->version.value()));
+    if (live.has_value() && (!report.has_stream() || SameStream(report, live->at.stream)) &&
+        report.committed_version() <= live->at.version.value()) {
+      *report.mutable_stream() = ToProto(live->at.stream);
+      report.set_committed_version(live->at.version.value());
+      *report.mutable_committed_state_token() = ToProto(live->state_token);
     }
     report.set_sequence(report.sequence() + 1);
     bytes = report.SerializeAsString();
@@ -111,6 +113,7 @@ v1::SharedReport& SharedReporter::Of(TrainerRank rank, const StreamId& stream) {
     *report.mutable_stream() = ToProto(stream);
     report.clear_staged_version();
     report.clear_committed_version();
+    report.clear_committed_state_token();
   }
   news_ = true;
   changed_.NotifyAll();
@@ -127,6 +130,7 @@ void SharedReporter::Committed(TrainerRank rank, const VersionAt& at,
   MutexLock lock(mutex_);
   v1::SharedReport& report = Of(rank, at.stream);
   report.set_committed_version(at.version.value());
+  *report.mutable_committed_state_token() = ToProto(committed.state_token);
   report.set_pause_seconds(committed.pause_seconds);
   report.set_stage_seconds(committed.stage_seconds);
   report.set_fetched_bytes(committed.fetched_bytes);

@@ -140,6 +140,7 @@ Result<std::optional<SharedSource::Offer>> SharedSource::LookAt(const std::strin
     }
     newest = catalog_->versions().Find(offer.versions.back());
   }
+  offer.newest_token = newest->state_token;
   DWS_ASSIGN_OR_RETURN(offer.welcome, ReadWelcome(*newest, folder));
   return std::optional<Offer>(std::move(offer));
 }

@@ -34,6 +34,7 @@ class SharedSource {
   struct Offer {
     SenderWelcome welcome;
     std::vector<WeightVersion> versions;  // ascending, not empty
+    std::optional<Digest> newest_token;   // state token of the last
     Status trouble;                       // a version that is there and cannot be used
   };
 

@@ -21,7 +21,26 @@ Subscription::Subscription(std::vector<std::string> addresses, std::optional<Str
       causes_(addresses_.size()),
       set_(UnavailableError("no layout yet")) {}
 
-void Subscription::Watch() { watch_.Observe(state_.Accepted(), clock_.Now()); }
+void Subscription::Watch() {
+  watch_.Observe(state_.Accepted() && !SenderBehind().has_value(), clock_.Now());
+}
+
+std::optional<SenderIndex> Subscription::SenderBehind() const {
+  return live_.has_value() ? state_.Behind(*live_) : std::nullopt;
+}
+
+std::string Subscription::Behind() const {
+  MutexLock lock(mutex_);
+  const std::optional<SenderIndex> sender = SenderBehind();
+  if (!sender.has_value()) return "";
+  return fmt::format(
+      "sender {} has stream {} up to version {}, the engine has version {} of it: the numbers of "
+      "the "
+      "stream began again (an older copy of the sender's state, or a second sender); start the "
+      "trainer with a new stream",
+      addresses_[sender->value()], ToString(live_->stream),
+      state_.senders()[sender->value()].offers.back().value(), live_->version.value());
+}
 
 void Subscription::OnConnect(SenderIndex sender) {
   {
@@ -61,6 +80,7 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
   {
     MutexLock lock(mutex_);
     status = state_.OnAnnounce(sender, nonce, std::move(announcement));
+    Watch();
   }
   changed_.Notify();
   return status;
@@ -190,9 +210,27 @@ std::vector<Subscription::Peer> Subscription::Peers() const {
   return peers;
 }
 
-void Subscription::SetLive(std::optional<VersionAt> live) {
+void Subscription::SetLive(std::optional<VersionAt> live, std::vector<Digest> tokens) {
   MutexLock lock(mutex_);
   live_ = live;
+  live_tokens_ = std::move(tokens);
+  Watch();
+}
+
+std::optional<RankVersion> Subscription::LiveOfRank(TrainerRank rank) const {
+  if (!live_.has_value() || rank.value() >= live_tokens_.size()) return std::nullopt;
+  return RankVersion{.at = *live_, .state_token = live_tokens_[rank.value()]};
+}
+
+std::optional<RankVersion> Subscription::LiveOf(TrainerRank rank) const {
+  MutexLock lock(mutex_);
+  return LiveOfRank(rank);
+}
+
+std::optional<RankVersion> Subscription::LiveFor(SenderIndex sender) const {
+  MutexLock lock(mutex_);
+  const std::optional<TrainerRank> rank = state_.senders()[sender.value()].trainer_rank;
+  return rank.has_value() ? LiveOfRank(*rank) : std::nullopt;
 }
 
 std::optional<VersionAt> Subscription::live() const {

@@ -57,19 +57,28 @@ class Subscription {
   Result<LayoutSetPtr> Layouts() const;
   // Why there is no target, in words.
   std::string MissingTarget() const;
-  // For how long not every trainer rank has had an accepted sender; zero: each has one.
+  // For how long not every trainer rank has had an accepted sender that is not Behind; zero: each
+  // has one.
   Duration WithoutSender() const;
   // Which senders are not accepted, and why: in words that stay the same while the cause does.
   std::string MissingSenders() const;
   std::vector<Peer> Peers() const;
 
-  // What the engine is known to hold and may generate with; what Hello tells.
-  void SetLive(std::optional<VersionAt> live);
+  // What the engine is known to hold and may generate with. `tokens`: its state tokens by trainer
+  // rank.
+  void SetLive(std::optional<VersionAt> live, std::vector<Digest> tokens = {});
   std::optional<VersionAt> live() const;
+  // What its senders are told of it: nothing before a sender is accepted, which says its rank.
+  std::optional<RankVersion> LiveFor(SenderIndex sender) const;
+  std::optional<RankVersion> LiveOf(TrainerRank rank) const;
+  // Why versions of an accepted sender lead nowhere; empty: they do.
+  std::string Behind() const;
 
  private:
   std::string Unheard() const REQUIRES(mutex_);
   void Watch() REQUIRES(mutex_);
+  std::optional<RankVersion> LiveOfRank(TrainerRank rank) const REQUIRES(mutex_);
+  std::optional<SenderIndex> SenderBehind() const REQUIRES(mutex_);
   // For how long no look has returned; zero: not for longer than it may take.
   Duration Unseen() const REQUIRES(mutex_);
 
@@ -86,6 +95,7 @@ class Subscription {
   // By sender: why it was lost or refused last, since it was accepted last.
   std::vector<std::string> causes_ GUARDED_BY(mutex_);
   std::optional<VersionAt> live_ GUARDED_BY(mutex_);
+  std::vector<Digest> live_tokens_ GUARDED_BY(mutex_);
   // Made from these layouts.
   mutable std::vector<std::shared_ptr<const RankLayout>> set_from_ GUARDED_BY(mutex_);
   mutable Result<LayoutSetPtr> set_ GUARDED_BY(mutex_);

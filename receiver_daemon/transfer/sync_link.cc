@@ -14,9 +14,12 @@ namespace {
 
 Result<SenderAnnouncement> ParseAnnounce(const v1::Announce& message) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message.stream()));
-  SenderAnnouncement announcement{
-      .stream = stream, .rank_epoch = RankEpoch(message.rank_epoch()), .versions = {}};
+  SenderAnnouncement announcement{.stream = stream,
+                                  .rank_epoch = RankEpoch(message.rank_epoch()),
+                                  .versions = {},
+                                  .newest_token = {}};
   for (const uint64_t version : message.versions()) announcement.versions.emplace_back(version);
+  if (message.has_state_token()) announcement.newest_token = FromProto(message.state_token());
   return announcement;
 }
 
@@ -82,13 +85,14 @@ v1::SyncUp SyncLink::Hello() const {
 }
 
 void SyncLink::CatchUp() {
-  const std::optional<VersionAt> live = subscription_.live();
+  const std::optional<RankVersion> live = subscription_.LiveFor(index_);
   if (!live.has_value()) return;
   v1::SyncUp message;
   v1::Ack& ack = *message.mutable_ack();
-  ack.set_version(live->version.value());
+  ack.set_version(live->at.version.value());
   ack.set_stage(v1::Ack::COMMITTED);
-  *ack.mutable_stream() = ToProto(live->stream);
+  *ack.mutable_stream() = ToProto(live->at.stream);
+  *ack.mutable_state_token() = ToProto(live->state_token);
   Send(std::move(message));
 }
 

@@ -146,6 +146,7 @@ void SyncLinks::Committed(const SyncTarget& target, TrainerRank rank,
   ack.set_pause_seconds(report.pause_seconds);
   ack.set_stage_seconds(report.stage_seconds);
   ack.set_fetched_bytes(report.fetched_bytes);
+  *ack.mutable_state_token() = ToProto(report.state_token);
   Link(target, rank).Send(std::move(message));
 }
 

@@ -102,6 +102,7 @@ class Follower {
     if (described.slices != DigestsOf(layout_, next)) return DataLossError("other digests");
     if (StateToken(described.slices) != described.state_token) return DataLossError("other token");
     weights_ = std::move(next);
+    state_token_ = described.state_token;
     return OkStatus();
   }
 
@@ -109,14 +110,15 @@ class Follower {
                      std::string how) {
     group.Staged(target, TrainerRank(0));
     at_ = target.at();
-    subscription.SetLive(at_);
-    group.Committed(target, TrainerRank(0), {.pause_seconds = 0.25});
+    subscription.SetLive(at_, {state_token_});
+    group.Committed(target, TrainerRank(0), {.state_token = state_token_, .pause_seconds = 0.25});
     return how;
   }
 
   const RankLayout& layout_;
   Weights weights_;
   std::optional<VersionAt> at_;
+  Digest state_token_;  // of it
   int rejected_ = 0;
 };
 

@@ -127,6 +127,14 @@ class Daemon:
             text: str = page.read().decode()
         return text
 
+    def readyz(self) -> tuple[int, str]:
+        """Code and text of the page."""
+        try:
+            return 200, self.page("/readyz")
+        except urllib.error.HTTPError as reply:
+            with reply:
+                return reply.code, reply.read().decode()
+
     def metric(self, name: str, label: str = "") -> float:
         """The one sample of that name whose labels contain `label`, as /metrics has it now.
 

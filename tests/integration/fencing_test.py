@@ -58,10 +58,10 @@ class FencingTest(IntegrationCase):
         new, new_source = self.registered(new_sender, old.stream if stream_of_the_first else None)
         first = 3 if stream_of_the_first else 1
         for version in range(first, first + 4):
-            self.publish(new, new_source, version)
-            new.wait(version, 1)
             # The old one knows of nothing, and goes on with other weights under numbers of its own.
             self.publish(old, old_source, old.last_version + 1)
+            self.publish(new, new_source, version)
+            new.wait(version, 1)
             self.check(engine, live, new, new_source)
         with self.assertRaises(dws.DwsError):
             old.wait(old.last_version, 1, 0.5)

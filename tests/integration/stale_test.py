@@ -8,7 +8,6 @@ import shutil
 import signal
 import time
 import unittest
-import urllib.error
 from pathlib import Path
 
 import grpc
@@ -22,15 +21,6 @@ from tests.integration.integration_case import IntegrationCase
 # As docs/operations.md says; the rest is for a machine that has other things to do.
 NOTICED_SECONDS = 10.0
 SLACK_SECONDS = 4.0
-
-
-def readyz(daemon: Daemon) -> tuple[int, str]:
-    """Code and text of the page."""
-    try:
-        return 200, daemon.page("/readyz")
-    except urllib.error.HTTPError as reply:
-        with reply:
-            return reply.code, reply.read().decode()
 
 
 class StaleTest(AdminCase):
@@ -47,8 +37,8 @@ class StaleTest(AdminCase):
 
     def await_stale(self, reason: str) -> None:
         eventually(
-            lambda: readyz(self.receiver)[0] == 503 and reason in readyz(self.receiver)[1],
-            lambda: f"{reason}: {readyz(self.receiver)}",
+            lambda: self.receiver.readyz()[0] == 503 and reason in self.receiver.readyz()[1],
+            lambda: f"{reason}: {self.receiver.readyz()}",
         )
 
     def test_an_engine_whose_only_sender_is_gone_is_not_ready_and_runs_on(self) -> None:
@@ -66,7 +56,7 @@ class StaleTest(AdminCase):
         self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
         self.sender.start()
         self.dws_trainer.reconnect()
-        eventually(lambda: readyz(self.receiver)[0] == 200, lambda: str(readyz(self.receiver)))
+        eventually(lambda: self.receiver.readyz()[0] == 200, lambda: str(self.receiver.readyz()))
         self.assertEqual(self.receiver.metric("dws_receiver_seconds_without_sender"), 0)
 
     def test_a_sender_that_lost_its_trainers_clock_is_refused_and_does_not_keep_it_ready(
@@ -86,7 +76,7 @@ class StaleTest(AdminCase):
         late.close()
         self.register()
         self.publish()
-        eventually(lambda: readyz(self.receiver)[0] == 200, lambda: str(readyz(self.receiver)))
+        eventually(lambda: self.receiver.readyz()[0] == 200, lambda: str(self.receiver.readyz()))
         self.await_version(self.dws_engine, self.version)
         self.assert_same_weights(self.dws_engine, self.live, self.source)
 
@@ -164,7 +154,7 @@ class KeptReadyTest(AdminCase):
         status = self.status()
         self.assertTrue(status.ready)
         self.assertIn("no accepted sender for more than 1 s", status.reason)
-        self.assertEqual(readyz(receiver)[0], 200)
+        self.assertEqual(receiver.readyz()[0], 200)
         self.assertGreater(receiver.metric("dws_receiver_seconds_without_sender"), 1)
 
 
@@ -187,19 +177,19 @@ class UnreadableDirectoryTest(IntegrationCase):
         engine = self.engine(receiver)
         engine.attach({"w": np.zeros(1000, np.float32)})
         self.await_version(engine, 1)
-        eventually(lambda: readyz(receiver)[0] == 200, lambda: str(readyz(receiver)))
+        eventually(lambda: receiver.readyz()[0] == 200, lambda: str(receiver.readyz()))
         age = "dws_receiver_seconds_since_version"  # no new version for long is not staleness
         eventually(lambda: receiver.metric(age) > 1.5, lambda: str(receiver.metric(age)))
-        self.assertEqual(readyz(receiver)[0], 200)
+        self.assertEqual(receiver.readyz()[0], 200)
         os.rename(root, root + "-unmounted")
         eventually(
-            lambda: readyz(receiver)[0] == 503 and "no accepted sender" in readyz(receiver)[1],
-            lambda: str(readyz(receiver)),
+            lambda: receiver.readyz()[0] == 503 and "no accepted sender" in receiver.readyz()[1],
+            lambda: str(receiver.readyz()),
         )
         self.assertEqual(engine.wait_ready(0).version, 1)
         shutil.rmtree(root, ignore_errors=True)  # what a daemon may have made anew
         os.rename(root + "-unmounted", root)
-        eventually(lambda: readyz(receiver)[0] == 200, lambda: str(readyz(receiver)))
+        eventually(lambda: receiver.readyz()[0] == 200, lambda: str(receiver.readyz()))
 
 
 if __name__ == "__main__":

@@ -77,6 +77,11 @@ class FakeTrainer final : public SenderGroup {
     published_[newest() + 1] = current_;
     return newest();
   }
+  // What a sender comes to that starts with an older copy of its state: the numbers above `version`
+  // are not known any more, and are used again.
+  void GoBackTo(uint64_t version) {
+    published_.erase(published_.upper_bound(version), published_.end());
+  }
 
   SyncTarget Target(uint64_t version) const {
     SyncTarget target{.stream = stream_, .version = WeightVersion(version), .ranks = {}};

@@ -129,6 +129,9 @@ struct Daemon {
     SenderAnnouncement announcement{
         .stream = trainer.stream(), .rank_epoch = RankEpoch(1), .versions = {}};
     for (const uint64_t version : versions) announcement.versions.emplace_back(version);
+    if (!versions.empty()) {
+      announcement.newest_token = StateToken(trainer.Digests(versions.back(), 0));
+    }
     REQUIRE(subscription.OnAnnounce(SenderIndex(0), ++nonce, announcement).ok());
   }
 

@@ -265,6 +265,26 @@ TEST_CASE("drift pauses the member at once, and a round of the group repairs it"
   CHECK(pair.member.worker.status().repairs == repairs + 1);
 }
 
+TEST_CASE("a group whose version's number is published again takes the new one together",
+          "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.RunFirstVersion();
+  trainer.GoBackTo(0);
+  trainer.Publish();
+  pair.leader.Connect();
+  pair.leader.Offer({1});
+  pair.Run();
+  CHECK(pair.leader_rank.Holds(trainer, 1));
+  pair.member.Connect();
+  pair.member.Offer({1});
+  pair.Run();
+  for (const Client* rank : {&pair.leader_rank, &pair.member_rank}) {
+    CHECK(rank->running == 1);
+    CHECK(rank->Holds(trainer, 1));
+  }
+}
+
 TEST_CASE("what was decided before a restart is not gone below", "[group]") {
   FakeTrainer trainer(OneRank());
   trainer.Publish();

@@ -51,15 +51,22 @@ struct Host {
                 std::make_unique<ReceiverMemory>(files, folder.path(), [] { return 1; }));
     hub->Welcome(state);
   }
-  ConnectionId Connect(const std::string& id, uint64_t have = 0) {
-    std::optional<VersionAt> said;
-    if (have != 0) said = {state->stream, WeightVersion(have)};
-    const auto connected = hub->Connect("job", id, std::make_shared<SilentConnection>(), said);
+  ConnectionId Connect(const std::string& id) {
+    const auto connected = hub->Connect("job", id, std::make_shared<SilentConnection>());
     REQUIRE(connected.ok());
     return *connected;
   }
-  void Commit(ConnectionId connection, uint64_t version) {
-    hub->OnCommitted(connection, state->stream, {.version = WeightVersion(version)});
+  void Commit(ConnectionId connection, uint64_t version,
+              std::optional<Digest> token = std::nullopt) {
+    hub->OnCommitted(connection, state->stream,
+                     {.version = WeightVersion(version), .state_token = token});
+  }
+  // As the pipeline does. Returns the state token.
+  Digest Publish(uint64_t version, uint64_t seed = 1) {
+    std::mt19937_64 random(seed);
+    const auto sealed = PublishAll(state, pool, version, RandomWeights(state->layout(), random));
+    hub->Announce();
+    return sealed->manifest.state_token;
   }
   std::shared_ptr<Waiting> Wait(uint64_t version) {
     auto waiting = std::make_shared<Waiting>();
@@ -76,6 +83,7 @@ struct Host {
   PosixFileSystem files;
   TempFolder folder;
   JumpingClock clock;
+  ThreadPool pool{1};
   RankStatePtr state = MakeState(SmallLayout(), {.bytes_max = 1 << 20, .versions_max = 10});
   std::optional<ReceiverHub> hub;
 };
@@ -88,6 +96,7 @@ struct Restarted : Host {
     Connect("b");
     hub->Stop();
     Start();
+    Publish(5);
     Commit(Connect("a"), 5);
     clock.Jump(6 * kLaggardAfter);
     waiting = Wait(5);
@@ -98,9 +107,11 @@ struct Restarted : Host {
 
 }  // namespace
 
-TEST_CASE("an awaited receiver that has the version counts when it connects", "[receivers]") {
+TEST_CASE("an awaited receiver that has the version counts when it says so", "[receivers]") {
   Restarted host;
-  host.Connect("b", 5);
+  const ConnectionId back = host.Connect("b");
+  CHECK_FALSE(host.waiting->status().has_value());
+  host.Commit(back, 5);
   REQUIRE(host.waiting->status().has_value());
   CHECK(host.waiting->status()->ok());
   CHECK(host.waiting->outcome().committed == Names{"a", "b"});
@@ -125,14 +136,51 @@ TEST_CASE("an awaited receiver that comes back without the version gets the time
 TEST_CASE("versions of a stream that was forgotten are not waited for with what was said of them",
           "[receivers]") {
   Host host;
-  const ConnectionId receiver = host.Connect("a", 7);
+  const ConnectionId receiver = host.Connect("a");
+  host.Commit(receiver, 7);
   const auto before = host.Wait(8);
   host.hub->Forget();
   CHECK(absl::IsAborted(*before->status()));
   host.hub->Welcome(host.state);  // the same stream, from version 1
   const auto waiting = host.Wait(1);
+  host.Publish(1);
   CHECK_FALSE(waiting->status().has_value());
   host.Commit(receiver, 1);
+  REQUIRE(waiting->status().has_value());
+  CHECK(waiting->status()->ok());
+}
+
+TEST_CASE("no wait is met by what was said of a number before it was published", "[receivers]") {
+  Host host;
+  const ConnectionId receiver = host.Connect("a");
+  // A sender that started again knows less than its receivers; or less than it should.
+  host.Commit(receiver, 6, Digest{.lane0 = 7, .lane1 = 7});
+  const auto fourth = host.Wait(4);
+  CHECK_FALSE(fourth->status().has_value());
+  host.Publish(4);
+  CHECK_FALSE(fourth->status().has_value());
+  CHECK_FALSE(host.hub->Receivers().at("a").committed.has_value());
+
+  const auto sixth = host.Wait(6);
+  const Digest published = host.Publish(6, 2);
+  host.Commit(receiver, 6, Digest{.lane0 = 7, .lane1 = 7});
+  CHECK_FALSE(sixth->status().has_value());
+  host.Commit(receiver, 6, published);
+  REQUIRE(sixth->status().has_value());
+  CHECK(sixth->status()->ok());
+  CHECK(fourth->status()->ok());
+}
+
+TEST_CASE("a receiver that had the last version before its sender started again counts for it",
+          "[receivers]") {
+  Host host;
+  const Digest token = host.Publish(3);
+  Host again;
+  const ConnectionId receiver = again.Connect("a");
+  again.Commit(receiver, 3, token);
+  const auto waiting = again.Wait(3);
+  CHECK_FALSE(waiting->status().has_value());  // not yet published by this process
+  CHECK(again.Publish(3) == token);
   REQUIRE(waiting->status().has_value());
   CHECK(waiting->status()->ok());
 }

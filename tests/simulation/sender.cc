@@ -136,7 +136,6 @@ void Sender::OnConnect(const std::string& receiver_id, const LinkPtr& link,
     world().Violate("{} says it has {}:{}", receiver_id, have->stream.incarnation,
                     have->version.value());
   }
-  if (have.has_value()) hub_.OnHave(id, have->stream, have->version, TimePoint());
   if (state_.has_value()) Welcome(id);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/model/digest.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 #include "common/transport/shared_fs/names.h"
@@ -32,6 +33,7 @@ struct Manifest {
   TrainerRank trainer_rank;
   VersionName name;
   std::optional<WeightVersion> base;  // of its delta; absent: it has none
+  std::optional<Digest> state_token;  // absent: written by an older release
   FileEntry welcome;
   std::vector<FileEntry> files;
 

@@ -72,10 +72,20 @@ Result<FullPath> VersionSet::FromAnchor(WeightVersion target) const {
                       at.value());
 }
 
+VersionName VersionSet::NewestOfNewestEpoch() const {
+  VersionName newest;
+  for (const auto& [name, manifest] : versions_) {  // ascending
+    if (name.epoch >= newest.epoch) newest = name;
+  }
+  return newest;
+}
+
 std::vector<WeightVersion> VersionSet::Reachable(size_t count_max) const {
+  const WeightVersion newest = NewestOfNewestEpoch().version;
   std::set<WeightVersion> reached;  // bases are smaller, so they come first
   for (const auto& [name, manifest] : versions_) {
     if (Find(name.version) != manifest) continue;  // another epoch's counts
+    if (name.version > newest) break;              // of a sender that has been replaced
     if (manifest->is_anchor() || reached.contains(*manifest->base)) reached.insert(name.version);
   }
   std::vector<WeightVersion> versions(reached.begin(), reached.end());

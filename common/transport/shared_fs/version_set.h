@@ -35,10 +35,13 @@ class VersionSet {
   Result<std::vector<ManifestPtr>> Chain(WeightVersion base, WeightVersion target) const;
   // From the newest anchor that leads to `target`. ABORTED: none does.
   Result<FullPath> FromAnchor(WeightVersion target) const;
-  // The versions that some anchor leads to, ascending: the newest `count_max` of them.
+  // The versions that some anchor leads to, ascending: the newest `count_max` of them. Nothing
+  // above what the highest epoch has published: its sender does not know of that.
   std::vector<WeightVersion> Reachable(size_t count_max) const;
 
  private:
+  VersionName NewestOfNewestEpoch() const;  // version 0 when empty
+
   std::map<VersionName, ManifestPtr> versions_;
 };
 

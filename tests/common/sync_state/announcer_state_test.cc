@@ -192,7 +192,6 @@ TEST_CASE("nothing a fenced connection says counts", "[protocol]") {
   CHECK_FALSE(sender.state.OnStaged(old, nonce, kStream, Version(1)));
   CHECK_FALSE(sender.Commit(old, 1));
   CHECK_FALSE(sender.state.OnNack(old, nonce, kStream, "bad"));
-  sender.state.OnHave(old, kStream, Version(1), At(0));
   CHECK_FALSE(sender.receiver("a").committed.has_value());
   CHECK(sender.state.NextNonce(old, true) == Nonce(0));
 }
@@ -214,17 +213,28 @@ TEST_CASE("a receiver that disconnects is known but absent", "[protocol]") {
   CHECK_FALSE(sender.receiver("a").connection.has_value());
 }
 
-TEST_CASE("what a receiver says it has counts as committed", "[protocol]") {
+TEST_CASE("what a receiver has of a number that is published now counts with its weights only",
+          "[protocol]") {
   Sender sender;
-  sender.state.OnHave(sender.Connect("a"), kStream, Version(6), At(0));
-  CHECK(sender.receiver("a").committed == Version(6));
-  CHECK(sender.state.Met(Version(6), kAll) == Names{"a"});
-}
-
-TEST_CASE("what a receiver has of another stream does not count", "[protocol]") {
-  Sender sender;
-  sender.state.OnHave(sender.Connect("a"), kOtherStream, Version(6), At(0));
-  CHECK_FALSE(sender.receiver("a").committed.has_value());
+  const Digest published{.lane0 = 1, .lane1 = 2};
+  const Digest other{.lane0 = 1, .lane1 = 3};
+  const auto commit = [&](const std::string& id, uint64_t version, std::optional<Digest> token) {
+    REQUIRE(sender.state.OnCommitted(sender.Connect(id), kStream,
+                                     {.version = Version(version), .state_token = token}, At(0)));
+  };
+  commit("below", 5, other);
+  commit("same", 6, published);
+  commit("other", 6, other);
+  commit("above", 7, published);
+  commit("older release", 6, std::nullopt);
+  CHECK(sender.state.OnPublished(Version(6), published) == Names{"above", "other"});
+  CHECK(sender.state.Tally(Version(6), At(0)).committed == Names{"older release", "same"});
+  CHECK(sender.receiver("below").committed == Version(5));
+  CHECK_FALSE(sender.receiver("other").committed.has_value());
+  CHECK_FALSE(sender.state.CommitTime({"above"}, Version(1)).has_value());
+  // It may say so again once it has been repaired.
+  commit("other", 6, published);
+  CHECK(sender.receiver("other").committed == Version(6));
 }
 
 TEST_CASE("reports of another stream are ignored", "[protocol]") {

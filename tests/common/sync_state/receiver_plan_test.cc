@@ -91,6 +91,25 @@ TEST_CASE("with an intent open, memory may be that one's version, and no earlier
   CHECK(Adoptable(At(6, kNew), At(5), At(9)) == At(5));
 }
 
+TEST_CASE("a number that is announced with another state token was published again", "[protocol]") {
+  LiveState live;
+  live.at = At(5);
+  live.ranks.resize(3);
+  for (uint32_t r = 0; r < 3; ++r) live.ranks[r].state_token = D(r);
+  SyncTarget target{.stream = kStream, .version = WeightVersion(5), .ranks = {}};
+  target.ranks.resize(3);
+  CHECK(RanksPublishedAgain(live, target).empty());  // nobody says
+  for (uint32_t r = 0; r < 3; ++r) target.ranks[r].state_token = D(r);
+  CHECK(RanksPublishedAgain(live, target).empty());
+  target.ranks[1].state_token = D(7);
+  CHECK(RanksPublishedAgain(live, target) == std::vector{TrainerRank(1)});
+  target.version = WeightVersion(6);
+  CHECK(RanksPublishedAgain(live, target).empty());
+  target.version = WeightVersion(5);
+  target.stream = kNew;
+  CHECK(RanksPublishedAgain(live, target).empty());
+}
+
 TEST_CASE("a delta is asked for from a lower version of the same stream only", "[protocol]") {
   CHECK(DeltaBase(Way::kDelta, At(4), At(5)) == WeightVersion(4));
   CHECK_FALSE(DeltaBase(Way::kDelta, At(5), At(5)).has_value());

@@ -290,6 +290,34 @@ TEST_CASE("after a restart a rank epoch is held against the clock, of the ledger
   CHECK(state.OnWelcome(kFirst, Welcome(kStream, 0, 1, now_us), kNow).ok());  // once it is right
 }
 
+TEST_CASE("a sender's state token is of its newest version alone", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  const Digest token{.lane0 = 1, .lane1 = 2};
+  SenderAnnouncement offers = Offers(kStream, {1, 2});
+  offers.newest_token = token;
+  REQUIRE(state.OnAnnounce(kFirst, 1, offers).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1, 2, 3})).ok());
+  CHECK(state.Target()->ranks[0].state_token == token);
+  CHECK_FALSE(state.Target()->ranks[1].state_token.has_value());
+  CHECK_FALSE(state.TargetAt(WeightVersion(1))->ranks[0].state_token.has_value());
+}
+
+TEST_CASE("a sender that offers less than the engine has is behind", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  const auto behind = [&state](uint64_t version, const StreamId& stream = kStream) {
+    return state.Behind({.stream = stream, .version = WeightVersion(version)});
+  };
+  CHECK_FALSE(behind(5).has_value());  // nothing is offered yet
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {4, 5})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {4})).ok());
+  CHECK_FALSE(behind(4).has_value());
+  CHECK(behind(5) == kSecond);
+  CHECK(behind(6) == kFirst);
+  CHECK_FALSE(behind(5, kOld).has_value());
+  state.OnDisconnect(kSecond);
+  CHECK_FALSE(behind(5).has_value());
+}
+
 TEST_CASE("a forgotten stream is followed again only after a welcome", "[protocol]") {
   SubscriptionState state = TwoRanks();
   REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());

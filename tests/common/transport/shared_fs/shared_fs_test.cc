@@ -210,10 +210,16 @@ TEST_CASE("versions are reached from anchors, by deltas that follow each other",
   CHECK(path->deltas.size() == 1);
   CHECK(versions.FromAnchor(WeightVersion(5))->deltas.empty());
   CHECK(absl::IsAborted(versions.FromAnchor(WeightVersion(9)).status()));
-  // A sender that started again published version 6 anew: its word counts.
+  // A sender that started again published version 6 again: its word counts.
   versions.Put(Make(6, 0, true, 2));
   CHECK(versions.FromAnchor(WeightVersion(6))->anchor->name.epoch == RankEpoch(2));
   CHECK(absl::IsAborted(versions.Chain(WeightVersion(5), WeightVersion(6)).status()));
+  CHECK(Numbers(versions.Reachable(10)) == std::vector<uint64_t>{3, 4, 5, 6});
+  // One that knows of version 4 and of none above: so do those who read.
+  versions.Put(Make(4, 0, true, 3));
+  CHECK(Numbers(versions.Reachable(10)) == std::vector<uint64_t>{3, 4});
+  versions.Put(Make(7, 4, false, 3));
+  CHECK(Numbers(versions.Reachable(10)) == std::vector<uint64_t>{3, 4, 5, 6, 7});
 }
 
 }  // namespace dws::shared
