@@ -253,11 +253,12 @@ Status LocalCheckpoint::Complete(const VersionFolder& redo) {
   DWS_ASSIGN_OR_RETURN(LineageStep step, RedoStep(redo));
   DWS_RETURN_IF_ERROR(Replay(redo, checkpoint_, pool_));
   for (const VersionEntry& entry : redo.entries()) digests_.tensors[entry.name] = entry.digest;
+  // What was compared of a chain that goes on is not read again.
+  if (step.full != false) run_check_.Forget();
   if (digests_.version != version) {  // else it is a second time
     digests_.lineage = After(std::move(digests_.lineage), std::move(step));
     digests_.version = version;
   }
-  run_check_.Forget();
   DWS_RETURN_IF_ERROR(WriteDigests(files_, folder_, digests_));
   DWS_FAILPOINT("slime.apply.after_digests");
   DWS_RETURN_IF_ERROR(WriteState(files_, folder_, version));

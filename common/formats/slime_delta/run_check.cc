@@ -94,6 +94,19 @@ bool RunCheck::IsCompared(uint64_t version, const FileStamp& stamp) const {
   return found != compared_.end() && found->second == stamp;
 }
 
+Result<bool> RunCheck::SomeWrittenAgain(const HeldFolder& versions, const Lineage& lineage,
+                                        const std::vector<uint64_t>& there) const {
+  for (const uint64_t version : there) {
+    const auto record = lineage.applied.find(version);
+    if (record == lineage.applied.end()) continue;
+    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, versions.Stamp(IndexName(version)));
+    if (!stamp.has_value()) continue;  // it is being removed, or written
+    if (record->second.index.has_value() && SameTime(*record->second.index, *stamp)) continue;
+    if (!IsCompared(version, *stamp)) return true;
+  }
+  return false;
+}
+
 Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests& local,
                                   const ChecksumOf& checksum_of) {
   if (local.version == 0) return RunFinding();  // a base is nobody's
@@ -102,11 +115,13 @@ Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests
   const bool remembered = record != lineage.applied.end() && record->second.index.has_value();
   DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp,
                        versions.Stamp(IndexName(local.version)));
-  if (stamp.has_value()) {
-    if (remembered && record->second.index == stamp) return RunFinding();
-    if (proved_ == std::pair(local.version, *stamp)) return RunFinding();
-  }
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> there, ListVersions(versions));
+  if (stamp.has_value() && ((remembered && record->second.index == stamp) ||
+                            proved_ == std::pair(local.version, *stamp))) {
+    // Another run may have got no further than to versions before it.
+    DWS_ASSIGN_OR_RETURN(const bool written_again, SomeWrittenAgain(versions, lineage, there));
+    if (!written_again) return RunFinding();
+  }
   DWS_ASSIGN_OR_RETURN(RunFinding finding, remembered ? Compare(versions, local, there)
                                                       : Adopt(versions, local, checksum_of));
   if (finding.verdict != RunVerdict::kSilent) return finding;
@@ -125,16 +140,20 @@ Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests
 Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDigests& local,
                                      const std::vector<uint64_t>& there) {
   const Lineage& lineage = local.lineage;
+  std::erase_if(compared_, [&](const auto& one) { return !lineage.applied.contains(one.first); });
   std::optional<std::pair<uint64_t, FileStamp>> newest;  // of those that were applied
   bool kept = false;                                     // it is the file that was applied: 1
+  bool settled = false;  // by it: of those before it only what was written again is looked into
   for (auto at = there.rbegin(); at != there.rend(); ++at) {
     const auto record = lineage.applied.find(*at);
     if (record == lineage.applied.end()) continue;
     const AppliedVersion& was = record->second;
     DWS_ASSIGN_OR_RETURN(std::optional<FileStamp> stamp, versions.Stamp(IndexName(*at)));
     if (!stamp.has_value()) continue;  // it is being removed, or written
+    if (settled && was.index.has_value() && SameTime(*was.index, *stamp)) continue;
+    const bool untouched = was.index == stamp;
     bool changes = false;
-    if (was.index != stamp && !IsCompared(*at, *stamp)) {
+    if (!untouched && !IsCompared(*at, *stamp)) {
       DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> opened, OpenIfThere(versions, *at));
       if (!opened.has_value()) continue;
       if (opened->identity() != was.identity) {
@@ -148,8 +167,8 @@ Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDige
     if (newest.has_value()) continue;
     newest = std::pair(*at, *stamp);
     kept = was.index.has_value() && SameTime(*was.index, *stamp);
-    // What changes nothing says nothing: then those before it are looked at too.
-    if (kept && changes && *at == local.version) break;
+    // A copy that changes nothing says nothing: then copies before it are looked into too.
+    settled = kept && (untouched || changes) && *at == local.version;
   }
   if (!newest.has_value()) return RunFinding{.verdict = RunVerdict::kSilent, .why = {}};
   if (!kept && lineage.stream.empty()) {

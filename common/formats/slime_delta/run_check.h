@@ -1,8 +1,11 @@
 // Whether a folder of versions is of the run whose versions were applied to a local checkpoint.
 //
-// Of what was applied, each version that the folder still has must be the one that was applied: of
-// the same identity, wherever its file is not the very one that was read. That shows another run.
-// That it is the same run is proved by one of these:
+// Of what was applied and is remembered, each version that the folder still has must be the one
+// that was applied: of the same identity, wherever its file is not the very one that was read;
+// where the local version is what was applied, others' files need only be of the time and size of
+// then. That shows another run, also one that has so far written versions before the local one
+// alone. What the folder no longer has shows nothing. That it is the same run is proved by one of
+// these:
 //   1. the newest of them is the file that was applied: the very one, or one of its time and size,
 //      as in a copy that keeps times;
 //   2. it is of the stream of a dws-sender that the checkpoint is of;
@@ -55,9 +58,9 @@ class RunCheck {
   // `checkpoint` is its folder, for messages.
   explicit RunCheck(std::string checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
-  // Reads what it has to: the time of one file where nothing has changed. UNAVAILABLE: something
-  // was changed meanwhile, or is not all there: look again. DATA_LOSS: a version that was applied
-  // is damaged in the folder. Others: of files.
+  // Reads what it has to: where nothing has changed, the times of the remembered versions' indices
+  // alone. UNAVAILABLE: something was changed meanwhile, or is not all there: look again.
+  // DATA_LOSS: a version that was applied is damaged in the folder. Others: of files.
   Result<RunFinding> Look(const HeldFolder& versions, const LocalDigests& local,
                           const ChecksumOf& checksum_of);
   // When the newest version up to the local one was written whose file is not the one that was
@@ -68,7 +71,11 @@ class RunCheck {
   void Forget();
 
  private:
-  // Of `there`, the versions in the folder, with what is remembered.
+  // Whether a version of `there`, those in the folder, is remembered, and its file is of another
+  // time or size than what was applied or compared.
+  Result<bool> SomeWrittenAgain(const HeldFolder& versions, const Lineage& lineage,
+                                const std::vector<uint64_t>& there) const;
+  // Of `there` with what is remembered.
   Result<RunFinding> Compare(const HeldFolder& versions, const LocalDigests& local,
                              const std::vector<uint64_t>& there);
   // Where nothing is remembered of the local version.

@@ -2,10 +2,13 @@
 // what was written down by others.
 #include "common/formats/slime_delta/run_check.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/redo.h"
@@ -36,6 +39,16 @@ struct Scene {
   }
   static void Remove(const std::string& versions, std::initializer_list<uint64_t> numbers) {
     for (const uint64_t version : numbers) fs::remove_all(PathOf(versions, version));
+  }
+  // Puts what `from` has of `version` in the place of what was applied, a second later.
+  void WriteAgain(uint64_t version, const std::string& from) const {
+    const std::string aside = folder.File("aside");
+    fs::copy(PathOf(from, version), aside);
+    const auto then = fs::last_write_time(PathOf(ours, version) + "/" + safetensors::kIndexFile);
+    Remove(ours, {version});
+    fs::rename(aside, PathOf(ours, version));
+    fs::last_write_time(PathOf(ours, version) + "/" + safetensors::kIndexFile,
+                        then + std::chrono::seconds(1));
   }
   // The folder as `cp -r` (other times), or `cp -a` leaves it.
   static std::string Copy(const std::string& versions, bool times_kept) {
@@ -149,6 +162,42 @@ TEST_CASE("a folder that begins anew is refused by its first version, for good",
   }
   CHECK(scene.Digests().contains("refused"));
   CHECK_THAT(scene.Apply(scene.ours, 4), Contains("another run"));
+}
+
+TEST_CASE("a run that has written only versions before the local one is seen by them", "[slime]") {
+  const Scene scene;
+  PosixFileSystem files;
+  ThreadPool pool(1);
+  std::vector<std::string> seen;
+  const auto local =
+      LocalCheckpoint::Open(files, pool, scene.local,
+                            {.on_access = [&](const std::string& path) { seen.push_back(path); }});
+  REQUIRE(local.ok());
+  const auto look = [&] { return ToString((*local)->CheckRun(scene.ours)); };
+  const auto read_of = [&](uint64_t version) {  // more than the time of its index
+    return std::count(seen.begin(), seen.end(), Scene::PathOf(scene.ours, version)) > 0;
+  };
+  REQUIRE(look() == "OK");
+  CHECK_FALSE((read_of(1) || read_of(2) || read_of(3)));
+
+  // The same version, written again: read once, and one that is removed is not missed.
+  scene.WriteAgain(1, scene.ours);
+  REQUIRE(look() == "OK");
+  CHECK((read_of(1) && !read_of(2) && !read_of(3)));
+  Scene::Remove(scene.ours, {2});
+  seen.clear();
+  REQUIRE(look() == "OK");
+  CHECK_FALSE((read_of(1) || read_of(3)));
+  // Nor is it read again when the next version has been applied.
+  REQUIRE((*local)->Apply(Scene::PathOf(scene.ours, 4)).ok());
+  seen.clear();
+  REQUIRE(look() == "OK");
+  CHECK_FALSE(read_of(1));
+
+  scene.WriteAgain(1, scene.theirs);
+  CHECK_THAT(look(), Contains("version 000001 there is not the one that was applied here") &&
+                         Contains("another run"));
+  CHECK(scene.Digests().contains("refused"));
 }
 
 TEST_CASE("versions before a full checkpoint say nothing, and later ones are waited for",
