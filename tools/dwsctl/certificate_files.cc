@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "common/base/file_system.h"
@@ -20,6 +22,19 @@ namespace {
 constexpr unsigned kAuthorityKeyMode = 0600;
 constexpr unsigned kKeyMode = 0640;
 constexpr unsigned kCertificateMode = 0644;
+
+// The process's umask is zero as long as this lives: what is made has the mode that was asked for,
+// from the first moment. dwsctl has one thread here.
+class NoUmask {
+ public:
+  NoUmask() : before_(::umask(0)) {}
+  ~NoUmask() { ::umask(before_); }
+  NoUmask(const NoUmask&) = delete;
+  NoUmask& operator=(const NoUmask&) = delete;
+
+ private:
+  const mode_t before_;
+};
 
 Status WriteAll(int fd, std::string_view content, const std::string& path) {
   while (!content.empty()) {
@@ -60,12 +75,67 @@ std::string FolderOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+Status MakeFolders(const std::string& folder) {
+  const NoUmask no_umask;
+  PosixFileSystem files;
+  return files.MakeFolders(folder);
+}
+
+enum class Others { kMayNotWrite, kMayAddTheirOwn };
+
+Status CheckOwn(const std::string& folder, Others others) {
+  struct stat found = {};
+  // Nothing there is made later, and anything else is said when it cannot be written to.
+  if (::stat(folder.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return OkStatus();
+  const uid_t user = ::geteuid();
+  if (found.st_uid != user && found.st_uid != 0) {
+    return FailedPreconditionError(
+        "a private key goes into {}, which uid {} owns, expected uid {}, who runs this: nothing is "
+        "written; chown the folder, name another one, or run this as uid {}",
+        folder, found.st_uid, user, found.st_uid);
+  }
+  const bool sticky = (found.st_mode & S_ISVTX) != 0 && others == Others::kMayAddTheirOwn;
+  if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky) {
+    return FailedPreconditionError(
+        "a private key goes into {}, which others can write to (mode {:04o}), expected a folder "
+        "that only its owner can: nothing is written; run `chmod go-w` on it, or name another one",
+        folder, found.st_mode & 07777);
+  }
+  return OkStatus();
+}
+
+// Into a folder that was looked at before, and may have been made by somebody since.
+Status WriteKey(const NewFile& file, Existing existing) {
+  const std::string folder = FolderOf(file.path);
+  DWS_RETURN_IF_ERROR(MakeFolders(folder));
+  DWS_RETURN_IF_ERROR(CheckKeyFolder(folder));
+  return WriteFile(file, existing);
+}
+
 }  // namespace
+
+Status CheckKeyFolder(const std::string& folder) { return CheckOwn(folder, Others::kMayNotWrite); }
+
+Status CheckKeyFolders(const IdentityFiles& files) {
+  DWS_RETURN_IF_ERROR(CheckOwn(FolderOf(files.folder), Others::kMayAddTheirOwn));
+  return CheckKeyFolder(files.folder);
+}
+
+Status CheckNoLink(const std::string& path) {
+  std::error_code failed;
+  const std::filesystem::path target = std::filesystem::read_symlink(path, failed);
+  if (failed) return OkStatus();
+  std::filesystem::path whole = std::filesystem::weakly_canonical(path, failed);
+  if (failed) whole = target;
+  return FailedPreconditionError(
+      "{} is a symbolic link to {}, expected the certificate's own file, in whose place the new "
+      "one is put: nothing is written; give the path {}",
+      path, target.string(), whole.string());
+}
 
 Status WriteFile(const NewFile& file, Existing existing) {
   const std::string folder = FolderOf(file.path);
-  PosixFileSystem files;
-  DWS_RETURN_IF_ERROR(files.MakeFolders(folder));
+  DWS_RETURN_IF_ERROR(MakeFolders(folder));
   const std::string other = fmt::format("{}.new-{}", file.path, ::getpid());
   Status status = Fill(other, file);
   if (status.ok()) status = Name(other, file.path, existing);
@@ -116,7 +186,7 @@ Result<CertificatePem> ReadAuthority(const std::string& folder) {
 Status WriteAuthority(const std::string& folder, const CertificatePem& authority,
                       Existing existing) {
   const AuthorityFiles files(folder);
-  DWS_RETURN_IF_ERROR(WriteFile(
+  DWS_RETURN_IF_ERROR(WriteKey(
       {.path = files.key, .content = authority.key_pem, .mode = kAuthorityKeyMode}, existing));
   return WriteFile({.path = files.cert, .content = authority.cert_pem, .mode = kCertificateMode},
                    existing);
@@ -133,7 +203,7 @@ IdentityFiles::IdentityFiles(const std::string& out, const Identity& identity) {
 Status WriteIdentity(const IdentityFiles& files, const std::string& ca_pem,
                      const CertificatePem& certificate, Existing existing) {
   DWS_RETURN_IF_ERROR(
-      WriteFile({.path = files.key, .content = certificate.key_pem, .mode = kKeyMode}, existing));
+      WriteKey({.path = files.key, .content = certificate.key_pem, .mode = kKeyMode}, existing));
   DWS_RETURN_IF_ERROR(WriteFile(
       {.path = files.cert, .content = certificate.cert_pem, .mode = kCertificateMode}, existing));
   return WriteFile({.path = files.ca, .content = ca_pem, .mode = kCertificateMode}, existing);

@@ -22,12 +22,19 @@ struct NewFile {
 };
 
 // Appears as a whole and durably, with its mode from the first moment, in a folder that is made
-// where it is missing (0750). ALREADY_EXISTS; else from errno. Either names the path.
+// where it is missing (0750, whatever the umask). ALREADY_EXISTS; else from errno. Either names the
+// path.
 Status WriteFile(const NewFile& file, Existing existing);
 
 // ALREADY_EXISTS, naming it and --force: one of them is there. For looking before anything is
 // written.
 Status CheckAbsent(const std::vector<std::string>& paths);
+
+// That nobody but this user, and root, can read, exchange or remove a private key by its folder.
+// OK too where it is not there yet: then it is made. For looking before anything is written; it is
+// looked at again then. FAILED_PRECONDITION, naming it and what to do: another user owns it, or its
+// group or others can write to it.
+Status CheckKeyFolder(const std::string& folder);
 
 struct AuthorityFiles {
   explicit AuthorityFiles(const std::string& folder)
@@ -43,15 +50,21 @@ Status WriteAuthority(const std::string& folder, const CertificatePem& authority
 
 struct IdentityFiles {
   // In FOLDER/ROLE-NAME, the name escaped as in the identity's URI.
-  IdentityFiles(const std::string& folder, const Identity& identity);
+  IdentityFiles(const std::string& out, const Identity& identity);
   std::string folder;
   std::string ca;
   std::string cert;
   std::string key;  // 0640, for a group that the daemon is in
 };
+// CheckKeyFolder of its folder; the one that this lies in may also be one that everybody writes to
+// and nobody takes from another, as /tmp is.
+Status CheckKeyFolders(const IdentityFiles& files);
 
 Status WriteIdentity(const IdentityFiles& files, const std::string& ca_pem,
                      const CertificatePem& certificate, Existing existing);
+
+// FAILED_PRECONDITION, naming both: `path` is a symbolic link, whose place a new file would take.
+Status CheckNoLink(const std::string& path);
 
 // A certificate's or a key's file, limits::kTlsFileBytesMax at most.
 Result<std::string> ReadPem(const std::string& path);

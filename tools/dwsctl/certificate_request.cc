@@ -2,8 +2,10 @@
 
 #include <charconv>
 #include <optional>
+#include <set>
 #include <string_view>
 
+#include "common/model/identity_limits.h"
 #include "common/model/limits.h"
 #include "common/service/security/certificate_maker.h"
 
@@ -34,6 +36,30 @@ Result<std::vector<std::string>> Names(Role role, const std::string& text) {
 }
 
 }  // namespace
+
+Status CheckName(Role role, const std::string& name) {
+  if (role != Role::kPublish) return OkStatus();
+  const std::optional<uint32_t> rank = Rank(name);
+  if (rank.has_value() && std::to_string(*rank) == name) return OkStatus();
+  return InvalidArgumentError("'{}' is no trainer rank: expected a number from 0 to {}", name,
+                              limits::kWorldSizeMax - 1);
+}
+
+Status CheckRequests(const std::vector<CertificateRequest>& requests) {
+  if (requests.size() > limits::kCertificatesMax) {
+    return InvalidArgumentError("{} certificates, expected at most {} at once", requests.size(),
+                                limits::kCertificatesMax);
+  }
+  std::set<std::string> seen;
+  for (const auto& [identity, hosts] : requests) {
+    if (seen.insert(ToUri(identity)).second) continue;
+    return InvalidArgumentError(
+        "--{} names '{}' twice, expected one certificate for each: name it once, with all its "
+        "hosts",
+        ToString(identity.role), identity.name);
+  }
+  return OkStatus();
+}
 
 Result<Role> RoleNamed(const std::string& text) {
   for (const Role role : {Role::kPublish, Role::kReceive, Role::kOperate}) {

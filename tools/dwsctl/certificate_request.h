@@ -17,6 +17,12 @@ struct CertificateRequest {
 // "publish", "receive" or "operate". INVALID_ARGUMENT: another.
 Result<Role> RoleNamed(const std::string& text);
 
+// INVALID_ARGUMENT: of the role publish, and no rank in decimal below limits::kWorldSizeMax.
+Status CheckName(Role role, const std::string& name);
+
+// INVALID_ARGUMENT: there are more than limits::kCertificatesMax, or two for one identity, named.
+Status CheckRequests(const std::vector<CertificateRequest>& requests);
+
 // NAME, or NAME@HOST,HOST,...; of the role publish also ranks FIRST-LAST, one request each. `hosts`
 // are added to each. INVALID_ARGUMENT, quoting `text`: no name, a host that is none, ranks that are
 // none or more than limits::kWorldSizeMax.

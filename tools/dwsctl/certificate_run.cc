@@ -46,22 +46,28 @@ Result<CertificatePem> MakeAuthorityAt(const std::string& folder, const Certific
                                        int days) {
   const AuthorityFiles files(folder);
   if (!flags.force) DWS_RETURN_IF_ERROR(CheckAbsent({files.cert, files.key}));
+  DWS_RETURN_IF_ERROR(CheckKeyFolder(folder));
   DWS_ASSIGN_OR_RETURN(CertificatePem authority,
                        MakeAuthority(flags.job_id, days, kSystemWallClock.Now()));
   DWS_RETURN_IF_ERROR(WriteAuthority(folder, authority, flags.existing()));
   return authority;
 }
 
-Status IssueAll(const CertificateFlags& flags, const CertificatePem& authority,
-                const std::vector<CertificateRequest>& requests, Console& console) {
-  if (requests.size() > limits::kCertificatesMax) {
-    return InvalidArgumentError("{} certificates, expected at most {} at once", requests.size(),
-                                limits::kCertificatesMax);
-  }
-  std::vector<CertificatePem> made;
+// That all of them can be written.
+Status CheckPlaces(const CertificateFlags& flags, const std::vector<CertificateRequest>& requests) {
+  DWS_RETURN_IF_ERROR(CheckRequests(requests));
   for (const CertificateRequest& request : requests) {
     const IdentityFiles files(flags.out, request.identity);
     if (!flags.force) DWS_RETURN_IF_ERROR(CheckAbsent({files.cert, files.key, files.ca}));
+    DWS_RETURN_IF_ERROR(CheckKeyFolders(files));
+  }
+  return OkStatus();
+}
+
+Status IssueAll(const CertificateFlags& flags, const CertificatePem& authority,
+                const std::vector<CertificateRequest>& requests, Console& console) {
+  std::vector<CertificatePem> made;
+  for (const CertificateRequest& request : requests) {
     DWS_ASSIGN_OR_RETURN(CertificatePem certificate,
                          IssueCertificate(authority, request.identity, request.hosts, flags.days,
                                           kSystemWallClock.Now()));
@@ -77,6 +83,7 @@ Status IssueAll(const CertificateFlags& flags, const CertificatePem& authority,
 
 Status RenewOne(const CertificateFlags& flags, const CertificatePem& authority,
                 const std::string& path, Console& console) {
+  DWS_RETURN_IF_ERROR(CheckNoLink(path));
   DWS_ASSIGN_OR_RETURN(const std::string pem, ReadPem(path));
   const auto facts = ReadCertificate(pem);
   if (!facts.ok()) return Annotate(facts.status(), path);
@@ -102,10 +109,13 @@ Status RunAuthority(const CertificateFlags& flags, Console& console) {
 
 Status RunIssue(const CertificateFlags& flags, Console& console) {
   DWS_ASSIGN_OR_RETURN(const Role role, RoleNamed(flags.role));
+  DWS_RETURN_IF_ERROR(CheckName(role, flags.name));
   DWS_ASSIGN_OR_RETURN(const CertificatePem authority, ReadAuthority(flags.authority));
   DWS_ASSIGN_OR_RETURN(const std::string job_id, JobOfAuthority(authority.cert_pem));
   const Identity identity{.job_id = job_id, .role = role, .name = flags.name};
-  return IssueAll(flags, authority, {{.identity = identity, .hosts = flags.hosts}}, console);
+  const std::vector<CertificateRequest> request{{.identity = identity, .hosts = flags.hosts}};
+  DWS_RETURN_IF_ERROR(CheckPlaces(flags, request));
+  return IssueAll(flags, authority, request, console);
 }
 
 Status RunJob(const CertificateFlags& flags, Console& console) {
@@ -123,10 +133,7 @@ Status RunJob(const CertificateFlags& flags, Console& console) {
   if (requests.empty()) {
     return InvalidArgumentError("nothing to issue: expected --publish, --receive or --operate");
   }
-  for (const CertificateRequest& request : requests) {
-    const IdentityFiles files(flags.out, request.identity);
-    if (!flags.force) DWS_RETURN_IF_ERROR(CheckAbsent({files.cert, files.key, files.ca}));
-  }
+  DWS_RETURN_IF_ERROR(CheckPlaces(flags, requests));
   Result<CertificatePem> authority = ReadAuthority(flags.authority);
   if (absl::IsNotFound(authority.status())) {
     authority = MakeAuthorityAt(flags.authority, flags, limits::kAuthorityDaysDefault);

@@ -8,7 +8,9 @@
 #include <csignal>
 #include <cstring>
 #include <string>
+#include <string_view>
 
+#include "common/base/printable.h"
 #include "common/service/build_version.h"
 #include "tools/dwsctl/command.h"
 
@@ -21,6 +23,16 @@ void OpenStandardDescriptors() {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
     static_cast<void>(::open("/dev/null", O_RDONLY));  // the lowest that is free: this one
   }
+}
+
+// CLI11 gives an option that is written "--name=" the next word, be it an option, as its value.
+std::string_view WithoutValue(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") break;
+    if (word.starts_with("--") && word.find('=') == word.size() - 1) return word;
+  }
+  return {};
 }
 
 }  // namespace
@@ -41,6 +53,13 @@ int main(int argc, char** argv) {
   app.footer("dwsctl COMMAND --help describes a command, with examples.\n\n" +
              std::string(dws::dwsctl::kExitCodeHelp));
   dws::dwsctl::AddAllCommands(app, context);
+  if (const std::string_view word = WithoutValue(argc, argv); !word.empty()) {
+    console.Error(fmt::format(
+        "dwsctl: {} has no value: expected one after the '=' without a space, as in {}VALUE\n"
+        "Run with --help for more information.\n",
+        dws::EscapeUnprintable(word), dws::EscapeUnprintable(word)));
+    return static_cast<int>(ExitCode::kUsage);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's way to say --help, --version or a wrong flag

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -17,10 +18,10 @@ class CertificatesTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def run_line(self, line: str, code: int = 0) -> str:
+    def run_line(self, line: str, code: int = 0, umask: str = "0") -> str:
         """What it prints, to either output."""
         ran = subprocess.run(
-            ["bash", "-c", f"umask 0; {DWSCTL} certificates {line}"],
+            ["bash", "-c", f"umask {umask}; {DWSCTL} certificates {line}"],
             cwd=self.folder, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         self.assertEqual(ran.returncode, code, f"{line}: {ran.stdout}{ran.stderr}")
@@ -62,6 +63,71 @@ class CertificatesTest(unittest.TestCase):
             self.assertIn(part, text)
         self.openssl("verify -x509_strict -CAfile ca/ca.pem tls/*/cert.pem")
 
+    def test_a_folder_that_is_made_has_its_mode_whatever_the_umask(self) -> None:
+        for umask in ("0777", "0"):
+            with self.subTest(umask):
+                self.run_line("authority --job-id job --out ca --force", umask=umask)
+                self.run_line("issue --authority ca --role receive --name r --out out/tls --force", umask=umask)
+                for folder in ("ca", "out", "out/tls", "out/tls/receive-r"):
+                    self.assertEqual(self.mode(folder), 0o750, folder)
+                shutil.rmtree(os.path.join(self.folder, "out"))
+                shutil.rmtree(os.path.join(self.folder, "ca"))
+
+    def test_no_key_goes_into_a_folder_that_others_can_write(self) -> None:
+        self.authority()
+        self.run_line("issue --authority ca --role receive --name r --out tls")
+        os.mkdir(os.path.join(self.folder, "new"))
+        before = self.content()
+        issue = "issue --force --authority ca --role receive --name r --out tls"
+        others = "--receive r --receive s"
+        for folder, line, modes in (
+            ("ca", "authority --job-id job --out ca --force", (0o770, 0o702, 0o1777)),
+            ("new", f"job --job-id job --authority new --out other {others}", (0o770, 0o702, 0o1777)),
+            ("tls/receive-r", issue, (0o770, 0o702, 0o1777)),
+            ("tls", issue, (0o770, 0o702)),
+            ("new", f"job --job-id job --authority ca --out new {others}", (0o770, 0o702)),
+        ):  # fmt: skip
+            for mode in modes:
+                with self.subTest(line=line, mode=oct(mode)):
+                    os.chmod(os.path.join(self.folder, folder), mode)
+                    said = self.run_line(line, code=7)
+                    self.assertIn(f"a private key goes into {folder}, which others can write to (mode {mode:04o})",
+                                  said)
+                    self.assertIn("run `chmod go-w` on it", said)
+                    self.assertEqual(self.content(), before)
+            os.chmod(os.path.join(self.folder, folder), 0o755)
+        # As /tmp is: nobody takes the key's own folder away there.
+        os.chmod(os.path.join(self.folder, "new"), 0o1777)
+        self.run_line("issue --authority ca --role receive --name r --out new")
+        self.assertEqual(self.mode("new/receive-r"), 0o750)
+
+    def test_no_key_goes_into_a_folder_that_another_user_owns(self) -> None:
+        self.authority()
+        os.mkdir(os.path.join(self.folder, "tls"))
+        try:
+            for folder in ("tls", "ca"):
+                os.chown(os.path.join(self.folder, folder), 12345, -1)
+        except OSError as error:
+            self.skipTest(f"only root gives folders away: {error}")
+        before = self.content()
+        for line, folder in (("issue --authority ca --role receive --name r --out tls", "tls"),
+                             ("authority --job-id job --out ca --force", "ca")):  # fmt: skip
+            said = self.run_line(line, code=7)
+            self.assertIn(f"a private key goes into {folder}, which uid 12345 owns, expected uid 0", said)
+            self.assertEqual(self.content(), before)
+
+    def test_a_link_to_a_certificate_is_not_renewed(self) -> None:
+        self.authority()
+        self.run_line("issue --authority ca --role receive --name r --days 5 --out tls")
+        link = os.path.join(self.folder, "cert.pem")
+        os.symlink("tls/receive-r/cert.pem", link)
+        before = self.content()
+        said = self.run_line("renew --authority ca cert.pem", code=7)
+        self.assertIn("cert.pem is a symbolic link to tls/receive-r/cert.pem, expected the certificate's own file", said)
+        self.assertIn(f"give the path {self.folder}/tls/receive-r/cert.pem", said)
+        self.assertEqual(self.content(), before)
+        self.assertTrue(os.path.islink(link))
+
     def test_nothing_is_overwritten_unless_told(self) -> None:
         job = "job --job-id job --authority ca --out tls --publish 0-1@t.example --operate ann"
         self.assertEqual(self.run_line(job).count("issued"), 3)
@@ -87,7 +153,12 @@ class CertificatesTest(unittest.TestCase):
             ("authority --job-id job --out x --days 7301", 2, "7301"),
             ("authority --job-id '' --out x", 2, "a part is empty"),
             (f"{issue} boss --name a", 2, "'boss' is no role: expected publish, receive or operate"),
-            (f"{issue} publish --name first", 2, "the rank is no number"),
+            (f"{issue} publish --name first", 2, "'first' is no trainer rank: expected a number from 0 to 4095"),
+            (f"{issue} publish --name 99999", 2, "'99999' is no trainer rank: expected a number from 0 to 4095"),
+            (f"{issue} publish --name 4096", 2, "'4096' is no trainer rank"),
+            (f"{issue} publish --name 007", 2, "'007' is no trainer rank"),
+            (f"{issue} receive --name= --out tls", 2, "--name= has no value: expected one after the '='"),
+            (f"{issue} receive --name r --host= --days 5", 2, "--host= has no value"),
             (f"{issue} receive --name r --host 'a b'", 2, "'a b' is no host"),
             (f"{issue} receive --name r --days 0", 2, "0"),
             ("issue --authority nowhere --out tls --role receive --name r", 7,
@@ -96,6 +167,10 @@ class CertificatesTest(unittest.TestCase):
              "signs for job 'job', not for job 'other'"),
             ("job --job-id job --authority ca --out tls", 2, "nothing to issue"),
             ("job --job-id job --authority ca --out tls --publish 3-1", 2, "'3-1' is no trainer rank"),
+            ("job --job-id job --authority new --out tls --publish 0-3 --publish 2@h", 2,
+             "--publish names '2' twice, expected one certificate for each"),
+            ("job --job-id job --authority new --out tls --receive r --operate r --receive r@h --force", 2,
+             "--receive names 'r' twice"),
             ("job --job-id job --authority ca --out tls --receive r@x..y", 2, "'x..y' is no host"),
             ("renew --authority ca ca/ca.pem --within 825", 0, "not due"),
             ("renew --authority ca nowhere.pem", 7, "nowhere.pem: No such file"),
