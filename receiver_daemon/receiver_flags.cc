@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <set>
+#include <string>
 
+#include "common/base/printable.h"
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
 #include "common/sync_state/presence_limits.h"
@@ -28,7 +31,7 @@ std::string CheckLeader(const std::string& text) {
 
 // A group's id, or none.
 std::string CheckGroupId(const std::string& text) {
-  if (text.size() <= limits::kIdBytesMax) return "";
+  if (text.size() <= limits::kIdBytesMax) return UnprintableIn(text);
   return fmt::format("{} bytes, expected at most {}", text.size(), limits::kIdBytesMax);
 }
 
@@ -227,6 +230,14 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   }
   if (!follows && !(options.follow.checkpoint.empty() && options.follow.engine_url.empty())) {
     config.Reject("slime-dir", "checkpoint and engine-url are of use with it alone");
+  }
+  std::set<std::string> senders;
+  for (const std::string& sender : options.senders) {
+    if (senders.insert(sender).second) continue;
+    config.Reject("sender", fmt::format("'{}' is given twice, expected each sender once: a trainer "
+                                        "rank has one, of an address of its own",
+                                        EscapeUnprintable(sender)));
+    break;
   }
   if (options.senders.size() > limits::kSendersMax) {
     config.Reject("sender", fmt::format("given {} times, expected at most {}",

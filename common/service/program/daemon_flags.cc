@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <vector>
 
+#include "common/base/printable.h"
 #include "common/model/limits.h"
 #include "common/service/listen_address.h"
 
@@ -80,10 +81,19 @@ CLI::Option* AddQuarantineFlag(CLI::App& app, bool& quarantine) {
       "refusing to start");
 }
 
+std::string UnprintableIn(const std::string& id) {
+  const std::string escaped = EscapeUnprintable(id);
+  if (escaped == id) return "";
+  return fmt::format(
+      "'{}', shown here with escapes, has characters that cannot be printed: expected letters, "
+      "digits and other characters that can",
+      escaped);
+}
+
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
                        const std::string& help) {
   const auto check = [](const std::string& text) {
-    if (!text.empty() && text.size() <= limits::kIdBytesMax) return std::string();
+    if (!text.empty() && text.size() <= limits::kIdBytesMax) return UnprintableIn(text);
     return fmt::format("has {} bytes, expected 1 to {}", text.size(), limits::kIdBytesMax);
   };
   return app.add_option(name, id, help)

@@ -45,7 +45,11 @@ CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::st
 // --quarantine-damaged-ledger.
 CLI::Option* AddQuarantineFlag(CLI::App& app, bool& quarantine);
 
-// An id of limits::kIdBytesMax bytes at most, not empty.
+// Says, escaped, that an id has control characters, marks of direction, or bytes that are no UTF-8
+// (common/base/printable.h); empty: it can be printed as it is.
+std::string UnprintableIn(const std::string& id);
+
+// An id of limits::kIdBytesMax bytes at most, not empty, that can be printed as it is.
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
                        const std::string& help);
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/service/build_version.h"
 #include "common/service/program/daemon_flags.h"
 #include "common/service/program/shutdown_signal.h"
@@ -75,7 +76,8 @@ int PrintCheck(const Config& config) {
   fmt::print("{}", config.EffectiveText());
   for (const std::string& warning : config.warnings()) fmt::print(stderr, "warning: {}\n", warning);
   for (const Config::Mistake& mistake : config.mistakes()) {
-    fmt::print(stderr, "{}: {}\n", mistake.source, mistake.text);
+    fmt::print(stderr, "{}\n",
+               EscapeUnprintable(fmt::format("{}: {}", mistake.source, mistake.text)));
   }
   return config.mistakes().empty() ? 0 : kExitMistaken;
 }

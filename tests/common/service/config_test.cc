@@ -210,7 +210,7 @@ TEST_CASE("a file that is named must be there, and be small", "[config]") {
 
 TEST_CASE("the effective configuration can be loaded and is the same", "[config]") {
   Program program;
-  const Config first = program.Load("job-id = \"a \\\"b\\\" \\n\\\\\"\npeer = [\"x\"]\n",
+  const Config first = program.Load("tls-ca = \"a \\\"b\\\" \\n\\\\\"\npeer = [\"x\"]\n",
                                     {"DWS_KEEP_BYTES=2KiB", "DWS_INSECURE=yes"}, {"--ratio=0.125"});
   CHECK_THAT(first.EffectiveText(), Catch::Contains("keep-bytes = 2048") &&
                                         Catch::Contains("insecure = true") &&
@@ -218,9 +218,28 @@ TEST_CASE("the effective configuration can be loaded and is the same", "[config]
   Program again;
   const Config second = again.Load(first.EffectiveText());
   CHECK(Texts(second) == Lines{});
-  CHECK(again.id == "a \"b\" \n\\");
+  CHECK(again.path == "a \"b\" \n\\");
   CHECK(again.bytes == 2048);
   CHECK(second.DifferentFrom(first) == Lines{});
+}
+
+TEST_CASE("an id that cannot be printed is refused, in printable words", "[config]") {
+  for (const auto& [id, shown] :
+       std::vector<std::pair<std::string, std::string>>{{"a\nE forged", "'a\\x0aE forged'"},
+                                                        {"\x1b[31m", "'\\x1b[31m'"},
+                                                        {"\u202etxt", "'\\u202etxt'"},
+                                                        {"a\xff", "'a\\xff'"}}) {
+    Program program;
+    const Config config = program.Load("", {}, {"--job-id=" + id});
+    REQUIRE(config.mistakes().size() == 1);
+    CHECK(Texts(config)[0] ==
+          "flag --job-id: job-id: " + shown +
+              ", shown here with escapes, has characters that cannot be "
+              "printed: expected letters, digits and other characters that can");
+    CHECK(program.id == "default");
+  }
+  Program program;
+  CHECK(Texts(program.Load("", {}, {"--job-id=r\u00e4t 1/\u65e5"})) == Lines{});
 }
 
 TEST_CASE("a default that depends on others gives way to any layer", "[config]") {

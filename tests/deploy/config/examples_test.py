@@ -108,6 +108,35 @@ class CheckTest(unittest.TestCase):
             self.assertIn(" config_mistake ", started.stderr)
             self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["mine.toml"])
 
+    def test_an_id_that_cannot_be_printed_keeps_a_daemon_from_starting(self) -> None:
+        receiver = ("--sender=unix:/run/s.sock", f"--state-dir={self.folder / 'state'}")
+        for name, option, more in (
+            ("sender.toml", "job-id", ()),
+            ("receiver.toml", "job-id", ("--receiver-id=r", *receiver)),
+            ("receiver.toml", "receiver-id", ("--job-id=j", *receiver)),
+            ("receiver.toml", "group-id", ("--job-id=j", "--receiver-id=r", *receiver)),
+        ):
+            for check in ((), ("--check-config",)):
+                with self.subTest(name=name, option=option, check=check):
+                    started = run(PROGRAMS[name], f"--{option}=x\nE forged\x1b[31m", *more, *check)
+                    self.assertEqual(started.returncode, 2, started.stderr)
+                    shown = started.stderr.replace("\\\\", "\\")  # the log's, in quotes
+                    self.assertIn(r"x\x0aE forged\x1b[31m", shown)
+                    self.assertIn("characters that cannot be printed", started.stderr)
+                    self.assertNotIn("\x1b", started.stderr)
+                    self.assertNotIn("\nE forged", started.stderr)
+
+    def test_a_sender_that_is_given_twice_is_a_mistake(self) -> None:
+        flags = ("--job-id=j", "--receiver-id=r", "--sender=unix:/run/a.sock", "--sender=unix:/run/b.sock")
+        self.assertEqual(run(PROGRAMS["receiver.toml"], "--check-config", *flags).returncode, 0)
+        twice = run(PROGRAMS["receiver.toml"], "--check-config", *flags, "--sender=unix:/run/a.sock")
+        self.assertEqual(twice.returncode, 2)
+        self.assertEqual(
+            twice.stderr,
+            "flag --sender: sender: 'unix:/run/a.sock' is given twice, expected each sender once: a trainer rank has "
+            "one, of an address of its own\n",
+        )
+
     def test_a_file_that_is_not_there_is_a_mistake(self) -> None:
         missing = f"{self.folder}/none"
         for checked in (
