@@ -146,6 +146,9 @@ Result<std::vector<std::byte>> PosixFileSystem::ReadFile(const std::string& path
       DWS_RETURN_IF_ERROR(AwaitBytes(fd, path));
       continue;
     }
+    if (count < 0 && read_errno == EISDIR) {
+      return FailedPreconditionError("expected a file at {}, found a folder", path);
+    }
     if (count < 0) return ErrnoError(read_errno, fmt::format("cannot read {}", path));
     if (count == 0 && bytes.empty() && IsPipe(fd)) {
       return UnavailableError("{} is a pipe that has been read to its end", path);

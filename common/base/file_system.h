@@ -48,7 +48,8 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // The whole file. RESOURCE_EXHAUSTED when it is larger than `size_bytes_max`.
+  // The whole file. RESOURCE_EXHAUSTED when it is larger than `size_bytes_max`; FAILED_PRECONDITION
+  // when a folder is there instead.
   virtual Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                                   uint64_t size_bytes_max) = 0;
   // Of a regular file.

@@ -19,8 +19,11 @@ Result<std::string> SetDamagedAside(FileSystem& file_system, const std::string& 
   for (size_t number = 1; number <= limits::kDamagedLedgersMax; ++number) {
     const std::string suffix = fmt::format(".damaged-{}", number);
     if (std::find(names.begin(), names.end(), name + suffix) != names.end()) continue;
-    DWS_RETURN_IF_ERROR(file_system.Rename(path, path + suffix));
-    return path + suffix;
+    const Status renamed = file_system.Rename(path, path + suffix);
+    if (renamed.ok()) return path + suffix;
+    return Annotate(renamed,
+                    "a damaged ledger or fence cannot be set aside: unmount what is mounted "
+                    "there, or move it away, then start again");
   }
   return ResourceExhaustedError(
       "{} is damaged, and {} damaged ones were set aside before: expected fewer; look at the disk, "

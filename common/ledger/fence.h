@@ -40,6 +40,7 @@ class FenceFile {
       : file_system_(file_system), path_(std::move(path)), kind_(kind) {}
 
   // What it says. NOT_FOUND: there is no file. DATA_LOSS: it is damaged, naming it.
+  // FAILED_PRECONDITION: a folder is in its place.
   Result<std::optional<Fence>> Read();
   // Durably says `fence` when OK; writes nothing where it does already.
   Status Keep(const std::optional<Fence>& fence);

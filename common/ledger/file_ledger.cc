@@ -104,8 +104,12 @@ Result<std::unique_ptr<FileLedger>> FileLedger::Open(FileSystem& file_system,
 }
 
 Status FileLedger::OpenSound(const Replay& replay) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> file,
-                       file_system_.ReadFile(path_, limits::kLedgerBytesMax));
+  const Result<std::vector<std::byte>> read = file_system_.ReadFile(path_, limits::kLedgerBytesMax);
+  if (absl::IsFailedPrecondition(read.status())) {
+    return DataLossError("{}{}", Message(read.status()), kWayBack);
+  }
+  DWS_RETURN_IF_ERROR(read.status());
+  const std::vector<std::byte>& file = *read;
   DWS_RETURN_IF_ERROR(CheckFileHead(file, kind_, path_));
   DWS_ASSIGN_OR_RETURN(const uint64_t sound_bytes, ReplayRecords(file, path_, replay));
   if (sound_bytes < file.size()) {

@@ -29,7 +29,8 @@ class FileLedger {
   // outlives the ledger. Without `begin` a new file is empty, and a damaged one is refused.
   //
   // UNAVAILABLE: another process holds it. DATA_LOSS: damage anywhere else, with the offset and
-  // what to do, and nothing was changed; so is what `replay` calls DATA_LOSS. FAILED_PRECONDITION:
+  // what to do, and nothing was changed; so is a folder in its place, and what `replay` calls
+  // DATA_LOSS. FAILED_PRECONDITION:
   // of the other kind, or of an unknown version. RESOURCE_EXHAUSTED: larger than
   // limits::kLedgerBytesMax, or limits::kDamagedLedgersMax lie beside it. What else `replay`
   // returned, with the offset.

@@ -2,11 +2,13 @@
 // the ledger, whose next start then raises the ledger to it. It never is below.
 #include "common/ledger/file_version_ledger.h"
 
+#include <functional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/ledger/damaged_files.h"
 #include "common/ledger/fence.h"
 #include "common/ledger/file_ledger.h"
 #include "common/model/limits.h"
@@ -43,10 +45,13 @@ class FileVersionLedger final : public VersionLedger<State> {
     return OkStatus();
   }
 
-  // Of a ledger that was just opened: brings it and its fence to the higher of both.
-  Status MeetFence() {
+  // Of a ledger that was just opened: brings it and its fence to the higher of both. `aside` makes
+  // room for a fence where a folder is.
+  Status MeetFence(const std::function<Status(const Status& why)>& aside) {
     const Result<std::optional<Fence>> found = fence_.Read();
-    if (!found.ok() && !absl::IsNotFound(found.status())) {
+    if (absl::IsFailedPrecondition(found.status())) {
+      DWS_RETURN_IF_ERROR(aside(found.status()));
+    } else if (!found.ok() && !absl::IsNotFound(found.status())) {
       LogWarning("ledger_fence_replaced", {{"reason", Message(found.status())}});
     }
     const std::optional<Fence> own = state_.fence();
@@ -99,6 +104,20 @@ Result<std::vector<RawRecord>> BeginWithFence(FenceFile& file, const LedgerOptio
   return raw;
 }
 
+// `why`: what is in the place of the fence. The ledger is sound: it says all that the fence would.
+Status SetFolderAside(FileSystem& file_system, const std::string& path,
+                      const LedgerOptions& options, const Status& why) {
+  if (!options.quarantine_damaged) {
+    return DataLossError(
+        "{}; nothing was changed. Move it away, or start with --quarantine-damaged-ledger: it is "
+        "set aside, and the ledger, which is sound, writes the fence again",
+        Message(why));
+  }
+  DWS_ASSIGN_OR_RETURN(const std::string moved, SetDamagedAside(file_system, path));
+  LogError("ledger_quarantined", {{"path", path}, {"moved_to", moved}, {"reason", Message(why)}});
+  return OkStatus();
+}
+
 template <typename State>
 Result<std::unique_ptr<VersionLedger<State>>> OpenLedger(FileSystem& file_system,
                                                          const std::string& state_folder,
@@ -119,7 +138,9 @@ Result<std::unique_ptr<VersionLedger<State>>> OpenLedger(FileSystem& file_system
       FileLedger::Open(file_system, stem + ".ledger", State::kKind, replay, begin));
   auto ledger = std::make_unique<FileVersionLedger<State>>(std::move(state), std::move(file),
                                                            std::move(fence));
-  DWS_RETURN_IF_ERROR(ledger->MeetFence());
+  DWS_RETURN_IF_ERROR(ledger->MeetFence([&](const Status& why) {
+    return SetFolderAside(file_system, stem + ".fence", options, why);
+  }));
   return ledger;
 }
 

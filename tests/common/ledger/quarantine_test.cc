@@ -2,6 +2,7 @@
 // that old trainers stay refused.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/identity_limits.h"
 #include "tests/fakes/fault_file_system.h"
+#include "tests/fakes/temp_folder.h"
 
 namespace dws {
 namespace {
@@ -326,6 +328,70 @@ TEST_CASE("no more than so many damaged ledgers are kept, and none is overwritte
   CHECK(absl::IsResourceExhausted(status));
   CHECK_THAT(std::string(Message(status)), Catch::Contains("look at the disk"));
   CHECK(fs.Content(kPath).size() == 99);
+}
+
+// On a real file system: the fake one has no folders.
+TEST_CASE("a folder in the place of the ledger is a damaged ledger", "[ledger]") {
+  const TempFolder state;
+  const std::string path = state.File("receiver.ledger");
+  PosixFileSystem fs;
+  {
+    auto ledger = OpenReceiverLedger(fs, state.path());
+    REQUIRE((*ledger)->Append(StreamAccepted{.stream = kStream}).ok());
+  }
+  std::filesystem::remove(path);
+  std::filesystem::create_directories(path + "/something");
+  const Status refused = OpenReceiverLedger(fs, state.path()).status();
+  CHECK(absl::IsDataLoss(refused));
+  CHECK_THAT(std::string(Message(refused)),
+             Catch::Contains("expected a file at " + path + ", found a folder") &&
+                 Catch::Contains("nothing was changed") &&
+                 Catch::Contains("--quarantine-damaged-ledger"));
+  {
+    auto ledger = OpenReceiverLedger(fs, state.path(), kQuarantine);
+    REQUIRE(ledger.ok());
+    CheckFenced(**ledger);
+  }
+  CHECK(std::filesystem::is_directory(path + ".damaged-1/something"));
+  CHECK(OpenReceiverLedger(fs, state.path()).ok());
+
+  // And with a folder for a fence nothing says whom to refuse.
+  std::filesystem::remove(path);
+  std::filesystem::create_directories(path);
+  std::filesystem::remove(state.File("receiver.fence"));
+  std::filesystem::create_directories(state.File("receiver.fence"));
+  const Status both = OpenReceiverLedger(fs, state.path(), kQuarantine).status();
+  CHECK(absl::IsDataLoss(both));
+  CHECK_THAT(std::string(Message(both)),
+             Catch::Contains(path) && Catch::Contains(state.File("receiver.fence") + ", found") &&
+                 Catch::Contains("stop every old trainer"));
+  CHECK(std::filesystem::is_directory(path));
+}
+
+TEST_CASE("a folder in the place of a sound ledger's fence is set aside with the flag",
+          "[ledger]") {
+  const TempFolder state;
+  const std::string fence = state.File("receiver.fence");
+  PosixFileSystem fs;
+  {
+    auto ledger = OpenReceiverLedger(fs, state.path());
+    REQUIRE((*ledger)->Append(StreamAccepted{.stream = kStream}).ok());
+  }
+  std::filesystem::remove(fence);
+  std::filesystem::create_directories(fence + "/something");
+  const Status refused = OpenReceiverLedger(fs, state.path()).status();
+  CHECK(absl::IsDataLoss(refused));
+  CHECK_THAT(std::string(Message(refused)),
+             Catch::Contains("expected a file at " + fence + ", found a folder") &&
+                 Catch::Contains("--quarantine-damaged-ledger"));
+  CHECK(std::filesystem::is_directory(fence + "/something"));
+  CHECK(OpenReceiverLedger(fs, state.path(), kQuarantine).ok());
+  CHECK(std::filesystem::is_directory(fence + ".damaged-1/something"));
+  // It says again what it did: without the ledger old trainers stay refused.
+  std::filesystem::remove(state.File("receiver.ledger"));
+  auto ledger = OpenReceiverLedger(fs, state.path());
+  REQUIRE(ledger.ok());
+  CheckFenced(**ledger);
 }
 
 TEST_CASE("what a newer DWS wrote, and another daemon's ledger, are not damage", "[ledger]") {
