@@ -219,6 +219,28 @@ class ForgetStreamTest(IntegrationCase):
         self.publish(trainer, source)
         self.check(trainer, source)
 
+    def test_an_order_waits_for_the_engine_that_runs_and_longer_than_for_a_silent_daemon(self) -> None:
+        trainer, source = self.registered(now_ms())
+        self.start_engine()
+        self.publish(trainer, source)
+        self.check(trainer, source)
+        self.sender.stop()
+        order: list[str] = []
+        timeout = ("--timeout", "1")  # seconds of silence
+        command = ("forget-stream", "--stream", str(trainer.stream), "--socket", self.receiver.socket)
+        waiting = threading.Thread(target=lambda: order.append(self.dwsctl(0, *command, *timeout)))
+        with self.reader.running():
+            waiting.start()
+            time.sleep(4)
+            self.assertEqual(order, [])  # not at once: the engine computes with the weights
+            self.assertIn(str(trainer.stream), self.status_of(self.receiver))
+        waiting.join(30)
+        self.assertEqual(len(order), 1)
+        self.assertIn("waits for its turn", order[0])
+        self.assertIn("is forgotten; its engine runs again once", order[0])
+        with self.assertRaises(dws.DwsError):
+            self.reader.wait_ready(0.5)
+
     def dwsctl_ready(self) -> str:
         """The receiver's readiness as a probe sees it."""
         try:

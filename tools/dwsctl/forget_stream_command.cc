@@ -76,7 +76,9 @@ void AddForgetStreamCommand(CLI::App& app, Context& context) {
       "was wrong, or a clock went back, the trainer that should be followed is refused: this "
       "takes\n"
       "the fence back. Stop every old trainer first; then ask the sender, then its receivers.\n"
-      "A receiver pauses its engine until a sender's newest version is proved or committed anew.\n"
+      "A receiver pauses its engine until a sender's newest version is proved or committed anew; "
+      "it\n"
+      "ends its step first, and waits up to 60 s for an engine that is inside a running section.\n"
       "Without --stream it changes nothing and says which stream the daemon has.",
       {"dwsctl forget-stream --socket /run/dws/receiver.sock",
        "dwsctl forget-stream --stream 7:0123456789abcdef0123456789abcdef"},
