@@ -87,13 +87,15 @@ TEST_CASE("a publish whose trainer shuts its connection leaves no version, whene
   request.set_session(session);
   request.set_version(2);
   int asked = 0;
+  bool shut = false;
   // The call is still wanted, as far as gRPC knows: this process has been stopped for a while.
   const auto published = fixture.Run([&](TrainerSession& s) {
     return s.Publish(request, [&] {
-      if (++asked == shuts_at) client.Shut();
+      if (++asked == shuts_at) shut = client.Shut();
       return true;
     });
   });
+  CHECK(shut);
   CHECK(published.status().code() == absl::StatusCode::kCancelled);
   CHECK(fixture.Snapshot() == before);
   REQUIRE(fixture.gone_.get_future().wait_for(kTimeout) == std::future_status::ready);
