@@ -23,7 +23,7 @@ for example in deploy/config/*/; do
 done
 put usr/share/dws/prometheus deploy/prometheus/*.yml
 put usr/share/dws/grafana deploy/grafana/*.json
-put usr/share/doc/dws README.md docs/*.md deploy/SECURITY.md
+put usr/share/doc/dws README.md docs/*.md docs/*.svg deploy/SECURITY.md
 
 mkdir -p "$root/usr/share/bash-completion/completions"
 "$work/static/dwsctl" completion bash >"$root/usr/share/bash-completion/completions/dwsctl"

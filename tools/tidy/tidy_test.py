@@ -158,18 +158,21 @@ class TreeRulesTest(unittest.TestCase):
     def tree(self, files: dict, folders: list) -> SourceTree:
         return SourceTree(Path("."), [SourceFile(path, text) for path, text in files.items()], folders)
 
-    def test_readme_and_folders_agree(self) -> None:
-        table = "| `common` | a |\n| `common/base/` | b |\n"
-        folders = ["common", "common/base", "common/base/deep"]
-        self.assertEqual(rules(tree_rules.check_readme(self.tree({"README.md": table}, folders))), [])
-        missing = self.tree({"README.md": table}, folders + ["common/new"])
-        self.assertEqual(rules(tree_rules.check_readme(missing)), ["readme"])
-        gone = self.tree({"README.md": table}, ["common"])
-        self.assertEqual(rules(tree_rules.check_readme(gone)), ["readme"])
+    def folders(self, files: dict) -> list:
+        folders = {str(parent) for path in files for parent in Path(path).parents} - {"."}
+        return [(violation.path, violation.message.split(":")[0])
+                for violation in tree_rules.check_folders(self.tree(files, sorted(folders)))]
 
-    def test_tests_mirror_the_tree(self) -> None:
-        tree = self.tree({}, ["common", "tests", "tests/common", "tests/fakes"])
-        self.assertEqual(tree_rules.folders_to_describe(tree), {"common", "tests", "tests/fakes"})
+    def test_each_folder_says_what_is_in_it(self) -> None:
+        silent = "says nowhere what is in it"
+        files = {"a/BUILD.bazel": "# Things.\n#   deep/   more\nload()\n", "a/deep/x.cc": "",
+                 "a/deep/deeper/y.cc": "", "b/README.md": "", "tests/a/BUILD.bazel": "load()"}
+        self.assertEqual(self.folders(files), [])
+        self.assertEqual(self.folders({**files, "a/new/z.cc": ""}), [("a/new", silent)])
+        self.assertEqual(self.folders({**files, "c/BUILD.bazel": "load()"}), [("c", silent)])
+        self.assertEqual(self.folders({**files, "tests/other/t.cc": ""}), [("tests/other", silent)])
+        gone = self.folders({"a/BUILD.bazel": "# Things.\n#   gone/   more\n"})
+        self.assertEqual(gone, [("a/BUILD.bazel", "`a/gone` is described and does not exist")])
 
     def test_public_targets_are_listed(self) -> None:
         build = {"a/BUILD.bazel": 'visibility = ["//visibility:' + 'public"],\n'}

@@ -1,4 +1,4 @@
-"""The shape of the tree: README's folder table, who may see what, tests that would never run."""
+"""The shape of the tree: what each folder says of itself, who may see what, tests that would never run."""
 
 from __future__ import annotations
 
@@ -6,36 +6,46 @@ import re
 from pathlib import PurePosixPath
 from typing import Iterator
 
-from tools.tidy.source_tree import SourceTree, Violation
+from tools.tidy.source_tree import SourceFile, SourceTree, Violation
 
-# Below these every folder has a line of its own; other folders are described by their parent's.
-_DETAILED = ("clients", "common", "tools")
-_TABLE_ROW = re.compile(r"^\| *`([^`]+?)/?` *\|", re.M)
-
-
-def folders_to_describe(tree: SourceTree) -> set[str]:
-    top = {folder for folder in tree.folders if "/" not in folder}
-    wanted = set(top)
-    for folder in tree.folders:
-        parent, _, name = folder.rpartition("/")
-        if parent in _DETAILED:
-            wanted.add(folder)
-        elif parent == "tests" and name not in top:  # tests mirrors the tree, these are more
-            wanted.add(folder)
-    return wanted
+# A line of a BUILD file's head that describes folders below it: "#   kernels/, golden/   what they are".
+_DESCRIBED = re.compile(r"^#   ((?:[\w.-]+/(?:, )?)+)", re.M)
 
 
-def check_readme(tree: SourceTree) -> Iterator[Violation]:
-    readme = tree.find("README.md")
-    if readme is None:
-        yield Violation("readme", "README.md", 1, "is missing")
-        return
-    described = set(_TABLE_ROW.findall(readme.text))
-    wanted = folders_to_describe(tree)
-    for folder in sorted(wanted - described):
-        yield Violation("readme", "README.md", 1, f"the folder table has no line for `{folder}`")
-    for folder in sorted(described - set(tree.folders)):
-        yield Violation("readme", "README.md", 1, f"`{folder}` is in the folder table and does not exist")
+def _described_below(build: SourceFile) -> set[str]:
+    """The folders that the head of a BUILD file describes, by path."""
+    head = re.match(r"(?:#[^\n]*\n)*", build.text)
+    package = str(PurePosixPath(build.path).parent)
+    prefix = "" if package == "." else package + "/"
+    return {prefix + name.rstrip("/") for line in _DESCRIBED.findall(head[0] if head else "")
+            for name in line.split(", ")}
+
+
+def check_folders(tree: SourceTree) -> Iterator[Violation]:
+    """Each folder says what is in it: its README.md, the head of its BUILD.bazel, or a line in that of a folder above.
+    Folders of tests that mirror a folder need none."""
+    described = {str(PurePosixPath(file.path).parent) for file in tree.files
+                 if PurePosixPath(file.path).name == "README.md"}
+    for file in tree.files:
+        if PurePosixPath(file.path).name != "BUILD.bazel":
+            continue
+        if file.text.startswith("#"):
+            described.add(str(PurePosixPath(file.path).parent))
+        for folder in _described_below(file):
+            described.add(folder)
+            if folder not in tree.folders:
+                yield Violation("folders", file.path, 1, f"`{folder}` is described and does not exist")
+    own = {str(PurePosixPath(file.path).parent) for file in tree.files}
+    for folder in sorted(own - {"."}):
+        above = {folder, *map(str, PurePosixPath(folder).parents)} - {"."}
+        build = next((name for name in [folder, *map(str, PurePosixPath(folder).parents)]
+                      if tree.find(f"{name}/BUILD.bazel") is not None), "")
+        # A folder without targets of its own may be described by any folder between it and its package.
+        near = {name for name in above if name == folder or name.startswith(f"{build}/")}
+        mirrors = folder.startswith("tests/") and folder.removeprefix("tests/") in tree.folders
+        if not mirrors and not near & described:
+            yield Violation("folders", folder, 1,
+                            "says nowhere what is in it: begin its BUILD.bazel, or a line of the one above, with that")
 
 
 def check_visibility(tree: SourceTree, public: frozenset[str]) -> Iterator[Violation]:
@@ -77,7 +87,7 @@ def check_documents(tree: SourceTree) -> Iterator[Violation]:
 
 
 def check(tree: SourceTree, public: frozenset[str]) -> Iterator[Violation]:
-    yield from check_readme(tree)
+    yield from check_folders(tree)
     yield from check_visibility(tree, public)
     yield from check_tests_run(tree)
     yield from check_documents(tree)
