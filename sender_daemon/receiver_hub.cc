@@ -5,14 +5,30 @@
 
 #include "common/base/log.h"
 #include "common/model/limits.h"
+#include "common/sync_state/presence_limits.h"
 
 namespace dws {
 namespace {
+
 // How often deadlines and cancellations of waits are looked at.
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::string_view kNumbersBeganAgain =
     "the numbers of the stream began again (an older copy of this sender's state, or a second "
     "sender); start the trainer with a new stream";
+
+constexpr std::chrono::minutes kLookInterval{1};  // for receivers that are to be forgotten
+
+void LogLeftOut(WeightVersion version, const WaitOutcome& outcome) {
+  const size_t named = std::min(outcome.left_out.size(), limits::kWaitReceiversNamedMax);
+  for (size_t i = 0; i < named; ++i) {
+    const ReceiverBehind& receiver = outcome.left_out[i];
+    LogWarning("receiver_left_out",
+               {{"id", receiver.receiver_id},
+                {"version", version.value()},
+                {"committed", receiver.committed.value_or(WeightVersion(0)).value()},
+                {"behind_seconds", ToSeconds(receiver.behind)}});
+  }
+}
 
 }  // namespace
 
@@ -232,6 +248,137 @@ void ReceiverHub::Run() {
     if (clock_.Now() < keepalive) continue;
     keepalive = clock_.Now() + limits::kKeepaliveInterval;
     for (const auto& connection : Connections()) connection->KeepaliveDue();
+  }
+}
+
+Status ReceiverHub::Forget(const std::string& receiver_id) {
+  {
+    MutexLock lock(mutex_);
+    DWS_RETURN_IF_ERROR(state_.Forget(receiver_id));
+    known_changed_ = true;
+  }
+  FinishWaits();
+  return OkStatus();
+}
+
+// Receivers of the process before this one are awaited for a while: a trainer that waits for all of
+// them would otherwise go on without one that did not come back.
+
+void ReceiverHub::Recall() {
+  const TimePoint now = clock_.Now();
+  await_until_ = now + limits::kReceiverReturnWait;
+  look_at_ = now + kLookInterval;
+  if (memory_ == nullptr) return;
+  std::vector<KnownReceiver> known = memory_->Load();
+  MutexLock lock(mutex_);
+  for (const KnownReceiver& receiver : known) {
+    state_.Remember(receiver.id, receiver.present);
+    if (receiver.present) LogInfo("receiver_awaited", {{"id", receiver.id}});
+  }
+}
+
+void ReceiverHub::KeepKnown(TimePoint now) {
+  std::vector<std::string> given_up;
+  std::map<std::string, AnnouncerState::Receiver> receivers;
+  bool look = false;
+  {
+    MutexLock lock(mutex_);
+    if (now >= await_until_) given_up = state_.StopAwaiting();
+    look = memory_ != nullptr && (known_changed_ || now >= look_at_ || !given_up.empty());
+    if (look) receivers = state_.receivers();
+    if (look) known_changed_ = false;
+  }
+  for (const std::string& id : given_up) {
+    LogWarning("receiver_not_returned", {{"id", id},
+                                         {"seconds", limits::kReceiverReturnWait.count()},
+                                         {"effect", "nobody waits for it any more"}});
+  }
+  if (memory_ == nullptr) return;
+  if (look) {
+    look_at_ = now + kLookInterval;
+    for (const std::string& id : memory_->Look(receivers, now)) {
+      LogInfo("receiver_forgotten", {{"id", id}});
+      MutexLock lock(mutex_);
+      known_changed_ = state_.Forget(id).ok() || known_changed_;  // it may be back by now
+    }
+  }
+  memory_->Save(now);
+}
+
+// Waits.
+
+void ReceiverHub::AddWait(Wait wait) {
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      waits_.push_back(std::move(wait));
+      wait.done = nullptr;
+    }
+  }
+  if (wait.done != nullptr) return wait.done(UnavailableError("the sender is shutting down"), {});
+  FinishWaits();
+}
+
+WaitOutcome ReceiverHub::Outcome(WaitTally tally, TimePoint now) const {
+  WaitOutcome outcome{.committed = std::move(tally.committed)};
+  const auto describe = [&](const std::vector<std::string>& ids,
+                            std::vector<ReceiverBehind>& behind) {
+    for (const std::string& id : ids) {
+      const AnnouncerState::Receiver& receiver = state_.receivers().at(id);
+      behind.push_back({.receiver_id = id,
+                        .committed = receiver.committed,
+                        .staged = receiver.staged,
+                        .behind = now - receiver.behind_since.value_or(now),
+                        .last_error = receiver.last_error});
+    }
+  };
+  describe(tally.missing, outcome.missing);
+  describe(tally.left_out, outcome.left_out);
+  for (std::string& id : tally.awaited) outcome.awaited.push_back(Awaited(std::move(id)));
+  return outcome;
+}
+
+std::vector<ReceiverHub::Finished> ReceiverHub::TakeFinished() {
+  std::vector<Finished> finished;
+  const TimePoint now = clock_.Now();
+  const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
+  for (auto wait = waits_.begin(); wait != waits_.end();) {
+    WaitTally tally = state_.Tally(wait->version, now);
+    // Before its record nobody has it, whatever is said of its number.
+    const bool recorded = newest != nullptr && newest->version >= wait->version;
+    const bool met = recorded && AnnouncerState::Met(tally, wait->condition);
+    const bool cancelled = !met && wait->cancelled();
+    if (!met && !cancelled && now < wait->deadline) {
+      ++wait;
+      continue;
+    }
+    WaitOutcome outcome = Outcome(std::move(tally), now);
+    Status status;
+    if (met) {
+      outcome.met_at = state_.CommitTime(outcome.committed, wait->version);
+    } else if (cancelled) {
+      status = CancelledError("the trainer gave up waiting for version {}", wait->version.value());
+    } else {
+      status = DeadlineExceededError("version {} was not {} in time: {}", wait->version.value(),
+                                     recorded ? "committed" : "recorded by this sender",
+                                     DescribeUnmet(outcome, wait->condition));
+    }
+    finished.push_back({std::move(*wait), std::move(status), std::move(outcome)});
+    wait = waits_.erase(wait);
+  }
+  return finished;
+}
+
+void ReceiverHub::FinishWaits() {
+  std::vector<Finished> finished;
+  {
+    MutexLock lock(mutex_);
+    if (waits_.empty()) return;
+    finished = TakeFinished();
+  }
+  for (const Finished& over : finished) {
+    if (over.status.ok()) LogLeftOut(over.wait.version, over.outcome);
+    over.wait.done(over.status, over.outcome);
   }
 }
 

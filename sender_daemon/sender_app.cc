@@ -7,7 +7,9 @@
 #include "common/base/log.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
 #include "common/service/ports_file.h"
+#include "sender_daemon/sender_scrape.h"
 
 namespace dws {
 namespace {
@@ -165,13 +167,14 @@ void SenderApp::StartOperations() {
           .shared = [this] { return ViewShared(); },
           .slime = [this] { return ViewSlime(); },
           .forget_stream = [this](const StreamId& stream) { return ForgetStream(stream); }});
-  metrics_.Show({.hub = hub_.get(),
-                 .broadcaster = broadcaster_.get(),
-                 .shared = [this] { return ViewShared(); },
-                 .slime = [this] { return ViewSlime(); },
-                 .trainer_present = [this] { return session_->trainer_present(); },
-                 .retain_bytes_max = options_.retain_bytes,
-                 .retain_versions_max = options_.retain_versions});
+  ShowSender(metrics_.registry(),
+             {.hub = hub_.get(),
+              .broadcaster = broadcaster_.get(),
+              .shared = [this] { return ViewShared(); },
+              .slime = [this] { return ViewSlime(); },
+              .trainer_present = [this] { return session_->trainer_present(); },
+              .retain_bytes_max = options_.retain_bytes,
+              .retain_versions_max = options_.retain_versions});
 }
 
 // On the trainer's thread, which alone knows whether one is registered.
@@ -265,6 +268,146 @@ std::vector<WatchedWork> SenderApp::VitalWork() const {
            .work = &trainer_executor_->pulse(),
            .helpers = {&pool_->pulse()}},
           {.name = "recording a version", .work = &pipeline_->pulse(), .helpers = {}}};
+}
+
+// What versions are published to beside announcing them.
+
+Status SenderApp::StartShared() {
+  if (options_.shared_dir.root.empty()) return OkStatus();
+  SharedPublisher::Options options{.dir = options_.shared_dir,
+                                   .job_id = options_.job_id,
+                                   .trainer_rank = TrainerRank(options_.trainer_rank),
+                                   .versions_max = options_.retain_versions};
+  if (!options.dir.key_file.empty()) {
+    DWS_ASSIGN_OR_RETURN(options.key, shared::LoadKey(files_, options.dir.key_file));
+  }
+  if (!options.dir.after_write.empty()) {
+    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(options.dir.after_write));
+    options.after_write = shared::VisibilityHook(std::move(words), options.dir.root);
+  }
+  DWS_RETURN_IF_ERROR(
+      SharedRankFolder(options.dir.root, options.job_id, options.trainer_rank).status());
+  shared_publisher_ = std::make_unique<SharedPublisher>(
+      std::move(options), files_, *hub_, [this](const v1::SharedReport& report, bool current) {
+        metrics_.OnNack(report.rejected_code());
+        const auto stream = FromProto(report.stream());
+        const RankStatePtr state = hub_->Current();
+        const bool digests = current && stream.ok() && report.rejected_slices_size() > 0;
+        if (!digests || state == nullptr || state->stream != *stream) return;
+        std::vector<RankSlice> slices(report.rejected_slices().begin(),
+                                      report.rejected_slices().end());
+        recheck_->Ask(state, std::move(slices));
+      });
+  shared_publisher_->Start();
+  return OkStatus();
+}
+
+Status SenderApp::StartSlime() {
+  const SlimeDirOptions& dir = options_.slime_dir;
+  if (dir.root.empty()) return OkStatus();
+  if (dir.checkpoint.empty()) {
+    return InvalidArgumentError(
+        "--slime-dir needs --slime-checkpoint, the folder of the base checkpoint: readers take a "
+        "full version for all of a checkpoint, config.json and tokenizer too");
+  }
+  DWS_ASSIGN_OR_RETURN(BaseCheckpoint base, ReadBaseCheckpoint(files_, dir.checkpoint));
+  slime_publisher_ = std::make_unique<SlimePublisher>(
+      SlimePublisher::Options{.dir = dir,
+                              .base = std::move(base),
+                              .on_damage =
+                                  [this](const RankStatePtr& state) {
+                                    std::vector<RankSlice> slices;
+                                    for (uint32_t i = 0; i < state->layout().slice_count(); ++i) {
+                                      slices.emplace_back(i);
+                                    }
+                                    recheck_->Ask(state, std::move(slices));
+                                  }},
+      files_);
+  slime_publisher_->Start();
+  return OkStatus();
+}
+
+SharedView SenderApp::ViewShared() const {
+  return shared_publisher_ == nullptr ? SharedView() : shared_publisher_->view();
+}
+
+SlimeView SenderApp::ViewSlime() const {
+  return slime_publisher_ == nullptr ? SlimeView() : slime_publisher_->view();
+}
+
+// 1. nothing new: waits, Sync streams and operators' calls end, who comes is told that we stop
+// 2. the trainer's calls that were taken before get the grace
+// 3. calls that only watch, or transfer what can be asked for again, end with the servers
+// 4. what was captured is recorded, if the disk lets us, and reaches the folders it is published to
+// Calls end before what they use, and executors before the sockets of their tasks.
+void SenderApp::Stop(std::chrono::milliseconds grace) {
+  if (std::exchange(stopped_, true)) return;
+  const TimePoint deadline = clock_.Now() + grace;
+  lifecycle_.SetStopping();
+  if (hub_ != nullptr) hub_->Stop();  // 1
+  if (broadcaster_ != nullptr) broadcaster_->Stop();
+  if (servers_ != nullptr) servers_->StopOperators();
+  if (trainer_executor_ != nullptr && !AwaitTrainerCalls(deadline)) {  // 2
+    LogWarning("stopped_during_a_call_of_the_trainer");
+  }
+  if (servers_ != nullptr) servers_->Shutdown();  // 3
+  if (trainer_executor_ != nullptr) trainer_executor_->Stop();
+  handles_.reset();
+  if (delta_executor_ != nullptr) delta_executor_->Stop();
+  if (full_executor_ != nullptr) full_executor_->Stop();
+  if (recheck_ != nullptr) recheck_->Stop();
+  if (pipeline_ == nullptr) return;
+  if (!AwaitRecords(deadline)) LogWarning("stopped_before_recording");  // 4
+  pipeline_->Stop();
+  if (shared_publisher_ != nullptr) {
+    AwaitPublisher([this] { return shared_publisher_->settled(); }, deadline, "shared-dir");
+    shared_publisher_->Stop();
+  }
+  if (slime_publisher_ != nullptr) {
+    AwaitPublisher([this] { return slime_publisher_->settled(); }, deadline, "slime-dir");
+    slime_publisher_->Stop();
+  }
+}
+
+void SenderApp::EndGrace() {
+  MutexLock lock(stop_mutex_);
+  grace_over_ = true;
+  stop_changed_.NotifyAll();
+}
+
+// The executor runs calls in their order, so a task at the end of its queue comes after all of
+// them.
+bool SenderApp::AwaitTrainerCalls(TimePoint deadline) {
+  const bool posted = trainer_executor_->Post([this] {
+    MutexLock lock(stop_mutex_);
+    trainer_calls_ended_ = true;
+    stop_changed_.NotifyAll();
+  });
+  MutexLock lock(stop_mutex_);
+  while (posted && !trainer_calls_ended_ && !grace_over_ && clock_.Now() < deadline) {
+    stop_changed_.WaitFor(stop_mutex_, deadline - clock_.Now());
+  }
+  return trainer_calls_ended_;
+}
+
+bool SenderApp::AwaitRecords(TimePoint deadline) {
+  while (!pipeline_->Drain(limits::kTick).ok()) {
+    MutexLock lock(stop_mutex_);
+    if (grace_over_ || clock_.Now() >= deadline) return false;
+  }
+  return true;
+}
+
+void SenderApp::AwaitPublisher(const std::function<bool()>& settled, TimePoint deadline,
+                               std::string_view what) {
+  while (!settled()) {
+    MutexLock lock(stop_mutex_);
+    if (grace_over_ || clock_.Now() >= deadline) {
+      LogWarning("stopped_before_publishing", {{"to", what}});
+      return;
+    }
+    stop_changed_.WaitFor(stop_mutex_, limits::kTick);
+  }
 }
 
 }  // namespace dws

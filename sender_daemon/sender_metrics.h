@@ -1,4 +1,5 @@
-// What dws-sender counts, and what it shows when somebody scrapes. docs/metrics.md lists the names.
+// What dws-sender counts as it happens; sender_scrape.h shows the rest. docs/metrics.md lists the
+// names.
 #pragma once
 
 #include <array>
@@ -8,12 +9,8 @@
 #include "common/base/clock.h"
 #include "common/service/metrics/metrics.h"
 #include "common/service/metrics/reason_counters.h"
-#include "sender_daemon/broadcaster.h"
 #include "sender_daemon/rank_state.h"
-#include "sender_daemon/receiver_hub.h"
 #include "sender_daemon/retained_version.h"
-#include "sender_daemon/shared_view.h"
-#include "sender_daemon/slime/slime_view.h"
 
 namespace dws {
 
@@ -37,19 +34,6 @@ class SenderMetrics {
   void OnNack(uint32_t code);
   // The snapshot differs from the published digests in `slices` more slices.
   void OnVerifyMismatches(uint64_t slices);
-
-  // What is read at scrape time. `hub` and `broadcaster` outlive the last scrape; so
-  // does what `trainer_present` uses.
-  struct States {
-    const ReceiverHub* hub = nullptr;
-    const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
-    std::function<SharedView()> shared;        // empty: no shared directory
-    std::function<SlimeView()> slime;          // empty: no slime's folder
-    std::function<bool()> trainer_present;
-    uint64_t retain_bytes_max = 0;
-    size_t retain_versions_max = 0;
-  };
-  void Show(States states);
 
  private:
   Metrics registry_;

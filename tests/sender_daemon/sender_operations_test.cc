@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "sender_daemon/sender_scrape.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/weights.h"
 
@@ -28,10 +29,10 @@ class SilentConnection final : public SyncConnection {
 class Fixture {
  public:
   Fixture() {
-    metrics.Show({.hub = &hub,
-                  .trainer_present = [] { return false; },
-                  .retain_bytes_max = kLimits.bytes_max,
-                  .retain_versions_max = kLimits.versions_max});
+    ShowSender(metrics.registry(), {.hub = &hub,
+                                    .trainer_present = [] { return false; },
+                                    .retain_bytes_max = kLimits.bytes_max,
+                                    .retain_versions_max = kLimits.versions_max});
   }
   ~Fixture() { pipeline.Stop(); }
 
