@@ -5,9 +5,9 @@
 #include "common/memory/cuda/kernel_image.h"
 #include "common/service/program/daemon_program.h"
 #include "common/service/program/daemon_status_line.h"
+#include "receiver_daemon/app/receiver_app.h"
 #include "receiver_daemon/follower/follower_app.h"
-#include "receiver_daemon/receiver_app.h"
-#include "receiver_daemon/receiver_flags.h"
+#include "receiver_daemon/options/receiver_flags.h"
 
 namespace dws {
 namespace {

@@ -5,7 +5,7 @@
 #include "common/memory/cuda/kernel_image.h"
 #include "common/service/program/daemon_program.h"
 #include "common/service/program/daemon_status_line.h"
-#include "sender_daemon/sender_flags.h"
+#include "sender_daemon/app/sender_flags.h"
 
 namespace dws {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/base/status.h"
-#include "common/delta/block.h"
+#include "common/delta/blocks/block.h"
 #include "common/model/class_table.h"
 #include "common/model/tensor_spec.h"
 

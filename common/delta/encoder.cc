@@ -1,9 +1,9 @@
 #include "common/delta/encoder.h"
 
 #include "common/base/check.h"
-#include "common/delta/absolute.h"
-#include "common/delta/dense_ulp.h"
-#include "common/delta/split_rice.h"
+#include "common/delta/blocks/absolute.h"
+#include "common/delta/blocks/dense_ulp.h"
+#include "common/delta/blocks/split_rice.h"
 #include "common/model/limits.h"
 
 namespace dws {

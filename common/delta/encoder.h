@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "common/base/bytes.h"
-#include "common/delta/block.h"
-#include "common/delta/class_split.h"
-#include "common/delta/dense_ulp.h"
-#include "common/delta/split_rice.h"
+#include "common/delta/blocks/block.h"
+#include "common/delta/blocks/class_split.h"
+#include "common/delta/blocks/dense_ulp.h"
+#include "common/delta/blocks/split_rice.h"
 #include "common/model/tensor_spec.h"
 
 namespace dws {

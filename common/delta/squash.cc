@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
 #include "common/delta/encoder.h"
-#include "common/delta/object.h"
+#include "common/delta/objects/object.h"
 #include "common/model/limits.h"
 
 namespace dws {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/delta/delta_link.h"
+#include "common/delta/objects/delta_link.h"
 #include "common/model/layout.h"
 
 namespace dws {

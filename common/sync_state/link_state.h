@@ -1,5 +1,5 @@
 // When the side that opens a lasting stream connects, gives up a silent one, and tries again, as a
-// pure class. No I/O, no clock, no threads: receiver_daemon/stream_link.h carries out what it says.
+// pure class. No I/O, no clock, no threads: receiver_daemon/peers/stream_link.h carries out what it says.
 #pragma once
 
 #include "common/base/clock.h"

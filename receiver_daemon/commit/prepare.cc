@@ -8,7 +8,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
-#include "receiver_daemon/transfer/fetched_object.h"
+#include "receiver_daemon/spool/fetched_object.h"
 
 namespace dws {
 namespace {

@@ -15,9 +15,9 @@
 #include "common/base/thread_pool.h"
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/receiver_plan.h"
-#include "receiver_daemon/commit/staging.h"
+#include "receiver_daemon/spool/transfer_progress.h"
 #include "receiver_daemon/transfer/sender_group.h"
-#include "receiver_daemon/transfer/transfer_progress.h"
+#include "receiver_daemon/weights/staging.h"
 
 namespace dws {
 

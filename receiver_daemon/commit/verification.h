@@ -9,7 +9,7 @@
 
 #include "common/base/thread_pool.h"
 #include "common/model/digest.h"
-#include "receiver_daemon/engine/engine_weights.h"
+#include "receiver_daemon/weights/engine_weights.h"
 
 namespace dws {
 

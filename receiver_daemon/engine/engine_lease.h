@@ -1,5 +1,5 @@
 // The execution lease of one engine rank: its state, and waiting for its answers. The gRPC stream
-// (lease_service.h) is a shell around it.
+// (lease_stream.h) is a shell around it.
 //
 // Starts paused (engines attach paused); executes only between a Resume and the answer to a Pause.
 // Ends once, for good: a rank that comes back attaches again and gets a new lease.

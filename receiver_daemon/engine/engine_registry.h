@@ -21,10 +21,10 @@
 #include "common/base/unique_fd.h"
 #include "common/memory/cuda/cuda_devices.h"
 #include "common/memory/region_handle.h"
-#include "receiver_daemon/change_signal.h"
-#include "receiver_daemon/engine/attached_memory.h"
 #include "receiver_daemon/engine/engine_lease.h"
-#include "receiver_daemon/engine/layout_set.h"
+#include "receiver_daemon/peers/change_signal.h"
+#include "receiver_daemon/weights/attached_memory.h"
+#include "receiver_daemon/weights/layout_set.h"
 
 namespace dws {
 

@@ -1,6 +1,6 @@
 // A rollout engine's HTTP server, as what controls it sees it: the base URL, the bearer token from
 // its file, deadlines, and which calls may be repeated. Replies of any status are returned; what
-// they mean is engine_reply.h's.
+// they mean is engine_call.h's.
 #pragma once
 
 #include <functional>

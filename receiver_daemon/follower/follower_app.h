@@ -10,7 +10,7 @@
 #include "common/base/pulse.h"
 #include "common/base/status.h"
 #include "proto/admin.pb.h"
-#include "receiver_daemon/receiver_options.h"
+#include "receiver_daemon/options/receiver_options.h"
 
 namespace dws {
 

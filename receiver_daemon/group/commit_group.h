@@ -18,10 +18,10 @@
 #include "common/base/status.h"
 #include "common/sync_state/group_leader_state.h"
 #include "common/sync_state/group_member_state.h"
-#include "receiver_daemon/change_signal.h"
 #include "receiver_daemon/engine/engine_registry.h"
-#include "receiver_daemon/engine/layout_set.h"
 #include "receiver_daemon/group/group_place.h"
+#include "receiver_daemon/peers/change_signal.h"
+#include "receiver_daemon/weights/layout_set.h"
 
 namespace dws {
 

@@ -12,7 +12,7 @@
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/group/leader_link.h"
 #include "receiver_daemon/group/leader_service.h"
-#include "receiver_daemon/receiver_name.h"
+#include "receiver_daemon/peers/receiver_name.h"
 
 namespace dws {
 

@@ -9,9 +9,9 @@
 #include "common/base/clock.h"
 #include "proto/group.grpc.pb.h"
 #include "receiver_daemon/group/commit_group.h"
-#include "receiver_daemon/peer_channel.h"
-#include "receiver_daemon/receiver_name.h"
-#include "receiver_daemon/stream_link.h"
+#include "receiver_daemon/peers/peer_channel.h"
+#include "receiver_daemon/peers/receiver_name.h"
+#include "receiver_daemon/peers/stream_link.h"
 
 namespace dws {
 

@@ -6,7 +6,7 @@
 
 #include "proto/group.grpc.pb.h"
 #include "receiver_daemon/group/commit_group.h"
-#include "receiver_daemon/receiver_name.h"
+#include "receiver_daemon/peers/receiver_name.h"
 
 namespace dws {
 

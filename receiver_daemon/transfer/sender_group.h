@@ -11,8 +11,8 @@
 #include "common/model/digest.h"
 #include "common/sync_state/receiver_plan.h"
 #include "common/sync_state/subscription_state.h"
-#include "receiver_daemon/commit/staging.h"
-#include "receiver_daemon/transfer/spool.h"
+#include "receiver_daemon/spool/spool.h"
+#include "receiver_daemon/weights/staging.h"
 
 namespace dws {
 

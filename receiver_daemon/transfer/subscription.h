@@ -15,8 +15,8 @@
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/sender_watch.h"
 #include "common/sync_state/subscription_state.h"
-#include "receiver_daemon/change_signal.h"
-#include "receiver_daemon/engine/layout_set.h"
+#include "receiver_daemon/peers/change_signal.h"
+#include "receiver_daemon/weights/layout_set.h"
 
 namespace dws {
 

@@ -19,7 +19,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/formats/slime_delta/version_index.h"
-#include "sender_daemon/rank_state.h"
+#include "sender_daemon/publish/rank_state.h"
 
 namespace dws {
 

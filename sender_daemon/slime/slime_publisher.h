@@ -24,7 +24,7 @@
 #include "common/base/file_system.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "sender_daemon/offer_loop.h"
+#include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/slime/base_checkpoint.h"
 #include "sender_daemon/slime/slime_folder.h"
 #include "sender_daemon/slime/slime_view.h"

@@ -16,7 +16,7 @@
 #include "common/formats/slime_delta/checksum.h"
 #include "common/formats/slime_delta/full_version.h"
 #include "common/formats/slime_delta/payload.h"
-#include "sender_daemon/rank_state.h"
+#include "sender_daemon/publish/rank_state.h"
 
 namespace dws {
 

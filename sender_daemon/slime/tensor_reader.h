@@ -14,9 +14,9 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/model/tensor_spec.h"
-#include "sender_daemon/full_reader.h"
-#include "sender_daemon/rank_state.h"
-#include "sender_daemon/undo_blocks.h"
+#include "sender_daemon/publish/full_reader.h"
+#include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/publish/undo_blocks.h"
 
 namespace dws {
 

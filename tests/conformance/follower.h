@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/sync_state/receiver_plan.h"
-#include "receiver_daemon/transfer/fetched_object.h"
+#include "receiver_daemon/spool/fetched_object.h"
 #include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/transfer/subscription.h"
 #include "tests/fakes/eventually.h"

@@ -2,8 +2,8 @@
 // that come, go and disagree, from a sender's restart.
 #include <catch2/catch.hpp>
 
-#include "receiver_daemon/transfer/shared_reporter.h"
-#include "sender_daemon/shared_receivers.h"
+#include "receiver_daemon/transfer/shared/shared_reporter.h"
+#include "sender_daemon/shared/shared_receivers.h"
 #include "tests/conformance/shared_directory.h"
 
 namespace dws {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/sync_state/presence_limits.h"
-#include "receiver_daemon/transfer/shared_links.h"
+#include "receiver_daemon/transfer/shared/shared_links.h"
 #include "tests/conformance/shared_directory.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/hanging_file_system.h"

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "common/base/check.h"
-#include "common/delta/checksum.h"
-#include "common/delta/compression.h"
+#include "common/delta/bits/checksum.h"
+#include "common/delta/bits/compression.h"
 
 namespace dws::samples {
 namespace {

@@ -1,5 +1,5 @@
 // The committed excerpt of a real training run (tests/data/rl_trace_excerpt/README.md), read by
-// tests of the codec. Not a reader of traces in general: tools/bench/trace.h is.
+// tests of the codec. Not a reader of traces in general: tools/bench/measure/trace.h is.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 // refused, or they decode to something that is possible, applies to any base, comes off again and
 // can be encoded.
 #include "common/base/check.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
 #include "common/delta/encoder.h"
 #include "common/model/limits.h"
 #include "tests/common/delta/samples.h"

@@ -1,6 +1,6 @@
 #include "tests/fuzz/fuzz_input.h"
 
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 
 namespace dws::fuzz {
 namespace {

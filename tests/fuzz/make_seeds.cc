@@ -5,11 +5,11 @@
 #include <string>
 
 #include "common/base/check.h"
-#include "common/delta/class_split.h"
-#include "common/delta/compression.h"
-#include "common/delta/diff.h"
-#include "common/delta/frame.h"
-#include "common/delta/manifest.h"
+#include "common/delta/bits/compression.h"
+#include "common/delta/blocks/class_split.h"
+#include "common/delta/blocks/diff.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/manifest.h"
 #include "tests/common/delta/objects.h"
 #include "tests/common/delta/samples.h"
 #include "tests/fuzz/format_seeds.h"

@@ -2,7 +2,7 @@
 // written again, if any object can have it; one that fits its layout is as small as the layout
 // promises.
 #include "common/base/check.h"
-#include "common/delta/manifest.h"
+#include "common/delta/objects/manifest.h"
 #include "common/model/limits.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/fuzz_layouts.h"

@@ -1,10 +1,10 @@
 // Arbitrary bytes as a whole object, as the parts of one whose checksums fit, and as a frame. They
 // are refused or applied, and a frame that is accepted is the one frame of its blocks.
 #include "common/base/check.h"
-#include "common/delta/checksum.h"
-#include "common/delta/compression.h"
-#include "common/delta/frame.h"
-#include "common/delta/manifest.h"
+#include "common/delta/bits/checksum.h"
+#include "common/delta/bits/compression.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/manifest.h"
 #include "tests/common/delta/objects.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/fuzz_layouts.h"

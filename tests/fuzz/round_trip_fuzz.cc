@@ -1,12 +1,12 @@
 // Structured input: an old block and changes to it, of any dtype. Whatever it is, every encoding of
 // it leads exactly to the new block, is no larger than that, and comes off again where it can.
 #include "common/base/check.h"
-#include "common/delta/class_split.h"
-#include "common/delta/class_statistics.h"
+#include "common/delta/blocks/class_split.h"
+#include "common/delta/blocks/class_statistics.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
 #include "common/delta/encoder.h"
-#include "common/delta/frame.h"
+#include "common/delta/objects/frame.h"
 #include "tests/common/delta/samples.h"
 #include "tests/fuzz/fuzz_input.h"
 

@@ -1,7 +1,7 @@
 // Structured input: a chain of versions of a small rank. Its squash is exactly its versions applied
 // one after the other, and never holds a change that is none.
 #include "common/base/check.h"
-#include "sender_daemon/delta_log.h"
+#include "sender_daemon/publish/delta_log.h"
 #include "tests/common/delta/objects.h"
 #include "tests/fuzz/fuzz_input.h"
 

@@ -3,11 +3,11 @@
 // digests and its staged writes are those of decoding it block by block. Nothing is written before
 // the scatter, and no more memory is taken than the budget has.
 #include "common/base/check.h"
-#include "common/delta/checksum.h"
+#include "common/delta/bits/checksum.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
-#include "common/delta/frame.h"
-#include "receiver_daemon/commit/frame_stager.h"
+#include "common/delta/objects/frame.h"
+#include "receiver_daemon/weights/frame_stager.h"
 #include "tests/common/delta/objects.h"
 #include "tests/fuzz/fuzz_input.h"
 

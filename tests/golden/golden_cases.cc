@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/delta/ordinal.h"
+#include "common/delta/bits/ordinal.h"
 #include "tests/golden/golden_parts.h"
 
 namespace dws::golden {

@@ -1,6 +1,6 @@
 // Objects that must be refused, each named for its damage.
 #include "common/base/check.h"
-#include "common/delta/frame.h"
+#include "common/delta/objects/frame.h"
 #include "tests/golden/golden_parts.h"
 
 namespace dws::golden {

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/delta/class_split.h"
-#include "common/delta/dense_ulp.h"
-#include "common/delta/diff.h"
-#include "common/delta/element.h"
-#include "common/delta/escapes.h"
+#include "common/delta/bits/element.h"
+#include "common/delta/bits/escapes.h"
+#include "common/delta/blocks/class_split.h"
+#include "common/delta/blocks/dense_ulp.h"
+#include "common/delta/blocks/diff.h"
 #include "tests/golden/golden_parts.h"
 
 namespace dws::golden {

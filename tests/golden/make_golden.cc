@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/delta/checksum.h"
+#include "common/delta/bits/checksum.h"
 #include "tests/golden/golden_cases.h"
 
 namespace dws::golden {

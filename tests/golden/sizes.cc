@@ -7,9 +7,9 @@
 #include <map>
 
 #include "common/base/check.h"
+#include "common/delta/bits/ordinal.h"
 #include "common/delta/encoder.h"
-#include "common/delta/frame.h"
-#include "common/delta/ordinal.h"
+#include "common/delta/objects/frame.h"
 #include "tests/common/delta/hostile_cases.h"
 #include "tests/common/delta/objects.h"
 #include "tests/data/trace_excerpt.h"

@@ -1,4 +1,4 @@
-#include "receiver_daemon/transfer/broadcast_cache.h"
+#include "receiver_daemon/transfer/broadcast/broadcast_cache.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "receiver_daemon/engine/engine_mapping.h"
+#include "receiver_daemon/weights/engine_mapping.h"
 
 #include <catch2/catch.hpp>
 #include <memory>

@@ -11,9 +11,9 @@
 
 #include "common/base/check.h"
 #include "common/sync_state/live_state.h"
-#include "receiver_daemon/engine/attached_memory.h"
 #include "receiver_daemon/engine/engine_control.h"
-#include "receiver_daemon/engine/engine_weights.h"
+#include "receiver_daemon/weights/attached_memory.h"
+#include "receiver_daemon/weights/engine_weights.h"
 #include "tests/fakes/cuda/device_memory.h"
 #include "tests/receiver_daemon/fake_trainer.h"
 

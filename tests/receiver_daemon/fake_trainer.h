@@ -15,11 +15,11 @@
 #include "common/base/check.h"
 #include "common/base/mutex.h"
 #include "common/delta/encoder.h"
-#include "common/delta/frame.h"
-#include "common/delta/object.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/object.h"
 #include "common/model/limits.h"
-#include "receiver_daemon/engine/layout_set.h"
 #include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/weights/layout_set.h"
 #include "tests/common/delta/objects.h"
 
 namespace dws {

@@ -1,6 +1,6 @@
 // Which encoding a link gets follows from its speed as it was measured, compared with the speed of
 // the codings.
-#include "receiver_daemon/transfer/link_speed.h"
+#include "receiver_daemon/transfer/grpc/link_speed.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -1,5 +1,5 @@
 // The numbers of a worker's life, as Prometheus reads them.
-#include "receiver_daemon/receiver_metrics.h"
+#include "receiver_daemon/app/receiver_metrics.h"
 
 #include <catch2/catch.hpp>
 #include <string>

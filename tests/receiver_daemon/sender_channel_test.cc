@@ -1,5 +1,5 @@
 // Whom a receiver takes for the sender of a trainer rank.
-#include "receiver_daemon/transfer/sender_channel.h"
+#include "receiver_daemon/transfer/grpc/sender_channel.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/service/sockets/unix_listener.h"
-#include "receiver_daemon/peer_address.h"
+#include "receiver_daemon/peers/peer_address.h"
 #include "tests/fakes/temp_folder.h"
 #include "tests/fakes/test_certificates.h"
 

@@ -1,4 +1,4 @@
-#include "receiver_daemon/transfer/spool.h"
+#include "receiver_daemon/spool/spool.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>

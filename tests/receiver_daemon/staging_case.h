@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "receiver_daemon/commit/staging.h"
-#include "receiver_daemon/transfer/fetched_object.h"
+#include "receiver_daemon/spool/fetched_object.h"
+#include "receiver_daemon/weights/staging.h"
 #include "tests/receiver_daemon/fake_engine.h"
 #include "tests/receiver_daemon/fake_trainer.h"
 

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "common/delta/diff.h"
+#include "common/delta/blocks/diff.h"
 #include "tests/receiver_daemon/staging_case.h"
 
 namespace dws {

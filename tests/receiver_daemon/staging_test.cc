@@ -1,4 +1,4 @@
-#include "receiver_daemon/commit/staging.h"
+#include "receiver_daemon/weights/staging.h"
 
 #include <catch2/catch.hpp>
 #include <optional>

@@ -1,5 +1,5 @@
 // One stream's shell, against a peer that accepts connections and says nothing.
-#include "receiver_daemon/stream_link.h"
+#include "receiver_daemon/peers/stream_link.h"
 
 #include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "common/delta/encoder.h"
-#include "common/delta/frame.h"
+#include "common/delta/objects/frame.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/protocol_version.h"
 #include "proto/sync.grpc.pb.h"
-#include "receiver_daemon/transfer/sync_links.h"
+#include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/jumping_clock.h"
 #include "tests/receiver_daemon/fake_trainer.h"

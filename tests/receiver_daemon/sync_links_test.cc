@@ -1,5 +1,5 @@
 // The connections to senders: what is heard and answered, and objects that are fetched over them.
-#include "receiver_daemon/transfer/sync_links.h"
+#include "receiver_daemon/transfer/grpc/sync_links.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,7 +1,7 @@
 // Senders that break the protocol or are refused, and how they are tried again.
 #include <catch2/catch.hpp>
 
-#include "receiver_daemon/transfer/sync_links.h"
+#include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "tests/receiver_daemon/sync_links_fixture.h"
 
 namespace dws {

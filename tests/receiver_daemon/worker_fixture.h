@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "receiver_daemon/worker.h"
+#include "receiver_daemon/worker/worker.h"
 #include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/memory_version_ledger.h"
 #include "tests/receiver_daemon/fake_engine.h"

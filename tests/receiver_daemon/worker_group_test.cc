@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "receiver_daemon/worker.h"
+#include "receiver_daemon/worker/worker.h"
 #include "tests/fakes/eventually.h"
 #include "tests/receiver_daemon/worker_fixture.h"
 

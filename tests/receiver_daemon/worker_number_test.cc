@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "receiver_daemon/worker.h"
+#include "receiver_daemon/worker/worker.h"
 #include "tests/receiver_daemon/worker_fixture.h"
 
 namespace dws {

@@ -1,5 +1,5 @@
 // The worker's rounds, driven one by one.
-#include "receiver_daemon/worker.h"
+#include "receiver_daemon/worker/worker.h"
 
 #include <catch2/catch.hpp>
 #include <string>

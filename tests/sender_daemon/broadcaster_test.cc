@@ -1,13 +1,13 @@
 // The sender's and the receivers' parts in broadcasts together, without gRPC: messages go from one
 // to the other at once, objects over the fake libnccl.
-#include "sender_daemon/broadcaster.h"
+#include "sender_daemon/serve/broadcaster.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <random>
 
 #include "common/model/limits.h"
-#include "receiver_daemon/transfer/broadcast_member.h"
+#include "receiver_daemon/transfer/broadcast/broadcast_member.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/nccl/host_lane.h"
 

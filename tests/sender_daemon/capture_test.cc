@@ -1,4 +1,4 @@
-#include "sender_daemon/capture.h"
+#include "sender_daemon/capture/capture.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,8 +1,8 @@
-#include "sender_daemon/delta_log.h"
+#include "sender_daemon/publish/delta_log.h"
 
 #include <catch2/catch.hpp>
 
-#include "sender_daemon/full_reader.h"
+#include "sender_daemon/publish/full_reader.h"
 #include "tests/sender_daemon/object_apply.h"
 #include "tests/sender_daemon/weights.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sender_daemon/capture.h"
+#include "sender_daemon/capture/capture.h"
 #include "tests/sender_daemon/object_apply.h"
 #include "tests/sender_daemon/weights.h"
 

@@ -1,4 +1,4 @@
-#include "sender_daemon/density_watch.h"
+#include "sender_daemon/capture/density_watch.h"
 
 #include <catch2/catch.hpp>
 #include <map>

@@ -1,4 +1,4 @@
-#include "sender_daemon/device_shards.h"
+#include "sender_daemon/capture/device_shards.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

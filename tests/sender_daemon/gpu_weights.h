@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/model/layout.h"
-#include "sender_daemon/device_shards.h"
+#include "sender_daemon/capture/device_shards.h"
 #include "tests/common/memory/cuda/device_fixture.h"
 #include "tests/sender_daemon/weights.h"
 

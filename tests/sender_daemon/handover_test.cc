@@ -1,4 +1,4 @@
-#include "sender_daemon/handover.h"
+#include "sender_daemon/trainer/handover.h"
 
 #include <catch2/catch.hpp>
 

@@ -3,10 +3,10 @@
 
 #include <vector>
 
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
-#include "common/delta/frame.h"
-#include "common/delta/object.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/object.h"
 #include "tests/sender_daemon/weights.h"
 
 namespace dws {

@@ -1,4 +1,4 @@
-#include "sender_daemon/offer_loop.h"
+#include "sender_daemon/publish/offer_loop.h"
 
 #include <catch2/catch.hpp>
 

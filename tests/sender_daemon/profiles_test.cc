@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "common/delta/ordinal.h"
-#include "sender_daemon/delta_log.h"
+#include "common/delta/bits/ordinal.h"
+#include "sender_daemon/publish/delta_log.h"
 #include "tests/sender_daemon/object_apply.h"
 #include "tests/sender_daemon/weights.h"
 

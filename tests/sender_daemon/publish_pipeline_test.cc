@@ -1,4 +1,4 @@
-#include "sender_daemon/publish_pipeline.h"
+#include "sender_daemon/publish/publish_pipeline.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

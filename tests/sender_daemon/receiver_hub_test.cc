@@ -1,5 +1,5 @@
 // Who the waits of a trainer wait for when receivers come back, or their stream is forgotten.
-#include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/serve/receiver_hub.h"
 
 #include <catch2/catch.hpp>
 #include <memory>

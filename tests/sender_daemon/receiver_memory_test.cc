@@ -1,5 +1,5 @@
 // What a sender remembers of its receivers across its own restarts, and who waits for whom then.
-#include "sender_daemon/receiver_memory.h"
+#include "sender_daemon/serve/receiver_memory.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@
 #include "common/base/bytes.h"
 #include "common/model/limits.h"
 #include "common/sync_state/presence_limits.h"
-#include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/serve/receiver_hub.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/hanging_file_system.h"
 #include "tests/fakes/jumping_clock.h"

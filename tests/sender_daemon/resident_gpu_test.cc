@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <optional>
 
-#include "sender_daemon/handover.h"
+#include "sender_daemon/trainer/handover.h"
 #include "tests/common/memory/cuda/device_fixture.h"
 #include "tests/common/memory/cuda/export_scenarios.h"
 #include "tests/sender_daemon/weights.h"

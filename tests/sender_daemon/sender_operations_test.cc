@@ -1,6 +1,6 @@
 // The operator's calls and the metrics of a sender whose parts are real but for the trainer and the
 // receivers' streams.
-#include "sender_daemon/sender_operations.h"
+#include "sender_daemon/app/sender_operations.h"
 
 #include <catch2/catch.hpp>
 #include <future>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "sender_daemon/sender_scrape.h"
+#include "sender_daemon/app/sender_scrape.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/weights.h"
 

@@ -1,7 +1,7 @@
 // A receiver's connection that nothing is sent over: for tests of what the hub knows.
 #pragma once
 
-#include "sender_daemon/receiver_hub.h"
+#include "sender_daemon/serve/receiver_hub.h"
 
 namespace dws {
 

@@ -1,11 +1,11 @@
-#include "sender_daemon/snapshot_check.h"
+#include "sender_daemon/capture/snapshot_check.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "sender_daemon/capture.h"
-#include "sender_daemon/snapshot_recheck.h"
+#include "sender_daemon/capture/capture.h"
+#include "sender_daemon/publish/snapshot_recheck.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/weights.h"
 

@@ -1,4 +1,4 @@
-#include "sender_daemon/snapshot_gate.h"
+#include "sender_daemon/capture/snapshot_gate.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,7 +1,7 @@
 // Whom a sender registers, and what it refuses of trainers, streams and their memory.
 #include <catch2/catch.hpp>
 
-#include "sender_daemon/trainer_session.h"
+#include "sender_daemon/trainer/trainer_session.h"
 #include "tests/sender_daemon/trainer_session_fixture.h"
 
 namespace dws {

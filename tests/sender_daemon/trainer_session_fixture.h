@@ -14,7 +14,7 @@
 #include <string>
 
 #include "common/proto_convert/convert.h"
-#include "sender_daemon/trainer_session.h"
+#include "sender_daemon/trainer/trainer_session.h"
 #include "tests/fakes/memory_version_ledger.h"
 #include "tests/sender_daemon/weights.h"
 

@@ -1,5 +1,5 @@
 // What becomes of the versions of a registered trainer.
-#include "sender_daemon/trainer_session.h"
+#include "sender_daemon/trainer/trainer_session.h"
 
 #include <catch2/catch.hpp>
 #include <condition_variable>

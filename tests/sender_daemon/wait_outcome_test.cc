@@ -1,5 +1,5 @@
 // What a trainer is told when a wait ends: in words, and in the details of the error.
-#include "sender_daemon/wait_outcome.h"
+#include "sender_daemon/serve/wait_outcome.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

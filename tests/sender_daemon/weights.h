@@ -11,9 +11,9 @@
 #include "common/base/thread_pool.h"
 #include "common/model/layout.h"
 #include "common/model/limits.h"
-#include "sender_daemon/capture.h"
-#include "sender_daemon/publish_pipeline.h"
-#include "sender_daemon/rank_state.h"
+#include "sender_daemon/capture/capture.h"
+#include "sender_daemon/publish/publish_pipeline.h"
+#include "sender_daemon/publish/rank_state.h"
 
 namespace dws {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "common/delta/class_statistics.h"
-#include "common/delta/diff.h"
+#include "common/delta/blocks/class_statistics.h"
+#include "common/delta/blocks/diff.h"
 
 namespace dws::checkpoint {
 namespace {

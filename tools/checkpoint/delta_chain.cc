@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/delta_link.h"
-#include "common/delta/diff.h"
-#include "common/delta/frame.h"
-#include "common/delta/object.h"
+#include "common/delta/objects/delta_link.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/object.h"
 #include "tools/checkpoint/tensors.h"
 
 namespace dws::checkpoint {

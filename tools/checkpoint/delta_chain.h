@@ -9,8 +9,8 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "common/delta/block.h"
-#include "common/delta/object_header.h"
+#include "common/delta/blocks/block.h"
+#include "common/delta/objects/object_header.h"
 #include "common/formats/mapped_file.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/layout.h"

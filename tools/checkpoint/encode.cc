@@ -4,9 +4,9 @@
 #include <bit>
 #include <utility>
 
-#include "common/delta/absolute.h"
-#include "common/delta/diff.h"
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
+#include "common/delta/blocks/absolute.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/encoder.h"
 #include "tools/checkpoint/class_tables.h"
 

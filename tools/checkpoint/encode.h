@@ -1,6 +1,6 @@
 // Compares the two states of a model and encodes what changed, block by block: the one path from
 // which `estimate` has its figures and `pack` its object. What a sender does at capture
-// (sender_daemon/capture.h), without a snapshot.
+// (sender_daemon/capture/capture.h), without a snapshot.
 #pragma once
 
 #include <array>

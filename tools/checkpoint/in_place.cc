@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"

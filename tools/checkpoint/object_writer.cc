@@ -4,8 +4,8 @@
 #include <span>
 #include <utility>
 
-#include "common/delta/frame.h"
-#include "common/delta/object.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/object.h"
 #include "common/model/limits.h"
 
 namespace dws::checkpoint {

@@ -9,7 +9,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "common/delta/block.h"
+#include "common/delta/blocks/block.h"
 #include "common/model/class_table.h"
 #include "common/model/delta_manifest.h"
 

@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "common/base/file_system.h"
-#include "common/delta/object_header.h"
+#include "common/delta/objects/object_header.h"
 #include "tools/checkpoint/object_file.h"
 
 namespace dws::checkpoint {

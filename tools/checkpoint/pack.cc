@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/delta/object.h"
+#include "common/delta/objects/object.h"
 #include "common/delta/squash.h"
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"

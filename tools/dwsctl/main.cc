@@ -12,7 +12,7 @@
 
 #include "common/base/printable.h"
 #include "common/service/build_version.h"
-#include "tools/dwsctl/command.h"
+#include "tools/dwsctl/base/command.h"
 
 namespace {
 

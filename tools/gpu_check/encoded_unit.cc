@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/delta/class_split.h"
-#include "common/delta/class_statistics.h"
-#include "common/delta/diff.h"
+#include "common/delta/blocks/class_split.h"
+#include "common/delta/blocks/class_statistics.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/encoder.h"
 #include "common/model/limits.h"
-#include "tools/bench/synthetic.h"
+#include "tools/bench/measure/synthetic.h"
 
 namespace dws::gpu_check {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/thread_pool.h"
-#include "common/delta/block.h"
+#include "common/delta/blocks/block.h"
 #include "common/memory/cuda/staging_run.h"
 #include "common/model/digest.h"
 

@@ -7,7 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/model/limits.h"
-#include "tools/bench/timing.h"
+#include "tools/bench/measure/timing.h"
 #include "tools/gpu_check/commit_case.h"
 #include "tools/gpu_check/measured_limits.h"
 #include "tools/gpu_check/sections.h"

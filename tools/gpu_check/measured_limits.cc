@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "tools/bench/timing.h"
+#include "tools/bench/measure/timing.h"
 
 namespace dws::gpu_check {
 namespace {

@@ -24,7 +24,7 @@ _LAYER = {component: number for number, names in enumerate(LAYERS) for component
 
 # Generated messages: everybody else works on model values.
 PROTO_USERS = (
-    "common/delta/manifest",
+    "common/delta/objects/manifest",
     "common/proto_convert/",
     "common/service/",
     "common/transport/shared_fs/manifest",
@@ -52,7 +52,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"cuda|cooperative_groups", ("common/memory/cuda/", "tests/common/memory/cuda/")),
     (r"curl/", ("tests/",)),
     (r"event2/", ("common/service/http/",)),
-    (r"google/protobuf/", ("common/delta/manifest", "common/proto_convert/",
+    (r"google/protobuf/", ("common/delta/objects/manifest", "common/proto_convert/",
                           "common/service/http/", "tools/dwsctl/", "tests/")),
     (r"grpc", _GRPC_USERS),
     (r"nccl", ("common/transport/nccl/",)),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools.tidy import exceptions, format_rules, include_rules, size_rules, text_rules, tree_rules
+from tools.tidy import (
+    exceptions, format_rules, include_rules, room_rules, size_rules, text_rules, tree_rules)
 from tools.tidy.source_tree import SourceTree, Violation, read_tree
 
 
@@ -20,6 +21,7 @@ def find_violations(tree: SourceTree) -> list[Violation]:
         *size_rules.check(tree, exceptions.LONG_FILES),
         *text_rules.check(tree),
         *tree_rules.check(tree, exceptions.PUBLIC_PACKAGES),
+        *room_rules.check(tree, exceptions.LARGE_FOLDERS, exceptions.SPLIT_CLASSES, exceptions.FOREIGN_FILES),
     ]
     used = {(violation.rule, violation.path) for violation in found} & exceptions.KNOWN
     stale = [Violation("stale-exception", path, 1, f"breaks {rule} no more: remove it from exceptions.py")

@@ -4,7 +4,8 @@ import os
 import unittest
 from pathlib import Path
 
-from tools.tidy import exceptions, format_rules, include_rules, size_rules, text_rules, tree_rules
+from tools.tidy import (
+    exceptions, format_rules, include_rules, room_rules, size_rules, text_rules, tree_rules)
 from tools.tidy.source_tree import SourceFile, SourceTree, read_tree
 from tools.tidy.tidy import find_violations
 
@@ -67,7 +68,7 @@ class IncludeTest(unittest.TestCase):
 
     def test_messages_stay_behind_proto_convert(self) -> None:
         self.assertEqual(self.check("common/ledger/a.cc", '#include "proto/delta.pb.h"'), ["layers"])
-        self.assertEqual(self.check("common/delta/manifest.cc", '#include "proto/delta.pb.h"'), [])
+        self.assertEqual(self.check("common/delta/objects/manifest.cc", '#include "proto/delta.pb.h"'), [])
         self.assertEqual(self.check("common/proto_convert/a.h", '#include "proto/sync.grpc.pb.h"'),
                          ["vendor-home"])
 
@@ -77,7 +78,7 @@ class IncludeTest(unittest.TestCase):
                              ("common/base/status_log.cc", "spdlog/spdlog.h"),
                              ("common/model/a.h", "absl/status/status.h")):
             self.assertEqual(self.check(path, f"#include <{header}>"), ["vendor-home"], header)
-        self.assertEqual(self.check("common/delta/checksum.cc", "#include <xxhash.h>"), [])
+        self.assertEqual(self.check("common/delta/bits/checksum.cc", "#include <xxhash.h>"), [])
         self.assertEqual(self.check("common/base/a.cc", "#include <vector>"), [])
 
 
@@ -190,6 +191,38 @@ class TreeRulesTest(unittest.TestCase):
         tree = self.tree({"docs/here.md": "", "a.h": "// here.md, gone.md\n"}, [])
         found = list(tree_rules.check_documents(tree))
         self.assertEqual([violation.message for violation in found], ["there is no gone.md"])
+
+
+class RoomRulesTest(unittest.TestCase):
+    def tree(self, files: dict) -> SourceTree:
+        return SourceTree(Path("."), [SourceFile(path, text) for path, text in files.items()], [])
+
+    def test_a_cycle_of_folders_is_seen_over_any_way(self) -> None:
+        files = {"a/x.h": '#include "b/y.h"\n', "b/y.h": '#include "c/z.h"\n', "c/z.h": ""}
+        self.assertEqual(rules(room_rules.check_cycles(self.tree(files))), [])
+        files["c/w.cc"] = '#include "a/x.h"\n'
+        self.assertEqual(rules(room_rules.check_cycles(self.tree(files))), ["cycles"] * 3)
+        self.assertEqual(rules(room_rules.check_cycles(self.tree({"tests/" + k: v for k, v in files.items()}))), [])
+
+    def test_a_folder_has_not_too_many_files(self) -> None:
+        tree = self.tree({f"a/{n}.cc": "" for n in range(26)})
+        self.assertEqual(rules(room_rules.check_folder_sizes(tree, {})), ["folder-size"])
+        self.assertEqual(rules(room_rules.check_folder_sizes(tree, {"a": 26})), [])
+        self.assertEqual(rules(room_rules.check_folder_sizes(self.tree({}), {"a": 26})), ["stale-exception"])
+
+    def test_a_class_has_one_cc(self) -> None:
+        one = "namespace dws {\nvoid Thing::Do() {\n  Other::Make();\n}\n}\n"
+        two = "namespace dws {\nResult<int> Thing::Get(\n    int a) {}\nThing::~Thing() = default;\n}\n"
+        tree = self.tree({"a/one.cc": one, "a/two.cc": two, "b/two.cc": two})
+        self.assertEqual(rules(room_rules.check_classes(tree, frozenset())), ["one-class-one-cc"])
+        self.assertEqual(rules(room_rules.check_classes(tree, frozenset({"Thing"}))), [])
+        self.assertEqual(rules(room_rules.check_classes(self.tree({"a/one.cc": one}), frozenset({"Thing"}))),
+                         ["stale-exception"])
+
+    def test_a_comment_names_files_that_are_there(self) -> None:
+        files = {"a/x.h": "// here.h, a/here.cc, gone.h, cuda.h, *.h\nint gone;\n", "a/here.h": "", "a/here.cc": ""}
+        found = list(room_rules.check_named_files(self.tree(files), frozenset({"cuda.h"})))
+        self.assertEqual([violation.message for violation in found], ["there is no gone.h"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #include <type_traits>
 
 #include "common/base/bytes.h"
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 #include "common/delta/kernels/changed_words.h"
 
 namespace dws::kernels {

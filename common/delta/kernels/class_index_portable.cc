@@ -3,7 +3,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/check.h"
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 #include "common/delta/kernels/class_index.h"
 
 namespace dws::kernels {

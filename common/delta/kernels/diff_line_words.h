@@ -3,8 +3,8 @@
 #pragma once
 
 #include "common/base/bytes.h"
+#include "common/delta/bits/ordinal.h"
 #include "common/delta/kernels/diff_lines.h"
-#include "common/delta/ordinal.h"
 
 namespace dws::kernels {
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "common/delta/bit_stream.h"
+#include "common/delta/bits/bit_stream.h"
 #include "common/delta/kernels/gaps.h"
 
 namespace dws::kernels {

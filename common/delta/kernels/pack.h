@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "common/base/instruction_set.h"
-#include "common/delta/bit_stream.h"
+#include "common/delta/bits/bit_stream.h"
 
 namespace dws::kernels {
 

@@ -1,5 +1,5 @@
 #include "common/base/intrinsics.h"
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 #include "common/delta/kernels/pack.h"
 
 #if defined(__x86_64__)

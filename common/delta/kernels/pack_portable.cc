@@ -1,4 +1,4 @@
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 #include "common/delta/kernels/pack.h"
 
 namespace dws::kernels {

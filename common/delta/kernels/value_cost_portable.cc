@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 #include "common/delta/kernels/value_cost.h"
 
 namespace dws::kernels {

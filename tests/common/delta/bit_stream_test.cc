@@ -1,5 +1,5 @@
 // Bit planes come back at every width and offset, and readers stay inside their span.
-#include "common/delta/bit_stream.h"
+#include "common/delta/bits/bit_stream.h"
 
 #include <catch2/catch.hpp>
 

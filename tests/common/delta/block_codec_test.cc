@@ -2,8 +2,8 @@
 // function of its input, is no larger than it must be, and damage is an error.
 #include <catch2/catch.hpp>
 
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
 #include "common/delta/encoder.h"
 #include "tests/common/delta/samples.h"
 

@@ -1,14 +1,14 @@
 // Laws of class-split: every state of every float dtype comes back exactly under every table;
 // damage is an error; where small weights change more often it beats mode A.
-#include "common/delta/class_split.h"
+#include "common/delta/blocks/class_split.h"
 
 #include <catch2/catch.hpp>
 
-#include "common/delta/class_statistics.h"
+#include "common/delta/bits/ordinal.h"
+#include "common/delta/blocks/class_statistics.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
 #include "common/delta/encoder.h"
-#include "common/delta/ordinal.h"
 #include "tests/common/delta/samples.h"
 
 namespace dws {

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/delta/diff.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/encoder.h"
 #include "common/model/limits.h"
 #include "tests/common/delta/samples.h"

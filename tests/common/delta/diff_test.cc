@@ -1,6 +1,6 @@
 // Laws of comparing and applying: digests follow from changed words alone, undoing is the inverse
 // of applying, and steps of consecutive versions compose.
-#include "common/delta/diff.h"
+#include "common/delta/blocks/diff.h"
 
 #include <catch2/catch.hpp>
 

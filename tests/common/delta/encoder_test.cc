@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
 #include "common/model/limits.h"
 #include "tests/common/delta/objects.h"
 

@@ -1,6 +1,6 @@
 // Frames: what is built comes back block by block, its size is known beforehand, grouping keeps the
 // limits, and every damage is named.
-#include "common/delta/frame.h"
+#include "common/delta/objects/frame.h"
 
 #include <catch2/catch.hpp>
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "common/base/check.h"
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 
 namespace dws::samples {
 namespace {

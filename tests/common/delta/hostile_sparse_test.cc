@@ -8,9 +8,9 @@
 #include <catch2/catch.hpp>
 
 #include "common/base/unique_fd.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
-#include "common/delta/frame.h"
+#include "common/delta/objects/frame.h"
 #include "tests/common/delta/hostile_cases.h"
 #include "tests/fakes/temp_folder.h"
 

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/delta/decoder.h"
-#include "common/delta/frame.h"
+#include "common/delta/objects/frame.h"
 #include "tests/common/delta/hostile_cases.h"
 #include "tests/common/delta/objects.h"
 #include "tests/common/delta/samples.h"

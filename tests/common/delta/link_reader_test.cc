@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/delta/delta_link.h"
 #include "common/delta/encoder.h"
-#include "common/delta/frame.h"
+#include "common/delta/objects/delta_link.h"
+#include "common/delta/objects/frame.h"
 
 namespace dws {
 namespace {

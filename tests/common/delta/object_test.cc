@@ -1,13 +1,13 @@
 // Whole objects: a delta brings a receiver from its base to exactly the new state; every truncation
 // and every flipped byte is an error; manifests that do not fit their layout are refused, naming
 // what does not.
-#include "common/delta/object.h"
+#include "common/delta/objects/object.h"
 
 #include <catch2/catch.hpp>
 
-#include "common/delta/diff.h"
-#include "common/delta/frame.h"
-#include "common/delta/manifest.h"
+#include "common/delta/blocks/diff.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/manifest.h"
 #include "common/model/limits.h"
 #include "tests/common/delta/objects.h"
 

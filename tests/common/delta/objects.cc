@@ -1,12 +1,12 @@
 #include "tests/common/delta/objects.h"
 
 #include "common/base/check.h"
-#include "common/delta/checksum.h"
-#include "common/delta/class_statistics.h"
+#include "common/delta/bits/checksum.h"
+#include "common/delta/blocks/class_statistics.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
-#include "common/delta/frame.h"
-#include "common/delta/manifest.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/manifest.h"
 #include "common/model/limits.h"
 
 namespace dws::samples {

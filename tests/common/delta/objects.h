@@ -8,7 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/delta/encoder.h"
-#include "common/delta/object.h"
+#include "common/delta/objects/object.h"
 #include "common/model/layout.h"
 #include "tests/common/delta/samples.h"
 

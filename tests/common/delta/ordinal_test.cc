@@ -1,6 +1,6 @@
 // Ordinals are a bijection and their own inverse, checked for every value of 8 and 16 bits, and
 // follow the order of the numbers.
-#include "common/delta/ordinal.h"
+#include "common/delta/bits/ordinal.h"
 
 #include <bit>
 #include <catch2/catch.hpp>

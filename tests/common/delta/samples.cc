@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 
 namespace dws::samples {
 namespace {

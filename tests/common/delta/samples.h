@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/bytes.h"
-#include "common/delta/block.h"
+#include "common/delta/blocks/block.h"
 #include "common/model/tensor_spec.h"
 
 namespace dws::samples {

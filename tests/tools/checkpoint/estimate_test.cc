@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "common/delta/compression.h"
+#include "common/delta/bits/compression.h"
 #include "tests/tools/checkpoint/scene.h"
 #include "tools/checkpoint/estimate.h"
 #include "tools/checkpoint/slime_size.h"

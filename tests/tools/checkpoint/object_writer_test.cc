@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "common/delta/object.h"
+#include "common/delta/objects/object.h"
 
 namespace dws::checkpoint {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/delta/encoder.h"
-#include "common/delta/object.h"
+#include "common/delta/objects/object.h"
 #include "tests/tools/checkpoint/scene.h"
 #include "tools/checkpoint/delta_chain.h"
 #include "tools/checkpoint/materialize.h"

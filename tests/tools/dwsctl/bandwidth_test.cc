@@ -1,5 +1,5 @@
 // Speeds as people write them.
-#include "tools/dwsctl/bandwidth.h"
+#include "tools/dwsctl/base/bandwidth.h"
 
 #include <catch2/catch.hpp>
 

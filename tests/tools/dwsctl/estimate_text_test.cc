@@ -1,12 +1,12 @@
 // What `estimate` prints, for people and for programs.
-#include "tools/dwsctl/estimate_text.h"
+#include "tools/dwsctl/checkpoints/estimate_text.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
 
-#include "tools/dwsctl/checkpoint_run.h"
+#include "tools/dwsctl/checkpoints/checkpoint_run.h"
 
 namespace dws::dwsctl {
 namespace {

@@ -12,7 +12,7 @@
 #include "common/base/unique_fd.h"
 #include "proto/admin.grpc.pb.h"
 #include "tests/fakes/eventually.h"
-#include "tools/dwsctl/command.h"
+#include "tools/dwsctl/base/command.h"
 
 namespace dws::dwsctl {
 

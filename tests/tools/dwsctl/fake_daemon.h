@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "proto/admin.pb.h"
-#include "tools/dwsctl/exit_code.h"
+#include "tools/dwsctl/base/exit_code.h"
 
 namespace dws::dwsctl {
 

@@ -1,15 +1,15 @@
 // inspect over every golden object, sound and damaged.
-#include "tools/dwsctl/inspect_object.h"
+#include "tools/dwsctl/inspect/inspect_object.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <map>
 #include <set>
 
-#include "common/delta/object.h"
+#include "common/delta/objects/object.h"
 #include "tests/fakes/temp_folder.h"
 #include "tests/golden/golden_cases.h"
-#include "tools/dwsctl/inspect_manifest.h"
+#include "tools/dwsctl/inspect/inspect_manifest.h"
 
 namespace dws::dwsctl {
 namespace {

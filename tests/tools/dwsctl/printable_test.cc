@@ -1,4 +1,4 @@
-#include "tools/dwsctl/printable.h"
+#include "tools/dwsctl/base/printable.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,8 +1,8 @@
-#include "tools/dwsctl/progress_text.h"
+#include "tools/dwsctl/text/progress_text.h"
 
 #include <catch2/catch.hpp>
 
-#include "tools/dwsctl/printable.h"
+#include "tools/dwsctl/base/printable.h"
 
 namespace dws::dwsctl {
 namespace {

@@ -1,11 +1,11 @@
-#include "tools/dwsctl/status_text.h"
+#include "tools/dwsctl/text/status_text.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
 #include <sstream>
 #include <string>
 
-#include "tools/dwsctl/printable.h"
+#include "tools/dwsctl/base/printable.h"
 
 namespace dws::dwsctl {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/dwsctl/text_table.h"
+#include "tools/dwsctl/text/text_table.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

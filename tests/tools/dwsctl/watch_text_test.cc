@@ -1,8 +1,8 @@
-#include "tools/dwsctl/watch_text.h"
+#include "tools/dwsctl/text/watch_text.h"
 
 #include <catch2/catch.hpp>
 
-#include "tools/dwsctl/printable.h"
+#include "tools/dwsctl/base/printable.h"
 
 namespace dws::dwsctl {
 namespace {

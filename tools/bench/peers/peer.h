@@ -10,8 +10,8 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "tools/bench/report.h"
-#include "tools/bench/workload.h"
+#include "tools/bench/measure/report.h"
+#include "tools/bench/measure/workload.h"
 
 namespace dws::bench {
 

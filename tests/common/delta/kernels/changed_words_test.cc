@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "common/base/instruction_set.h"
-#include "common/delta/diff.h"
-#include "common/delta/element.h"
-#include "common/delta/predict.h"
+#include "common/delta/bits/element.h"
+#include "common/delta/blocks/diff.h"
+#include "common/delta/blocks/predict.h"
 
 namespace dws {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/base/instruction_set.h"
-#include "common/delta/bit_stream.h"
-#include "common/delta/positions.h"
+#include "common/delta/bits/bit_stream.h"
+#include "common/delta/blocks/positions.h"
 
 namespace dws {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 #include "tests/common/delta/samples.h"
 
 namespace dws::kernels {

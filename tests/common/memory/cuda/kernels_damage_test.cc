@@ -3,7 +3,7 @@
 // AddressSanitizer).
 #include <catch2/catch.hpp>
 
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
 #include "tests/common/memory/cuda/stage_cases.h"
 
 namespace dws::cuda {

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "common/delta/diff.h"
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
+#include "common/delta/blocks/diff.h"
 #include "common/model/digest.h"
 #include "tests/common/memory/cuda/live_slice.h"
 

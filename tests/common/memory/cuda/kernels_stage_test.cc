@@ -2,8 +2,8 @@
 // layout.
 #include <catch2/catch.hpp>
 
-#include "common/delta/diff.h"
-#include "common/delta/element.h"
+#include "common/delta/bits/element.h"
+#include "common/delta/blocks/diff.h"
 #include "tests/common/memory/cuda/stage_cases.h"
 
 namespace dws::cuda {

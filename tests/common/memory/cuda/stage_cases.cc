@@ -4,13 +4,13 @@
 #include <cstring>
 #include <optional>
 
-#include "common/delta/absolute.h"
-#include "common/delta/class_split.h"
-#include "common/delta/class_statistics.h"
-#include "common/delta/dense_ulp.h"
-#include "common/delta/diff.h"
-#include "common/delta/element.h"
-#include "common/delta/split_rice.h"
+#include "common/delta/bits/element.h"
+#include "common/delta/blocks/absolute.h"
+#include "common/delta/blocks/class_split.h"
+#include "common/delta/blocks/class_statistics.h"
+#include "common/delta/blocks/dense_ulp.h"
+#include "common/delta/blocks/diff.h"
+#include "common/delta/blocks/split_rice.h"
 
 namespace dws::cuda {
 namespace {

@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "common/delta/bits/element.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/diff.h"
-#include "common/delta/element.h"
 
 namespace dws::cuda {
 namespace {

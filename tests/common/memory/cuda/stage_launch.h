@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/delta/block.h"
+#include "common/delta/blocks/block.h"
 #include "common/model/class_table.h"
 #include "common/model/tensor_spec.h"
 #include "tests/common/delta/samples.h"

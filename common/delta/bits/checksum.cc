@@ -1,0 +1,9 @@
+#include "common/delta/bits/checksum.h"
+
+#include <xxhash.h>
+
+namespace dws {
+
+uint64_t Checksum(ByteSpan bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+}  // namespace dws

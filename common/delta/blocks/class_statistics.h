@@ -1,0 +1,38 @@
+// What a sender learns of one version to choose the class table of the next: how many elements of
+// each magnitude there are, how many of them changed, and by how much. Of samples: shares matter,
+// not counts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "common/base/bytes.h"
+#include "common/delta/blocks/block.h"
+#include "common/model/class_table.h"
+#include "common/model/tensor_spec.h"
+
+namespace dws {
+
+// By magnitude byte. Plain counts; statistics of several blocks add up.
+struct ClassStatistics {
+  static constexpr size_t kBytes = 256;
+  static constexpr size_t kSizes = 18;  // |step| - 1 of 0, 1, 2 to 3, 4 to 7, ...; the last: more
+
+  std::array<uint64_t, kBytes> elements{};
+  std::array<uint64_t, kBytes> changes{};
+  std::array<std::array<uint32_t, kSizes>, kBytes> sizes{};  // of changes, by bit width
+
+  // Counts one block: `after` and the changes that led to it. Of the elements of a large block a
+  // part is looked at. Nothing for a dtype that is no float.
+  void Add(DType dtype, const DecodedBlock& steps, ByteSpan after);
+};
+
+// The table of least expected cost; `blocks` is how many blocks the statistics stand for, since
+// each class has a head in each. nullopt: no change was seen, or `dtype` is no float. Logarithms
+// may differ in their last bit from machine to machine, and so may tables, within a bit of cost:
+// blocks are decoded with the one that their manifest carries.
+std::optional<ClassTable> ChooseClassTable(DType dtype, const ClassStatistics& statistics,
+                                           uint64_t blocks);
+
+}  // namespace dws

@@ -1,0 +1,36 @@
+// Dense ulp: a step for every element of a block, zigzag-coded in planes (FORMAT.md, "Mode 4: dense
+// ulp"). For tensors that change nearly everywhere.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/delta/blocks/block.h"
+#include "common/delta/blocks/values.h"
+#include "common/model/tensor_spec.h"
+
+namespace dws {
+
+// Reused from block to block to keep its memory.
+struct DenseUlpPlan {
+  std::vector<uint64_t> values;  // zigzag of each element's step
+  ValueCoding coding;
+
+  uint64_t PayloadBytes() const { return CeilDiv(coding.bits, 8); }
+};
+
+void PlanDenseUlp(DType dtype, const BlockChanges& changes, uint32_t element_count,
+                  DenseUlpPlan& plan);
+EncodedBlock WriteDenseUlp(const DenseUlpPlan& plan, uint32_t nnz);
+
+// No plan for `element_count` elements is smaller.
+constexpr uint64_t DenseUlpBytesMin(uint32_t element_count) { return CeilDiv(element_count, 8); }
+
+// Fills positions and steps of the elements whose step is not zero. DATA_LOSS says which plane is
+// damaged.
+Status ReadDenseUlp(DType dtype, uint32_t element_count, const EncodedBlockView& block,
+                    DecodedBlock& decoded);
+
+}  // namespace dws

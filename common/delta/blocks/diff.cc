@@ -1,0 +1,153 @@
+#include "common/delta/blocks/diff.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/base/instruction_set.h"
+#include "common/delta/bits/element.h"
+#include "common/delta/kernels/diff_lines.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+// Room for a block of the widest elements.
+constexpr size_t kRoom = limits::kBlockElements + kernels::DiffArrays::kSlack;
+
+// Adds each step to its element; `sign` is 1, or all ones to take the steps back.
+template <typename Element>
+void AddSteps(const DecodedBlock& decoded, uint64_t sign, MutableByteSpan block) {
+  using Bits = typename Element::Bits;
+  for (size_t i = 0; i < decoded.positions.size(); ++i) {
+    std::byte* at = block.data() + size_t{decoded.positions[i]} * Element::kBytes;
+    StoreLe(at, Element::FromStep(LoadLe<Bits>(at), static_cast<Bits>(decoded.values[i] * sign)));
+  }
+}
+
+template <typename Element>
+void StoreValues(const DecodedBlock& decoded, MutableByteSpan block) {
+  for (size_t i = 0; i < decoded.positions.size(); ++i) {
+    StoreLe(block.data() + size_t{decoded.positions[i]} * Element::kBytes,
+            static_cast<typename Element::Bits>(decoded.values[i]));
+  }
+}
+
+}  // namespace
+
+BlockDiffer::BlockDiffer()
+    : positions_(std::make_unique_for_overwrite<uint16_t[]>(kRoom)),
+      steps_(std::make_unique_for_overwrite<uint64_t[]>(kRoom)),
+      words_(std::make_unique_for_overwrite<uint16_t[]>(kRoom)),
+      words_before_(std::make_unique_for_overwrite<uint64_t[]>(kRoom)),
+      words_after_(std::make_unique_for_overwrite<uint64_t[]>(kRoom)) {}
+
+Digest BlockDiffer::Diff(DType dtype, ByteSpan before, ByteSpan after, uint64_t first_word,
+                         BlockChanges& changes) {
+  const kernels::ElementKind kind{.bytes = ElementBytes(dtype), .mapping = MappingOf(dtype)};
+  DWS_CHECK(before.size() == after.size() && before.size() % kind.bytes == 0);
+  DWS_CHECK(before.size() <= uint64_t{limits::kBlockElements} * kind.bytes);
+  kernels::DiffArrays found{.positions = positions_.get(),
+                            .steps = steps_.get(),
+                            .words = words_.get(),
+                            .words_before = words_before_.get(),
+                            .words_after = words_after_.get()};
+  const uint32_t lines = static_cast<uint32_t>(before.size() / kernels::kLineBytes);
+  const InstructionSet set = ActiveInstructionSet();
+  kernels::DiffLines(set, kind,
+                     {.before = before.data(), .after = after.data(), .first = 0, .count = lines},
+                     found);
+  if (const size_t tail = before.size() % kernels::kLineBytes; tail != 0) {
+    // A line filled with zeros on both sides: they do not differ.
+    std::byte old_line[kernels::kLineBytes] = {};
+    std::byte new_line[kernels::kLineBytes] = {};
+    std::memcpy(old_line, before.data() + before.size() - tail, tail);
+    std::memcpy(new_line, after.data() + after.size() - tail, tail);
+    kernels::DiffLines(set, kind,
+                       {.before = old_line, .after = new_line, .first = lines, .count = 1}, found);
+  }
+  word_count_ = found.word_count;
+  changes.positions.assign(positions_.get(), positions_.get() + found.element_count);
+  changes.steps.assign(steps_.get(), steps_.get() + found.element_count);
+  return DigestDifference({.numbers = words_.get(),
+                           .before = words_before_.get(),
+                           .after = words_after_.get(),
+                           .count = word_count_},
+                          first_word);
+}
+
+void BlockDiffer::Update(MutableByteSpan block) const {
+  const uint64_t whole = block.size() / 8;
+  uint32_t count = word_count_;
+  if (count != 0 && words_[count - 1] == whole) {  // the last word reaches beyond the block
+    --count;
+    std::memcpy(block.data() + whole * 8, &words_after_[count], block.size() % 8);
+  }
+  if (count == whole) {
+    std::memcpy(block.data(), words_after_.get(), whole * 8);
+    return;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    StoreLe(block.data() + size_t{words_[i]} * 8, words_after_[i]);
+  }
+}
+
+Digest DiffBlock(DType dtype, ByteSpan before, ByteSpan after, uint64_t first_word,
+                 BlockChanges& changes) {
+  return BlockDiffer().Diff(dtype, before, after, first_word, changes);
+}
+
+void ApplyBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block) {
+  switch (decoded.kind) {
+    case DecodedBlock::Kind::kNothing:
+      return;
+    case DecodedBlock::Kind::kSteps:
+      return WithElement(dtype,
+                         [&](auto element) { AddSteps<decltype(element)>(decoded, 1, block); });
+    case DecodedBlock::Kind::kValues:
+      return WithElement(dtype,
+                         [&](auto element) { StoreValues<decltype(element)>(decoded, block); });
+    case DecodedBlock::Kind::kDense:
+      DWS_CHECK(decoded.dense.size() == block.size());
+      std::copy(decoded.dense.begin(), decoded.dense.end(), block.begin());
+      return;
+  }
+}
+
+void UndoBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block) {
+  if (decoded.kind == DecodedBlock::Kind::kNothing) return;
+  DWS_CHECK(decoded.kind == DecodedBlock::Kind::kSteps);
+  WithElement(dtype,
+              [&](auto element) { AddSteps<decltype(element)>(decoded, ~uint64_t{0}, block); });
+}
+
+BlockChanges ComposeSteps(DType dtype, const BlockChanges& first, const BlockChanges& second) {
+  const uint64_t mask = LowBits(ElementBytes(dtype) * 8);
+  BlockChanges sum;
+  sum.positions.reserve(first.size() + second.size());
+  sum.steps.reserve(first.size() + second.size());
+  const auto add = [&sum](uint16_t position, uint64_t step) {
+    if (step == 0) return;
+    sum.positions.push_back(position);
+    sum.steps.push_back(step);
+  };
+  size_t i = 0;
+  size_t j = 0;
+  while (i < first.size() && j < second.size()) {
+    if (first.positions[i] < second.positions[j]) {
+      add(first.positions[i], first.steps[i]);
+      ++i;
+    } else if (first.positions[i] > second.positions[j]) {
+      add(second.positions[j], second.steps[j]);
+      ++j;
+    } else {
+      add(first.positions[i], (first.steps[i] + second.steps[j]) & mask);
+      ++i;
+      ++j;
+    }
+  }
+  for (; i < first.size(); ++i) add(first.positions[i], first.steps[i]);
+  for (; j < second.size(); ++j) add(second.positions[j], second.steps[j]);
+  return sum;
+}
+
+}  // namespace dws

@@ -1,0 +1,58 @@
+// Compares two states of one block, and applies changes to one: the pure leaves of capture and of
+// staging.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/base/bytes.h"
+#include "common/delta/blocks/block.h"
+#include "common/model/digest.h"
+#include "common/model/tensor_spec.h"
+
+namespace dws {
+
+// Compares the states of one block after the other. Lifecycle: one a worker, reused; what it found
+// stays until the next Diff. Owns about two megabytes, touched as far as blocks change. Threads:
+// one at a time.
+class BlockDiffer {
+ public:
+  BlockDiffer();
+
+  // Fills `changes` with the steps from `before` to `after` (equal sizes, whole elements of
+  // `dtype`, at most limits::kBlockElements) and returns the difference of their digests, after
+  // minus before, counting words from `first_word`. Works from the changed words alone. Loads every
+  // byte of `after` once: steps, digest and Update agree even if its owner writes meanwhile.
+  Digest Diff(DType dtype, ByteSpan before, ByteSpan after, uint64_t first_word,
+              BlockChanges& changes);
+
+  // Brings `block`, the `before` of the last Diff, to the state that Diff saw.
+  void Update(MutableByteSpan block) const;
+
+ private:
+  std::unique_ptr<uint16_t[]> positions_;
+  std::unique_ptr<uint64_t[]> steps_;
+  std::unique_ptr<uint16_t[]> words_;
+  std::unique_ptr<uint64_t[]> words_before_;
+  std::unique_ptr<uint64_t[]> words_after_;
+  uint32_t word_count_ = 0;
+};
+
+// BlockDiffer::Diff, for whoever compares now and then.
+Digest DiffBlock(DType dtype, ByteSpan before, ByteSpan after, uint64_t first_word,
+                 BlockChanges& changes);
+
+// Brings `block` from the base to the new state, in place. Steps need exactly the base the block
+// was encoded against; values and dense bytes need nothing. Positions are in range (the decoder's
+// promise).
+void ApplyBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block);
+
+// Takes steps back: the inverse of ApplyBlock for Kind::kSteps (and kNothing). Other kinds are our
+// bug.
+void UndoBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block);
+
+// The changes of `first` followed by those of `second`, as one: positions united, steps added
+// modulo 2^w, steps that cancel left out. Exact: steps of consecutive versions compose.
+BlockChanges ComposeSteps(DType dtype, const BlockChanges& first, const BlockChanges& second);
+
+}  // namespace dws

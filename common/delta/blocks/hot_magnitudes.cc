@@ -1,0 +1,63 @@
+#include "common/delta/blocks/hot_magnitudes.h"
+
+#include <algorithm>
+
+#include "common/delta/bits/escapes.h"
+
+namespace dws {
+
+void PlanHotMagnitudes(HotMagnitudes& hot) {
+  uint64_t escapes = 0;  // all of them or-ed: as wide as the widest
+  uint64_t escape_count = 0;
+  hot.bits = 0;
+  for (size_t i = 0; i < hot.values.size(); ++i) {
+    const uint64_t quotient = hot.values[i] >> hot.widths[i];
+    hot.bits += hot.widths[i] + std::min<uint64_t>(quotient, kQuotientMax) + 1;
+    if (quotient < kQuotientMax) continue;
+    escapes |= quotient - kQuotientMax;
+    ++escape_count;
+  }
+  hot.escape_width = escape_count == 0 ? 0 : EscapeWidth(escapes);
+  hot.bits += escape_count * hot.escape_width;
+}
+
+void WriteHotMagnitudes(const HotMagnitudes& hot, BitWriter& writer) {
+  for (size_t i = 0; i < hot.values.size(); ++i) {
+    writer.Put(hot.values[i] & LowBits(hot.widths[i]), hot.widths[i]);
+  }
+  for (size_t i = 0; i < hot.values.size(); ++i) {
+    writer.PutUnary(std::min<uint64_t>(hot.values[i] >> hot.widths[i], kQuotientMax));
+  }
+  if (hot.escape_width == 0) return;
+  for (size_t i = 0; i < hot.values.size(); ++i) {
+    const uint64_t quotient = hot.values[i] >> hot.widths[i];
+    if (quotient >= kQuotientMax) writer.PutWide(quotient - kQuotientMax, hot.escape_width);
+  }
+}
+
+std::optional<uint64_t> ReadHotMagnitudes(ByteSpan payload, uint64_t begin,
+                                          std::span<uint64_t> scratch, HotMagnitudes& hot) {
+  uint64_t quotients = begin;
+  for (const uint8_t width : hot.widths) quotients += width;
+  if (quotients > payload.size() * 8) return std::nullopt;
+  const size_t count = hot.widths.size();
+  const std::optional<uint64_t> quotients_end =
+      SelectOnes(payload, quotients, static_cast<uint32_t>(count), scratch.data());
+  if (!quotients_end.has_value()) return std::nullopt;
+
+  hot.values.resize(count);
+  EscapeReader escapes(payload, *quotients_end, hot.escape_width);
+  uint64_t next = 0;  // bits of the quotient plane before this quotient
+  uint64_t remainder = begin;
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t quotient = scratch[i] - next;
+    next = scratch[i] + 1;
+    if (!escapes.Complete(quotient)) return std::nullopt;
+    if (quotient > ~uint64_t{0} >> hot.widths[i]) return std::nullopt;
+    hot.values[i] = quotient << hot.widths[i] | LoadBits(payload, remainder, hot.widths[i]);
+    remainder += hot.widths[i];
+  }
+  return escapes.End();
+}
+
+}  // namespace dws

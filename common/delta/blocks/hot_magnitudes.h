@@ -1,0 +1,53 @@
+// Sizes of steps of small old elements (FORMAT.md, "Mode 3: class-split", planes 5 to 7). Below
+// some magnitude a step is many units in the last place, about twice as many with each halving of
+// the element: the Rice parameter follows from the old element, and every step of such an element
+// is coded.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/delta/bits/bit_stream.h"
+#include "common/model/class_table.h"
+
+namespace dws {
+
+// The hot changes of a block.
+struct HotMagnitudes {
+  static constexpr uint32_t kWidthMax = 15;
+
+  std::vector<uint64_t> values;  // |step| - 1
+  std::vector<uint8_t> widths;   // the Rice parameter of each
+  uint32_t escape_width = 0;
+  uint64_t bits = 0;
+
+  void Clear() {
+    values.clear();
+    widths.clear();
+    escape_width = 0;
+    bits = 0;
+  }
+};
+
+// The Rice parameter of a hot element of `element_bits` bits with this magnitude byte.
+inline uint8_t HotWidth(const ClassTable& table, uint8_t magnitude, uint32_t element_bits) {
+  const int width = int{table.hot_scale} - int{magnitude};
+  const int width_max = static_cast<int>(std::min(HotMagnitudes::kWidthMax, element_bits - 1));
+  return static_cast<uint8_t>(width < 0 ? 0 : std::min(width, width_max));
+}
+
+// Fills escape_width and bits from values and widths.
+void PlanHotMagnitudes(HotMagnitudes& hot);
+void WriteHotMagnitudes(const HotMagnitudes& hot, BitWriter& writer);
+
+// Reads the values of hot.widths from bit `begin` on, with hot.escape_width. `scratch` is as large
+// as they are. Returns the end of the last plane; nullopt when one is cut off or not as it is
+// written.
+std::optional<uint64_t> ReadHotMagnitudes(ByteSpan payload, uint64_t begin,
+                                          std::span<uint64_t> scratch, HotMagnitudes& hot);
+
+}  // namespace dws

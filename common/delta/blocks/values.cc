@@ -1,0 +1,119 @@
+#include "common/delta/blocks/values.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/base/instruction_set.h"
+#include "common/delta/bits/escapes.h"
+#include "common/delta/kernels/value_cost.h"
+
+namespace dws {
+namespace {
+
+// What the values look like to the choice of a coding.
+struct Spread {
+  uint64_t max = 0;
+  uint32_t median_width = 0;  // bit width of the (upper) median
+};
+
+Spread Measure(std::span<const uint64_t> values) {
+  const InstructionSet set = ActiveInstructionSet();
+  Spread spread{.max = kernels::MaxValue(set, values.data(), values.size())};
+  // The narrowest width that more than half of the values fit.
+  uint32_t end = static_cast<uint32_t>(std::bit_width(spread.max));
+  while (spread.median_width < end) {
+    const uint32_t middle = (spread.median_width + end) / 2;
+    if (kernels::CountNarrow(set, values.data(), values.size(), middle) > values.size() / 2) {
+      end = middle;
+    } else {
+      spread.median_width = middle + 1;
+    }
+  }
+  return spread;
+}
+
+ValueCoding RiceCoding(std::span<const uint64_t> values, uint64_t max, uint32_t width) {
+  const kernels::QuotientSum sum = kernels::SumQuotients(ActiveInstructionSet(), values.data(),
+                                                         values.size(), width, kQuotientMax);
+  const uint64_t largest = max >> width;
+  const uint32_t escape_width = largest < kQuotientMax ? 0 : EscapeWidth(largest - kQuotientMax);
+  return {.width = width,
+          .fixed = false,
+          .escape_width = escape_width,
+          .bits = values.size() * (width + 1) + sum.quotients + sum.at_limit * escape_width};
+}
+
+}  // namespace
+
+uint32_t PackValueCoding(const ValueCoding& coding) {
+  return coding.width | (coding.fixed ? 1u << 7 : 0u) | coding.escape_width << 8;
+}
+
+std::optional<ValueCoding> UnpackValueCoding(uint32_t parameters, uint32_t element_bits) {
+  const ValueCoding coding{.width = parameters & 0x7F,
+                           .fixed = (parameters >> 7 & 1) != 0,
+                           .escape_width = parameters >> 8};
+  if (coding.width > element_bits) return std::nullopt;
+  if (coding.fixed && coding.escape_width != 0) return std::nullopt;
+  if (!coding.fixed && coding.width == element_bits) return std::nullopt;
+  if (coding.width + coding.escape_width > element_bits) return std::nullopt;
+  return coding;
+}
+
+ValueCoding ChooseValueCoding(std::span<const uint64_t> values) {
+  const Spread spread = Measure(values);
+  const uint32_t full_width = static_cast<uint32_t>(std::bit_width(spread.max));
+  ValueCoding best{.width = full_width, .fixed = true, .bits = values.size() * full_width};
+  // Rice codes are at their best with about half of the values below 2^width.
+  const uint32_t first = spread.median_width > 3 ? spread.median_width - 3 : 0;
+  const uint32_t end = std::min(spread.median_width + 2, full_width);
+  for (uint32_t width = first; width < end; ++width) {
+    const ValueCoding rice = RiceCoding(values, spread.max, width);
+    if (rice.bits < best.bits) best = rice;
+  }
+  return best;
+}
+
+void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding,
+                          BitWriter& writer) {
+  if (coding.width == 0) return;
+  const uint64_t mask = LowBits(coding.width);
+  for (const uint64_t value : values) writer.PutWide(value & mask, coding.width);
+}
+
+void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& coding,
+                         BitWriter& writer) {
+  if (coding.fixed) return;
+  for (const uint64_t value : values) {
+    writer.PutUnary(std::min<uint64_t>(value >> coding.width, kQuotientMax));
+  }
+  if (coding.escape_width == 0) return;
+  for (const uint64_t value : values) {
+    const uint64_t quotient = value >> coding.width;
+    if (quotient < kQuotientMax) continue;
+    writer.PutWide(quotient - kQuotientMax, coding.escape_width);
+  }
+}
+
+std::optional<uint64_t> ReadValues(ByteSpan payload, ValuePlanes planes, const ValueCoding& coding,
+                                   std::span<uint64_t> scratch, std::span<uint64_t> values) {
+  const uint32_t count = static_cast<uint32_t>(values.size());
+  ReadPlane(payload, planes.remainders, coding.width, count, values.data());
+  if (coding.fixed) return planes.quotients;
+  const std::optional<uint64_t> quotients_end =
+      SelectOnes(payload, planes.quotients, count, scratch.data());
+  if (!quotients_end.has_value()) return std::nullopt;
+
+  EscapeReader escapes(payload, *quotients_end, coding.escape_width);
+  uint64_t next = 0;  // bits of the quotient plane before this quotient
+  const uint64_t quotient_limit = ~uint64_t{0} >> coding.width;  // more would not fit 64 bits
+  for (uint32_t i = 0; i < count; ++i) {
+    uint64_t quotient = scratch[i] - next;
+    next = scratch[i] + 1;
+    if (!escapes.Complete(quotient) || quotient > quotient_limit) return std::nullopt;
+    values[i] |= quotient << coding.width;
+  }
+  return escapes.End();
+}
+
+}  // namespace dws

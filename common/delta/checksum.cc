@@ -1,9 +1,0 @@
-#include "common/delta/checksum.h"
-
-#include <xxhash.h>
-
-namespace dws {
-
-uint64_t Checksum(ByteSpan bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
-
-}  // namespace dws

@@ -1,0 +1,44 @@
+// Frames: consecutive encoded blocks of one slice under one checksum, with an index in front so
+// that any block can be found and decoded alone (FORMAT.md, "Frame").
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/delta/blocks/block.h"
+#include "common/delta/objects/frame_header.h"
+#include "common/model/delta_manifest.h"
+
+namespace dws {
+
+// The bytes of one frame. `blocks` is not empty; the result stays below limits::kFrameBytesMax when
+// the caller groups blocks with FrameSize.
+std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks);
+uint64_t FrameSize(std::span<const EncodedBlock> blocks);
+
+// The same in two steps, for whoever fills in the payloads in place: the size, then header and
+// index at `frame`, which has room for it and kFrameSlackBytes more. Returns where the payloads go,
+// one after the other; they are to be written after. `rows` is not empty.
+inline constexpr size_t kFrameSlackBytes = 8;
+uint64_t FrameSize(std::span<const FrameRow> rows);
+MutableByteSpan WriteFrameIndex(std::span<const FrameRow> rows, std::byte* frame);
+
+// How many of the leading `blocks` go into the next frame: as many as fit limits::kFrameBytesMax,
+// at least one, at most kFrameBlocksMax, at most up to the first run of empty blocks worth leaving
+// out, never ending in empty blocks.
+size_t BlocksOfNextFrame(std::span<const EncodedBlock> blocks);
+
+uint64_t FrameChecksum(ByteSpan frame);
+
+// Checks size and checksum against `entry` and reads the index. The views point into `frame`.
+// DATA_LOSS names what is damaged.
+Result<std::vector<EncodedBlockView>> ParseFrame(ByteSpan frame, const FrameEntry& entry);
+
+// The same without the manifest's checksum: what a frame says of its blocks when its bytes are not
+// to be trusted.
+Result<std::vector<EncodedBlockView>> ParseFrameBlocks(ByteSpan frame, uint32_t block_count);
+
+}  // namespace dws

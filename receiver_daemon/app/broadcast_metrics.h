@@ -1,0 +1,12 @@
+// What a receiver shows of its part in broadcasts. docs/metrics.md lists the names.
+#pragma once
+
+#include "common/service/metrics/metrics.h"
+#include "receiver_daemon/transfer/grpc/sync_links.h"
+
+namespace dws {
+
+// Read at scrape time: `links` outlives the last scrape.
+void AddBroadcastMetrics(Metrics& metrics, const SyncLinks& links);
+
+}  // namespace dws

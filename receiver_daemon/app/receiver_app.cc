@@ -1,0 +1,278 @@
+#include "receiver_daemon/app/receiver_app.h"
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/log.h"
+#include "common/base/thread_pool.h"
+#include "common/ledger/file_version_ledger.h"
+#include "common/service/lifecycle.h"
+#include "common/service/ports_file.h"
+#include "common/service/program/daemon_servers.h"
+#include "common/service/security/credentials.h"
+#include "common/service/sockets/handle_socket.h"
+#include "receiver_daemon/app/broadcast_metrics.h"
+#include "receiver_daemon/app/receiver_metrics.h"
+#include "receiver_daemon/app/receiver_operations.h"
+#include "receiver_daemon/app/sender_side.h"
+#include "receiver_daemon/engine/attach_desk.h"
+#include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/engine/engine_service.h"
+#include "receiver_daemon/group/group_endpoint.h"
+#include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/worker.h"
+
+namespace dws {
+namespace {
+
+// Above those of any earlier process with this state folder, as long as the wall clock is.
+Generation FirstGeneration() {
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  return Generation(static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(since_epoch).count()));
+}
+
+}  // namespace
+
+// Members are in the order of construction; what calls into another is destroyed before it.
+class ReceiverApp::Impl {
+ public:
+  explicit Impl(const ReceiverOptions& options)
+      : options_(options),
+        metrics_(options.job_id, options.receiver_id),
+        pool_(options.threads),
+        devices_(options.gpu_kernels),
+        registry_(FirstGeneration(), changed_, grouped() ? Coverage::kShare : Coverage::kWhole,
+                  &devices_) {}
+  ~Impl() { Stop(limits::kShutdownGrace); }
+
+  Status Start();
+  void Stop(std::chrono::milliseconds grace);
+  Status ReloadCredentials() {
+    return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
+  }
+  void EndGrace() { worker_->EndGrace(); }
+  v1::StatusReply status() const { return servers_->status(); }
+  void ShowReadiness() { worker_->ShowReadiness(); }
+  Status broken() const { return devices_.lost(); }
+  std::vector<WatchedWork> VitalWork() const {
+    return {{.name = "the commit worker", .work = &worker_pulse_, .helpers = {&pool_.pulse()}}};
+  }
+  uint16_t admin_port() const { return servers_->grpc_port(); }
+  uint16_t http_port() const { return servers_->http_port(); }
+
+ private:
+  bool grouped() const { return !options_.group.group_id.empty(); }
+  void MakeGroup();
+  Status StartEngineSide();
+  Status StartServers();
+
+  const ReceiverOptions options_;
+  RealClock clock_;
+  ReceiverMetrics metrics_;
+  PosixFileSystem file_system_;
+  ThreadPool pool_;
+  Lifecycle lifecycle_;
+  ChangeSignal changed_;
+  cuda::CudaDevices devices_;
+  EngineRegistry registry_;
+  std::shared_ptr<Credentials> credentials_;  // null: plain
+  AllowedUsers allowed_users_;
+  OperatorDesk operator_desk_{changed_};
+  Pulse worker_pulse_;  // of the worker; its transfers wait
+  std::unique_ptr<ReceiverLedger> ledger_;
+  std::unique_ptr<Subscription> subscription_;
+  std::unique_ptr<SenderSide> senders_;
+  std::unique_ptr<CommitGroup> group_;  // null: the engine is this receiver's alone
+  std::unique_ptr<GroupEndpoint> group_endpoint_;
+  std::unique_ptr<HandleSocket> handles_;
+  std::unique_ptr<AttachDesk> desk_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<EngineServiceImpl> engine_service_;
+  std::unique_ptr<ReceiverOperations> operations_;
+  std::unique_ptr<DaemonServers> servers_;
+};
+
+Status ReceiverApp::Impl::Start() {
+  DWS_RETURN_IF_ERROR(CheckOptions(options_));
+  DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(options_.allow_users));
+  if (options_.tls.given()) {
+    DWS_ASSIGN_OR_RETURN(
+        credentials_,
+        Credentials::Load({.files = options_.tls,
+                           .required = ReceiverIdentity(options_.job_id, options_.receiver_id)}));
+  }
+  DWS_ASSIGN_OR_RETURN(
+      ledger_, OpenReceiverLedger(file_system_, options_.state_dir,
+                                  {.quarantine_damaged = options_.quarantine_damaged_ledger}));
+  subscription_ = std::make_unique<Subscription>(SenderNames(options_), ledger_->state().stream(),
+                                                 changed_, clock_);
+  DWS_ASSIGN_OR_RETURN(senders_, SenderSide::Open(options_,
+                                                  {.credentials = credentials_,
+                                                   .server_name = options_.tls_server_name,
+                                                   .users = allowed_users_},
+                                                  {.files = file_system_,
+                                                   .subscription = *subscription_,
+                                                   .clock = clock_,
+                                                   .pulse = worker_pulse_}));
+  if (grouped()) MakeGroup();
+  DWS_RETURN_IF_ERROR(StartEngineSide());
+  DWS_RETURN_IF_ERROR(StartServers());
+  worker_->Start();
+  senders_->Start();
+  if (group_endpoint_ != nullptr) group_endpoint_->Start();
+  if (!options_.ports_file.empty()) {
+    DWS_RETURN_IF_ERROR(
+        WritePortsFile(file_system_, options_.ports_file, servers_->ports("admin")));
+  }
+  LogInfo("serving", {{"socket", options_.socket},
+                      {"admin_port", admin_port()},
+                      {"http_port", http_port()},
+                      {"senders", subscription_->Peers().size()}});
+  return OkStatus();
+}
+
+void ReceiverApp::Impl::MakeGroup() {
+  std::optional<VersionAt> decided;
+  if (const auto& open = ledger_->state().decided(); open.has_value()) {
+    decided = VersionAt{.stream = open->stream, .version = open->version};
+  }
+  group_ = std::make_unique<CommitGroup>(options_.group, options_.receiver_id, decided, registry_,
+                                         clock_, changed_);
+  group_endpoint_ = std::make_unique<GroupEndpoint>(
+      ReceiverName{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
+      PeerTls{.credentials = credentials_, .server_name = "", .users = allowed_users_}, *group_,
+      clock_);
+}
+
+Status ReceiverApp::Impl::StartEngineSide() {
+  DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
+                                                       .allowed = allowed_users_}));
+  desk_ = std::make_unique<AttachDesk>(*subscription_, registry_, *handles_, clock_, changed_);
+  worker_ = std::make_unique<Worker>(
+      Worker::Parts{.subscription = *subscription_,
+                    .registry = registry_,
+                    .senders = senders_->senders(),
+                    .ledger = *ledger_,
+                    .pool = pool_,
+                    .clock = clock_,
+                    .changed = changed_,
+                    .desk = operator_desk_,
+                    .on_readiness =
+                        [this](bool ready, const std::string& reason) {
+                          LogInfo("readiness", {{"ready", ready}, {"reason", reason}});
+                          if (ready) {
+                            lifecycle_.SetReady();
+                          } else {
+                            lifecycle_.SetNotReady(reason);
+                          }
+                        },
+                    .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
+                    .on_forgotten =
+                        [this] {
+                          senders_->Reconnect(
+                              UnavailableError("an operator had the stream forgotten"));
+                        },
+                    .pulse = &worker_pulse_,
+                    .group = group_.get()},
+      Worker::Options{.prepare = {.spool_folder = options_.state_dir,
+                                  .staging_bytes_max = options_.staging_bytes},
+                      .pause_timeout = limits::kPauseDeadline,
+                      .scrub = {.bytes_per_second_max = options_.scrub_bytes_per_second,
+                                .pass = std::chrono::seconds(options_.scrub_pass_seconds)},
+                      .cuda = {.duty = {.percent = options_.gpu_duty_percent}},
+                      .stale = options_.stale()});
+  engine_service_ = std::make_unique<EngineServiceImpl>(
+      *desk_, registry_, handles_->path(), clock_,
+      [this] { return WhyEngineWaits(worker_->status(), *subscription_); });
+  return OkStatus();
+}
+
+Status ReceiverApp::Impl::StartServers() {
+  operations_ = std::make_unique<ReceiverOperations>(
+      ReceiverName{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
+      ReceiverOperations::Parts{
+          .lifecycle = lifecycle_,
+          .subscription = *subscription_,
+          .registry = registry_,
+          .worker = *worker_,
+          .desk = operator_desk_,
+          .clock = clock_,
+          .group = group_.get(),
+          .broadcasts = senders_->broadcasts() ? &senders_->links() : nullptr});
+  metrics_.Show({.worker = *worker_,
+                 .subscription = *subscription_,
+                 .registry = registry_,
+                 .clock = clock_,
+                 .group = group_.get()});
+  AddBroadcastMetrics(metrics_.registry(), senders_->links());
+  // Engines hand memory over, so they are on this machine: their service is on the unix socket
+  // only.
+  DaemonServers::Services local = {
+      {.name = "dws.v1.EngineService", .service = engine_service_.get()}};
+  DaemonServers::Services for_others;
+  if (group_endpoint_ != nullptr && group_endpoint_->leads()) {
+    local.push_back({.name = "dws.v1.GroupService", .service = group_endpoint_->AddService()});
+    for_others.push_back({.name = "dws.v1.GroupService", .service = group_endpoint_->AddService()});
+  }
+  DWS_ASSIGN_OR_RETURN(
+      servers_, DaemonServers::Start({.job_id = options_.job_id,
+                                      .socket = options_.socket,
+                                      .allowed_users = allowed_users_,
+                                      .listen = options_.listen,
+                                      .http = options_.http,
+                                      .insecure = options_.insecure,
+                                      .credentials = credentials_,
+                                      .plain_peers = PlainPeerNames(options_)},
+                                     {.operations = *operations_,
+                                      .lifecycle = lifecycle_,
+                                      .metrics = metrics_.registry(),
+                                      .clock = clock_,
+                                      .draining = [this] { return operator_desk_.draining(); }},
+                                     std::move(local), std::move(for_others)));
+  return OkStatus();
+}
+
+void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
+  lifecycle_.SetStopping();
+  // 1. no new engines  2. the worker ends what it does; only a pause can keep it, which losing the
+  // leases ends
+  // 3. leases and memory  4. senders hear the last acknowledgements until here, the group what was
+  // written  5. servers: what is left are calls that only watch
+  if (desk_ != nullptr) desk_->Stop();
+  if (senders_ != nullptr) senders_->CancelFetches();
+  if (servers_ != nullptr) servers_->StopOperators();
+  const bool ended = worker_ == nullptr || worker_->RequestStop(grace);
+  const Status reason = UnavailableError("the receiver is shutting down");
+  if (!ended) registry_.EndAll(reason);
+  if (worker_ != nullptr) worker_->Join();
+  registry_.EndAll(reason);
+  if (senders_ != nullptr) senders_->Stop();
+  if (group_endpoint_ != nullptr) group_endpoint_->Stop();
+  if (servers_ != nullptr) servers_->Shutdown();
+}
+
+ReceiverApp::ReceiverApp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ReceiverApp::~ReceiverApp() = default;
+
+Result<std::unique_ptr<ReceiverApp>> ReceiverApp::Start(const ReceiverOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  DWS_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<ReceiverApp>(new ReceiverApp(std::move(impl)));
+}
+
+uint16_t ReceiverApp::admin_port() const { return impl_->admin_port(); }
+uint16_t ReceiverApp::http_port() const { return impl_->http_port(); }
+void ReceiverApp::Stop(std::chrono::milliseconds grace) { impl_->Stop(grace); }
+Status ReceiverApp::ReloadCredentials() { return impl_->ReloadCredentials(); }
+void ReceiverApp::EndGrace() { impl_->EndGrace(); }
+v1::StatusReply ReceiverApp::status() const { return impl_->status(); }
+void ReceiverApp::ShowReadiness() { impl_->ShowReadiness(); }
+Status ReceiverApp::broken() const { return impl_->broken(); }
+std::vector<WatchedWork> ReceiverApp::VitalWork() const { return impl_->VitalWork(); }
+
+}  // namespace dws

@@ -1,0 +1,168 @@
+#include "receiver_daemon/app/receiver_operations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "receiver_daemon/app/receiver_status.h"
+
+namespace dws {
+namespace {
+
+v1::OperationProgress ToProgress(const TaskProgress& task) {
+  v1::OperationProgress progress;
+  progress.set_step(task.step);
+  progress.set_done_bytes(task.done_bytes);
+  progress.set_total_bytes(task.total_bytes);
+  if (task.version.has_value()) progress.set_version(task.version->value());
+  progress.set_mismatches(task.mismatches);
+  return progress;
+}
+
+void AddMismatches(const TaskProgress& task, v1::OperationProgress& progress) {
+  for (const SliceMismatch& mismatch : task.mismatched) {
+    v1::SliceMismatch& row = *progress.add_mismatched();
+    row.set_tensor(mismatch.tensor);
+    row.set_trainer_rank(mismatch.rank.value());
+    row.set_rank_slice(mismatch.slice.value());
+    row.set_version(mismatch.version.value());
+    *row.mutable_expected() = ToProto(mismatch.expected);
+    if (mismatch.found.has_value()) *row.mutable_found() = ToProto(*mismatch.found);
+  }
+}
+
+// Of one that is ready all the same.
+std::string Troubles(const WorkerStatus& worker) {
+  if (worker.trouble.empty() || worker.stale.empty()) return worker.trouble + worker.stale;
+  return worker.trouble + "; " + worker.stale;
+}
+
+}  // namespace
+
+ReceiverOperations::ReceiverOperations(ReceiverName name, Parts parts)
+    : name_(std::move(name)), parts_(parts), started_(parts.clock.Now()) {}
+
+void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
+  const Lifecycle::State state = parts_.lifecycle.state();
+  const WorkerStatus worker = parts_.worker.status();
+  reply.set_daemon("dws-receiver");
+  reply.set_job_id(name_.job_id);
+  reply.set_ready(state.ready);
+  reply.set_reason(state.ready ? Troubles(worker) : state.reason);
+  reply.set_uptime_seconds(ToSeconds(parts_.clock.Now() - started_));
+  switch (worker.drain) {
+    case DrainStage::kNone:
+      break;
+    case DrainStage::kDraining:
+      reply.set_drain(v1::DRAIN_STATE_DRAINING);
+      break;
+    case DrainStage::kDrained:
+      reply.set_drain(v1::DRAIN_STATE_DRAINED);
+      break;
+  }
+  FillReceiverStatus(name_.receiver_id, worker, parts_.subscription, parts_.registry,
+                     parts_.clock.Now(), *reply.mutable_receiver());
+  if (parts_.group != nullptr) {
+    FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
+  }
+  if (parts_.broadcasts != nullptr) {
+    const BroadcastMember::View totals = parts_.broadcasts->BroadcastTotals();
+    v1::BroadcastStatus& broadcast = *reply.mutable_receiver()->mutable_broadcast();
+    broadcast.set_members(static_cast<uint32_t>(totals.epoch));
+    broadcast.set_broadcasts(totals.received);
+    broadcast.set_failed(totals.failed);
+  }
+}
+
+Status ReceiverOperations::Follow(OperatorTask& task, const Sink& progress) const {
+  while (true) {
+    const std::optional<Status> outcome = task.Await(limits::kProgressInterval);
+    const TaskProgress now = task.progress();
+    v1::OperationProgress message = ToProgress(now);
+    if (outcome.has_value()) {
+      if (!outcome->ok()) return *outcome;
+      AddMismatches(now, message);
+      message.set_finished(true);
+      progress(message);
+      return OkStatus();
+    }
+    const WorkerStatus worker = parts_.worker.status();
+    if (now.total_bytes == 0) {  // between readings: what is fetched
+      message.set_done_bytes(worker.stage_done_bytes);
+      message.set_total_bytes(worker.stage_total_bytes);
+    }
+    if (now.step.empty()) message.set_step("waits for its turn: " + worker.stage);
+    if (!progress(message)) return CancelledError("the caller hung up");
+  }
+}
+
+Status ReceiverOperations::Verify(const Sink& progress) {
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Verify());
+  const Status status = Follow(*task, progress);
+  task->Cancel();
+  return status;
+}
+
+Status ReceiverOperations::Resync(const v1::ResyncRequest& request, const Sink& progress) {
+  if (!parts_.registry.Engine().has_value()) {
+    return FailedPreconditionError(
+        "there is nothing to resync: {}; when it attaches, all digests are read anyway",
+        parts_.registry.Missing());
+  }
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Resync(request.full()));
+  return Follow(*task, progress);
+}
+
+Status ReceiverOperations::ForgetStream(const v1::ForgetStreamRequest& request,
+                                        const Sink& progress) {
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Forget(AsStands(request.stream())));
+  return Follow(*task, progress);
+}
+
+Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& progress) {
+  const DrainStage wanted = request.undo() ? DrainStage::kNone : DrainStage::kDrained;
+  parts_.desk.SetDraining(!request.undo());
+  while (true) {
+    const DrainStage stage = parts_.desk.AwaitDrain(wanted, limits::kProgressInterval);
+    const WorkerStatus worker = parts_.worker.status();
+    v1::OperationProgress message;
+    if (worker.live.has_value()) message.set_version(worker.live->version.value());
+    message.set_done_bytes(worker.stage_done_bytes);
+    message.set_total_bytes(worker.stage_total_bytes);
+    message.set_finished(stage == wanted);
+    message.set_step(!message.finished() ? "waits for what is in flight: " + worker.stage
+                     : request.undo()    ? "versions are committed again"
+                                         : "drained");
+    if (!progress(message)) return CancelledError("the caller hung up");
+    if (message.finished()) return OkStatus();
+    if (parts_.desk.draining() == request.undo()) {
+      return AbortedError("somebody else has {} meanwhile",
+                          request.undo() ? "drained the receiver" : "undone the drain");
+    }
+  }
+}
+
+Status ReceiverOperations::Evict(const v1::EvictRequest& request, const Sink& progress) {
+  if (!request.receiver_id().empty()) {
+    return FailedPreconditionError(
+        "asked to forget receiver '{}', which a sender does: expected the --socket or --address of "
+        "a sender, found receiver '{}'",
+        request.receiver_id(), name_.receiver_id);
+  }
+  if (parts_.group == nullptr)
+    return FailedPreconditionError("this receiver is in no commit group");
+  if (request.reason().size() > limits::kEvictReasonBytesMax) {
+    return InvalidArgumentError("the reason has {} bytes, expected at most {}",
+                                request.reason().size(), limits::kEvictReasonBytesMax);
+  }
+  DWS_RETURN_IF_ERROR(parts_.group->Evict(request.member_index(), request.reason()));
+  v1::OperationProgress message;
+  message.set_step(
+      fmt::format("member {} was evicted, the engine has ended", request.member_index()));
+  message.set_finished(true);
+  progress(message);
+  return OkStatus();
+}
+
+}  // namespace dws

@@ -1,0 +1,54 @@
+// What an operator can make a receiver do; see admin_operations.h. Brings word to the worker and
+// back: it does the work itself.
+#pragma once
+
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/service/grpc/admin_operations.h"
+#include "common/service/lifecycle.h"
+#include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/peers/receiver_name.h"
+#include "receiver_daemon/transfer/grpc/sync_links.h"
+#include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/worker.h"
+
+namespace dws {
+
+// Lifecycle: all references outlive it. Threads: safe from any.
+class ReceiverOperations final : public AdminOperations {
+ public:
+  struct Parts {
+    const Lifecycle& lifecycle;
+    const Subscription& subscription;
+    const EngineRegistry& registry;
+    const Worker& worker;
+    OperatorDesk& desk;
+    const Clock& clock;
+    CommitGroup* group = nullptr;           // null: in none
+    const SyncLinks* broadcasts = nullptr;  // null: takes part in none
+  };
+
+  ReceiverOperations(ReceiverName name, Parts parts);
+
+  void FillStatus(v1::StatusReply& reply) const override;
+  // FAILED_PRECONDITION: no version to compare with. ABORTED: the engine attached anew meanwhile.
+  Status Verify(const Sink& progress) override;
+  Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
+  // ABORTED: another caller wanted the opposite meanwhile.
+  Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
+  Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
+  // Returns once it is durable and the engine is paused.
+  Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) override;
+
+ private:
+  // Until the task has ended or nobody listens.
+  Status Follow(OperatorTask& task, const Sink& progress) const;
+
+  const ReceiverName name_;
+  const Parts parts_;
+  const TimePoint started_;
+};
+
+}  // namespace dws

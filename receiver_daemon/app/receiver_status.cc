@@ -1,0 +1,144 @@
+#include "receiver_daemon/app/receiver_status.h"
+
+#include "common/proto_convert/convert.h"
+
+namespace dws {
+namespace {
+
+void FillLastCommit(const CommitReport& report, v1::LastCommit& commit) {
+  commit.set_version(report.version.value());
+  commit.set_fetched_bytes(report.delta_bytes + report.full_bytes);
+  commit.set_full_bytes(report.model_bytes);
+  commit.set_nnz(report.nnz);
+  commit.set_elements(report.elements);
+  commit.set_fetch_seconds(ToSeconds(report.fetch));
+  commit.set_stage_seconds(ToSeconds(report.stage));
+  commit.set_pause_seconds(ToSeconds(report.pause));
+  commit.set_commit_seconds(ToSeconds(report.commit));
+  commit.set_repaired(report.repaired);
+  commit.set_unix_seconds(report.unix_seconds);
+}
+
+void FillScrub(const ScrubProgress& scrub, TimePoint now, v1::ReceiverStatus& status) {
+  status.set_scrub_bytes_per_second_max(scrub.asked.bytes_per_second_max);
+  status.set_scrub_passes(scrub.passes);
+  status.set_scrub_last_pass_unix_seconds(scrub.last_pass_unix_seconds);
+  status.set_scrub_pass_seconds_target(ToSeconds(scrub.asked.pass));
+  status.set_scrub_pass_seconds_expected(ToSeconds(scrub.pass_expected));
+  if (scrub.complete_since.has_value()) {
+    status.set_scrub_age_seconds(ToSeconds(now - *scrub.complete_since));
+  }
+}
+
+void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
+  if (worker.live.has_value()) {
+    *status.mutable_stream() = ToProto(worker.live->stream);
+    status.set_committed_version(worker.live->version.value());
+    *status.mutable_state_token() = ToProto(worker.state_token);
+  }
+  if (worker.target.has_value()) status.set_target_version(worker.target->value());
+  status.set_stage(worker.stage);
+  status.set_stage_done_bytes(worker.stage_done_bytes);
+  status.set_stage_total_bytes(worker.stage_total_bytes);
+  status.set_commits(worker.commits);
+  status.set_repairs(worker.repairs);
+  status.set_staging_bytes(worker.staging_bytes);
+  status.set_staging_bytes_max(worker.staging_bytes_max);
+  status.set_seconds_without_sender(worker.seconds_without_sender);
+  status.set_stale(!worker.stale.empty());
+  status.set_seconds_since_version(worker.seconds_since_version);
+  uint64_t nacks = 0;
+  for (const auto& [code, count] : worker.nacks) nacks += count;
+  status.set_nacks(nacks);
+  if (worker.last_commit.has_value()) {
+    status.set_last_pause_seconds(ToSeconds(worker.last_commit->pause));
+    FillLastCommit(*worker.last_commit, *status.mutable_last_commit());
+  }
+}
+
+const char* NameOf(GroupMemberState::Phase phase) {
+  switch (phase) {
+    case GroupMemberState::Phase::kIdle:
+      return "idle";
+    case GroupMemberState::Phase::kStaging:
+      return "staging";
+    case GroupMemberState::Phase::kStaged:
+      return "staged";
+    case GroupMemberState::Phase::kWriting:
+      return "writing";
+  }
+  return "";
+}
+
+const char* NameOf(GroupLeaderState::Phase phase) {
+  switch (phase) {
+    case GroupLeaderState::Phase::kStaging:
+      return "staging";
+    case GroupLeaderState::Phase::kDeciding:
+      return "deciding";
+    case GroupLeaderState::Phase::kPausing:
+      return "pausing";
+    case GroupLeaderState::Phase::kCommitting:
+      return "committing";
+  }
+  return "";
+}
+
+}  // namespace
+
+void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
+  const GroupPlace& place = group.place();
+  const GroupView view = group.view();
+  status.set_group_id(place.group_id);
+  status.set_member_index(place.index);
+  status.set_member_count(place.member_count);
+  status.set_leader_address(place.leader_address);
+  status.set_leader_connected(view.leader_connected);
+  status.set_last_error(view.last_error);
+  status.set_phase(view.ended ? "ended" : NameOf(view.phase));
+  if (view.round.has_value()) {
+    status.set_round_phase(NameOf(view.round->phase));
+    status.set_round_version(view.round->target.version.value());
+  }
+  if (view.decided.has_value()) status.set_decided_version(view.decided->version.value());
+  for (const GroupView::Member& member : view.members) {
+    v1::GroupMember& row = *status.add_members();
+    row.set_receiver_id(member.receiver_id);
+    row.set_connected(member.connected);
+    row.set_attached(member.attached);
+    if (member.live.has_value()) row.set_live_version(member.live->version.value());
+    row.set_staged(member.staged);
+    row.set_released(member.released);
+    row.set_last_error(member.last_error);
+  }
+}
+
+void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
+                        const Subscription& subscription, const EngineRegistry& registry,
+                        TimePoint now, v1::ReceiverStatus& status) {
+  status.set_receiver_id(receiver_id);
+  FillWorker(worker, status);
+  FillScrub(worker.scrub, now, status);
+  const NewestOffered newest = FindNewestOffered(worker, subscription);
+  for (const Subscription::Peer& peer : subscription.Peers()) {
+    v1::SenderPeer& sender = *status.add_senders();
+    sender.set_address(peer.address);
+    sender.set_connected(peer.connected);
+    if (peer.trainer_rank.has_value()) sender.set_trainer_rank(peer.trainer_rank->value());
+    if (peer.newest.has_value()) sender.set_newest_version(peer.newest->value());
+    sender.set_last_error(peer.last_error);
+  }
+  status.set_newest_version(newest.version);
+  status.set_version_lag(newest.lag);
+  for (const EngineRegistry::RankState& rank : registry.Ranks()) {
+    v1::EngineRankStatus& engine = *status.add_engine_ranks();
+    engine.set_engine_rank(rank.engine_rank);
+    engine.set_attached(rank.attached);
+    engine.set_generating(rank.lease == EngineLease::State::kRunning);
+    engine.set_generation(rank.generation.value());
+    engine.set_client(rank.client);
+    for (const std::string& memory : rank.memory) engine.add_memory(memory);
+  }
+}
+
+}  // namespace dws

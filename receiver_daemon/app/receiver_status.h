@@ -1,0 +1,20 @@
+// The receiver's part of the status reply.
+#pragma once
+
+#include <string>
+
+#include "proto/admin.pb.h"
+#include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/group/commit_group.h"
+#include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/worker/worker.h"
+
+namespace dws {
+
+void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
+                        const Subscription& subscription, const EngineRegistry& registry,
+                        TimePoint now, v1::ReceiverStatus& status);
+
+void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status);
+
+}  // namespace dws

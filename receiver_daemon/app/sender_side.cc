@@ -1,0 +1,103 @@
+#include "receiver_daemon/app/sender_side.h"
+
+#include <utility>
+
+#include "common/transport/shared_fs/names.h"
+
+namespace dws {
+
+std::vector<std::string> SenderNames(const ReceiverOptions& options) {
+  if (!options.senders.empty()) return options.senders;
+  std::vector<std::string> names;
+  const auto job = shared::EscapeId(options.job_id);
+  for (uint32_t rank = 0; rank < options.shared_dir.ranks; ++rank) {
+    names.push_back(fmt::format("{}/{}/{}", options.shared_dir.root,
+                                job.ok() ? *job : options.job_id,
+                                shared::RankName(TrainerRank(rank))));
+  }
+  return names;
+}
+
+Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& options, PeerTls tls,
+                                                     const Parts& parts) {
+  std::unique_ptr<SenderSide> side(new SenderSide());
+  side->broadcasts_ = OpenBroadcasts(options.broadcasts, parts.clock);
+  side->links_ = std::make_unique<SyncLinks>(
+      SyncLinks::Options{
+          .addresses = options.senders,
+          .job_id = options.job_id,
+          .receiver_id = options.receiver_id,
+          .tls = std::move(tls),
+          .profile = options.profile,
+          .pulse = &parts.pulse,
+          .broadcasts = side->broadcasts_.has_value() ? &*side->broadcasts_ : nullptr,
+          .broadcast_bytes_max = options.staging_bytes},
+      parts.subscription, parts.clock);
+  if (!options.shared_dir.root.empty()) DWS_RETURN_IF_ERROR(side->OpenShared(options, parts));
+  return side;
+}
+
+Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts) {
+  const SharedSideOptions& dir = options.shared_dir;
+  shared::Key key;
+  if (!dir.key_file.empty()) {
+    DWS_ASSIGN_OR_RETURN(key, shared::LoadKey(parts.files, dir.key_file));
+  }
+  shared::VisibilityHook before_read;
+  if (!dir.before_read.empty()) {
+    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(dir.before_read));
+    before_read = shared::VisibilityHook(std::move(words), dir.root);
+  }
+  if (!options.senders.empty()) {
+    beside_ = std::make_unique<SharedBeside>(
+        SharedBeside::Options{.root = dir.root,
+                              .job_id = options.job_id,
+                              .ranks = static_cast<uint32_t>(options.senders.size()),
+                              .key = std::move(key),
+                              .poll = std::chrono::milliseconds(dir.poll_ms),
+                              .before_read = std::move(before_read),
+                              .pulse = &parts.pulse},
+        parts.files, *links_);
+    return OkStatus();
+  }
+  DWS_ASSIGN_OR_RETURN(
+      shared_,
+      SharedLinks::Create({.root = dir.root,
+                           .name = {.job_id = options.job_id, .receiver_id = options.receiver_id},
+                           .ranks = dir.ranks,
+                           .key = std::move(key),
+                           .poll = std::chrono::milliseconds(dir.poll_ms),
+                           .before_read = std::move(before_read),
+                           .pulse = &parts.pulse},
+                          parts.files, parts.subscription));
+  return OkStatus();
+}
+
+SenderGroup& SenderSide::senders() {
+  if (shared_ != nullptr) return *shared_;
+  if (beside_ != nullptr) return *beside_;
+  return *links_;
+}
+
+void SenderSide::Start() {
+  links_->Start();
+  if (shared_ != nullptr) shared_->Start();
+}
+
+void SenderSide::Reconnect(const Status& reason) {
+  if (shared_ != nullptr) shared_->Reconnect();
+  links_->Reconnect(reason);
+}
+
+void SenderSide::CancelFetches() {
+  if (shared_ != nullptr) shared_->CancelFetches();
+  if (beside_ != nullptr) beside_->CancelFetches();
+  links_->CancelFetches();
+}
+
+void SenderSide::Stop() {
+  if (shared_ != nullptr) shared_->Stop();
+  links_->Stop();
+}
+
+}  // namespace dws

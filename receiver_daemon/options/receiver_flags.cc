@@ -1,0 +1,251 @@
+#include "receiver_daemon/options/receiver_flags.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <set>
+#include <string>
+
+#include "common/base/printable.h"
+#include "common/model/limits.h"
+#include "common/service/program/daemon_flags.h"
+#include "common/sync_state/presence_limits.h"
+#include "common/transport/shared_fs/visibility_hook.h"
+#include "receiver_daemon/peers/peer_address.h"
+
+namespace dws {
+namespace {
+
+// How often to look at a folder.
+CLI::Range PollRange() {
+  return {uint32_t{limits::kSharedPollMin.count()},
+          uint32_t{std::chrono::milliseconds(limits::kSharedPollMax).count()}};
+}
+
+std::string CheckSender(const std::string& text) {
+  return std::string(Message(CheckPeerAddress(text, "a sender")));
+}
+std::string CheckLeader(const std::string& text) {
+  return text.empty() ? "" : std::string(Message(CheckPeerAddress(text, "the group's leader")));
+}
+
+// A group's id, or none.
+std::string CheckGroupId(const std::string& text) {
+  if (text.size() <= limits::kIdBytesMax) return UnprintableIn(text);
+  return fmt::format("{} bytes, expected at most {}", text.size(), limits::kIdBytesMax);
+}
+
+void AddGroupFlags(CLI::App& app, GroupPlace& group) {
+  app.add_option("--group-id", group.group_id,
+                 "Commit group of receivers that serve one engine together; empty: none")
+      ->type_name("ID")
+      ->check(CLI::Validator(CheckGroupId, "", "group"));
+  app.add_option("--group-index", group.index,
+                 "This receiver's place in its group; 0: it leads, and serves engine rank 0")
+      ->check(CLI::Range(0U, limits::kGroupMembersMax - 1))
+      ->capture_default_str();
+  app.add_option("--group-members", group.member_count,
+                 "How many receivers the group has, the leader included")
+      ->check(CLI::Range(0U, limits::kGroupMembersMax))
+      ->capture_default_str();
+  app.add_option("--group-leader", group.leader_address,
+                 "The leader's --listen, as others reach it, or its --socket on one host; of the "
+                 "leader: none")
+      ->type_name("HOST:PORT|unix:PATH")
+      ->check(CLI::Validator(CheckLeader, "", "leader"));
+}
+
+void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
+  app.add_option("--slime-dir", follow.slime_dir,
+                 "Follow this folder of slime's versions (weight_vNNNNNN) instead of senders")
+      ->type_name("PATH");
+  app.add_option("--checkpoint", follow.checkpoint,
+                 "With --slime-dir: the local checkpoint that versions are applied to, in place")
+      ->type_name("PATH");
+  app.add_option("--slime-poll-ms", follow.poll_ms, "How often to look for a version, milliseconds")
+      ->check(PollRange())
+      ->capture_default_str();
+  app.add_option("--engine-url", follow.engine_url,
+                 "With --slime-dir: the HTTP server of the engine that loads the checkpoint")
+      ->type_name("URL");
+  app.add_option("--engine-kind", follow.engine_kind, "What that is; auto: it is asked")
+      ->check(CLI::IsMember({"auto", "sglang", "vllm"}).description(""))
+      ->type_name("auto|sglang|vllm")
+      ->capture_default_str();
+  app.add_option("--engine-pause-mode", follow.engine_pause_mode,
+                 "How it pauses: abort, retract, in_place (SGLang), abort, wait, keep (vLLM)")
+      ->type_name("MODE");
+  app.add_option("--engine-token-file", follow.engine_token_file,
+                 "File with the bearer token it asks for")
+      ->type_name("PATH");
+  app.add_option("--engine-ca", follow.engine_ca,
+                 "For https: who signs its certificate (default: whom this machine trusts)")
+      ->type_name("PATH");
+  app.add_flag("--engine-insecure", follow.engine_insecure,
+               "Allow the token to travel to another machine without TLS");
+  app.add_option("--engine-checkpoint", follow.engine_checkpoint,
+                 "Where the engine sees the checkpoint (default: --checkpoint)")
+      ->type_name("PATH");
+  app.add_option("--engine-load-timeout", follow.load_timeout_seconds,
+                 "How long it may take to pause, and to load, seconds")
+      ->check(CLI::Range(1, 86'400))
+      ->capture_default_str();
+}
+
+std::string CheckCommand(const std::string& text) {
+  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
+}
+
+void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
+  app.add_option("--shared-dir", dir.root,
+                 "Directory on a shared filesystem where senders publish: instead of --sender, or "
+                 "for the bytes of what is announced there")
+      ->type_name("PATH");
+  app.add_option("--shared-dir-key", dir.key_file,
+                 "File with the key that what lies there is signed with; the senders' is the same")
+      ->type_name("PATH");
+  app.add_option("--shared-ranks", dir.ranks,
+                 "Trainer ranks that publish in --shared-dir; with --sender as many as those")
+      ->check(CLI::Range(uint32_t{1}, limits::kWorldSizeMax))
+      ->capture_default_str();
+  app.add_option("--shared-poll-ms", dir.poll_ms, "How often to look at --shared-dir, milliseconds")
+      ->check(PollRange())
+      ->capture_default_str();
+  app.add_option("--shared-before-read", dir.before_read,
+                 "Command to run before each look at --shared-dir (DWS_SHARED_DIR and DWS_VERSION "
+                 "are set)")
+      ->type_name("COMMAND")
+      ->check(CLI::Validator(CheckCommand, "", "command"));
+}
+
+void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
+  app.add_option("--stale-after", options.stale_after_seconds,
+                 "Seconds without an accepted sender of each trainer rank, or without a look at "
+                 "--slime-dir that succeeds, after which the engine counts as stale: not ready")
+      ->check(CLI::Range(int64_t{1}, limits::kStaleAfterMax.count()))
+      ->capture_default_str();
+  app.add_flag("--stale-keeps-ready", options.stale_keeps_ready,
+               "An engine that is stale stays ready: /readyz is 200, status and metrics tell");
+}
+
+void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
+  AddSizeFlag(app, "--scrub-rate", options.scrub_bytes_per_second,
+              "Most live memory to read again and compare with what was published, each second; 0: "
+              "none",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  app.add_option("--scrub-pass", options.scrub_pass_seconds,
+                 "Seconds within which all live memory is to be read again, as far as --scrub-rate "
+                 "allows")
+      ->check(CLI::Range(int64_t{1}, limits::kScrubPassMax.count()))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
+  AddIdFlag(app, "--job-id", options.job_id, "The job; the senders' must be the same")->required();
+  AddIdFlag(app, "--receiver-id", options.receiver_id,
+            "Stable name of this receiver, unique in the job")
+      ->required();
+  app.add_option("--sender", options.senders,
+                 "A sender: on this host unix: and its --socket, else its --listen; once for each "
+                 "trainer rank")
+      ->type_name("HOST:PORT|unix:PATH")
+      ->check(CLI::Validator(CheckSender, "", "peer"));
+  app.add_option("--socket", options.socket,
+                 "Unix socket for engines; <socket>.handles is beside it")
+      ->type_name("PATH")
+      ->capture_default_str();
+  AddListenFlag(app, "--listen", options.listen,
+                "Where operators and a group's members of other hosts connect (default: nowhere); "
+                "port 0 picks one");
+  AddListenFlag(app, "--http", options.http,
+                "/healthz, /readyz, /status and /metrics (default: nowhere); port 0 picks one");
+  app.add_option("--state-dir", options.state_dir, "Folder of the ledger and of spooled transfers")
+      ->type_name("PATH")
+      ->capture_default_str();
+  AddQuarantineFlag(app, options.quarantine_damaged_ledger);
+  AddSizeFlag(app, "--staging-bytes", options.staging_bytes,
+              "Memory for transfers and staged writes together, in bytes or as 256MiB",
+              {.bytes_min = limits::kStagingBytesMin, .bytes_max = limits::kRegionBytesMax});
+  AddScrubFlags(app, options);
+  AddStaleFlags(app, options);
+  app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--gpu-duty", options.gpu_duty_percent,
+                 "Percent of a GPU's time that staging and verification may take beside the engine")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  AddProfileFlag(
+      app, options.profile,
+      "Deltas to ask for: the smallest (wan), small and cheap to apply (fast), nothing dense to "
+      "decode (direct), by the speed of the link (auto)");
+  app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
+      ->type_name("PATH");
+  app.add_flag("--insecure", options.insecure,
+               "Allow TCP without TLS: --listen, --sender and --group-leader anywhere, --http "
+               "beyond loopback");
+  AddSecurityFlags(app, options.tls, options.allow_users);
+  app.add_option("--tls-server-name", options.tls_server_name,
+                 "Name in the senders' certificates, where it is not the host that is dialled")
+      ->type_name("NAME");
+  AddGroupFlags(app, options.group);
+  AddFollowFlags(app, options.follow);
+  AddSharedFlags(app, options.shared_dir);
+  app.add_option_function<std::string>(
+         "--nccl",
+         [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
+         "Take versions from senders' NCCL broadcasts where libnccl and a GPU are (auto), or not "
+         "(off)")
+      ->check(CLI::IsMember({"off", "auto"}).description(""))
+      ->type_name("off|auto")
+      ->default_str("off");
+  app.add_option("--gpu", options.broadcasts.gpu,
+                 "The device for broadcasts, by UUID or number (default: the only one)")
+      ->type_name("GPU");
+}
+
+void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
+  RejectExposure(config, options.listen, options.http, options.insecure || options.tls.given());
+  for (const PlainPeer& peer : PlainPeers(options)) {
+    const Status status = CheckPlainPeer(options, peer);
+    if (!status.ok()) config.Reject(peer.option, Message(status));
+  }
+  RejectTlsInPart(config, options.tls);
+  const bool follows = !options.follow.slime_dir.empty();
+  const bool shared = !options.shared_dir.root.empty();
+  if (follows && (shared || !options.senders.empty())) {
+    config.Reject("slime-dir",
+                  "given beside sender or shared-dir: a receiver follows a folder or senders");
+  }
+  if (!shared && !options.shared_dir.before_read.empty()) {
+    config.Reject("shared-before-read", "there is no shared-dir to look at");
+  }
+  if (follows && options.follow.checkpoint.empty()) {
+    config.Reject("checkpoint", "expected the local checkpoint that versions are applied to");
+  }
+  if (!follows && !shared && options.senders.empty()) {
+    config.Reject("sender", "expected one for each trainer rank, or shared-dir, or slime-dir");
+  }
+  if (!follows && !(options.follow.checkpoint.empty() && options.follow.engine_url.empty())) {
+    config.Reject("slime-dir", "checkpoint and engine-url are of use with it alone");
+  }
+  std::set<std::string> senders;
+  for (const std::string& sender : options.senders) {
+    if (senders.insert(sender).second) continue;
+    config.Reject("sender", fmt::format("'{}' is given twice, expected each sender once: a trainer "
+                                        "rank has one, of an address of its own",
+                                        EscapeUnprintable(sender)));
+    break;
+  }
+  if (options.senders.size() > limits::kSendersMax) {
+    config.Reject("sender", fmt::format("given {} times, expected at most {}",
+                                        options.senders.size(), limits::kSendersMax));
+  }
+  for (const GroupMistake& mistake : GroupMistakes(options.group)) {
+    config.Reject(mistake.option, mistake.message);
+  }
+}
+
+}  // namespace dws

@@ -1,0 +1,15 @@
+// The options of dws-receiver that dws-sender does not have.
+#pragma once
+
+#include "common/service/config/config.h"
+#include "receiver_daemon/options/receiver_options.h"
+
+namespace dws {
+
+// Declares them, bound to `options`, which outlives the app.
+void AddReceiverFlags(CLI::App& app, ReceiverOptions& options);
+
+// Once they are read: what only several of them show to be mistaken.
+void FinishReceiverFlags(Config& config, const ReceiverOptions& options);
+
+}  // namespace dws

@@ -1,0 +1,70 @@
+#include "receiver_daemon/options/receiver_options.h"
+
+#include "receiver_daemon/peers/peer_address.h"
+
+namespace dws {
+
+std::vector<PlainPeer> PlainPeers(const ReceiverOptions& options) {
+  std::vector<PlainPeer> peers;
+  if (options.tls.given()) return peers;
+  for (const std::string& sender : options.senders) {
+    if (!UnixPathOf(sender).has_value()) peers.push_back({"sender", sender});
+  }
+  const std::string& leader = options.group.leader_address;
+  if (!leader.empty() && !UnixPathOf(leader).has_value()) peers.push_back({"group-leader", leader});
+  return peers;
+}
+
+std::vector<std::string> PlainPeerNames(const ReceiverOptions& options) {
+  std::vector<std::string> names;
+  for (const PlainPeer& peer : PlainPeers(options)) {
+    names.push_back(fmt::format("--{} {}", peer.option, peer.address));
+  }
+  return names;
+}
+
+Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer) {
+  if (options.insecure) return OkStatus();
+  return FailedPreconditionError(
+      "--{} {} without TLS: whoever takes that port gives this engine its weights. On one host "
+      "give unix: and the daemon's --socket, else --tls-ca, --tls-cert and --tls-key (`dwsctl "
+      "certificates` makes them), or --insecure if every user and the network are trusted",
+      peer.option, peer.address);
+}
+
+Status CheckOptions(const ReceiverOptions& options) {
+  if (options.job_id.empty() || options.job_id.size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("--job-id has {} bytes, expected 1 to {}", options.job_id.size(),
+                                limits::kIdBytesMax);
+  }
+  if (options.receiver_id.empty() || options.receiver_id.size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("--receiver-id has {} bytes, expected 1 to {}",
+                                options.receiver_id.size(), limits::kIdBytesMax);
+  }
+  if (!options.follow.slime_dir.empty()) {
+    const bool alone = options.senders.empty() && options.shared_dir.root.empty();
+    if (alone && !options.follow.checkpoint.empty()) return OkStatus();
+    return InvalidArgumentError(
+        "--slime-dir needs --checkpoint, the local one to apply versions to, and goes without "
+        "--sender and --shared-dir");
+  }
+  const bool shared = !options.shared_dir.root.empty();
+  if ((options.senders.empty() && !shared) || options.senders.size() > limits::kSendersMax) {
+    return InvalidArgumentError(
+        "--sender was given {} times, expected one for each trainer rank, at most {}, or "
+        "--shared-dir",
+        options.senders.size(), limits::kSendersMax);
+  }
+  if (options.staging_bytes < limits::kStagingBytesMin) {
+    return InvalidArgumentError("--staging-bytes is {}, expected at least {}",
+                                options.staging_bytes, limits::kStagingBytesMin);
+  }
+  for (const PlainPeer& peer : PlainPeers(options)) {
+    DWS_RETURN_IF_ERROR(CheckPlainPeer(options, peer));
+  }
+  const auto mistakes = GroupMistakes(options.group);
+  if (mistakes.empty()) return OkStatus();
+  return InvalidArgumentError("--{}: {}", mistakes.front().option, mistakes.front().message);
+}
+
+}  // namespace dws

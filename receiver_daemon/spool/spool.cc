@@ -1,0 +1,103 @@
+#include "receiver_daemon/spool/spool.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace dws {
+namespace {
+
+// Room for a transfer of unknown size, to begin with.
+constexpr uint64_t kUnknownBytes = uint64_t{1} << 20;
+
+}  // namespace
+
+// What stays in memory is room taken once, as a rule: a vector that grows holds its bytes twice for
+// a while.
+uint64_t Spool::MemoryFor(uint64_t more) const {
+  const uint64_t total = size_bytes_ + more;
+  if (memory_.empty() || total <= memory_.capacity()) return total;
+  return memory_.capacity() + std::max(total, 2 * memory_.capacity());
+}
+
+Status Spool::Append(ByteSpan bytes) {
+  if (options_.wanted && !options_.wanted()) {
+    return CancelledError("given up after {} bytes", size_bytes_);
+  }
+  if (bytes.size() > options_.size_bytes_max - size_bytes_) {
+    return DataLossError("a sender sent more than the {} bytes it announced",
+                         options_.size_bytes_max);
+  }
+  // To the file at once when it is known to end there.
+  const bool too_large = options_.size_bytes_expected > options_.memory_bytes_max;
+  if (!on_disk() && (too_large || MemoryFor(bytes.size()) > options_.memory_bytes_max)) {
+    DWS_RETURN_IF_ERROR(OpenFile());
+    DWS_RETURN_IF_ERROR(WriteFile(memory_, 0));
+    memory_ = {};
+  }
+  if (on_disk()) {
+    DWS_RETURN_IF_ERROR(WriteFile(bytes, size_bytes_));
+  } else {
+    if (memory_.empty()) {
+      const uint64_t about = options_.size_bytes_expected != 0
+                                 ? options_.size_bytes_expected + options_.size_bytes_expected / 64
+                                 : kUnknownBytes;
+      memory_.reserve(std::min({about, options_.size_bytes_max, options_.memory_bytes_max}));
+    }
+    memory_.insert(memory_.end(), bytes.begin(), bytes.end());
+  }
+  size_bytes_ += bytes.size();
+  if (options_.progress != nullptr) options_.progress->done_bytes += bytes.size();
+  return OkStatus();
+}
+
+Status Spool::OpenFile() {
+  file_.reset(::open(options_.folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file_.valid()) return OkStatus();
+  // Not every file system knows O_TMPFILE.
+  std::string path = options_.folder + "/spool-XXXXXX";
+  file_.reset(::mkostemp(path.data(), O_CLOEXEC));
+  if (!file_.valid()) {
+    return ErrnoError(errno, fmt::format("creating a spool file in {}", options_.folder));
+  }
+  ::unlink(path.c_str());
+  return OkStatus();
+}
+
+Status Spool::WriteFile(ByteSpan bytes, uint64_t offset) const {
+  while (!bytes.empty()) {
+    const ssize_t written =
+        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0)
+      return ErrnoError(errno, fmt::format("writing a spool file in {}", options_.folder));
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+  return OkStatus();
+}
+
+Result<ByteSpan> Spool::Read(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer) const {
+  if (offset > size_bytes_ || size > size_bytes_ - offset) {
+    return DataLossError("bytes [{}, +{}) are outside a transfer of {} bytes", offset, size,
+                         size_bytes_);
+  }
+  if (!on_disk()) return ByteSpan(memory_).subspan(offset, size);
+  buffer.resize(size);
+  uint64_t done = 0;
+  while (done < size) {
+    const ssize_t got =
+        ::pread(file_.get(), buffer.data() + done, size - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      return ErrnoError(errno, fmt::format("reading a spool file in {}", options_.folder));
+    if (got == 0) return DataLossError("a spool file in {} ends early", options_.folder);
+    done += static_cast<uint64_t>(got);
+  }
+  return ByteSpan(buffer);
+}
+
+}  // namespace dws

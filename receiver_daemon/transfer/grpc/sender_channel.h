@@ -1,0 +1,35 @@
+// The gRPC channel to one sender: checked for who is at its other end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/service/security/access.h"
+#include "proto/sync.grpc.pb.h"
+#include "receiver_daemon/peers/peer_channel.h"
+
+namespace dws {
+
+// Threads: safe from any.
+class SenderChannel {
+ public:
+  SenderChannel(std::string address, std::string job_id, PeerTls tls);
+
+  // Of the newest channel. Calls on an older one end by themselves.
+  std::shared_ptr<v1::SyncService::Stub> stub() const;
+
+  // See PeerChannel.
+  Status Refresh() { return channel_.Refresh(); }
+
+  // That the peer of a call, once something has arrived on it, publishes for `rank` of the job.
+  // PERMISSION_DENIED; UNAUTHENTICATED: with credentials, a peer that is not verified.
+  Status CheckPublisher(const Peer& peer, uint32_t rank) const;
+
+ private:
+  const std::string job_id_;
+  PeerChannel channel_;
+};
+
+}  // namespace dws

@@ -1,0 +1,101 @@
+// The connection to one sender: a channel, its Sync stream with reconnection and keepalive, its
+// blocking calls.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "proto/sync.grpc.pb.h"
+#include "receiver_daemon/peers/active_calls.h"
+#include "receiver_daemon/peers/receiver_name.h"
+#include "receiver_daemon/peers/stream_link.h"
+#include "receiver_daemon/transfer/broadcast/broadcast_member.h"
+#include "receiver_daemon/transfer/grpc/fetch.h"
+#include "receiver_daemon/transfer/grpc/link_speed.h"
+#include "receiver_daemon/transfer/grpc/sender_channel.h"
+#include "receiver_daemon/transfer/subscription.h"
+
+namespace dws {
+
+// A delta object that came inside its announcement.
+struct InlineObject {
+  StreamId stream;
+  WeightVersion base;
+  WeightVersion version;
+  std::string bytes;
+};
+
+// Lifecycle: connects with its first Tick; Stop waits for the stream's end. Threads: safe from any.
+class SyncLink {
+ public:
+  SyncLink(SenderIndex index, const std::string& address, ReceiverName name, PeerTls tls,
+           Subscription& subscription, const Clock& clock);
+
+  // Takes part in this sender's broadcasts. Before the first Tick.
+  void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);
+
+  // See StreamLink; drops transfers with a stream that is silent, and looks again at a welcome that
+  // was refused.
+  void Tick();
+  void Send(v1::SyncUp message) { stream_.Send(std::move(message)); }
+  // Ends the stream: the next one begins with a Welcome.
+  void Reconnect(const Status& reason) { stream_.Drop(reason); }
+  // Ends blocking calls, present and future. Acknowledgements still go.
+  void CancelFetches();
+  void Stop();
+
+  // Of what this sender's rank publishes.
+  Fetcher fetcher(TrainerRank rank);
+  LinkSpeed& speed() { return speed_; }
+  // Null: takes part in no broadcasts.
+  BroadcastMember* broadcasts() { return broadcasts_.get(); }
+  // The delta base -> version, if the last announcement brought it; else null.
+  std::shared_ptr<const InlineObject> Inline(const StreamId& stream, WeightVersion base,
+                                             WeightVersion version);
+
+ private:
+  using SyncStream = StreamLink<v1::SyncUp, v1::SyncDown>;
+
+  Status OnMessage(const v1::SyncDown& message, const Peer& peer, bool first);
+  Status OnWelcome(const v1::Welcome& message, const Peer& peer);
+  Status OnAnnounce(const v1::Announce& message, uint64_t nonce);
+  Status OnBroadcast(const v1::SyncDown& message);
+  void OnDone(const Status& reason, bool lost);
+  void KeepInline(std::shared_ptr<const InlineObject> object);
+  v1::SyncUp Hello() const;
+  // Says again what is live: an acknowledgement may have been lost, or a restarted sender forgot
+  // it.
+  void CatchUp();
+
+  const SenderIndex index_;
+  const std::string address_;
+  const ReceiverName name_;
+  Subscription& subscription_;
+  SenderChannel channel_;
+  ActiveCalls calls_;
+  LinkSpeed speed_;
+
+  // What the sender said that was refused though it keeps the protocol. What the receiver follows
+  // may change meanwhile, and nobody says it twice.
+  struct Refused {
+    SenderWelcome welcome;
+    std::optional<std::pair<uint64_t, SenderAnnouncement>> announcement;  // with its nonce
+    TimePoint retry_at;
+  };
+  // What breaks the protocol: the stream is to end with it.
+  Status RetryRefused();
+
+  const Clock& clock_;
+  Mutex mutex_;
+  std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this stream
+  Mutex order_mutex_;  // held while the subscription is told: in the order of what was heard
+  std::optional<Refused> refused_ GUARDED_BY(order_mutex_);  // of this stream
+  SyncStream stream_;
+  std::unique_ptr<BroadcastMember> broadcasts_;  // sends on stream_, and ends before it
+};
+
+}  // namespace dws

@@ -1,0 +1,166 @@
+#include "receiver_daemon/transfer/grpc/sync_links.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/utf8.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "receiver_daemon/transfer/grpc/sync_link.h"
+
+namespace dws {
+namespace {
+
+Result<Spool> SpoolOf(ByteSpan bytes, Spool::Options options) {
+  options.size_bytes_max = options.size_bytes_expected = bytes.size();
+  if (options.progress != nullptr) options.progress->total_bytes += bytes.size();
+  Spool spool(std::move(options));
+  DWS_RETURN_IF_ERROR(spool.Append(bytes));
+  return spool;
+}
+
+}  // namespace
+
+SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock)
+    : pulse_(options.pulse), profile_(options.profile), clock_(clock) {
+  const uint64_t object_bytes_max =
+      options.broadcast_bytes_max /
+      (std::clamp<size_t>(options.addresses.size(), 1, limits::kBroadcastLinksMax) *
+       limits::kBroadcastsKeptMax);
+  for (uint32_t i = 0; i < options.addresses.size(); ++i) {
+    links_.push_back(std::make_unique<SyncLink>(
+        SenderIndex(i), options.addresses[i],
+        ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.tls,
+        subscription, clock));
+    // An epoch holds device memory and blocks of the device: of very many senders, some are fetched
+    // from.
+    if (options.broadcasts != nullptr && i < limits::kBroadcastLinksMax) {
+      links_.back()->JoinBroadcasts(*options.broadcasts, object_bytes_max);
+    }
+  }
+}
+
+SyncLinks::~SyncLinks() { Stop(); }
+
+void SyncLinks::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void SyncLinks::Run() {
+  while (true) {
+    for (const auto& link : links_) link->Tick();
+    MutexLock lock(mutex_);
+    if (!stopping_) stopped_.WaitFor(mutex_, limits::kTick);
+    if (stopping_) return;
+  }
+}
+
+void SyncLinks::Reconnect(const Status& reason) {
+  for (const auto& link : links_) link->Reconnect(reason);
+}
+
+void SyncLinks::CancelFetches() {
+  for (const auto& link : links_) link->CancelFetches();
+}
+
+BroadcastMember::View SyncLinks::BroadcastTotals() const {
+  BroadcastMember::View totals;
+  for (const auto& link : links_) {
+    if (link->broadcasts() == nullptr) continue;
+    const BroadcastMember::View view = link->broadcasts()->view();
+    totals.epoch += view.epoch == 0 ? 0 : 1;
+    totals.received += view.received;
+    totals.received_bytes += view.received_bytes;
+    totals.failed += view.failed;
+  }
+  return totals;
+}
+
+void SyncLinks::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  stopped_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+  for (const auto& link : links_) link->Stop();
+}
+
+SyncLink& SyncLinks::Link(const SyncTarget& target, TrainerRank rank) {
+  return *links_[target.ranks[rank.value()].sender.value()];
+}
+
+Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
+                                     Spool::Options spool) {
+  const PulseWait wait(pulse_);
+  SyncLink& link = Link(target, rank);
+  if (const auto here = link.Inline(target.stream, base, target.version)) {
+    return SpoolOf(AsBytes(here->bytes), std::move(spool));
+  }
+  if (link.broadcasts() != nullptr) {
+    const BroadcastKey key{.stream = target.stream, .base = base, .version = target.version};
+    if (const auto object = link.broadcasts()->Take(key, spool.wanted); object.has_value()) {
+      return SpoolOf(*object, std::move(spool));
+    }
+  }
+  const DeltaProfile profile = link.speed().Choose(profile_);
+  const TimePoint began = clock_.Now();
+  auto object =
+      link.fetcher(rank).Object(target.stream, base, target.version, profile, std::move(spool));
+  if (object.ok()) link.speed().Add(object->size_bytes(), clock_.Now() - began);
+  return object;
+}
+
+Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank rank) {
+  const PulseWait wait(pulse_);
+  return Link(target, rank).fetcher(rank).Describe(target.stream, target.version);
+}
+
+Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
+                                         const RankLayout& layout,
+                                         std::span<const RankSlice> slices, Spool::Options spool) {
+  const PulseWait wait(pulse_);
+  return Link(target, rank)
+      .fetcher(rank)
+      .Full(target.stream, target.version, layout, slices, std::move(spool));
+}
+
+void SyncLinks::Staged(const SyncTarget& target, TrainerRank rank) {
+  v1::SyncUp message;
+  v1::Ack& ack = *message.mutable_ack();
+  ack.set_nonce(target.ranks[rank.value()].nonce);
+  ack.set_version(target.version.value());
+  ack.set_stage(v1::Ack::STAGED);
+  *ack.mutable_stream() = ToProto(target.stream);
+  Link(target, rank).Send(std::move(message));
+}
+
+void SyncLinks::Committed(const SyncTarget& target, TrainerRank rank,
+                          const CommittedReport& report) {
+  v1::SyncUp message;
+  v1::Ack& ack = *message.mutable_ack();
+  ack.set_nonce(target.ranks[rank.value()].nonce);
+  ack.set_version(target.version.value());
+  ack.set_stage(v1::Ack::COMMITTED);
+  *ack.mutable_stream() = ToProto(target.stream);
+  ack.set_pause_seconds(report.pause_seconds);
+  ack.set_stage_seconds(report.stage_seconds);
+  ack.set_fetched_bytes(report.fetched_bytes);
+  *ack.mutable_state_token() = ToProto(report.state_token);
+  Link(target, rank).Send(std::move(message));
+}
+
+void SyncLinks::Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) {
+  v1::SyncUp message;
+  v1::Nack& nack = *message.mutable_nack();
+  nack.set_nonce(target.ranks[rank.value()].nonce);
+  nack.set_version(target.version.value());
+  if (rejection.last_good.has_value()) nack.set_last_good_version(rejection.last_good->value());
+  nack.set_code(static_cast<uint32_t>(rejection.reason.code()));
+  nack.set_message(std::string(Utf8Prefix(Message(rejection.reason), limits::kErrorBytesMax)));
+  for (const RankSlice slice : rejection.slices) nack.add_rank_slices(slice.value());
+  *nack.mutable_stream() = ToProto(target.stream);
+  Link(target, rank).Send(std::move(message));
+}
+
+}  // namespace dws

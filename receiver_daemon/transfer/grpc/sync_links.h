@@ -1,0 +1,79 @@
+// The connections to all configured senders: keeps one Sync stream to each alive, feeds what
+// arrives to the Subscription, and is the pipeline's SenderGroup.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/pulse.h"
+#include "common/model/delta_profile.h"
+#include "common/transport/nccl/broadcast_channel.h"
+#include "receiver_daemon/transfer/broadcast/broadcast_member.h"
+#include "receiver_daemon/transfer/grpc/sender_channel.h"
+#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/subscription.h"
+
+namespace dws {
+
+class SyncLink;
+
+// Lifecycle: Start, then Stop, which cancels everything and waits for it. Threads: safe from any.
+class SyncLinks final : public SenderGroup {
+ public:
+  struct Options {
+    std::vector<std::string> addresses;  // of senders, as the subscription's
+    std::string job_id;
+    std::string receiver_id;
+    PeerTls tls = {};
+    ProfileChoice profile = ProfileChoice::kAuto;
+    Pulse* pulse = nullptr;  // waits while a transfer is waited for
+    // Null: versions are fetched. Else what broadcasts bring may take so many bytes, of all senders
+    // together; a larger object than its share of that is fetched.
+    const nccl::BroadcastChannel::Parts* broadcasts = nullptr;
+    uint64_t broadcast_bytes_max = 0;
+  };
+
+  // `subscription` and `clock` outlive it.
+  SyncLinks(Options options, Subscription& subscription, const Clock& clock);
+  ~SyncLinks() override;
+
+  void Start();
+  // Every sender is connected to anew.
+  void Reconnect(const Status& reason);
+  // Ends blocking calls, present and future, with CANCELLED. Acknowledgements still go.
+  void CancelFetches();
+  void Stop();
+
+  // Of all senders together; `epoch` counts those whose epoch is joined.
+  BroadcastMember::View BroadcastTotals() const;
+
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
+                            Spool::Options spool) override;
+  Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
+                                const RankLayout& layout, std::span<const RankSlice> slices,
+                                Spool::Options spool) override;
+  void Staged(const SyncTarget& target, TrainerRank rank) override;
+  void Committed(const SyncTarget& target, TrainerRank rank,
+                 const CommittedReport& report) override;
+  void Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) override;
+
+ private:
+  void Run();
+  SyncLink& Link(const SyncTarget& target, TrainerRank rank);
+
+  Pulse* const pulse_;
+  const ProfileChoice profile_;
+  const Clock& clock_;
+  std::vector<std::unique_ptr<SyncLink>> links_;
+  Mutex mutex_;
+  CondVar stopped_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace dws

@@ -1,0 +1,117 @@
+#include "receiver_daemon/transfer/shared/shared_beside.h"
+
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+// Where the directory lags, nobody waits for a command at each version; but a mount that has to be
+// told would never catch up without any.
+constexpr Duration kLateHookInterval = std::chrono::minutes(1);
+
+}  // namespace
+
+SharedBeside::SharedBeside(Options options, FileSystem& files, SenderGroup& senders)
+    : options_(std::move(options)), senders_(senders) {
+  for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+    ranks_.push_back({.source = std::make_unique<SharedSource>(
+                          files, SharedSource::Options{.root = options_.root,
+                                                       .job_id = options_.job_id,
+                                                       .rank = TrainerRank(rank),
+                                                       .key = options_.key})});
+  }
+}
+
+void SharedBeside::CancelFetches() {
+  {
+    MutexLock lock(mutex_);
+    cancelled_ = true;
+    cancel_changed_.NotifyAll();
+  }
+  for (const Rank& rank : ranks_) rank.source->Cancel();
+}
+
+// False: cancelled.
+bool SharedBeside::Pause(Duration time) {
+  MutexLock lock(mutex_);
+  if (!cancelled_ && time > Duration::zero()) cancel_changed_.WaitFor(mutex_, time);
+  return !cancelled_;
+}
+
+void SharedBeside::RunHook(WeightVersion version, bool late, const Spool::Options& spool) {
+  if (!options_.before_read.given()) return;
+  {
+    MutexLock lock(mutex_);
+    const TimePoint now = RealClock().Now();
+    if (late && now < hook_not_before_) return;
+    hook_not_before_ = now + kLateHookInterval;
+  }
+  MutexLock lock(hook_mutex_);
+  const Status told = options_.before_read.Run(
+      fmt::to_string(version.value()), limits::kSharedHookDeadline,
+      [&] { return Pause(Duration::zero()) && (!spool.wanted || spool.wanted()); });
+  if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", Message(told)}});
+}
+
+SharedSource* SharedBeside::Await(const SyncTarget& target, TrainerRank rank,
+                                  const Spool::Options& spool) {
+  if (rank.value() >= ranks_.size()) return nullptr;
+  Rank& of = ranks_[rank.value()];
+  const TimePoint until = RealClock().Now() + options_.visible_wait;
+  while (true) {
+    RunHook(target.version, of.late, spool);
+    const auto offer = of.source->Look(target.stream);
+    if (!offer.ok() && !absl::IsUnavailable(offer.status())) {
+      LogWarning("shared_dir_trouble", {{"reason", Message(offer.status())}});
+    }
+    if (of.source->Has(target.stream, target.version)) {
+      of.late = false;
+      return of.source.get();
+    }
+    const bool over = of.late || RealClock().Now() >= until;
+    if (over || (spool.wanted && !spool.wanted()) || !Pause(options_.poll)) break;
+  }
+  of.late = true;
+  return nullptr;
+}
+
+bool SharedBeside::FallsBack(const SyncTarget& target, TrainerRank rank,
+                             const Status& status) const {
+  if (status.ok() || absl::IsCancelled(status) || absl::IsResourceExhausted(status)) return false;
+  LogWarning(
+      "shared_dir_passed_over",
+      {{"version", target.version.value()}, {"rank", rank.value()}, {"reason", Message(status)}});
+  return true;
+}
+
+Result<Spool> SharedBeside::FetchObject(const SyncTarget& target, TrainerRank rank,
+                                        WeightVersion base, Spool::Options spool) {
+  {
+    const PulseWait wait(options_.pulse);
+    if (SharedSource* const source = Await(target, rank, spool); source != nullptr) {
+      auto object = source->Object(target.stream, base, target.version,
+                                   *target.ranks[rank.value()].layout, spool);
+      if (!FallsBack(target, rank, object.status())) return object;
+    }
+  }
+  return senders_.FetchObject(target, rank, base, std::move(spool));
+}
+
+Result<FetchedFull> SharedBeside::FetchFull(const SyncTarget& target, TrainerRank rank,
+                                            const RankLayout& layout,
+                                            std::span<const RankSlice> slices,
+                                            Spool::Options spool) {
+  {
+    const PulseWait wait(options_.pulse);
+    if (SharedSource* const source = Await(target, rank, spool); source != nullptr) {
+      auto full = source->Full(target.stream, target.version, layout, slices, spool);
+      if (!FallsBack(target, rank, full.status())) return full;
+    }
+  }
+  return senders_.FetchFull(target, rank, layout, slices, std::move(spool));
+}
+
+}  // namespace dws

@@ -1,0 +1,246 @@
+#include "receiver_daemon/transfer/shared/shared_files.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/delta/blocks/diff.h"
+#include "common/delta/decoder.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/object.h"
+#include "common/delta/squash.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/transport/shared_fs/verified_file.h"
+#include "proto/shared_fs.pb.h"
+
+namespace dws {
+namespace {
+
+using shared::VerifiedFile;
+
+Result<VerifiedFile> OpenOf(const SharedPlace& place, const shared::Manifest& manifest,
+                            std::string_view name) {
+  const shared::FileEntry* const entry = manifest.Find(name);
+  if (entry == nullptr) {
+    return DataLossError("version {} has no {}", manifest.name.version.value(), name);
+  }
+  auto file = VerifiedFile::Open(place.files, place.FolderOf(manifest), *entry);
+  if (!file.ok()) return place.Explain(file.status(), manifest);
+  return file;
+}
+
+// A delta whose frames are read when they are needed.
+struct FiledDelta {
+  VerifiedFile file;
+  DeltaManifest manifest;
+  uint64_t frames_begin = 0;
+
+  DeltaLink link() {
+    return {.manifest = &manifest,
+            .frame = [this](const FrameEntry& entry, std::vector<std::byte>& buffer) {
+              return file.Read(frames_begin + entry.offset, entry.size_bytes, buffer);
+            }};
+  }
+};
+
+Result<std::unique_ptr<FiledDelta>> OpenDelta(const SharedPlace& place,
+                                              const shared::Manifest& manifest,
+                                              const RankLayout& layout) {
+  DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, manifest, shared::kDeltaName));
+  std::vector<std::byte> buffer;
+  DWS_ASSIGN_OR_RETURN(const ByteSpan start, file.Read(0, kObjectHeaderBytes, buffer));
+  DWS_ASSIGN_OR_RETURN(const ObjectHeader header, ParseObjectHeader(start));
+  if (header.total_bytes() != file.entry().size_bytes) {
+    return DataLossError("{} has {} bytes, its header says {}", file.path(),
+                         file.entry().size_bytes, header.total_bytes());
+  }
+  const uint64_t frames_begin = header.total_bytes() - header.frames_bytes;
+  DWS_ASSIGN_OR_RETURN(const ByteSpan head, file.Read(0, frames_begin, buffer));
+  auto parsed = ParseObjectManifest(head, layout);
+  if (!parsed.ok()) return Annotate(parsed.status(), file.path());
+  if (parsed->stream != manifest.stream || parsed->version != manifest.name.version ||
+      parsed->base_version != manifest.base) {
+    return DataLossError("{} is version {} from {}, its manifest says {} from {}", file.path(),
+                         parsed->version.value(), parsed->base_version.value(),
+                         manifest.name.version.value(), manifest.base->value());
+  }
+  return std::make_unique<FiledDelta>(FiledDelta{
+      .file = std::move(file), .manifest = *std::move(parsed), .frames_begin = frames_begin});
+}
+
+Result<std::vector<std::unique_ptr<FiledDelta>>> OpenDeltas(
+    const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
+    const RankLayout& layout) {
+  std::vector<std::unique_ptr<FiledDelta>> deltas;
+  for (const shared::ManifestPtr& manifest : chain) {
+    DWS_ASSIGN_OR_RETURN(auto delta, OpenDelta(place, *manifest, layout));
+    deltas.push_back(std::move(delta));
+  }
+  return deltas;
+}
+
+std::vector<DeltaLink> LinksOf(const std::vector<std::unique_ptr<FiledDelta>>& deltas) {
+  std::vector<DeltaLink> links;
+  for (const auto& delta : deltas) links.push_back(delta->link());
+  return links;
+}
+
+// Where the frames of the wanted slices are. Every block of theirs is in exactly one.
+Result<std::vector<std::pair<RankSlice, FrameEntry>>> FindFrames(
+    const SharedPlace& place, const shared::Manifest& anchor, const RankLayout& layout,
+    std::span<const RankSlice> slices) {
+  DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, anchor, shared::kFullIndexName));
+  if (file.entry().size_bytes > limits::kManifestBytesMax) {
+    return DataLossError("{} has {} bytes, at most {} are supported", file.path(),
+                         file.entry().size_bytes, limits::kManifestBytesMax);
+  }
+  std::vector<std::byte> bytes;
+  DWS_RETURN_IF_ERROR(file.Read(0, file.entry().size_bytes, bytes).status());
+  v1::SharedFullIndex index;
+  if (!index.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return DataLossError("{} is no SharedFullIndex", file.path());
+  }
+  std::vector<std::pair<RankSlice, FrameEntry>> frames;
+  int at = 0;
+  for (const RankSlice slice : slices) {
+    while (at < index.slices_size() && index.slices(at).rank_slice() < slice.value()) ++at;
+    uint64_t blocks = 0;
+    if (at < index.slices_size() && index.slices(at).rank_slice() == slice.value()) {
+      for (const v1::FrameEntry& message : index.slices(at).frames()) {
+        const FrameEntry entry = FromProto(message);
+        if (entry.first_block != blocks || entry.block_count == 0 ||
+            entry.size_bytes > limits::kFrameBytesMax) {
+          return DataLossError("{}: a frame of slice {}, blocks {} + {}, was not expected",
+                               file.path(), slice.value(), entry.first_block, entry.block_count);
+        }
+        blocks += entry.block_count;
+        frames.emplace_back(slice, entry);
+      }
+    }
+    if (blocks != layout.slice(slice).blocks) {
+      return DataLossError("{} has {} blocks of slice {}, expected {}", file.path(), blocks,
+                           slice.value(), layout.slice(slice).blocks);
+    }
+  }
+  return frames;
+}
+
+// Brings one frame of an anchor on by the deltas, in place.
+class FrameAdvance {
+ public:
+  FrameAdvance(const RankLayout& layout, const std::vector<DeltaLink>& links)
+      : layout_(layout), links_(links.begin(), links.end()) {}
+
+  // `entry` becomes the frame's as it is then.
+  Status Apply(RankSlice slice, MutableByteSpan frame, FrameEntry& entry) {
+    DWS_ASSIGN_OR_RETURN(const auto blocks, ParseFrame(frame, entry));
+    bool changed = false;
+    for (LinkReader& link : links_) {
+      for (uint32_t i = 0; i < entry.block_count; ++i) {
+        const uint32_t block = entry.first_block + i;
+        DWS_ASSIGN_OR_RETURN(const EncodedBlockView change, link.Find(slice, block));
+        if (change.mode == BlockMode::kEmpty) continue;
+        changed = true;
+        const auto offset = static_cast<size_t>(blocks[i].payload.data() - frame.data());
+        DWS_RETURN_IF_ERROR(ApplyOne(slice, block, blocks[i], change,
+                                     frame.subspan(offset, blocks[i].payload.size())));
+      }
+    }
+    if (changed) entry.checksum = FrameChecksum(frame);
+    return OkStatus();
+  }
+
+ private:
+  Status ApplyOne(RankSlice number, uint32_t block, const EncodedBlockView& full,
+                  const EncodedBlockView& change, MutableByteSpan payload) {
+    const RankLayout::SliceEntry& slice = layout_.slice(number);
+    const uint32_t elements = BlockElements(slice.elements, block);
+    if (full.mode != BlockMode::kDenseRaw ||
+        payload.size() != size_t{elements} * ElementBytes(slice.dtype)) {
+      return DataLossError("slice {}, block {}: full tensors with a {} block of {} bytes",
+                           number.value(), block, ToString(full.mode), payload.size());
+    }
+    DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, elements, change, decoded_));
+    ApplyBlock(slice.dtype, decoded_, payload);
+    return OkStatus();
+  }
+
+  const RankLayout& layout_;
+  std::vector<LinkReader> links_;
+  DecodedBlock decoded_;
+};
+
+}  // namespace
+
+std::string SharedPlace::FolderOf(const shared::Manifest& manifest) const {
+  return fmt::format("{}/{}", stream_folder, shared::VersionFolderName(manifest.name));
+}
+
+Status SharedPlace::Explain(const Status& status, const shared::Manifest& manifest) const {
+  if (!absl::IsNotFound(status) || manifest.name.version >= newest_anchor) return status;
+  return AbortedError("{}: version {} is before the newest full tensors, those of {}, and goes",
+                      Message(status), manifest.name.version.value(), newest_anchor.value());
+}
+
+Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
+                               const RankLayout& layout, Spool::Options options) {
+  AttemptProgress progress(std::exchange(options.progress, nullptr));  // the spool's as well
+  if (chain.size() > 1) {
+    uint64_t bytes = 0;
+    for (const auto& manifest : chain) bytes += manifest->Find(shared::kDeltaName)->size_bytes;
+    // The blocks as they are composed, the object that they become, and the spool's copy of it.
+    if (bytes > options.memory_bytes_max / 3) {
+      return AbortedError(
+          "{} deltas of {} bytes take three times that to compose them, there are {}", chain.size(),
+          bytes, options.memory_bytes_max);
+    }
+    progress.Expect(bytes);
+    DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, chain, layout));
+    DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> object, Squash(layout, LinksOf(deltas)));
+    options.size_bytes_max = options.size_bytes_expected = object.size();
+    Spool spool(std::move(options));
+    DWS_RETURN_IF_ERROR(spool.Append(object));
+    progress.Arrived(bytes);
+    progress.Keep();
+    return spool;
+  }
+  DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, *chain.front(), shared::kDeltaName));
+  options.size_bytes_max = options.size_bytes_expected = file.entry().size_bytes;
+  progress.Expect(file.entry().size_bytes);
+  Spool spool(std::move(options));
+  for (size_t piece = 0; piece < file.entry().pieces.size(); ++piece) {
+    DWS_ASSIGN_OR_RETURN(const ByteSpan bytes, file.Piece(piece));
+    DWS_RETURN_IF_ERROR(spool.Append(bytes));
+    progress.Arrived(bytes.size());
+  }
+  progress.Keep();
+  return spool;
+}
+
+Result<FetchedFull> ReadSharedFull(const SharedPlace& place, const shared::FullPath& path,
+                                   const RankLayout& layout, std::span<const RankSlice> slices,
+                                   Spool::Options options) {
+  DWS_ASSIGN_OR_RETURN(const auto frames, FindFrames(place, *path.anchor, layout, slices));
+  DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, *path.anchor, shared::kFullName));
+  DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, path.deltas, layout));
+  FrameAdvance advance(layout, LinksOf(deltas));
+  AttemptProgress progress(std::exchange(options.progress, nullptr));  // the spool's as well
+  for (const auto& [slice, entry] : frames) progress.Expect(entry.size_bytes);
+  FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
+  std::vector<std::byte> buffer;
+  for (const auto& [slice, indexed] : frames) {
+    DWS_RETURN_IF_ERROR(file.Read(indexed.offset, indexed.size_bytes, buffer).status());
+    FrameEntry entry = indexed;
+    DWS_RETURN_IF_ERROR(advance.Apply(slice, buffer, entry));
+    full.frames.push_back(
+        {.slice = slice, .entry = entry, .spool_offset = full.spool.size_bytes()});
+    DWS_RETURN_IF_ERROR(full.spool.Append(buffer));
+    progress.Arrived(buffer.size());
+  }
+  progress.Keep();
+  return full;
+}
+
+}  // namespace dws

@@ -1,0 +1,194 @@
+#include "receiver_daemon/transfer/shared/shared_links.h"
+
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+#include "common/sync_state/presence_limits.h"
+
+namespace dws {
+
+SharedLinks::SharedLinks(Options options, Subscription& subscription)
+    : options_(std::move(options)), subscription_(subscription) {}
+
+Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSystem& files,
+                                                         Subscription& subscription) {
+  std::unique_ptr<SharedLinks> links(new SharedLinks(std::move(options), subscription));
+  const Options& given = links->options_;
+  SharedReporter::Options reports{.name = given.name, .rank_folders = {}, .key = given.key};
+  for (uint32_t rank = 0; rank < given.ranks; ++rank) {
+    Link link;
+    link.source = std::make_unique<SharedSource>(
+        files, SharedSource::Options{.root = given.root,
+                                     .job_id = given.name.job_id,
+                                     .rank = TrainerRank(rank),
+                                     .key = given.key,
+                                     .retry_delay = given.retry_delay});
+    DWS_ASSIGN_OR_RETURN(link.folder, link.source->Folder());
+    reports.rank_folders.push_back(link.folder);
+    links->links_.push_back(std::move(link));
+  }
+  DWS_ASSIGN_OR_RETURN(links->reporter_,
+                       SharedReporter::Create(files, subscription, std::move(reports)));
+  return links;
+}
+
+SharedLinks::~SharedLinks() { Stop(); }
+
+void SharedLinks::Start() {
+  reporter_->Start();
+  subscription_.ExpectLooks(options_.poll + limits::kLookSilenceMax);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void SharedLinks::Reconnect() {
+  {
+    MutexLock lock(mutex_);
+    reconnect_ = true;
+  }
+  stopped_.NotifyAll();
+}
+
+void SharedLinks::CancelFetches() {
+  for (const Link& link : links_) link.source->Cancel();
+}
+
+void SharedLinks::Stop() {
+  CancelFetches();
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  stopped_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+  if (reporter_ != nullptr) reporter_->Stop();
+}
+
+bool SharedLinks::stopping() {
+  MutexLock lock(mutex_);
+  return stopping_;
+}
+
+void SharedLinks::Run() {
+  while (true) {
+    const std::vector<WeightVersion>& known = links_.front().announced;
+    const Status told =
+        options_.before_read.Run(known.empty() ? "" : fmt::to_string(known.back().value()),
+                                 limits::kSharedHookDeadline, [this] { return !stopping(); });
+    if (stopping()) return;
+    if (const std::string trouble(Message(told)); trouble != hook_trouble_) {
+      hook_trouble_ = trouble;
+      if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", trouble}});
+    }
+    bool reconnect = false;
+    {
+      MutexLock lock(mutex_);
+      reconnect = std::exchange(reconnect_, false);
+    }
+    for (uint32_t rank = 0; rank < links_.size(); ++rank) {
+      if (reconnect) links_[rank].connected = false;
+      Poll(SenderIndex(rank), links_[rank]);
+      subscription_.OnLooked();
+    }
+    MutexLock lock(mutex_);
+    if (!stopping_ && !reconnect_) stopped_.WaitFor(mutex_, options_.poll);
+    if (stopping_) return;
+  }
+}
+
+// The same trouble is logged once. True: it is another than before.
+bool SharedLinks::Note(Link& link, const Status& status) {
+  std::string trouble(Message(status));
+  if (trouble == link.trouble) return false;
+  link.trouble = std::move(trouble);
+  if (!status.ok()) {
+    LogWarning("shared_dir_trouble", {{"folder", link.folder}, {"reason", Message(status)}});
+  }
+  return true;
+}
+
+void SharedLinks::Poll(SenderIndex index, Link& link) {
+  const auto offer = link.source->Look(subscription_.stream());
+  const bool news = Note(link, offer.ok() ? offer->trouble : offer.status());
+  if (!offer.ok()) {
+    if (std::exchange(link.connected, false) || news) {
+      subscription_.OnDisconnect(index, offer.status());
+    }
+    return;
+  }
+  if (!std::exchange(link.connected, true)) {
+    LogInfo("shared_dir_found", {{"folder", link.folder}});
+    subscription_.OnConnect(index);
+    link.welcomed.reset();
+  }
+  const std::pair of(offer->welcome.stream, offer->welcome.rank_epoch);
+  // One that was refused is looked at again: what the receiver follows may be another by now.
+  if (link.welcomed != of || link.refused) {
+    const Status welcomed = subscription_.OnWelcome(index, offer->welcome);
+    if (!welcomed.ok() && (link.welcomed != of || !link.refused)) {
+      LogWarning("sender_refused", {{"folder", link.folder}, {"reason", Message(welcomed)}});
+    }
+    link.welcomed = of;
+    link.refused = !welcomed.ok();
+    link.announced.clear();
+  }
+  if (link.refused || link.announced == offer->versions) return;
+  const Status announced = subscription_.OnAnnounce(index, ++link.nonce,
+                                                    {.stream = offer->welcome.stream,
+                                                     .rank_epoch = offer->welcome.rank_epoch,
+                                                     .versions = offer->versions,
+                                                     .newest_token = offer->newest_token});
+  if (!announced.ok()) {
+    LogDebug("announcement_ignored", {{"folder", link.folder}, {"reason", Message(announced)}});
+    return;
+  }
+  link.announced = offer->versions;
+}
+
+void SharedLinks::NoteDamage(const SyncTarget& target, TrainerRank rank, const Status& status) {
+  if (!absl::IsDataLoss(status)) return;
+  LogWarning(
+      "shared_dir_damaged",
+      {{"version", target.version.value()}, {"rank", rank.value()}, {"reason", Message(status)}});
+  reporter_->Rejected(rank, target.at(),
+                      {.last_good = std::nullopt, .reason = status, .slices = {}});
+}
+
+Result<Spool> SharedLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
+                                       WeightVersion base, Spool::Options spool) {
+  const PulseWait wait(options_.pulse);
+  return Source(rank).Object(target.stream, base, target.version,
+                             *target.ranks[rank.value()].layout, spool);
+}
+
+Result<Description> SharedLinks::Describe(const SyncTarget& target, TrainerRank rank) {
+  const PulseWait wait(options_.pulse);
+  auto description = Source(rank).Describe(target.stream, target.version);
+  NoteDamage(target, rank, description.status());
+  return description;
+}
+
+Result<FetchedFull> SharedLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
+                                           const RankLayout& layout,
+                                           std::span<const RankSlice> slices,
+                                           Spool::Options spool) {
+  const PulseWait wait(options_.pulse);
+  auto full = Source(rank).Full(target.stream, target.version, layout, slices, spool);
+  NoteDamage(target, rank, full.status());
+  return full;
+}
+
+void SharedLinks::Staged(const SyncTarget& target, TrainerRank rank) {
+  reporter_->Staged(rank, target.at());
+}
+
+void SharedLinks::Committed(const SyncTarget& target, TrainerRank rank,
+                            const CommittedReport& report) {
+  reporter_->Committed(rank, target.at(), report);
+}
+
+void SharedLinks::Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) {
+  reporter_->Rejected(rank, target.at(), rejection);
+}
+
+}  // namespace dws

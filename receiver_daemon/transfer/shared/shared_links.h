@@ -1,0 +1,95 @@
+// Senders known through a shared directory only: looks at each trainer rank's folder every now and
+// then, feeds what is there to the Subscription, and is the pipeline's SenderGroup. A rank's folder
+// is its sender: SenderIndex and TrainerRank are the same numbers.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/pulse.h"
+#include "common/transport/shared_fs/visibility_hook.h"
+#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/shared/shared_reporter.h"
+#include "receiver_daemon/transfer/shared/shared_source.h"
+#include "receiver_daemon/transfer/subscription.h"
+
+namespace dws {
+
+// Lifecycle: Start, then Stop, which cancels everything and waits for it. Threads: safe from any.
+class SharedLinks final : public SenderGroup {
+ public:
+  struct Options {
+    std::string root;
+    ReceiverName name;
+    uint32_t ranks = 1;
+    shared::Key key;
+    Duration poll = limits::kSharedPollDefault;
+    shared::VisibilityHook before_read = {};
+    Pulse* pulse = nullptr;  // waits while a transfer is waited for
+    Duration retry_delay = limits::kSharedRetryDelayMin;
+  };
+
+  // `files` and `subscription` outlive it; the subscription has `ranks` senders. INVALID_ARGUMENT:
+  // an id makes no file's name.
+  static Result<std::unique_ptr<SharedLinks>> Create(Options options, FileSystem& files,
+                                                     Subscription& subscription);
+  ~SharedLinks() override;
+
+  void Start();
+  // Every folder is looked at as if for the first time.
+  void Reconnect();
+  // Ends blocking calls, present and future, with CANCELLED. Reports still go.
+  void CancelFetches();
+  void Stop();
+
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
+                            Spool::Options spool) override;
+  Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
+                                const RankLayout& layout, std::span<const RankSlice> slices,
+                                Spool::Options spool) override;
+  void Staged(const SyncTarget& target, TrainerRank rank) override;
+  void Committed(const SyncTarget& target, TrainerRank rank,
+                 const CommittedReport& report) override;
+  void Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) override;
+
+ private:
+  // One rank as the polling thread has last seen it.
+  struct Link {
+    std::unique_ptr<SharedSource> source;
+    std::string folder;
+    bool connected = false;
+    std::optional<std::pair<StreamId, RankEpoch>> welcomed;
+    bool refused = false;
+    std::vector<WeightVersion> announced;
+    uint64_t nonce = 0;
+    std::string trouble;  // logged last
+  };
+
+  SharedLinks(Options options, Subscription& subscription);
+  bool stopping();
+  void Run();
+  void Poll(SenderIndex index, Link& link);
+  bool Note(Link& link, const Status& status);
+  // A file that is lost or damaged: the sender hears of it even where nothing was rejected.
+  void NoteDamage(const SyncTarget& target, TrainerRank rank, const Status& status);
+  SharedSource& Source(TrainerRank rank) { return *links_[rank.value()].source; }
+
+  const Options options_;
+  Subscription& subscription_;
+  std::vector<Link> links_;  // by rank
+  std::unique_ptr<SharedReporter> reporter_;
+  std::string hook_trouble_;
+  Mutex mutex_;
+  CondVar stopped_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  bool reconnect_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace dws

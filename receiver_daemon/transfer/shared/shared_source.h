@@ -1,0 +1,108 @@
+// One trainer rank's folder in a shared directory, as a receiver reads it (common/transport/
+// shared_fs/LAYOUT.md): what is offered there, and the three things a receiver asks a sender for,
+// made from the files. Nothing that comes from here was not checked with a manifest's SHA-256.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/base/wall_clock.h"
+#include "common/model/limits.h"
+#include "common/sync_state/subscription_state.h"
+#include "common/transport/shared_fs/version_catalog.h"
+#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/shared/shared_files.h"
+
+namespace dws {
+
+// Threads: safe from any; Look by one at a time.
+class SharedSource {
+ public:
+  struct Options {
+    std::string root;
+    std::string job_id;
+    TrainerRank rank;
+    shared::Key key;
+    Duration retry_delay = limits::kSharedRetryDelayMin;  // doubles
+    const WallClock* wall_clock = &kSystemWallClock;
+  };
+  struct Offer {
+    SenderWelcome welcome;
+    std::vector<WeightVersion> versions;  // ascending, not empty
+    std::optional<Digest> newest_token;   // state token of the last
+    Status trouble;                       // a version that is there and cannot be used
+  };
+
+  SharedSource(FileSystem& files, Options options) : files_(files), options_(std::move(options)) {}
+
+  // Looks at the folder. Of several streams that of the highest incarnation that has a version;
+  // `followed`: of two with one incarnation, that. Streams ahead of the clock (clock_bound.h) are
+  // passed over, and named as trouble, but for the one that is followed. UNAVAILABLE: no version is
+  // there (yet), or the folder cannot be read. FAILED_PRECONDITION: two streams claim one
+  // incarnation. DATA_LOSS and what ParseWelcome returns: what is there is of no use.
+  Result<Offer> Look(const std::optional<StreamId>& followed);
+  // Whether `version` is in the directory, by the last Look.
+  bool Has(const StreamId& stream, WeightVersion version) const;
+
+  // As SenderGroup's. What is not there yet, or not whole, is tried again for a few seconds; what
+  // is missing then, though a manifest names it, is DATA_LOSS. Before the newest full tensors it is
+  // ABORTED at once: versions there are retired.
+
+  // Composed of several deltas where a third of the spool's memory holds them; ABORTED where not.
+  Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
+                       const RankLayout& layout, const Spool::Options& spool);
+  Result<Description> Describe(const StreamId& stream, WeightVersion version);
+  Result<FetchedFull> Full(const StreamId& stream, WeightVersion version, const RankLayout& layout,
+                           std::span<const RankSlice> slices, const Spool::Options& spool);
+
+  // Ends what is under way and all to come with CANCELLED.
+  void Cancel();
+
+  Result<std::string> Folder() const;  // of the rank
+
+ private:
+  // Looks at one stream; nullopt: it has no version (yet).
+  Result<std::optional<Offer>> LookAt(const std::string& rank_folder, const StreamId& stream);
+  Result<SenderWelcome> ReadWelcome(const shared::Manifest& manifest, const std::string& folder);
+  // Takes those out that are ahead of the clock; OK, or what is wrong with the first of them.
+  Status TakeOutAhead(std::vector<StreamId>& streams, const std::optional<StreamId>& followed,
+                      const std::string& folder) const;
+  // The stream to look at first, of those in the folder.
+  Status CheckClaims(const std::vector<StreamId>& streams, const std::optional<StreamId>& followed,
+                     const std::string& folder) const;
+
+  // What the directory has of `stream` now. ABORTED: it is another's by now.
+  struct Known {
+    shared::VersionSet versions;
+    std::string folder;
+  };
+  Result<Known> Versions(const StreamId& stream);
+  SharedPlace PlaceOf(const Known& known);
+  void Forget(const StreamId& stream, WeightVersion from, WeightVersion to);
+  // Runs `attempt` until it works or there is no use; what lies from version `from` to `to` is read
+  // anew after each failure.
+  template <typename T, typename Attempt>
+  Result<T> Retry(const StreamId& stream, WeightVersion from, WeightVersion to,
+                  const Attempt& attempt);
+  // False when cancelled.
+  bool Wait(Duration time);
+
+  FileSystem& files_;
+  const Options options_;
+  // The last welcome that was read, with what it came from.
+  std::optional<std::pair<shared::FileEntry, SenderWelcome>> welcome_;  // of Look's thread
+
+  // Held while the folder is looked at.
+  mutable Mutex mutex_;
+  std::optional<shared::VersionCatalog> catalog_ GUARDED_BY(mutex_);  // of the stream offered last
+  Mutex cancel_mutex_;
+  CondVar cancel_changed_;
+  bool cancelled_ GUARDED_BY(cancel_mutex_) = false;
+};
+
+}  // namespace dws

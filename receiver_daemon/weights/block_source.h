@@ -1,0 +1,49 @@
+// The leaves that staging and applying in place share: a frame's blocks, and the old bytes of one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/delta/blocks/block.h"
+#include "common/memory/segment_map.h"
+#include "common/model/layout.h"
+#include "receiver_daemon/spool/spool.h"
+#include "receiver_daemon/spool/spooled_frame.h"
+
+namespace dws {
+
+// The blocks of a frame, checked against its checksum and the slice's number of blocks; they look
+// into `buffer` or the spool. DATA_LOSS: damaged.
+Result<std::vector<EncodedBlockView>> ReadBlocks(const RankLayout::SliceEntry& slice,
+                                                 const SpooledFrame& frame, const Spool& spool,
+                                                 std::vector<std::byte>& buffer);
+
+// The bytes of `block` at a place, in slice order: a view of the place where it lies in one piece,
+// else gathered to `buffer`.
+ByteSpan OldBlock(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint32_t block,
+                  std::vector<std::byte>& buffer);
+
+// Decodes a block of `slice`. A class-split block is read against what `base` holds (nullptr:
+// DATA_LOSS for those); `buffer` as for OldBlock. Errors as DecodeBlock's.
+Status DecodeAgainst(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
+                     const SegmentMap* base, uint32_t block, const EncodedBlockView& view,
+                     DecodedBlock& decoded, std::vector<std::byte>& buffer);
+
+// What one worker reuses from frame to frame.
+struct BlockScratch {
+  std::vector<std::byte> frame;
+  std::vector<std::byte> block;
+  DecodedBlock decoded;
+};
+
+// Calls visit(block number, decoded) for each block of a frame. `base` is where class-split blocks
+// find their old elements. Errors of ReadBlocks, DecodeBlock and `visit`.
+Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
+                    const Spool& spool, const SegmentMap* base, BlockScratch& scratch,
+                    const std::function<Status(uint32_t, const DecodedBlock&)>& visit);
+
+}  // namespace dws

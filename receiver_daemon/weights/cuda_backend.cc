@@ -1,0 +1,131 @@
+#include "receiver_daemon/weights/cuda_backend.h"
+
+#include "common/base/failpoint.h"
+#include "common/model/limits.h"
+#include "receiver_daemon/weights/frame_items.h"
+
+namespace dws {
+namespace {
+
+Digest DigestOf(const cuda::KernelDigest& digest) {
+  return {.lane0 = digest.lane0, .lane1 = digest.lane1};
+}
+
+class StagedOnDevice final : public StagedFrames {
+ public:
+  StagedOnDevice(cuda::DeviceWeights& weights, std::vector<Frame> frames, cuda::StagedBlocks blocks)
+      : weights_(weights), blocks_(std::move(blocks)) {
+    frames_ = std::move(frames);
+  }
+
+  Status Seal(std::span<const uint8_t> kept) override {
+    MutexLock lock(weights_.turn());
+    return blocks_.Seal(weights_, kept);
+  }
+  uint64_t size_bytes() const override { return blocks_.size_bytes(); }
+  const cuda::StagedBlocks& blocks() const { return blocks_; }
+
+ private:
+  cuda::DeviceWeights& weights_;
+  cuda::StagedBlocks blocks_;
+};
+
+// A device says that a block is damaged, not what is wrong with it.
+Status DamagedOnDevice(uint32_t failures) {
+  return DataLossError("{} blocks of a frame are damaged", failures);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaBackend>> CudaBackend::Create(cuda::CudaDevicePtr device,
+                                                         SlicePlaces<cuda::Place> places,
+                                                         const CudaOptions& options) {
+  DWS_ASSIGN_OR_RETURN(std::unique_ptr<cuda::DeviceWeights> weights,
+                       cuda::DeviceWeights::Create(std::move(device), places.all(), options.duty));
+  return std::unique_ptr<CudaBackend>(new CudaBackend(std::move(weights), std::move(places)));
+}
+
+Result<std::vector<std::vector<Digest>>> CudaBackend::Digests(const RankLayout& layout,
+                                                              TrainerRank rank,
+                                                              std::span<const RankSlice> slices,
+                                                              Pace pace, ThreadPool&) {
+  std::vector<cuda::DigestBlock> blocks;
+  uint32_t results = 0;
+  for (const RankSlice slice : slices) {
+    const RankLayout::SliceEntry& entry = layout.slice(slice);
+    for (size_t p = 0; p < PlaceCount(rank, slice); ++p, ++results) {
+      for (uint32_t block = 0; block < entry.blocks; ++block) {
+        blocks.push_back({.first_element = uint64_t{block} * limits::kBlockElements,
+                          .first_word = entry.BlockFirstWord(block),
+                          .elements = BlockElements(entry.elements, block),
+                          .place = static_cast<uint32_t>(places_.First(rank, slice) + p),
+                          .result = results,
+                          .element_bytes = static_cast<uint8_t>(ElementBytes(entry.dtype))});
+      }
+    }
+  }
+  DWS_ASSIGN_OR_RETURN(const std::vector<cuda::KernelDigest> sums,
+                       weights_->Digests(blocks, results, pace));
+  std::vector<std::vector<Digest>> digests(slices.size());
+  size_t next = 0;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    for (size_t p = 0; p < PlaceCount(rank, slices[i]); ++p) {
+      digests[i].push_back(DigestOf(sums[next++]));
+    }
+  }
+  return digests;
+}
+
+Result<std::unique_ptr<StagedFrames>> CudaBackend::Stage(const FrameSet& set, StagingBudget& budget,
+                                                         ThreadPool& pool) {
+  const FrameResults results = NumberResults(set, places_);
+  std::vector<Status> statuses(set.frames.size());
+  // The parts of several trainer ranks are staged side by side; a device takes one at a time.
+  MutexLock lock(weights_->turn());
+  cuda::StagingRun run(*weights_, cuda::StagingRun::Mode::kKeep, results.count(), &budget);
+  DWS_RETURN_IF_ERROR(ForEachFrameItems(
+      set, places_, results, pool, statuses,
+      [&](std::span<const cuda::StageItem> items) { return run.Add(items, pool); }));
+  DWS_ASSIGN_OR_RETURN(cuda::StagingRun::Outcome outcome, run.Finish());
+
+  std::vector<StagedFrames::Frame> frames(set.frames.size());
+  for (size_t i = 0; i < frames.size(); ++i) {
+    frames[i].status = std::move(statuses[i]);
+    for (size_t result = results.first[i]; result < results.first[i + 1]; ++result) {
+      frames[i].differences.push_back(DigestOf(outcome.differences[result]));
+      if (frames[i].status.ok() && outcome.failures[result] > 0) {
+        frames[i].status = DamagedOnDevice(outcome.failures[result]);
+      }
+    }
+  }
+  return std::unique_ptr<StagedFrames>(
+      std::make_unique<StagedOnDevice>(*weights_, std::move(frames), std::move(outcome.staged)));
+}
+
+Status CudaBackend::Scatter(std::span<const StagedFrames* const> parts, ThreadPool&) {
+  for (const StagedFrames* part : parts) {
+    DWS_KILLPOINT("receiver.commit.inside_scatter");
+    DWS_RETURN_IF_ERROR(static_cast<const StagedOnDevice*>(part)->blocks().BeginCommit(*weights_));
+  }
+  return OkStatus();
+}
+
+Status CudaBackend::ApplyInPlace(const FrameSet& set, ThreadPool& pool) {
+  const FrameResults results = NumberResults(set, places_);
+  if (results.count() == 0) return OkStatus();
+  std::vector<Status> statuses(set.frames.size());
+  cuda::StagingRun run(*weights_, cuda::StagingRun::Mode::kApply, results.count());
+  DWS_RETURN_IF_ERROR(ForEachFrameItems(set, places_, results, pool, statuses,
+                                        [&](std::span<const cuda::StageItem> items) {
+                                          DWS_KILLPOINT("receiver.commit.inside_apply");
+                                          return run.Add(items, pool);
+                                        }));
+  DWS_ASSIGN_OR_RETURN(const cuda::StagingRun::Outcome outcome, run.Finish());
+  for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
+  for (const uint32_t failures : outcome.failures) {
+    if (failures > 0) return DamagedOnDevice(failures);
+  }
+  return OkStatus();
+}
+
+}  // namespace dws

@@ -1,0 +1,49 @@
+// An engine's weights on one CUDA device: kernels decode, stage, scatter and digest them there; the
+// host checks frames and hands them over.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/memory/cuda/device_weights.h"
+#include "receiver_daemon/weights/memory_backend.h"
+#include "receiver_daemon/weights/slice_places.h"
+
+namespace dws {
+
+// What an operator sets of the work on devices.
+struct CudaOptions {
+  cuda::DutyCycle duty;  // while the engine generates
+};
+
+class CudaBackend final : public MemoryBackend {
+ public:
+  // RESOURCE_EXHAUSTED, INTERNAL: the device's.
+  static Result<std::unique_ptr<CudaBackend>> Create(cuda::CudaDevicePtr device,
+                                                     SlicePlaces<cuda::Place> places,
+                                                     const CudaOptions& options);
+
+  size_t PlaceCount(TrainerRank rank, RankSlice slice) const override {
+    return places_.Count(rank, slice);
+  }
+  Result<std::vector<std::vector<Digest>>> Digests(const RankLayout& layout, TrainerRank rank,
+                                                   std::span<const RankSlice> slices, Pace pace,
+                                                   ThreadPool& pool) override;
+  Result<std::unique_ptr<StagedFrames>> Stage(const FrameSet& set, StagingBudget& budget,
+                                              ThreadPool& pool) override;
+  Status Scatter(std::span<const StagedFrames* const> parts, ThreadPool& pool) override;
+  Status ApplyInPlace(const FrameSet& set, ThreadPool& pool) override;
+  Status Synchronize() override { return weights_->Synchronize(); }
+
+ private:
+  CudaBackend(std::unique_ptr<cuda::DeviceWeights> weights, SlicePlaces<cuda::Place> places)
+      : weights_(std::move(weights)), places_(std::move(places)) {}
+
+  const std::unique_ptr<cuda::DeviceWeights> weights_;
+  const SlicePlaces<cuda::Place> places_;
+};
+
+}  // namespace dws

@@ -1,0 +1,88 @@
+#include "receiver_daemon/weights/layout_set.h"
+
+#include <optional>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace dws {
+
+Result<std::shared_ptr<const LayoutSet>> LayoutSet::Create(
+    std::vector<std::shared_ptr<const RankLayout>> ranks) {
+  DWS_CHECK(!ranks.empty());
+  std::map<std::string, std::vector<std::optional<OwnedSlice>>, std::less<>> owners;
+  auto set = std::shared_ptr<LayoutSet>(new LayoutSet);
+  for (uint32_t r = 0; r < ranks.size(); ++r) {
+    const RankLayout& layout = *ranks[r];
+    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+      const TensorSpec& spec = layout.tensor(RankSlice(s));
+      const auto [tensor, is_new] =
+          set->tensors_.try_emplace(spec.name, Tensor{.spec = spec, .owners = {}});
+      auto& slots = owners[spec.name];
+      if (is_new) slots.resize(spec.SliceCount());
+      if (tensor->second.spec != spec) {
+        return FailedPreconditionError(
+            "trainer ranks declare tensor '{}' differently: {} and {} (rank {})", spec.name,
+            ToString(tensor->second.spec), ToString(spec), r);
+      }
+      std::optional<OwnedSlice>& slot = slots[layout.slice(RankSlice(s)).slice];
+      if (slot.has_value()) {
+        return FailedPreconditionError("tensor '{}': slice {} is owned by trainer ranks {} and {}",
+                                       spec.name, layout.slice(RankSlice(s)).slice,
+                                       slot->rank.value(), r);
+      }
+      slot = OwnedSlice{.rank = TrainerRank(r), .slice = RankSlice(s)};
+    }
+  }
+  for (auto& [name, tensor] : set->tensors_) {
+    const auto& slots = owners[name];
+    for (uint32_t s = 0; s < slots.size(); ++s) {
+      if (!slots[s].has_value()) {
+        return FailedPreconditionError("tensor '{}', {}: slice {} is owned by no trainer rank",
+                                       name, ToString(tensor.spec), s);
+      }
+      tensor.owners.push_back(*slots[s]);
+    }
+  }
+  set->ranks_ = std::move(ranks);
+  return std::shared_ptr<const LayoutSet>(std::move(set));
+}
+
+const LayoutSet::Tensor* LayoutSet::Find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+size_t LayoutSet::slice_count() const {
+  size_t count = 0;
+  for (const auto& [name, tensor] : tensors_) count += tensor.owners.size();
+  return count;
+}
+
+std::string LayoutSet::SliceName(size_t slice) const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (slice < tensor.owners.size()) {
+      return fmt::format("slice {} of tensor '{}' ({})", slice, name, ToString(tensor.spec));
+    }
+    slice -= tensor.owners.size();
+  }
+  return fmt::format("a slice that is not in this layout of {} slices", slice_count());
+}
+
+bool LayoutSet::Fits(const SyncTarget& target) const {
+  if (target.ranks.size() != ranks_.size()) return false;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (target.ranks[r].layout->signature() != ranks_[r]->signature()) return false;
+  }
+  return true;
+}
+
+bool LayoutSet::SameAs(const LayoutSet& other) const {
+  if (ranks_.size() != other.ranks_.size()) return false;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (ranks_[r]->signature() != other.ranks_[r]->signature()) return false;
+  }
+  return true;
+}
+
+}  // namespace dws

@@ -1,0 +1,144 @@
+#include "receiver_daemon/worker/operator_desk.h"
+
+#include "common/model/limits.h"
+
+namespace dws {
+
+std::optional<Status> OperatorTask::Await(Duration timeout) {
+  MutexLock lock(mutex_);
+  if (!outcome_.has_value()) ended_.WaitFor(mutex_, timeout);
+  return outcome_;
+}
+
+TaskProgress OperatorTask::progress() const {
+  MutexLock lock(mutex_);
+  return progress_;
+}
+
+void OperatorTask::Update(const std::function<void(TaskProgress&)>& change) {
+  MutexLock lock(mutex_);
+  change(progress_);
+}
+
+void OperatorTask::End(const Status& outcome) {
+  MutexLock lock(mutex_);
+  if (!outcome_.has_value()) outcome_ = outcome;
+  ended_.NotifyAll();
+}
+
+Result<OperatorTaskPtr> OperatorDesk::Verify() {
+  auto task = std::make_shared<OperatorTask>(false);
+  {
+    MutexLock lock(mutex_);
+    if (closed_.has_value()) return *closed_;
+    if (verifies_.size() >= limits::kAdminStreamsMax) {
+      return ResourceExhaustedError("{} verifications wait already", verifies_.size());
+    }
+    verifies_.push_back(task);
+  }
+  changed_.Notify();
+  return task;
+}
+
+Result<OperatorTaskPtr> OperatorDesk::Forget(const StreamId& stream) {
+  auto task = std::make_shared<OperatorTask>(false);
+  {
+    MutexLock lock(mutex_);
+    if (closed_.has_value()) return *closed_;
+    if (forgets_.size() >= limits::kAdminStreamsMax) {
+      return ResourceExhaustedError("{} streams to forget wait already", forgets_.size());
+    }
+    forgets_.push_back({.stream = stream, .task = task});
+  }
+  changed_.Notify();
+  return task;
+}
+
+std::vector<ForgetTask> OperatorDesk::TakeForgets() {
+  MutexLock lock(mutex_);
+  return std::exchange(forgets_, {});
+}
+
+Result<OperatorTaskPtr> OperatorDesk::Resync(bool full) {
+  OperatorTaskPtr task;
+  {
+    MutexLock lock(mutex_);
+    if (closed_.has_value()) return *closed_;
+    if (draining_) {
+      return FailedPreconditionError(
+          "the receiver is drained, and a resync commits: undo the drain first");
+    }
+    if (resync_ != nullptr && full && !resync_->full()) {
+      return FailedPreconditionError(
+          "a resync of what differs is under way: ask for the full one when it has ended");
+    }
+    if (resync_ == nullptr) resync_ = std::make_shared<OperatorTask>(full);
+    task = resync_;
+  }
+  changed_.Notify();
+  return task;
+}
+
+void OperatorDesk::SetDraining(bool draining) {
+  {
+    MutexLock lock(mutex_);
+    draining_ = draining;
+  }
+  changed_.Notify();
+}
+
+std::vector<OperatorTaskPtr> OperatorDesk::TakeVerifies() {
+  MutexLock lock(mutex_);
+  return std::exchange(verifies_, {});
+}
+
+OperatorTaskPtr OperatorDesk::resync() const {
+  MutexLock lock(mutex_);
+  return resync_;
+}
+
+void OperatorDesk::EndResync(const Status& outcome) {
+  MutexLock lock(mutex_);
+  if (resync_ != nullptr) resync_->End(outcome);
+  resync_.reset();
+}
+
+bool OperatorDesk::draining() const {
+  MutexLock lock(mutex_);
+  return draining_;
+}
+
+void OperatorDesk::SetDrained(bool drained) {
+  MutexLock lock(mutex_);
+  drained_ = drained;
+  drain_changed_.NotifyAll();
+}
+
+DrainStage OperatorDesk::Stage() const {
+  if (drained_) return DrainStage::kDrained;
+  return draining_ ? DrainStage::kDraining : DrainStage::kNone;
+}
+
+DrainStage OperatorDesk::drain() const {
+  MutexLock lock(mutex_);
+  return Stage();
+}
+
+DrainStage OperatorDesk::AwaitDrain(DrainStage wanted, Duration timeout) {
+  MutexLock lock(mutex_);
+  if (Stage() != wanted) drain_changed_.WaitFor(mutex_, timeout);
+  return Stage();
+}
+
+void OperatorDesk::Close(const Status& reason) {
+  MutexLock lock(mutex_);
+  closed_ = reason;
+  for (const OperatorTaskPtr& task : verifies_) task->End(reason);
+  for (const ForgetTask& asked : forgets_) asked.task->End(reason);
+  if (resync_ != nullptr) resync_->End(reason);
+  verifies_.clear();
+  forgets_.clear();
+  resync_.reset();
+}
+
+}  // namespace dws

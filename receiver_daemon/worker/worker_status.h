@@ -1,0 +1,96 @@
+// What an operator sees of the worker: values only, copied out under its lock.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/model/digest.h"
+#include "common/model/weight_version.h"
+#include "receiver_daemon/commit/scrub.h"
+#include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/worker/operator_desk.h"
+
+namespace dws {
+
+// What one commit came to.
+struct CommitReport {
+  WeightVersion version;
+  uint64_t delta_bytes = 0;  // fetched as deltas
+  uint64_t full_bytes = 0;   // fetched as full tensors
+  uint64_t model_bytes = 0;  // what the version would be without deltas
+  uint64_t nnz = 0;          // of the deltas
+  uint64_t elements = 0;     // of the model
+  Duration fetch = {};       // of the slowest rank; so is stage
+  Duration stage = {};       // verify and stage
+  Duration pause = {};       // zero: the engine was paused before
+  Duration commit = {};      // intent, pause, write, resume
+  bool repaired = false;     // some tensors came in full
+  double unix_seconds = 0;
+};
+
+// Slices that were not what they should be, by who found out.
+struct MismatchCounts {
+  uint64_t delta = 0;       // a delta did not fit or lead to what it says
+  uint64_t verify = 0;      // live memory had drifted: an operator's verification found it
+  uint64_t scrub = 0;       // the same, found in the background
+  uint64_t attach = 0;      // an attached engine's memory was not the version it is released with
+  uint64_t write = 0;       // read back after a commit
+  uint64_t renumbered = 0;  // its version's number was published again, with other weights
+};
+
+// The log's line of it; `took` from when the version was looked at.
+void LogCommitted(const CommitReport& report, Duration took, bool first_release);
+
+struct WorkerStatus {
+  bool ready = false;   // all engine ranks generate with one verified version
+  std::string reason;   // why not
+  std::string trouble;  // what keeps it from the target, while the engine generates with an older
+                        // version
+  std::optional<VersionAt> live;
+  Digest state_token;  // of `live`
+  std::optional<WeightVersion> target;
+  std::string stage = "idle";  // fetching, staging, staged, committing, verifying, drained
+  uint64_t stage_done_bytes = 0;
+  uint64_t stage_total_bytes = 0;  // 0: not known
+  DrainStage drain = DrainStage::kNone;
+  std::optional<TimePoint> paused_since;  // the engine is here and may not generate
+
+  uint64_t commits = 0;
+  uint64_t repairs = 0;
+  uint64_t delta_bytes = 0;  // fetched in all commits; so is full_bytes
+  uint64_t full_bytes = 0;
+  uint64_t model_bytes = 0;  // what they would have been without deltas
+  std::optional<CommitReport> last_commit;
+  uint64_t staging_bytes = 0;
+  uint64_t staging_bytes_max = 0;
+  std::map<std::string, uint64_t> nacks;  // by status code, lower case
+  MismatchCounts mismatches;
+  ScrubProgress scrub;
+
+  double seconds_without_sender = 0;  // not every trainer rank has an accepted one; 0: each has
+  std::string stale;                  // said when that lasts too long; empty: it does not
+  std::optional<VersionAt> version;   // that the engine was brought to last
+  TimePoint version_since;            // when to that first; none yet: the start
+  double seconds_since_version = 0;
+};
+
+// Why the engine's version counts as stale, in words that stay the same while the cause does;
+// empty: it does not.
+std::string StaleReason(const Subscription& subscription, const StaleRule& rule);
+
+// The newest version that a connected sender offers, and how far the engine is behind it. Versions
+// of another stream say nothing of this one's: of a new stream the engine has none.
+struct NewestOffered {
+  uint64_t version = 0;  // 0: none
+  uint64_t lag = 0;
+};
+NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& subscription);
+
+// What keeps the engine waiting, for the engine: "no trainer layout yet: ...", "version 7 is being
+// fetched"; empty: it runs.
+std::string WhyEngineWaits(const WorkerStatus& worker, const Subscription& subscription);
+
+}  // namespace dws

@@ -1,0 +1,149 @@
+#include "sender_daemon/app/sender_flags.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <thread>
+
+#include "common/model/limits.h"
+#include "common/service/program/daemon_flags.h"
+#include "common/transport/shared_fs/visibility_hook.h"
+
+namespace dws {
+
+namespace {
+
+std::string CheckCommand(const std::string& text) {
+  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
+}
+
+void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
+  app.add_option(
+         "--shared-dir", dir.root,
+         "Directory on a shared filesystem to publish to besides; receivers may need nothing "
+         "else")
+      ->type_name("PATH");
+  app.add_option("--shared-dir-key", dir.key_file,
+                 "File with the key to sign with what lies there; the receivers' is the same")
+      ->type_name("PATH");
+  app.add_option("--shared-dir-anchor-every", dir.anchor_every,
+                 "Full tensors there at least every so many versions")
+      ->check(CLI::Range(size_t{1}, limits::kSharedChainMax))
+      ->capture_default_str();
+  app.add_option("--shared-after-write", dir.after_write,
+                 "Command to run after each version there (DWS_SHARED_DIR and DWS_VERSION are set)")
+      ->type_name("COMMAND")
+      ->check(CLI::Validator(CheckCommand, "", "command"));
+}
+
+void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
+  app.add_option("--slime-dir", dir.root,
+                 "Folder to publish slime's versions to besides (weight_vNNNNNN), for readers of "
+                 "that format")
+      ->type_name("PATH");
+  app.add_option("--slime-checkpoint", dir.checkpoint,
+                 "With --slime-dir: the base checkpoint, whose files beside the weights full "
+                 "versions get as well")
+      ->type_name("PATH");
+  app.add_option_function<std::string>(
+         "--slime-encoding",
+         [&dir](const std::string& name) { dir.encoding = *slime::EncodingNamed(name); },
+         "How changed tensors are written there")
+      ->check(CLI::IsMember({"xor", "overwrite"}).description(""))
+      ->type_name("xor|overwrite")
+      ->default_str("xor");
+  app.add_option_function<std::string>(
+         "--slime-checksum",
+         [&dir](const std::string& name) { dir.checksum = *slime::ChecksumFormatNamed(name); },
+         "What their new bytes are checked with")
+      ->check(CLI::IsMember({"xxh3-128", "blake3", "adler32"}).description(""))
+      ->type_name("xxh3-128|blake3|adler32")
+      ->default_str("xxh3-128");
+  app.add_option("--slime-keep", dir.keep,
+                 "Deltas that stay there, with the newest full checkpoint before them; 0: all")
+      ->check(CLI::Range(size_t{0}, size_t{limits::kSlimeVersionMax}))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void AddSenderFlags(CLI::App& app, SenderOptions& options) {
+  options.threads = std::max(1U, std::thread::hardware_concurrency());
+  AddIdFlag(app, "--job-id", options.job_id, "Job that trainer, senders and receivers share");
+  app.add_option("--trainer-rank", options.trainer_rank, "Rank of the trainer beside this sender")
+      ->check(CLI::Range(uint32_t{0}, limits::kWorldSizeMax - 1))
+      ->capture_default_str();
+  app.add_option("--socket", options.socket,
+                 "Unix socket for the trainer and for receivers of this host (default "
+                 "/run/dws/sender-RANK.sock); descriptors go over SOCKET.handles")
+      ->type_name("PATH");
+  AddListenFlag(app, "--listen", options.listen,
+                "Where receivers of other hosts connect (default: nowhere); port 0 picks one");
+  AddListenFlag(app, "--http", options.http,
+                "/healthz, /readyz, /status and /metrics (default: nowhere); port 0 picks one");
+  app.add_option("--state-dir", options.state_folder,
+                 "Folder of the version ledger (default /var/lib/dws/sender-RANK)")
+      ->type_name("PATH");
+  AddQuarantineFlag(app, options.quarantine_damaged_ledger);
+  app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
+      ->type_name("PATH");
+  AddSizeFlag(app, "--retain-bytes", options.retain_bytes,
+              "Cap on retained deltas, in bytes or as 4GiB",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  app.add_option("--retain-versions", options.retain_versions,
+                 "Cap on retained deltas, in versions")
+      ->check(CLI::Range(size_t{1}, limits::kRetainedVersionsMax))
+      ->capture_default_str();
+  app.add_option_function<int64_t>(
+         "--laggard-after",
+         [&options](int64_t seconds) { options.laggard_after = std::chrono::seconds(seconds); },
+         "Seconds without a commit, while other receivers commit, until the trainer's wait for all "
+         "leaves a receiver out; 0: never")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(int64_t{0}, int64_t{limits::kLaggardAfterMax.count()}))
+      ->default_str(fmt::to_string(limits::kLaggardAfterDefault.count()));
+  AddProfileFlag(app, options.profile,
+                 "What deltas are encoded for besides: slow links (wan), the fastest (direct), "
+                 "neither (fast), what a receiver asks for (auto)");
+  app.add_option("--threads", options.threads, "Threads that capture weights (default: all cores)")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_flag("--insecure", options.insecure,
+               "Allow TCP without TLS: --listen anywhere, --http beyond loopback");
+  AddSecurityFlags(app, options.tls, options.allow_users);
+  app.add_option_function<std::string>(
+         "--nccl",
+         [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
+         "Broadcast versions to receivers by NCCL where libnccl and a GPU are (auto), or not (off)")
+      ->check(CLI::IsMember({"off", "auto"}).description(""))
+      ->type_name("off|auto")
+      ->default_str("off");
+  app.add_option_function<double>(
+         "--nccl-timeout",
+         [&options](double seconds) {
+           options.broadcast_timeout =
+               std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+         },
+         "Seconds for receivers to join broadcasts, or to take a small version")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.1, ToSeconds(limits::kBroadcastTimeoutMax)))
+      ->default_str(fmt::to_string(limits::kBroadcastTimeoutDefault.count()));
+  app.add_option("--gpu", options.broadcasts.gpu,
+                 "The device for broadcasts, by UUID or number (default: the only one)")
+      ->type_name("GPU");
+  AddSharedFlags(app, options.shared_dir);
+  AddSlimeFlags(app, options.slime_dir);
+}
+
+void FinishSenderFlags(Config& config, SenderOptions& options) {
+  config.Derive("socket", fmt::format("/run/dws/sender-{}.sock", options.trainer_rank));
+  config.Derive("state-dir", fmt::format("/var/lib/dws/sender-{}", options.trainer_rank));
+  RejectExposure(config, options.listen, options.http, options.insecure || options.tls.given());
+  RejectTlsInPart(config, options.tls);
+  if (options.shared_dir.root.empty() && !options.shared_dir.after_write.empty()) {
+    config.Reject("shared-after-write", "there is no --shared-dir to write to");
+  }
+}
+
+}  // namespace dws

@@ -1,0 +1,76 @@
+// What an operator can make a sender do; see admin_operations.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/service/grpc/admin_operations.h"
+#include "common/service/lifecycle.h"
+#include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/publish/publish_pipeline.h"
+#include "sender_daemon/serve/broadcaster.h"
+#include "sender_daemon/serve/receiver_hub.h"
+#include "sender_daemon/shared/shared_view.h"
+#include "sender_daemon/slime/slime_view.h"
+#include "sender_daemon/trainer/drain_switch.h"
+#include "sender_daemon/trainer/trainer_session.h"
+
+namespace dws {
+
+// Lifecycle: all references outlive it. Threads: safe from any.
+class SenderOperations final : public AdminOperations {
+ public:
+  struct Names {
+    std::string job_id;
+    uint32_t trainer_rank = 0;
+    DeltaLogLimits log_limits;
+  };
+  struct Parts {
+    const Lifecycle& lifecycle;
+    ReceiverHub& hub;
+    const TrainerSession& session;
+    const PublishPipeline& pipeline;
+    const Clock& clock;
+    SenderMetrics& metrics;
+    DrainSwitch& drain;
+    std::function<void()> on_drain;            // the switch was turned
+    const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
+    std::function<SharedView()> shared;        // empty: no shared directory
+    std::function<SlimeView()> slime;          // empty: no slime's folder
+    // As TrainerSession::ForgetStream, and nobody is served that stream any more.
+    std::function<Status(const StreamId&)> forget_stream;
+  };
+
+  SenderOperations(Names names, Parts parts);
+
+  void FillStatus(v1::StatusReply& reply) const override;
+  // Of the snapshot as it is now. What differs is counted, and mended by the next version that
+  // brings it (snapshot.h).
+  Status Verify(const Sink& progress) override;
+  // FAILED_PRECONDITION: it is the receivers that are resynchronised.
+  Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
+  // ABORTED: somebody undid the drain meanwhile.
+  Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
+  // Of an absent receiver. NOT_FOUND, FAILED_PRECONDITION: as the proto says.
+  Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
+  Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) override;
+
+ private:
+  // What a drain still waits for, in words; empty: nothing.
+  std::string Remaining() const;
+  v1::OperationProgress DrainProgress(std::string step) const;
+  void FillState(const RankState& state,
+                 const std::map<std::string, AnnouncerState::Receiver>& receivers,
+                 v1::SenderStatus& sender) const;
+
+  const Names names_;
+  const Parts parts_;
+  const TimePoint started_;
+  Mutex mutex_;
+  CondVar drain_changed_;
+};
+
+}  // namespace dws

@@ -1,0 +1,266 @@
+#include "sender_daemon/capture/capture.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/delta/blocks/diff.h"
+#include "common/delta/decoder.h"
+#include "common/delta/encoder.h"
+#include "common/model/limits.h"
+
+namespace dws {
+
+namespace {
+
+// What a worker takes at once: enough that neither claiming it nor a cache line shared with the
+// next worker's results counts, even when every block is a few bytes.
+constexpr size_t kBatchBytes = size_t{1} << 20;
+constexpr size_t kBatchBlocks = 1024;
+// Each worker should take several, or one that is late is waited for.
+constexpr size_t kBatchesPerWorker = 8;
+
+}  // namespace
+
+// What one worker reuses from block to block.
+struct alignas(128) Capture::Scratch {
+  BlockDiffer differ;
+  BlockChanges changes;
+  EncodeScratch encode;
+  std::vector<std::byte> gathered;  // a block that does not lie in one piece
+
+  // The current bytes of a block; each is yet to be loaded once.
+  ByteSpan Current(const WeightSource& source, BlockRef ref, size_t size_bytes) {
+    const ByteSpan view = source.View(ref, size_bytes);
+    if (!view.empty()) return view;
+    if (gathered.size() < size_bytes) gathered.resize(size_bytes);
+    const MutableByteSpan block(gathered.data(), size_bytes);
+    source.Read(ref, block);
+    return block;
+  }
+};
+
+Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, DeltaProfile profile)
+    : snapshot_(snapshot),
+      pool_(pool),
+      version_(version),
+      profile_(profile),
+      blocks_(snapshot.layout().block_count()),
+      block_differences_(snapshot.layout().block_count()),
+      captured_(snapshot.layout().block_count()),
+      scratch_(pool.worker_count()) {
+  snapshot_.gate().BeginCapture();
+  if (profile_ != DeltaProfile::kFast && snapshot_.version().has_value()) {
+    other_blocks_.resize(blocks_.size());
+  }
+}
+
+Capture::~Capture() {
+  if (open_) Undo();
+}
+
+void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch) {
+  const RankLayout::SliceEntry& slice = snapshot_.layout().slice(ref.slice);
+  const MutableByteSpan before = snapshot_.BlockBytes(ref.slice, ref.block);
+  const uint64_t number = slice.first_block + ref.block;
+  const uint64_t first_word = slice.BlockFirstWord(ref.block);
+  if (!snapshot_.version().has_value()) {  // first version: there is nothing to diff against
+    const ByteSpan current = scratch.Current(source, ref, before.size());
+    std::memcpy(before.data(), current.data(), current.size());
+    block_differences_[number] = DigestBytes(before, first_word);
+    return;
+  }
+  const std::optional<DiffedBlock> diffed = source.Diffed(ref);
+  if (diffed.has_value()) {
+    block_differences_[number] = diffed->difference;
+    StepsOf(slice.dtype, diffed->changes, scratch.changes);
+  } else {
+    block_differences_[number] =
+        scratch.differ.Diff(slice.dtype, before, scratch.Current(source, ref, before.size()),
+                            first_word, scratch.changes);
+  }
+  if (scratch.changes.size() == 0) return;
+  Encode(ref, before, scratch);
+  if (diffed.has_value()) {
+    StoreListed(slice.dtype, diffed->changes, before);
+  } else {
+    scratch.differ.Update(before);
+  }
+  if (profile_ == DeltaProfile::kDirect && blocks_[number].mode == BlockMode::kDenseUlp) {
+    other_blocks_[number] = EncodeFullBlock(slice.dtype, before, false);
+  }
+}
+
+// The changes in `scratch` of the block whose bytes are still those `before`.
+void Capture::Encode(BlockRef ref, ByteSpan before, Scratch& scratch) {
+  const RankLayout::SliceEntry& slice = snapshot_.layout().slice(ref.slice);
+  const uint64_t number = slice.first_block + ref.block;
+  const auto elements = static_cast<uint32_t>(before.size() / ElementBytes(slice.dtype));
+  const ClassTable* const table = profile_ == DeltaProfile::kWan && !other_blocks_.empty()
+                                      ? snapshot_.class_tables().Find(ref.slice)
+                                      : nullptr;
+  // Class-split needs the positions, and is smaller than dense steps for longer.
+  if (table == nullptr &&
+      snapshot_.density_watch().EncodesDense(ref.slice, scratch.changes.size(), elements)) {
+    blocks_[number] = EncodeDenseSteps(slice.dtype, scratch.changes, elements, scratch.encode);
+    return;
+  }
+  blocks_[number] = EncodeSteps(slice.dtype, scratch.changes, elements, scratch.encode);
+  if (table == nullptr) return;
+  other_blocks_[number] = EncodeClassSplit(slice.dtype, scratch.changes, blocks_[number], before,
+                                           *table, scratch.encode)
+                              .value_or(EncodedBlock());
+}
+
+Status Capture::Claim(std::span<const BlockRef> refs) {
+  const RankLayout& layout = snapshot_.layout();
+  for (size_t i = 0; i < refs.size(); ++i) {
+    uint8_t& captured = captured_[layout.slice(refs[i].slice).first_block + refs[i].block];
+    if (captured == 0) {
+      captured = 1;
+      continue;
+    }
+    for (size_t j = 0; j < i; ++j) {
+      captured_[layout.slice(refs[j].slice).first_block + refs[j].block] = 0;
+    }
+    return InvalidArgumentError(
+        "tensor '{}': block {} of slice {} was handed over twice in version {}",
+        layout.tensor(refs[i].slice).name, refs[i].block, layout.slice(refs[i].slice).slice,
+        version_.value());
+  }
+  return OkStatus();
+}
+
+std::vector<size_t> Capture::Batches(std::span<const BlockRef> refs) const {
+  const RankLayout& layout = snapshot_.layout();
+  const size_t blocks_max =
+      std::clamp<size_t>(refs.size() / (pool_.worker_count() * kBatchesPerWorker), 1, kBatchBlocks);
+  std::vector<size_t> ends;
+  size_t begin = 0;
+  size_t bytes = 0;
+  for (size_t i = 0; i < refs.size(); ++i) {
+    const RankLayout::SliceEntry& slice = layout.slice(refs[i].slice);
+    bytes += BlockElements(slice.elements, refs[i].block) * ElementBytes(slice.dtype);
+    if (bytes < kBatchBytes && i + 1 - begin < blocks_max && i + 1 < refs.size()) continue;
+    ends.push_back(i + 1);
+    begin = i + 1;
+    bytes = 0;
+  }
+  return ends;
+}
+
+Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source) {
+  DWS_CHECK(open_ && !broken_);
+  DWS_RETURN_IF_ERROR(Claim(refs));
+  while (!refs.empty()) {
+    const Result<FetchedBlocks> fetched = source.Fetch(refs, snapshot_, pool_);
+    broken_ = !fetched.ok();
+    DWS_RETURN_IF_ERROR(fetched.status());
+    DWS_CHECK(fetched->count > 0 && fetched->count <= refs.size());
+    CaptureReady(refs.first(fetched->count), source);
+    compared_blocks_ += fetched->compared;
+    copied_blocks_ += fetched->copied;
+    refs = refs.subspan(fetched->count);
+  }
+  return OkStatus();
+}
+
+void Capture::CaptureReady(std::span<const BlockRef> refs, const WeightSource& source) {
+  const std::vector<size_t> ends = Batches(refs);
+  pool_.ParallelFor(ends.size(), [&](size_t batch, size_t worker) {
+    for (size_t i = batch == 0 ? 0 : ends[batch - 1]; i < ends[batch]; ++i) {
+      CaptureBlock(refs[i], source, scratch_[worker]);
+    }
+  });
+}
+
+// A digest that is carried on from changes stays wrong for ever once a bit has flipped. The bytes
+// are the trainer's again when all of them have been captured; receivers, whom the steps do not
+// lead to the new digest, take the slice in full.
+void Capture::Mend(RankSlice slice, Digest& after) {
+  if (!snapshot_.distrusts(slice)) return;
+  const RankLayout::SliceEntry& entry = snapshot_.layout().slice(slice);
+  const auto first = captured_.begin() + static_cast<ptrdiff_t>(entry.first_block);
+  if (std::find(first, first + entry.blocks, 0) != first + entry.blocks) return;
+  after = snapshot_.DigestBlocks(slice, 0, entry.blocks);
+  snapshot_.Trust(slice);
+}
+
+Result<CapturedVersion> Capture::Finish() {
+  DWS_CHECK(open_ && !broken_);
+  const RankLayout& layout = snapshot_.layout();
+  CapturedVersion result{
+      .version = version_, .base = snapshot_.version(), .before = snapshot_.digests()};
+  result.compared_blocks = compared_blocks_;
+  result.copied_blocks = copied_blocks_;
+  result.after = result.before;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    for (uint64_t b = slice.first_block; b < slice.first_block + slice.blocks; ++b) {
+      if (!result.base.has_value() && captured_[b] == 0) {
+        return FailedPreconditionError(
+            "version {} is the first the sender captures and lacks tensor '{}': hand over every "
+            "tensor",
+            version_.value(), layout.tensor(RankSlice(s)).name);
+      }
+      result.after[s] += block_differences_[b];
+      result.nnz += blocks_[b].nnz;
+    }
+    Mend(RankSlice(s), result.after[s]);
+  }
+  result.other = profile_;
+  result.other_blocks = std::move(other_blocks_);
+  if (profile_ == DeltaProfile::kWan && result.base.has_value()) {
+    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+      const ClassTable* const table = snapshot_.class_tables().Find(RankSlice(s));
+      result.class_tables.push_back(table == nullptr ? std::nullopt : std::optional(*table));
+    }
+    snapshot_.class_tables().Learn(snapshot_, blocks_, version_, pool_);
+  }
+  if (result.base.has_value()) {
+    result.density = snapshot_.density_watch().Learn(blocks_);
+    result.blocks = std::move(blocks_);
+  }
+  snapshot_.SetVersion(version_, result.after);
+  CloseGate();
+  return result;
+}
+
+void Capture::Undo() {
+  DWS_CHECK(open_);
+  const RankLayout& layout = snapshot_.layout();
+  DecodedBlock decoded;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    for (uint32_t b = 0; b < slice.blocks; ++b) {
+      const EncodedBlock& block = blocks_[slice.first_block + b];
+      if (block.mode == BlockMode::kEmpty) continue;
+      const MutableByteSpan bytes = snapshot_.BlockBytes(RankSlice(s), b);
+      // We encoded it a moment ago: that it does not decode would be our bug.
+      DWS_CHECK(
+          DecodeBlock(slice.dtype, BlockElements(slice.elements, b), ViewOf(block), decoded).ok());
+      UndoBlock(slice.dtype, decoded, bytes);
+    }
+  }
+  snapshot_.CountUndone();
+  CloseGate();
+}
+
+void Capture::CloseGate() {
+  open_ = false;
+  snapshot_.gate().EndCapture();
+}
+
+std::vector<BlockRef> AllBlocks(const RankLayout& layout) {
+  std::vector<BlockRef> refs;
+  refs.reserve(layout.block_count());
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    for (uint32_t b = 0; b < layout.slice(RankSlice(s)).blocks; ++b) {
+      refs.push_back({.slice = RankSlice(s), .block = b});
+    }
+  }
+  return refs;
+}
+
+}  // namespace dws

@@ -1,0 +1,101 @@
+// Captures weights into the snapshot: diff, encode, digest and snapshot update, block by block over
+// a thread pool. The result is one captured version, or nothing: an unfinished capture is undone
+// from its own steps.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/delta/blocks/block.h"
+#include "common/model/class_table.h"
+#include "common/model/delta_profile.h"
+#include "common/model/digest.h"
+#include "common/model/weight_version.h"
+#include "sender_daemon/capture/density_watch.h"
+#include "sender_daemon/capture/snapshot.h"
+#include "sender_daemon/capture/weight_source.h"
+
+namespace dws {
+
+// A version after capture: everything that sealing needs, none of the trainer's memory.
+struct CapturedVersion {
+  WeightVersion version;
+  std::optional<WeightVersion>
+      base;  // absent for the first version of a snapshot: full tensors only
+  std::vector<EncodedBlock> blocks;  // by rank block number; empty when there is no base
+  std::vector<Digest> before;        // by rank slice
+  std::vector<Digest> after;
+  uint64_t nnz = 0;
+  uint64_t compared_blocks = 0;  // on a GPU: only what changed was copied
+  uint64_t copied_blocks = 0;    // whole, from a GPU
+  VersionDensity density;        // with a base
+  // What profile `other` has instead, by rank block number: wan the blocks that are smaller
+  // class-split, with the tables of their slices, by rank slice; direct the dense blocks, raw.
+  // Empty where it has nothing else, and without another profile.
+  DeltaProfile other = DeltaProfile::kFast;
+  std::vector<EncodedBlock> other_blocks;
+  std::vector<std::optional<ClassTable>> class_tables;
+};
+
+// One version in the making. Lifecycle: Begin (takes the snapshot's gate), Blocks any number of
+// times, then Finish or Undo (which give the gate back); the destructor undoes. Threads: one at a
+// time.
+class Capture {
+ public:
+  // Blocks are encoded for `profile` besides.
+  Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version,
+          DeltaProfile profile = DeltaProfile::kFast);
+  ~Capture();
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  WeightVersion version() const { return version_; }
+
+  // Captures `refs` from `source`. INVALID_ARGUMENT, with nothing captured: a block that was
+  // captured in this version already, or twice in `refs`. Errors of source.Fetch: from then on
+  // there is nothing but Undo.
+  Status Blocks(std::span<const BlockRef> refs, WeightSource& source);
+
+  // Ends the capture; blocks that were not handed over are unchanged. FAILED_PRECONDITION, and the
+  // capture stays open: the first version of a snapshot lacks blocks; names the first tensor.
+  Result<CapturedVersion> Finish();
+
+  // Brings the snapshot back to the state before.
+  void Undo();
+
+ private:
+  struct Scratch;
+  // Refuses a block that was captured already, then marks all of `refs`.
+  Status Claim(std::span<const BlockRef> refs);
+  // Which of `refs` a worker captures in one go: ends in `refs`, the last one refs.size().
+  std::vector<size_t> Batches(std::span<const BlockRef> refs) const;
+  void Mend(RankSlice slice, Digest& after);
+  // What a source has made ready.
+  void CaptureReady(std::span<const BlockRef> refs, const WeightSource& source);
+  void CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
+  void Encode(BlockRef ref, ByteSpan before, Scratch& scratch);
+  void CloseGate();
+
+  Snapshot& snapshot_;
+  ThreadPool& pool_;
+  const WeightVersion version_;
+  const DeltaProfile profile_;
+  bool open_ = true;
+  bool broken_ = false;  // a source failed
+  uint64_t compared_blocks_ = 0;
+  uint64_t copied_blocks_ = 0;
+  std::vector<EncodedBlock> blocks_;        // by rank block number
+  std::vector<EncodedBlock> other_blocks_;  // the same; empty with profile fast
+  std::vector<Digest> block_differences_;   // by rank block number
+  std::vector<uint8_t> captured_;           // by rank block number
+  std::vector<Scratch> scratch_;            // by worker
+};
+
+// Every block of a layout, in order.
+std::vector<BlockRef> AllBlocks(const RankLayout& layout);
+
+}  // namespace dws

@@ -1,0 +1,108 @@
+#include "sender_daemon/capture/device_snapshot.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+// Of slices in the copy, as in the snapshot.
+constexpr uint64_t kAlignment = 64;
+// What a thread copies at once.
+constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
+
+}  // namespace
+
+// Lays the slices out one after the other. Returns how many bytes they take.
+uint64_t DeviceSnapshot::Arrange(Snapshot& snapshot) {
+  extents_.clear();
+  offsets_.assign(snapshot.layout().slice_count(), 0);
+  uint64_t size = 0;
+  for (const RankSlice slice : slices_) {
+    const ByteSpan bytes = snapshot.SliceBytes(slice);
+    const auto host_offset = static_cast<uint64_t>(bytes.data() - snapshot.AllBytes().data());
+    const uint64_t padded = CeilDiv(bytes.size(), kAlignment) * kAlignment;
+    offsets_[slice.value()] = size;
+    if (!extents_.empty() &&
+        extents_.back().host_offset + extents_.back().size_bytes == host_offset) {
+      extents_.back().size_bytes += padded;
+    } else {
+      extents_.push_back({.host_offset = host_offset, .device_offset = size, .size_bytes = padded});
+    }
+    size += padded;
+  }
+  return size;
+}
+
+Status DeviceSnapshot::TakeMemory(Snapshot& snapshot) {
+  const uint64_t size = Arrange(snapshot);
+  DWS_ASSIGN_OR_RETURN(const uint64_t free, device_->FreeBytes());
+  if (free >= spare_bytes_ && free - spare_bytes_ >= size) {
+    Result<cuda::CudaBuffer> copy = device_->Allocate(size);
+    if (copy.ok()) {
+      copy_ = *std::move(copy);
+    } else if (copy.status().code() != absl::StatusCode::kResourceExhausted) {
+      return copy.status();
+    }
+  }
+  if (!is_copy()) {
+    DWS_ASSIGN_OR_RETURN(pinned_, device_->Pin(snapshot.AllBytes()));
+    for (const RankSlice slice : slices_) {
+      offsets_[slice.value()] =
+          static_cast<uint64_t>(snapshot.SliceBytes(slice).data() - snapshot.AllBytes().data());
+    }
+  }
+  LogInfo("gpu_snapshot", {{"gpu", device_->uuid()},
+                           {"memory", is_copy() ? "gpu" : "host"},
+                           {"bytes", size},
+                           {"gpu_free_bytes", free},
+                           {"gpu_spare_bytes", spare_bytes_}});
+  return OkStatus();
+}
+
+Status DeviceSnapshot::Prepare(Snapshot& snapshot, const cuda::CudaStream& stream,
+                               MutableByteSpan room, ThreadPool& pool) {
+  if (!is_copy() && pinned_.size_bytes() == 0) DWS_RETURN_IF_ERROR(TakeMemory(snapshot));
+  DWS_CHECK(is_copy() || pinned_.host_bytes().data() == snapshot.AllBytes().data());
+  if (trusted_ && undone_ == snapshot.undone()) return OkStatus();
+  // The first version brings every block, and with it the copy's.
+  if (is_copy() && snapshot.version().has_value()) {
+    DWS_RETURN_IF_ERROR(CopyAll(snapshot.AllBytes(), stream, room, pool));
+  }
+  trusted_ = true;
+  undone_ = snapshot.undone();
+  return OkStatus();
+}
+
+Status DeviceSnapshot::CopyAll(ByteSpan bytes, const cuda::CudaStream& stream, MutableByteSpan room,
+                               ThreadPool& pool) const {
+  for (const Extent& extent : extents_) {
+    for (uint64_t done = 0; done < extent.size_bytes;) {
+      const uint64_t size = std::min<uint64_t>(room.size(), extent.size_bytes - done);
+      const std::byte* const from = bytes.data() + extent.host_offset + done;
+      pool.ParallelFor(CeilDiv(size, kChunkBytes), [&](size_t chunk, size_t) {
+        const uint64_t at = chunk * kChunkBytes;
+        std::memcpy(room.data() + at, from + at, std::min(kChunkBytes, size - at));
+      });
+      DWS_RETURN_IF_ERROR(
+          stream.CopyToDevice(copy_.address() + extent.device_offset + done, room.first(size)));
+      DWS_RETURN_IF_ERROR(stream.Synchronize());
+      done += size;
+    }
+  }
+  return OkStatus();
+}
+
+uint64_t DeviceSnapshot::Address(const Snapshot& snapshot, BlockRef ref) const {
+  const uint64_t base = is_copy() ? copy_.address() : pinned_.address();
+  return base + offsets_[ref.slice.value()] +
+         uint64_t{ref.block} * limits::kBlockElements *
+             ElementBytes(snapshot.layout().slice(ref.slice).dtype);
+}
+
+}  // namespace dws

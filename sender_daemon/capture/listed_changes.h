@@ -1,0 +1,49 @@
+// Changes of one block as a GPU lists them, and what a capture makes of them: the pure leaves
+// between dws_diff (common/memory/cuda/kernels/kernel_args.h) and the encoder.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/delta/blocks/block.h"
+#include "common/model/digest.h"
+#include "common/model/tensor_spec.h"
+
+namespace dws {
+
+// Parallel arrays of packed little-endian numbers. Does not own them.
+struct ListedChanges {
+  uint32_t count = 0;
+  ByteSpan positions;  // u16, ascending
+  ByteSpan before;     // elements
+  ByteSpan after;      // elements
+};
+
+// A block that has been compared: its changes, and the difference of its digests, after minus
+// before. The two agree with each other and with the snapshot.
+struct DiffedBlock {
+  Digest difference;
+  ListedChanges changes;
+};
+
+// Memory that CheckListed reuses from block to block.
+struct ListedWords {
+  std::vector<uint16_t> numbers;
+  std::vector<uint64_t> before;
+  std::vector<uint64_t> after;
+};
+
+// How the digest of `block`, the bytes before, changes with `changes`. nullopt: they are not
+// changes of this block: positions do not ascend or are outside, or an element had another value.
+std::optional<Digest> DifferenceOf(DType dtype, const ListedChanges& changes, ByteSpan block,
+                                   uint64_t first_word, ListedWords& words);
+
+// Fills `steps` with the same changes as steps.
+void StepsOf(DType dtype, const ListedChanges& changes, BlockChanges& steps);
+
+// Brings `block` to the new state.
+void StoreListed(DType dtype, const ListedChanges& changes, MutableByteSpan block);
+
+}  // namespace dws

@@ -1,0 +1,83 @@
+// What the next diff is against: every slice of the rank in slice order, one contiguous buffer,
+// with the digest of each slice. Written by captures, read by full transfers; SnapshotGate keeps
+// them apart.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/model/digest.h"
+#include "common/model/layout.h"
+#include "common/model/weight_version.h"
+#include "sender_daemon/capture/class_tables.h"
+#include "sender_daemon/capture/density_watch.h"
+#include "sender_daemon/capture/snapshot_gate.h"
+
+namespace dws {
+
+// Lifecycle: made once for a layout; has no version until the first capture ends. Threads: bytes,
+// digests and version are touched only between the gate's Begin and End of the right kind.
+class Snapshot {
+ public:
+  // RESOURCE_EXHAUSTED: the memory is not to be had.
+  static Result<std::unique_ptr<Snapshot>> Create(RankLayout layout);
+  ~Snapshot();
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
+
+  const RankLayout& layout() const { return layout_; }
+  SnapshotGate& gate() { return gate_; }
+  size_t size_bytes() const { return size_bytes_; }
+
+  // The bytes of one slice, or of one of its blocks, in slice order.
+  MutableByteSpan SliceBytes(RankSlice slice);
+  MutableByteSpan BlockBytes(RankSlice slice, uint32_t block);
+
+  // All slices, with the gaps between them.
+  MutableByteSpan AllBytes() { return {bytes_, size_bytes_}; }
+
+  // Of the bytes of the blocks [first, end) of a slice.
+  Digest DigestBlocks(RankSlice slice, uint32_t first, uint32_t end);
+
+  // The newest version whose capture ended.
+  std::optional<WeightVersion> version() const { return version_; }
+  const std::vector<Digest>& digests() const { return digests_; }
+  void SetVersion(WeightVersion version, std::vector<Digest> digests);
+
+  // How often a capture was undone: whoever keeps a copy of the bytes begins anew, then. Only
+  // inside a capture.
+  uint64_t undone() const { return undone_; }
+  void CountUndone() { ++undone_; }
+
+  // Its digest was found not to be that of its bytes (a flipped bit of either). The next version
+  // that brings the whole slice recomputes it. Only inside a capture, or as one.
+  void Distrust(RankSlice slice) { distrusted_[slice.value()] = true; }
+  void Trust(RankSlice slice) { distrusted_[slice.value()] = false; }
+  bool distrusts(RankSlice slice) const { return distrusted_[slice.value()]; }
+
+  // How the next version's blocks may be class-split.
+  ClassTables& class_tables() { return class_tables_; }
+  // Which groups of tensors change nearly everywhere.
+  DensityWatch& density_watch() { return density_watch_; }
+
+ private:
+  Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes, std::vector<size_t> offsets);
+
+  const RankLayout layout_;
+  std::byte* const bytes_;  // mmap
+  const size_t size_bytes_;
+  const std::vector<size_t> offsets_;  // of each rank slice, cache-line aligned
+  SnapshotGate gate_;
+  std::optional<WeightVersion> version_;
+  std::vector<Digest> digests_;
+  uint64_t undone_ = 0;
+  std::vector<bool> distrusted_;  // by rank slice
+  ClassTables class_tables_;
+  DensityWatch density_watch_;
+};
+
+}  // namespace dws

@@ -1,0 +1,69 @@
+// Where a capture reads current weights from. The seam between the ways a trainer hands weights
+// over.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/model/layout.h"
+#include "sender_daemon/capture/listed_changes.h"
+
+namespace dws {
+
+class Snapshot;
+
+// One block of one rank slice.
+struct BlockRef {
+  RankSlice slice;
+  uint32_t block = 0;
+};
+
+// What a source has made ready.
+struct FetchedBlocks {
+  size_t count = 0;       // the first so many of those asked for
+  uint64_t compared = 0;  // of them, on a GPU: only what changed was copied
+  uint64_t copied = 0;    // of them, whole, from a GPU
+};
+
+// Threads: Fetch from one at a time, and nothing else meanwhile; the others from several at once,
+// for different blocks.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  // Makes the first of `refs` (at least one) ready to be captured into `snapshot`, whose gate the
+  // caller holds: as many as the source has room for. The others are called for those blocks only,
+  // until the next Fetch. A source gets the same snapshot every time, and it outlives the source.
+  // Errors of a source whose weights have to be brought first (a GPU's): the version that is being
+  // captured can only be undone.
+  virtual Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
+                                      ThreadPool& pool) {
+    (void)snapshot;
+    (void)pool;
+    return FetchedBlocks{.count = refs.size()};
+  }
+
+  // What changed in a block since the snapshot, where the source has compared the two; then the
+  // block is neither Read nor viewed. Valid until the next Fetch.
+  virtual std::optional<DiffedBlock> Diffed(BlockRef ref) const {
+    (void)ref;
+    return std::nullopt;
+  }
+
+  // Copies the current bytes of one block, in slice order, to `block` (exactly its size). Each word
+  // of the trainer's memory is loaded once, so delta, digest and snapshot agree even if the trainer
+  // writes meanwhile.
+  virtual void Read(BlockRef ref, MutableByteSpan block) const = 0;
+
+  // The trainer's own `size_bytes` bytes of one block where they lie in slice order, one after the
+  // other; empty where they do not, then the block has to be Read. Whoever looks loads each byte
+  // once.
+  virtual ByteSpan View(BlockRef ref, size_t size_bytes) const = 0;
+};
+
+}  // namespace dws

@@ -1,0 +1,57 @@
+// What dws-sender counts as it happens; sender_scrape.h shows the rest. docs/metrics.md lists the
+// names.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/service/metrics/metrics.h"
+#include "common/service/metrics/reason_counters.h"
+#include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/publish/retained_version.h"
+
+namespace dws {
+
+enum class ServedKind { kDelta, kSquash, kFull };
+
+// Lifecycle: outlives everything that reports to it. Threads: safe from any.
+class SenderMetrics {
+ public:
+  SenderMetrics(const std::string& job_id, uint32_t trainer_rank);
+
+  Metrics& registry() { return registry_; }
+  const Metrics& registry() const { return registry_; }
+
+  // A Publish was answered, whatever the outcome: the trainer waited from its arrival to the reply.
+  void OnPublishReply(Duration stall);
+  // A version is recorded and about to be announced.
+  void OnPublished(const RankState& state, const RetainedVersion& version, Duration seal_time);
+  // A receiver has committed what was announced to it this long ago.
+  void OnAcknowledged(Duration since_announced);
+  void OnServed(ServedKind kind, uint64_t bytes);
+  void OnNack(uint32_t code);
+  // The snapshot differs from the published digests in `slices` more slices.
+  void OnVerifyMismatches(uint64_t slices);
+
+ private:
+  Metrics registry_;
+  Histogram publish_seconds_;
+  Histogram capture_seconds_;
+  Histogram seal_seconds_;
+  Histogram ack_seconds_;
+  Counter published_versions_;
+  Counter published_elements_;
+  Counter changed_elements_;
+  Counter full_bytes_;
+  Counter dense_bytes_;
+  Counter gpu_compared_blocks_;
+  Counter gpu_copied_blocks_;
+  std::array<Counter, kBlockModes> wire_bytes_;  // by block mode; of kEmpty: all that is no block
+  std::array<Counter, 3> served_bytes_;          // by ServedKind
+  ReasonCounters nacks_;
+  Counter verify_mismatches_;
+};
+
+}  // namespace dws

@@ -1,0 +1,109 @@
+#include "sender_daemon/publish/delta_log.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/delta/squash.h"
+#include "common/model/limits.h"
+
+namespace dws {
+
+DeltaLog::DeltaLog(RankLayout layout, DeltaLogLimits limits)
+    : layout_(std::move(layout)), chain_(limits.bytes_max, limits.versions_max) {}
+
+void DeltaLog::Append(RetainedVersionPtr version) {
+  MutexLock lock(mutex_);
+  size_t gone = chain_.Append(version->version, version->base, version->retained_bytes());
+  versions_.push_back(std::move(version));
+  for (; gone > 0; --gone) versions_.pop_front();
+  appended_.NotifyAll();
+}
+
+RetainedVersionPtr DeltaLog::Newest() const {
+  MutexLock lock(mutex_);
+  return versions_.empty() ? nullptr : versions_.back();
+}
+
+RetainedVersionPtr DeltaLog::Find(WeightVersion version) const {
+  MutexLock lock(mutex_);
+  const auto found = std::find_if(versions_.begin(), versions_.end(),
+                                  [&](const auto& entry) { return entry->version == version; });
+  return found == versions_.end() ? nullptr : *found;
+}
+
+std::vector<RetainedVersionPtr> DeltaLog::All() const {
+  MutexLock lock(mutex_);
+  return {versions_.begin(), versions_.end()};
+}
+
+uint64_t DeltaLog::retained_bytes() const {
+  MutexLock lock(mutex_);
+  return chain_.bytes();
+}
+
+Result<std::vector<RetainedVersionPtr>> DeltaLog::Chain(WeightVersion base,
+                                                        WeightVersion target) const {
+  MutexLock lock(mutex_);
+  DWS_ASSIGN_OR_RETURN(const RetainedChain::Range range, chain_.Lead(base, target));
+  const auto first = versions_.begin() + static_cast<ptrdiff_t>(range.first);
+  return std::vector<RetainedVersionPtr>(first, first + static_cast<ptrdiff_t>(range.count));
+}
+
+Status DeltaLog::WaitFor(WeightVersion version, Duration timeout) const {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (versions_.empty() || versions_.back()->version < version) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) {
+      return DeadlineExceededError("version {} was captured but not sealed within {:.1f} s",
+                                   version.value(), ToSeconds(timeout));
+    }
+    appended_.WaitFor(mutex_, left);
+  }
+  return OkStatus();
+}
+
+Result<ObjectPtr> DeltaLog::Object(WeightVersion base, WeightVersion target, DeltaProfile profile) {
+  DWS_ASSIGN_OR_RETURN(const auto chain, Chain(base, target));
+  if (profile != DeltaProfile::kFast) {
+    MutexLock lock(mutex_);
+    auto& asked = profile == DeltaProfile::kWan ? wan_asked_ : direct_asked_;
+    if (!asked.has_value() || *asked < target) asked = target;
+  }
+  if (chain.size() == 1) {  // shares the version's ownership
+    const RetainedVersionPtr& version = chain.front();
+    return ObjectPtr(version, &version->object_of(profile));
+  }
+  {
+    MutexLock lock(mutex_);
+    for (const Composed& composed : composed_) {
+      if (composed.base == base && composed.target == target) return composed.object;
+    }
+  }
+  DWS_ASSIGN_OR_RETURN(auto bytes, Squash(layout_, chain));
+  auto object = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  MutexLock lock(mutex_);
+  composed_.push_back({.base = base, .target = target, .object = object});
+  if (composed_.size() > limits::kComposedCacheMax) composed_.pop_front();
+  return object;
+}
+
+Result<std::vector<std::byte>> Squash(const RankLayout& layout,
+                                      const std::vector<RetainedVersionPtr>& chain) {
+  std::vector<DeltaLink> links;
+  for (const RetainedVersionPtr& version : chain) links.push_back(version->link());
+  return Squash(layout, links);
+}
+
+DeltaProfile DeltaLog::Asked() const {
+  MutexLock lock(mutex_);
+  const auto lately = [&](const std::optional<WeightVersion>& asked) {
+    return asked.has_value() && !versions_.empty() &&
+           versions_.back()->version.value() - asked->value() <= limits::kWanAskedVersions;
+  };
+  if (lately(wan_asked_)) return DeltaProfile::kWan;
+  return lately(direct_asked_) ? DeltaProfile::kDirect : DeltaProfile::kFast;
+}
+
+}  // namespace dws

@@ -1,0 +1,80 @@
+// The retained log: the newest published versions of one stream, ascending, under a cap of bytes
+// and of versions. It composes deltas over several versions and tells what can be served.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/model/delta_profile.h"
+#include "common/model/layout.h"
+#include "common/sync_state/retained_chain.h"
+#include "sender_daemon/publish/retained_version.h"
+
+namespace dws {
+
+struct DeltaLogLimits {
+  uint64_t bytes_max = 0;
+  size_t versions_max = 0;
+};
+
+using ObjectPtr = std::shared_ptr<const std::vector<std::byte>>;
+
+// Threads: safe from any.
+class DeltaLog {
+ public:
+  DeltaLog(RankLayout layout, DeltaLogLimits limits);
+
+  // Oldest versions go when a limit is passed; the newest always stays. What somebody holds lives
+  // on.
+  void Append(RetainedVersionPtr version);
+
+  RetainedVersionPtr Newest() const;  // null when empty
+  RetainedVersionPtr Find(WeightVersion version) const;
+  std::vector<RetainedVersionPtr> All() const;
+  uint64_t retained_bytes() const;
+
+  // The versions (base, target], ascending. ABORTED: one of them is not retained, or is no delta.
+  Result<std::vector<RetainedVersionPtr>> Chain(WeightVersion base, WeightVersion target) const;
+
+  // Waits until `version` is here. DEADLINE_EXCEEDED when it did not come.
+  Status WaitFor(WeightVersion version, Duration timeout) const;
+
+  // The object base -> target: the retained one, or a squash of several, composed once and kept for
+  // others. With another profile the version's other one where it has that (never of a squash:
+  // steps compose, ranks and values do not), and it is remembered that somebody asked.
+  Result<ObjectPtr> Object(WeightVersion base, WeightVersion target,
+                           DeltaProfile profile = DeltaProfile::kFast);
+
+  // What the next version should be encoded for besides: wan when a receiver asked for it lately,
+  // else direct when one asked for that, else fast, which is nothing besides.
+  DeltaProfile Asked() const;
+
+ private:
+  struct Composed {
+    WeightVersion base;
+    WeightVersion target;
+    ObjectPtr object;
+  };
+
+  const RankLayout layout_;
+  mutable Mutex mutex_;
+  mutable CondVar appended_;
+  RetainedChain chain_ GUARDED_BY(mutex_);
+  std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);    // those of chain_
+  std::optional<WeightVersion> wan_asked_ GUARDED_BY(mutex_);     // for this version, last
+  std::optional<WeightVersion> direct_asked_ GUARDED_BY(mutex_);  // the same
+  std::deque<Composed> composed_ GUARDED_BY(mutex_);              // newest last
+};
+
+// One object for the changes of `chain`, whose versions follow each other. Exact: steps of
+// consecutive versions add up. DATA_LOSS: our own memory is damaged.
+Result<std::vector<std::byte>> Squash(const RankLayout& layout,
+                                      const std::vector<RetainedVersionPtr>& chain);
+
+}  // namespace dws

@@ -1,0 +1,147 @@
+#include "sender_daemon/publish/full_reader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "common/delta/objects/frame.h"
+#include "common/model/limits.h"
+#include "sender_daemon/publish/undo_blocks.h"
+
+namespace dws {
+namespace {
+// Copied under the gate at once: a capture may have to wait for it, about a millisecond. So few
+// that they are still in the cache when they are checksummed and sent.
+constexpr uint64_t kReadBytes = uint64_t{4} << 20;
+constexpr uint64_t kFrameAlignment = 64;
+// The last frame may reach beyond kReadBytes.
+constexpr uint64_t kMemoryBytes = kReadBytes + limits::kFrameBytesMax + kFrameSlackBytes;
+
+// What the index says of `count` dense-raw blocks from `first_block` on.
+std::vector<FrameRow> DenseRawRows(const RankLayout::SliceEntry& slice, uint32_t first_block,
+                                   uint32_t count) {
+  std::vector<FrameRow> rows(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto elements = static_cast<uint32_t>(BlockElements(slice.elements, first_block + i));
+    rows[i][kFrameSize] = elements * ElementBytes(slice.dtype);
+    rows[i][kFrameNnz] = elements;
+    rows[i][kFrameMode] = static_cast<uint32_t>(BlockMode::kDenseRaw);
+  }
+  return rows;
+}
+
+}  // namespace
+
+FullReader::FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
+                       WeightVersion version, std::vector<RankSlice> slices)
+    : snapshot_(std::move(snapshot)),
+      log_(std::move(log)),
+      version_(version),
+      slices_(std::move(slices)),
+      memory_(AllocateOwnPages(kMemoryBytes)) {}
+
+// The next pieces, each the blocks of one frame, whose index is written here, outside the gate.
+std::vector<FullReader::Piece> FullReader::TakePieces() {
+  std::vector<Piece> pieces;
+  uint64_t bytes = 0;
+  while (next_slice_ < slices_.size() && bytes < kReadBytes) {
+    const RankLayout::SliceEntry& slice = snapshot_->layout().slice(slices_[next_slice_]);
+    if (next_block_ == slice.blocks) {
+      ++next_slice_;
+      next_block_ = 0;
+      continue;
+    }
+    const uint64_t block_bytes = uint64_t{limits::kBlockElements} * ElementBytes(slice.dtype);
+    // Half a frame's limit of raw blocks leaves room for the index.
+    const auto blocks_max = static_cast<uint32_t>(limits::kFrameBytesMax / 2 / block_bytes);
+    Piece piece{.slice = slices_[next_slice_], .first_block = next_block_};
+    piece.block_count = std::min(std::max<uint32_t>(blocks_max, 1), slice.blocks - next_block_);
+    const std::vector<FrameRow> rows = DenseRawRows(slice, piece.first_block, piece.block_count);
+    std::byte* const frame = memory_.get() + bytes;
+    piece.frame = ByteSpan(frame, FrameSize(rows));
+    piece.payloads = WriteFrameIndex(rows, frame);
+    bytes += CeilDiv(piece.frame.size(), kFrameAlignment) * kFrameAlignment;
+    next_block_ += piece.block_count;
+    pieces.push_back(piece);
+  }
+  return pieces;
+}
+
+Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout) {
+  const WeightVersion last = chain_.empty() ? version_ : chain_.back()->version;
+  if (snapshot_version == last) return OkStatus();
+  DWS_RETURN_IF_ERROR(
+      log_->WaitFor(snapshot_version, timeout));  // captured, perhaps not sealed yet
+  DWS_ASSIGN_OR_RETURN(const auto newer, log_->Chain(last, snapshot_version));
+  chain_.insert(chain_.end(), newer.begin(), newer.end());
+  return OkStatus();
+}
+
+// Newest version first: each one's steps are taken back from what it led to.
+Status FullReader::Undo(const Piece& piece) const {
+  UndoScratch scratch;
+  for (auto version = chain_.rbegin(); version != chain_.rend(); ++version) {
+    DWS_RETURN_IF_ERROR(UndoBlocks(**version, snapshot_->layout(), piece.slice, piece.first_block,
+                                   piece.block_count, piece.payloads, scratch));
+  }
+  return OkStatus();
+}
+
+Result<std::vector<FullFrame>> FullReader::NextWhile(const std::function<bool()>& wanted) {
+  const auto late = std::chrono::steady_clock::now() + limits::kSnapshotReadDeadline;
+  for (bool told = false; true;) {
+    if (!wanted()) return CancelledError("the sender is shutting down");
+    auto frames = Next(limits::kTick);
+    if (!absl::IsDeadlineExceeded(frames.status())) return frames;
+    if (told || std::chrono::steady_clock::now() < late) continue;
+    told = true;
+    LogWarning("full_read_waits",
+               {{"version", version_.value()}, {"reason", Message(frames.status())}});
+  }
+}
+
+Result<std::vector<FullFrame>> FullReader::Next(Duration timeout) {
+  const size_t slice = next_slice_;
+  const uint32_t block = next_block_;
+  auto frames = Read(TakePieces(), timeout);
+  if (!frames.ok()) {
+    next_slice_ = slice;
+    next_block_ = block;
+  }
+  return frames;
+}
+
+Result<std::vector<FullFrame>> FullReader::Read(const std::vector<Piece>& pieces,
+                                                Duration timeout) {
+  std::vector<FullFrame> frames;
+  if (pieces.empty()) return frames;
+
+  DWS_RETURN_IF_ERROR(snapshot_->gate().BeginRead(timeout));
+  const WeightVersion at =
+      *snapshot_->version();  // `version_` was published, so a capture has ended
+  for (const Piece& piece : pieces) {
+    const size_t offset = size_t{piece.first_block} * limits::kBlockElements *
+                          ElementBytes(snapshot_->layout().slice(piece.slice).dtype);
+    std::memcpy(piece.payloads.data(), snapshot_->SliceBytes(piece.slice).data() + offset,
+                piece.payloads.size());
+  }
+  snapshot_->gate().EndRead();
+
+  DWS_RETURN_IF_ERROR(ExtendChain(at, timeout));
+  for (const Piece& piece : pieces) {
+    DWS_RETURN_IF_ERROR(Undo(piece));
+    frames.push_back({.slice = piece.slice,
+                      .entry = {.first_block = piece.first_block,
+                                .block_count = piece.block_count,
+                                .size_bytes = piece.frame.size(),
+                                .checksum = FrameChecksum(piece.frame)},
+                      .bytes = piece.frame,
+                      .content = piece.payloads});
+  }
+  return frames;
+}
+
+}  // namespace dws

@@ -1,0 +1,72 @@
+// Full tensors at exactly one version, read from a snapshot that moves on: a few blocks at a time
+// are copied between captures, straight into frames, and the retained steps of newer versions are
+// taken back from the copy. The trainer waits at most for one such copy.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/memory/own_pages.h"
+#include "common/model/delta_manifest.h"
+#include "common/model/layout.h"
+#include "sender_daemon/capture/snapshot.h"
+#include "sender_daemon/publish/delta_log.h"
+
+namespace dws {
+
+// One frame of absolute blocks, ready to send.
+struct FullFrame {
+  RankSlice slice;
+  FrameEntry entry;  // offset unused
+  ByteSpan bytes;    // the reader's own memory
+  ByteSpan content;  // of these, what the blocks hold, one after the other
+};
+
+// Lifecycle: one for each FetchFull; shares snapshot and log, and owns the memory of its frames, a
+// few MiB. Threads: one at a time.
+class FullReader {
+ public:
+  // `slices` in range, in the order in which they are wanted.
+  FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
+             WeightVersion version, std::vector<RankSlice> slices);
+
+  // The next frames, about as much as one read of the snapshot covers; empty at the end. They are
+  // valid until the next call. ABORTED: the version can no longer be reached from the snapshot;
+  // take a newer one. DEADLINE_EXCEEDED: try again, nothing is left out.
+  Result<std::vector<FullFrame>> Next(Duration timeout);
+  // The same, as long as it takes. CANCELLED: not `wanted` any more, which is asked now and then.
+  Result<std::vector<FullFrame>> NextWhile(const std::function<bool()>& wanted);
+
+ private:
+  // A frame in the making.
+  struct Piece {
+    RankSlice slice;
+    uint32_t first_block = 0;
+    uint32_t block_count = 0;
+    ByteSpan frame;
+    MutableByteSpan payloads;  // of the frame: the blocks' bytes, one after the other
+  };
+  std::vector<Piece> TakePieces();
+  Result<std::vector<FullFrame>> Read(const std::vector<Piece>& pieces, Duration timeout);
+  Status ExtendChain(WeightVersion snapshot_version, Duration timeout);
+  Status Undo(const Piece& piece) const;
+
+  const std::shared_ptr<Snapshot> snapshot_;
+  const std::shared_ptr<DeltaLog> log_;
+  const WeightVersion version_;
+  const std::vector<RankSlice> slices_;
+  // Every version after `version_` that the snapshot has been seen at. Held here, they outlive
+  // their place in the log: a transfer that takes longer than the log retains still ends.
+  std::vector<RetainedVersionPtr> chain_;
+  const OwnPages memory_;
+  size_t next_slice_ = 0;    // index in slices_
+  uint32_t next_block_ = 0;  // of that slice
+};
+
+}  // namespace dws

@@ -1,0 +1,119 @@
+#include "sender_daemon/publish/offer_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace dws {
+
+OfferLoop::OfferLoop(Options options, Step step)
+    : options_(std::move(options)), step_(std::move(step)) {}
+
+OfferLoop::~OfferLoop() { Stop(); }
+
+void OfferLoop::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void OfferLoop::Offer(RankStatePtr state) {
+  MutexLock lock(mutex_);
+  offered_ = std::move(state);
+  ++offers_;
+  changed_.NotifyAll();
+}
+
+bool OfferLoop::settled() const {
+  MutexLock lock(mutex_);
+  return served_ == offers_ || (!trouble_.ok() && failed_ == offers_);
+}
+
+void OfferLoop::Stop() {
+  stopping_.store(true);
+  {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+Status OfferLoop::trouble() const {
+  MutexLock lock(mutex_);
+  return trouble_;
+}
+
+uint64_t OfferLoop::failures() const {
+  MutexLock lock(mutex_);
+  return failures_;
+}
+
+Result<bool> OfferLoop::StepOnce() {
+  uint64_t seen = 0;
+  return Round(seen);
+}
+
+Result<bool> OfferLoop::Round(uint64_t& seen) {
+  RankStatePtr offered;
+  {
+    MutexLock lock(mutex_);
+    seen = offers_;
+    offered = offered_;
+  }
+  if (offered == nullptr) return false;
+  return step_(offered);
+}
+
+void OfferLoop::Run() {
+  Duration delay = options_.retry_delay;
+  Duration soon = options_.soon;
+  while (!stopping_.load()) {
+    uint64_t seen = 0;
+    const Result<bool> more = Round(seen);
+    if (!more.ok()) Fail(more.status(), seen);
+    if (more.ok() && *more) {
+      soon = options_.soon;
+      delay = options_.retry_delay;
+      MutexLock lock(mutex_);
+      trouble_ = OkStatus();
+      continue;
+    }
+    Duration wait = limits::kOfferPoll;
+    if (more.ok()) {
+      delay = options_.retry_delay;
+      if (options_.impatient && options_.impatient()) {
+        wait = std::exchange(soon, std::min<Duration>(soon + soon / 4, limits::kOfferPoll));
+      }
+    } else {
+      wait = std::exchange(delay, std::min<Duration>(delay * 2, limits::kOfferRetryDelayMax));
+    }
+    MutexLock lock(mutex_);
+    if (more.ok()) {
+      served_ = seen;
+      trouble_ = OkStatus();
+    }
+    // A new version is no reason to try again at once what has just failed.
+    const bool woken_by_offers = more.ok();
+    const auto until = std::chrono::steady_clock::now() + wait;
+    while (!stopping_.load() && !(woken_by_offers && offers_ != seen)) {
+      const auto left = until - std::chrono::steady_clock::now();
+      if (left <= Duration::zero()) break;
+      changed_.WaitFor(mutex_, left);
+    }
+  }
+}
+
+void OfferLoop::Fail(const Status& status, uint64_t offers) {
+  if (absl::IsCancelled(status)) return;
+  bool changed = false;
+  {
+    MutexLock lock(mutex_);
+    changed = trouble_ != status;
+    failed_ = offers;
+    trouble_ = status;
+    ++failures_;
+  }
+  if (changed) LogError(options_.failed_event, {{"reason", Message(status)}});
+}
+
+}  // namespace dws

@@ -1,0 +1,246 @@
+#include "sender_daemon/publish/publish_pipeline.h"
+
+#include <chrono>
+#include <span>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/delta/objects/object.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+constexpr std::chrono::milliseconds kRetryDelay{500};
+// Bytes of a class table in the manifest: a slice that saves no more is not class-split.
+constexpr uint64_t kClassTableCost = kClassesMax + 3;
+
+// The slices that a version changed, with their blocks.
+std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedVersion& captured) {
+  std::vector<SliceBlocks> slices;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    const std::span<const EncodedBlock> blocks(captured.blocks.data() + slice.first_block,
+                                               slice.blocks);
+    bool touched = false;
+    for (const EncodedBlock& block : blocks) touched |= block.mode != BlockMode::kEmpty;
+    if (!touched) continue;
+    slices.push_back(
+        {.slice = RankSlice(s),
+         .before = captured.before[s],
+         .after = captured.after[s],
+         .blocks = blocks,
+         .classes = captured.class_tables.empty() ? std::nullopt : captured.class_tables[s]});
+  }
+  return slices;
+}
+
+// Bytes that the other profile's blocks of a slice save. Raw ones save none: they are for their
+// speed.
+uint64_t Saved(std::span<const EncodedBlock> relative, std::span<const EncodedBlock> other) {
+  uint64_t saved = 0;
+  for (size_t b = 0; b < other.size(); ++b) {
+    if (other[b].mode == BlockMode::kClassSplit) {
+      saved += relative[b].payload.size() - other[b].payload.size();
+    }
+  }
+  return saved;
+}
+
+// The object of the other profile; empty when no block of it is another. Uses the blocks up.
+std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& identity,
+                                 CapturedVersion& captured, uint64_t& split_bytes) {
+  split_bytes = 0;
+  if (captured.other_blocks.empty()) return {};
+  bool differs = false;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    const auto relative = std::span(captured.blocks).subspan(slice.first_block, slice.blocks);
+    const auto other = std::span(captured.other_blocks).subspan(slice.first_block, slice.blocks);
+    if (captured.other == DeltaProfile::kWan && Saved(relative, other) <= kClassTableCost) continue;
+    for (size_t b = 0; b < other.size(); ++b) {
+      if (other[b].mode == BlockMode::kEmpty) continue;
+      differs = true;
+      if (other[b].mode == BlockMode::kClassSplit) split_bytes += other[b].payload.size();
+      relative[b] = std::move(other[b]);
+    }
+  }
+  if (!differs) return {};
+  return BuildObject(identity, TouchedSlices(layout, captured));
+}
+
+// One line for each group whose state changed, and one when the version's did.
+void LogDensity(const RetainedVersion& version) {
+  const VersionDensity& density = version.density;
+  for (const DensityTurn& turn : density.turns) {
+    LogInfo(turn.dense ? "group_dense" : "group_sparse", {{"group", turn.group.name},
+                                                          {"version", version.version.value()},
+                                                          {"elements", turn.group.elements},
+                                                          {"changed", turn.group.changed},
+                                                          {"wire_bytes", turn.group.wire_bytes},
+                                                          {"full_bytes", turn.group.full_bytes}});
+  }
+  if (density.turned) {
+    LogInfo(density.dense ? "version_dense" : "version_sparse",
+            {{"version", version.version.value()},
+             {"dense_groups", density.dense_groups},
+             {"wire_bytes", version.object.size()}});
+  }
+}
+
+}  // namespace
+
+RetainedVersionPtr Seal(SealJob job) {
+  CapturedVersion& captured = job.captured;
+  const RankLayout& layout = job.state->layout();
+  auto sealed = std::make_shared<RetainedVersion>();
+  sealed->version = captured.version;
+  sealed->base = captured.base;
+  sealed->nnz = captured.nnz;
+  sealed->compared_blocks = captured.compared_blocks;
+  sealed->copied_blocks = captured.copied_blocks;
+  sealed->density = std::move(captured.density);
+  sealed->capture_seconds = job.capture_seconds;
+  sealed->accepted_at = job.accepted_at;
+  sealed->manifest = {.stream = job.state->stream,
+                      .trainer_rank = job.state->trainer_rank,
+                      .version = captured.version,
+                      .base_version = captured.base.value_or(WeightVersion(0)),
+                      .layout_signature = layout.signature(),
+                      .state_token = StateToken(captured.after)};
+  for (const EncodedBlock& block : captured.blocks) {
+    sealed->payload_bytes[static_cast<size_t>(block.mode)] += block.payload.size();
+  }
+  if (captured.base.has_value()) {
+    sealed->object = BuildObject(sealed->manifest, TouchedSlices(layout, captured));
+    auto header = ParseObjectHeader(sealed->object);
+    auto manifest = ParseObjectManifest(sealed->object, layout);
+    DWS_CHECK(header.ok() && manifest.ok());  // we built it a moment ago
+    sealed->other = captured.other;
+    sealed->other_object =
+        SealOther(layout, sealed->manifest, captured, sealed->split_payload_bytes);
+    sealed->header = *header;
+    sealed->manifest = *std::move(manifest);
+  }
+  sealed->after = std::move(captured.after);
+  return sealed;
+}
+
+PublishPipeline::PublishPipeline(Outputs outputs)
+    : outputs_(std::move(outputs)), thread_([this] { Run(); }) {}
+
+PublishPipeline::~PublishPipeline() { Stop(); }
+
+Status PublishPipeline::Reserve(Duration timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (!stopping_ && jobs_.size() >= limits::kSealBacklogMax) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) {
+      return ResourceExhaustedError("{} captured versions wait to be recorded: {}", jobs_.size(),
+                                    trouble_.ok() ? "sealing is slow" : Message(trouble_));
+    }
+    changed_.WaitFor(mutex_, left);
+  }
+  if (stopping_) return UnavailableError("the sender is shutting down");
+  return OkStatus();
+}
+
+void PublishPipeline::Submit(SealJob job) {
+  MutexLock lock(mutex_);
+  jobs_.push_back(std::move(job));
+  changed_.NotifyAll();
+}
+
+Status PublishPipeline::Drain(Duration timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (!stopping_ && (busy_ || !jobs_.empty())) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) {
+      return DeadlineExceededError("captured versions still wait to be recorded: {}",
+                                   trouble_.ok() ? "sealing is slow" : Message(trouble_));
+    }
+    changed_.WaitFor(mutex_, left);
+  }
+  return OkStatus();
+}
+
+bool PublishPipeline::idle() const {
+  MutexLock lock(mutex_);
+  return !busy_ && jobs_.empty();
+}
+
+void PublishPipeline::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void PublishPipeline::Run() {
+  while (true) {
+    SealJob job;
+    {
+      MutexLock lock(mutex_);
+      busy_ = false;
+      changed_.NotifyAll();
+      while (!stopping_ && jobs_.empty()) changed_.Wait(mutex_);
+      if (stopping_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+      busy_ = true;
+      changed_.NotifyAll();
+    }
+    if (!Process(std::move(job))) return;
+  }
+}
+
+// False when stopped before the version was recorded.
+bool PublishPipeline::Process(SealJob job) {
+  const PulseWork work(&pulse_);
+  const RankStatePtr state = job.state;
+  const auto began = std::chrono::steady_clock::now();
+  const RetainedVersionPtr sealed = Seal(std::move(job));
+  DWS_KILLPOINT("sender.publish.after_seal");
+  const Duration seal_time = std::chrono::steady_clock::now() - began;
+  while (true) {
+    pulse_.Beat();
+    const Status recorded = outputs_.record(*state, *sealed);
+    {
+      MutexLock lock(mutex_);
+      const bool changed = trouble_.ok() != recorded.ok();
+      trouble_ = recorded;
+      if (!recorded.ok() && stopping_) return false;
+      if (changed && !recorded.ok()) {
+        LogError("publish_not_recorded",
+                 {{"version", sealed->version.value()}, {"reason", Message(recorded)}});
+      }
+    }
+    outputs_.on_trouble(recorded);
+    if (recorded.ok()) break;
+    MutexLock lock(mutex_);
+    changed_.WaitFor(mutex_, kRetryDelay);
+  }
+  DWS_KILLPOINT("sender.publish.after_record");
+  state->log->Append(sealed);
+  DWS_KILLPOINT("sender.publish.after_retain");
+  if (outputs_.on_published) outputs_.on_published(*state, *sealed, seal_time);
+  LogInfo("published", {{"version", sealed->version.value()},
+                        {"nnz", sealed->nnz},
+                        {"wire_bytes", sealed->object.size()},
+                        {"wan_bytes", sealed->other_bytes(DeltaProfile::kWan)},
+                        {"direct_bytes", sealed->other_bytes(DeltaProfile::kDirect)},
+                        {"full_bytes", state->layout().size_bytes()},
+                        {"capture_ms", sealed->capture_seconds * 1e3}});
+  LogDensity(*sealed);
+  outputs_.announce(state);
+  DWS_KILLPOINT("sender.publish.after_announce");
+  return true;
+}
+
+}  // namespace dws

@@ -1,0 +1,29 @@
+// What a sender holds for its rank in one stream: made at registration, shared read-only by all
+// services, replaced as a whole when a new stream begins.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/model/layout.h"
+#include "common/model/stream_id.h"
+#include "common/model/weight_version.h"
+#include "sender_daemon/capture/snapshot.h"
+#include "sender_daemon/publish/delta_log.h"
+
+namespace dws {
+
+struct RankState {
+  StreamId stream;
+  TrainerRank trainer_rank;
+  uint32_t world_size = 1;
+  RankEpoch rank_epoch;
+  std::shared_ptr<Snapshot> snapshot;
+  std::shared_ptr<DeltaLog> log;
+
+  const RankLayout& layout() const { return snapshot->layout(); }
+};
+
+using RankStatePtr = std::shared_ptr<const RankState>;
+
+}  // namespace dws

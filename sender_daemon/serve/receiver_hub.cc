@@ -1,0 +1,385 @@
+#include "sender_daemon/serve/receiver_hub.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+#include "common/sync_state/presence_limits.h"
+
+namespace dws {
+namespace {
+
+// How often deadlines and cancellations of waits are looked at.
+constexpr std::chrono::milliseconds kTick{50};
+constexpr std::string_view kNumbersBeganAgain =
+    "the numbers of the stream began again (an older copy of this sender's state, or a second "
+    "sender); start the trainer with a new stream";
+
+constexpr std::chrono::minutes kLookInterval{1};  // for receivers that are to be forgotten
+
+void LogLeftOut(WeightVersion version, const WaitOutcome& outcome) {
+  const size_t named = std::min(outcome.left_out.size(), limits::kWaitReceiversNamedMax);
+  for (size_t i = 0; i < named; ++i) {
+    const ReceiverBehind& receiver = outcome.left_out[i];
+    LogWarning("receiver_left_out",
+               {{"id", receiver.receiver_id},
+                {"version", version.value()},
+                {"committed", receiver.committed.value_or(WeightVersion(0)).value()},
+                {"behind_seconds", ToSeconds(receiver.behind)}});
+  }
+}
+
+}  // namespace
+
+ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after,
+                         std::unique_ptr<ReceiverMemory> memory)
+    : clock_(clock), job_id_(std::move(job_id)), state_(laggard_after), memory_(std::move(memory)) {
+  Recall();
+  ticker_ = std::thread([this] { Run(); });
+}
+
+ReceiverHub::~ReceiverHub() { Stop(); }
+
+void ReceiverHub::Stop() {
+  std::vector<Wait> waits;
+  std::map<std::string, AnnouncerState::Receiver> receivers;
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    first = !std::exchange(stopping_, true);
+    receivers = state_.receivers();  // those that our end disconnects were present
+    waits.swap(waits_);
+    changed_.NotifyAll();
+  }
+  for (Wait& wait : waits) wait.done(UnavailableError("the sender is shutting down"), {});
+  for (const auto& connection : Connections()) {
+    connection->Close(UnavailableError("the sender is shutting down"));
+  }
+  if (ticker_.joinable()) ticker_.join();
+  if (!first || memory_ == nullptr) return;
+  memory_->Look(receivers, clock_.Now());
+  memory_->SaveLast();
+}
+
+Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::string& receiver_id,
+                                          std::shared_ptr<SyncConnection> connection) {
+  if (job_id != job_id_) {
+    return InvalidArgumentError("receiver '{}' belongs to job '{}', this sender to job '{}'",
+                                receiver_id, job_id, job_id_);
+  }
+  if (receiver_id.empty() || receiver_id.size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("a receiver id has {} bytes, expected 1 to {}", receiver_id.size(),
+                                limits::kIdBytesMax);
+  }
+  std::shared_ptr<SyncConnection> fenced;
+  std::optional<std::string> gone;
+  ConnectionId id;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return UnavailableError("the sender is shutting down");
+    id = ConnectionId(++last_connection_);
+    gone = state_.GivesWay(receiver_id);
+    DWS_ASSIGN_OR_RETURN(const auto old, state_.Connect(receiver_id, id, clock_.Now()));
+    if (old.has_value()) {
+      if (const auto found = connections_.find(*old); found != connections_.end()) {
+        fenced = found->second;
+        connections_.erase(found);
+      }
+    }
+    connections_[id] = std::move(connection);
+    known_changed_ = true;
+  }
+  if (gone.has_value()) {
+    LogWarning("receiver_gave_way",
+               {{"id", *gone}, {"to", receiver_id}, {"known_max", limits::kReceiversMax}});
+  }
+  FinishWaits();
+  if (fenced != nullptr) {
+    LogWarning("receiver_fenced",
+               {{"id", receiver_id}, {"reason", "another connection took its place"}});
+    fenced->Close(AbortedError(
+        "receiver '{}' connected again, this connection is fenced: if two receivers have this id, "
+        "give one of them another --receiver-id",
+        receiver_id));
+  }
+  return id;
+}
+
+void ReceiverHub::Disconnect(ConnectionId connection) {
+  {
+    MutexLock lock(mutex_);
+    state_.Disconnect(connection);
+    connections_.erase(connection);
+    known_changed_ = true;
+  }
+  FinishWaits();
+}
+
+Nonce ReceiverHub::NextNonce(ConnectionId connection, bool announcement) {
+  MutexLock lock(mutex_);
+  return state_.NextNonce(connection, announcement);
+}
+
+bool ReceiverHub::Plausible(const StreamId& stream, const AcknowledgedCommit& report) const {
+  // An empty log is that of a restarted sender: the receiver knows more than we do.
+  const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
+  if (newest == nullptr || rank_->stream != stream) return true;
+  const RetainedVersionPtr retained = rank_->log->Find(report.version);
+  const bool other_weights = retained != nullptr && report.state_token.has_value() &&
+                             *report.state_token != retained->manifest.state_token;
+  if (report.version <= newest->version && !other_weights) return true;
+  LogWarning("report_ignored",
+             {{"version", report.version.value()},
+              {"newest", newest->version.value()},
+              {"reason",
+               fmt::format("{}: {}",
+                           other_weights ? "it has other weights than are published as this version"
+                                         : "this version was never published",
+                           kNumbersBeganAgain)}});
+  return false;
+}
+
+void ReceiverHub::OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
+                           WeightVersion version) {
+  MutexLock lock(mutex_);
+  state_.OnStaged(connection, nonce, stream, version);
+}
+
+void ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
+                              const AcknowledgedCommit& report) {
+  {
+    MutexLock lock(mutex_);
+    if (!Plausible(stream, report)) return;
+    state_.OnCommitted(connection, stream, report, clock_.Now());
+  }
+  FinishWaits();
+}
+
+bool ReceiverHub::OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
+                         const std::string& error) {
+  MutexLock lock(mutex_);
+  return state_.OnNack(connection, nonce, stream, error);
+}
+
+void ReceiverHub::Welcome(RankStatePtr state) {
+  std::vector<Wait> over;
+  {
+    MutexLock lock(mutex_);
+    // A version number of one stream says nothing in another.
+    if (rank_ != nullptr && rank_->stream != state->stream) over.swap(waits_);
+    state_.StartStream(state->stream);
+    rank_ = std::move(state);
+  }
+  for (Wait& wait : over) {
+    wait.done(
+        AbortedError("the stream ended before version {} was committed", wait.version.value()), {});
+  }
+  for (const auto& connection : Connections()) connection->WelcomeDue();
+}
+
+void ReceiverHub::Forget() {
+  std::vector<Wait> over;
+  {
+    MutexLock lock(mutex_);
+    over.swap(waits_);
+    rank_ = nullptr;
+    state_.ForgetStream();
+  }
+  const std::string reason = "an operator had the stream forgotten";
+  for (Wait& wait : over) {
+    wait.done(AbortedError("version {} is no longer waited for: {}", wait.version.value(), reason),
+              {});
+  }
+  for (const auto& connection : Connections()) connection->Close(UnavailableError("{}", reason));
+}
+
+void ReceiverHub::Announce() {
+  std::vector<std::string> wrong;
+  {
+    MutexLock lock(mutex_);
+    const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
+    if (newest != nullptr) {
+      wrong = state_.OnPublished(newest->version, newest->manifest.state_token);
+    }
+  }
+  for (const std::string& id : wrong) {
+    LogWarning("report_ignored",
+               {{"id", id},
+                {"reason",
+                 fmt::format("what it has is not what is published now: {}", kNumbersBeganAgain)}});
+  }
+  for (const auto& connection : Connections()) connection->AnnounceDue();
+  FinishWaits();
+}
+
+RankStatePtr ReceiverHub::Current() const {
+  MutexLock lock(mutex_);
+  return rank_;
+}
+
+std::map<std::string, AnnouncerState::Receiver> ReceiverHub::Receivers() const {
+  MutexLock lock(mutex_);
+  return state_.receivers();
+}
+
+std::vector<std::shared_ptr<SyncConnection>> ReceiverHub::Connections() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<SyncConnection>> connections;
+  for (const auto& [id, connection] : connections_) connections.push_back(connection);
+  return connections;
+}
+
+bool ReceiverHub::LeftOut(const AnnouncerState::Receiver& receiver) const {
+  MutexLock lock(mutex_);
+  return state_.LeftOut(receiver, clock_.Now());
+}
+
+void ReceiverHub::Run() {
+  TimePoint keepalive = clock_.Now() + limits::kKeepaliveInterval;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (!stopping_) changed_.WaitFor(mutex_, kTick);
+      if (stopping_) return;
+    }
+    KeepKnown(clock_.Now());
+    FinishWaits();
+    if (clock_.Now() < keepalive) continue;
+    keepalive = clock_.Now() + limits::kKeepaliveInterval;
+    for (const auto& connection : Connections()) connection->KeepaliveDue();
+  }
+}
+
+Status ReceiverHub::Forget(const std::string& receiver_id) {
+  {
+    MutexLock lock(mutex_);
+    DWS_RETURN_IF_ERROR(state_.Forget(receiver_id));
+    known_changed_ = true;
+  }
+  FinishWaits();
+  return OkStatus();
+}
+
+// Receivers of the process before this one are awaited for a while: a trainer that waits for all of
+// them would otherwise go on without one that did not come back.
+
+void ReceiverHub::Recall() {
+  const TimePoint now = clock_.Now();
+  await_until_ = now + limits::kReceiverReturnWait;
+  look_at_ = now + kLookInterval;
+  if (memory_ == nullptr) return;
+  std::vector<KnownReceiver> known = memory_->Load();
+  MutexLock lock(mutex_);
+  for (const KnownReceiver& receiver : known) {
+    state_.Remember(receiver.id, receiver.present);
+    if (receiver.present) LogInfo("receiver_awaited", {{"id", receiver.id}});
+  }
+}
+
+void ReceiverHub::KeepKnown(TimePoint now) {
+  std::vector<std::string> given_up;
+  std::map<std::string, AnnouncerState::Receiver> receivers;
+  bool look = false;
+  {
+    MutexLock lock(mutex_);
+    if (now >= await_until_) given_up = state_.StopAwaiting();
+    look = memory_ != nullptr && (known_changed_ || now >= look_at_ || !given_up.empty());
+    if (look) receivers = state_.receivers();
+    if (look) known_changed_ = false;
+  }
+  for (const std::string& id : given_up) {
+    LogWarning("receiver_not_returned", {{"id", id},
+                                         {"seconds", limits::kReceiverReturnWait.count()},
+                                         {"effect", "nobody waits for it any more"}});
+  }
+  if (memory_ == nullptr) return;
+  if (look) {
+    look_at_ = now + kLookInterval;
+    for (const std::string& id : memory_->Look(receivers, now)) {
+      LogInfo("receiver_forgotten", {{"id", id}});
+      MutexLock lock(mutex_);
+      known_changed_ = state_.Forget(id).ok() || known_changed_;  // it may be back by now
+    }
+  }
+  memory_->Save(now);
+}
+
+// Waits.
+
+void ReceiverHub::AddWait(Wait wait) {
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      waits_.push_back(std::move(wait));
+      wait.done = nullptr;
+    }
+  }
+  if (wait.done != nullptr) return wait.done(UnavailableError("the sender is shutting down"), {});
+  FinishWaits();
+}
+
+WaitOutcome ReceiverHub::Outcome(WaitTally tally, TimePoint now) const {
+  WaitOutcome outcome{.committed = std::move(tally.committed)};
+  const auto describe = [&](const std::vector<std::string>& ids,
+                            std::vector<ReceiverBehind>& behind) {
+    for (const std::string& id : ids) {
+      const AnnouncerState::Receiver& receiver = state_.receivers().at(id);
+      behind.push_back({.receiver_id = id,
+                        .committed = receiver.committed,
+                        .staged = receiver.staged,
+                        .behind = now - receiver.behind_since.value_or(now),
+                        .last_error = receiver.last_error});
+    }
+  };
+  describe(tally.missing, outcome.missing);
+  describe(tally.left_out, outcome.left_out);
+  for (std::string& id : tally.awaited) outcome.awaited.push_back(Awaited(std::move(id)));
+  return outcome;
+}
+
+std::vector<ReceiverHub::Finished> ReceiverHub::TakeFinished() {
+  std::vector<Finished> finished;
+  const TimePoint now = clock_.Now();
+  const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
+  for (auto wait = waits_.begin(); wait != waits_.end();) {
+    WaitTally tally = state_.Tally(wait->version, now);
+    // Before its record nobody has it, whatever is said of its number.
+    const bool recorded = newest != nullptr && newest->version >= wait->version;
+    const bool met = recorded && AnnouncerState::Met(tally, wait->condition);
+    const bool cancelled = !met && wait->cancelled();
+    if (!met && !cancelled && now < wait->deadline) {
+      ++wait;
+      continue;
+    }
+    WaitOutcome outcome = Outcome(std::move(tally), now);
+    Status status;
+    if (met) {
+      outcome.met_at = state_.CommitTime(outcome.committed, wait->version);
+    } else if (cancelled) {
+      status = CancelledError("the trainer gave up waiting for version {}", wait->version.value());
+    } else {
+      status = DeadlineExceededError("version {} was not {} in time: {}", wait->version.value(),
+                                     recorded ? "committed" : "recorded by this sender",
+                                     DescribeUnmet(outcome, wait->condition));
+    }
+    finished.push_back({std::move(*wait), std::move(status), std::move(outcome)});
+    wait = waits_.erase(wait);
+  }
+  return finished;
+}
+
+void ReceiverHub::FinishWaits() {
+  std::vector<Finished> finished;
+  {
+    MutexLock lock(mutex_);
+    if (waits_.empty()) return;
+    finished = TakeFinished();
+  }
+  for (const Finished& over : finished) {
+    if (over.status.ok()) LogLeftOut(over.wait.version, over.outcome);
+    over.wait.done(over.status, over.outcome);
+  }
+}
+
+}  // namespace dws

@@ -1,0 +1,126 @@
+// Everything the sender knows of its receivers: their connections, the pure AnnouncerState behind a
+// mutex, and the Waits of the trainer. Decisions are AnnouncerState's; this class carries them to
+// connections and waiters.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/sync_state/announcer_state.h"
+#include "common/sync_state/live_state.h"
+#include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/serve/receiver_memory.h"
+#include "sender_daemon/serve/wait_outcome.h"
+
+namespace dws {
+
+// One Sync stream as the hub sees it. Calls never block. They say only what is due: the message is
+// made from ReceiverHub::Current() when it is written, so a newer announcement replaces an unsent
+// older one.
+class SyncConnection {
+ public:
+  virtual ~SyncConnection() = default;
+  virtual void WelcomeDue() = 0;  // and an announcement after it
+  virtual void AnnounceDue() = 0;
+  virtual void KeepaliveDue() = 0;
+  virtual void Close(const Status& reason) = 0;
+};
+
+// Threads: safe from any. Callbacks run on the caller's or the hub's own thread, without locks.
+class ReceiverHub {
+ public:
+  // `laggard_after`: as AnnouncerState's. `memory`: of the receivers of earlier processes; null:
+  // there is none.
+  ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after = Duration::zero(),
+              std::unique_ptr<ReceiverMemory> memory = nullptr);
+  ~ReceiverHub();
+
+  // Ends all waits with UNAVAILABLE and closes all connections.
+  void Stop();
+
+  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the receiver is refused.
+  Result<ConnectionId> Connect(const std::string& job_id, const std::string& receiver_id,
+                               std::shared_ptr<SyncConnection> connection);
+  void Disconnect(ConnectionId connection);
+  Nonce NextNonce(ConnectionId connection, bool announcement);
+  void OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
+                WeightVersion version);
+  void OnCommitted(ConnectionId connection, const StreamId& stream,
+                   const AcknowledgedCommit& report);
+  // Whether it answers the last announcement: an older one's counts, and changes nothing.
+  bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
+              const std::string& error);
+
+  // The trainer registered: everyone is welcomed (again) and told what can be served.
+  void Welcome(RankStatePtr state);
+  // The state is served no more: waits end with ABORTED, and receivers connect anew.
+  void Forget();  // and nothing of what receivers said of its stream counts
+  // A version was published in the current state.
+  void Announce();
+  RankStatePtr Current() const;  // null before the first registration, and once forgotten
+
+  struct Wait {
+    WeightVersion version;
+    WaitCondition condition;
+    TimePoint deadline;
+    std::function<bool()> cancelled;
+    // Called once. OK: the condition is met. DEADLINE_EXCEEDED says how far the receivers are.
+    std::function<void(const Status& status, const WaitOutcome& outcome)> done;
+  };
+  void AddWait(Wait wait);
+
+  // An absent receiver that will not come back: nobody waits for it any more, nor misses it.
+  // Errors: AnnouncerState::Forget.
+  Status Forget(const std::string& receiver_id);
+
+  std::map<std::string, AnnouncerState::Receiver> Receivers() const;
+  // Whether waits for all are met without it, now.
+  bool LeftOut(const AnnouncerState::Receiver& receiver) const;
+  const Clock& clock() const { return clock_; }
+
+ private:
+  void Run();
+  // Known receivers: takes those of the process before, gives up awaiting them, notes who is there.
+  void Recall();
+  void KeepKnown(TimePoint now);
+  // A receiver cannot have what was never published, nor other weights than were.
+  bool Plausible(const StreamId& stream, const AcknowledgedCommit& report) const REQUIRES(mutex_);
+  // Takes out the waits that are over, with their results.
+  struct Finished {
+    Wait wait;
+    Status status;
+    WaitOutcome outcome;
+  };
+  std::vector<Finished> TakeFinished() REQUIRES(mutex_);
+  WaitOutcome Outcome(WaitTally tally, TimePoint now) const REQUIRES(mutex_);
+  void FinishWaits();
+  std::vector<std::shared_ptr<SyncConnection>> Connections() const;
+
+  const Clock& clock_;
+  const std::string job_id_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  AnnouncerState state_ GUARDED_BY(mutex_);
+  RankStatePtr rank_ GUARDED_BY(mutex_);
+  uint64_t last_connection_ GUARDED_BY(mutex_) = 0;
+  std::map<ConnectionId, std::shared_ptr<SyncConnection>> connections_ GUARDED_BY(mutex_);
+  std::vector<Wait> waits_ GUARDED_BY(mutex_);
+  bool known_changed_ GUARDED_BY(mutex_) = false;
+  TimePoint await_until_;
+  TimePoint look_at_;                       // at the latest
+  std::unique_ptr<ReceiverMemory> memory_;  // of the ticker's thread, before and after it of others
+  std::thread ticker_;                      // keepalives, deadlines of waits
+};
+
+}  // namespace dws

@@ -1,0 +1,35 @@
+#include "sender_daemon/serve/sync_messages.h"
+
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/protocol_version.h"
+
+namespace dws {
+
+void FillWelcome(const RankState& state, v1::Welcome& welcome) {
+  *welcome.mutable_stream() = ToProto(state.stream);
+  welcome.set_trainer_rank(state.trainer_rank.value());
+  welcome.set_world_size(state.world_size);
+  welcome.set_rank_epoch(state.rank_epoch.value());
+  *welcome.mutable_layout() = ToProto(state.layout());
+  *welcome.mutable_layout_signature() = ToProto(state.layout().signature());
+  welcome.set_protocol_major(kProtocolMajor);
+  welcome.set_protocol_minor(kProtocolMinor);
+}
+
+void FillAnnounce(const RankState& state, v1::Announce& announce) {
+  *announce.mutable_stream() = ToProto(state.stream);
+  announce.set_rank_epoch(state.rank_epoch.value());
+  for (const RetainedVersionPtr& version : state.log->All()) {
+    announce.add_versions(version->version.value());
+    announce.set_object_bytes(version->object.size());
+    *announce.mutable_state_token() = ToProto(version->manifest.state_token);
+  }
+  const RetainedVersionPtr newest = state.log->Newest();
+  if (newest == nullptr || !newest->base.has_value()) return;
+  if (newest->object.size() > limits::kInlineObjectBytesMax) return;
+  announce.set_object_base(newest->base->value());
+  announce.set_object(newest->object.data(), newest->object.size());
+}
+
+}  // namespace dws

@@ -1,0 +1,227 @@
+#include "sender_daemon/serve/sync_service.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "common/base/failpoint.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc/grpc_credentials.h"
+#include "common/service/grpc/grpc_status.h"
+#include "sender_daemon/publish/full_reader.h"
+
+namespace dws {
+namespace {
+
+Status Busy() { return ResourceExhaustedError("the sender serves too many transfers; try again"); }
+
+// The current state, if it is of the stream that the receiver means.
+Result<RankStatePtr> StateOf(const ReceiverHub& hub, const v1::StreamId& message) {
+  DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message));
+  const RankStatePtr state = hub.Current();
+  if (state == nullptr) return AbortedError("no trainer has registered with this sender yet");
+  if (state->stream != stream) {
+    return AbortedError("stream {} is over, this sender serves {}", ToString(stream),
+                        ToString(state->stream));
+  }
+  return state;
+}
+
+// What a Fetch has still to send.
+struct FetchRange {
+  ObjectPtr object;  // the lease
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  ServedKind kind = ServedKind::kDelta;
+};
+
+// Sends one object, or a range of it, in chunks. Owns itself until OnDone.
+class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
+ public:
+  explicit FetchStream(SenderMetrics& metrics) : metrics_(metrics) {}
+
+  void Send(FetchRange range) {
+    range_ = std::move(range);
+    Next();
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
+    DWS_KILLPOINT("sender.fetch.after_chunk");
+    Next();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Next() {
+    if (range_.length == 0) return Finish(grpc::Status::OK);
+    const uint64_t size = std::min(limits::kFetchChunkBytesMax, range_.length);
+    chunk_.set_object_bytes(range_.object->size());
+    chunk_.set_offset(range_.offset);
+    chunk_.set_data(range_.object->data() + range_.offset, size);
+    range_.offset += size;
+    range_.length -= size;
+    metrics_.OnServed(range_.kind, size);
+    StartWrite(&chunk_);
+  }
+
+  SenderMetrics& metrics_;
+  FetchRange range_;
+  v1::FetchChunk chunk_;
+};
+
+// Sends full tensors frame by frame; frames are made on the executor. Owns itself until OnDone.
+class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
+ public:
+  // `transfers` counts the streams that live.
+  FullStream(Executor& executor, SenderMetrics& metrics, std::atomic<size_t>& transfers)
+      : executor_(executor), metrics_(metrics), transfers_(transfers) {}
+  ~FullStream() override { --transfers_; }
+
+  void Send(std::unique_ptr<FullReader> reader) {
+    reader_ = std::move(reader);
+    Refill();
+  }
+  void Refill() {
+    auto frames = reader_->Next(limits::kSnapshotReadDeadline);
+    if (!frames.ok()) return Finish(ToGrpc(frames.status()));
+    if (frames->empty()) return Finish(grpc::Status::OK);
+    for (FullFrame& frame : *frames) frames_.push_back(std::move(frame));
+    WriteFront();
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
+    DWS_KILLPOINT("sender.full.after_frame");
+    if (!frames_.empty()) return WriteFront();
+    if (!executor_.Post([this] { Refill(); })) Finish(ToGrpc(Busy()));
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void WriteFront() {
+    const FullFrame& frame = frames_.front();
+    message_.set_rank_slice(frame.slice.value());
+    *message_.mutable_entry() = ToProto(frame.entry);
+    message_.set_data(frame.bytes.data(), frame.bytes.size());
+    metrics_.OnServed(ServedKind::kFull, frame.bytes.size());
+    frames_.pop_front();
+    StartWrite(&message_);
+  }
+
+  Executor& executor_;
+  SenderMetrics& metrics_;
+  std::atomic<size_t>& transfers_;
+  std::unique_ptr<FullReader> reader_;
+  std::deque<FullFrame> frames_;  // of the reader's last read: all are gone before the next
+  v1::FullFrame message_;
+};
+
+Result<std::vector<RankSlice>> ParseSlices(const v1::FetchFullRequest& request,
+                                           const RankLayout& layout) {
+  std::vector<RankSlice> slices;
+  for (const uint32_t slice : request.rank_slices()) {
+    if (slice >= layout.slice_count() || (!slices.empty() && slices.back().value() >= slice)) {
+      return InvalidArgumentError("rank slice {} is out of order or not among the {} of the layout",
+                                  slice, layout.slice_count());
+    }
+    slices.push_back(RankSlice(slice));
+  }
+  return slices;
+}
+
+Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& request) {
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
+  const DeltaProfile profile = request.class_split() ? DeltaProfile::kWan
+                               : request.dense_raw() ? DeltaProfile::kDirect
+                                                     : DeltaProfile::kFast;
+  DWS_ASSIGN_OR_RETURN(ObjectPtr object,
+                       state->log->Object(WeightVersion(request.base_version()),
+                                          WeightVersion(request.version()), profile));
+  const uint64_t size = object->size();
+  if (request.offset() > size || request.length() > size - request.offset()) {
+    return InvalidArgumentError("bytes {} + {} are outside the object of {} bytes",
+                                request.offset(), request.length(), size);
+  }
+  const uint64_t length = request.length() == 0 ? size - request.offset() : request.length();
+  const RetainedVersionPtr version = state->log->Find(WeightVersion(request.version()));
+  const bool retained = version != nullptr && (&version->object == object.get() ||
+                                               &version->other_object == object.get());
+  return FetchRange{.object = std::move(object),
+                    .offset = request.offset(),
+                    .length = length,
+                    .kind = retained ? ServedKind::kDelta : ServedKind::kSquash};
+}
+
+Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
+                                             const v1::FetchFullRequest& request) {
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
+  DWS_ASSIGN_OR_RETURN(auto slices, ParseSlices(request, state->layout()));
+  const WeightVersion version(request.version());
+  if (state->log->Find(version) == nullptr) {
+    return AbortedError("version {} is not retained (any more); take a newer one", version.value());
+  }
+  return std::make_unique<FullReader>(state->snapshot, state->log, version, std::move(slices));
+}
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* SyncServiceImpl::Sync(
+    grpc::CallbackServerContext* context) {
+  return SyncStream::Start(streams_, PeerOf(context->auth_context().get()));
+}
+
+grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext* context,
+                                                    const v1::DescribeRequest* request,
+                                                    v1::DescribeReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto state = StateOf(hub_, request->stream());
+  if (!state.ok()) {
+    reactor->Finish(ToGrpc(state.status()));
+    return reactor;
+  }
+  const RetainedVersionPtr version = (*state)->log->Find(WeightVersion(request->version()));
+  if (version == nullptr) {
+    reactor->Finish(ToGrpc(AbortedError("version {} is not retained (any more); take a newer one",
+                                        request->version())));
+    return reactor;
+  }
+  for (const Digest& digest : version->after) *reply->add_slices() = ToProto(digest);
+  *reply->mutable_state_token() = ToProto(StateToken(version->after));
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackServerContext*,
+                                                                 const v1::FetchRequest* request) {
+  auto* stream = new FetchStream(metrics_);
+  // Composing a squash takes a while.
+  if (!delta_executor_.Post([this, stream, request] {
+        auto range = OpenRange(hub_, *request);
+        if (!range.ok()) return stream->Finish(ToGrpc(range.status()));
+        stream->Send(*std::move(range));
+      })) {
+    stream->Finish(ToGrpc(Busy()));
+  }
+  return stream;
+}
+
+grpc::ServerWriteReactor<v1::FullFrame>* SyncServiceImpl::FetchFull(
+    grpc::CallbackServerContext*, const v1::FetchFullRequest* request) {
+  const bool admitted = ++full_transfers_ <= limits::kFullTransfersMax;
+  auto* stream = new FullStream(full_executor_, metrics_, full_transfers_);
+  if (!admitted) {
+    stream->Finish(ToGrpc(Busy()));
+    return stream;
+  }
+  if (!full_executor_.Post([this, stream, request] {
+        auto reader = OpenFull(hub_, *request);
+        if (!reader.ok()) return stream->Finish(ToGrpc(reader.status()));
+        stream->Send(*std::move(reader));
+      })) {
+    stream->Finish(ToGrpc(Busy()));
+  }
+  return stream;
+}
+
+}  // namespace dws

@@ -1,0 +1,51 @@
+// What receivers talk to: the Sync stream, Describe, Fetch and FetchFull. Thin shells: the hub
+// decides what to announce, the log and the full reader make the bytes. Reactions never block: work
+// that may goes to an executor.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "common/base/executor.h"
+#include "proto/sync.grpc.pb.h"
+#include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/serve/receiver_hub.h"
+#include "sender_daemon/serve/sync_stream.h"
+
+namespace dws {
+
+class SyncServiceImpl final : public v1::SyncService::CallbackService {
+ public:
+  // `streams` is what Sync streams talk to; `delta_executor` makes deltas ready; `full_executor`
+  // reads the snapshot, which waits for captures: joiners must not hold up those who follow.
+  // `full_transfers` counts FetchFull streams, of all services of the sender together.
+  SyncServiceImpl(const SyncStream::Parts& streams, Executor& delta_executor,
+                  Executor& full_executor, std::atomic<size_t>& full_transfers)
+      : streams_(streams),
+        hub_(streams.hub),
+        metrics_(streams.metrics),
+        delta_executor_(delta_executor),
+        full_executor_(full_executor),
+        full_transfers_(full_transfers) {}
+
+  grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>* Sync(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
+                                     const v1::DescribeRequest* request,
+                                     v1::DescribeReply* reply) override;
+  grpc::ServerWriteReactor<v1::FetchChunk>* Fetch(grpc::CallbackServerContext* context,
+                                                  const v1::FetchRequest* request) override;
+  grpc::ServerWriteReactor<v1::FullFrame>* FetchFull(grpc::CallbackServerContext* context,
+                                                     const v1::FetchFullRequest* request) override;
+
+ private:
+  const SyncStream::Parts streams_;
+  ReceiverHub& hub_;
+  SenderMetrics& metrics_;
+  Executor& delta_executor_;
+  Executor& full_executor_;
+  std::atomic<size_t>& full_transfers_;
+};
+
+}  // namespace dws

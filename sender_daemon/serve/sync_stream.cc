@@ -1,0 +1,275 @@
+#include "sender_daemon/serve/sync_stream.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/base/utf8.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc/grpc_status.h"
+#include "common/service/protocol_version.h"
+#include "sender_daemon/serve/sync_messages.h"
+
+namespace dws {
+SyncStream* SyncStream::Start(const Parts& parts, Peer peer) {
+  std::shared_ptr<SyncStream> stream(new SyncStream(parts, std::move(peer)));
+  stream->self_ = stream;
+  stream->StartRead(&stream->up_);
+  return stream.get();
+}
+
+void SyncStream::WelcomeDue() {
+  {
+    MutexLock lock(mutex_);
+    welcome_due_ = announce_due_ = true;
+  }
+  Pump();
+}
+
+void SyncStream::AnnounceDue() {
+  {
+    MutexLock lock(mutex_);
+    announce_due_ = true;
+  }
+  Pump();
+}
+
+void SyncStream::KeepaliveDue() {
+  {
+    MutexLock lock(mutex_);
+    keepalive_due_ = true;
+  }
+  Pump();
+}
+
+void SyncStream::Close(const Status& reason) {
+  {
+    MutexLock lock(mutex_);
+    if (!close_reason_.has_value()) close_reason_ = reason;
+  }
+  Pump();
+}
+
+void SyncStream::Say(v1::SyncDown message) {
+  {
+    MutexLock lock(mutex_);
+    said_.push_back(std::move(message));
+    // It would miss what the others take part in.
+    if (said_.size() > limits::kBroadcastQueueMax && !close_reason_.has_value()) {
+      close_reason_ =
+          ResourceExhaustedError("{} messages wait for the receiver to read them", said_.size());
+    }
+  }
+  Pump();
+}
+
+void SyncStream::Pump() {
+  RankStatePtr state;
+  enum class Next { kNothing, kWelcome, kSaid, kAnnounce, kKeepalive, kFinish };
+  Next next = Next::kNothing;
+  Status reason;
+  ConnectionId connection;
+  {
+    MutexLock lock(mutex_);
+    if (writing_ || finished_) return;
+    state = hub_.Current();  // under the lock: never older than what set a flag
+    if (close_reason_.has_value()) {
+      next = Next::kFinish;
+      reason = *close_reason_;
+      finished_ = true;
+    } else if (!connection_.has_value()) {
+      return;  // nothing is sent before Hello
+    } else if (state != nullptr && welcome_due_) {
+      next = Next::kWelcome;
+      welcome_due_ = false;
+    } else if (!said_.empty()) {
+      next = Next::kSaid;
+      down_ = std::move(said_.front());
+      said_.pop_front();
+    } else if (state != nullptr && announce_due_) {
+      next = Next::kAnnounce;
+      announce_due_ = false;
+    } else if (keepalive_due_) {
+      next = Next::kKeepalive;
+    } else {
+      return;
+    }
+    keepalive_due_ = false;  // every message shows that we live
+    writing_ = next != Next::kFinish;
+    if (writing_) connection = *connection_;
+  }
+  if (next != Next::kSaid) down_.Clear();
+  switch (next) {
+    case Next::kNothing:
+      return;
+    case Next::kSaid:
+      break;
+    case Next::kFinish:
+      return Finish(ToGrpc(reason));
+    case Next::kWelcome:
+      FillWelcome(*state, *down_.mutable_welcome());
+      break;
+    case Next::kAnnounce:
+      FillAnnounce(*state, *down_.mutable_announce());
+      metrics_.OnServed(ServedKind::kDelta, down_.announce().object().size());
+      RememberAnnounced(*state);
+      break;
+    case Next::kKeepalive:
+      down_.mutable_keepalive();
+      break;
+  }
+  down_.set_nonce(hub_.NextNonce(connection, next == Next::kAnnounce).value());
+  StartWrite(&down_);
+}
+
+void SyncStream::OnWriteDone(bool ok) {
+  {
+    MutexLock lock(mutex_);
+    writing_ = false;
+    if (!ok && !close_reason_.has_value()) close_reason_ = UnavailableError("the receiver hung up");
+  }
+  Pump();
+}
+
+void SyncStream::OnReadDone(bool ok) {
+  if (!ok) return Close(OkStatus());  // half-closed or broken: nothing more can be acknowledged
+  if (const Status status = HandleUp(up_); !status.ok()) {
+    LogWarning("sync_stream_refused", {{"reason", Message(status)}});
+    return Close(status);
+  }
+  StartRead(&up_);
+}
+
+Status SyncStream::HandleUp(const v1::SyncUp& message) {
+  ConnectionId connection;
+  {
+    MutexLock lock(mutex_);
+    if (connection_.has_value() == message.has_hello()) {
+      return InvalidArgumentError(
+          "the first message of a Sync stream is Hello, and only the first");
+    }
+    if (connection_.has_value()) connection = *connection_;
+  }
+  switch (message.message_case()) {
+    case v1::SyncUp::kHello:
+      return HandleHello(message.hello());
+    case v1::SyncUp::kAck: {
+      const v1::Ack& ack = message.ack();
+      DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(ack.stream()));
+      const WeightVersion version(ack.version());
+      if (ack.stage() == v1::Ack::COMMITTED) {
+        OnCommitted(version);
+        hub_.OnCommitted(
+            connection, stream,
+            {.version = version,
+             .state_token =
+                 ack.has_state_token() ? std::optional(FromProto(ack.state_token())) : std::nullopt,
+             .pause_seconds = ack.pause_seconds(),
+             .stage_seconds = ack.stage_seconds(),
+             .fetched_bytes = ack.fetched_bytes()});
+        DWS_KILLPOINT("sender.ack.after_commit");
+      } else if (ack.stage() == v1::Ack::STAGED) {
+        hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);
+      } else {
+        return InvalidArgumentError(
+            "an Ack of version {} has stage {}, expected STAGED or COMMITTED", version.value(),
+            static_cast<int>(ack.stage()));
+      }
+      return OkStatus();
+    }
+    case v1::SyncUp::kNack: {
+      const v1::Nack& nack = message.nack();
+      DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(nack.stream()));
+      const std::string error(Utf8Prefix(nack.message(), limits::kErrorBytesMax));
+      LogWarning("nack", {{"version", nack.version()},
+                          {"last_good", nack.last_good_version()},
+                          {"code", nack.code()},
+                          {"slices", nack.rank_slices_size()},
+                          {"reason", error}});
+      metrics_.OnNack(nack.code());
+      if (hub_.OnNack(connection, Nonce(nack.nonce()), stream, error)) Recheck(stream, nack);
+      return OkStatus();
+    }
+    case v1::SyncUp::kBroadcast:
+      if (broadcaster_ != nullptr) broadcaster_->OnReport(connection, message.broadcast());
+      return OkStatus();
+    case v1::SyncUp::MESSAGE_NOT_SET:
+      break;  // of a newer minor version: ignored
+  }
+  return OkStatus();
+}
+
+void SyncStream::RememberAnnounced(const RankState& state) {
+  const RetainedVersionPtr newest = state.log->Newest();
+  if (newest == nullptr) return;
+  MutexLock lock(mutex_);
+  if (announced_ == newest->version) return;
+  announced_ = newest->version;
+  announced_at_ = hub_.clock().Now();
+}
+
+void SyncStream::OnCommitted(WeightVersion version) {
+  MutexLock lock(mutex_);
+  if (announced_ != version) return;  // an older one: it says nothing of this announcement
+  announced_.reset();
+  metrics_.OnAcknowledged(hub_.clock().Now() - announced_at_);
+}
+
+// Refused because of digests: perhaps it is this sender's memory that is wrong.
+void SyncStream::Recheck(const StreamId& stream, const v1::Nack& nack) {
+  const RankStatePtr state = hub_.Current();
+  if (nack.rank_slices().empty() || state == nullptr || state->stream != stream) return;
+  std::vector<RankSlice> slices;
+  for (const uint32_t slice : nack.rank_slices()) slices.emplace_back(slice);
+  recheck_.Ask(state, std::move(slices));
+}
+
+Status SyncStream::HandleHello(const v1::Hello& hello) {
+  // First: every refusal below quotes them.
+  if (std::max(hello.receiver_id().size(), hello.job_id().size()) > limits::kIdBytesMax) {
+    return InvalidArgumentError(
+        "a Hello has a receiver id of {} bytes and a job id of {}, at most "
+        "{} are supported",
+        hello.receiver_id().size(), hello.job_id().size(), limits::kIdBytesMax);
+  }
+  if (hello.protocol_major() != kProtocolMajor) {
+    return UnimplementedError(
+        "receiver '{}' speaks protocol {}.{}, this sender {}.{}: upgrade the older one",
+        hello.receiver_id(), hello.protocol_major(), hello.protocol_minor(), kProtocolMajor,
+        kProtocolMinor);
+  }
+  DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
+                                fmt::format("receiver '{}'", hello.receiver_id())));
+  DWS_ASSIGN_OR_RETURN(const ConnectionId id,
+                       hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
+  LogInfo("receiver_connected",
+          {{"id", hello.receiver_id()}, {"have_version", hello.have_version()}});
+  {
+    MutexLock lock(mutex_);
+    connection_ = id;
+  }
+  WelcomeDue();
+  if (broadcaster_ != nullptr) {
+    broadcaster_->OnHello(id, hello.receiver_id(), hello.nccl_version(), self_);
+  }
+  return OkStatus();
+}
+
+void SyncStream::OnCancel() { Close(CancelledError("the receiver hung up")); }
+
+void SyncStream::OnDone() {
+  std::optional<ConnectionId> connection;
+  {
+    MutexLock lock(mutex_);
+    finished_ = true;
+    connection = connection_;
+  }
+  if (connection.has_value()) hub_.Disconnect(*connection);
+  if (connection.has_value() && broadcaster_ != nullptr) broadcaster_->OnDisconnect(*connection);
+  self_.reset();  // may be the last reference: nothing after this line
+}
+
+}  // namespace dws

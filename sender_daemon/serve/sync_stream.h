@@ -1,0 +1,84 @@
+// The sender's end of one Sync stream: reads acknowledgements into the hub, writes what is due, one
+// write in flight.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "common/base/mutex.h"
+#include "common/service/security/access.h"
+#include "proto/sync.grpc.pb.h"
+#include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/publish/snapshot_recheck.h"
+#include "sender_daemon/serve/broadcaster.h"
+#include "sender_daemon/serve/receiver_hub.h"
+
+namespace dws {
+
+// Lifecycle: owns itself until OnDone; the hub shares it. Threads: gRPC's and the hub's.
+class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>,
+                         public SyncConnection,
+                         public BroadcastConnection {
+ public:
+  // What it talks to; all of it outlives it.
+  struct Parts {
+    ReceiverHub& hub;
+    SenderMetrics& metrics;
+    SnapshotRecheck& recheck;
+    Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
+  };
+  // `peer` is who opened the stream, as far as its certificate says.
+  static SyncStream* Start(const Parts& parts, Peer peer);
+
+  void WelcomeDue() override;
+  void AnnounceDue() override;
+  void KeepaliveDue() override;
+  void Close(const Status& reason) override;
+  void Say(v1::SyncDown message) override;
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  SyncStream(const Parts& parts, Peer peer)
+      : hub_(parts.hub),
+        metrics_(parts.metrics),
+        recheck_(parts.recheck),
+        broadcaster_(parts.broadcaster),
+        peer_(std::move(peer)) {}
+  Status HandleUp(const v1::SyncUp& message);
+  Status HandleHello(const v1::Hello& hello);
+  void Recheck(const StreamId& stream, const v1::Nack& nack);
+  void RememberAnnounced(const RankState& state);
+  void OnCommitted(WeightVersion version);
+  // Starts the next write, or finishes, if neither is under way. Called without the lock.
+  void Pump();
+
+  ReceiverHub& hub_;
+  SenderMetrics& metrics_;
+  SnapshotRecheck& recheck_;
+  Broadcaster* const broadcaster_;
+  const Peer peer_;
+  std::shared_ptr<SyncStream> self_;  // until OnDone
+  v1::SyncUp up_;
+  v1::SyncDown down_;
+
+  Mutex mutex_;
+  std::optional<ConnectionId> connection_ GUARDED_BY(mutex_);
+  bool welcome_due_ GUARDED_BY(mutex_) = false;
+  bool announce_due_ GUARDED_BY(mutex_) = false;
+  bool keepalive_due_ GUARDED_BY(mutex_) = false;
+  std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);  // of broadcasts
+  bool writing_ GUARDED_BY(mutex_) = false;
+  // The newest version announced here, and when it was first.
+  std::optional<WeightVersion> announced_ GUARDED_BY(mutex_);
+  TimePoint announced_at_ GUARDED_BY(mutex_);
+  bool finished_ GUARDED_BY(mutex_) = false;
+  std::optional<Status> close_reason_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

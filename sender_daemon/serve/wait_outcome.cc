@@ -1,0 +1,127 @@
+#include "sender_daemon/serve/wait_outcome.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/model/limits.h"
+#include "proto/trainer.pb.h"
+
+namespace dws {
+namespace {
+
+uint64_t NumberOf(std::optional<WeightVersion> version) {
+  return version.value_or(WeightVersion(0)).value();
+}
+
+std::string Describe(const ReceiverBehind& receiver) {
+  std::string text =
+      fmt::format("'{}' is at version {}", receiver.receiver_id, NumberOf(receiver.committed));
+  if (receiver.staged > receiver.committed) {
+    text += fmt::format(", has staged {}", NumberOf(receiver.staged));
+  }
+  if (receiver.behind > Duration::zero()) {
+    text += fmt::format(", behind for {:.0f} s", ToSeconds(receiver.behind));
+  }
+  return receiver.last_error.empty() ? text : fmt::format("{} ({})", text, receiver.last_error);
+}
+
+// Those first that say something went wrong: they are named where there are too many.
+std::string List(std::vector<ReceiverBehind> receivers) {
+  std::stable_partition(receivers.begin(), receivers.end(),
+                        [](const ReceiverBehind& one) { return !one.last_error.empty(); });
+  std::string text;
+  const size_t named = std::min(receivers.size(), limits::kWaitReceiversNamedMax);
+  for (size_t i = 0; i < named; ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", Describe(receivers[i]));
+  }
+  if (named < receivers.size()) text += fmt::format(" and {} more", receivers.size() - named);
+  return text;
+}
+
+std::string Wanted(const WaitOutcome& outcome, const WaitCondition& condition) {
+  switch (condition.policy) {
+    case WaitCondition::Policy::kAll:
+      return fmt::format(
+          "{}", outcome.committed.size() + outcome.missing.size() + outcome.awaited.size());
+    case WaitCondition::Policy::kQuorum:
+      return fmt::format("{}", condition.quorum);
+    case WaitCondition::Policy::kAny:
+      return "1";
+  }
+  return "";
+}
+
+void Fill(const ReceiverBehind& receiver, v1::ReceiverBehind& message) {
+  message.set_receiver_id(receiver.receiver_id);
+  message.set_committed_version(NumberOf(receiver.committed));
+  message.set_staged_version(NumberOf(receiver.staged));
+  message.set_behind_seconds(ToSeconds(receiver.behind));
+}
+
+void FillCounts(const WaitOutcome& outcome, v1::WaitReply& reply) {
+  reply.set_committed_count(static_cast<uint32_t>(outcome.committed.size()));
+  reply.set_present_count(static_cast<uint32_t>(outcome.committed.size() + outcome.missing.size() +
+                                                outcome.left_out.size()));
+}
+
+}  // namespace
+
+ReceiverBehind Awaited(std::string receiver_id) {
+  return {
+      .receiver_id = std::move(receiver_id),
+      .last_error = "not back since the sender's restart; `dwsctl evict --receiver` gives it up"};
+}
+
+std::string DescribeUnmet(const WaitOutcome& outcome, const WaitCondition& condition) {
+  const size_t present =
+      outcome.committed.size() + outcome.missing.size() + outcome.left_out.size();
+  if (present == 0 && outcome.awaited.empty()) return "no receiver is connected";
+  std::string text = fmt::format("{} of {} connected receivers have committed it, expected {}",
+                                 outcome.committed.size(), present, Wanted(outcome, condition));
+  if (!outcome.missing.empty()) text += fmt::format(": {}", List(outcome.missing));
+  if (!outcome.awaited.empty()) text += fmt::format("; awaited: {}", List(outcome.awaited));
+  if (!outcome.left_out.empty()) text += fmt::format("; left out: {}", List(outcome.left_out));
+  return text;
+}
+
+void FillReply(const WaitOutcome& outcome, v1::WaitReply& reply) {
+  FillCounts(outcome, reply);
+  for (const std::string& id : outcome.committed) reply.add_committed(id);
+  for (const auto& [receivers, add] :
+       {std::pair(&outcome.missing, &v1::WaitReply::add_missing),
+        std::pair(&outcome.awaited, &v1::WaitReply::add_missing),
+        std::pair(&outcome.left_out, &v1::WaitReply::add_left_out)}) {
+    for (const ReceiverBehind& receiver : *receivers) {
+      v1::ReceiverBehind& message = *(reply.*add)();
+      Fill(receiver, message);
+      message.set_last_error(receiver.last_error);
+    }
+  }
+}
+
+std::string ShortReply(const WaitOutcome& outcome) {
+  v1::WaitReply reply;
+  FillCounts(outcome, reply);
+  const auto fits = [&reply] { return reply.ByteSizeLong() <= limits::kWaitDetailsBytesMax; };
+  // Errors are in the message. The one that makes it too long is taken off again.
+  const auto add = [&](const std::vector<ReceiverBehind>& receivers, auto* list) {
+    for (size_t i = 0; i < std::min(receivers.size(), limits::kWaitReceiversNamedMax); ++i) {
+      Fill(receivers[i], *list->Add());
+      if (!fits()) return list->RemoveLast();
+    }
+  };
+  add(outcome.missing, reply.mutable_missing());
+  add(outcome.awaited, reply.mutable_missing());
+  add(outcome.left_out, reply.mutable_left_out());
+  for (size_t i = 0; i < std::min(outcome.committed.size(), limits::kWaitReceiversNamedMax); ++i) {
+    reply.add_committed(outcome.committed[i]);
+    if (fits()) continue;
+    reply.mutable_committed()->RemoveLast();
+    break;
+  }
+  return reply.SerializeAsString();
+}
+
+}  // namespace dws

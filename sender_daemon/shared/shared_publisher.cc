@@ -1,0 +1,285 @@
+#include "sender_daemon/shared/shared_publisher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+#include "sender_daemon/shared/shared_retirement.h"
+
+namespace dws {
+namespace {
+
+// While full tensors are written, which take long.
+constexpr Duration kReportsInterval = std::chrono::milliseconds(50);
+
+}  // namespace
+
+SharedPublisher::SharedPublisher(Options options, FileSystem& files, ReceiverHub& hub,
+                                 SharedReceivers::OnRejected on_rejected)
+    : options_(std::move(options)),
+      files_(files),
+      hub_(hub),
+      on_rejected_(std::move(on_rejected)),
+      loop_({.failed_event = "shared_publish_failed",
+             .retry_delay = options_.retry_delay,
+             .impatient = [this] { return AwaitsReport(); },
+             .soon = limits::kSharedPollMin},
+            [this](const RankStatePtr& offered) { return Work(offered); }) {}
+
+SharedPublisher::~SharedPublisher() { Stop(); }
+
+void SharedPublisher::Stop() {
+  loop_.Stop();
+  receivers_.reset();
+}
+
+void SharedPublisher::Offer(RankStatePtr state) {
+  const RetainedVersionPtr newest = state->log->Newest();
+  {
+    MutexLock lock(mutex_);
+    offered_ = {.state = state, .version = std::nullopt};
+    if (newest != nullptr) offered_.version = newest->version;
+  }
+  loop_.Offer(std::move(state));
+}
+
+bool SharedPublisher::settled() const {
+  {
+    MutexLock lock(mutex_);
+    if (offered_.version.has_value() && written_ == offered_) return true;
+  }
+  return loop_.settled();
+}
+
+SharedView SharedPublisher::view() const {
+  SharedView view;
+  {
+    MutexLock lock(mutex_);
+    view = view_;
+  }
+  view.folder = options_.dir.root;
+  view.failures = loop_.failures();
+  view.trouble = loop_.trouble();
+  return view;
+}
+
+Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
+  if (progress_ == nullptr || progress_->writer.state() != offered) {
+    DWS_RETURN_IF_ERROR(Adopt(offered));
+  }
+  // First: what cannot be written holds up no acknowledgement.
+  ReadReports();
+  DWS_RETURN_IF_ERROR(Begin());
+  const Result<bool> written = WriteNext();
+  // Also when it failed: that may make the room it takes.
+  if (progress_->last.has_value() && !(written.ok() && !*written)) Retire();
+  return written;
+}
+
+void SharedPublisher::ReadReports() {
+  const TimePoint begin = hub_.clock().Now();
+  if (receivers_->Refresh()) repair_.due = true;
+  {
+    MutexLock lock(mutex_);
+    view_.receivers = receivers_->present();
+  }
+  // Most of the time is for the full tensors, however many reports there are.
+  const TimePoint end = hub_.clock().Now();
+  reports_due_ = end + std::max<Duration>(kReportsInterval, (end - begin) * 9);
+}
+
+bool SharedPublisher::Meanwhile() {
+  if (hub_.clock().Now() >= reports_due_) ReadReports();
+  const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
+  while (progress_->last.has_value() && *progress_->last < newest->version) {
+    // What fails fails again in the next round, which tells.
+    const auto next = NextInChain(*newest);
+    if (!next.ok() || !WriteDelta(*next).ok()) break;
+  }
+  return loop_.wanted();
+}
+
+bool SharedPublisher::AwaitsReport() const {
+  return progress_ != nullptr && progress_->last.has_value() &&
+         receivers_->Awaited(progress_->writer.state()->stream, *progress_->last);
+}
+
+Status SharedPublisher::Begin() {
+  if (progress_->begun) return OkStatus();
+  DWS_RETURN_IF_ERROR(progress_->writer.Begin());
+  progress_->catalog.emplace(
+      files_, shared::VersionCatalog::Place{.job_id = options_.job_id,
+                                            .rank = options_.trainer_rank,
+                                            .stream = progress_->writer.state()->stream,
+                                            .folder = progress_->writer.stream_folder(),
+                                            .key = options_.key});
+  progress_->begun = true;
+  return OkStatus();
+}
+
+Status SharedPublisher::Adopt(RankStatePtr state) {
+  const SharedWriter::Place place{
+      .root = options_.dir.root, .job_id = options_.job_id, .key = options_.key};
+  if (!receivers_.has_value()) {
+    DWS_ASSIGN_OR_RETURN(const std::string folder,
+                         SharedRankFolder(place.root, place.job_id, options_.trainer_rank));
+    receivers_.emplace(
+        files_, hub_,
+        SharedReceivers::Place{.job_id = options_.job_id,
+                               .rank = options_.trainer_rank,
+                               .folder = fmt::format("{}/{}", folder, shared::kReceiversName),
+                               .key = options_.key},
+        on_rejected_);
+  }
+  repair_.due = false;  // it begins with an anchor
+  progress_ = std::make_unique<Progress>(
+      SharedWriter(files_, place, std::move(state), [this] { return Meanwhile(); }));
+  MutexLock lock(mutex_);
+  view_.newest.reset();
+  written_ = {};  // a state is a copy of the model
+  return OkStatus();
+}
+
+bool SharedPublisher::RepairDue() {
+  if (!repair_.due || hub_.clock().Now() < repair_.not_before) return false;
+  repair_.due = receivers_->Stuck();  // it may have gone on meanwhile
+  return repair_.due;
+}
+
+void SharedPublisher::NoteAnchor() {
+  const TimePoint now = hub_.clock().Now();
+  if (!std::exchange(repair_.due, false) || now < repair_.not_before) return;
+  if (now - repair_.not_before > Repair::kDelayMax) repair_.delay = Repair::kDelayMin;
+  repair_.not_before = now + repair_.delay;
+  repair_.delay = std::min(repair_.delay * 2, Repair::kDelayMax);
+}
+
+Result<bool> SharedPublisher::WriteNext() {
+  const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
+  if (newest == nullptr) return false;
+  if (!progress_->last.has_value()) {
+    DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
+    return true;
+  }
+  const bool behind = *progress_->last != newest->version;
+  if (behind) {
+    const auto next = NextInChain(*newest);
+    if (!next.ok()) {
+      LogWarning("shared_chain_broken", {{"after", progress_->last->value()},
+                                         {"version", newest->version.value()},
+                                         {"reason", Message(next.status())}});
+      DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
+      return true;
+    }
+    DWS_RETURN_IF_ERROR(WriteDelta(*next));
+  } else if (RepairDue() && progress_->full_gone != progress_->last) {
+    LogWarning("shared_repair", {{"version", newest->version.value()}});
+    DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
+    return true;
+  }
+  // Also by one that is always a little behind.
+  if (const std::optional<Owed> owed = progress_->owed; owed.has_value()) {
+    DWS_RETURN_IF_ERROR(WriteAnchor(owed->version, owed->delta));
+    return true;
+  }
+  return behind;
+}
+
+Result<RetainedVersionPtr> SharedPublisher::NextInChain(const RetainedVersion& newest) const {
+  DWS_ASSIGN_OR_RETURN(const auto chain,
+                       progress_->writer.state()->log->Chain(*progress_->last, newest.version));
+  return chain.front();
+}
+
+Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
+  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
+  DWS_ASSIGN_OR_RETURN(shared::ManifestPtr delta, progress_->writer.WriteDelta(*version));
+  progress_->deltas += 1;
+  progress_->delta_bytes += version->object.size();
+  NoteWritten(*version, delta->size_bytes(), false);
+  if (!progress_->owed.has_value() &&
+      (RepairDue() || progress_->deltas >= options_.dir.anchor_every ||
+       progress_->delta_bytes > progress_->writer.state()->layout().size_bytes())) {
+    progress_->owed = Owed{.version = version, .delta = std::move(delta)};
+    progress_->deltas = 0;
+    progress_->delta_bytes = 0;
+  }
+  return OkStatus();
+}
+
+Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
+                                    const shared::ManifestPtr& delta) {
+  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
+  // What comes until then follows another anchor.
+  const size_t deltas = delta == nullptr ? progress_->deltas : 0;
+  const uint64_t delta_bytes = delta == nullptr ? progress_->delta_bytes : 0;
+  const bool damage_known = std::exchange(repair_.due, false);
+  const auto written = progress_->writer.WriteAnchor(*version, delta.get());
+  const bool damage_found = repair_.due;  // meanwhile: perhaps in this very version
+  repair_.due = damage_known || damage_found;
+  const auto settle_owed = [&] {
+    if (progress_->owed.has_value() && progress_->owed->version->version <= version->version) {
+      progress_->owed.reset();
+    }
+  };
+  if (absl::IsAborted(written.status()) && progress_->last.has_value() &&
+      *progress_->last >= version->version) {
+    // The trainer was quicker: the next version's are taken.
+    progress_->full_gone = version->version;
+    settle_owed();
+    progress_->deltas = options_.dir.anchor_every;
+    return OkStatus();
+  }
+  DWS_RETURN_IF_ERROR(written.status());
+  settle_owed();
+  // Fewer, where one that came meanwhile is to be an anchor.
+  progress_->deltas -= std::min(deltas, progress_->deltas);
+  progress_->delta_bytes -= std::min(delta_bytes, progress_->delta_bytes);
+  repair_.due = damage_known;
+  NoteAnchor();
+  repair_.due |= damage_found;
+  NoteWritten(*version, (*written)->size_bytes() - (delta == nullptr ? 0 : delta->size_bytes()),
+              true);
+  return OkStatus();
+}
+
+void SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor) {
+  progress_->catalog->Forget(version.version);  // its manifest is another
+  progress_->last = std::max(progress_->last.value_or(version.version), version.version);
+  {
+    MutexLock lock(mutex_);
+    view_.newest = progress_->last;
+    written_ = {.state = progress_->writer.state(), .version = progress_->last};
+    (anchor ? view_.anchors : view_.deltas) += 1;
+    view_.bytes += bytes;
+  }
+  LogInfo("shared_published",
+          {{"version", version.version.value()}, {"anchor", anchor}, {"bytes", bytes}});
+  const Status told =
+      options_.after_write.Run(fmt::to_string(version.version.value()), limits::kSharedHookDeadline,
+                               [this] { return loop_.wanted(); });
+  if (!told.ok()) {
+    LogWarning("shared_after_write_failed",
+               {{"version", version.version.value()}, {"reason", Message(told)}});
+  }
+}
+
+void SharedPublisher::Retire() {
+  const SharedWriter& writer = progress_->writer;
+  const RankState& state = *writer.state();
+  Status status = progress_->catalog->Refresh();
+  if (status.ok()) {
+    status = RetireShared(files_, writer.rank_folder(), *progress_->catalog,
+                          {.stream = state.stream,
+                           .epoch = state.rank_epoch,
+                           .last = *progress_->last,
+                           .versions_max = options_.versions_max,
+                           .unneeded = [&](WeightVersion version) {
+                             return receivers_->AllBeyond(state.stream, version);
+                           }});
+  }
+  if (!status.ok()) LogWarning("shared_not_retired", {{"reason", Message(status)}});
+}
+
+}  // namespace dws

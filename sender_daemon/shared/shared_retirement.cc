@@ -1,0 +1,100 @@
+#include "sender_daemon/shared/shared_retirement.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+void Note(const Status& status, Status& first) {
+  if (first.ok() && !absl::IsNotFound(status)) first = status;
+}
+
+Status RemoveVersion(FileSystem& files, const std::string& folder) {
+  Status first;
+  const std::string manifest = fmt::format("{}/{}", folder, shared::kManifestName);
+  Note(files.Remove(manifest), first);
+  DWS_RETURN_IF_ERROR(first);
+  const auto names = files.List(folder);
+  if (!names.ok()) return absl::IsNotFound(names.status()) ? OkStatus() : names.status();
+  for (const std::string& name : *names) {
+    Note(files.Remove(fmt::format("{}/{}", folder, name)), first);
+  }
+  Note(files.RemoveFolder(folder), first);
+  return first;
+}
+
+bool HasManifest(FileSystem& files, const std::string& folder) {
+  return !absl::IsNotFound(
+      files.OpenForRead(fmt::format("{}/{}", folder, shared::kManifestName)).status());
+}
+
+Status RemoveStream(FileSystem& files, const std::string& folder) {
+  Status first;
+  DWS_ASSIGN_OR_RETURN(const auto versions, shared::ListVersions(files, folder));
+  for (const shared::VersionName& name : versions) {
+    Note(RemoveVersion(files, fmt::format("{}/{}", folder, shared::VersionFolderName(name))),
+         first);
+  }
+  const auto names = files.List(folder);
+  if (!names.ok()) return absl::IsNotFound(names.status()) ? OkStatus() : names.status();
+  for (const std::string& name : *names) {
+    if (name.starts_with("welcome-")) Note(files.Remove(fmt::format("{}/{}", folder, name)), first);
+  }
+  Note(files.RemoveFolder(folder), first);
+  return first;
+}
+
+// Welcomes that no version names any more.
+void RemoveWelcomes(FileSystem& files, const std::string& folder, RankEpoch epoch,
+                    const std::set<RankEpoch>& used, Status& first) {
+  const auto names = files.List(folder);
+  if (!names.ok()) return Note(names.status(), first);
+  for (const std::string& name : *names) {
+    const auto of = shared::ParseWelcomeName(name);
+    if (!of.has_value() || *of >= epoch || used.contains(*of)) continue;
+    Note(files.Remove(fmt::format("{}/{}", folder, name)), first);
+  }
+}
+
+}  // namespace
+
+Status RetireShared(FileSystem& files, const std::string& rank_folder,
+                    const shared::VersionCatalog& catalog, const RetirementRule& rule) {
+  Status first;
+  const std::string& folder = catalog.place().folder;
+  DWS_ASSIGN_OR_RETURN(const auto names, shared::ListVersions(files, folder));
+  const shared::ManifestPtr anchor = catalog.versions().NewestAnchor();
+  std::set<RankEpoch> used;
+  size_t newer = names.size();
+  for (const shared::VersionName& name : names) {
+    --newer;
+    const std::string version = fmt::format("{}/{}", folder, shared::VersionFolderName(name));
+    const bool old = anchor != nullptr && name.version < anchor->name.version &&
+                     (newer >= rule.versions_max || rule.unneeded(name.version));
+    // What a sender before this one left unfinished, and what this one gave up.
+    const bool torso =
+        (name.epoch < rule.epoch || (name.epoch == rule.epoch && name.version < rule.last)) &&
+        !HasManifest(files, version);
+    if (old || torso) {
+      Note(RemoveVersion(files, version), first);
+      LogDebug("shared_version_removed", {{"version", name.version.value()}, {"torso", torso}});
+    } else {
+      used.insert(name.epoch);
+    }
+  }
+  RemoveWelcomes(files, folder, rule.epoch, used, first);
+  if (anchor == nullptr) return first;
+  DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files, rank_folder));
+  for (const StreamId& stream : streams) {
+    if (stream.incarnation >= rule.stream.incarnation) continue;
+    Note(RemoveStream(files, fmt::format("{}/{}", rank_folder, shared::StreamName(stream))), first);
+  }
+  return first;
+}
+
+}  // namespace dws

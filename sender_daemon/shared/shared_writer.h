@@ -1,0 +1,73 @@
+// Writes the versions of one rank state into a shared directory (common/transport/shared_fs/
+// LAYOUT.md): a version's files first, its manifest last.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/base/wall_clock.h"
+#include "common/transport/shared_fs/manifest.h"
+#include "sender_daemon/publish/rank_state.h"
+
+namespace dws {
+
+// Lifecycle: of one rank state. Begin, then Write; each may be tried again after an error.
+// Threads: one at a time.
+class SharedWriter {
+ public:
+  struct Place {
+    std::string root;
+    std::string job_id;
+    shared::Key key;
+  };
+  // `wanted` is asked now and then; false ends a write with CANCELLED. `wall_clock` outlives it.
+  SharedWriter(FileSystem& files, const Place& place, RankStatePtr state,
+               std::function<bool()> wanted, const WallClock& wall_clock = kSystemWallClock);
+
+  // Makes the folders and says who publishes.
+  Status Begin();
+  // FAILED_PRECONDITION: another trainer or sender has taken this rank over, and this one must not
+  // write any more; a stream ahead of the clock (clock_bound.h), which no receiver takes, is none.
+  // Else as FileSystem::List.
+  Status CheckFence() const;
+
+  // Both write the version's files, again where they are there already; its manifest is last.
+  // Errors as FileSystem.
+
+  // With its delta, all that readers of its base need. It has a base.
+  Result<shared::ManifestPtr> WriteDelta(const RetainedVersion& version);
+  // With full tensors too. `delta`: what WriteDelta made, whose files stay as they are; null: none.
+  // ABORTED: full tensors of it are not to be had any more.
+  Result<shared::ManifestPtr> WriteAnchor(const RetainedVersion& version,
+                                          const shared::Manifest* delta);
+
+  const RankStatePtr& state() const { return state_; }
+  const std::string& rank_folder() const { return rank_folder_; }
+  const std::string& stream_folder() const { return stream_folder_; }
+
+ private:
+  std::string FolderOf(const RetainedVersion& version) const;
+  // Description and delta, in a manifest that is yet to be written.
+  Result<shared::Manifest> WriteChange(const RetainedVersion& version);
+  Result<shared::ManifestPtr> WriteManifest(const RetainedVersion& version,
+                                            shared::Manifest manifest);
+  Status WriteFull(WeightVersion version, const std::string& folder,
+                   std::vector<shared::FileEntry>& entries);
+
+  FileSystem& files_;
+  const Place place_;
+  const RankStatePtr state_;
+  const std::function<bool()> wanted_;
+  const WallClock* wall_clock_;
+  std::string rank_folder_;
+  std::string stream_folder_;
+  shared::FileEntry welcome_;
+};
+
+// The folder of one rank. INVALID_ARGUMENT: a job id that makes no name.
+Result<std::string> SharedRankFolder(const std::string& root, const std::string& job_id,
+                                     TrainerRank rank);
+
+}  // namespace dws

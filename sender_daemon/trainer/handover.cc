@@ -1,0 +1,237 @@
+#include "sender_daemon/trainer/handover.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "common/base/check.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+// Bytes of blocks [first, first + count) of a slice.
+uint64_t PieceBytes(const RankLayout::SliceEntry& slice, uint32_t first_block,
+                    uint32_t block_count) {
+  const uint64_t first = uint64_t{first_block} * limits::kBlockElements;
+  const uint64_t last =
+      std::min(slice.elements, (uint64_t{first_block} + block_count) * limits::kBlockElements);
+  return (last - first) * ElementBytes(slice.dtype);
+}
+
+// The memory of one slice, inside its region.
+struct SliceMemory {
+  uint64_t offset_bytes = 0;
+  StridedRuns runs;
+  uint32_t element_bytes = 1;
+};
+
+// The shard is an array of its own; a slice of it is narrowed on the cut dimension.
+Result<SliceMemory> FindSlice(const RankLayout& layout, const RankLayout::SliceEntry& slice,
+                              const ShardPlace& place) {
+  const Shard& shard = layout.shards()[slice.shard];
+  const TensorSpec& tensor = shard.tensor;
+  std::vector<uint64_t> shard_shape = tensor.shape;
+  std::vector<uint64_t> slice_shape = tensor.shape;
+  SliceMemory memory{
+      .offset_bytes = place.offset_bytes, .runs = {}, .element_bytes = ElementBytes(tensor.dtype)};
+  if (!tensor.shape.empty()) {
+    const uint64_t shard_begin = tensor.Slice(shard.first_slice).begin;
+    const uint64_t shard_end = tensor.Slice(shard.first_slice + shard.slice_count - 1).end;
+    const SliceRange range = tensor.Slice(slice.slice);
+    shard_shape[tensor.cut_dim] = shard_end - shard_begin;
+    slice_shape[tensor.cut_dim] = range.end - range.begin;
+    memory.offset_bytes += (range.begin - shard_begin) *
+                           RowMajorStrides(shard_shape)[tensor.cut_dim] * memory.element_bytes;
+  }
+  DWS_ASSIGN_OR_RETURN(memory.runs, CoalesceRuns(slice_shape, RowMajorStrides(shard_shape)));
+  return memory;
+}
+
+// Elements are read as words of their size; on every path but a GPU's the memory begins at a page.
+Status CheckAligned(std::string_view tensor, uint64_t offset_bytes, uint32_t element_bytes) {
+  if (offset_bytes % element_bytes == 0) return OkStatus();
+  return InvalidArgumentError(
+      "tensor '{}': its memory begins at byte {}: expected a multiple of the {} bytes of an "
+      "element",
+      tensor, offset_bytes, element_bytes);
+}
+
+Result<cuda::Place> DevicePlace(const cuda::CudaRegion& region, const SliceMemory& memory) {
+  DWS_RETURN_IF_ERROR(
+      CheckRuns(region.size_bytes(), memory.offset_bytes, memory.runs, memory.element_bytes));
+  const uint64_t base = region.address() + memory.offset_bytes;
+  if (base % memory.element_bytes != 0) {
+    return InvalidArgumentError(
+        "its memory on {} begins at offset {} of the region: expected a multiple of the {} bytes "
+        "of "
+        "an element",
+        region.device()->uuid(), memory.offset_bytes, memory.element_bytes);
+  }
+  return cuda::Place{.base = base,
+                     .run_elements = memory.runs.run_elements,
+                     .stride_elements = memory.runs.stride_elements};
+}
+
+// The slices that lie on one GPU.
+struct OnDevice {
+  cuda::CudaDevicePtr device;
+  std::vector<DeviceShards::SlicePlace> places;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ResidentSource>> ResidentSource::Create(const RankLayout& layout,
+                                                               std::vector<MappedRegion> regions,
+                                                               std::span<const ShardPlace> places,
+                                                               const DeviceShardsOptions& options) {
+  if (places.size() != layout.shards().size()) {
+    return InvalidArgumentError("{} places for {} shards of the layout", places.size(),
+                                layout.shards().size());
+  }
+  std::unique_ptr<ResidentSource> source(new ResidentSource(std::move(regions)));
+  std::map<std::string, OnDevice> devices;  // by UUID
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    const std::string& name = layout.tensor(RankSlice(s)).name;
+    const ShardPlace& place = places[slice.shard];
+    source->slices_.emplace_back();
+    if (place.region >= source->regions_.size()) {
+      return InvalidArgumentError("tensor '{}' lies in region {}, only {} were registered", name,
+                                  place.region, source->regions_.size());
+    }
+    DWS_ASSIGN_OR_RETURN(const SliceMemory memory, FindSlice(layout, slice, place));
+    const MappedRegion& region = source->regions_[place.region];
+    DWS_RETURN_IF_ERROR(CheckAligned(name, memory.offset_bytes, memory.element_bytes));
+    if (const auto* host = std::get_if<HostRegion>(&region)) {
+      auto map = ConstSegmentMap::Create(host->bytes(), memory.offset_bytes, memory.runs,
+                                         memory.element_bytes);
+      if (!map.ok()) return Annotate(map.status(), fmt::format("tensor '{}'", name));
+      source->slices_.back().host = *map;
+      continue;
+    }
+    const auto& on_device = std::get<cuda::CudaRegion>(region);
+    const Result<cuda::Place> at = DevicePlace(on_device, memory);
+    if (!at.ok()) return Annotate(at.status(), fmt::format("tensor '{}'", name));
+    OnDevice& device = devices[on_device.device()->uuid()];
+    device.device = on_device.device();
+    device.places.emplace_back(RankSlice(s), *at);
+  }
+  for (auto& [uuid, device] : devices) {
+    source->devices_.push_back(
+        std::make_unique<DeviceShards>(std::move(device.device), device.places, options));
+    for (const auto& [slice, place] : device.places) {
+      source->slices_[slice.value()].device = source->devices_.back().get();
+    }
+  }
+  return source;
+}
+
+Result<FetchedBlocks> ResidentSource::Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
+                                            ThreadPool& pool) {
+  FetchedBlocks fetched{.count = refs.size()};
+  if (devices_.empty()) return fetched;
+  for (const auto& device : devices_) device->Begin(snapshot);
+  for (fetched.count = 0; fetched.count < refs.size(); ++fetched.count) {
+    const BlockRef ref = refs[fetched.count];
+    DeviceShards* const device = slices_[ref.slice.value()].device;
+    if (device != nullptr && !device->Take(ref)) break;
+  }
+  for (const auto& device : devices_) {
+    DWS_ASSIGN_OR_RETURN(const FetchedBlocks of_device, device->Fetch(pool));
+    fetched.compared += of_device.compared;
+    fetched.copied += of_device.copied;
+  }
+  return fetched;
+}
+
+std::optional<DiffedBlock> ResidentSource::Diffed(BlockRef ref) const {
+  const DeviceShards* const device = slices_[ref.slice.value()].device;
+  return device == nullptr ? std::nullopt : device->Diffed(ref);
+}
+
+void ResidentSource::Read(BlockRef ref, MutableByteSpan block) const {
+  const SliceHome& home = slices_[ref.slice.value()];
+  if (home.device == nullptr) {
+    home.host.Gather(uint64_t{ref.block} * limits::kBlockElements, block);
+  } else {
+    std::memcpy(block.data(), home.device->View(ref).data(), block.size());
+  }
+}
+
+ByteSpan ResidentSource::View(BlockRef ref, size_t size_bytes) const {
+  const SliceHome& home = slices_[ref.slice.value()];
+  if (home.device != nullptr) return home.device->View(ref);
+  return home.host.Contiguous(uint64_t{ref.block} * limits::kBlockElements,
+                              size_bytes / home.host.element_bytes());
+}
+
+Result<BucketSource> BucketSource::Create(const RankLayout& layout, ByteSpan bucket,
+                                          std::vector<BucketPiece> pieces) {
+  std::sort(pieces.begin(), pieces.end(), [](const BucketPiece& a, const BucketPiece& b) {
+    return std::tie(a.slice, a.first_block) < std::tie(b.slice, b.first_block);
+  });
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const BucketPiece& piece = pieces[i];
+    if (piece.slice.value() >= layout.slice_count()) {
+      return InvalidArgumentError("a piece names rank slice {}, the layout has {}",
+                                  piece.slice.value(), layout.slice_count());
+    }
+    const RankLayout::SliceEntry& slice = layout.slice(piece.slice);
+    const std::string& name = layout.tensor(piece.slice).name;
+    if (piece.first_block > slice.blocks || piece.block_count > slice.blocks - piece.first_block) {
+      return InvalidArgumentError(
+          "tensor '{}': blocks {} + {} are outside the {} blocks of slice {}", name,
+          piece.first_block, piece.block_count, slice.blocks, slice.slice);
+    }
+    const uint32_t element_bytes = ElementBytes(slice.dtype);
+    DWS_RETURN_IF_ERROR(CheckAligned(name, piece.offset_bytes, element_bytes));
+    const uint64_t size = PieceBytes(slice, piece.first_block, piece.block_count);
+    if (piece.offset_bytes > bucket.size() || size > bucket.size() - piece.offset_bytes) {
+      return InvalidArgumentError(
+          "tensor '{}': {} bytes at offset {} are outside the bucket of {} bytes", name, size,
+          piece.offset_bytes, bucket.size());
+    }
+    if (i > 0 && pieces[i - 1].slice == piece.slice &&
+        pieces[i - 1].first_block + pieces[i - 1].block_count > piece.first_block) {
+      return InvalidArgumentError("tensor '{}': block {} of slice {} is handed over twice", name,
+                                  piece.first_block, slice.slice);
+    }
+  }
+  return BucketSource(layout, bucket, std::move(pieces));
+}
+
+void BucketSource::Read(BlockRef ref, MutableByteSpan block) const {
+  std::memcpy(block.data(), View(ref, block.size()).data(), block.size());
+}
+
+ByteSpan BucketSource::View(BlockRef ref, size_t size_bytes) const {
+  auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), ref,
+                                [](const BlockRef& wanted, const BucketPiece& candidate) {
+                                  return std::tie(wanted.slice, wanted.block) <
+                                         std::tie(candidate.slice, candidate.first_block);
+                                });
+  DWS_CHECK(piece != pieces_.begin());
+  --piece;
+  DWS_CHECK(piece->slice == ref.slice && ref.block - piece->first_block < piece->block_count);
+  const uint64_t offset =
+      piece->offset_bytes +
+      PieceBytes(layout_->slice(ref.slice), piece->first_block, ref.block - piece->first_block);
+  return bucket_.subspan(offset, size_bytes);
+}
+
+std::vector<BlockRef> BucketSource::Blocks() const {
+  std::vector<BlockRef> refs;
+  for (const BucketPiece& piece : pieces_) {
+    for (uint32_t i = 0; i < piece.block_count; ++i) {
+      refs.push_back({.slice = piece.slice, .block = piece.first_block + i});
+    }
+  }
+  return refs;
+}
+
+}  // namespace dws

@@ -1,0 +1,82 @@
+// The two ways a trainer hands weights over, as weight sources: resident regions that hold every
+// shard, in memory of the host or of GPUs, and buckets of a ring that hold pieces of slices.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/memory/cuda/region_import.h"
+#include "common/memory/segment_map.h"
+#include "common/model/layout.h"
+#include "sender_daemon/capture/device_shards.h"
+#include "sender_daemon/capture/weight_source.h"
+
+namespace dws {
+
+// Where a shard lies: row-major and contiguous, its cut dimension restricted to the owned slices.
+struct ShardPlace {
+  uint32_t region = 0;
+  uint64_t offset_bytes = 0;
+};
+
+// Reads from mapped regions. Owns them.
+class ResidentSource final : public WeightSource {
+ public:
+  // INVALID_ARGUMENT: places do not match the layout, or a shard reaches beyond its region or
+  // begins inside of an element; names the tensor.
+  static Result<std::unique_ptr<ResidentSource>> Create(const RankLayout& layout,
+                                                        std::vector<MappedRegion> regions,
+                                                        std::span<const ShardPlace> places,
+                                                        const DeviceShardsOptions& options = {});
+  Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
+                              ThreadPool& pool) override;
+  std::optional<DiffedBlock> Diffed(BlockRef ref) const override;
+  void Read(BlockRef ref, MutableByteSpan block) const override;
+  ByteSpan View(BlockRef ref, size_t size_bytes) const override;
+
+ private:
+  // Where a slice lies: one of the two.
+  struct SliceHome {
+    ConstSegmentMap host;
+    DeviceShards* device = nullptr;
+  };
+
+  explicit ResidentSource(std::vector<MappedRegion> regions) : regions_(std::move(regions)) {}
+
+  const std::vector<MappedRegion> regions_;
+  std::vector<std::unique_ptr<DeviceShards>> devices_;  // after what they read
+  std::vector<SliceHome> slices_;                       // by rank slice
+};
+
+// Consecutive blocks of one slice that lie in a bucket one after the other.
+struct BucketPiece {
+  RankSlice slice;
+  uint32_t first_block = 0;
+  uint32_t block_count = 0;
+  uint64_t offset_bytes = 0;
+};
+
+// Reads from one bucket while it is being captured. Does not own the bytes.
+class BucketSource final : public WeightSource {
+ public:
+  // INVALID_ARGUMENT: a piece is outside its slice or the bucket, begins inside of an element, or
+  // two pieces overlap; names the tensor.
+  static Result<BucketSource> Create(const RankLayout& layout, ByteSpan bucket,
+                                     std::vector<BucketPiece> pieces);
+  void Read(BlockRef ref, MutableByteSpan block) const override;
+  ByteSpan View(BlockRef ref, size_t size_bytes) const override;
+  std::vector<BlockRef> Blocks() const;
+
+ private:
+  BucketSource(const RankLayout& layout, ByteSpan bucket, std::vector<BucketPiece> pieces)
+      : layout_(&layout), bucket_(bucket), pieces_(std::move(pieces)) {}
+
+  const RankLayout* layout_;
+  ByteSpan bucket_;
+  std::vector<BucketPiece> pieces_;  // ascending by slice and block
+};
+
+}  // namespace dws

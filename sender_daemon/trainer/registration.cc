@@ -1,0 +1,75 @@
+#include "sender_daemon/trainer/registration.h"
+
+#include <utility>
+
+#include "common/base/utf8.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/proto_convert/region_convert.h"
+#include "proto/trainer.pb.h"
+
+namespace dws {
+namespace {
+
+Status ParseResident(const v1::ResidentHandover& handover, Registration& registration) {
+  DWS_ASSIGN_OR_RETURN(registration.regions, FromProto(handover.regions()));
+  for (const v1::ResidentShard& shard : handover.shards()) {
+    registration.places.push_back({.region = shard.region(), .offset_bytes = shard.offset_bytes()});
+  }
+  return OkStatus();
+}
+
+Status ParseRing(const v1::RingHandover& handover, Registration& registration) {
+  // Any single block fits a bucket, so any tensor can be handed over in pieces.
+  constexpr uint64_t kBucketBytesMin = uint64_t{limits::kBlockElements} * sizeof(uint64_t);
+  if (handover.bucket_count() < 1 || handover.bucket_count() > limits::kBucketsMax) {
+    return InvalidArgumentError("{} buckets, expected 1 to {}", handover.bucket_count(),
+                                limits::kBucketsMax);
+  }
+  if (handover.bucket_bytes() < kBucketBytesMin ||
+      handover.bucket_bytes() > limits::kRegionBytesMax / handover.bucket_count()) {
+    return InvalidArgumentError("a bucket has {} bytes, expected at least {} and at most {}",
+                                handover.bucket_bytes(), kBucketBytesMin,
+                                limits::kRegionBytesMax / handover.bucket_count());
+  }
+  if (handover.bucket_bytes() % sizeof(uint64_t) != 0) {
+    return InvalidArgumentError(
+        "a bucket has {} bytes, expected a multiple of {}: elements of the next one are aligned",
+        handover.bucket_bytes(), sizeof(uint64_t));
+  }
+  registration.ring = Registration::Ring{.bucket_bytes = handover.bucket_bytes(),
+                                         .bucket_count = handover.bucket_count()};
+  registration.regions.push_back({.size_bytes = handover.bucket_bytes() * handover.bucket_count()});
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<Registration> ParseRegistration(const v1::RegisterRequest& request) {
+  Registration registration{
+      .job_id = request.job_id(),
+      .client = std::string(Utf8Prefix(request.client(), limits::kIdBytesMax)),
+      .trainer_rank = TrainerRank(request.trainer_rank()),
+      .world_size = request.world_size()};
+  if (request.world_size() < 1 || request.world_size() > limits::kWorldSizeMax ||
+      request.trainer_rank() >= request.world_size()) {
+    return InvalidArgumentError(
+        "trainer rank {} of world size {}: expected a rank below a size of 1 to {}",
+        request.trainer_rank(), request.world_size(), limits::kWorldSizeMax);
+  }
+  DWS_ASSIGN_OR_RETURN(registration.stream, FromProto(request.stream()));
+  DWS_ASSIGN_OR_RETURN(registration.layout, FromProto(request.layout()));
+  switch (request.handover_case()) {
+    case v1::RegisterRequest::kResident:
+      DWS_RETURN_IF_ERROR(ParseResident(request.resident(), registration));
+      break;
+    case v1::RegisterRequest::kRing:
+      DWS_RETURN_IF_ERROR(ParseRing(request.ring(), registration));
+      break;
+    case v1::RegisterRequest::HANDOVER_NOT_SET:
+      return InvalidArgumentError("no handover is given, expected resident or ring");
+  }
+  return registration;
+}
+
+}  // namespace dws

@@ -1,0 +1,42 @@
+// A trainer's registration as validated values: what Register asks for, before any memory came.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/memory/region_handle.h"
+#include "common/model/layout.h"
+#include "common/model/stream_id.h"
+#include "common/model/weight_version.h"
+#include "sender_daemon/trainer/handover.h"
+
+namespace dws::v1 {
+class RegisterRequest;
+}  // namespace dws::v1
+
+namespace dws {
+
+struct Registration {
+  struct Ring {
+    uint64_t bucket_bytes = 0;
+    uint32_t bucket_count = 0;
+  };
+  std::string job_id;
+  std::string client;
+  StreamId stream;
+  TrainerRank trainer_rank;
+  uint32_t world_size = 1;
+  RankLayout layout;
+  std::vector<RegionHandle> regions;
+  std::vector<ShardPlace> places;  // resident handover
+  std::optional<Ring> ring;        // ring handover
+};
+
+// INVALID_ARGUMENT says which field is wrong and what was expected.
+Result<Registration> ParseRegistration(const v1::RegisterRequest& request);
+
+}  // namespace dws

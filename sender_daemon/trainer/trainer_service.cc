@@ -1,0 +1,152 @@
+#include "sender_daemon/trainer/trainer_service.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "common/service/grpc/grpc_status.h"
+#include "common/service/sockets/unix_socket.h"
+#include "sender_daemon/serve/wait_outcome.h"
+
+namespace dws {
+namespace {
+
+constexpr double kWaitSecondsMax = 24 * 3600;
+// The trainer's clock runs out a little before ours does: the deadline travels as a duration.
+constexpr std::chrono::milliseconds kDeadlineMargin{100};
+
+bool StillWanted(const grpc::CallbackServerContext& context) {
+  return !context.IsCancelled() &&
+         std::chrono::system_clock::now() + kDeadlineMargin < context.deadline();
+}
+
+Status GivenUp() { return CancelledError("the trainer gave the call up before its turn came"); }
+
+Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {
+  switch (request.policy()) {
+    case v1::WAIT_POLICY_ALL:
+      return WaitCondition{.policy = WaitCondition::Policy::kAll};
+    case v1::WAIT_POLICY_QUORUM:
+      if (request.quorum() == 0)
+        return InvalidArgumentError("a quorum of 0 receivers is always met");
+      return WaitCondition{.policy = WaitCondition::Policy::kQuorum, .quorum = request.quorum()};
+    case v1::WAIT_POLICY_ANY:
+      return WaitCondition{.policy = WaitCondition::Policy::kAny};
+    default:  // an open enum on the wire
+      return InvalidArgumentError("wait policy {} is unknown, expected all, quorum or any",
+                                  static_cast<int>(request.policy()));
+  }
+}
+
+}  // namespace
+
+template <typename Call>
+grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* context,
+                                                   Call call) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto task = [context, reactor, call = std::move(call)] {
+    reactor->Finish(ToGrpc(StillWanted(*context) ? call() : GivenUp()));
+  };
+  if (!executor_.Post(std::move(task))) {
+    reactor->Finish(
+        {grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Register(grpc::CallbackServerContext* context,
+                                                       const v1::RegisterRequest* request,
+                                                       v1::RegisterReply* reply) {
+  const std::optional<UnixPeer> peer = PeerOfCall(context->peer());
+  return Post(context, [this, request, reply, peer]() -> Status {
+    DWS_ASSIGN_OR_RETURN(*reply, session_.Register(*request, peer));
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Begin(grpc::CallbackServerContext* context,
+                                                    const v1::BeginRequest* request,
+                                                    v1::BeginReply*) {
+  return Post(context, [this, request] { return session_.Begin(*request); });
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Put(grpc::CallbackServerContext* context,
+                                                  const v1::PutRequest* request, v1::PutReply*) {
+  return Post(context, [this, context, request] {
+    return session_.Put(*request, [context] { return StillWanted(*context); });
+  });
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Abort(grpc::CallbackServerContext* context,
+                                                    const v1::AbortRequest* request,
+                                                    v1::AbortReply*) {
+  return Post(context, [this, request] { return session_.Abort(*request); });
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Publish(grpc::CallbackServerContext* context,
+                                                      const v1::PublishRequest* request,
+                                                      v1::PublishReply* reply) {
+  const TimePoint arrived_at = clock_.Now();
+  return Post(context, [this, context, request, reply, arrived_at]() -> Status {
+    auto published = session_.Publish(*request, [context] { return StillWanted(*context); });
+    metrics_.OnPublishReply(clock_.Now() - arrived_at);
+    DWS_ASSIGN_OR_RETURN(*reply, std::move(published));
+    return OkStatus();
+  });
+}
+
+void TrainerServiceImpl::FillFigures(WeightVersion version, const WaitOutcome& outcome,
+                                     v1::WaitReply& reply) const {
+  const RankStatePtr state = hub_.Current();
+  const RetainedVersionPtr retained = state == nullptr ? nullptr : state->log->Find(version);
+  if (retained == nullptr) return;
+  reply.set_wire_bytes(retained->object.size());
+  if (outcome.met_at.has_value()) {
+    reply.set_publish_to_commit_seconds(ToSeconds(*outcome.met_at - retained->accepted_at));
+  }
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Wait(grpc::CallbackServerContext* context,
+                                                   const v1::WaitRequest* request,
+                                                   v1::WaitReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto condition = ParseCondition(*request);
+  const double seconds = request->timeout_seconds();
+  if (!condition.ok() || !std::isfinite(seconds) || seconds < 0) {
+    reactor->Finish(ToGrpc(
+        condition.ok() ? InvalidArgumentError("a timeout of {} s is not a time to wait", seconds)
+                       : condition.status()));
+    return reactor;
+  }
+  const auto timeout = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(std::min(seconds, kWaitSecondsMax)));
+  auto wait = [this, context, reactor, reply, request, timeout, condition = *condition] {
+    if (const Status known = session_.CheckWait(*request); !known.ok())
+      return reactor->Finish(ToGrpc(known));
+    const WeightVersion version(request->version());
+    hub_.AddWait(
+        {.version = version,
+         .condition = condition,
+         .deadline = clock_.Now() + timeout,
+         .cancelled = [context] { return context->IsCancelled(); },
+         .done =
+             [this, reactor, reply, version](const Status& status, const WaitOutcome& outcome) {
+               if (!status.ok()) {
+                 const grpc::Status failed = ToGrpc(status);
+                 return reactor->Finish(
+                     {failed.error_code(), failed.error_message(), ShortReply(outcome)});
+               }
+               FillReply(outcome, *reply);
+               FillFigures(version, outcome, *reply);
+               reactor->Finish(grpc::Status::OK);
+             }});
+  };
+  if (!executor_.Post(std::move(wait))) {
+    reactor->Finish(
+        {grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
+  }
+  return reactor;
+}
+
+}  // namespace dws

@@ -1,0 +1,50 @@
+// What the trainer talks to: thin shells that carry each call to the session's executor.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "proto/trainer.grpc.pb.h"
+#include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/serve/receiver_hub.h"
+#include "sender_daemon/trainer/trainer_session.h"
+
+namespace dws {
+
+class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
+ public:
+  TrainerServiceImpl(const Clock& clock, Executor& executor, TrainerSession& session,
+                     ReceiverHub& hub, SenderMetrics& metrics)
+      : clock_(clock), executor_(executor), session_(session), hub_(hub), metrics_(metrics) {}
+
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
+                                     const v1::RegisterRequest* request,
+                                     v1::RegisterReply* reply) override;
+  grpc::ServerUnaryReactor* Begin(grpc::CallbackServerContext* context,
+                                  const v1::BeginRequest* request, v1::BeginReply* reply) override;
+  grpc::ServerUnaryReactor* Put(grpc::CallbackServerContext* context, const v1::PutRequest* request,
+                                v1::PutReply* reply) override;
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::AbortRequest* request, v1::AbortReply* reply) override;
+  grpc::ServerUnaryReactor* Publish(grpc::CallbackServerContext* context,
+                                    const v1::PublishRequest* request,
+                                    v1::PublishReply* reply) override;
+  grpc::ServerUnaryReactor* Wait(grpc::CallbackServerContext* context,
+                                 const v1::WaitRequest* request, v1::WaitReply* reply) override;
+
+ private:
+  // Runs `call` on the executor and finishes the RPC with what it returns. A call that waited until
+  // its trainer gave up is not run.
+  template <typename Call>
+  grpc::ServerUnaryReactor* Post(grpc::CallbackServerContext* context, Call call);
+
+  // What the version cost, where it is still retained.
+  void FillFigures(WeightVersion version, const WaitOutcome& outcome, v1::WaitReply& reply) const;
+
+  const Clock& clock_;
+  Executor& executor_;
+  TrainerSession& session_;
+  ReceiverHub& hub_;
+  SenderMetrics& metrics_;
+};
+
+}  // namespace dws

@@ -1,0 +1,387 @@
+#include "sender_daemon/trainer/trainer_session.h"
+
+#include <sys/random.h>
+#include <algorithm>
+#include <future>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/model/clock_bound.h"
+#include "common/model/limits.h"
+#include "common/service/sockets/unix_socket.h"
+
+namespace dws {
+namespace {
+
+// Sessions are numbered from here: a number is all that a call shows, so that those of another
+// process, or of another trainer, are not to be guessed. 63 bits: they never wrap.
+uint64_t RandomStart() {
+  uint64_t number = 0;
+  DWS_CHECK(::getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number)));
+  return number >> 1;
+}
+
+// True while it lives.
+class Mark {
+ public:
+  explicit Mark(std::atomic<bool>& flag) : flag_(flag) { flag_.store(true); }
+  ~Mark() { flag_.store(false); }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
+
+Status AttemptGivenUp(uint64_t version) {
+  return CancelledError("publishing version {} was given up by the trainer: nothing of it is kept",
+                        version);
+}
+
+}  // namespace
+
+TrainerSession::TrainerSession(Options options, Parts parts)
+    : options_(std::move(options)), parts_(std::move(parts)), last_session_(RandomStart()) {}
+
+Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& request,
+                                                   std::optional<UnixPeer> peer) {
+  DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
+  DWS_ASSIGN_OR_RETURN(Registration registration, ParseRegistration(request));
+  if (registration.job_id != options_.job_id) {
+    return InvalidArgumentError("the trainer belongs to job '{}', this sender to job '{}'",
+                                registration.job_id, options_.job_id);
+  }
+  if (registration.trainer_rank != options_.trainer_rank) {
+    return InvalidArgumentError("trainer rank {} came to the sender of rank {}",
+                                registration.trainer_rank.value(), options_.trainer_rank.value());
+  }
+  DWS_RETURN_IF_ERROR(CheckAdmission(registration));
+  const SenderLedgerState ledger = parts_.ledger->state();
+  v1::RegisterReply reply;
+  // What is captured counts, recorded or not: its number is used up.
+  if (ledger.stream() == registration.stream) {
+    reply.set_last_version(LastVersion().value_or(WeightVersion(0)).value());
+  }
+  const uint64_t session = ++last_session_;
+  // The callbacks learn the registration's id through `id`: they run after Expect has returned it.
+  auto id = std::make_shared<std::promise<HandleRegistrationId>>();
+  std::shared_future<HandleRegistrationId> handle = id->get_future().share();
+  DWS_ASSIGN_OR_RETURN(
+      const HandleSocket::Registration expected,
+      parts_.handles->Expect({.descriptor_count = DescriptorCount(registration.regions),
+                              .peer = peer,
+                              .on_descriptors =
+                                  [this, session, handle, registration = std::move(registration)](
+                                      std::vector<UniqueFd> fds, UniqueFd connection) {
+                                    return OnDescriptors(session, registration, handle.get(),
+                                                         std::move(fds), std::move(connection));
+                                  },
+                              .on_hangup =
+                                  [this, session](const Status&) {
+                                    if (!parts_.executor->Post(
+                                            [this, session] { OnHangup(session); })) {
+                                      LogWarning("trainer_hangup_lost", {{"session", session}});
+                                    }
+                                  }}));
+  id->set_value(expected.id);
+  reply.set_token(expected.token.data(), expected.token.size());
+  reply.set_handle_socket(parts_.handles->path());
+  reply.set_session(session);
+  reply.set_rank_epoch(ledger.rank_epoch().value());
+  return reply;
+}
+
+Status TrainerSession::CheckAdmission(const Registration& registration) const {
+  const SenderLedgerState ledger = parts_.ledger->state();
+  DWS_RETURN_IF_ERROR(ledger.CheckOpen(registration.stream));
+  if (ledger.stream() != registration.stream) {
+    const std::string ahead = AheadOfClock(registration.stream, parts_.wall_clock->Now());
+    if (!ahead.empty()) {
+      return FailedPreconditionError("stream {} is refused: {}", ToString(registration.stream),
+                                     ahead);
+    }
+  }
+  if (state_ != nullptr && state_->stream == registration.stream &&
+      !(state_->layout() == registration.layout)) {
+    return FailedPreconditionError(
+        "the layout of stream {} changed: a stream keeps its layout, start a new one with a higher "
+        "incarnation",
+        ToString(registration.stream));
+  }
+  return OkStatus();
+}
+
+Status TrainerSession::OnDescriptors(uint64_t session, const Registration& registration,
+                                     HandleRegistrationId handle, std::vector<UniqueFd> descriptors,
+                                     UniqueFd connection) {
+  auto memory = std::make_shared<HandedOver>();
+  memory->connection = std::move(connection);
+  DWS_ASSIGN_OR_RETURN(memory->regions, ImportRegions(registration.regions, std::move(descriptors),
+                                                      Access::kReadOnly, parts_.devices));
+  // The trainer hears of the outcome as the answer on the handle socket.
+  auto outcome = std::make_shared<std::promise<Status>>();
+  std::future<Status> done = outcome->get_future();
+  if (!parts_.executor->Post([this, session, registration, handle, memory, outcome] {
+        outcome->set_value(Activate(session, registration, handle, std::move(*memory)));
+      })) {
+    return ResourceExhaustedError("the sender is busy; register again");
+  }
+  if (done.wait_for(limits::kRpcDeadline) != std::future_status::ready) {
+    return DeadlineExceededError("the registration was not activated in time; register again");
+  }
+  try {
+    return done.get();
+  } catch (const std::future_error&) {  // the executor stopped and dropped the task
+    return UnavailableError("the sender is shutting down");
+  }
+}
+
+Status TrainerSession::Activate(uint64_t session, Registration registration,
+                                HandleRegistrationId handle, HandedOver memory) {
+  if (live_.has_value() && live_->session > session) {
+    return FailedPreconditionError("another trainer registered for rank {} meanwhile",
+                                   registration.trainer_rank.value());
+  }
+  DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
+  DWS_RETURN_IF_ERROR(
+      CheckAdmission(registration));  // again: others may have come and gone since Register
+  Live live{.session = session, .handle = handle};
+  if (registration.ring.has_value()) {
+    live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
+  } else {
+    DWS_ASSIGN_OR_RETURN(live.resident,
+                         ResidentSource::Create(registration.layout, std::move(memory.regions),
+                                                registration.places));
+  }
+  if (live_.has_value()) {
+    LogWarning("trainer_fenced", {{"session", live_->session}, {"by", session}});
+    const HandleRegistrationId old = live_->handle;
+    live_.reset();  // an open version is undone
+    present_.store(false);
+    parts_.handles->Drop(old);
+  }
+  DWS_ASSIGN_OR_RETURN(state_, OpenState(registration));
+  live.registration = std::move(registration);
+  LogInfo("trainer_registered", {{"client", live.registration.client},
+                                 {"stream", ToString(state_->stream)},
+                                 {"tensors", state_->layout().shards().size()},
+                                 {"bytes", state_->layout().size_bytes()}});
+  live.connection = std::move(memory.connection);
+  live_ = std::move(live);
+  present_.store(true);
+  parts_.on_state(state_);
+  return OkStatus();
+}
+
+// The state for a registration: the one we have when it goes on in the same stream with the same
+// layout.
+Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration) {
+  if (state_ != nullptr && state_->stream == registration.stream &&
+      state_->layout() == registration.layout && state_->world_size == registration.world_size) {
+    return state_;
+  }
+  DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
+  // The same stream without its snapshot (this process is new): a higher epoch, full tensors next.
+  const RankEpoch epoch =
+      std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
+  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(registration.layout));
+  DWS_RETURN_IF_ERROR(
+      parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));
+  DWS_KILLPOINT("sender.register.after_record");
+  return std::make_shared<const RankState>(
+      RankState{.stream = registration.stream,
+                .trainer_rank = registration.trainer_rank,
+                .world_size = registration.world_size,
+                .rank_epoch = epoch,
+                .snapshot = std::move(snapshot),
+                .log = std::make_shared<DeltaLog>(registration.layout, options_.log_limits)});
+}
+
+Status TrainerSession::ForgetStream(const StreamId& stream) {
+  DWS_RETURN_IF_ERROR(CheckForgotten(parts_.ledger->state().stream(), stream));
+  if (live_.has_value()) {
+    return FailedPreconditionError(
+        "the trainer of stream {} is registered (client '{}'): stop it first", ToString(stream),
+        live_->registration.client);
+  }
+  DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
+  DWS_RETURN_IF_ERROR(parts_.ledger->Append(StreamForgotten{.stream = stream}));
+  state_.reset();
+  LogWarning("stream_forgotten", {{"stream", ToString(stream)}});
+  return OkStatus();
+}
+
+void TrainerSession::OnHangup(uint64_t session) {
+  if (!live_.has_value() || live_->session != session) return;
+  LogInfo("trainer_gone", {{"session", session}, {"client", live_->registration.client}});
+  live_.reset();  // an open version is undone, memory is unmapped
+  present_.store(false);
+  parts_.on_gone();
+}
+
+// Versions of a live registration.
+
+Result<TrainerSession::Live*> TrainerSession::Find(uint64_t session) {
+  if (live_.has_value() && live_->session == session) return &*live_;
+  return FailedPreconditionError("session {} is not registered (any more): {}", session,
+                                 live_.has_value() ? "another trainer took its place"
+                                                   : "register first, or again after a restart");
+}
+
+bool TrainerSession::GivenUp(const Live& live, uint64_t attempt) {
+  return (attempt != 0 && attempt <= live.attempts_given_up) || PeerHasShut(live.connection);
+}
+
+std::optional<WeightVersion> TrainerSession::LastVersion() const {
+  std::optional<WeightVersion> last =
+      parts_.ledger->state().last_version();  // of the current stream
+  if (state_ != nullptr && state_->snapshot->version().has_value()) {
+    last = std::max(last.value_or(WeightVersion(0)), *state_->snapshot->version());
+  }
+  return last;
+}
+
+Status TrainerSession::AdmitVersion(WeightVersion version) const {
+  DWS_RETURN_IF_ERROR(parts_.drain->Admit(fmt::format("version {}", version.value())));
+  const uint64_t last = LastVersion().value_or(WeightVersion(0)).value();
+  if (version.value() > last) return OkStatus();
+  return FailedPreconditionError(
+      "version {} does not increase: the newest of stream {} is {}; publish {} "
+      "or higher, or start a new stream",
+      version.value(), ToString(state_->stream), last, last + 1);
+}
+
+DeltaProfile TrainerSession::NextProfile() const {
+  const std::optional<DeltaProfile> decided = Decided(options_.profile);
+  return decided.has_value() ? *decided : state_->log->Asked();
+}
+
+Status TrainerSession::Begin(const v1::BeginRequest& request) {
+  DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
+  if (!live->registration.ring.has_value()) {
+    return InvalidArgumentError(
+        "this registration hands over a resident region: publish it, nothing has to be begun");
+  }
+  if (live->open_version != nullptr) {
+    return FailedPreconditionError("version {} is open: publish or abort it before beginning {}",
+                                   live->open_version->version().value(), request.version());
+  }
+  if (GivenUp(*live, request.attempt())) return AttemptGivenUp(request.version());
+  DWS_RETURN_IF_ERROR(AdmitVersion(WeightVersion(request.version())));
+  live->open_attempt = request.attempt();
+  live->capture_time = {};
+  live->open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool,
+                                                 WeightVersion(request.version()), NextProfile());
+  return OkStatus();
+}
+
+Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& still_wanted) {
+  DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
+  if (live->open_version == nullptr || live->open_version->version().value() != request.version()) {
+    return FailedPreconditionError("version {} is not open: begin it first", request.version());
+  }
+  // Of an earlier attempt: its bucket holds something else by now.
+  if (request.attempt() != live->open_attempt) return AttemptGivenUp(request.version());
+  const Registration::Ring& ring = *live->registration.ring;
+  if (request.bucket() >= ring.bucket_count) {
+    return InvalidArgumentError("bucket {} does not exist, the ring has {}", request.bucket(),
+                                ring.bucket_count);
+  }
+  if (static_cast<size_t>(request.pieces_size()) > limits::kPutPiecesMax) {
+    return InvalidArgumentError("{} pieces in one Put, at most {} are supported",
+                                request.pieces_size(), limits::kPutPiecesMax);
+  }
+  std::vector<BucketPiece> pieces;
+  for (const v1::PutPiece& piece : request.pieces()) {
+    pieces.push_back({.slice = RankSlice(piece.rank_slice()),
+                      .first_block = piece.first_block(),
+                      .block_count = piece.block_count(),
+                      .offset_bytes = piece.offset_bytes()});
+  }
+  const ByteSpan bucket =
+      live->ring.bytes().subspan(uint64_t{request.bucket()} * ring.bucket_bytes, ring.bucket_bytes);
+  DWS_ASSIGN_OR_RETURN(BucketSource source,
+                       BucketSource::Create(state_->layout(), bucket, std::move(pieces)));
+  const TimePoint began = parts_.clock->Now();
+  DWS_RETURN_IF_ERROR(live->open_version->Blocks(source.Blocks(), source));
+  live->capture_time += parts_.clock->Now() - began;
+  if (still_wanted() && !GivenUp(*live, request.attempt())) return OkStatus();
+  live->open_version.reset();
+  return CancelledError(
+      "a put into version {} was given up by the trainer: nothing of the version is kept",
+      request.version());
+}
+
+Status TrainerSession::Abort(const v1::AbortRequest& request) {
+  DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
+  live->attempts_given_up = std::max(live->attempts_given_up, request.attempt());
+  if (live->open_version == nullptr || live->open_version->version().value() != request.version()) {
+    return FailedPreconditionError("version {} is not open: there is nothing to abort",
+                                   request.version());
+  }
+  live->open_version.reset();
+  return OkStatus();
+}
+
+Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& request,
+                                                 const StillWanted& still_wanted) {
+  const TimePoint accepted_at = parts_.clock->Now();
+  // Before the drain switch is read: whoever turns it sees this version coming, or refuses it.
+  const Mark publishing(publishing_);
+  const WeightVersion version(request.version());
+  DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
+  DWS_RETURN_IF_ERROR(AdmitVersion(version));
+  const bool ring = live->registration.ring.has_value();
+  if (ring && (live->open_version == nullptr || live->open_version->version() != version)) {
+    return FailedPreconditionError("version {} is not open: begin it and put its tensors first",
+                                   version.value());
+  }
+  if (ring && request.attempt() != live->open_attempt) return AttemptGivenUp(version.value());
+  DWS_RETURN_IF_ERROR(parts_.pipeline->Reserve(limits::kRpcDeadline));
+  const TimePoint began = parts_.clock->Now();
+  const auto wanted = [&] { return still_wanted() && !GivenUp(*live, request.attempt()); };
+  if (!ring && wanted()) {
+    live->capture_time = {};
+    live->open_version =
+        std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, NextProfile());
+    // Every block once: they are not refused, but a GPU may fail.
+    if (Status captured = live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident);
+        !captured.ok()) {
+      live->open_version.reset();
+      return Annotate(captured, fmt::format("version {}", version.value()));
+    }
+  }
+  // After the last read of the weights: what was whole then is published.
+  if (!wanted()) {
+    live->open_version.reset();
+    return AttemptGivenUp(version.value());
+  }
+  DWS_ASSIGN_OR_RETURN(CapturedVersion captured, live->open_version->Finish());
+  live->open_version.reset();
+  v1::PublishReply reply;
+  reply.set_changed_elements(captured.nnz);
+  reply.set_total_elements(state_->layout().element_count());
+  DWS_KILLPOINT("sender.publish.after_capture");
+  reply.set_capture_seconds(ToSeconds(parts_.clock->Now() - accepted_at));
+  parts_.pipeline->Submit(
+      {.state = state_,
+       .captured = std::move(captured),
+       .capture_seconds = ToSeconds(live->capture_time + (parts_.clock->Now() - began)),
+       .accepted_at = accepted_at});
+  return reply;
+}
+
+Status TrainerSession::CheckWait(const v1::WaitRequest& request) {
+  DWS_ASSIGN_OR_RETURN(const Live* live, Find(request.session()));
+  (void)live;
+  const std::optional<WeightVersion> captured = state_->snapshot->version();
+  if (captured.has_value() && captured->value() >= request.version()) return OkStatus();
+  return AbortedError(
+      "version {} was not published to this sender (newest {}): it was lost with a restart, "
+      "or never published",
+      request.version(), captured.has_value() ? captured->value() : 0);
+}
+
+}  // namespace dws

@@ -1,0 +1,60 @@
+// An engine and its receiver in this process, made of the receiver's own parts: attached memory,
+// spool, staging, the commit's scatter. What the daemon does, without its network and its lease.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "receiver_daemon/spool/fetched_object.h"
+#include "receiver_daemon/weights/staging.h"
+#include "sender_daemon/publish/full_reader.h"
+#include "tools/bench/measure/workload.h"
+
+namespace dws::bench {
+
+// Lifecycle: made for a placement; weights are zeros. Threads: one.
+class ReceiverSide {
+ public:
+  static Result<std::unique_ptr<ReceiverSide>> Create(const Placement& placement);
+
+  // The engine's weights, as the receiver maps them.
+  MutableByteSpan weights() const {
+    return std::get<HostRegion>(memory_->regions[0]).mutable_bytes();
+  }
+  const EngineWeights& engine() const { return *engine_; }
+
+  // Takes a delta object in, and reads what memory holds: what lies behind a fetch.
+  Status Receive(ByteSpan object, ThreadPool& pool);
+  // Verifies and stages the object. Writes nothing. DATA_LOSS and others: a slice was rejected.
+  Result<StagedDelta> Stage(ThreadPool& pool) const;
+  // Writes what was staged, shared out as the commit does.
+  void Commit(const StagedDelta& staged, ThreadPool& pool) const;
+
+  // Takes full tensors in, frame by frame after BeginFull, and writes them as a repair does.
+  void BeginFull();
+  Status ReceiveFull(const FullFrame& frame);
+  Status WriteFull(ThreadPool& pool) const;
+
+ private:
+  ReceiverSide() = default;
+
+  AttachedMemoryPtr memory_;
+  EngineWeightsPtr engine_;
+  std::optional<Spool> spool_;
+  FetchedObject object_;
+  std::vector<SliceState> live_;
+};
+
+// The whole way of an object: an engine at `before` receives it and has to be at `after` then.
+// DATA_LOSS: it is not.
+Status CheckObject(const Placement& placement, ByteSpan object, ByteSpan before, ByteSpan after,
+                   ThreadPool& pool);
+
+}  // namespace dws::bench

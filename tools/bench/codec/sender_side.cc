@@ -1,0 +1,52 @@
+#include "tools/bench/codec/sender_side.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+#include "sender_daemon/publish/publish_pipeline.h"
+
+namespace dws::bench {
+namespace {
+constexpr DeltaLogLimits kLogLimits{.bytes_max = uint64_t{1} << 40, .versions_max = 1000};
+}  // namespace
+
+Result<std::unique_ptr<SenderSide>> SenderSide::Create(const Placement& placement) {
+  std::unique_ptr<SenderSide> side(new SenderSide);
+  DWS_ASSIGN_OR_RETURN(CreatedRegion created,
+                       CreateHostRegion("bench-trainer", placement.size_bytes));
+  side->trainer_ = std::move(created.region);
+  DWS_ASSIGN_OR_RETURN(UniqueFd read_only, ReopenReadOnly(created.fd));
+  std::vector<MappedRegion> regions;
+  DWS_ASSIGN_OR_RETURN(HostRegion region, HostRegion::Map(std::move(read_only),
+                                                          placement.size_bytes, Access::kReadOnly));
+  side->source_bytes_ = region.bytes();
+  regions.push_back(std::move(region));
+  DWS_ASSIGN_OR_RETURN(side->source_, ResidentSource::Create(placement.layout, std::move(regions),
+                                                             placement.places));
+  DWS_ASSIGN_OR_RETURN(std::unique_ptr<Snapshot> snapshot, Snapshot::Create(placement.layout));
+  side->blocks_ = AllBlocks(placement.layout);
+  side->state_ = std::make_shared<const RankState>(
+      RankState{.stream = {.incarnation = 1, .id_hi = 1, .id_lo = 1},
+                .trainer_rank = TrainerRank(0),
+                .rank_epoch = RankEpoch(1),
+                .snapshot = std::move(snapshot),
+                .log = std::make_shared<DeltaLog>(placement.layout, kLogLimits)});
+  return side;
+}
+
+void SenderSide::Capture(ThreadPool& pool, DeltaProfile profile) {
+  dws::Capture capture(snapshot(), pool, WeightVersion(++version_), profile);
+  DWS_CHECK(capture.Blocks(blocks_, *source_).ok());
+  Result<CapturedVersion> captured = capture.Finish();
+  DWS_CHECK(captured.ok());
+  captured_ = *std::move(captured);
+}
+
+RetainedVersionPtr SenderSide::Seal() {
+  DWS_CHECK(captured_.has_value());
+  RetainedVersionPtr sealed = dws::Seal({.state = state_, .captured = *std::move(captured_)});
+  captured_.reset();
+  return sealed;
+}
+
+}  // namespace dws::bench

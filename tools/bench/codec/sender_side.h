@@ -1,0 +1,56 @@
+// A trainer and its sender in this process, made of the sender's own parts: resident weights in
+// shared memory, snapshot, capture, sealing. What the daemon does, without its network.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/model/delta_profile.h"
+#include "sender_daemon/capture/capture.h"
+#include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/publish/retained_version.h"
+#include "sender_daemon/trainer/handover.h"
+#include "tools/bench/measure/workload.h"
+
+namespace dws::bench {
+
+// Lifecycle: made for a placement; weights are zeros. Threads: one.
+class SenderSide {
+ public:
+  // RESOURCE_EXHAUSTED and others: no memory.
+  static Result<std::unique_ptr<SenderSide>> Create(const Placement& placement);
+
+  // The trainer's own mapping of its weights.
+  MutableByteSpan weights() const { return trainer_.mutable_bytes(); }
+  // The sender's mapping of the same memory.
+  ByteSpan source_bytes() const { return source_bytes_; }
+  Snapshot& snapshot() const { return *state_->snapshot; }
+  const RankStatePtr& state() const { return state_; }
+
+  // Captures the weights as the next version: all of Publish but its RPC. Kept for Seal.
+  void Capture(ThreadPool& pool, DeltaProfile profile = DeltaProfile::kFast);
+  // The captured version as it is retained and sent.
+  RetainedVersionPtr Seal();
+
+ private:
+  SenderSide() = default;
+
+  HostRegion trainer_;
+  std::unique_ptr<ResidentSource> source_;
+  ByteSpan source_bytes_;
+  std::vector<BlockRef> blocks_;
+  RankStatePtr state_;
+  uint64_t version_ = 0;
+  std::optional<CapturedVersion> captured_;
+};
+
+// The smaller of a version's objects: what a link of profile wan gets.
+inline const std::vector<std::byte>& SmallestObject(const RetainedVersion& version) {
+  return version.other_object.empty() ? version.object : version.other_object;
+}
+
+}  // namespace dws::bench

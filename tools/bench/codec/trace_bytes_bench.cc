@@ -1,0 +1,100 @@
+// Every step of the trace is captured in order, so that what the sender learns from earlier steps
+// is what it would know. The last object is then compared with entropy and with every peer, whose
+// own bytes have to lead to the same weights.
+#include <filesystem>
+
+#include "tools/bench/codec/receiver_side.h"
+#include "tools/bench/codec/sender_side.h"
+#include "tools/bench/codec/wire_bench.h"
+#include "tools/bench/measure/entropy.h"
+#include "tools/bench/measure/trace.h"
+#include "tools/bench/peers/peer.h"
+
+namespace dws::bench {
+namespace {
+
+constexpr Bar kEntropyBar = AtMost(1.12);
+
+struct LastObject {
+  RetainedVersionPtr version;
+  std::vector<TensorPair> tensors;  // what it leads from and to
+};
+
+Result<LastObject> CaptureTrace(const std::vector<std::string>& files) {
+  ThreadPool pool(1);
+  LastObject last;
+  DWS_ASSIGN_OR_RETURN(last.tensors, ReadFirstStep(files[0]));
+  std::vector<TensorSpec> specs;
+  for (const TensorPair& tensor : last.tensors) specs.push_back(tensor.spec);
+  DWS_ASSIGN_OR_RETURN(const Placement placement, PlaceTensors(specs));
+  DWS_ASSIGN_OR_RETURN(const auto sender, SenderSide::Create(placement));
+  std::vector<std::byte> before;
+  for (size_t f = 0; f < files.size(); ++f) {
+    if (f > 0) DWS_RETURN_IF_ERROR(ReadNextStep(files[f], last.tensors));
+    before.assign(sender->weights().begin(), sender->weights().end());
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const std::vector<std::byte>& after = last.tensors[i].after;
+      std::copy(after.begin(), after.end(), placement.Tensor(sender->weights(), i).begin());
+    }
+    sender->Capture(pool, DeltaProfile::kWan);
+    last.version = sender->Seal();
+    if (f == 0) continue;  // the first version has no delta
+    DWS_RETURN_IF_ERROR(
+        CheckObject(placement, last.version->object, before, sender->weights(), pool));
+    DWS_RETURN_IF_ERROR(
+        CheckObject(placement, SmallestObject(*last.version), before, sender->weights(), pool));
+  }
+  return last;
+}
+
+Status BenchPeer(const Peer& peer, const LastObject& last, const std::string& pair,
+                 Report& report) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, peer.encode(last.tensors));
+  std::vector<std::vector<std::byte>> state;
+  for (const TensorPair& tensor : last.tensors) state.push_back(tensor.before);
+  DWS_RETURN_IF_ERROR(Annotate(peer.decode(bytes, last.tensors, state), peer.name));
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (state[i] == last.tensors[i].after) continue;
+    return DataLossError("{}: tensor '{}' is not what was encoded", peer.name,
+                         last.tensors[i].spec.name);
+  }
+  const auto ours = static_cast<double>(SmallestObject(*last.version).size());
+  report.Add({.id = peer.id,
+              .what = fmt::format("{}; {}", pair, peer.name),
+              .ours = ours,
+              .reference = static_cast<double>(bytes.size()),
+              .ratio = static_cast<double>(bytes.size()) / ours,
+              .unit = "bytes",
+              .bar = peer.bar});
+  return OkStatus();
+}
+
+}  // namespace
+
+Status BenchTraceBytes(const Options& options, Report& report) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> files, TraceFiles(options.trace));
+  const std::string pair =
+      fmt::format("{} to {}", std::filesystem::path(files[files.size() - 2]).stem().string(),
+                  std::filesystem::path(files.back()).stem().string());
+  DWS_ASSIGN_OR_RETURN(const LastObject last, CaptureTrace(files));
+  const auto changed = static_cast<double>(last.version->nnz);
+  const double entropy = ClassEntropyBits(last.tensors) / changed;
+  const auto add = [&](const char* profile, size_t object_bytes, std::optional<Bar> bar) {
+    const double bits = static_cast<double>(object_bytes) * 8 / changed;
+    report.Add({.id = "P1b",
+                .what = fmt::format("{}; profile {}", pair, profile),
+                .ours = bits,
+                .reference = entropy,
+                .ratio = bits / entropy,
+                .unit = "bits/change",
+                .bar = bar});
+  };
+  add("wan", SmallestObject(*last.version).size(), kEntropyBar);
+  add("fast", last.version->object.size(), std::nullopt);
+  for (const Peer& peer : AllPeers()) {
+    DWS_RETURN_IF_ERROR(BenchPeer(peer, last, pair, report));
+  }
+  return OkStatus();
+}
+
+}  // namespace dws::bench

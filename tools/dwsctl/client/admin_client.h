@@ -1,0 +1,80 @@
+// Calls to one daemon's AdminService. The one place of dwsctl that knows gRPC.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <variant>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "proto/admin.pb.h"
+#include "tools/dwsctl/client/daemon_target.h"
+
+namespace grpc {
+class ClientContext;
+}  // namespace grpc
+
+namespace dws::dwsctl {
+
+// Ends a call that another thread waits in. Threads: safe from any.
+class Hangup {
+ public:
+  // Ends the call in progress with CANCELLED, and every later one at once.
+  void HangUp();
+  // Ends the call in progress only.
+  void EndCall();
+  bool hung_up() const;
+
+ private:
+  friend class CallInProgress;
+  mutable Mutex mutex_;
+  grpc::ClientContext* call_ GUARDED_BY(mutex_) = nullptr;
+  bool hung_up_ GUARDED_BY(mutex_) = false;
+};
+
+using OperationRequest = std::variant<v1::VerifyRequest, v1::ResyncRequest, v1::DrainRequest,
+                                      v1::EvictRequest, v1::ForgetStreamRequest>;
+
+// Lifecycle: connects with the first call, and again with each call after the connection was lost.
+// Threads: safe from any.
+class AdminClient {
+ public:
+  // INVALID_ARGUMENT: TLS files that cannot be used, the message names them.
+  static Result<AdminClient> Create(const DaemonTarget& target, const TlsFlags& tls,
+                                    std::chrono::milliseconds timeout);
+
+  AdminClient(AdminClient&&) noexcept;
+  AdminClient& operator=(AdminClient&&) noexcept;
+  ~AdminClient();
+
+  const DaemonTarget& target() const;
+
+  // UNAVAILABLE: nobody answers there. DEADLINE_EXCEEDED: not within the timeout. Otherwise the
+  // daemon's own error. Every message names the target and says what to look at.
+  Result<v1::StatusReply> FetchStatus();
+  // The same, or CANCELLED by `hangup`.
+  Result<v1::StatusReply> FetchStatus(Hangup& hangup);
+
+  // Hands every status to `sink` until the call ends: CANCELLED by `hangup`, else as FetchStatus.
+  // Silence has no deadline: the caller knows the interval and hangs up.
+  Status Watch(double interval_seconds, Hangup& hangup,
+               const std::function<void(const v1::StatusReply&)>& sink);
+
+  // Hands every message to `sink` until the daemon ends the call, or `sink` returns false (OK
+  // then). CANCELLED: `hangup`. Otherwise as FetchStatus.
+  Status Operate(const OperationRequest& request, Hangup& hangup,
+                 const std::function<bool(const v1::OperationProgress&)>& sink);
+
+ private:
+  struct Connection;
+  explicit AdminClient(std::unique_ptr<Connection> connection);
+
+  std::unique_ptr<Connection> connection_;
+};
+
+// FindDaemon and Create in one.
+Result<AdminClient> ConnectDaemon(const TargetFlags& flags);
+
+}  // namespace dws::dwsctl

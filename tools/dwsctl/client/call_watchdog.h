@@ -1,0 +1,43 @@
+// Ends a call that waits: when the user presses ^C, and when the daemon is silent for too long.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "common/base/unique_fd.h"
+#include "tools/dwsctl/base/interrupts.h"
+#include "tools/dwsctl/client/admin_client.h"
+
+namespace dws::dwsctl {
+
+// Lifecycle: a thread of its own from Start to the destructor. Threads: safe from any.
+class CallWatchdog {
+ public:
+  enum class Cause { kNone, kInterrupt, kSilence };
+
+  // `interrupts` and `hangup` outlive it. RESOURCE_EXHAUSTED: no descriptor is left.
+  static Result<std::unique_ptr<CallWatchdog>> Start(Interrupts& interrupts, Hangup& hangup,
+                                                     std::chrono::milliseconds silence_max);
+  ~CallWatchdog();
+
+  // The daemon gave a sign of life.
+  void Heard();
+  // Why it hung up, if it did.
+  Cause cause() const { return cause_; }
+
+ private:
+  CallWatchdog(UniqueFd stop, Interrupts& interrupts, Hangup& hangup,
+               std::chrono::milliseconds silence_max);
+  void Run();
+
+  const UniqueFd stop_;
+  Interrupts& interrupts_;
+  Hangup& hangup_;
+  const std::chrono::milliseconds silence_max_;
+  std::atomic<std::chrono::steady_clock::time_point> heard_;
+  std::atomic<Cause> cause_ = Cause::kNone;
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace dws::dwsctl

@@ -1,0 +1,119 @@
+#include "tools/dwsctl/client/daemon_target.h"
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace dws::dwsctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kPermissionHint[] = "be root, the daemon's user, or in its group";
+
+// gRPC reads a target as a URI: whatever has a meaning there, or is no ASCII, is escaped.
+std::string UriPath(const std::string& path) {
+  std::string uri;
+  for (const char c : path) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                       std::string_view("/-._~").find(c) != std::string_view::npos;
+    uri += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return uri;
+}
+
+DaemonTarget SocketTarget(const std::string& path) {
+  return {.grpc_target = "unix:" + UriPath(path), .text = path, .local = true};
+}
+
+Status Denied(const std::string& path, std::string_view what) {
+  return MakeStatus(absl::StatusCode::kPermissionDenied,
+                    fmt::format("{}: {}; {}", path, what, kPermissionHint));
+}
+
+Result<DaemonTarget> CheckedSocket(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (error == std::errc::permission_denied) return Denied(path, "its folder is closed to you");
+  if (!fs::exists(status)) {
+    return NotFoundError(
+        "{}: no such socket; is the daemon running, and was it given this --socket?", path);
+  }
+  if (!fs::is_socket(status)) return InvalidArgumentError("{} is not a socket", path);
+  if (access(path.c_str(), W_OK) != 0) return Denied(path, "you may not connect to it");
+  return SocketTarget(path);
+}
+
+Result<DaemonTarget> CheckedAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  const std::string_view port =
+      colon == std::string::npos ? std::string_view() : std::string_view(address).substr(colon + 1);
+  const bool digits = !port.empty() && std::all_of(port.begin(), port.end(),
+                                                   [](char c) { return c >= '0' && c <= '9'; });
+  if (!digits || colon == 0) {
+    return InvalidArgumentError("--address '{}' is not host:port, like 127.0.0.1:7700", address);
+  }
+  // "host:port" may look like a URI with the scheme "host" to gRPC.
+  return DaemonTarget{.grpc_target = "dns:///" + address, .text = address};
+}
+
+// The gRPC sockets of daemons: "sender-0.sock"; beside each lies a "sender-0.sock.handles".
+Result<std::vector<std::string>> SocketsIn(const std::string& folder) {
+  std::vector<std::string> sockets;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  if (error == std::errc::permission_denied) return Denied(folder, "you may not look into it");
+  for (const fs::directory_iterator end; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    if (entry->path().extension() == ".sock" && entry->is_socket(ignored)) {
+      sockets.push_back(entry->path().string());
+    }
+  }
+  std::sort(sockets.begin(), sockets.end());
+  if (sockets.empty()) {
+    return NotFoundError(
+        "no daemon has a socket in {}; start dws-sender or dws-receiver, or name one with --socket "
+        "or --address",
+        folder);
+  }
+  return sockets;
+}
+
+}  // namespace
+
+Result<DaemonTarget> FindDaemon(const TargetFlags& flags) {
+  if (!flags.address.empty() && !flags.socket.empty()) {
+    return InvalidArgumentError("--address and --socket exclude each other");
+  }
+  if (!flags.address.empty()) return CheckedAddress(flags.address);
+  if (!flags.socket.empty()) return CheckedSocket(flags.socket);
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> sockets, SocketsIn(flags.run_dir));
+  if (sockets.size() > 1) {
+    return InvalidArgumentError("{} daemons have sockets in {}: choose one with --socket: {}",
+                                sockets.size(), flags.run_dir, fmt::join(sockets, ", "));
+  }
+  return CheckedSocket(sockets.front());
+}
+
+Result<std::vector<DaemonTarget>> FindDaemons(const std::vector<std::string>& addresses,
+                                              const std::vector<std::string>& sockets,
+                                              const std::string& run_dir) {
+  std::vector<DaemonTarget> targets;
+  for (const std::string& address : addresses) {
+    DWS_ASSIGN_OR_RETURN(DaemonTarget target, CheckedAddress(address));
+    targets.push_back(std::move(target));
+  }
+  // One that is not there yet, or not any more, is watched for.
+  for (const std::string& socket : sockets) targets.push_back(SocketTarget(socket));
+  if (!targets.empty()) return targets;
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> found, SocketsIn(run_dir));
+  for (const std::string& socket : found) targets.push_back(SocketTarget(socket));
+  return targets;
+}
+
+}  // namespace dws::dwsctl

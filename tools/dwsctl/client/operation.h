@@ -1,0 +1,40 @@
+// What `verify`, `resync`, `drain`, `evict` and `forget-stream` share: a call that streams its
+// progress until it is finished.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "proto/admin.pb.h"
+#include "tools/dwsctl/base/command.h"
+#include "tools/dwsctl/client/admin_client.h"
+
+namespace dws::dwsctl {
+
+struct OperationFlags {
+  TargetFlags target;
+  bool json = false;     // every message on a line of its own, and nothing else
+  bool no_wait = false;  // hang up once the daemon has begun
+};
+
+struct OperationOutcome {
+  ExitCode code = ExitCode::kOk;  // of the call; anything else has been explained already
+  v1::StatusReply daemon;         // what it said of itself before
+  v1::OperationProgress last;     // `finished`, unless no_wait
+
+  // For messages: "rollout-0", "sender of rank 2".
+  std::string Name() const;
+};
+
+// Progress goes to the error output: redrawn in place on a terminal, else a line a step. ^C hangs
+// up; `after_hangup` says in words what that means.
+OperationOutcome RunOperation(const OperationFlags& flags, const OperationRequest& request,
+                              const std::string& after_hangup, Console& console);
+
+void AddVerifyCommand(CLI::App& app, Context& context);
+void AddResyncCommand(CLI::App& app, Context& context);
+void AddDrainCommand(CLI::App& app, Context& context);
+void AddEvictCommand(CLI::App& app, Context& context);
+void AddForgetStreamCommand(CLI::App& app, Context& context);
+
+}  // namespace dws::dwsctl

@@ -1,0 +1,79 @@
+// A daemon's statuses as they come, over as many connections as it takes.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/unique_fd.h"
+#include "proto/admin.pb.h"
+#include "tools/dwsctl/client/admin_client.h"
+
+namespace dws::dwsctl {
+
+// Something that was heard of the daemon number `daemon`: a status, or why there is none.
+struct WatchEvent {
+  size_t daemon = 0;
+  std::variant<v1::StatusReply, Status> what;
+};
+
+// Events from the links to whoever shows them. Holds the newest kEventsMax; older ones that nobody
+// took are dropped. Threads: safe from any.
+class WatchInbox {
+ public:
+  static constexpr size_t kEventsMax = 1024;
+
+  static Result<std::unique_ptr<WatchInbox>> Create();
+  void Push(WatchEvent event);
+  // All of them, the oldest first; never waits.
+  std::deque<WatchEvent> Take();
+  // Readable when Take() has some.
+  int fd() const { return signal_.get(); }
+
+ private:
+  explicit WatchInbox(UniqueFd signal) : signal_(std::move(signal)) {}
+  const UniqueFd signal_;
+  Mutex mutex_;
+  std::deque<WatchEvent> events_ GUARDED_BY(mutex_);
+};
+
+// Lifecycle: watches from construction to destruction, in a thread of its own; connects again,
+// after a while that grows to kRetryMax, when a call ended. Threads: one at a time.
+class WatchLink {
+ public:
+  static constexpr std::chrono::milliseconds kRetryMin{250};
+  static constexpr std::chrono::milliseconds kRetryMax{2000};
+
+  // `inbox` outlives it; `daemon` is its number there. A daemon that says nothing for `silence_max`
+  // is given up and called again.
+  WatchLink(size_t daemon, AdminClient client, std::chrono::duration<double> interval,
+            std::chrono::milliseconds silence_max, WatchInbox& inbox);
+  ~WatchLink();
+  WatchLink(const WatchLink&) = delete;
+  WatchLink& operator=(const WatchLink&) = delete;
+
+  // Ends a call that has been silent for too long; how long from now it may be silent still.
+  std::chrono::milliseconds CheckSilence();
+
+ private:
+  void Run();
+  void Heard();
+
+  const size_t daemon_;
+  AdminClient client_;
+  const std::chrono::duration<double> interval_;
+  const std::chrono::milliseconds silence_max_;
+  WatchInbox& inbox_;
+  Hangup hangup_;
+  Mutex mutex_;
+  CondVar stopped_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point heard_ GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace dws::dwsctl

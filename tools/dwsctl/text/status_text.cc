@@ -1,0 +1,252 @@
+#include "tools/dwsctl/text/status_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/dwsctl/base/printable.h"
+#include "tools/dwsctl/text/text_table.h"
+
+namespace dws::dwsctl {
+namespace {
+
+constexpr size_t kVersionsShown = 10;
+constexpr size_t kNameColumns = 24;
+constexpr size_t kInsecureColumns = 80;
+constexpr size_t kIndent = 2;
+constexpr size_t kKeyColumns = 10;
+constexpr size_t kValueLinesMax = 12;
+
+std::string FormatState(const v1::StatusReply& status) {
+  if (!status.ready()) return "not ready: " + status.reason();
+  return status.reason().empty() ? "ready" : "ready, but " + status.reason();
+}
+
+std::string FormatDrain(v1::DrainState drain) {
+  switch (drain) {
+    case v1::DRAIN_STATE_DRAINING:
+      return "draining";
+    case v1::DRAIN_STATE_DRAINED:
+      return "drained; dwsctl drain --undo ends it";
+    default:
+      return "";
+  }
+}
+
+std::string FormatBuild(const v1::BuildStatus& build) {
+  return fmt::format("commit {}, {}, {}, protocol {}.{}", Printable(build.commit(), 40),
+                     Printable(build.compiler(), kNameColumns),
+                     Printable(build.configuration(), kNameColumns), build.protocol_major(),
+                     build.protocol_minor());
+}
+
+std::string FormatTls(const v1::StatusReply& status) {
+  if (!status.tls().enabled()) return "off";
+  const v1::TlsStatus& tls = status.tls();
+  const auto expires = static_cast<double>(tls.expires_unix_seconds());
+  std::string text = tls.identity().empty() ? "on, without an identity" : "on, " + tls.identity();
+  if (expires <= 0) return text;
+  text += ", until " + FormatUnixTime(expires);
+  const double left = expires - status.unix_seconds();
+  if (status.unix_seconds() <= 0) return text;
+  return text + (left > 0 ? fmt::format(" (in {})", FormatSeconds(left)) : " (expired)");
+}
+
+std::string FormatInsecure(const v1::StatusReply& status) {
+  std::string parts;
+  for (const std::string& part : status.insecure()) {
+    parts += (parts.empty() ? "" : ", ") + Printable(part, kInsecureColumns);
+  }
+  return "TCP without TLS: " + parts;
+}
+
+// What both daemons have in common, below the title.
+std::string FormatService(const v1::StatusReply& status, size_t columns) {
+  std::string text = FormatKeyLine("state", FormatState(status), columns);
+  const std::string drain = FormatDrain(status.drain());
+  if (!drain.empty()) text += FormatKeyLine("drain", drain, columns);
+  if (status.has_build()) text += FormatKeyLine("build", FormatBuild(status.build()), columns);
+  if (status.has_tls()) text += FormatKeyLine("tls", FormatTls(status), columns);
+  if (status.insecure_size() > 0) {
+    text += FormatKeyLine("insecure", FormatInsecure(status), columns);
+  }
+  return text;
+}
+
+std::string OfMax(const std::string& value, const std::string& max, bool limited) {
+  return limited ? fmt::format("{} of {}", value, max) : value;
+}
+
+// `where`: what the daemon is in.
+std::string FormatBroadcast(const v1::BroadcastStatus& broadcast, const std::string& where,
+                            size_t columns) {
+  return FormatKeyLine("broadcast",
+                       fmt::format("{}; {} ended well, {} failed",
+                                   broadcast.members() > 0 ? where : "none, versions are fetched",
+                                   broadcast.broadcasts(), broadcast.failed()),
+                       columns);
+}
+
+// `folder`: what lies in one that is published to, v1::SharedStatus or v1::SlimeStatus.
+std::string FormatFolder(const char* key, const auto& folder, const std::string& readers,
+                         size_t columns) {
+  std::string text =
+      fmt::format("{} in {}{}",
+                  folder.newest_version() == 0 ? "no version"
+                                               : fmt::format("version {}", folder.newest_version()),
+                  folder.folder(), readers);
+  if (!folder.failing().empty()) text += "; failing: " + folder.failing();
+  return FormatKeyLine(key, text, columns);
+}
+
+std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
+  const std::string retained =
+      OfMax(FormatBytes(sender.retained_bytes()), FormatBytes(sender.retain_bytes_max()),
+            sender.retain_bytes_max() > 0);
+  const std::string versions =
+      OfMax(fmt::format("{}", sender.versions_size()),
+            fmt::format("{}", sender.retain_versions_max()), sender.retain_versions_max() > 0);
+  std::string text =
+      FormatKeyLine("stream", FormatStream(sender.stream()), columns) +
+      FormatKeyLine("rank",
+                    fmt::format("{} of {}, epoch {}", sender.trainer_rank(), sender.world_size(),
+                                sender.rank_epoch()),
+                    columns) +
+      FormatKeyLine("trainer", sender.trainer_present() ? "present" : "absent", columns) +
+      FormatKeyLine("newest", FormatVersion(sender.newest_version()), columns) +
+      FormatKeyLine("memory",
+                    fmt::format("snapshot {}, retained deltas {}, versions {}",
+                                FormatBytes(sender.snapshot_bytes()), retained, versions),
+                    columns);
+  if (sender.has_broadcast()) {
+    const v1::BroadcastStatus& broadcast = sender.broadcast();
+    text += FormatBroadcast(
+        broadcast,
+        fmt::format("epoch {} with {} receivers", broadcast.epoch(), broadcast.members()), columns);
+  }
+  if (sender.has_shared()) {
+    const v1::SharedStatus& shared = sender.shared();
+    text +=
+        FormatFolder("shared", shared, fmt::format(", {} receivers", shared.receivers()), columns);
+  }
+  if (sender.has_slime()) text += FormatFolder("slime", sender.slime(), "", columns);
+  const bool dense = sender.density().dense_groups() > 0 || sender.density().version_dense();
+  if (dense) text += FormatKeyLine("dense", FormatDensity(sender.density()), columns);
+  if (!sender.density().worst().empty()) text += "\n" + FormatDenseGroups(sender.density());
+  if (!sender.versions().empty()) text += "\n" + FormatVersionTable(sender, kVersionsShown);
+  return text + "\n" + FormatReceiverTable(sender, columns);
+}
+
+std::string FormatEngine(const v1::ReceiverStatus& receiver) {
+  if (receiver.engine_ranks().empty()) return "  no engine rank has attached\n";
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::EngineRankStatus& rank : receiver.engine_ranks()) {
+    rows.push_back({fmt::format("{}", rank.engine_rank()), rank.attached() ? "attached" : "gone",
+                    rank.generating() ? "generating" : "paused",
+                    fmt::format("{}", rank.generation()),
+                    Printable(fmt::format("{}", fmt::join(rank.memory(), " ")), kNameColumns),
+                    Printable(rank.client(), kNameColumns)});
+  }
+  return FormatTable({{.title = "engine rank"},
+                      {.title = "state", .left = true},
+                      {.title = "engine", .left = true},
+                      {.title = "generation"},
+                      {.title = "memory", .left = true},
+                      {.title = "client", .left = true}},
+                     rows, kIndent);
+}
+
+std::string FormatScrub(const v1::ReceiverStatus& receiver, double now_unix_seconds) {
+  if (receiver.scrub_bytes_per_second_max() == 0) return "off";
+  const double target = receiver.scrub_pass_seconds_target();
+  const double expected = receiver.scrub_pass_seconds_expected();
+  std::string rate = FormatBytes(receiver.scrub_bytes_per_second_max()) + "/s";
+  if (target > 0) rate = fmt::format("a pass every {}, at most {}", FormatSeconds(target), rate);
+  if (target > 0 && expected > target * 1.01) {  // not for rounding
+    rate += fmt::format(", which makes it {}", FormatSeconds(expected));
+  }
+  if (receiver.scrub_passes() == 0) return rate + ", no full pass yet";
+  const double age = std::max(0.0, now_unix_seconds - receiver.scrub_last_pass_unix_seconds());
+  return fmt::format("{}, {} full passes, the last {} ago", rate, receiver.scrub_passes(),
+                     FormatSeconds(age));
+}
+
+// What a daemon before these fields says of itself is not "now".
+std::string FormatAge(const v1::ReceiverStatus& receiver, size_t columns) {
+  if (receiver.seconds_since_version() <= 0) return "";
+  std::string text = FormatSeconds(receiver.seconds_since_version()) + " with this version";
+  if (receiver.seconds_without_sender() > 0) {
+    text += fmt::format(", {} without an accepted sender{}",
+                        FormatSeconds(receiver.seconds_without_sender()),
+                        receiver.stale() ? ": stale" : "");
+  }
+  return FormatKeyLine("age", text, columns);
+}
+
+std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_seconds,
+                           size_t columns) {
+  const std::string staging =
+      OfMax(FormatBytes(receiver.staging_bytes()), FormatBytes(receiver.staging_bytes_max()),
+            receiver.staging_bytes_max() > 0);
+  const bool grouped = receiver.has_group();
+  return FormatKeyLine("receiver", receiver.receiver_id(), columns) +
+         (grouped ? FormatKeyLine("group", FormatGroup(receiver.group()), columns) : "") +
+         FormatKeyLine("stream", FormatStream(receiver.stream()), columns) +
+         FormatKeyLine(
+             "committed",
+             fmt::format("{}, newest offered {}", FormatVersion(receiver.committed_version()),
+                         FormatVersion(receiver.newest_version())),
+             columns) +
+         FormatKeyLine("target", FormatTarget(receiver), columns) + FormatAge(receiver, columns) +
+         FormatKeyLine("commits",
+                       fmt::format("{}, repairs {}, refused {}", receiver.commits(),
+                                   receiver.repairs(), receiver.nacks()),
+                       columns) +
+         FormatKeyLine("pause", FormatSeconds(receiver.last_pause_seconds()) + " (last)", columns) +
+         FormatLastCommit(receiver, columns) +
+         FormatKeyLine("memory", "staging " + staging, columns) +
+         FormatKeyLine("scrub", FormatScrub(receiver, now_unix_seconds), columns) +
+         (receiver.has_broadcast()
+              ? FormatBroadcast(receiver.broadcast(),
+                                fmt::format("of {} senders", receiver.broadcast().members()),
+                                columns)
+              : "") +
+         "\n" + FormatSenderTable(receiver, columns) + "\n" + FormatEngine(receiver) +
+         (grouped ? FormatGroupTable(receiver.group(), columns) : "");
+}
+
+}  // namespace
+
+std::string FormatStream(const v1::StreamId& stream) {
+  if (stream.incarnation() == 0) return "none yet";
+  return fmt::format("{}:{:016x}{:016x}", stream.incarnation(), stream.id_hi(), stream.id_lo());
+}
+
+std::string FormatTitle(const v1::StatusReply& status) {
+  return fmt::format("{} {}, job {}, up {}\n", Printable(status.daemon(), 16),
+                     Printable(status.build_version(), 16),
+                     status.job_id().empty() ? "none" : Printable(status.job_id(), kNameColumns),
+                     FormatSeconds(status.uptime_seconds()));
+}
+
+std::string FormatKeyLine(std::string_view key, std::string_view value, size_t columns) {
+  const size_t used = kIndent + kKeyColumns;
+  const size_t left = columns > used + 20 ? columns - used : 20;
+  return fmt::format("{:{}}{:<{}}{}\n", "", kIndent, key, kKeyColumns,
+                     Wrapped(value, left, kValueLinesMax, used));
+}
+
+std::string FormatStatus(const v1::StatusReply& status, size_t columns) {
+  const std::string text = FormatTitle(status) + FormatService(status, columns);
+  switch (status.role_case()) {
+    case v1::StatusReply::kSender:
+      return text + FormatSender(status.sender(), columns);
+    case v1::StatusReply::kReceiver:
+      return text + FormatReceiver(status.receiver(), status.unix_seconds(), columns);
+    case v1::StatusReply::ROLE_NOT_SET:
+      break;
+  }
+  return text;
+}
+
+}  // namespace dws::dwsctl
