@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tools.tidy import (
-    exceptions, format_rules, include_rules, room_rules, size_rules, text_rules, tree_rules)
+    commit_rules, exceptions, format_rules, include_rules, room_rules, size_rules, text_rules, tree_rules)
 from tools.tidy.source_tree import SourceTree, Violation, read_tree
 
 
@@ -36,6 +36,10 @@ def main() -> int:
         violations += format_rules.check(tree)
     else:
         print("clang-format is not installed: the format is not checked")
+    commits = commit_rules.check(tree.root)
+    if commits is None:
+        print("no history from git: subjects of commits are not checked")
+    violations += commits or []
     for violation in violations:
         print(violation)
     print(f"{len(tree.files)} files, {len(violations)} violations")

@@ -5,7 +5,7 @@ import unittest
 from pathlib import Path
 
 from tools.tidy import (
-    exceptions, format_rules, include_rules, room_rules, size_rules, text_rules, tree_rules)
+    commit_rules, exceptions, format_rules, include_rules, room_rules, size_rules, text_rules, tree_rules)
 from tools.tidy.source_tree import SourceFile, SourceTree, read_tree
 from tools.tidy.tidy import find_violations
 
@@ -89,10 +89,10 @@ class SizeTest(unittest.TestCase):
 
         self.assertEqual(check("a.h", 200, {}), [])
         self.assertEqual(check("a.h", 201, {}), ["file-size"])
-        self.assertEqual(check("a.cc", 300, {}), [])
-        self.assertEqual(check("a.cc", 301, {}), ["file-size"])
+        self.assertEqual(check("a.cc", 500, {}), [])
+        self.assertEqual(check("a.cc", 501, {}), ["file-size"])
         self.assertEqual(check("a.cc", 320, {"a.cc": 320}), [])
-        self.assertEqual(check("a.cc", 321, {"a.cc": 320}), ["file-size"])
+        self.assertEqual(check("a.h", 221, {"a.h": 220}), ["file-size"])
         self.assertEqual(check("a.cc", 501, {"a.cc": 600}), ["file-size"])
 
     def test_an_exception_that_is_not_needed_is_a_violation(self) -> None:
@@ -191,6 +191,17 @@ class TreeRulesTest(unittest.TestCase):
         tree = self.tree({"docs/here.md": "", "a.h": "// here.md, gone.md\n"}, [])
         found = list(tree_rules.check_documents(tree))
         self.assertEqual([violation.message for violation in found], ["there is no gone.md"])
+
+
+class CommitRulesTest(unittest.TestCase):
+    def test_subjects(self) -> None:
+        def check(subject: str) -> list:
+            return rules(commit_rules.check_subject("c", subject))
+
+        self.assertEqual(check("common/base: say why a file cannot be read"), [])
+        self.assertEqual(check("receiver: " + "x" * 62), [])
+        self.assertEqual(check("receiver: " + "x" * 63), ["commit-subject"])
+        self.assertEqual(check("Mended things"), ["commit-subject"])
 
 
 class RoomRulesTest(unittest.TestCase):
