@@ -1,4 +1,4 @@
-// Assertions for our own bugs. Never on input, network or disk: those get a Status.
+// Assertions for our own bugs. Never assert on input, network or disk: return a Status for those.
 #pragma once
 
 #include <fmt/format.h>

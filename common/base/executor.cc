@@ -23,7 +23,7 @@ void Executor::Stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    dropped.swap(tasks_);  // destroyed outside the lock
+    dropped.swap(tasks_);  // a task's destructor is foreign code: it runs outside the lock
     posted_.NotifyAll();
   }
   for (std::thread& thread : threads_) {

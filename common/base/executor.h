@@ -1,4 +1,4 @@
-// Runs posted tasks on its own threads, in order of posting; one thread makes it a serial executor.
+// Runs posted tasks on its own threads, in order of posting. With one thread it is serial.
 // Used where a gRPC reaction must not block.
 #pragma once
 
@@ -13,8 +13,7 @@
 
 namespace dws {
 
-// Lifecycle: the destructor refuses new tasks, drops those not started and joins. Threads: safe
-// from any.
+// Lifecycle: the destructor calls Stop. Threads: safe from any.
 class Executor {
  public:
   Executor(size_t thread_count, size_t queue_max);
@@ -22,13 +21,14 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // False when the queue is full or the executor is ending; the task is then dropped.
+  // False when the queue is full or the executor is stopping; the task is then dropped.
   [[nodiscard]] bool Post(std::function<void()> task);
 
-  // Refuses new tasks, drops those not started, waits for those that run. Again: nothing.
+  // Refuses new tasks, drops those not started, waits for those that run. A second call does
+  // nothing.
   void Stop();
 
-  // Works while a task runs.
+  // Reports work while a task runs.
   const Pulse& pulse() const { return pulse_; }
 
  private:

@@ -43,7 +43,7 @@ ArmedFailpoint FindFailpoint(std::string_view armed, std::string_view name) {
 
 namespace {
 
-// How often the point has been reached, this time included.
+// How many times the failpoint has been reached, including this time.
 uint32_t Reached(std::string_view name) {
   static std::array<std::atomic<uint32_t>, kFailpoints.size()> counts = {};
   const auto* const at = std::find(kFailpoints.begin(), kFailpoints.end(), name);
@@ -51,10 +51,11 @@ uint32_t Reached(std::string_view name) {
   return ++counts[static_cast<size_t>(at - kFailpoints.begin())];
 }
 
-// Whoever waits for the file knows that the thread is here, and lets it go on.
+// Creates the file and waits until somebody removes it. A test sees from the file that the thread
+// is here, and removes it to let the thread continue.
 void Hold() {
   static std::atomic<bool> held{false};
-  if (held.exchange(true)) return;  // one thread, once
+  if (held.exchange(true)) return;  // holds one thread, once
   const char* const path = std::getenv("DWS_FAILPOINT_HOLD");
   DWS_CHECK(path != nullptr);
   const int fd = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -75,7 +76,7 @@ Status ReachFailpoint(std::string_view name) {
     case FailpointAction::kNone:
       return OkStatus();
     case FailpointAction::kKill:
-      // Not abort(): no handler, no flush, no destructor, as a power cut would have it.
+      // Not abort(): like a power cut, SIGKILL runs no handler, no flush and no destructor.
       std::raise(SIGKILL);
       return OkStatus();
     case FailpointAction::kHold:

@@ -1,13 +1,15 @@
-// Places where tests make a daemon fail. They are compiled to nothing unless DWS_FAILPOINTS is
-// defined, and released packages do not define it.
+// Places where tests make a daemon fail. They compile to nothing unless DWS_FAILPOINTS is defined;
+// released packages do not define it.
 //
-//   DWS_FAILPOINT("receiver.commit.after_staged");    // in a function that returns Status or
-//   Result DWS_KILLPOINT("receiver.commit.inside_scatter");  // anywhere; knows no `error`
+//   DWS_FAILPOINT("receiver.commit.after_staged");    // in functions returning Status or Result
+//   DWS_KILLPOINT("receiver.commit.inside_scatter");  // anywhere; ignores the action `error`
 //
-// Armed by the environment: DWS_FAILPOINT="name:kill" (SIGKILL to this process, as a power cut) or
-// "name:error" (the function returns INTERNAL) or "name:hold" (the thread makes the file that
-// DWS_FAILPOINT_HOLD names and stays until the file is gone); "name:kill@3" when it is reached for
-// the third time. Several are separated by commas.
+// The environment arms them; several entries are separated by commas. DWS_FAILPOINT=
+//   "name:kill"    sends SIGKILL to this process, like a power cut
+//   "name:error"   makes the function return INTERNAL
+//   "name:hold"    makes the thread create the file that DWS_FAILPOINT_HOLD names, and wait there
+//                  until the file is removed
+//   "name:kill@3"  acts only when the failpoint is reached for the third time
 #pragma once
 
 #include <algorithm>
@@ -19,7 +21,7 @@
 
 namespace dws {
 
-// Every failpoint there is: one that is not listed does not compile.
+// All failpoints. A name that is not listed here does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
 // of commit groups, nccl_test.py at those of broadcasts.
 inline constexpr std::array<std::string_view, 55> kFailpoints = {
@@ -66,7 +68,7 @@ inline constexpr std::array<std::string_view, 55> kFailpoints = {
     "ledger.append.after_sync",
     "file.replace.before_rename",
     "file.replace.after_rename",
-    // Of version folders and of local checkpoints they are applied to (tests/common/formats).
+    // Of version folders and of the local checkpoints they are applied to (tests/common/formats).
     "slime.write.before_index",
     "slime.apply.before_intent",
     "slime.apply.after_intent",
@@ -93,14 +95,14 @@ enum class FailpointAction { kNone, kKill, kError, kHold };
 
 struct ArmedFailpoint {
   FailpointAction action = FailpointAction::kNone;
-  uint32_t at = 0;  // when it is reached for the n-th time; 0: whenever it is reached
+  uint32_t at = 0;  // acts when reached for the at-th time; 0: each time
 };
 
-// What `armed` (the environment variable's text) says about `name`. Anything it does not understand
-// aborts: a test that arms nothing by a typing error would prove nothing.
+// What `armed` (the environment variable's text) says about `name`. Text that it cannot parse
+// aborts the process: a test whose typing error armed nothing would prove nothing.
 ArmedFailpoint FindFailpoint(std::string_view armed, std::string_view name);
 
-// Does it. For the macros below.
+// Carries out the action armed for `name`, if any. INTERNAL for `error`. For the macros below.
 Status ReachFailpoint(std::string_view name);
 
 }  // namespace dws

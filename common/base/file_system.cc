@@ -60,7 +60,7 @@ Status SyncFolder(const std::string& folder) {
   return SyncFd(fd, folder);
 }
 
-// Until there is something to read, or a pipe's writers are gone.
+// Waits until there is something to read, or until a pipe's writers have closed it.
 Status AwaitBytes(const UniqueFd& fd, const std::string& path) {
   struct pollfd waiting = {.fd = fd.get(), .events = POLLIN, .revents = 0};
   const int ready = ::poll(&waiting, 1, kPipeWaitMilliseconds);
@@ -129,7 +129,7 @@ Status MakeOneFolder(const std::string& folder) {
 
 Result<std::vector<std::byte>> PosixFileSystem::ReadFile(const std::string& path,
                                                          uint64_t size_bytes_max) {
-  // Opening a pipe without O_NONBLOCK waits for its writer, for ever.
+  // Opening a pipe without O_NONBLOCK waits for a writer, possibly for ever.
   DWS_ASSIGN_OR_RETURN(const UniqueFd fd, OpenPath(path, O_RDONLY | O_NONBLOCK, "open"));
   if (IsPipe(fd)) DWS_RETURN_IF_ERROR(AwaitBytes(fd, path));
   std::vector<std::byte> bytes;
@@ -161,7 +161,7 @@ Result<std::vector<std::byte>> PosixFileSystem::ReadFile(const std::string& path
 }
 
 Result<std::unique_ptr<ReadableFile>> PosixFileSystem::OpenForRead(const std::string& path) {
-  // Without O_NONBLOCK a pipe of that name would hold up whoever opens it.
+  // Without O_NONBLOCK, opening a pipe of that name would block the caller.
   DWS_ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(path, O_RDONLY | O_NONBLOCK, "open"));
   struct stat found = {};
   if (::fstat(fd.get(), &found) != 0) return ErrnoError(errno, fmt::format("cannot stat {}", path));

@@ -1,9 +1,9 @@
 // The seam between DWS and the disk. Production uses PosixFileSystem; tests put a fault-injecting
 // one (tests/fakes/fault_file_system.h) in front of it.
 //
-// Paths are absolute or relative to the working directory, as the caller likes. All functions map
-// errno to a code with ErrnoError and name the path: NOT_FOUND, RESOURCE_EXHAUSTED (disk full),
-// PERMISSION_DENIED, FAILED_PRECONDITION (read-only), DATA_LOSS (EIO), UNAVAILABLE (anything else).
+// Paths are absolute, or relative to the working directory. All functions map errno to a code with
+// ErrnoError and name the path: NOT_FOUND, RESOURCE_EXHAUSTED (disk full), PERMISSION_DENIED,
+// FAILED_PRECONDITION (read-only), DATA_LOSS (EIO), UNAVAILABLE (most others); see status.cc.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@
 
 namespace dws {
 
-// A file open for appending. Closed by the destructor, which syncs nothing.
-// Threads: one at a time.
+// A file open for appending. The destructor closes it and does not sync. Threads: one at a time.
 class AppendFile {
  public:
   virtual ~AppendFile() = default;
-  // Appends all of `bytes`, or returns an error after which any prefix of them may be in the file.
+  // Appends all of `bytes`. After an error any prefix of them may be in the file.
   virtual Status Append(ByteSpan bytes) = 0;
-  // What was appended is on the disk when this returns OK. After an error nothing is known about
+  // When this returns OK, everything appended is on the disk. After an error nothing is known about
   // any byte appended since the last OK, and a later OK does not change that: write a new file.
   virtual Status Sync() = 0;
 };
 
-// A file open for reading at any place. It stays what it was when it was opened, whatever happens
-// to its name. Threads: safe from any.
+// A file open for reading at any place. It stays the file that was opened, even if its name is
+// removed or given to another file. Threads: safe from any.
 class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
-  // Fills `bytes` from `offset` on; the number read, less than asked for only at the file's end.
+  // Fills `bytes` from `offset` on and returns the number of bytes read: fewer than asked for only
+  // at the end of the file.
   virtual Result<size_t> ReadAt(uint64_t offset, MutableByteSpan bytes) = 0;
 };
 
@@ -49,31 +49,31 @@ class FileSystem {
   virtual ~FileSystem() = default;
 
   // The whole file. RESOURCE_EXHAUSTED when it is larger than `size_bytes_max`; FAILED_PRECONDITION
-  // when a folder is there instead.
+  // when `path` is a folder.
   virtual Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                                   uint64_t size_bytes_max) = 0;
-  // Of a regular file.
+  // FAILED_PRECONDITION when `path` is not a regular file.
   virtual Result<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) = 0;
-  // Opens at the end; creates an empty file (durably) where there is none.
+  // Opens at the end. Creates an empty file, durably, if there is none.
   virtual Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) = 0;
-  // An empty file in the place of whatever was at `path`. Durable with the Rename that follows, not
-  // before: for files that are written under another name first.
+  // Creates an empty file, or empties the one at `path`. The name is durable only after the Rename
+  // that follows: for files that are written under a temporary name first.
   virtual Result<std::unique_ptr<AppendFile>> Create(const std::string& path) = 0;
-  // `from` is `to` afterwards, in the place of what was there, and durably so: syncs the folder of
-  // `to`, not the file's bytes. Both lie in one folder.
+  // Renames `from` to `to`, replacing what was there, and syncs the folder of `to`: the name is
+  // durable then. Does not sync the file's bytes. Both are in one folder.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
-  // Afterwards, crash or not, `path` holds either its old content or all of `bytes`; when OK, the
-  // latter. Writes `path`.tmp, syncs it, renames it and syncs the folder.
+  // When OK, `path` holds all of `bytes`; after an error or a crash, either that or its old
+  // content. Writes `path`.tmp, syncs it, renames it and syncs the folder.
   virtual Status ReplaceFile(const std::string& path, ByteSpan bytes) = 0;
   // Names in a folder, sorted, without "." and "..".
   virtual Result<std::vector<std::string>> List(const std::string& folder) = 0;
-  // Makes `folder` (mode 0750) and its missing parents. OK when it is there already.
+  // Makes `folder` (mode 0750) and its missing parents. OK when it exists already.
   virtual Status MakeFolders(const std::string& folder) = 0;
   // Removes one file. NOT_FOUND when there is none.
   virtual Status Remove(const std::string& path) = 0;
-  // Removes a folder in which nothing is left. NOT_FOUND when there is none.
+  // Removes an empty folder. NOT_FOUND when there is none.
   virtual Status RemoveFolder(const std::string& folder) = 0;
-  // Locks `path`, created if missing. UNAVAILABLE when somebody holds it; never waits.
+  // Locks `path`, and creates it if missing. UNAVAILABLE when another holder has it; never waits.
   virtual Result<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
 };
 

@@ -1,5 +1,5 @@
-// The processor's vector intrinsics, for kernels. gcc 12 warns of lanes that its own header leaves
-// undefined on purpose (gcc bug 105593); the warnings stay on for everything else.
+// The processor's vector intrinsics, for kernels. gcc 12 warns about lanes that its own header
+// leaves undefined on purpose (gcc bug 105593); the warnings stay on for everything else.
 #pragma once
 
 #if defined(__x86_64__)

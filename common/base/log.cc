@@ -35,7 +35,7 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-// Hands finished lines to a LogSink. Locked by Logger.
+// Passes finished lines to a LogSink. Logger holds its lock meanwhile.
 class LineSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   LogSink& sink() { return sink_; }
@@ -49,7 +49,7 @@ class LineSink final : public spdlog::sinks::base_sink<spdlog::details::null_mut
   LogSink sink_{STDERR_FILENO};
 };
 
-// systemd tells a service which file its stderr is when that is the journal.
+// systemd sets JOURNAL_STREAM to the device and inode of the journal it connects stderr to.
 bool StderrIsJournal() {
   const char* const stream = std::getenv("JOURNAL_STREAM");
   struct stat file = {};
@@ -57,7 +57,7 @@ bool StderrIsJournal() {
   return stream == fmt::format("{}:{}", file.st_dev, file.st_ino);
 }
 
-// A process has one log.
+// The log of this process. Threads: safe from any.
 class Logger {
  public:
   void Init(std::string_view program, LogLevel level, LogFormat format) {
@@ -77,7 +77,7 @@ class Logger {
   void Log(LogLevel level, std::string_view event, LogFields fields) {
     const TimePoint now = std::chrono::steady_clock::now();
     MutexLock lock(mutex_);
-    // Before InitLog there is nobody to tell: unit tests.
+    // Without InitLog nothing is logged: unit tests.
     if (spdlog_ == nullptr || !spdlog_->should_log(ToSpdlog(level))) return;
     WriteCounts(repeats_.TakeCounts(now));
     if (repeats_.Admit(level, event, fields, now)) Write(level, event, {fields}, 0);
@@ -122,7 +122,7 @@ class Logger {
 };
 
 Logger& TheLogger() {
-  static Logger* const logger = new Logger;  // threads may log until the very end
+  static Logger* const logger = new Logger;  // never deleted: threads may log until the end
   return *logger;
 }
 

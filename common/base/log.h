@@ -1,11 +1,11 @@
-// The one home of spdlog. A log line is an event, one word that never changes, and its fields:
+// The only user of spdlog. A log line is an event, one word that never changes, and its fields:
 //   LogInfo("committed", {{"version", version}, {"pause_ms", pause_ms}});
-// Keys are stable too: people alert on them. Nothing secret is ever a field: no token, no key, no
-// weight. Whoever decides, logs; everybody else returns a Status.
+// Keys never change either: people alert on them. A field never holds a secret: no token, no key,
+// no weight. The code that makes a decision logs it; all other code returns a Status.
 //
-// A line goes to stderr in one write, as log_line.h says it looks. An event that repeats too fast
-// is counted instead (log_repeats.h), and one that stderr does not take is lost and counted
-// (log_sink.h): logging never ends and never holds up a daemon.
+// A line goes to stderr in one write, in a format of log_line.h. An event that repeats too fast is
+// counted instead (log_repeats.h). A line that stderr does not take is lost and counted
+// (log_sink.h). So logging never blocks or ends a daemon.
 #pragma once
 
 #include <concepts>
@@ -17,11 +17,11 @@ namespace dws {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// kAuto: journal where stderr is the journal (systemd says so in JOURNAL_STREAM), else text.
+// kAuto: kJournal if stderr is the journal (systemd says so in JOURNAL_STREAM), else kText.
 enum class LogFormat { kAuto, kText, kJournal, kJson };
 
-// One key and its value. Numbers and booleans stay what they are in JSON; doubles have six
-// significant digits, and those that are no number are text.
+// One key and its value. Numbers and booleans stay numbers and booleans in JSON. Doubles have six
+// significant digits; NaN and infinities become text.
 class LogField {
  public:
   LogField(std::string_view key, std::string_view text) : key_(key), value_(text), is_text_(true) {}
@@ -44,17 +44,17 @@ class LogField {
 
 using LogFields = std::initializer_list<LogField>;
 
-// Call once in main, before any thread.
+// Call once in main, before any thread starts.
 void InitLog(std::string_view program, LogLevel level, LogFormat format = LogFormat::kAuto);
 
-// From now on. Threads: from any.
+// Applies to later lines. Threads: from any.
 void SetLogLevel(LogLevel level);
 
-// One line, or part of a count. `event` and the keys are literals. Threads: from any.
+// Writes one line, or adds to a count. `event` and the keys are literals. Threads: from any.
 void LogEvent(LogLevel level, std::string_view event, LogFields fields);
 
-// Writes the counts of repeats that are over; `all` also of those that are not. A daemon calls it
-// every second or so, and with `all` at its end. Threads: from any.
+// Writes the counts of windows that are over; with `all`, of all windows. A daemon calls it about
+// once a second, and with `all` before it exits. Threads: from any.
 void LogRepeatCounts(bool all = false);
 
 inline void LogDebug(std::string_view event, LogFields fields = {}) {

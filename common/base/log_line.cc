@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kCut = "…";
 constexpr size_t kValueBytesMax = 3072;
 
-// Of the format's string, between `quote`s.
+// `text` between `quote`s, escaped as JSON or as C and cut to `size_bytes_max`.
 std::string Escaped(std::string_view text, char quote, bool json, size_t size_bytes_max) {
   std::string out(1, quote);
   for (size_t at = 0; at < text.size();) {
@@ -108,7 +108,7 @@ std::string KeyValue(LogFormat format, const LogLine& line, size_t value_bytes_m
 }  // namespace
 
 std::string FormatLogLine(LogFormat format, const LogLine& line) {
-  // Shorter values until the line fits; keys and numbers alone always do.
+  // Halves the longest value allowed until the line fits, then leaves the fields out.
   for (size_t value_bytes_max = kValueBytesMax; value_bytes_max >= 16; value_bytes_max /= 2) {
     std::string out = format == LogFormat::kJson ? Json(line, value_bytes_max)
                                                  : KeyValue(format, line, value_bytes_max);

@@ -4,6 +4,8 @@
 
 namespace dws {
 
+// A window writes its first lines_max lines and counts the rest. Each level of an event has its own
+// window: a flood of warnings does not hide an error of the same name.
 bool LogRepeats::Admit(LogLevel level, std::string_view event, LogFields fields, TimePoint now) {
   if (level == LogLevel::kDebug) return true;
   const auto key = std::make_pair(std::string(event), level);

@@ -1,6 +1,6 @@
-// Which occurrence of an event is written and which is only counted. Somebody who connects ten
-// thousand times, or a disk that fails at every write, must not fill the log's disk; and what
-// happened must still be there: the count, and the last one.
+// Decides which occurrences of an event are written and which are only counted. A client that
+// connects ten thousand times, or a disk that fails at every write, must not fill the log's disk.
+// The log still has the count and the last occurrence.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace dws {
 
-// Occurrences that were not written, in one line.
+// Occurrences that were not written, summed up for one line.
 struct RepeatCount {
   LogLevel level = LogLevel::kInfo;
   std::string event;
@@ -24,21 +24,21 @@ struct RepeatCount {
   uint64_t suppressed = 0;
 };
 
-// Pure but for what it remembers: time is an argument. Threads: one at a time.
+// Reads no clock: time is an argument. Threads: one at a time.
 class LogRepeats {
  public:
   struct Options {
     uint32_t lines_max = 30;  // of one event and level in a window
     Duration window = std::chrono::seconds(10);
   };
-  // Events are words of our code, so there are not many; with more than these at a time, all of the
-  // others are written.
+  // Events are words of our code, so there are few. With more than this number of windows at a
+  // time, all occurrences of the other events are written.
   static constexpr size_t kEventsMax = 256;
 
   explicit LogRepeats(Options options) : options_(options) {}
 
-  // Whether to write it now. An event's window begins with its first line. Debug lines are all
-  // written: who asks for them wants them.
+  // Whether to write it now. An event's window begins with its first line. All debug lines are
+  // written: an operator who turns them on wants every one.
   bool Admit(LogLevel level, std::string_view event, LogFields fields, TimePoint now);
 
   // What was suppressed in windows that are over at `now`. Each count is returned once.
@@ -55,7 +55,7 @@ class LogRepeats {
 
   const Options options_;
   std::map<std::pair<std::string, LogLevel>, Window> windows_;
-  TimePoint first_end_ = TimePoint::max();  // no window ends before
+  TimePoint first_end_ = TimePoint::max();  // no window ends before this
 };
 
 }  // namespace dws

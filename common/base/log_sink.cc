@@ -23,8 +23,8 @@ void LogSink::Write(std::string_view line) {
     ++lost_lines_;
     return;
   }
-  // A pipe that polls as writable takes PIPE_BUF bytes at once, which a line never exceeds; a file
-  // or a terminal takes what it gets; a socket is told not to wait.
+  // None of these blocks: a pipe that polls as writable takes PIPE_BUF bytes at once, and a line is
+  // never longer; a file or a terminal takes all bytes; a socket gets MSG_DONTWAIT.
   ssize_t written = ::send(fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (written < 0 && errno == ENOTSOCK) written = ::write(fd_, text.data(), text.size());
   if (written <= 0) {

@@ -1,5 +1,5 @@
-// Writes log lines to a descriptor that others share, read slowly, or have closed. A daemon must
-// not wait for its log: when the other side takes nothing for kLogWaitMax, lines are lost, and
+// Writes log lines to a descriptor that others may share, read slowly, or have closed. A daemon
+// must not wait for its log: when the other side takes nothing for kLogWaitMax, lines are lost and
 // counted.
 #pragma once
 
@@ -14,15 +14,15 @@ inline constexpr std::chrono::milliseconds kLogWaitMax{50};
 // Needs SIGPIPE to be ignored. Threads: one at a time.
 class LogSink {
  public:
-  explicit LogSink(int fd) : fd_(fd) {}  // not owned; never made non-blocking: others share it
+  explicit LogSink(int fd) : fd_(fd) {}  // not owned; stays blocking, because others share it
 
-  // The line and a newline, or nothing. After a line was lost, the next ones do not wait until one
-  // is taken again.
+  // Writes the line and a newline, or loses the line. After a loss it does not wait at all, until
+  // the descriptor takes a line again.
   void Write(std::string_view line);
 
   // Whether a line would be taken at once.
   bool Ready() const { return Poll(std::chrono::milliseconds(0)); }
-  // Lost since the last line that was written.
+  // Lines lost since the last one that was written whole.
   uint64_t lost_lines() const { return lost_lines_; }
 
  private:
@@ -30,7 +30,7 @@ class LogSink {
 
   const int fd_;
   bool stuck_ = false;
-  bool torn_ = false;  // the last line was written in part
+  bool torn_ = false;  // the last line was written only in part
   uint64_t lost_lines_ = 0;
 };
 

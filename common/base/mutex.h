@@ -60,7 +60,7 @@ class CondVar {
       REQUIRES(mutex) NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
 #if defined(__SANITIZE_THREAD__)
-    // TSan in g++ 12 does not see pthread_cond_clockwait, which steady waits use.
+    // TSan in g++ 12 does not intercept pthread_cond_clockwait, which steady waits use.
     const auto until = std::chrono::time_point_cast<std::chrono::system_clock::duration>(
         std::chrono::system_clock::now() + timeout);
     const bool notified = cond_.wait_until(lock, until) == std::cv_status::no_timeout;

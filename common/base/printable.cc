@@ -15,6 +15,8 @@ struct Range {
   char32_t last;
 };
 
+// Controls, the soft hyphen, marks of direction, invisible joiners, separators of lines and
+// paragraphs, the byte order mark, annotations, tags.
 constexpr std::array<Range, 10> kUnprintable = {{{0, 0x1F},
                                                  {0x7F, 0x9F},
                                                  {0xAD, 0xAD},

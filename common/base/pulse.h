@@ -1,5 +1,5 @@
-// Signs of life of threads that a daemon cannot do without, for a watchdog: who works and makes no
-// progress is stuck. Long work is no reason to be killed, nor is waiting for somebody else.
+// Signs of life of the threads that a daemon needs, for a watchdog. A thread that works and makes
+// no progress is stuck. Long work with progress is not, and neither is waiting for another process.
 #pragma once
 
 #include <atomic>
@@ -12,15 +12,16 @@
 
 namespace dws {
 
-// Of one thread, or of several that do one work. Threads: safe from any; no call takes a lock.
+// The signs of life of one thread, or of several that share a piece of work. Threads: safe from
+// any; no call takes a lock.
 class Pulse {
  public:
   void BeginWork() { Change(busy_, 1); }
   void EndWork() { Change(busy_, -1); }
-  // Somebody else is to answer, and there is a deadline for it.
+  // Another process must answer, and there is a deadline for it.
   void BeginWait() { Change(waiting_, 1); }
   void EndWait() { Change(waiting_, -1); }
-  // Something got done: an item, a chunk, a try.
+  // Something was completed: an item, a chunk, a try.
   void Beat() { beats_.fetch_add(1, std::memory_order_relaxed); }
 
   bool working() const { return busy_.load() > 0 && waiting_.load() == 0; }
@@ -37,7 +38,7 @@ class Pulse {
   std::atomic<int> waiting_{0};
 };
 
-// Null pulses are allowed: then nobody watches.
+// Marks a scope as work. A null pulse is allowed: nothing is watched then.
 class PulseWork {
  public:
   explicit PulseWork(Pulse* pulse) : pulse_(pulse) {
@@ -53,6 +54,7 @@ class PulseWork {
   Pulse* const pulse_;
 };
 
+// Marks a scope as a wait. A null pulse is allowed: nothing is watched then.
 class PulseWait {
  public:
   explicit PulseWait(Pulse* pulse) : pulse_(pulse) {
@@ -68,22 +70,23 @@ class PulseWait {
   Pulse* const pulse_;
 };
 
-// What is watched under one name: stuck when `work` works and neither it nor `helpers` beat.
+// What is watched under one name. It is stuck when `work` is working and neither it nor any of
+// `helpers` beats.
 struct WatchedWork {
   std::string name;  // "the commit worker"
   const Pulse* work = nullptr;
-  std::vector<const Pulse*> helpers;  // of threads that work for it
+  std::vector<const Pulse*> helpers;  // pulses of threads that work for it
 };
 
-// Threads: one at a time; the pulses outlive it.
+// Finds work that is stuck. The pulses must outlive it. Threads: one at a time.
 class PulseWatch {
  public:
   PulseWatch(std::vector<WatchedWork> works, Duration stall_max)
       : stall_max_(stall_max), entries_(works.begin(), works.end()) {}
 
-  // Call it every few seconds. The name of a work that has been stuck for longer than `stall_max`.
-  // A gap between two calls counts as kGapMax at most: it says that this process did not run, not
-  // that the others did not progress.
+  // Call it every few seconds. Returns the name of a work that has been stuck for longer than
+  // `stall_max`, if there is one. A gap between two calls counts as kGapMax at most: a longer one
+  // means that this process did not run, not that its threads made no progress.
   std::optional<std::string> Stuck(TimePoint now);
 
   static constexpr Duration kGapMax = std::chrono::seconds(5);

@@ -5,6 +5,7 @@
 
 namespace dws {
 
+// An errno that is not listed becomes UNAVAILABLE, so that the caller retries.
 Status ErrnoError(int errno_value, std::string_view context) {
   const std::string text =
       fmt::format("{}: {}", context, std::generic_category().message(errno_value));

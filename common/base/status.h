@@ -1,10 +1,10 @@
 // Errors as values. Every fallible function of DWS returns absl::Status or Result<T>; this header
-// has the short ways to make, extend and pass them on.
+// has short ways to make, extend and return them.
 //
-// Codes are chosen by what the caller should do: UNAVAILABLE retry, ABORTED redo from base,
+// A code says what the caller should do: UNAVAILABLE retry, ABORTED redo from base,
 // FAILED_PRECONDITION stop and tell the operator, DATA_LOSS reject and NACK, RESOURCE_EXHAUSTED
-// shed, INVALID_ARGUMENT fix the request. A message says what was expected, what was found, which
-// object.
+// shed load, INVALID_ARGUMENT fix the request. A message says what was expected, what was found,
+// and which object it is about.
 #pragma once
 
 #include <absl/status/status.h>
@@ -23,7 +23,7 @@ using Result = absl::StatusOr<T>;
 
 inline Status OkStatus() { return absl::OkStatus(); }
 
-// Debian's absl::string_view is a type of its own; this is the only place that converts.
+// Debian's absl::string_view is not std::string_view; only the next two functions convert.
 inline Status MakeStatus(absl::StatusCode code, std::string_view message) {
   return Status(code, absl::string_view(message.data(), message.size()));
 }
@@ -33,7 +33,7 @@ inline std::string_view Message(const Status& status) {
 // "DATA_LOSS: block 3 ..." for logs and for printing.
 inline std::string ToString(const Status& status) { return status.ToString(); }
 
-// DataLossError("frame {}: checksum {:016x}, expected {:016x}", ...) and its siblings.
+// DataLossError("frame {}: checksum {:016x}, expected {:016x}", ...), and one such for each code.
 #define DWS_DEFINE_ERROR(Name, kCode)                                                             \
   template <typename... Args>                                                                     \
   Status Name(fmt::format_string<Args...> format, Args&&... args) {                               \
@@ -53,7 +53,7 @@ DWS_DEFINE_ERROR(UnimplementedError, kUnimplemented)
 DWS_DEFINE_ERROR(InternalError, kInternal)
 #undef DWS_DEFINE_ERROR
 
-// The same code, the message preceded by "context: ".
+// The same code, with "context: " before the message.
 inline Status Annotate(const Status& status, std::string_view context) {
   if (status.ok()) return status;
   return MakeStatus(status.code(), fmt::format("{}: {}", context, Message(status)));

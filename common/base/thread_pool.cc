@@ -4,10 +4,10 @@
 
 namespace dws {
 
-// A loop is on its caller's stack, so nobody may touch it after the caller saw running == 0:
-//   1. a pool thread takes part only under the mutex, while the loop is in the list
-//   2. whoever finds its indexes used up takes it out of the list, under the mutex
-//   3. the caller returns when it is out of the list and nobody is inside
+// A loop is on its caller's stack, so no thread may touch it after the caller saw running == 0:
+//   1. a pool thread joins a loop only under the mutex, while the loop is in the list
+//   2. a thread that finds all its indexes claimed takes it out of the list, under the mutex
+//   3. the caller returns when the loop is out of the list and no thread is inside
 ThreadPool::ThreadPool(size_t thread_count) {
   threads_.reserve(thread_count);
   for (size_t i = 0; i < thread_count; ++i) threads_.emplace_back([this] { ThreadMain(); });
@@ -71,8 +71,8 @@ void ThreadPool::ThreadMain() {
     mutex_.Unlock();
     Work(loop, worker);
     mutex_.Lock();
-    // All indexes are claimed: a thread that came back for this loop would get no work and no
-    // number.
+    // All indexes are claimed: a thread that joined this loop now would find no work, and its
+    // worker number could be too high.
     Unlink(loop);
     if (--loop.running == 0) loop_finished_.NotifyAll();
   }

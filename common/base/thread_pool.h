@@ -1,8 +1,8 @@
 // A fixed set of threads for data-parallel loops over blocks. Not a task queue: nothing outlives
 // the call that started it.
 //
-//   pool.ParallelFor(block_count, [&](size_t index, size_t worker) { Encode(index,
-//   scratch[worker]); });
+//   pool.ParallelFor(block_count,
+//                    [&](size_t index, size_t worker) { Encode(index, scratch[worker]); });
 #pragma once
 
 #include <atomic>
@@ -16,28 +16,28 @@
 
 namespace dws {
 
-// Lifecycle: threads start in the constructor and are joined by the destructor; no loop may be
-// running then. Threads: ParallelFor from any thread, several at a time; loops then share the
-// pool's threads, first come first served. A loop's body must not start another loop on the same
-// pool for speed, but may.
+// Lifecycle: the constructor starts the threads and the destructor joins them; no loop may be
+// running then. Threads: ParallelFor from any thread, several at a time; the pool's threads then
+// serve the loops in the order in which they began. A loop's body may start another loop on the
+// same pool, but should not expect it to be faster.
 class ThreadPool {
  public:
-  // `thread_count` threads besides the callers; 0 is allowed and makes every loop sequential.
+  // `thread_count` threads in addition to the callers; with 0 every loop is sequential.
   explicit ThreadPool(size_t thread_count);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // The number of workers of one loop, its caller included: `worker` is below this.
+  // The most workers that one loop has, its caller included: `worker` is below this.
   size_t worker_count() const { return threads_.size() + 1; }
 
   // Beats with every call of a loop's body.
   const Pulse& pulse() const { return pulse_; }
 
-  // Calls fn(index, worker) once for each index in [0, count), in no particular order, the caller
-  // taking part; returns when all calls have returned, and what they wrote is visible to the
-  // caller. Calls of one loop that run at the same time have different `worker` numbers. Allocates
-  // nothing. fn does not throw.
+  // Calls fn(index, worker) once for each index in [0, count), in no particular order; the caller's
+  // thread takes part. Returns when all calls have returned; the caller then sees what they wrote.
+  // Calls of one loop that run at the same time have different `worker` numbers. Allocates nothing.
+  // fn does not throw.
   template <typename Fn>
   void ParallelFor(size_t count, Fn&& fn) {
     using Body = std::remove_reference_t<Fn>;
@@ -57,7 +57,7 @@ class ThreadPool {
     void* context = nullptr;
     size_t count = 0;
     std::atomic<size_t> next_index{0};
-    size_t joined = 0;     // workers that ever took part; the next one's number. Guarded by mutex_
+    size_t joined = 0;     // workers that joined so far: the next one's number. Guarded by mutex_
     size_t running = 0;    // workers inside the loop. Guarded by mutex_
     Loop* next = nullptr;  // guarded by mutex_
   };

@@ -1,4 +1,4 @@
-// Owns one file descriptor.
+// Owns one file descriptor and closes it. Movable. Threads: one at a time.
 #pragma once
 
 #include <unistd.h>

@@ -16,6 +16,7 @@ Utf8Character FirstUtf8Character(std::string_view text) {
     if ((byte(i) & 0xC0U) != 0x80) return {};
     code_point = code_point << 6 | (byte(i) & 0x3FU);
   }
+  // By size: a smaller code point fits into fewer bytes, so the form is too long.
   constexpr std::array<char32_t, 5> kSmallest = {0, 0, 0x80, 0x800, 0x10000};
   const bool is_surrogate = code_point >= 0xD800 && code_point <= 0xDFFF;
   if (code_point < kSmallest[size] || code_point > 0x10FFFF || is_surrogate) return {};

@@ -1,4 +1,4 @@
-// Reading text from outside as UTF-8, which it may not be.
+// Reads text from outside as UTF-8. It may be invalid.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@ namespace dws {
 
 struct Utf8Character {
   char32_t code_point = 0;
-  size_t size_bytes = 0;  // 1 to 4; 0: the bytes are no UTF-8
+  size_t size_bytes = 0;  // 1 to 4; 0: the bytes are not UTF-8
 };
 
-// The first character of `text`, which is not empty. Too long a form, a surrogate, what lies above
-// U+10FFFF and a character that is cut off are no UTF-8. Pure.
+// The first character of `text`, which must not be empty. Not UTF-8 are: a form longer than needed,
+// a surrogate, a code point above U+10FFFF, a character that is cut off. Pure.
 Utf8Character FirstUtf8Character(std::string_view text);
 
-// The start of `text`, at most `bytes_max` of it, with no character cut in two: a Protobuf string
-// that is no UTF-8 is a message nobody can parse. Pure.
+// The first `bytes_max` bytes of `text` at most, with no character cut in two: a Protobuf message
+// with a string that is not UTF-8 cannot be parsed. Pure.
 std::string_view Utf8Prefix(std::string_view text, size_t bytes_max);
 
 }  // namespace dws

@@ -1,5 +1,5 @@
 // The seam between DWS and the time of day: for numbers that begin at the wall clock and are
-// bounded by it (common/model/clock_bound.h). Nothing waits by it: clock.h is for that.
+// bounded by it (common/model/clock_bound.h). No wait uses it: clock.h is for that.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ class RealWallClock final : public WallClock {
   }
 };
 
-// The system's. It has no state.
+// The system's wall clock. It has no state.
 inline const RealWallClock kSystemWallClock;
 
 }  // namespace dws
