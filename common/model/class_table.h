@@ -1,6 +1,7 @@
-// How the elements of one slice fall into classes by old magnitude (common/delta/FORMAT.md, "Mode
-// 3: class-split"): an update has about the same size for every weight, so the smaller a weight,
-// the more likely it changes. Made by senders from earlier versions, carried by the manifest.
+// How the elements of one slice are divided into classes by old magnitude (common/delta/FORMAT.md,
+// "Mode 3: class-split"). An update has about the same size for every weight, so the smaller a
+// weight, the more likely it changes. Senders make the table from earlier versions; the manifest
+// carries it.
 #pragma once
 
 #include <array>
@@ -17,9 +18,9 @@ inline constexpr size_t kClassesMax = 8;
 // An element's class is the number of thresholds that its magnitude byte (element.h) reaches.
 struct ClassTable {
   std::array<uint8_t, kClassesMax - 1> thresholds{};  // strictly ascending, none 0
-  uint8_t threshold_count = 0;                        // those behind are 0
-  // Changes of elements whose magnitude byte is below `hot_below` carry their size one by one, as
-  // a Rice code with parameter hot_scale - magnitude byte, at least 0.
+  uint8_t threshold_count = 0;                        // entries after these are 0
+  // Each change of an element whose magnitude byte is below `hot_below` has its own size, as a Rice
+  // code with parameter max(hot_scale - magnitude byte, 0).
   uint8_t hot_below = 0;
   uint8_t hot_scale = 0;
 
@@ -37,11 +38,12 @@ inline size_t ClassOf(const ClassTable& table, uint8_t magnitude) {
   return number;
 }
 
-// As the manifest has it: hot_below, hot_scale, the thresholds. ClassTableSize of them count.
+// The bytes in the manifest: hot_below, hot_scale, the thresholds. The first ClassTableSize of them
+// are used.
 using ClassTableBytes = std::array<std::byte, kClassesMax + 1>;
 ClassTableBytes PackClassTable(const ClassTable& table);
 inline size_t ClassTableSize(const ClassTable& table) { return size_t{table.threshold_count} + 2; }
-// DATA_LOSS: no table, or not as it is packed.
+// DATA_LOSS: too few or too many bytes, or thresholds that are not ascending.
 Result<ClassTable> UnpackClassTable(ByteSpan bytes);
 
 }  // namespace dws

@@ -1,4 +1,4 @@
-// A host whose clock is set wrong refuses what is right: the message says both ways out.
+// A host with a wrong clock refuses valid numbers, so the message names both remedies.
 #include "common/model/clock_bound.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace dws {
 namespace {
 
-// Units of `Unit` since 1970 that are allowed at `now`; a clock before 1970 counts as 1970.
+// The highest number allowed at `now`, in `Unit`s since 1970; a clock before 1970 counts as 1970.
 template <typename Unit>
 uint64_t Bound(UnixTime now) {
   const UnixTime since = std::max(now, UnixTime());

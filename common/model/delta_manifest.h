@@ -24,7 +24,7 @@ struct FrameEntry {
   friend bool operator==(const FrameEntry&, const FrameEntry&) = default;
 };
 
-// The changes of one slice; blocks that no frame covers are unchanged.
+// The changes of one slice. Blocks that no frame covers are unchanged.
 struct SliceDelta {
   RankSlice slice;
   uint64_t nnz = 0;

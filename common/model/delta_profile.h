@@ -1,8 +1,10 @@
-// Which of a version's encodings a link gets, by how the link's speed compares with the coding's.
-// Fast: steps, the smallest that needs no more of the receiver than the old values of what changed.
-// Wan, for slow links: blocks may be class-split, the smallest there is, for which the receiver
-// reads all of its old weights once. Direct, for links faster than dense steps decode: what changed
-// throughout is raw, sparse blocks are as in fast.
+// Which of a version's encodings a receiver gets, depending on the speed of its link:
+//   fast    steps: the smallest encoding for which the receiver reads only the old values of the
+//           elements that changed
+//   wan     for slow links: blocks may be class-split, the smallest encoding of all; the receiver
+//           reads all of its old weights once
+//   direct  for links that are faster than dense steps are decoded: blocks that changed throughout
+//           are raw, sparse blocks are as in fast
 #pragma once
 
 #include <cstdint>
@@ -13,11 +15,11 @@ namespace dws {
 
 enum class DeltaProfile : uint8_t { kFast, kWan, kDirect };
 
-// What an operator says about it. Auto: a receiver asks for what fits the speed of its link, and a
-// sender makes it while somebody asks.
+// What an operator configures. Auto: a receiver asks for the profile that fits its link's speed,
+// and a sender makes that encoding while a receiver asks for it.
 enum class ProfileChoice : uint8_t { kAuto, kFast, kWan, kDirect };
 
-// What it decides; nullopt: auto.
+// The profile that was chosen; nullopt: auto.
 std::optional<DeltaProfile> Decided(ProfileChoice choice);
 
 // "auto", "fast", "wan", "direct".

@@ -1,9 +1,9 @@
 // The additive digest of weights, 128 bits (specified in common/delta/FORMAT.md, "Digest").
 //
-// A tensor's canonical bytes are little-endian 8-byte words w_i, numbered through all blocks of all
-// its slices; each block's tail is padded with zeros. D = sum over i of mix(i, w_i), lane by lane,
-// modulo 2^64. So a digest can be updated from changed words alone, blocks sum to slices and slices
-// to tensors. It guards against faults, not against a forger.
+// A tensor's canonical bytes are little-endian 8-byte words w_i, numbered consecutively through all
+// blocks of all its slices; each block's tail is padded with zeros. D = sum over i of mix(i, w_i),
+// lane by lane, modulo 2^64. So a digest can be updated from the changed words alone, blocks add up
+// to slices and slices to tensors. It guards against faults, not against a forger.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ struct Digest {
 std::string ToString(const Digest& digest);
 
 namespace internal {
-// A, B and S of the two lanes, and M.
+// A, B and S of the two lanes, and M, as FORMAT.md names them.
 inline constexpr uint64_t kWordFactor[2] = {0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93};
 inline constexpr uint64_t kIndexFactor[2] = {0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642E};
 inline constexpr uint64_t kOffset[2] = {0x243F6A8885A308D3, 0x13198A2E03707344};
@@ -61,11 +61,12 @@ inline Digest MixWord(uint64_t index, uint64_t word) {
   return {.lane0 = internal::MixLane(0, index, word), .lane1 = internal::MixLane(1, index, word)};
 }
 
-// The digest of `bytes` (of one block, or of consecutive full blocks) whose first word has number
+// The digest of `bytes` (one block, or consecutive full blocks) whose first word has number
 // `first_word`; a tail shorter than a word is padded with zeros.
 Digest DigestBytes(ByteSpan bytes, uint64_t first_word);
 
-// Words of one block that changed: parallel arrays, `numbers` inside the block.
+// The words of one block that changed: parallel arrays; `numbers` count from the block's first
+// word.
 struct ChangedWords {
   const uint16_t* numbers = nullptr;
   const uint64_t* before = nullptr;
@@ -73,8 +74,8 @@ struct ChangedWords {
   size_t count = 0;
 };
 
-// How the digest of a block whose first word has number `first_word` changes with its words: after
-// minus before.
+// By how much the digest of a block whose first word has number `first_word` changes: after minus
+// before.
 Digest DigestDifference(const ChangedWords& changed, uint64_t first_word);
 
 }  // namespace dws

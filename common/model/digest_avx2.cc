@@ -1,4 +1,4 @@
-// Four words at a time. AVX2 has no product of 64 bits by 64: it is put together of three of 32.
+// Four words at a time. AVX2 cannot multiply 64 bits by 64, so three 32-bit products make up one.
 #include "common/base/instruction_set.h"
 #include "common/base/intrinsics.h"
 #include "common/model/digest_kernels.h"
@@ -14,7 +14,7 @@ DWS_TARGET_AVX2 inline __m256i Set(uint64_t value) {
   return _mm256_set1_epi64x(static_cast<int64_t>(value));
 }
 
-// A factor, and its upper halves where the lower ones were.
+// A factor, and the same with the upper halves moved to the lower ones.
 struct Factor {
   __m256i whole;
   __m256i high;
@@ -24,7 +24,7 @@ DWS_TARGET_AVX2 inline Factor MakeFactor(uint64_t value) {
   return {.whole = Set(value), .high = Set(value >> 32)};
 }
 
-// x * factor, where `x_high` has the upper halves of x in its lower ones.
+// x * factor. `x_high` has the upper halves of x in its lower halves.
 DWS_TARGET_AVX2 inline __m256i Multiply(__m256i x, __m256i x_high, const Factor& factor) {
   const __m256i cross =
       _mm256_add_epi64(_mm256_mul_epu32(x, factor.high), _mm256_mul_epu32(x_high, factor.whole));
@@ -32,7 +32,7 @@ DWS_TARGET_AVX2 inline __m256i Multiply(__m256i x, __m256i x_high, const Factor&
 }
 
 DWS_TARGET_AVX2 inline __m256i Finish(__m256i x, const Factor& m) {
-  // x ^ (x >> 32) leaves the upper half as it was.
+  // x ^ (x >> 32) does not change the upper half.
   __m256i high = _mm256_srli_epi64(x, 32);
   x = Multiply(_mm256_xor_si256(x, high), high, m);
   high = _mm256_srli_epi64(x, 32);
@@ -51,7 +51,7 @@ DWS_TARGET_AVX2 inline uint64_t Sum(__m256i x) {
          static_cast<uint64_t>(_mm_extract_epi64(pairs, 1));
 }
 
-// What word numbers add: B * number + S.
+// The part of the mix that depends on the word's number: B * number + S.
 DWS_TARGET_AVX2 inline __m256i Index(__m256i number, size_t lane) {
   const Factor b = MakeFactor(internal::kIndexFactor[lane]);
   return _mm256_add_epi64(Multiply(number, _mm256_srli_epi64(number, 32), b),

@@ -22,7 +22,7 @@ DWS_TARGET_AVX512 inline __m512i Finish(__m512i x, __m512i m) {
   return _mm512_xor_si512(x, _mm512_srli_epi64(x, 32));
 }
 
-// Unsigned, so that it may wrap: _mm512_reduce_add_epi64 adds signed numbers.
+// Adds unsigned numbers, which may overflow: _mm512_reduce_add_epi64 adds signed ones.
 DWS_TARGET_AVX512 inline uint64_t SumOfLanes(__m512i x) {
   alignas(64) uint64_t lanes[kLanes];
   _mm512_store_si512(lanes, x);
@@ -37,7 +37,7 @@ DWS_TARGET_AVX512 Digest MixRunAvx512(const std::byte* words, uint64_t count, ui
   const __m512i a0 = Set(internal::kWordFactor[0]);
   const __m512i a1 = Set(internal::kWordFactor[1]);
   const __m512i m = Set(internal::kFinishFactor);
-  // What the word's number adds, for the next eight words.
+  // The part of the mix that depends on the word's number, for the next eight words.
   const __m512i number =
       _mm512_add_epi64(Set(first_word), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
   __m512i index0 = _mm512_add_epi64(_mm512_mullo_epi64(number, Set(internal::kIndexFactor[0])),
@@ -84,7 +84,7 @@ DWS_TARGET_AVX512 Digest MixChangesAvx512(const ChangedWords& changed, uint64_t 
     const __m512i old1 = Finish(_mm512_add_epi64(_mm512_mullo_epi64(before, a1), index1), m);
     const __m512i new0 = Finish(_mm512_add_epi64(_mm512_mullo_epi64(after, a0), index0), m);
     const __m512i new1 = Finish(_mm512_add_epi64(_mm512_mullo_epi64(after, a1), index1), m);
-    // Lanes past the end are the same on both sides: they add nothing.
+    // In lanes past the end before and after are equal, so they add nothing.
     sum0 = _mm512_add_epi64(sum0, _mm512_sub_epi64(new0, old0));
     sum1 = _mm512_add_epi64(sum1, _mm512_sub_epi64(new1, old1));
   }

@@ -1,5 +1,5 @@
-// The digest's inner loops, once for each instruction set. All sets compute the same sums.
-// Used by digest.cc with the set of this process, and by tests with every set.
+// The digest's inner loops, one variant for each instruction set. All compute the same sums.
+// digest.cc uses the set of this process; tests use every set.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace dws::digest_kernels {
 
-// The sum of MixWord(first_word + i, word i) over `count` words from `words` on, of any alignment.
-// The machine has `set`.
+// The sum of MixWord(first_word + i, word i) over `count` words from `words` on, at any alignment.
+// The machine must support `set`.
 Digest MixRun(InstructionSet set, const std::byte* words, uint64_t count, uint64_t first_word);
 
-// The sum of MixWord(n, after) - MixWord(n, before) over the words of `changed`, n counted from
-// `first_word`. The machine has `set`.
+// The sum of MixWord(n, after) - MixWord(n, before) over the words of `changed`, where n is
+// `first_word` plus the word's number. The machine must support `set`.
 Digest MixChanges(InstructionSet set, const ChangedWords& changed, uint64_t first_word);
 
 // The variants.

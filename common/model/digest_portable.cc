@@ -1,5 +1,6 @@
 #include "common/model/digest_kernels.h"
 
+// The portable loops, which the other variants use for their tails; and the choice of a variant.
 namespace dws::digest_kernels {
 
 Digest MixRunPortable(const std::byte* words, uint64_t count, uint64_t first_word) {

@@ -1,5 +1,5 @@
-// More maxima, beside limits.h: of what says who somebody is, and of what keeps it. Incarnations
-// and rank epochs, ledgers that were set aside, certificates that dwsctl makes.
+// The maxima of identities, in addition to limits.h: incarnations and rank epochs, the ledgers that
+// record them, and the certificates that dwsctl makes.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ namespace dws::limits {
 // Numbers that begin at the wall clock: incarnations and rank epochs.
 inline constexpr std::chrono::hours kAheadOfClockMax{24};
 
-inline constexpr size_t kDamagedLedgersMax = 8;     // that were set aside beside one ledger
+inline constexpr size_t kDamagedLedgersMax = 8;     // kept beside one ledger
 inline constexpr size_t kForgottenStreamsMax = 64;  // that a sender's ledger refuses by name
 
 // Certificates.
@@ -19,7 +19,7 @@ inline constexpr int kAuthorityDaysDefault = 3650;
 inline constexpr int kCertificateDaysMax = 825;
 inline constexpr int kCertificateDaysDefault = 90;
 inline constexpr int kRenewWithinDaysDefault = 30;
-inline constexpr std::chrono::hours kCertificateSkew{1};  // valid before it is made: slow clocks
+inline constexpr std::chrono::hours kCertificateSkew{1};  // valid so long before now: slow clocks
 inline constexpr size_t kCertificateHostsMax = 64;
 inline constexpr size_t kCertificatesMax = 8192;  // of one command
 

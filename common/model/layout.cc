@@ -14,7 +14,7 @@ void AppendNumber(std::string& text, uint64_t number) {
   text.append(AsText(bytes));
 }
 
-// Every field with its length, so that no two layouts have the same text.
+// Each field of variable length follows its length, so no two layouts have the same text.
 std::string SignatureText(const std::vector<Shard>& shards) {
   std::string text;
   for (const Shard& shard : shards) {

@@ -29,7 +29,7 @@ struct Shard {
 // Immutable once made. Threads: safe to read from any.
 class RankLayout {
  public:
-  // One slice, with what every user of it needs precomputed.
+  // One slice, with precomputed values that all its users need.
   struct SliceEntry {
     uint32_t shard = 0;
     uint32_t slice = 0;  // of the tensor
@@ -40,14 +40,14 @@ class RankLayout {
     uint64_t first_block = 0;  // of the rank, counting all slices before it
 
     uint64_t size_bytes() const { return elements * ElementBytes(dtype); }
-    // The digest's number of the first word of a block; blocks before the last are whole words.
+    // The digest's number of the first word of a block. Every block but the last is whole words.
     uint64_t BlockFirstWord(uint32_t block) const {
       return first_word + uint64_t{block} * limits::kBlockElements * ElementBytes(dtype) / 8;
     }
   };
 
   // INVALID_ARGUMENT: a spec is not valid, names are not strictly ascending, slices are out of
-  // range, or a limit is passed. The message names the tensor.
+  // range, or a limit is exceeded. The message names the tensor, except for limits of the layout.
   static Result<RankLayout> Create(std::vector<Shard> shards);
 
   RankLayout() = default;
@@ -66,7 +66,7 @@ class RankLayout {
   // The rank slice of `slice` of tensor `name`, if this rank owns it.
   std::optional<RankSlice> Find(std::string_view name, uint32_t slice) const;
 
-  // Equal exactly when two layouts are equal (up to a 128-bit collision).
+  // Two layouts have equal signatures exactly when they are equal (up to a 128-bit collision).
   const Digest& signature() const { return signature_; }
 
   friend bool operator==(const RankLayout& a, const RankLayout& b) {

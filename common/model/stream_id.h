@@ -1,5 +1,5 @@
-// One incarnation of a trainer. Incarnations order streams of a job; the random id tells two
-// streams apart that claim the same incarnation.
+// One incarnation of a trainer. Incarnations order the streams of a job; the random id
+// distinguishes two streams that claim the same incarnation.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Groups of tensors that behave alike: those of a model whose names differ in numbers only. What is
-// said of densities is said of groups: a model has some ten of them, whatever its size.
+// Groups of tensors that behave alike: those whose names differ only in numbers. Densities are
+// reported by group, because a model of any size has about ten groups.
 #pragma once
 
 #include <string>

@@ -9,7 +9,7 @@
 namespace dws {
 namespace {
 
-// The product of `shape` with dimension `dim` replaced by `length`; dim past the end replaces
+// The product of `shape` with dimension `dim` replaced by `length`. A `dim` past the end replaces
 // nothing.
 uint64_t Product(const std::vector<uint64_t>& shape, size_t dim, uint64_t length) {
   uint64_t product = 1;
@@ -100,7 +100,7 @@ Mapping MappingOf(DType dtype) {
     case DType::kBool:
     case DType::kU8:
     case DType::kI8:
-    case DType::kF8E8M0:  // an exponent without sign: its bits are in order already
+    case DType::kF8E8M0:  // an unsigned exponent: its bits already have the order of its values
     case DType::kU16:
     case DType::kI16:
     case DType::kU32:

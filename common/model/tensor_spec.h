@@ -2,9 +2,8 @@
 // slices.
 //
 // Slices are the unit of ownership (a trainer rank owns consecutive slices), of attachment (an
-// engine holds unions of slices) and of digests. A slice's elements have an order of their own,
-// *slice order*: row-major over the slice. Blocks are runs of limits::kBlockElements in slice
-// order.
+// engine holds unions of slices) and of digests. *Slice order* is row-major over one slice's
+// elements. Blocks are runs of limits::kBlockElements elements in slice order.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +35,7 @@ enum class DType : uint8_t {
   kF64 = 16,
 };
 
-// The numbers are those of dws.v1.DType and of FORMAT.md; nullopt for any other.
+// The numbers are those of dws.v1.DType and of FORMAT.md; nullopt for any other number.
 std::optional<DType> DTypeFromNumber(uint32_t number);
 std::string_view ToString(DType dtype);  // "BF16", as safetensors writes it
 
@@ -48,7 +47,7 @@ uint32_t ElementBytes(DType dtype);
 enum class Mapping : uint8_t { kInteger, kFloat };
 Mapping MappingOf(DType dtype);
 
-// [begin, end) of one dimension; all of it for a scalar's only slice.
+// [begin, end) of the dimension that is cut; [0, 1) for a scalar.
 struct SliceRange {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -93,9 +92,9 @@ struct StridedRuns {
   uint64_t stride_elements = 0;
 };
 
-// The runs of an array of `shape` with element `strides` in row-major order, dimensions merged as
-// far as they are contiguous. INVALID_ARGUMENT when two levels of stride remain: such a view cannot
-// be mapped.
+// The runs of an array of `shape` with `strides` (in elements), in row-major order. Contiguous
+// dimensions are merged. INVALID_ARGUMENT when two levels of stride remain: such a view cannot be
+// mapped.
 Result<StridedRuns> CoalesceRuns(const std::vector<uint64_t>& shape,
                                  const std::vector<uint64_t>& strides);
 

@@ -1,5 +1,5 @@
-// The number of a version of the weights: strictly increasing inside one stream, from 1. Zero never
-// names a version; absence is std::optional.
+// The numbers of docs/protocol.md, 1. Weight versions increase strictly inside one stream, from 1.
+// Zero never names a version; absence is std::optional.
 #pragma once
 
 #include <cstdint>
