@@ -1,5 +1,5 @@
-// A disk that damages a ledger again and again is not to be filled with copies of it, and somebody
-// has to look: hence the bound.
+// The number of copies is bounded: a disk that damages a ledger again and again must not fill up
+// with them, and an operator must look at it.
 #include "common/ledger/damaged_files.h"
 
 #include <algorithm>

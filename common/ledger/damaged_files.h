@@ -1,5 +1,5 @@
-// Damaged ledgers that were set aside: PATH.damaged-1, PATH.damaged-2, ... beside the ledger; and
-// folders that were in the place of a ledger or its fence. Nothing removes them but an operator.
+// Sets aside damaged ledgers, and folders in the place of a ledger or its fence, as PATH.damaged-1,
+// PATH.damaged-2, ... Only an operator removes them.
 #pragma once
 
 #include <string>
@@ -9,9 +9,10 @@
 
 namespace dws {
 
-// Renames the file or folder to the first such name that is free, durably; the name. The caller has
-// the ledger's lock. RESOURCE_EXHAUSTED: limits::kDamagedLedgersMax of them lie there. Else of the
-// file system, as of a folder on which something is mounted, and what to do.
+// Renames the file or folder durably to the first such name that is free, and returns the name. The
+// caller holds the ledger's lock. RESOURCE_EXHAUSTED: limits::kDamagedLedgersMax exist already.
+// Other errors are the file system's, for example of a folder on which something is mounted, and
+// say what to do.
 Result<std::string> SetDamagedAside(FileSystem& file_system, const std::string& path);
 
 }  // namespace dws

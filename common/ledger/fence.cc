@@ -57,7 +57,7 @@ Result<std::optional<Fence>> DecodeFence(LedgerKind kind, ByteSpan file) {
 
 Result<std::optional<Fence>> FenceFile::Read() {
   says_.reset();
-  // One byte more than it has shows that it is longer.
+  // Allows one byte too many: DecodeFence refuses that size.
   Result<std::vector<std::byte>> file = file_system_.ReadFile(path_, kFileBytes + 1);
   if (absl::IsResourceExhausted(file.status())) {
     return DataLossError("{} is damaged: expected {} bytes, found more", path_, kFileBytes);
@@ -71,7 +71,7 @@ Result<std::optional<Fence>> FenceFile::Read() {
 
 Status FenceFile::Keep(const std::optional<Fence>& fence) {
   if (says_.has_value() && *says_ == fence) return OkStatus();
-  says_.reset();  // after an error it says either
+  says_.reset();  // after an error the file may hold either fence
   DWS_RETURN_IF_ERROR(file_system_.ReplaceFile(path_, EncodeFence(kind_, fence)));
   says_ = fence;
   return OkStatus();

@@ -1,6 +1,6 @@
-// What of a ledger must never go back, and its second copy beside the ledger (LEDGER.md, The
-// fence): it is there when the ledger is damaged or gone, so that old trainers stay refused. Its
-// bytes are pure.
+// The part of a ledger that must never go back, and its second copy in a file beside the ledger
+// (LEDGER.md, "The fence"). With that copy old trainers stay refused when the ledger is damaged or
+// missing. EncodeFence and DecodeFence are pure.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ namespace dws {
 
 struct Fence {
   StreamId stream;       // the highest incarnation, and its id
-  RankEpoch rank_epoch;  // of a sender, in that stream; 0 of a receiver
-  // Whether a ledger with this fence would let in what `other` refuses.
+  RankEpoch rank_epoch;  // a sender's, in that stream; 0 on a receiver
+  // Whether a ledger with this fence would accept something that `other` refuses.
   bool BelowOf(const Fence& other) const {
     if (stream == other.stream) return rank_epoch < other.rank_epoch;
     return stream.incarnation < other.stream.incarnation;
@@ -29,20 +29,20 @@ struct Fence {
 
 // nullopt: no stream.
 std::vector<std::byte> EncodeFence(LedgerKind kind, const std::optional<Fence>& fence);
-// DATA_LOSS: not the size, the head, the checksum or the kind, in words.
+// DATA_LOSS: the size, the head, the checksum or the kind is wrong; the message says which.
 Result<std::optional<Fence>> DecodeFence(LedgerKind kind, ByteSpan file);
 
-// The file. Lifecycle: as long as its ledger, whose lock guards it. Threads: one at a time.
+// The fence's file. Its ledger owns it, and the ledger's lock guards it. Threads: one at a time.
 class FenceFile {
  public:
   // `path`: beside the ledger. `file_system` outlives it.
   FenceFile(FileSystem& file_system, std::string path, LedgerKind kind)
       : file_system_(file_system), path_(std::move(path)), kind_(kind) {}
 
-  // What it says. NOT_FOUND: there is no file. DATA_LOSS: it is damaged, naming it.
-  // FAILED_PRECONDITION: a folder is in its place.
+  // The fence in the file. NOT_FOUND: there is no file. DATA_LOSS: it is damaged; the message names
+  // it. FAILED_PRECONDITION: a folder is in its place.
   Result<std::optional<Fence>> Read();
-  // Durably says `fence` when OK; writes nothing where it does already.
+  // When OK, the file holds `fence` durably. Writes nothing if it is known to hold it already.
   Status Keep(const std::optional<Fence>& fence);
 
   const std::string& path() const { return path_; }
@@ -51,7 +51,7 @@ class FenceFile {
   FileSystem& file_system_;
   const std::string path_;
   const LedgerKind kind_;
-  std::optional<std::optional<Fence>> says_;  // none: not known
+  std::optional<std::optional<Fence>> says_;  // what the file holds; outer nullopt: not known
 };
 
 }  // namespace dws

@@ -19,8 +19,8 @@ constexpr std::string_view kWayBack =
     "--quarantine-damaged-ledger: the file is set aside, an empty ledger takes its place, and old "
     "trainers stay refused";
 
-// The head has no checksum: a version or a kind that is none, in front of a sound record, is damage
-// and not another program's file.
+// The head has no checksum. An unknown version or kind before a sound record of this format is
+// damage, not a file of another DWS version.
 Status CheckFileHead(ByteSpan file, LedgerKind kind, const std::string& path) {
   if (file.size() < kLedgerHeadBytes || AsText(file.first(kLedgerMagic.size())) != kLedgerMagic) {
     return DataLossError("{} is damaged, or no ledger: expected it to begin with {}{}", path,
@@ -52,8 +52,8 @@ Status Damaged(const std::string& path, uint64_t offset, std::string_view why) {
   return DataLossError("{}: the record at offset {} is damaged, {}{}", path, offset, why, kWayBack);
 }
 
-// Hands all sound records to `replay`; returns where the torn tail begins, the file's size if there
-// is none.
+// Passes all sound records to `replay`. Returns the offset at which the torn tail begins, or the
+// file's size if there is none.
 Result<uint64_t> ReplayRecords(ByteSpan file, const std::string& path,
                                const FileLedger::Replay& replay) {
   uint64_t offset = kLedgerHeadBytes;
@@ -124,8 +124,8 @@ Status FileLedger::OpenSound(const Replay& replay) {
   return OkStatus();
 }
 
-// What the new file begins with is known before the old one is touched. A crash between the two
-// steps leaves no file: the next start begins with the same.
+// The new file's first records are known before the old file is renamed. A crash between the rename
+// and the rewrite leaves no file: the next start then begins with the same records.
 Status FileLedger::BeginAnew(const Begin& begin, const Status& damage) {
   std::vector<RawRecord> records;
   if (begin) {
@@ -172,7 +172,8 @@ Status FileLedger::Rewrite(std::span<const RawRecord> records) {
   std::vector<std::byte> bytes = LedgerHead(kind_);
   for (const RawRecord& record : records) AppendLedgerRecord(record, bytes, bytes.size());
   DWS_CHECK(bytes.size() <= limits::kLedgerBytesMax);
-  // Even when it fails the name may lead to the new file already: the old handle must not be used.
+  // Even if ReplaceFile fails, the name may refer to the new file already: the old handle must not
+  // be used.
   file_.reset();
   DWS_RETURN_IF_ERROR(file_system_.ReplaceFile(path_, bytes));
   DWS_ASSIGN_OR_RETURN(file_, file_system_.OpenForAppend(path_));

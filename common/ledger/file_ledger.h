@@ -1,4 +1,4 @@
-// An append-only file of checksummed records (LEDGER.md). Knows nothing of what records mean.
+// An append-only file of checksummed records (LEDGER.md). It does not interpret the records.
 #pragma once
 
 #include <cstdint>
@@ -18,31 +18,37 @@ namespace dws {
 // Threads: one at a time.
 class FileLedger {
  public:
-  // Gets each record with its offset in the file; its error ends Open.
+  // Receives each record with its offset in the file. Its error ends Open.
   using Replay = std::function<Status(uint32_t type, ByteSpan payload, uint64_t offset)>;
-  // Where no sound file is: what a new one begins with, or the error that ends Open. `damage`: of
-  // the file that is there, which is then set aside; OK: none is there.
+  // Called when there is no sound file: returns the first records of a new one, or the error that
+  // ends Open. `damage`: what is wrong with the existing file, which is then set aside; OK: there
+  // is no file.
   using Begin = std::function<Result<std::vector<RawRecord>>(const Status& damage)>;
 
-  // Opens, or creates durably, the ledger at `path`; its folder is made. An incomplete last record
-  // is cut off with a warning in the log: a crash in the middle of an append. `file_system`
-  // outlives the ledger. Without `begin` a new file is empty, and a damaged one is refused.
+  // Opens the ledger at `path`, or creates it and its folder durably. Cuts off an incomplete last
+  // record, with a warning in the log: the process crashed in the middle of an append.
+  // `file_system` must outlive the ledger. Without `begin` a new file is empty, and a damaged one
+  // is refused.
   //
-  // UNAVAILABLE: another process holds it. DATA_LOSS: damage anywhere else, with the offset and
-  // what to do, and nothing was changed; so is a folder in its place, and what `replay` calls
-  // DATA_LOSS. FAILED_PRECONDITION:
-  // of the other kind, or of an unknown version. RESOURCE_EXHAUSTED: larger than
-  // limits::kLedgerBytesMax, or limits::kDamagedLedgersMax lie beside it. What else `replay`
-  // returned, with the offset.
+  // UNAVAILABLE: another process holds it.
+  // DATA_LOSS: damage anywhere else, a folder in its place, or DATA_LOSS from `replay`; the message
+  //   has the offset and says what to do. Nothing was changed.
+  // FAILED_PRECONDITION: a ledger of the other kind, or of an unknown version.
+  // RESOURCE_EXHAUSTED: it is larger than limits::kLedgerBytesMax, or limits::kDamagedLedgersMax
+  //   damaged ones are beside it.
+  // Other errors of `replay` are returned with the offset.
   static Result<std::unique_ptr<FileLedger>> Open(FileSystem& file_system, const std::string& path,
                                                   LedgerKind kind, const Replay& replay,
                                                   const Begin& begin = {});
 
   // Appends and syncs one record; its payload is at most limits::kLedgerRecordBytesMax (CHECK).
-  // After an error the file's end is unknown: every Append fails until a Rewrite succeeded.
+  // After a write or sync error the file's end is unknown: every Append fails with
+  // FAILED_PRECONDITION until a Rewrite succeeds. RESOURCE_EXHAUSTED: limits::kLedgerBytesMax would
+  // be exceeded; nothing was written.
   Status Append(const RawRecord& record);
 
-  // Replaces all records atomically. After an error the old ones are still there.
+  // Replaces all records atomically. After an error the file has either the old or the new ones,
+  // and Append fails until a Rewrite succeeds.
   Status Rewrite(std::span<const RawRecord> records);
 
   uint64_t size_bytes() const { return size_bytes_; }
@@ -59,7 +65,7 @@ class FileLedger {
   const std::string path_;
   const LedgerKind kind_;
   const std::unique_ptr<FileLock> lock_;
-  std::unique_ptr<AppendFile> file_;  // none: the end of the file is unknown
+  std::unique_ptr<AppendFile> file_;  // null: the end of the file is unknown
   uint64_t size_bytes_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// The fence is written before the record that changes it: after a crash between the two it is above
-// the ledger, whose next start then raises the ledger to it. It never is below.
+// The fence is written before the record that changes it, so it is never below the ledger. After a
+// crash between the two it is above, and the next start raises the ledger to it.
 #include "common/ledger/file_version_ledger.h"
 
 #include <functional>
@@ -45,8 +45,8 @@ class FileVersionLedger final : public VersionLedger<State> {
     return OkStatus();
   }
 
-  // Of a ledger that was just opened: brings it and its fence to the higher of both. `aside` makes
-  // room for a fence where a folder is.
+  // Call once after opening. Raises the ledger or the fence to the higher of the two. `aside` moves
+  // a folder away that is in the place of the fence.
   Status MeetFence(const std::function<Status(const Status& why)>& aside) {
     const Result<std::optional<Fence>> found = fence_.Read();
     if (absl::IsFailedPrecondition(found.status())) {
@@ -76,12 +76,12 @@ class FileVersionLedger final : public VersionLedger<State> {
   FenceFile fence_;
 };
 
-// What a new ledger begins with: see FileLedger::Begin.
+// The first records of a new ledger: see FileLedger::Begin.
 template <typename State>
 Result<std::vector<RawRecord>> BeginWithFence(FenceFile& file, const LedgerOptions& options,
                                               const Status& damage, State& state) {
   if (!damage.ok() && !options.quarantine_damaged) return damage;
-  state = State();  // records in front of the damage were replayed
+  state = State();  // drops what the records before the damage added
   const Result<std::optional<Fence>> fence = file.Read();
   if (damage.ok() && absl::IsNotFound(fence.status())) return std::vector<RawRecord>();
   if (!fence.ok()) {
@@ -104,7 +104,7 @@ Result<std::vector<RawRecord>> BeginWithFence(FenceFile& file, const LedgerOptio
   return raw;
 }
 
-// `why`: what is in the place of the fence. The ledger is sound: it says all that the fence would.
+// `why` says what is in the place of the fence. The ledger is sound and holds the fence's facts.
 Status SetFolderAside(FileSystem& file_system, const std::string& path,
                       const LedgerOptions& options, const Status& why) {
   if (!options.quarantine_damaged) {

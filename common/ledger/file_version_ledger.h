@@ -1,4 +1,4 @@
-// The ledgers of the daemons on disk.
+// The ledgers of the daemons, on disk.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@
 namespace dws {
 
 struct LedgerOptions {
-  // A damaged ledger is set aside, and an empty one that keeps the fence takes its place; so is a
-  // folder in the place of the ledger, or of the fence beside a sound one.
+  // Sets a damaged ledger aside and begins an empty one that keeps the fence. Also sets aside a
+  // folder in the place of the ledger, or in the place of the fence beside a sound ledger.
   bool quarantine_damaged = false;
 };
 
-// Opens <state_folder>/sender.ledger or receiver.ledger, or starts one with the fence beside it, if
-// there is one, and nothing else. Fails as FileLedger::Open; UNAVAILABLE says that another daemon
-// uses the folder, DATA_LOSS also that the fence is needed and damaged or missing, or that a
-// folder is in its place. Compacts by
-// itself once the file passes limits::kLedgerCompactBytes. `file_system` outlives the ledger.
+// Opens <state_folder>/sender.ledger or receiver.ledger, or begins one with only the fence beside
+// it, if there is one. Fails as FileLedger::Open does. UNAVAILABLE: another daemon uses the folder.
+// DATA_LOSS also: the fence is needed and is damaged or missing, or a folder is in its place. An
+// Append compacts the file once it is larger than limits::kLedgerCompactBytes. `file_system` must
+// outlive the ledger.
 Result<std::unique_ptr<SenderLedger>> OpenSenderLedger(FileSystem& file_system,
                                                        const std::string& state_folder,
                                                        const LedgerOptions& options = {});

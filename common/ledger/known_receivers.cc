@@ -20,7 +20,7 @@ std::string Sum(std::string_view text) {
   return fmt::format("sum {}\n", ToString(digest));
 }
 
-// An id may have any bytes.
+// Hexadecimal, because an id may contain any bytes.
 std::string Hex(std::string_view bytes) {
   std::string text;
   for (const char c : bytes) {

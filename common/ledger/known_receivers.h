@@ -1,6 +1,6 @@
-// The receivers that a sender knows, on disk (LEDGER.md, "Known receivers"): so that one that does
-// not come back after the sender's restart is missed. A file of its own beside the ledger: what it
-// says decides nothing about versions, and a damaged one stops nobody.
+// The receivers that a sender knows, on disk (LEDGER.md, "Known receivers"): after a restart the
+// sender notices one that does not come back. It is not part of the ledger: it decides nothing
+// about versions, and a damaged file does not stop the sender.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,18 @@ inline constexpr uint64_t kKnownReceiversBytesMax = kReceiversMax * (2 * kIdByte
 struct KnownReceiver {
   std::string id;
   bool present = false;                 // when the file was written
-  uint64_t last_seen_unix_seconds = 0;  // for people
+  uint64_t last_seen_unix_seconds = 0;  // when `present` last changed; only people read it
 
   friend bool operator==(const KnownReceiver&, const KnownReceiver&) = default;
 };
 
 // At most limits::kReceiversMax of them (CHECK).
 std::string FormatKnownReceivers(std::span<const KnownReceiver> receivers);
-// DATA_LOSS: damaged, or of a version that is not known here.
+// DATA_LOSS: damaged, or of an unknown version.
 Result<std::vector<KnownReceiver>> ParseKnownReceivers(std::string_view text);
 
-// <state_folder>/receivers.known. Load: none where there is no file. Both fail as FileSystem does.
+// Read and replace <state_folder>/receivers.known. Without a file, Load returns none. Both return
+// errors of FileSystem; Load also DATA_LOSS as ParseKnownReceivers.
 Result<std::vector<KnownReceiver>> LoadKnownReceivers(FileSystem& files,
                                                       const std::string& state_folder);
 Status SaveKnownReceivers(FileSystem& files, const std::string& state_folder,

@@ -10,6 +10,7 @@
 namespace dws {
 namespace {
 
+// Covers the length and the type, so that a damaged length is found before it is used.
 uint64_t HeadCheck(const std::byte* head, uint64_t offset) {
   return MixWord(offset, LoadLe<uint64_t>(head)).lane0;
 }

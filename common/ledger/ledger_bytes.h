@@ -1,5 +1,5 @@
-// The bytes of a ledger file (LEDGER.md), written and read. Pure; file_ledger.h has the file, and
-// dwsctl inspect looks at damaged ones.
+// Writes and reads the bytes of a ledger file (LEDGER.md). Pure. Used by file_ledger.h, and by
+// dwsctl inspect to look at damaged files.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ std::vector<std::byte> LedgerHead(LedgerKind kind);
 // limits::kLedgerRecordBytesMax (CHECK).
 void AppendLedgerRecord(const RawRecord& record, std::vector<std::byte>& file, uint64_t offset);
 
-// What stands at an offset. From the first thing that is wrong on, the fields have no meaning.
+// What is at an offset. Fields after the first one that is wrong have no meaning.
 struct LedgerRecordView {
   enum class State : uint8_t {
     kSound,
     kHeadCutOff,      // the file ends in its head
     kHeadDamaged,     // head_check_found is not head_check
-    kTooLong,         // a length that no record has
+    kTooLong,         // its length is above the limit
     kPayloadCutOff,   // the file ends in its payload
     kPayloadDamaged,  // digest_found is not digest
   };
@@ -56,11 +56,11 @@ struct LedgerRecord {
 // The record at `offset`, if a sound one is there.
 std::optional<LedgerRecord> ParseLedgerRecord(ByteSpan file, uint64_t offset);
 
-// Where the first sound record at or behind `offset` begins.
+// The offset of the first sound record at or after `offset`.
 std::optional<uint64_t> FindLedgerRecord(ByteSpan file, uint64_t offset);
 
-// Why what follows `offset`, where no sound record is, cannot be the rest of one torn append (every
-// append is synced before the next begins); nullopt when it can.
+// For an `offset` without a sound record: why the bytes from there on cannot be one torn append
+// (every append is synced before the next begins); nullopt when they can be.
 std::optional<std::string> LedgerTailDamage(ByteSpan file, uint64_t offset);
 
 }  // namespace dws

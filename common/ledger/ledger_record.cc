@@ -62,7 +62,7 @@ Status UnknownType(uint32_t type, LedgerKind kind) {
 }
 
 struct Encoder {
-  RecordType forgotten;  // StreamForgotten's, of the kind of ledger
+  RecordType forgotten;  // StreamForgotten's type in this kind of ledger
 
   RawRecord operator()(const StreamOpened& r) const {
     return Pack(kStreamOpened, {r.stream.incarnation, r.stream.id_hi, r.stream.id_lo,
@@ -224,7 +224,7 @@ std::string_view RecordTypeName(uint32_t type) {
 }
 
 std::span<const std::string_view> RecordWordNames(uint32_t type) {
-  // As Encoder packs them.
+  // In the order in which Encoder packs them.
   static constexpr std::array<std::string_view, 5> kOpened = {
       "stream incarnation", "stream id, high half", "stream id, low half", "rank epoch",
       "last version of earlier epochs"};

@@ -17,12 +17,12 @@
 
 namespace dws {
 
-// Whose ledger a file is; in its header.
+// Which daemon's ledger a file is; stored in its head.
 enum class LedgerKind : uint32_t { kSender = 1, kReceiver = 2 };
 std::string_view ToString(LedgerKind kind);
 
-// Sender: this rank serves `stream`. A higher epoch in the same stream says that the snapshot was
-// lost and versions up to now can no longer be served; numbers go on from last_version.
+// Sender: this rank serves `stream`. A higher epoch in the same stream means that the snapshot was
+// lost and that no version up to now can be served any longer; numbers continue from last_version.
 struct StreamOpened {
   StreamId stream;
   RankEpoch rank_epoch;
@@ -31,7 +31,7 @@ struct StreamOpened {
   friend bool operator==(const StreamOpened&, const StreamOpened&) = default;
 };
 
-// Sender: `version` is captured and sealed, its announcement may follow.
+// Sender: `version` is captured and sealed. Its announcement may follow.
 struct VersionPublished {
   StreamId stream;
   WeightVersion version;
@@ -40,7 +40,8 @@ struct VersionPublished {
   friend bool operator==(const VersionPublished&, const VersionPublished&) = default;
 };
 
-// Receiver: follows `stream` from now on, and no lower incarnation ever again.
+// Receiver: follows `stream` from now on and never again a lower incarnation, unless an operator
+// has `stream` forgotten.
 struct StreamAccepted {
   StreamId stream;
   friend bool operator==(const StreamAccepted&, const StreamAccepted&) = default;
@@ -55,14 +56,14 @@ struct CommitIntent {
   friend bool operator==(const CommitIntent&, const CommitIntent&) = default;
 };
 
-// Receiver: the open intent is done, memory holds its target.
+// Receiver: the open intent is carried out; memory holds its target.
 struct VersionCommitted {
   StreamId stream;
   WeightVersion version;
   friend bool operator==(const VersionCommitted&, const VersionCommitted&) = default;
 };
 
-// Receiver: the open intent was given up before a byte was written (the pause failed, the
+// Receiver: the open intent was abandoned before a byte was written (the pause failed, or the
 // generation had changed). Only the process that wrote the intent can know this.
 struct CommitAbandoned {
   StreamId stream;
@@ -70,31 +71,31 @@ struct CommitAbandoned {
   friend bool operator==(const CommitAbandoned&, const CommitAbandoned&) = default;
 };
 
-// Receiver, as the leader of a commit group: all members have staged `version`, and COMMITs may go
-// out. The group does not go below it any more.
+// Receiver, as the leader of a commit group: all members have staged `version`, and COMMITs may be
+// sent. From now on the group commits no lower version.
 struct GroupDecided {
   StreamId stream;
   WeightVersion version;
   friend bool operator==(const GroupDecided&, const GroupDecided&) = default;
 };
 
-// Receiver, as a leader: all members are known to hold `version`; what was decided before it is
-// done, or reached nobody.
+// Receiver, as a leader: all members are known to hold `version`. The open decision was carried
+// out, or it reached no member.
 struct GroupSettled {
   StreamId stream;
   WeightVersion version;
   friend bool operator==(const GroupSettled&, const GroupSettled&) = default;
 };
 
-// Both: an operator had the stream forgotten that this daemon opened, or accepted, last. The fence
-// goes back, by this record alone.
+// Both: an operator ordered this daemon to forget the stream that it opened or accepted last. This
+// is the only record that lowers the fence.
 struct StreamForgotten {
   StreamId stream;
   friend bool operator==(const StreamForgotten&, const StreamForgotten&) = default;
 };
 
-// Sender: the ledger began with the fence alone. Which version numbers of the stream are used up is
-// not known, so it is not opened again.
+// Sender: the ledger began with only the fence. It is unknown which version numbers of the stream
+// are used up, so the stream is not opened again.
 struct NumbersLost {
   StreamId stream;
   friend bool operator==(const NumbersLost&, const NumbersLost&) = default;
@@ -104,7 +105,7 @@ using SenderRecord = std::variant<StreamOpened, VersionPublished, StreamForgotte
 using ReceiverRecord = std::variant<StreamAccepted, CommitIntent, VersionCommitted, CommitAbandoned,
                                     GroupDecided, GroupSettled, StreamForgotten>;
 
-// A record as a ledger file has it: type number and payload.
+// A record as a ledger file stores it: type number and payload.
 struct RawRecord {
   uint32_t type = 0;
   std::vector<std::byte> payload;
@@ -113,13 +114,13 @@ struct RawRecord {
 RawRecord EncodeRecord(const SenderRecord& record);
 RawRecord EncodeRecord(const ReceiverRecord& record);
 
-// DATA_LOSS: the payload has not the size of its type, or a zero where a version must be.
-// FAILED_PRECONDITION: a type this build does not know (a newer DWS wrote it) or one of the other
-// kind.
+// DATA_LOSS: the payload does not have the size of its type, or has a zero where a version must be.
+// FAILED_PRECONDITION: the type is unknown to this build (a newer DWS wrote it) or belongs to the
+// other kind.
 Result<SenderRecord> DecodeSenderRecord(uint32_t type, ByteSpan payload);
 Result<ReceiverRecord> DecodeReceiverRecord(uint32_t type, ByteSpan payload);
 
-// What LEDGER.md calls a type and the u64s of its payload; "" and none for an unknown one.
+// The names in LEDGER.md of a type and of the u64s of its payload; "" and none if it is unknown.
 std::string_view RecordTypeName(uint32_t type);
 std::span<const std::string_view> RecordWordNames(uint32_t type);
 

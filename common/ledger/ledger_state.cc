@@ -264,8 +264,8 @@ std::optional<Fence> ReceiverLedgerState::fence() const {
 }
 
 std::vector<ReceiverRecord> ReceiverLedgerState::Records() const {
-  // Streams were accepted in this order: the committed one, the intent's, the newest. A decision's
-  // is one of them, or lies before.
+  // The order in which streams were accepted: the committed one, the intent's, the newest. The
+  // decision's stream is one of them or an earlier one.
   std::vector<ReceiverRecord> records;
   records.reserve(9);
   bool decided = !decided_.has_value();
@@ -288,7 +288,7 @@ std::vector<ReceiverRecord> ReceiverLedgerState::Records() const {
   }
   if (open_intent_.has_value()) {
     accept(open_intent_->stream);
-    // Twice: the second replaces the first.
+    // Twice: the second replaces the first, which sets intent_replaced_another_ again.
     if (intent_replaced_another_) records.push_back(*open_intent_);
     records.push_back(*open_intent_);
   }

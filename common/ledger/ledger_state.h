@@ -1,7 +1,7 @@
-// What a ledger's records add up to, and which record may follow. Pure: no I/O, no clock.
+// The state that a ledger's records give, and which record may follow. Pure: no I/O, no clock.
 //
-// Apply checks first and changes then: after an error the state is what it was. FAILED_PRECONDITION
-// says which rule the record breaks; in a file that is damage, from a caller it is a fenced peer.
+// Apply checks first and then changes: after an error the state is unchanged. FAILED_PRECONDITION
+// says which rule the record breaks. In a file that is damage; from a caller it is a fenced peer.
 #pragma once
 
 #include <deque>
@@ -15,16 +15,16 @@
 
 namespace dws {
 
-// The rule of both sides for a stream that shows up: OK when it is `current` itself or has a higher
-// incarnation. FAILED_PRECONDITION: a lower incarnation (an old trainer that woke up), or a second
-// id in one incarnation (two trainers claim it).
+// The rule of both sides for a stream that is offered: OK when it is `current` itself or has a
+// higher incarnation. FAILED_PRECONDITION: a lower incarnation (an old trainer that still runs), or
+// a second id in one incarnation (two trainers claim it).
 Status CheckStream(const std::optional<StreamId>& current, const StreamId& stream);
 
-// Whether an operator may have `stream` forgotten. FAILED_PRECONDITION: it is not `recorded`, which
-// the message names.
+// Whether an operator may order to forget `stream`. FAILED_PRECONDITION: it is not `recorded`; the
+// message names the recorded one.
 Status CheckForgotten(const std::optional<StreamId>& recorded, const StreamId& stream);
 
-// Copyable. Threads: one at a time.
+// What a sender's ledger says. Copyable. Threads: one at a time.
 class SenderLedgerState {
  public:
   using Record = SenderRecord;
@@ -37,18 +37,19 @@ class SenderLedgerState {
     friend bool operator==(const Published&, const Published&) = default;
   };
 
-  // StreamOpened: a stream that CheckOpen accepts, with a higher epoch when it is the current one.
-  // VersionPublished: of the current stream, above last_version(), its base below it; its numbers
-  // are not lost.
-  // StreamForgotten: the current stream; what is left of it is that it is not opened again.
-  // NumbersLost: the current stream; nothing is known of its versions.
+  // Accepts:
+  // StreamOpened: a stream that CheckOpen accepts, with a higher epoch if it is the current one.
+  // VersionPublished: of the current stream, above last_version(), with its base below it; the
+  //   stream's numbers are not lost.
+  // StreamForgotten: the current stream; all that stays known is not to open it again.
+  // NumbersLost: the current stream; nothing is known about its versions afterwards.
   Status Apply(const SenderRecord& record);
 
   // Whether a trainer may register in `stream`. FAILED_PRECONDITION: CheckStream refuses it, or its
-  // version numbers are not known here: they were lost with an earlier ledger, or forgotten.
-  // Numbers that begin again would name other weights than receivers have under them.
+  // version numbers are unknown because they were lost with an earlier ledger or forgotten. Numbers
+  // that began again would name other weights than the receivers have under the same numbers.
   Status CheckOpen(const StreamId& stream) const;
-  // For `stream`, opened next: above those of it and of forgotten streams.
+  // The epoch with which to open `stream`: above its own epochs and those of forgotten streams.
   RankEpoch NextEpoch(const StreamId& stream) const;
 
   const std::optional<StreamId>& stream() const { return stream_; }
@@ -63,12 +64,12 @@ class SenderLedgerState {
   // The shortest list of records that gives this state: what compaction writes.
   std::vector<SenderRecord> Records() const;
 
-  // What must not go back; its rank epoch counts in its stream. nullopt: no stream.
+  // What must not go back; its rank epoch is of its stream only. nullopt: no stream.
   std::optional<Fence> fence() const;
   static SenderRecord Restoring(const Fence& fence) {
     return StreamOpened{.stream = fence.stream, .rank_epoch = fence.rank_epoch};
   }
-  // What a ledger begins with that has the fence and nothing else.
+  // The first records of a ledger that has only the fence.
   static std::vector<SenderRecord> BeginningWith(const Fence& fence) {
     return {Restoring(fence), NumbersLost{.stream = fence.stream}};
   }
@@ -89,7 +90,7 @@ class SenderLedgerState {
   std::deque<Published> published_;
 };
 
-// Copyable. Threads: one at a time.
+// What a receiver's ledger says. Copyable. Threads: one at a time.
 class ReceiverLedgerState {
  public:
   using Record = ReceiverRecord;
@@ -101,30 +102,29 @@ class ReceiverLedgerState {
     friend bool operator==(const Committed&, const Committed&) = default;
   };
 
+  // Accepts:
   // StreamAccepted: a stream that CheckStream accepts.
-  // CommitIntent: of the accepted stream, its target not below what is committed of that stream,
-  // nor
-  //   below an open intent's. It replaces that: recovery rolls forward, possibly to a newer target.
+  // CommitIntent: of the accepted stream, with a target not below that stream's committed version
+  //   nor below that of an open intent of that stream. It replaces an open intent: recovery rolls
+  //   forward, possibly to a newer target.
   // VersionCommitted: exactly the open intent.
-  // GroupDecided: of the accepted stream, not below what is committed of it; replaces an open
+  // GroupDecided: of the accepted stream, not below its committed version; replaces an open
   //   decision.
   // GroupSettled: a decision is open.
-  // CommitAbandoned: exactly the open intent, which did not replace another: memory that an earlier
-  //   one may have torn is not whole because a later one wrote nothing.
-  // StreamForgotten: the accepted stream; with it goes what is known of its versions, and the
-  // newest
-  //   stream of which something else is known is the accepted one again.
+  // CommitAbandoned: exactly the open intent, if it did not replace another. An earlier intent may
+  //   have torn the memory, and a later one that wrote nothing does not make it whole.
+  // StreamForgotten: the accepted stream. What is known about its versions is dropped. The newest
+  //   other stream about which something is known becomes the accepted one.
   Status Apply(const ReceiverRecord& record);
 
-  // The highest incarnation ever accepted, and its id.
+  // The highest incarnation that was accepted and not forgotten, and its id.
   const std::optional<StreamId>& stream() const { return stream_; }
-  // What the engine's memory held when it was last known whole; of an earlier stream possibly.
+  // The version in the engine's memory when it was last known whole; possibly of an earlier stream.
   const std::optional<Committed>& committed() const { return committed_; }
-  // Set: memory may hold a mixture of versions. Recompute its digests before the engine may
-  // generate.
+  // Set: memory may hold a mixture of versions. Recompute its digests before the engine may run.
   const std::optional<CommitIntent>& open_intent() const { return open_intent_; }
 
-  // Set: what this receiver, as the leader of a group, decided and has not settled.
+  // What this receiver, as the leader of a group, decided and has not settled.
   const std::optional<GroupDecided>& decided() const { return decided_; }
 
   std::vector<ReceiverRecord> Records() const;

@@ -1,5 +1,6 @@
-// The ledger of a daemon: a state that survives it. The seam between protocol and disk:
-// file_version_ledger.h is the real one, tests/fakes/memory_version_ledger.h another.
+// The ledger of a daemon: a state that survives the daemon. The interface between protocol and
+// disk; implemented by file_version_ledger.h and, for tests, by
+// tests/fakes/memory_version_ledger.h.
 #pragma once
 
 #include "common/base/status.h"
@@ -7,18 +8,18 @@
 
 namespace dws {
 
-// Threads: one at a time; the owner serialises.
+// Threads: one at a time; the owner serialises calls.
 template <typename State>
 class VersionLedger {
  public:
   virtual ~VersionLedger() = default;
 
-  // All records that Append returned OK for, and those found at the start.
+  // The state after the records found at the start and all for which Append returned OK.
   virtual const State& state() const = 0;
 
-  // Durable and in state() when OK. FAILED_PRECONDITION: State::Apply refuses it, nothing was
-  // written. Any other error (disk full, I/O): not in state(), but a restart may find it; the
-  // ledger stays usable, and a later Append mends the file first.
+  // When OK, the record is durable and in state(). FAILED_PRECONDITION: State::Apply refuses it;
+  // nothing was written. Any other error (disk full, I/O): it is not in state(), but a restart may
+  // find it. The ledger stays usable: the next Append first writes the file again.
   virtual Status Append(const typename State::Record& record) = 0;
 };
 
