@@ -35,6 +35,7 @@ Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& 
   decoded.positions.clear();
   decoded.values.clear();
   decoded.dense.clear();
+  // The mode comes from the frame's bytes, so it may be a number that is not a BlockMode.
   if (block.mode == BlockMode::kEmpty) return DecodeEmpty(block);
   if (ToString(block.mode) != "unknown" && (block.nnz == 0 || block.nnz > element_count)) {
     return DataLossError("{}: {} changes in {} elements", ToString(block.mode), block.nnz,

@@ -1,5 +1,5 @@
-// Decodes one block, validating everything. Arbitrary bytes give kDataLoss, never a wrong answer, a
-// crash or an allocation that the block's element count does not bound.
+// Decodes one block and validates everything. Bytes that break FORMAT.md give DATA_LOSS. No bytes
+// cause a crash, or an allocation that the block's element count does not bound.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace dws {
 
-// What a class-split block is decoded with. Other modes need none of it.
+// What a class-split block needs to be decoded. Other modes need none of it.
 struct BlockBase {
   const ClassTable* classes = nullptr;  // the slice's, from the manifest
   ByteSpan before;                      // the old block, in slice order
 };
 
-// DATA_LOSS: the payload is damaged (says what is wrong), or is class-split and its slice has no
-// class table. UNIMPLEMENTED: a mode this version does not know, by number. FAILED_PRECONDITION: a
-// class-split block, and `base` has not the old block.
+// DATA_LOSS: the payload is damaged (the message says how), or is class-split and its slice has no
+// class table. UNIMPLEMENTED: this version does not know the mode; the message has its number.
+// FAILED_PRECONDITION: the block is class-split, and `base` does not have the old block.
 Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                    DecodedBlock& decoded, const BlockBase& base = {});
 

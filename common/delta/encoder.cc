@@ -14,7 +14,7 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
   if (changes.size() == 0) return {};
   SplitRicePlan& split_rice = scratch.split_rice;
   PlanSplitRice(dtype, changes, split_rice);
-  // Among equals the mode with the smaller number wins, so dense ulp has to be strictly smaller.
+  // Among equals the mode with the smaller number wins, so dense ulp must be strictly smaller.
   if (split_rice.PayloadBytes() > DenseUlpBytesMin(element_count)) {
     DenseUlpPlan& dense = scratch.dense_ulp;
     PlanDenseUlp(dtype, changes, element_count, dense);
@@ -45,7 +45,7 @@ std::optional<EncodedBlock> EncodeClassSplit(DType dtype, const BlockChanges& ch
   ClassSplitPlan& plan = scratch.class_split;
   PlanClassSplit(dtype, changes, scratch.split_rice, before, table, plan);
   const uint64_t bytes = plan.PayloadBytes();
-  // Among equals the mode with the smaller number.
+  // Among equals the mode with the smaller number wins.
   if (bytes > relative.payload.size() ||
       (bytes == relative.payload.size() && relative.mode < BlockMode::kClassSplit)) {
     return std::nullopt;

@@ -15,42 +15,43 @@
 namespace dws {
 
 struct EncodeOptions {
-  // Absolute modes (raw, dense raw, dense zstd) need nothing of the receiver but do not compose. A
-  // sender's retained deltas are relative only; full tensors are absolute only.
+  // Absolute modes (raw, dense raw, dense zstd) need no old values but do not compose. A sender's
+  // retained deltas use only relative modes; full tensors use only absolute ones.
   bool relative = true;
   bool absolute = false;
-  bool zstd = false;  // try dense zstd where absolute modes are allowed: smaller and slower
+  bool zstd = false;  // also try dense zstd if absolute modes are allowed: smaller and slower
 };
 
-// Encodes `changes` of a block whose new state is `after` (element count and absolute values come
-// from it). With no changes and relative modes allowed: kEmpty. With absolute modes only: dense,
-// whatever the changes. At least one family must be allowed.
+// Encodes `changes` of a block whose new state is `after`, which gives the element count and the
+// absolute values. Without changes, if relative modes are allowed: kEmpty. With only absolute
+// modes: dense, whatever the changes. At least one of the two must be allowed.
 EncodedBlock EncodeBlock(DType dtype, const BlockChanges& changes, ByteSpan after,
                          const EncodeOptions& options);
 
-// A full tensor's block: dense raw, or dense zstd where that is smaller and allowed.
+// A full tensor's block: dense raw, or dense zstd if that is allowed and smaller.
 EncodedBlock EncodeFullBlock(DType dtype, ByteSpan block, bool zstd);
 
-// What encoding of one block after the other reuses: a worker has one.
+// Memory that encoding reuses from block to block: one for each worker.
 struct EncodeScratch {
   SplitRicePlan split_rice;
   DenseUlpPlan dense_ulp;
   ClassSplitPlan class_split;
 };
 
-// Relative encoding of steps alone: no old or new weights needed. For captures and squashed deltas.
+// Relative encoding of steps: needs neither old nor new weights. For captures and squashed deltas.
 EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count,
                          EncodeScratch& scratch);
 EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count);
 
-// The same as dense ulp, with positions not looked at: for who knows that they cost more. Leaves
-// `scratch` without what EncodeClassSplit needs.
+// The same, always as dense ulp. Use this when position coding is known to be larger. Afterwards
+// `scratch` does not have what EncodeClassSplit needs.
 EncodedBlock EncodeDenseSteps(DType dtype, const BlockChanges& changes, uint32_t element_count,
                               EncodeScratch& scratch);
 
-// The same changes class-split, for links where bytes are dear; nullopt unless it is smaller than
-// `relative`, which EncodeSteps has just made of them with the same `scratch`, or as small as one
-// of dense ulp. `before` is the block they change, `table` fits `dtype` (class_split.h).
+// The same changes class-split, for slow links. `relative` is the result of EncodeSteps for these
+// changes, just before, with the same `scratch`. nullopt unless class-split is smaller than
+// `relative`, or as small if that is dense ulp. `before` is the block they change, `table` fits
+// `dtype` (class_split.h).
 std::optional<EncodedBlock> EncodeClassSplit(DType dtype, const BlockChanges& changes,
                                              const EncodedBlock& relative, ByteSpan before,
                                              const ClassTable& table, EncodeScratch& scratch);

@@ -55,7 +55,7 @@ Result<std::vector<EncodedBlock>> SquashSlice(const RankLayout::SliceEntry& slic
   return blocks;
 }
 
-// What the chain does to the digest of one slice: before the first that touches it, after the last.
+// The digests of one slice before the first delta that touches it and after the last.
 struct Ends {
   std::optional<Digest> before;
   Digest after;

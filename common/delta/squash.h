@@ -1,5 +1,5 @@
-// Squash: several consecutive deltas as one, from their steps alone. No weights are needed, and it
-// is exact: steps of consecutive versions add up.
+// Squash: composes several consecutive deltas into one, from their steps alone. It needs no weights
+// and is exact: steps of consecutive versions add up.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace dws {
 
-// The object from the base of the first of `chain` to the version of the last; each is the base of
-// the next (CHECK), and all are of `layout`. DATA_LOSS: a delta is damaged, begins with other
-// weights than those before it end with, or has blocks that do not compose (raw, dense or
-// class-split ones). What a link's `frame` returns.
+// The object from the base of the first of `chain` to the version of the last. Each version is the
+// base of the next delta (CHECK), and all are of `layout`. DATA_LOSS: a delta is damaged, does not
+// begin with the weights that the deltas before it end with, or has blocks that cannot be composed
+// (raw, dense raw, dense zstd or class-split). Other errors are those of a link's `frame`.
 Result<std::vector<std::byte>> Squash(const RankLayout& layout, std::span<const DeltaLink> chain);
 
 }  // namespace dws

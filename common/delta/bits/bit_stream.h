@@ -1,6 +1,6 @@
-// Bit planes: numbers put one after the other into bytes, lowest bit first, and read back a word at
-// a time (FORMAT.md, "Bits"). Readers see arbitrary bytes: they never touch memory outside the span
-// they were given.
+// Bit planes: writes numbers one after the other into bytes, lowest bit first, and reads them back
+// a word at a time (FORMAT.md, "Bits"). Readers accept arbitrary bytes: they never touch memory
+// outside the span they are given.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@
 namespace dws {
 
 // Appends bits. The buffer needs room for all of them rounded up to bytes, plus kSlackBytes that
-// are overwritten with zeros. Not thread-safe; does not own the buffer.
+// are overwritten with zeros. Does not own the buffer. Threads: one at a time.
 class BitWriter {
  public:
   static constexpr uint32_t kSlackBytes = 8;
@@ -21,8 +21,8 @@ class BitWriter {
 
   explicit BitWriter(std::byte* to) : at_(to) {}
 
-  // `value` below 2^width, width at most kPutBitsMax. No branch: whole words are stored over each
-  // other.
+  // `value` is below 2^width, width at most kPutBitsMax. Without a branch: stores a whole word, and
+  // the next call overwrites its unused bytes.
   void Put(uint64_t value, uint32_t width) {
     pending_ |= value << used_;
     StoreLe(at_, pending_);
@@ -40,7 +40,7 @@ class BitWriter {
       Put(value >> 32, width - 32);
     }
   }
-  // `zeros` zeros and a one.
+  // Appends `zeros` zeros and a one.
   void PutUnary(uint64_t zeros) {
     for (; zeros >= kPutBitsMax; zeros -= kPutBitsMax) Put(0, kPutBitsMax);
     Put(uint64_t{1} << zeros, static_cast<uint32_t>(zeros) + 1);
@@ -50,7 +50,7 @@ class BitWriter {
 
  private:
   std::byte* at_;
-  uint64_t pending_ = 0;  // the `used_` bits that no full byte holds yet
+  uint64_t pending_ = 0;  // the `used_` bits that do not fill a byte yet
   uint32_t used_ = 0;     // below 8
 };
 
@@ -70,8 +70,8 @@ inline uint64_t LoadBits(ByteSpan bytes, uint64_t bit, uint32_t width) {
          (LoadBits57(bytes, bit + 32) & LowBits(width - 32)) << 32;
 }
 
-// Reads `count` numbers of `width` bits each from bit `begin` on. The plane lies inside `bytes`
-// (the caller compared sizes).
+// Reads `count` numbers of `width` bits each from bit `begin` on. The plane must lie inside
+// `bytes`: the caller checks that.
 template <typename Out>
 void ReadPlane(ByteSpan bytes, uint64_t begin, uint32_t width, uint32_t count, Out* out) {
   uint32_t i = 0;
@@ -85,8 +85,8 @@ void ReadPlane(ByteSpan bytes, uint64_t begin, uint32_t width, uint32_t count, O
   for (; i < count; ++i, bit += width) out[i] = static_cast<Out>(LoadBits(bytes, bit, width));
 }
 
-// Finds the first `count` ones from bit `begin` on: ones[i] is the number of bits between `begin`
-// and the i-th. Returns the bit after the last one; nullopt when `bytes` has fewer.
+// Finds the first `count` one bits from bit `begin` on: ones[i] is the number of bits between
+// `begin` and the i-th. Returns the bit after the last of them; nullopt when `bytes` has fewer.
 template <typename Out>
 std::optional<uint64_t> SelectOnes(ByteSpan bytes, uint64_t begin, uint32_t count, Out* ones) {
   constexpr uint32_t kStep = 56;  // whole bytes, so the shift of every load is the same
@@ -101,8 +101,8 @@ std::optional<uint64_t> SelectOnes(ByteSpan bytes, uint64_t begin, uint32_t coun
   return count == 0 ? begin : begin + ones[count - 1] + 1;
 }
 
-// Whether a payload whose last plane ends at bit `end` has exactly the bytes for it, padded with
-// zeros.
+// Whether a payload whose last plane ends at bit `end` has exactly the bytes that it needs, padded
+// with zeros.
 inline bool EndsCleanly(ByteSpan bytes, uint64_t end) {
   if (bytes.size() != CeilDiv(end, 8)) return false;
   return end % 8 == 0 || (static_cast<uint32_t>(bytes.back()) >> (end % 8)) == 0;

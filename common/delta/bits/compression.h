@@ -1,4 +1,4 @@
-// zstd for manifests and dense blocks. One zstd frame each, whose uncompressed size the reader
+// zstd for manifests and dense blocks. Each is one zstd frame whose uncompressed size the reader
 // already knows.
 #pragma once
 

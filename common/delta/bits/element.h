@@ -1,6 +1,5 @@
-// From a dtype known at run time to code compiled for its element: the width's unsigned integer and
-// the mapping to ordinals. Used by the leaves of the codec; the seam where instruction-set variants
-// join.
+// From a dtype known at run time to code compiled for its element: the unsigned integer of its
+// width and the mapping to ordinals. Used by the codec's innermost functions.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +44,8 @@ decltype(auto) WithElement(DType dtype, Function&& function) {
                   : function(Element<uint64_t, Mapping::kInteger>());
 }
 
-// What class-split sorts floats by (FORMAT.md, "Mode 3"): the eight bits below the sign, which of a
-// BF16 are the exponent; of 8-bit floats all seven.
+// The magnitude byte, by which class-split classifies floats (FORMAT.md, "Mode 3"): the eight bits
+// below the sign, which in a BF16 are the exponent; in an 8-bit float all seven.
 template <typename Bits>
 constexpr uint8_t MagnitudeByte(Bits bits) {
   if constexpr (sizeof(Bits) == 1) {

@@ -1,6 +1,6 @@
-// Quotients that are too large for unary (FORMAT.md, "Values"): the quotient plane has a limit for
-// them, and what they are above it stands in a plane of its own, each as wide as the widest. Shared
-// by value codings and the sizes of hot changes.
+// Quotients that are too large for unary (FORMAT.md, "Values"): the quotient plane has the limit,
+// and a separate plane has how much each is above the limit, all in the width of the largest. Used
+// by value codings and by the sizes of hot changes.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace dws {
 // A quotient of this or more is written as this.
 inline constexpr uint32_t kQuotientMax = 16;
 
-// Bits of each escape, when all of them or-ed, or the largest, is `escapes`.
+// The bits of each escape. `escapes` is the bitwise or of all escapes, or the largest one.
 inline uint32_t EscapeWidth(uint64_t escapes) {
   return static_cast<uint32_t>(std::max(1, static_cast<int>(std::bit_width(escapes))));
 }
@@ -24,12 +24,12 @@ inline uint32_t EscapeWidth(uint64_t escapes) {
 // Reads the escapes of one plane, in order.
 class EscapeReader {
  public:
-  // The plane begins at bit `begin`; `width` 0: there is none.
+  // The plane begins at bit `begin`; `width` 0: there is no plane.
   EscapeReader(ByteSpan payload, uint64_t begin, uint32_t width)
       : payload_(payload), begin_(begin), end_(begin), width_(width) {}
 
-  // Makes of a quotient as its plane has it what it stands for. False: none that is written, or its
-  // escape is cut off.
+  // Adds the escape to a quotient read from the quotient plane, if it has one. False: no encoder
+  // writes this quotient, its escape is cut off, or the sum exceeds 64 bits.
   bool Complete(uint64_t& quotient) {
     if (quotient < kQuotientMax) return true;
     if (quotient > kQuotientMax || width_ == 0) return false;
@@ -42,7 +42,7 @@ class EscapeReader {
     return true;
   }
 
-  // Where the plane ends; nullopt: it is wider than it has to be.
+  // The end of the plane; nullopt: its width is larger than needed.
   std::optional<uint64_t> End() const {
     const uint32_t needed = end_ == begin_ ? 0 : EscapeWidth(seen_);
     if (needed != width_) return std::nullopt;
@@ -52,9 +52,9 @@ class EscapeReader {
  private:
   const ByteSpan payload_;
   const uint64_t begin_;
-  uint64_t end_;  // of what has been read
+  uint64_t end_;  // of the part that was read
   const uint32_t width_;
-  uint64_t seen_ = 0;  // all escapes or-ed
+  uint64_t seen_ = 0;  // the bitwise or of all escapes
 };
 
 }  // namespace dws

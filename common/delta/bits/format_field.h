@@ -1,4 +1,4 @@
-// One field of a format as it stands in bytes, for people who look at them (dwsctl inspect).
+// One field of a format as found in bytes, for people who inspect them (dwsctl inspect).
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 namespace dws {
 
 struct FormatField {
-  uint64_t offset = 0;  // in the bytes that were described
+  uint64_t offset = 0;  // in the described bytes
   uint64_t size_bytes = 0;
-  std::string_view name;  // what FORMAT.md calls it; lives forever
+  std::string_view name;  // as in FORMAT.md; static memory
   std::string value;
-  std::string problem;  // why it cannot be right; empty when it can
+  std::string problem;  // why the value cannot be right; empty when it can be
 };
 
 }  // namespace dws

@@ -5,7 +5,7 @@
 namespace dws {
 namespace {
 
-// The same bytes with byte j of element i at j * elements + i: like bytes side by side compress
+// The same bytes with byte j of element i at j * elements + i: similar bytes side by side compress
 // better.
 std::vector<std::byte> ToBytePlanes(ByteSpan bytes, uint32_t element_bytes) {
   std::vector<std::byte> planes(bytes.size());

@@ -14,10 +14,10 @@ namespace dws {
 // Payload bytes of mode raw with `nnz` changes.
 inline uint64_t RawBytes(DType dtype, uint64_t nnz) { return nnz * (2 + ElementBytes(dtype)); }
 
-// `after` is the block's new state, from which the values of `changes` are taken.
+// `after` is the block's new state; the values of `changes` are taken from it.
 EncodedBlock WriteRaw(DType dtype, const BlockChanges& changes, ByteSpan after);
 EncodedBlock WriteDenseRaw(DType dtype, ByteSpan after);
-// The bytes of each element apart (all first bytes, all second bytes, ...), then zstd.
+// Separates the bytes of the elements (all first bytes, all second bytes, ...), then compresses.
 EncodedBlock WriteDenseZstd(DType dtype, ByteSpan after);
 
 // DATA_LOSS: the payload is damaged. `block.nnz` is 1 to `element_count`.

@@ -1,4 +1,4 @@
-// The values the codec works on: the changes of one block, and one encoded block. Plain data.
+// The data the codec works on: the changes of one block, and one encoded block. Plain values.
 //
 // A block is at most limits::kBlockElements consecutive elements of one slice in slice order;
 // positions are element numbers inside the block. FORMAT.md specifies the modes byte by byte.
@@ -25,7 +25,7 @@ enum class BlockMode : uint8_t {
 
 inline constexpr size_t kBlockModes = 7;
 
-// True for the modes that carry steps and so need exactly their base.
+// True for the modes that carry steps and can only be applied to their base.
 constexpr bool IsRelative(BlockMode mode) {
   return mode == BlockMode::kSplitRice || mode == BlockMode::kClassSplit ||
          mode == BlockMode::kDenseUlp;
@@ -44,7 +44,7 @@ struct BlockChanges {
   }
 };
 
-// One encoded block: what the block index and the payload section of a frame hold of it.
+// One encoded block: its entry in the block index of a frame, and its payload.
 struct EncodedBlock {
   BlockMode mode = BlockMode::kEmpty;
   uint32_t nnz = 0;         // changed elements; element count of the block for absolute dense modes
@@ -52,7 +52,7 @@ struct EncodedBlock {
   std::vector<std::byte> payload;
 };
 
-// The same, looking into a frame's bytes.
+// The same with the payload in a frame's bytes, which must outlive it.
 struct EncodedBlockView {
   BlockMode mode = BlockMode::kEmpty;
   uint32_t nnz = 0;
@@ -60,7 +60,7 @@ struct EncodedBlockView {
   ByteSpan payload;
 };
 
-// `block`, which must outlive it.
+// A view of `block`, which must outlive the view.
 inline EncodedBlockView ViewOf(const EncodedBlock& block) {
   return {.mode = block.mode,
           .nnz = block.nnz,
@@ -68,11 +68,11 @@ inline EncodedBlockView ViewOf(const EncodedBlock& block) {
           .payload = block.payload};
 }
 
-// What a block decodes to. Reused from block to block to keep its memory.
+// The result of decoding one block. Reused for the next blocks to keep its memory.
 struct DecodedBlock {
   enum class Kind : uint8_t {
     kNothing,  // unchanged
-    kSteps,    // positions and steps, as BlockChanges (no step is zero)
+    kSteps,    // positions and steps, as in BlockChanges (no step is zero)
     kValues,   // positions and absolute new values (element bits, zero-extended)
     kDense,    // dense: every element's new bytes
   };
@@ -80,10 +80,10 @@ struct DecodedBlock {
   std::vector<uint16_t> positions;
   std::vector<uint64_t> values;  // steps or values
   std::vector<std::byte> dense;
-  std::vector<uint64_t> scratch;  // the decoder's own; no meaning outside
+  std::vector<uint64_t> scratch;  // only for the decoder; no meaning outside it
 };
 
-// "split-rice"; "unknown" for a number that is no mode.
+// "split-rice"; "unknown" for a number that is not a mode.
 std::string_view ToString(BlockMode mode);
 
 }  // namespace dws

@@ -1,7 +1,6 @@
-// Mode B: positions as ranks inside classes of the old magnitude (FORMAT.md,
-// "Mode 3: class-split"). Needs the old block on both sides, and pays for it:
-// where an element's chance to change follows from its size, most of its
-// position is known already.
+// Mode B: positions as ranks inside classes of the old magnitude (FORMAT.md, "Mode 3:
+// class-split"). Both sides need the old block. In return positions cost fewer bits: an element's
+// old magnitude already tells how likely it changes.
 #pragma once
 
 #include <array>
@@ -23,20 +22,19 @@
 
 namespace dws {
 
-// Whether blocks of `dtype` may be class-split by `table`: floats, no number
-// out of their reach.
+// Whether blocks of `dtype` may be class-split by `table`: they are floats, and no number of the
+// table is above their largest magnitude byte.
 bool TableFits(const ClassTable& table, DType dtype);
 
-// `table` for updates 2^shift times as large: every magnitude in it is shifted.
-// nullopt: one of them would be out of reach.
+// `table` for updates 2^shift times as large: `shift` is added to every number in it. nullopt: one
+// of them would be out of range.
 std::optional<ClassTable> ShiftTable(const ClassTable& table, int shift, DType dtype);
 
-// How one block is class-split, with the exact cost. Reused from block to block
-// to keep its memory.
+// How one block is class-split, with the exact cost. Reused for the next blocks to keep its memory.
 struct ClassSplitPlan {
   struct Class {
     GapCoding gaps;
-    bool inverted = false;  // the ranks are of those that do not change
+    bool inverted = false;  // the ranks are those of the elements that do not change
     std::span<const uint16_t> ranks;
   };
   std::array<Class, kClassesMax> classes;
@@ -51,22 +49,22 @@ struct ClassSplitPlan {
 
   uint64_t PayloadBytes() const { return CeilDiv(bits, 8); }
 
-  // The planner's own, and what the spans look into.
-  std::vector<uint8_t> magnitude_bytes;  // of the changed elements, before
+  // Scratch of the planner, and the memory of the spans.
+  std::vector<uint8_t> magnitude_bytes;  // of the changed elements, before the change
   std::vector<uint8_t> class_numbers;    // of the same
   std::vector<uint16_t> ranks;
   std::vector<uint16_t> scratch;
   kernels::ClassIndex index;
 };
 
-// `changes` is not empty, `split_rice` their plan in mode A, `before` the block
-// they change; `table` fits `dtype`.
+// `changes` is not empty, `split_rice` is their plan in mode A, `before` is the block they change,
+// and `table` fits `dtype`.
 void PlanClassSplit(DType dtype, const BlockChanges& changes, const SplitRicePlan& split_rice,
                     ByteSpan before, const ClassTable& table, ClassSplitPlan& plan);
 EncodedBlock WriteClassSplit(const BlockChanges& changes, const SplitRicePlan& split_rice,
                              const ClassSplitPlan& plan);
 
-// Fills positions and steps. `block.nnz` is 1 to the elements of `before`.
+// Fills positions and steps. `block.nnz` is between 1 and the number of elements of `before`.
 // DATA_LOSS says which plane is damaged.
 Status ReadClassSplit(DType dtype, const EncodedBlockView& block, const ClassTable& table,
                       ByteSpan before, DecodedBlock& decoded);

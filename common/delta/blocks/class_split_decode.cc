@@ -14,14 +14,14 @@ namespace {
 using class_split::kCodeBits;
 using class_split::kCountWidthBits;
 
-// One class as the payload has it.
+// The head of one class in the payload.
 struct CodedClass {
   uint32_t count = 0;  // of coded ranks
   uint32_t k = 0;
   bool inverted = false;
 };
 
-// What reading a block needs besides its output. Too large for the stack.
+// The memory for reading a block, apart from its output. Too large for the stack.
 struct Scratch {
   kernels::ClassIndex index;
   kernels::BlockMask mask;
@@ -89,8 +89,8 @@ Result<uint64_t> ReadRanks(const EncodedBlockView& block, uint32_t element_count
   return planes.quotients;
 }
 
-// Marks the changed elements of one class in the mask, where none of them is
-// marked yet. Returns how many they are. DATA_LOSS: ranks beyond the class.
+// Marks the changed elements of one class in the mask, in which no element of the class is marked
+// yet. Returns how many there are. DATA_LOSS: a rank is beyond the class.
 Result<uint64_t> MarkClass(const CodedClass& coded, size_t c, std::span<const uint16_t> ranks,
                            Scratch& scratch) {
   const uint32_t size = scratch.index.sizes[c];
@@ -108,8 +108,8 @@ Result<uint64_t> MarkClass(const CodedClass& coded, size_t c, std::span<const ui
   return coded.inverted ? size - coded.count : coded.count;
 }
 
-// Positions of the changed elements, from the ranks. DATA_LOSS: ranks beyond
-// their class, or not nnz of them.
+// Finds the positions of the changed elements from the ranks. DATA_LOSS: a rank is beyond its
+// class, or the number of changes is not nnz.
 Status FindPositions(const EncodedBlockView& block, const kernels::ClassIndexInput& input,
                      DecodedBlock& decoded, Scratch& scratch) {
   kernels::IndexClasses(ActiveInstructionSet(), input, scratch.index);
@@ -134,7 +134,7 @@ Status FindPositions(const EncodedBlockView& block, const kernels::ClassIndexInp
   return OkStatus();
 }
 
-// The hot changes: their numbers and Rice parameters, from the old elements.
+// Finds the hot changes: their numbers and Rice parameters, from the old elements.
 template <typename Element>
 void FindHot(const ClassTable& table, ByteSpan before, std::span<const uint16_t> positions,
              Scratch& scratch) {
@@ -142,7 +142,7 @@ void FindHot(const ClassTable& table, ByteSpan before, std::span<const uint16_t>
   scratch.hot.Clear();
   scratch.hot_changes.resize(positions.size() + 1);
   scratch.hot.widths.resize(positions.size() + 1);
-  size_t found = 0;  // counted without a branch: which are hot cannot be predicted
+  size_t found = 0;  // counted without a branch: the processor cannot predict which are hot
   for (size_t i = 0; i < positions.size(); ++i) {
     const uint8_t byte =
         MagnitudeByte(LoadLe<Bits>(before.data() + size_t{positions[i]} * Element::kBytes));
@@ -154,7 +154,7 @@ void FindHot(const ClassTable& table, ByteSpan before, std::span<const uint16_t>
   scratch.hot.widths.resize(found);
 }
 
-// Gives the hot changes, whose steps are +-1 so far, their sizes.
+// Replaces the steps of the hot changes, which are +-1 so far, by steps of their true sizes.
 Status ApplyHot(uint32_t element_bits, const Scratch& scratch, std::vector<uint64_t>& steps) {
   const uint64_t mask = LowBits(element_bits);
   const uint64_t magnitude_max = uint64_t{1} << (element_bits - 1);  // of a negative step
@@ -173,8 +173,8 @@ Status ApplyHot(uint32_t element_bits, const Scratch& scratch, std::vector<uint6
   return OkStatus();
 }
 
-// Fills the steps of the changes at decoded.positions. `signs` and `sizes` are
-// where those planes begin.
+// Fills the steps of the changes at decoded.positions. `signs` and `sizes` are the first bits of
+// those planes.
 Status ReadSteps(DType dtype, const EncodedBlockView& block, const ClassTable& table,
                  ByteSpan before, uint64_t signs, uint64_t sizes, DecodedBlock& decoded,
                  Scratch& scratch) {

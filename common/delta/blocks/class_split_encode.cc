@@ -11,8 +11,8 @@ namespace {
 
 using class_split::kCodeBits;
 
-// The ranks below `size` that are not among `ranks`, which are more: written
-// over them.
+// Replaces `ranks` by the ranks below `size` that are not among them. There are fewer of these, so
+// they fit.
 void Complement(uint32_t size, std::span<uint16_t> ranks, std::vector<uint16_t>& scratch) {
   scratch.assign(ranks.begin(), ranks.end());
   uint16_t* out = ranks.data();
@@ -24,8 +24,8 @@ void Complement(uint32_t size, std::span<uint16_t> ranks, std::vector<uint16_t>&
   for (; next < size; ++next) *out++ = static_cast<uint16_t>(next);
 }
 
-// Codes the changed elements of a class of `size`, or the others when they are
-// fewer. `ranks` of the changed ones lie in plan.ranks.
+// Codes the changed elements of a class of `size` elements, or the unchanged ones if these are
+// fewer. `ranks`, of the changed elements, lie in plan.ranks.
 ClassSplitPlan::Class PlanClass(std::span<uint16_t> ranks, uint32_t size, ClassSplitPlan& plan) {
   ClassSplitPlan::Class out;
   out.inverted = uint64_t{ranks.size()} * 2 > size;
@@ -48,10 +48,10 @@ void LoadMagnitudeBytes(const BlockChanges& changes, ByteSpan before,
   }
 }
 
-// About the bits of one step that is not +-1; `magnitude` is its size less 2.
+// An estimate of the bits of one step that is not +-1; `magnitude` is its size minus 2.
 uint64_t OtherStepBits(const ClassTable& table, uint8_t byte, uint64_t magnitude,
                        uint32_t element_bits) {
-  constexpr uint64_t kGapBits = 6;  // to an exception: about one in 20 changes
+  constexpr uint64_t kGapBits = 6;  // of an exception: about one in 20 changes is one
   if (byte >= table.hot_below) {
     return kGapBits + 2 * static_cast<uint64_t>(std::bit_width(magnitude));
   }
@@ -59,12 +59,12 @@ uint64_t OtherStepBits(const ClassTable& table, uint8_t byte, uint64_t magnitude
   return width + 1 + std::min<uint64_t>((magnitude + 1) >> width, kQuotientMax);
 }
 
-// The shift of the table that makes the sizes of the steps cheapest, the
-// nearest to 0 among equals. Updates of one version have about one size: blocks
-// tell better than earlier versions which.
+// The shift of the table for which the sizes of the steps cost least, the nearest to 0 among
+// equals. Updates of one version have about one size, and the block shows it better than earlier
+// versions.
 int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& table,
                 const ClassSplitPlan& plan) {
-  constexpr size_t kOthersMax = 256;  // steps other than +-1; so many are enough
+  constexpr size_t kOthersMax = 256;  // steps other than +-1 to look at; more add little
   const uint32_t element_bits = ElementBytes(dtype) * 8;
   const size_t others = std::min(split_rice.exceptions.size(), kOthersMax);
   std::array<uint32_t, 256> ones{};  // steps of +-1, by magnitude byte of the old element
@@ -97,8 +97,8 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
   return best;
 }
 
-// Sorts the sizes of the steps: hot ones, exceptions, and steps of one. Without
-// a branch: which a step is cannot be predicted.
+// Divides the steps into hot ones, exceptions, and steps of +-1. Without a branch: the processor
+// cannot predict which a step is.
 void SortSteps(const SplitRicePlan& split_rice, uint32_t element_bits, ClassSplitPlan& plan) {
   const size_t count = plan.magnitude_bytes.size();
   const size_t others = split_rice.exceptions.size();
@@ -113,7 +113,7 @@ void SortSteps(const SplitRicePlan& split_rice, uint32_t element_bits, ClassSpli
     const uint8_t byte = plan.magnitude_bytes[i];
     const bool is_hot = byte < plan.table.hot_below;
     const bool is_other = next < others && split_rice.exceptions[next] == i;
-    const uint64_t magnitude = is_other ? split_rice.magnitudes[next] : 0;  // less 2
+    const uint64_t magnitude = is_other ? split_rice.magnitudes[next] : 0;  // minus 2
     plan.hot.values[hot] = magnitude + (is_other ? 1 : 0);
     plan.hot.widths[hot] = HotWidth(plan.table, byte, element_bits);
     hot += is_hot ? 1 : 0;
@@ -139,7 +139,7 @@ void PlanSteps(DType dtype, const BlockChanges& changes, const SplitRicePlan& sp
   plan.bits += plan.exception_coding.bits();
 }
 
-// The ranks of the changes in their classes, for each class.
+// For each class the ranks of its changed elements.
 std::array<std::span<uint16_t>, kClassesMax> RanksByClass(const BlockChanges& changes,
                                                           ClassSplitPlan& plan) {
   const size_t count = changes.size();

@@ -14,7 +14,7 @@ namespace dws {
 namespace {
 
 constexpr uint32_t kGroup = 64;   // elements
-constexpr uint32_t kStride = 16;  // one group of so many is counted
+constexpr uint32_t kStride = 16;  // every kStride-th group is counted
 
 template <typename Element>
 void AddBlock(const DecodedBlock& steps, ByteSpan after, ClassStatistics& statistics) {
@@ -22,7 +22,7 @@ void AddBlock(const DecodedBlock& steps, ByteSpan after, ClassStatistics& statis
   constexpr uint32_t kBits = Element::kBytes * 8;
   const auto bits_at = [&](size_t i) { return LoadLe<Bits>(after.data() + i * Element::kBytes); };
   const size_t count = after.size() / Element::kBytes;
-  // A short block is counted whole, and as often as a long one's groups.
+  // A short block is counted whole. In a long one each counted group stands for `stride` groups.
   const size_t stride = count <= size_t{kGroup} * kStride ? 1 : kStride;
   std::array<uint32_t, ClassStatistics::kBytes> seen{};
   for (size_t group = 0; group < count; group += kGroup * stride) {
@@ -44,28 +44,30 @@ void AddBlock(const DecodedBlock& steps, ByteSpan after, ClassStatistics& statis
   }
 }
 
-// Bits that say which k of n elements are marked, when all are alike.
+// The least bits that say which k of n elements are marked, when all are equally likely.
 double PositionBits(double n, double k) {
   if (k <= 0 || k >= n) return 0;
   const double p = k / n;
   return -(k * std::log2(p) + (n - k) * std::log2(1 - p));
 }
 
-// Bits of one step in the hot coding, its size given as a bit width.
+// An estimate of the bits of one step in the hot coding; `size` is the bit width of its size.
 double HotBits(uint32_t size, uint32_t width) {
   const double quotient =
       size <= width ? 0 : 1.5 * std::exp2(static_cast<double>(size - 1 - width)) - 0.25;
   return width + 1 + std::min(quotient, 24.0);
 }
 
-// hot_below and hot_scale of least cost. `bytes`: magnitudes of elements that changed, ascending.
+// Sets hot_below and hot_scale to those of least cost. `bytes`: magnitudes of elements that
+// changed, ascending.
 void ChooseHot(DType dtype, const ClassStatistics& statistics, std::span<const uint8_t> bytes,
                ClassTable& table) {
-  constexpr double kGapBits = 6;       // of an exception among the changes: about one in 20
-  constexpr uint32_t kScalesMax = 24;  // above the smallest magnitude with many changes
+  constexpr double kGapBits = 6;       // of an exception: about one in 20 changes is one
+  constexpr uint32_t kScalesMax = 24;  // candidates, counted down from scale_end
   const uint32_t element_bits = ElementBytes(dtype) * 8;
   const uint32_t byte_max = element_bits == 8 ? 0x7F : 0xFF;
-  // Sizes grow twofold from one magnitude down to the next, so the scale lies where they are one.
+  // Sizes double from each magnitude to the next lower one. The scale is near the highest magnitude
+  // that has sizes above 1.
   uint32_t scale_end = 1;
   for (const uint8_t byte : bytes) {
     if (statistics.changes[byte] > statistics.sizes[byte][0]) scale_end = byte + 2U;
@@ -74,7 +76,7 @@ void ChooseHot(DType dtype, const ClassStatistics& statistics, std::span<const u
   for (uint32_t scale = scale_end > kScalesMax ? scale_end - kScalesMax : 1; scale < scale_end;
        ++scale) {
     ClassTable candidate{.hot_scale = static_cast<uint8_t>(std::min(scale, byte_max))};
-    double saved = 0;  // by the hot coding of magnitudes up to here
+    double saved = 0;  // bits, by the hot coding of all magnitudes up to this one
     for (const uint8_t byte : bytes) {
       if (byte == byte_max) break;  // hot_below could not be above it
       const uint32_t width = HotWidth(candidate, byte, element_bits);
@@ -92,7 +94,7 @@ void ChooseHot(DType dtype, const ClassStatistics& statistics, std::span<const u
   }
 }
 
-// The magnitudes there are, ascending, with elements and changes summed up from the first.
+// The magnitudes that occur, ascending, with running sums of their elements and changes.
 struct Sums {
   std::vector<uint8_t> bytes;
   std::vector<double> elements{0};
@@ -112,8 +114,8 @@ Sums SumUp(const ClassStatistics& statistics) {
   return sums;
 }
 
-// Thresholds by dynamic programming: the best first `j` magnitudes in `c` classes come from the
-// best first `i` in `c` - 1.
+// Chooses thresholds by dynamic programming: the best way to divide the first `j` magnitudes into
+// `c` classes extends the best way to divide the first `i` into `c` - 1.
 void ChooseThresholds(const Sums& sums, double class_bits, ClassTable& table) {
   const size_t count = sums.bytes.size();
   constexpr double kNone = std::numeric_limits<double>::infinity();
@@ -168,7 +170,7 @@ std::optional<ClassTable> ChooseClassTable(DType dtype, const ClassStatistics& s
   for (const uint8_t byte : sums.bytes) {
     if (statistics.changes[byte] != 0) changing.push_back(byte);
   }
-  constexpr double kHeadBits = 18;  // a head, and what choosing k for fewer ranks costs
+  constexpr double kHeadBits = 18;  // a class's head, and the loss of a k chosen for fewer ranks
   ClassTable table;
   ChooseThresholds(sums, kHeadBits * static_cast<double>(blocks), table);
   ChooseHot(dtype, statistics, changing, table);

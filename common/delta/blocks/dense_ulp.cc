@@ -61,7 +61,7 @@ Status ReadDenseUlp(DType dtype, uint32_t element_count, const EncodedBlockView&
     return DataLossError("dense-ulp: the planes of {} elements do not fill {} bytes exactly",
                          element_count, block.payload.size());
   }
-  // Keep the changed elements only. Values move towards the front, behind the reading.
+  // Keep only the changed elements. Their values move to the front, to places already read.
   const uint64_t mask = LowBits(element_bits);
   uint64_t widest = 0;
   uint32_t changed = 0;

@@ -13,7 +13,7 @@
 
 namespace dws {
 
-// Reused from block to block to keep its memory.
+// Reused for the next blocks to keep its memory.
 struct DenseUlpPlan {
   std::vector<uint64_t> values;  // zigzag of each element's step
   ValueCoding coding;
@@ -25,11 +25,10 @@ void PlanDenseUlp(DType dtype, const BlockChanges& changes, uint32_t element_cou
                   DenseUlpPlan& plan);
 EncodedBlock WriteDenseUlp(const DenseUlpPlan& plan, uint32_t nnz);
 
-// No plan for `element_count` elements is smaller.
+// A lower bound of PayloadBytes for `element_count` elements.
 constexpr uint64_t DenseUlpBytesMin(uint32_t element_count) { return CeilDiv(element_count, 8); }
 
-// Fills positions and steps of the elements whose step is not zero. DATA_LOSS says which plane is
-// damaged.
+// Fills positions and steps of the elements whose step is not zero. DATA_LOSS says what is damaged.
 Status ReadDenseUlp(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                     DecodedBlock& decoded);
 

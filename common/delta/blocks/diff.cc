@@ -14,7 +14,7 @@ namespace {
 // Room for a block of the widest elements.
 constexpr size_t kRoom = limits::kBlockElements + kernels::DiffArrays::kSlack;
 
-// Adds each step to its element; `sign` is 1, or all ones to take the steps back.
+// Adds each step to its element. `sign` is 1, or all ones to undo the steps.
 template <typename Element>
 void AddSteps(const DecodedBlock& decoded, uint64_t sign, MutableByteSpan block) {
   using Bits = typename Element::Bits;
@@ -57,7 +57,7 @@ Digest BlockDiffer::Diff(DType dtype, ByteSpan before, ByteSpan after, uint64_t 
                      {.before = before.data(), .after = after.data(), .first = 0, .count = lines},
                      found);
   if (const size_t tail = before.size() % kernels::kLineBytes; tail != 0) {
-    // A line filled with zeros on both sides: they do not differ.
+    // Both lines are padded with zeros, which do not differ.
     std::byte old_line[kernels::kLineBytes] = {};
     std::byte new_line[kernels::kLineBytes] = {};
     std::memcpy(old_line, before.data() + before.size() - tail, tail);
@@ -78,7 +78,7 @@ Digest BlockDiffer::Diff(DType dtype, ByteSpan before, ByteSpan after, uint64_t 
 void BlockDiffer::Update(MutableByteSpan block) const {
   const uint64_t whole = block.size() / 8;
   uint32_t count = word_count_;
-  if (count != 0 && words_[count - 1] == whole) {  // the last word reaches beyond the block
+  if (count != 0 && words_[count - 1] == whole) {  // the last word extends beyond the block
     --count;
     std::memcpy(block.data() + whole * 8, &words_after_[count], block.size() % 8);
   }

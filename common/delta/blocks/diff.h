@@ -1,4 +1,4 @@
-// Compares two states of one block, and applies changes to one: the pure leaves of capture and of
+// Compares two states of one block, and applies changes to a block. Pure functions for capture and
 // staging.
 #pragma once
 
@@ -12,21 +12,22 @@
 
 namespace dws {
 
-// Compares the states of one block after the other. Lifecycle: one a worker, reused; what it found
-// stays until the next Diff. Owns about two megabytes, touched as far as blocks change. Threads:
-// one at a time.
+// Compares two states of one block after the other. Lifecycle: one for each worker, reused; a
+// result stays until the next Diff. Owns about two megabytes, of which it touches as much as blocks
+// change. Threads: one at a time.
 class BlockDiffer {
  public:
   BlockDiffer();
 
   // Fills `changes` with the steps from `before` to `after` (equal sizes, whole elements of
   // `dtype`, at most limits::kBlockElements) and returns the difference of their digests, after
-  // minus before, counting words from `first_word`. Works from the changed words alone. Loads every
-  // byte of `after` once: steps, digest and Update agree even if its owner writes meanwhile.
+  // minus before, counting words from `first_word`. Computes both from the changed words alone.
+  // Loads every byte of `after` once: steps, digest and Update agree even if its owner writes
+  // meanwhile.
   Digest Diff(DType dtype, ByteSpan before, ByteSpan after, uint64_t first_word,
               BlockChanges& changes);
 
-  // Brings `block`, the `before` of the last Diff, to the state that Diff saw.
+  // Changes `block`, the `before` of the last Diff, to the state of `after` that Diff saw.
   void Update(MutableByteSpan block) const;
 
  private:
@@ -38,21 +39,20 @@ class BlockDiffer {
   uint32_t word_count_ = 0;
 };
 
-// BlockDiffer::Diff, for whoever compares now and then.
+// BlockDiffer::Diff, for callers that compare rarely: allocates for each call.
 Digest DiffBlock(DType dtype, ByteSpan before, ByteSpan after, uint64_t first_word,
                  BlockChanges& changes);
 
-// Brings `block` from the base to the new state, in place. Steps need exactly the base the block
-// was encoded against; values and dense bytes need nothing. Positions are in range (the decoder's
-// promise).
+// Changes `block` from the base to the new state, in place. Steps need exactly the base that the
+// block was encoded against; values and dense bytes need no base. Positions are in range: the
+// decoder has checked them.
 void ApplyBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block);
 
-// Takes steps back: the inverse of ApplyBlock for Kind::kSteps (and kNothing). Other kinds are our
-// bug.
+// Undoes steps: the inverse of ApplyBlock for Kind::kSteps and kNothing. Other kinds: CHECK.
 void UndoBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block);
 
-// The changes of `first` followed by those of `second`, as one: positions united, steps added
-// modulo 2^w, steps that cancel left out. Exact: steps of consecutive versions compose.
+// The changes of `first` followed by those of `second`, as one: the union of the positions, with
+// steps added modulo 2^w. Steps that add up to zero are left out. The result is exact.
 BlockChanges ComposeSteps(DType dtype, const BlockChanges& first, const BlockChanges& second);
 
 }  // namespace dws

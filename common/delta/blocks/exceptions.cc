@@ -65,7 +65,7 @@ Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t eleme
   const uint64_t mask = LowBits(element_bits);
   const uint64_t magnitude_max = uint64_t{1} << (element_bits - 1);  // of a negative step
   for (uint32_t i = 0; i < count; ++i) {
-    uint64_t& step = decoded.values[exceptions[i]];
+    uint64_t& step = decoded.values[exceptions[i]];  // still +-1: only the sign is known
     const uint64_t negative = step == 1 ? 0 : 1;
     if (magnitudes[i] > magnitude_max - 3 + negative) {
       return DataLossError("exceptions: one has a magnitude of {} above 2, too large for {} bits",

@@ -1,5 +1,5 @@
-// The steps that are not +-1, of modes A and B (FORMAT.md, "Mode 2", planes 4 to 8): which of the
-// changes they are, as gaps, and their sizes.
+// The steps that are not +-1, in modes A and B (FORMAT.md, "Mode 2", planes 4 to 8): which changes
+// they belong to, as gaps, and their sizes.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ ExceptionCoding ChooseExceptionCoding(std::span<const uint16_t> exceptions,
 void WriteExceptions(std::span<const uint16_t> exceptions, std::span<const uint64_t> magnitudes,
                      const ExceptionCoding& coding, BitWriter& writer);
 
-// Puts the steps of the exceptions, coded from bit `begin` on, in their places among
-// decoded.values, which are +-1 so far. Returns the end of the last plane. DATA_LOSS: damaged.
+// Reads the exceptions from bit `begin` on and replaces their steps in decoded.values, which are
+// +-1 so far. Returns the end of the last plane. DATA_LOSS: damaged.
 Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t element_bits,
                                 DecodedBlock& decoded);
 

@@ -7,7 +7,7 @@
 namespace dws {
 
 void PlanHotMagnitudes(HotMagnitudes& hot) {
-  uint64_t escapes = 0;  // all of them or-ed: as wide as the widest
+  uint64_t escapes = 0;  // the bitwise or of all: as wide as the widest
   uint64_t escape_count = 0;
   hot.bits = 0;
   for (size_t i = 0; i < hot.values.size(); ++i) {

@@ -1,7 +1,7 @@
 // Sizes of steps of small old elements (FORMAT.md, "Mode 3: class-split", planes 5 to 7). Below
-// some magnitude a step is many units in the last place, about twice as many with each halving of
-// the element: the Rice parameter follows from the old element, and every step of such an element
-// is coded.
+// some magnitude a step is many units in the last place, and twice as many each time the element
+// halves. So the old element gives the Rice parameter, and every change of such an element has its
+// size coded.
 #pragma once
 
 #include <algorithm>
@@ -44,9 +44,9 @@ inline uint8_t HotWidth(const ClassTable& table, uint8_t magnitude, uint32_t ele
 void PlanHotMagnitudes(HotMagnitudes& hot);
 void WriteHotMagnitudes(const HotMagnitudes& hot, BitWriter& writer);
 
-// Reads the values of hot.widths from bit `begin` on, with hot.escape_width. `scratch` is as large
-// as they are. Returns the end of the last plane; nullopt when one is cut off or not as it is
-// written.
+// Reads a value for each of hot.widths from bit `begin` on, with hot.escape_width. `scratch` has as
+// many entries. Returns the end of the last plane; nullopt when a plane is cut off, or has bits
+// that no encoder writes.
 std::optional<uint64_t> ReadHotMagnitudes(ByteSpan payload, uint64_t begin,
                                           std::span<uint64_t> scratch, HotMagnitudes& hot);
 

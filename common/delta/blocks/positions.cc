@@ -28,8 +28,8 @@ ReadGapsKernel ChooseReadGaps() {
 }  // namespace
 
 GapCoding ChooseGapCoding(std::span<const uint16_t> positions) {
-  // From k to k + 1 a gap g saves ceil((g >> k) / 2) - 1 bits, which never grows with k: the cost
-  // is convex in k, so walking downhill from the estimate ends at the minimum.
+  // From k to k + 1 a gap g saves ceil((g >> k) / 2) - 1 bits, which never grows with k. So the
+  // cost is convex in k, and walking downhill from the estimate ends at the minimum.
   constexpr uint32_t kMax = (1u << GapCoding::kParameterBits) - 1;
   const uint64_t mean = positions.back() / positions.size();
   uint32_t k = mean == 0 ? 0 : static_cast<uint32_t>(std::bit_width(mean)) - 1;
@@ -70,7 +70,7 @@ std::optional<uint64_t> ReadGaps(ByteSpan payload, GapPlanes planes, uint32_t k,
                                              .k = k,
                                              .count = static_cast<uint32_t>(positions.size())},
                                             scratch.data(), positions.data());
-  // Positions ascend, so the last one bounds all.
+  // Positions ascend, so the last one is the largest.
   if (!gaps.complete || gaps.last >= limit) return std::nullopt;
   return gaps.end;
 }

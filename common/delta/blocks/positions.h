@@ -18,21 +18,21 @@ struct GapCoding {
   uint64_t bits = 0;  // of both planes
 };
 
-// The k of least cost, the smallest of several. `positions` strictly ascending, not empty.
+// The k of least cost, the smallest among equals. `positions` are strictly ascending, not empty.
 GapCoding ChooseGapCoding(std::span<const uint16_t> positions);
 
 void WriteGapRemainders(std::span<const uint16_t> positions, uint32_t k, BitWriter& writer);
 void WriteGapQuotients(std::span<const uint16_t> positions, uint32_t k, BitWriter& writer);
 
-// Where the two planes of gaps begin, in bits of the payload.
+// The first bits of the two planes of gaps in the payload.
 struct GapPlanes {
   uint64_t remainders = 0;
   uint64_t quotients = 0;
 };
 
-// Reads as many positions as `positions` has room for; `scratch` is as large. The remainder plane
-// lies inside `payload`. Returns the end of the quotient plane; nullopt when that plane is cut off
-// or a position is not below `limit`.
+// Reads as many positions as `positions` has entries; `scratch` has as many. The remainder plane
+// must lie inside `payload`. Returns the end of the quotient plane; nullopt when that plane is cut
+// off or a position is not below `limit`.
 std::optional<uint64_t> ReadGaps(ByteSpan payload, GapPlanes planes, uint32_t k, uint32_t limit,
                                  std::span<uint64_t> scratch, std::span<uint16_t> positions);
 

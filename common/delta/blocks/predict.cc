@@ -9,8 +9,8 @@
 namespace dws {
 namespace {
 
-// Elements between two rounds of prefetching: a round's words stay in the first-level cache, and
-// the more of them are fetched at once, the better memory is used.
+// Elements of one round of prefetching. A round's words must fit the first-level cache; within
+// that, the more are fetched at once, the better memory bandwidth is used.
 constexpr uint32_t kRound = 512;
 
 using ListChangedWords = uint32_t (*)(const kernels::ElementChanges& changes, std::byte* new_values,
@@ -43,13 +43,13 @@ Digest PredictElements(DType dtype, const DecodedBlock& changes, const ElementPl
                                 .before = scratch.before.data(),
                                 .after = scratch.after.data()};
 
-  // Of `next`, as large a share as of the elements here.
+  // Each round fetches as large a share of `next` as it handles of the elements here.
   const uint64_t fetch_step = (uint64_t{next.offsets.size()} << 16) / std::max(count, 1u) + 1;
   size_t fetched = 0;
   Digest difference;
   for (uint32_t begin = 0; begin < count;) {
     uint32_t end = std::min(begin + kRound, count);
-    // A round ends with a word.
+    // No word is divided between two rounds.
     const uint32_t last = changes.positions[end - 1] / word_elements;
     while (end < count && changes.positions[end] / word_elements == last) ++end;
     const size_t fetch_end =

@@ -1,6 +1,6 @@
-// What a decoded block would make of a block in somebody's memory, from the changed elements alone:
-// their new values and the difference of the digest. Nothing is written to that memory and nothing
-// of it read but the 8-byte words that change.
+// Computes what applying a decoded block to a block in memory would give, from the changed elements
+// alone: their new values and the difference of the digest. Writes nothing to that memory and reads
+// only the 8-byte words that change.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace dws {
 
-// Elements in memory: offsets, in bytes, from `memory`.
+// Elements in memory: their offsets from `memory`, in bytes.
 struct ElementPlaces {
   const std::byte* memory = nullptr;
   std::span<const uint32_t> offsets;
 };
 
-// Memory that is kept from block to block.
+// Memory that is reused from block to block.
 struct PredictScratch {
   std::vector<uint16_t> numbers;
   std::vector<uint64_t> before;
   std::vector<uint64_t> after;
 };
 
-// `changes` (Kind::kSteps or kValues) has one position for each of `places`, and each word (8
-// canonical bytes of the block) that holds one lies in memory in one piece; words are counted from
+// `changes` (Kind::kSteps or kValues) has one position for each of `places`. Each word (8 canonical
+// bytes of the block) with a changed element is contiguous in memory; words are counted from
 // `first_word`. Stores the new values packed at `new_values` and returns the digest's difference,
-// after minus before. `next` are read by the call after this one: they are fetched to the cache
-// meanwhile.
+// after minus before. `next` are the places that the next call reads: this call fetches them to the
+// cache.
 Digest PredictElements(DType dtype, const DecodedBlock& changes, const ElementPlaces& places,
                        uint64_t first_word, std::byte* new_values, const ElementPlaces& next,
                        PredictScratch& scratch);

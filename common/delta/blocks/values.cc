@@ -10,7 +10,7 @@
 namespace dws {
 namespace {
 
-// What the values look like to the choice of a coding.
+// The properties of the values by which a coding is chosen.
 struct Spread {
   uint64_t max = 0;
   uint32_t median_width = 0;  // bit width of the (upper) median
@@ -19,7 +19,7 @@ struct Spread {
 Spread Measure(std::span<const uint64_t> values) {
   const InstructionSet set = ActiveInstructionSet();
   Spread spread{.max = kernels::MaxValue(set, values.data(), values.size())};
-  // The narrowest width that more than half of the values fit.
+  // The smallest width that more than half of the values fit.
   uint32_t end = static_cast<uint32_t>(std::bit_width(spread.max));
   while (spread.median_width < end) {
     const uint32_t middle = (spread.median_width + end) / 2;
@@ -64,7 +64,7 @@ ValueCoding ChooseValueCoding(std::span<const uint64_t> values) {
   const Spread spread = Measure(values);
   const uint32_t full_width = static_cast<uint32_t>(std::bit_width(spread.max));
   ValueCoding best{.width = full_width, .fixed = true, .bits = values.size() * full_width};
-  // Rice codes are at their best with about half of the values below 2^width.
+  // Rice codes are best when about half of the values are below 2^width.
   const uint32_t first = spread.median_width > 3 ? spread.median_width - 3 : 0;
   const uint32_t end = std::min(spread.median_width + 2, full_width);
   for (uint32_t width = first; width < end; ++width) {

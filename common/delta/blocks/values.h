@@ -1,6 +1,6 @@
 // Small unsigned numbers in planes (FORMAT.md, "Values"): remainders of fixed width, quotients in
-// unary up to a limit, and what is above the limit in a plane of its own. Codes magnitudes of
-// exceptions and the steps of dense blocks.
+// unary up to a limit, and the excess over the limit in a plane of escapes. Used for the magnitudes
+// of exceptions and the steps of dense blocks.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ struct ValueCoding {
   static constexpr uint32_t kParameterBits = 15;
 
   uint32_t width = 0;         // bits of a remainder
-  bool fixed = false;         // remainders are the whole values: no quotients, no escapes
+  bool fixed = false;         // remainders are the whole values: no quotients or escapes
   uint32_t escape_width = 0;  // bits of an escape, 0 when there are none
-  uint64_t bits = 0;          // of all planes; known to the encoder only
+  uint64_t bits = 0;          // of all planes; set only by the encoder
 
   uint64_t RemainderBits(uint64_t count) const { return count * width; }
 };
@@ -28,22 +28,22 @@ uint32_t PackValueCoding(const ValueCoding& coding);
 // nullopt: a combination that no encoder writes for elements of `element_bits` bits.
 std::optional<ValueCoding> UnpackValueCoding(uint32_t parameters, uint32_t element_bits);
 
-// The coding of least cost among those FORMAT.md names. `values` is not empty.
+// The coding of least cost among those that FORMAT.md lists. `values` is not empty.
 ValueCoding ChooseValueCoding(std::span<const uint64_t> values);
 
 void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding,
                           BitWriter& writer);
-// Quotients, then escapes.
+// Writes the quotients, then the escapes.
 void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& coding,
                          BitWriter& writer);
 
-// Where the planes begin, in bits of the payload; escapes follow the quotients.
+// The first bits of the planes in the payload; escapes follow the quotients.
 struct ValuePlanes {
   uint64_t remainders = 0;
   uint64_t quotients = 0;
 };
 
-// Reads as many values as `values` has room for; `scratch` is as large. The remainder plane lies
+// Reads as many values as `values` has entries; `scratch` has as many. The remainder plane must lie
 // inside `payload`. Returns the end of the last plane; nullopt when one is cut off or not
 // canonical.
 std::optional<uint64_t> ReadValues(ByteSpan payload, ValuePlanes planes, const ValueCoding& coding,

@@ -1,6 +1,6 @@
 // From changed elements to changed words: reads the words around the changed elements of one block,
-// makes the elements' new values, and lists the words before and after for the digest. The inner
-// loop of staging; predict.cc chooses the variant. All variants fill the same lists.
+// computes the elements' new values, and lists the words before and after for the digest. This is
+// the inner loop of staging; predict.cc chooses the variant. All variants fill the same lists.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace dws::kernels {
 
-// Changed elements, ascending. A word is 8 canonical bytes of the block, counted from its first;
-// those that hold a changed element lie in memory in one piece, at any alignment.
+// Changed elements, ascending. A word is 8 canonical bytes of the block, numbered from its first
+// byte. Each word with a changed element is contiguous in memory, at any alignment.
 struct ElementChanges {
   const std::byte* memory = nullptr;
   const uint32_t* offsets = nullptr;    // from `memory` to each element, in bytes
@@ -19,15 +19,15 @@ struct ElementChanges {
   uint32_t element_bytes = 1;  // 1, 2, 4 or 8
   bool is_float = false;       // the mapping to ordinals
   bool are_steps = true;
-  // Memory that a later call reads: fetched to the second-level cache on the way, so that this
-  // call's arithmetic and those transfers go on at the same time.
+  // Memory that a later call reads. This call prefetches it to the second-level cache, so that the
+  // transfers overlap with its arithmetic.
   const std::byte* fetch_memory = nullptr;
   const uint32_t* fetch_offsets = nullptr;
   uint32_t fetch_count = 0;
 };
 
-// Words that hold a changed element: parallel arrays with room for as many as there are elements,
-// and kWordListSlack more that are overwritten.
+// Words with a changed element: parallel arrays with room for as many entries as there are
+// elements, and for kWordListSlack more, which are overwritten.
 struct WordList {
   uint16_t* numbers = nullptr;
   uint64_t* before = nullptr;
@@ -35,8 +35,8 @@ struct WordList {
 };
 inline constexpr uint32_t kWordListSlack = 8;
 
-// Stores new values packed at `new_values` (count * element_bytes bytes), returns the length of the
-// list.
+// Stores new values packed at `new_values` (count * element_bytes bytes) and returns the length of
+// the list.
 uint32_t ListChangedWordsPortable(const ElementChanges& changes, std::byte* new_values,
                                   const WordList& words);
 // The same, eight elements at a time.

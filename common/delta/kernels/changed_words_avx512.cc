@@ -1,6 +1,6 @@
 // Eight elements in eight 64-bit lanes, whatever their width: each lane has the whole word around
-// its element. Two changed elements of one word are rare where changes are sparse, so groups
-// without them store their lanes as they are, and the others are listed one by one.
+// its element. When changes are sparse, two changed elements in one word are rare. Groups without
+// such a word store all lanes at once; other groups are listed lane by lane.
 #include "common/delta/kernels/changed_words.h"
 
 #if defined(__x86_64__)
@@ -26,8 +26,8 @@ struct Shape {
   uint32_t bytes = 1;       // of an element
   uint32_t lanes_log2 = 3;  // elements of a word
   __m128i number_shift;     // from a position to its word
-  __m128i bits_shift;       // from a number in the word to bits
-  __m128i bytes_shift;      // and to bytes
+  __m128i bits_shift;       // from an element's number in its word to bits
+  __m128i bytes_shift;      // the same to bytes
   __m128i top_shift;        // from the bottom of 64 bits to the top
   __m512i lane_mask;
   __m512i magnitude_mask;  // of an element at the top: all but the sign; 0 for integers
@@ -48,13 +48,13 @@ DWS_TARGET_AVX512 inline Shape MakeShape(const ElementChanges& changes) {
           .magnitude_mask = _mm512_set1_epi64(static_cast<int64_t>(magnitude))};
 }
 
-// An ordinal of a float from its bits, and back: in lanes whose element is at the top.
+// From a float's bits to its ordinal and back, in lanes whose element is at the top.
 DWS_TARGET_AVX512 inline __m512i Ordinal(__m512i top_aligned, __m512i magnitude_mask) {
   const __m512i sign = _mm512_srai_epi64(top_aligned, 63);
   return _mm512_xor_si512(top_aligned, _mm512_and_si512(sign, magnitude_mask));
 }
 
-// Eight elements: the numbers of their words, the words, and which bits of those they change.
+// For eight elements: the numbers of their words, the words, and the bits in which they change.
 struct Group {
   __m512i number;
   __m512i before;
@@ -73,7 +73,7 @@ DWS_TARGET_AVX512 inline void StoreValues(const Shape& shape, __m512i values, st
   }
 }
 
-// Elements from number `i` on; stores their new values.
+// Handles eight elements from number `i` on and stores their new values.
 DWS_TARGET_AVX512 inline Group ChangeGroup(const Shape& shape, const ElementChanges& changes,
                                            uint32_t i, std::byte* new_values) {
   const __m512i position = _mm512_cvtepu16_epi64(
@@ -87,7 +87,7 @@ DWS_TARGET_AVX512 inline Group ChangeGroup(const Shape& shape, const ElementChan
   for (uint32_t j = 0; j < kGroup; ++j) loaded[j] = LoadWord(changes.memory + at[j]);
   const __m512i before = _mm512_load_si512(loaded);
 
-  // The element at the top of its lane: to the bottom by `down`, then up.
+  // Moves each element to the top of its lane: first to the bottom by `down`, then up.
   const __m512i down = _mm512_sll_epi64(lane, shape.bits_shift);
   const __m512i old_top = _mm512_sll_epi64(_mm512_srlv_epi64(before, down), shape.top_shift);
   const __m512i value = _mm512_sll_epi64(_mm512_loadu_si512(changes.values + i), shape.top_shift);
@@ -104,11 +104,11 @@ DWS_TARGET_AVX512 inline Group ChangeGroup(const Shape& shape, const ElementChan
           .difference = _mm512_sllv_epi64(bits, down)};
 }
 
-// Lists a group behind `listed` words, of which the last has number `last` (none: above all).
-// Returns how many are listed then.
+// Appends a group to the `listed` words of the list, the last of which has number `last` (of an
+// empty list: a number that no word has). Returns the new length.
 DWS_TARGET_AVX512 inline uint32_t ListGroup(const Group& group, uint32_t last, uint32_t listed,
                                             const WordList& words) {
-  // Lanes in the word of the lane before them.
+  // Lanes that have the same word as the lane before them.
   const __m512i previous =
       _mm512_alignr_epi64(group.number, _mm512_set1_epi64(static_cast<int64_t>(last)), 7);
   const __mmask8 same = _mm512_cmpeq_epi64_mask(group.number, previous);
@@ -137,8 +137,8 @@ DWS_TARGET_AVX512 inline uint32_t ListGroup(const Group& group, uint32_t last, u
   return listed;
 }
 
-// The elements from number `i` on, one by one: they begin in the middle of a word, perhaps one that
-// is listed.
+// Lists the elements from number `i` on, one by one. The first may be in the word that was listed
+// last.
 uint32_t ListRest(const ElementChanges& changes, uint32_t i, uint32_t lanes_log2, uint32_t last,
                   uint32_t listed, std::byte* new_values, const WordList& words) {
   if (i == changes.count) return listed;
@@ -153,7 +153,7 @@ uint32_t ListRest(const ElementChanges& changes, uint32_t i, uint32_t lanes_log2
   uint32_t more =
       ListChangedWordsPortable(rest, new_values + size_t{i} * changes.element_bytes, behind);
   if (static_cast<uint32_t>(rest.positions[0] >> lanes_log2) != last) return listed + more;
-  // Both entries start from the word in memory: what the second one changes, the first one lacks.
+  // Both entries begin with the word in memory, so the second one's changes are added to the first.
   words.after[listed - 1] ^= behind.before[0] ^ behind.after[0];
   --more;
   std::memmove(behind.numbers, behind.numbers + 1, more * sizeof(*behind.numbers));

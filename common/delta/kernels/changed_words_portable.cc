@@ -7,6 +7,8 @@
 namespace dws::kernels {
 namespace {
 
+// A word is listed at its first changed element. Each changed element then flips its bits in the
+// listed word.
 template <typename Element, bool kSteps>
 uint32_t ListWords(const ElementChanges& changes, std::byte* new_values, const WordList& words) {
   using Bits = typename Element::Bits;

@@ -1,12 +1,11 @@
-// The inner loops of class-split (FORMAT.md, "Mode 3"): which elements of a
-// block belong to which class, and the way between positions in the block and
-// ranks inside the classes. One answer, several instruction sets.
+// The inner loops of class-split (FORMAT.md, "Mode 3"): which elements of a block belong to which
+// class, and the conversion between positions in the block and ranks inside the classes. The
+// variants for several instruction sets give the same results.
 //
-// An element's class is the number of thresholds its magnitude byte reaches;
-// its rank is the number of elements of its class before it. Elements are
-// looked at in groups of 64, with a bit each in a word; the index says of every
-// group and class which elements those are and how many come before, so that
-// ranks and positions are found for the changed elements alone.
+// An element's class is the number of thresholds that its magnitude byte reaches; its rank is the
+// number of elements of its class before it. Elements form groups of 64, one bit of a word for
+// each. For every group and class the index has the members as bits and the number of members in
+// earlier groups. So ranks and positions are computed for the changed elements only.
 #pragma once
 
 #include <array>
@@ -26,16 +25,15 @@ using BlockMask = std::array<uint64_t, kMaskWords>;
 
 struct ClassIndex {
   std::array<std::array<uint64_t, kClassesMax>, kMaskWords> members;  // by group and class
-  // By class and group: the rank of the group's first member. Behind the last group of the block
-  // 0xFFFF, which no element of so few has.
+  // By class and group: the rank of the group's first member. Groups after the block's last have
+  // 0xFFFF, which is no rank in a block with so few elements.
   alignas(64) std::array<std::array<uint16_t, kMaskWords>, kClassesMax> ranks;
   std::array<uint32_t, kClassesMax> sizes;  // elements of each class; 0 where there is no class
   uint32_t group_count = 0;
 };
 
-// What an index is made of: `count` elements (at most a block) of
-// `element_bytes` each, floats; no threshold is above their largest magnitude
-// byte.
+// The input of an index: `count` floats (at most a block) of `element_bytes` each. No threshold is
+// above their largest possible magnitude byte.
 struct ClassIndexInput {
   const std::byte* elements = nullptr;
   uint32_t element_bytes = 0;
@@ -45,22 +43,22 @@ struct ClassIndexInput {
 
 void IndexClasses(InstructionSet set, const ClassIndexInput& input, ClassIndex& index);
 
-// ranks[i] of the elements at positions[i], which are of classes[i].
+// Fills ranks[i] for the elements at positions[i], which are of classes[i].
 void RankElements(InstructionSet set, const ClassIndex& index, const uint16_t* positions,
                   const uint8_t* classes, uint32_t count, uint16_t* ranks);
 
-// Flips in `mask` the bits of the elements that have these `count` ranks in
-// class `c`: ascending, below its size.
+// Flips in `mask` the bits of the elements that have these `count` ranks in class `c`. Ranks are
+// ascending and below the size of the class.
 void FlipRanks(InstructionSet set, const ClassIndex& index, size_t c, const uint16_t* ranks,
                uint32_t count, uint64_t* mask);
 
-// The numbers of the ones among the first `size` bits of `words`, ascending;
-// returns how many. `numbers` has room for them and kNumbersSlack more.
+// Lists the numbers of the one bits among the first `size` bits of `words`, ascending, and returns
+// how many there are. `numbers` has room for them and kNumbersSlack more.
 inline constexpr size_t kNumbersSlack = 64;
 uint32_t ListOnes(InstructionSet set, const uint64_t* words, uint32_t size, uint16_t* numbers);
 
 namespace internal {
-// For floats of 1 and 2 bytes.
+// IndexClasses variants are only for floats of 1 and 2 bytes.
 void IndexClassesAvx2(const ClassIndexInput& input, ClassIndex& index);
 void IndexClassesAvx512(const ClassIndexInput& input, ClassIndex& index);
 void RankElementsAvx2(const ClassIndex& index, const uint16_t* positions, const uint8_t* classes,

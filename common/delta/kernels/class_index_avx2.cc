@@ -1,5 +1,5 @@
-// As class_index_avx512.cc with vectors of half the size, a group at a time;
-// magnitudes have no sign, so the signed comparison is right.
+// Compares a group of 64 elements with each threshold. AVX2 compares signed numbers; that is
+// correct here, because magnitudes have no sign bit.
 #include "common/delta/kernels/class_index.h"
 
 #if defined(__x86_64__)
@@ -33,7 +33,7 @@ DWS_TARGET_AVX2 static inline Group<kWide> LoadGroup(const std::byte* at, uint64
   return group;
 }
 
-// Bits of 32 elements that lie in two vectors of 16.
+// One bit for each of 32 elements in two vectors of 16.
 DWS_TARGET_AVX2 static inline uint64_t Bits32(__m256i first, __m256i second) {
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(first, second), 0xD8);
   return static_cast<uint32_t>(_mm256_movemask_epi8(packed));
@@ -62,7 +62,7 @@ DWS_TARGET_AVX2 static inline __m256i Threshold(uint8_t byte) {
   return _mm256_set1_epi8(static_cast<int8_t>(byte));
 }
 
-// Members of class `c` in group number `group`.
+// Stores the members of class `c` in group number `group`.
 DWS_TARGET_AVX2 inline void StoreClass(uint64_t members, uint32_t group, size_t c,
                                        ClassIndex& index) {
   index.members[group][c] = members;

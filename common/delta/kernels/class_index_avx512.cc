@@ -1,7 +1,6 @@
-// A group's 64 magnitude bytes are looked up in a table of 256 bytes, each with
-// the bit of one class. Transposing these 64 bytes of 8 bits gives 8 words of
-// 64 bits, the members of every class, in one vector: as many steps for eight
-// classes as for one.
+// Looks up a group's 64 magnitude bytes in a table of 256 bytes, each with the bit of one class.
+// Transposing these 64 bytes of 8 bits gives 8 words of 64 bits, the members of every class, in one
+// vector. Eight classes take as many steps as one.
 #include "common/delta/kernels/class_index.h"
 
 #if defined(__x86_64__)
@@ -10,7 +9,7 @@
 namespace dws::kernels::internal {
 namespace {
 
-constexpr uint32_t kGroups = 4;      // whose ranks are one vector
+constexpr uint32_t kGroups = 4;      // groups whose ranks fill one vector
 constexpr uint32_t kRankLanes = 32;  // ranks of a class in a vector
 
 // The bit of each magnitude byte's class.
@@ -35,8 +34,8 @@ DWS_TARGET_AVX512 inline ClassBits MakeClassBits(const ClassTable& table) {
   return bits;
 }
 
-// The magnitude bytes of a group whose elements fill `low`, or `low` and
-// `high`. Those of each eight elements are in descending order.
+// The magnitude bytes of a group whose elements are in `low`, or in `low` and `high`. The bytes of
+// each eight elements are in reverse order.
 template <bool kWide>
 DWS_TARGET_AVX512 inline __m512i Magnitudes(__m512i low, __m512i high) {
   if constexpr (kWide) {
@@ -54,12 +53,12 @@ DWS_TARGET_AVX512 inline __m512i Magnitudes(__m512i low, __m512i high) {
   }
 }
 
-// The first `count` of 64 bits.
+// The lowest `count` of 64 bits set.
 DWS_TARGET_AVX512 inline uint64_t FirstOnes(uint32_t count) {
   return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
 }
 
-// The members of all classes among the elements of these magnitude bytes.
+// The members of all classes among the elements with these magnitude bytes.
 DWS_TARGET_AVX512 inline __m512i Members(__m512i magnitudes, const ClassBits& bits) {
   alignas(64) static constexpr uint8_t kTransposed[64] = {
       0,  8,  16, 24, 32, 40, 48, 56, 1,  9,  17, 25, 33, 41, 49, 57, 2,  10, 18, 26, 34, 42,
@@ -68,15 +67,14 @@ DWS_TARGET_AVX512 inline __m512i Members(__m512i magnitudes, const ClassBits& bi
   const __m512i low = _mm512_permutex2var_epi8(bits.of[0], magnitudes, bits.of[1]);
   const __m512i high = _mm512_permutex2var_epi8(bits.of[2], magnitudes, bits.of[3]);
   const __m512i class_bits = _mm512_mask_blend_epi8(_mm512_movepi8_mask(magnitudes), low, high);
-  // Of eight elements: byte j of the product holds bit j of each, that of the
-  // last byte lowest.
+  // For each eight elements: byte j of the product has bit j of each of them, that of the last byte
+  // lowest.
   const __m512i transposed = _mm512_gf2p8affine_epi64_epi8(
       _mm512_set1_epi64(static_cast<int64_t>(0x8040201008040201)), class_bits, 0);
   return _mm512_permutexvar_epi8(_mm512_load_si512(kTransposed), transposed);
 }
 
-// Loads the members of group number `group`, of which the block has a part or
-// nothing.
+// The members of group number `group`, of which the block has only a part or nothing.
 template <bool kWide>
 DWS_TARGET_AVX512 __m512i LoadPart(const ClassIndexInput& input, uint32_t group,
                                    const ClassBits& bits) {
@@ -95,7 +93,7 @@ DWS_TARGET_AVX512 __m512i LoadPart(const ClassIndexInput& input, uint32_t group,
                           _mm512_set1_epi64(static_cast<int64_t>(valid)));
 }
 
-// Eight vectors of 8 words each become eight of the first words, the second words, ...
+// Transposes eight vectors of 8 words each: the first then has the first words, and so on.
 DWS_TARGET_AVX512 inline void Transpose(__m512i (&rows)[8]) {
   __m512i pairs[8];
 #pragma GCC unroll 4
@@ -120,7 +118,7 @@ DWS_TARGET_AVX512 inline void Transpose(__m512i (&rows)[8]) {
 template <bool kWide>
 DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, ClassIndex& index) {
   const ClassBits bits = MakeClassBits(*input.classes);
-  __m512i sizes = _mm512_setzero_si512();  // of every class, so far
+  __m512i sizes = _mm512_setzero_si512();  // of all classes, up to this group
   for (uint32_t begin = 0; begin * 64 < input.count; begin += kRankLanes) {
     __m512i ranks[kRankLanes / kGroups];
     for (uint32_t row = 0; row < kRankLanes / kGroups; ++row) {
@@ -154,7 +152,7 @@ DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, ClassIndex& index) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(index.sizes.data()), _mm512_cvtepi64_epi32(sizes));
 }
 
-// How many of 32 ranks from `ranks` on are at most `rank`.
+// How many of the 32 `ranks` are at most `rank`.
 DWS_TARGET_AVX512 inline uint32_t CountUpTo(__m512i ranks, __m512i rank) {
   return static_cast<uint32_t>(_mm_popcnt_u32(_mm512_cmple_epu16_mask(ranks, rank)));
 }
@@ -169,7 +167,7 @@ void IndexClassesAvx512(const ClassIndexInput& input, ClassIndex& index) {
   }
 }
 
-// The group of a rank is found among 32 times 32 by two comparisons.
+// Two comparisons find the group of a rank among 32 times 32 groups.
 DWS_TARGET_AVX512 void FlipRanksAvx512(const ClassIndex& index, size_t c, const uint16_t* ranks,
                                        uint32_t count, uint64_t* mask) {
   static_assert(kMaskWords == kRankLanes * kRankLanes);

@@ -85,7 +85,7 @@ uint32_t ListOnesPortable(const uint64_t* words, uint32_t size, uint16_t* number
   return found;
 }
 
-// Whether internal:: has a variant for this width; else the portable one does.
+// Whether internal:: has variants for this width; otherwise the portable one is used.
 bool HasVariant(const ClassIndexInput& input) { return input.element_bytes <= 2; }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What differs in one line, without vector instructions: for the variants of DiffLines that lack a
-// compress.
+// Lists what differs in one line, without vector instructions: for the variants of DiffLines whose
+// instruction set has no compress instruction.
 #pragma once
 
 #include "common/base/bytes.h"
@@ -9,7 +9,7 @@
 namespace dws::kernels {
 
 // Appends the changed elements of one word whose first element has number `first`. Without a
-// branch: which of a word's elements changed is not predictable.
+// branch: the processor cannot predict which of a word's elements changed.
 template <typename Bits, Mapping kMapping>
 static inline void AppendElements(uint64_t before, uint64_t after, uint32_t first,
                                   DiffArrays& found) {

@@ -1,5 +1,5 @@
-// The inner loop of a diff: which words and elements of two states of a block differ. Once for each
-// instruction set; all find the same.
+// The inner loop of a diff: which words and elements of two states of a block differ. One variant
+// for each instruction set; all find the same.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace dws::kernels {
 
 inline constexpr uint32_t kLineBytes = 64;
 
-// Where a diff puts what it finds, and how much that is so far. The arrays have room for the whole
-// block and kSlack entries more, which kernels may overwrite.
+// The result of a diff, and its size so far. The arrays have room for the whole block and kSlack
+// more entries, which kernels may overwrite.
 struct DiffArrays {
   static constexpr size_t kSlack = 64;
 
@@ -26,13 +26,13 @@ struct DiffArrays {
   uint32_t word_count = 0;
 };
 
-// What the lines hold.
+// The elements in the lines.
 struct ElementKind {
   uint32_t bytes = 1;  // 1, 2, 4 or 8
   Mapping mapping = Mapping::kInteger;
 };
 
-// A run of whole lines of two states of one block, of any alignment.
+// A run of whole lines of two states of one block, at any alignment.
 struct LineRun {
   const std::byte* before = nullptr;
   const std::byte* after = nullptr;
@@ -41,7 +41,7 @@ struct LineRun {
 };
 
 // Appends what differs. Every byte of `after` is loaded once: its owner may be writing to it. The
-// machine has `set`.
+// machine must support `set`.
 void DiffLines(InstructionSet set, ElementKind kind, const LineRun& lines, DiffArrays& found);
 
 // The variants.

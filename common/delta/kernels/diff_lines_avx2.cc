@@ -1,5 +1,5 @@
-// Compares without a branch on the data, as the AVX-512 variant does; changed lines are then few
-// enough for scalar code.
+// Compares without a branch on the data, as the AVX-512 variant does. Few lines are left then, so
+// scalar code handles them.
 #include "common/base/intrinsics.h"
 #include "common/delta/kernels/diff_line_words.h"
 #include "common/delta/kernels/diff_lines.h"
@@ -10,7 +10,7 @@ namespace dws::kernels {
 namespace {
 
 constexpr uint32_t kRunLines = 32;
-constexpr size_t kPrefetchBytes = 1024;  // about as far ahead as memory takes to answer
+constexpr size_t kPrefetchBytes = 1024;  // about what is read while memory answers
 
 }  // namespace
 

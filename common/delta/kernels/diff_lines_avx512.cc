@@ -1,10 +1,10 @@
-// Two steps for each run of lines, so that no branch depends on the data but the end of a step:
-//   1. compare: each line of `after`, loaded once, is stored behind those that differ so far; one
-//      that does not differ is overwritten by the next
+// Two steps for each run of lines, so that only the end of a step is a branch that depends on data:
+//   1. compare: each line of `after` is loaded once and stored after the lines that differ so far;
+//      if it does not differ, the next one overwrites it
 //   2. extract: of the lines that differ, changed words and elements are compressed to the front
-// Nothing is prefetched: the processor sees both streams coming, and whatever was asked for besides
-// (either stream or both, 512 bytes to 8 KiB ahead) made it wait: a third of the speed. Short runs
-// let it run ahead in memory while lines are extracted; runs of 256 lines cost a third as well.
+// There is no prefetch: the processor prefetches both streams itself. Every explicit prefetch that
+// was tried (either stream or both, 512 bytes to 8 KiB ahead) cost a third of the speed. In short
+// runs the processor loads ahead while lines are extracted; runs of 256 lines also cost a third.
 #include "common/base/intrinsics.h"
 #include "common/delta/kernels/diff_lines.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kRunLines = 64;
 
-// Lines of `after` that differ, and their numbers in the run; there is room for one that does not.
+// Lines of `after` that differ, and their numbers in the run; with room for one that does not.
 struct Run {
   alignas(kLineBytes) std::byte lines[(kRunLines + 1) * kLineBytes];
   uint8_t numbers[kRunLines + 1];

@@ -9,7 +9,7 @@ void DiffLinesPortable(ElementKind kind, const LineRun& lines, DiffArrays& found
   const AppendLineFunction append = ChooseAppendLine(kind);
   for (uint32_t i = 0; i < lines.count; ++i) {
     const std::byte* const before = lines.before + size_t{i} * kLineBytes;
-    uint64_t after[kLineBytes / 8];
+    uint64_t after[kLineBytes / 8];  // a copy, so that every byte of `after` is loaded once
     std::memcpy(after, lines.after + size_t{i} * kLineBytes, kLineBytes);
     uint64_t any = 0;
     for (uint32_t j = 0; j < kLineBytes / 8; ++j) {

@@ -1,8 +1,8 @@
-// Gaps in two passes over `positions`:
-//   1. quotients: the numbers of the ones among 64 bits are compressed out of 0 to 63
+// Decodes gaps in two passes over `positions`:
+//   1. quotients: the numbers of the one bits among 64 are compressed out of 0 to 63
 //   2. remainders: 32 at a time, four in each 64-bit lane, cut out by a multi-shift, then summed up
-// Both passes work modulo 2^16. Positions ascend, so when the last one, computed in 64 bits, is no
-// position, nobody reads them; else none of them is above it and none has wrapped around.
+// Both passes compute modulo 2^16. The last position is also computed in 64 bits. If it is too
+// large, the caller uses no position. Otherwise none has wrapped around, because positions ascend.
 #include "common/delta/kernels/gaps.h"
 
 #if defined(__x86_64__)
@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kGroup = 32;  // remainders at a time
 
-// `count` ones, at most 64.
+// The lowest `count` bits set, at most 64.
 DWS_TARGET_AVX512 inline uint64_t LowOnes(uint64_t count) {
   return _bzhi_u64(~uint64_t{0}, static_cast<uint32_t>(count));
 }
@@ -38,8 +38,8 @@ DWS_TARGET_AVX512 inline uint64_t LoadBits64(const GapInput& input, uint64_t bit
   return shift == 0 ? low : low >> shift | high << (64 - shift);
 }
 
-// Pass 1: positions[i] is the number of bits in front of one number i, modulo 2^16. Returns the
-// bits up to the last one, it included; 0 when there are too few.
+// Pass 1: positions[i] is the number of bits before the i-th one bit, modulo 2^16. Returns the
+// number of bits up to the last of them, included; 0 when there are too few.
 DWS_TARGET_AVX512 inline uint64_t SelectOnes(const GapInput& input, uint16_t* positions) {
   const __m512i numbers = _mm512_set_epi8(
       63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43, 42, 41,
@@ -78,7 +78,7 @@ DWS_TARGET_AVX512 inline uint64_t SelectOnes(const GapInput& input, uint16_t* po
 
 // Inclusive sums of 32 lanes of 16 bits.
 DWS_TARGET_AVX512 inline __m512i PrefixSums(__m512i x) {
-  // Inside lanes of 128 bits, then what the lanes in front add up to.
+  // First inside lanes of 128 bits, then with the totals of the lanes before.
   x = _mm512_add_epi16(x, _mm512_bslli_epi128(x, 2));
   x = _mm512_add_epi16(x, _mm512_bslli_epi128(x, 4));
   x = _mm512_add_epi16(x, _mm512_bslli_epi128(x, 8));
@@ -90,10 +90,10 @@ DWS_TARGET_AVX512 inline __m512i PrefixSums(__m512i x) {
   return _mm512_add_epi16(_mm512_add_epi16(x, one_up), _mm512_add_epi16(two_up, three_up));
 }
 
-// How 32 remainders of k bits are cut out of 64 bytes whose first has `skip` bits that belong to
-// something else.
+// How to cut 32 remainders of k bits out of 64 bytes, of which the first `skip` bits do not belong
+// to them.
 struct RemainderCut {
-  __m512i bytes;   // for each 64-bit lane the eight bytes that hold its four remainders
+  __m512i bytes;   // for each 64-bit lane the eight bytes with its four remainders
   __m512i shifts;  // for each byte of the result its first bit in the lane
   __m512i mask;    // k bits of each 16
 };
@@ -119,7 +119,7 @@ DWS_TARGET_AVX512 GapOutput ReadGapsAvx512(const GapInput& input, uint64_t* scra
                                            uint16_t* positions) {
   const uint32_t k = input.k;
   const uint32_t skip = input.remainders % 8;
-  // Four remainders, from up to 4 bits and `skip` into a byte, must lie in 64 bits.
+  // Four remainders begin at up to bit 4 + `skip` of a byte and must lie in 64 bits.
   if (4 + skip + 4 * k > 64) return ReadGapsPortable(input, scratch, positions);
   const uint64_t bits = SelectOnes(input, positions);
   if (bits == 0) return {};
@@ -127,11 +127,11 @@ DWS_TARGET_AVX512 GapOutput ReadGapsAvx512(const GapInput& input, uint64_t* scra
   const RemainderCut cut = MakeRemainderCut(k, skip);
   const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(k));
   const __m512i ones = _mm512_set1_epi16(1);
-  // i of each element.
+  // The index i of each element.
   __m512i number = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
                                     15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i last_lane = _mm512_set1_epi16(kGroup - 1);
-  __m512i sum = _mm512_setzero_si512();        // of all remainders in front, modulo 2^16
+  __m512i sum = _mm512_setzero_si512();        // of all earlier remainders, modulo 2^16
   __m512i exact_sum = _mm512_setzero_si512();  // in 16 parts of 32 bits
   const std::byte* at = input.payload + input.remainders / 8;
   uint64_t left = input.size_bytes - input.remainders / 8;

@@ -11,8 +11,8 @@ GapOutput ReadGapsPortable(const GapInput& input, uint64_t* scratch, uint16_t* p
   const std::optional<uint64_t> end = SelectOnes(payload, input.quotients, input.count, scratch);
   if (!end.has_value()) return {};
   ReadPlane(payload, input.remainders, input.k, input.count, positions);
-  // Before one number i lie i ones and the zeros of all quotients so far, so no quotient needs the
-  // one before it; only the remainders are summed up.
+  // Before the i-th one bit there are i ones and the zeros of all quotients up to it. So only the
+  // remainders must be summed up.
   uint64_t position = 0;
   uint64_t remainders = 0;
   for (uint32_t i = 0; i < input.count; ++i) {

@@ -7,7 +7,7 @@
 namespace dws::kernels {
 namespace {
 
-// Gaps before positions i to i + 7, i at least 1.
+// The gaps before positions i to i + 7, i at least 1.
 DWS_TARGET_AVX2 inline __m128i GapsBefore8(const uint16_t* positions, uint32_t i) {
   const __m128i at = _mm_loadu_si128(reinterpret_cast<const __m128i*>(positions + i));
   const __m128i last = _mm_loadu_si128(reinterpret_cast<const __m128i*>(positions + i - 1));
@@ -24,14 +24,14 @@ DWS_TARGET_AVX2 inline uint32_t GapBefore(const uint16_t* positions, uint32_t i)
   return static_cast<uint16_t>(positions[i] - positions[i - 1] - 1);
 }
 
-// Four remainders of k bits, side by side in `bits`.
+// Puts four remainders of k bits, which are side by side in `bits`.
 DWS_TARGET_AVX2 inline void PutFour(uint64_t bits, uint32_t k, BitWriter& writer) {
   if (4 * k <= BitWriter::kPutBitsMax) return writer.Put(bits, 4 * k);
   writer.Put(bits & LowBits(2 * k), 2 * k);
   writer.Put(bits >> (2 * k), 2 * k);
 }
 
-// Four quotients in unary, given the bits up to the end of each of them.
+// Puts four quotients in unary. `ends`: the number of bits up to the end of each of them.
 DWS_TARGET_AVX2 inline void PutFourUnary(uint64_t ends, uint64_t quotients, BitWriter& writer) {
   const uint32_t width = static_cast<uint32_t>(ends >> 48);
   if (width <= BitWriter::kPutBitsMax) [[likely]] {
@@ -47,7 +47,7 @@ DWS_TARGET_AVX2 inline void PutFourUnary(uint64_t ends, uint64_t quotients, BitW
 
 DWS_TARGET_AVX2 uint64_t SumGapQuotientsAvx2(const uint16_t* positions, uint32_t count,
                                              uint32_t k) {
-  // Positions telescope; and only with k above 0 does a quotient fit a signed 16-bit number.
+  // With k = 0 the sum telescopes. Only with k > 0 does every quotient fit a signed 16-bit number.
   if (k == 0) return positions[count - 1] - (count - 1);
   const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(k));
   const __m256i ones = _mm256_set1_epi16(1);
@@ -91,7 +91,7 @@ DWS_TARGET_AVX2 void PackGapQuotientsAvx2(const uint16_t* positions, uint32_t co
   uint32_t i = 1;
   for (; i + 8 <= count; i += 8) {
     const __m128i quotients = _mm_srl_epi16(GapsBefore8(positions, i), shift);
-    // Bits up to the end of each: sums of quotient + 1, at most the distance of two positions.
+    // Bits up to the end of each: sums of quotient + 1, at most the distance between two positions.
     __m128i ends = _mm_add_epi16(quotients, _mm_set1_epi16(1));
     ends = _mm_add_epi16(ends, _mm_slli_epi64(ends, 16));
     ends = _mm_add_epi16(ends, _mm_slli_epi64(ends, 32));
@@ -113,7 +113,7 @@ DWS_TARGET_AVX2 void ScanStepsAvx2(const uint64_t* steps, uint32_t count, uint32
   for (uint32_t word = 0; i + 64 <= count; ++word) {
     uint64_t signs = 0;
     for (uint32_t bit = 0; bit < 64; bit += 4, i += 4) {
-      // Steps at the top of their lanes: +1 and -1 are one unit there.
+      // The steps are at the top of their lanes, where +1 and -1 are plus and minus one unit.
       const __m256i step =
           _mm256_sll_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(steps + i)), shift);
       const __m256i unit = _mm256_sll_epi64(one, shift);

@@ -14,7 +14,7 @@ DWS_TARGET_AVX512 inline __m512i GapsBefore32(const uint16_t* positions, uint32_
   return _mm512_maskz_add_epi16(some, _mm512_sub_epi16(at, last), _mm512_set1_epi16(-1));
 }
 
-// The first `left` lanes of 32.
+// The first `left` of 32 lanes.
 DWS_TARGET_AVX512 inline __mmask32 First32(uint32_t left) {
   return left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
 }
@@ -31,7 +31,7 @@ DWS_TARGET_AVX512 inline uint64_t OrOf(__m512i x) {
 
 DWS_TARGET_AVX512 uint64_t SumGapQuotientsAvx512(const uint16_t* positions, uint32_t count,
                                                  uint32_t k) {
-  // Positions telescope; and only with k above 0 does a quotient fit a signed 16-bit number.
+  // With k = 0 the sum telescopes. Only with k > 0 does every quotient fit a signed 16-bit number.
   if (k == 0) return positions[count - 1] - (count - 1);
   const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(k));
   const __m512i ones = _mm512_set1_epi16(1);
@@ -55,7 +55,7 @@ DWS_TARGET_AVX512 void PackGapQuotientsAvx512(const uint16_t* positions, uint32_
     const __m128i last = _mm_loadu_si128(reinterpret_cast<const __m128i*>(positions + i - 1));
     const __m128i gaps = _mm_add_epi16(_mm_sub_epi16(at, last), _mm_set1_epi16(-1));
     const __m128i quotients = _mm_srl_epi16(gaps, shift);
-    // Where each ends: sums of quotient + 1, at most the distance of two positions.
+    // Where each ends: sums of quotient + 1, at most the distance between two positions.
     __m128i ends = _mm_add_epi16(quotients, _mm_set1_epi16(1));
     ends = _mm_add_epi16(ends, _mm_slli_si128(ends, 2));
     ends = _mm_add_epi16(ends, _mm_slli_si128(ends, 4));
@@ -87,7 +87,7 @@ DWS_TARGET_AVX512 void ScanStepsAvx512(const uint64_t* steps, uint32_t count, ui
       const __mmask8 some = left >= 8 ? 0xFF : static_cast<__mmask8>((1U << left) - 1);
       const __m512i wide = _mm512_sll_epi64(_mm512_maskz_loadu_epi64(some, steps + i), shift);
       signs |= static_cast<uint64_t>(_mm512_movepi64_mask(wide)) << bit;
-      // The magnitude of the most negative step is a number too.
+      // Unsigned, the magnitude of the most negative step is a number too.
       const __m512i magnitude = _mm512_abs_epi64(_mm512_sra_epi64(wide, shift));
       const __mmask8 others = _mm512_cmpgt_epu64_mask(magnitude, one);
       _mm512_storeu_si512(scan.magnitudes + found,

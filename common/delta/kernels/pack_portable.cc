@@ -42,8 +42,8 @@ void ScanStepsPortable(const uint64_t* steps, uint32_t count, uint32_t element_b
       scan.signs[i / 64] = signs;
       signs = 0;
     }
-    // Without a branch: which steps are exceptions is not predictable. The magnitude of the most
-    // negative step is a number too.
+    // Without a branch: the processor cannot predict which steps are exceptions. Unsigned, the
+    // magnitude of the most negative step is a number too.
     const uint64_t magnitude = (static_cast<uint64_t>(step) ^ (0 - negative)) + negative;
     scan.exceptions[found] = static_cast<uint16_t>(i);
     scan.magnitudes[found] = magnitude - 2;

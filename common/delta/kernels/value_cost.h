@@ -1,5 +1,5 @@
-// The inner loops of choosing how numbers are coded (FORMAT.md, "Values"): in dense blocks they see
-// every element. Once for each instruction set that gains by it; all compute the same.
+// The inner loops that choose how numbers are coded (FORMAT.md, "Values"). In dense blocks they
+// process every element. One variant for each instruction set that is faster; all compute the same.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace dws::kernels {
 
-// The machine has `set`, in all functions.
+// In all functions the machine must support `set`.
 
-// The largest of `count` values; 0 of none.
+// The largest of `count` values; 0 if there are none.
 uint64_t MaxValue(InstructionSet set, const uint64_t* values, size_t count);
 
 // How many of `count` values are below 2^width, width at most 64.
 size_t CountNarrow(InstructionSet set, const uint64_t* values, size_t count, uint32_t width);
 
-// What quotients value >> width, width below 64, add up to when those above `limit` count as
+// The sum of the quotients value >> width, width below 64, where those above `limit` count as
 // `limit`, and how many reach it.
 struct QuotientSum {
   uint64_t quotients = 0;

@@ -7,7 +7,7 @@
 namespace dws::kernels {
 namespace {
 
-// The first `left` lanes of eight.
+// The first `left` of eight lanes.
 DWS_TARGET_AVX512 inline __mmask8 First8(size_t left) {
   return left >= 8 ? static_cast<__mmask8>(0xFF) : static_cast<__mmask8>((1U << left) - 1);
 }

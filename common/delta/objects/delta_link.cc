@@ -9,7 +9,7 @@ namespace dws {
 
 namespace {
 
-// nullptr: the delta does not touch it.
+// nullptr: the delta does not touch the slice.
 const SliceDelta* FindSlice(const DeltaLink& link, RankSlice slice) {
   const std::vector<SliceDelta>& slices = link.manifest->slices;
   const auto found = std::lower_bound(
@@ -18,7 +18,7 @@ const SliceDelta* FindSlice(const DeltaLink& link, RankSlice slice) {
   return found != slices.end() && found->slice == slice ? &*found : nullptr;
 }
 
-// The views are of `buffer`, or as DeltaLink::frame says.
+// The views point to `buffer` or to other memory, as DeltaLink::frame says.
 Result<std::vector<EncodedBlockView>> ReadFrame(const DeltaLink& link, RankSlice slice,
                                                 const FrameEntry& entry,
                                                 std::vector<std::byte>& buffer) {

@@ -1,5 +1,5 @@
-// One delta of a chain, wherever its bytes are kept: the parsed manifest, and how to get at its
-// frames. What squashing and undoing read blocks through.
+// One delta of a chain: the parsed manifest, and a function that reads its frames from wherever
+// they are kept. Squashing and undoing read blocks through it.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,29 @@
 namespace dws {
 
 struct DeltaLink {
-  const DeltaManifest* manifest = nullptr;  // outlives it
+  const DeltaManifest* manifest = nullptr;  // must outlive the link
   // The bytes of one of the manifest's frames: in memory that outlives the link's use, or in
-  // `buffer`. Their checksum has not been looked at.
+  // `buffer`. Their checksum has not been checked.
   std::function<Result<ByteSpan>(const FrameEntry& entry, std::vector<std::byte>& buffer)> frame;
 };
 
-// Encoded blocks of one slice, with the memory that some of them look into. Reused.
+// Encoded blocks of one slice, with the memory that some of the views point to. Reused.
 struct LinkBlocks {
   std::vector<EncodedBlockView> views;
   std::vector<std::vector<std::byte>> buffers;
 };
 
-// The encoded blocks [first_block, first_block + count) of one slice; kEmpty where the delta
-// changed nothing. DATA_LOSS: a frame is damaged. What `frame` returns.
+// Finds the encoded blocks [first_block, first_block + count) of one slice; kEmpty where the delta
+// changed nothing. DATA_LOSS: a frame is damaged. Other errors are those of `frame`.
 Status FindBlocks(const DeltaLink& link, RankSlice slice, uint32_t first_block, uint32_t count,
                   LinkBlocks& blocks);
 
-// One block of a slice after the other, for whoever asks for them in order: keeps the frame that it
-// looked into last, so each is read once. Of one delta. Threads: one.
+// Finds blocks of one delta, for callers that ask for them in order: it keeps the last frame, so
+// each frame is read once. Threads: one.
 class LastFrame {
  public:
-  // kEmpty where the delta changed nothing. `read`: the views of a frame's blocks, from its entry;
-  // its errors are returned. The view is of what `read` has read last.
+  // kEmpty where the delta changed nothing. `read` returns the views of a frame's blocks, from its
+  // entry; its errors are returned. The view is valid until the next call of `read`.
   template <typename Read>
   Result<EncodedBlockView> Find(const SliceDelta& slice, uint32_t block, const Read& read) {
     const FrameEntry* const entry = EntryOf(slice, block);
@@ -54,22 +54,23 @@ class LastFrame {
   // nullptr: none of the slice's frames has the block.
   static const FrameEntry* EntryOf(const SliceDelta& slice, uint32_t block);
 
-  const FrameEntry* entry_ = nullptr;  // of the frame that is kept
+  const FrameEntry* entry_ = nullptr;  // of the frame in views_
   std::vector<EncodedBlockView> views_;
 };
 
-// The blocks of FindBlocks, a few at a time. Threads: one.
+// Finds the same blocks as FindBlocks, one at a time. Threads: one.
 class LinkReader {
  public:
   explicit LinkReader(DeltaLink link) : link_(std::move(link)) {}
 
-  // kEmpty where the delta changed nothing. Valid until the next call. Errors as FindBlocks.
+  // kEmpty where the delta changed nothing. The view is valid until the next call. Errors as
+  // FindBlocks.
   Result<EncodedBlockView> Find(RankSlice slice, uint32_t block);
 
  private:
   DeltaLink link_;
   LastFrame frame_;
-  std::vector<std::byte> buffer_;  // its bytes
+  std::vector<std::byte> buffer_;  // the frame's bytes
 };
 
 }  // namespace dws

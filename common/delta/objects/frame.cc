@@ -13,9 +13,9 @@
 namespace dws {
 namespace {
 
-static_assert(kFrameSlackBytes == BitWriter::kSlackBytes);  // what a column's last word spills
+static_assert(kFrameSlackBytes == BitWriter::kSlackBytes);  // overwritten by a column's last word
 
-// From this many empty blocks on, a second frame costs less than their rows of the index.
+// For this many empty blocks or more, a second frame costs less than their rows of the index.
 constexpr size_t kEmptyRunMin = 32;
 
 FrameRow RowOf(const EncodedBlock& block) {
@@ -23,7 +23,7 @@ FrameRow RowOf(const EncodedBlock& block) {
           static_cast<uint32_t>(block.mode)};
 }
 
-// What a frame's size follows from: the range of each column.
+// The range of each column, which determines the size of a frame.
 struct FrameShape {
   uint64_t blocks = 0;
   uint64_t payload_bytes = 0;
@@ -62,8 +62,8 @@ std::vector<FrameRow> RowsOf(std::span<const EncodedBlock> blocks) {
   return rows;
 }
 
-// One column of the index as it was before packing. Checks that it is packed as tightly as it can
-// be.
+// Reads one column of the index. DATA_LOSS: it is not packed as tightly as possible, or a value is
+// too large.
 Status ReadColumn(const FrameHeader& header, size_t column, ByteSpan packed,
                   std::vector<uint32_t>& values) {
   const uint32_t width = header.width[column];
@@ -125,7 +125,7 @@ uint64_t FrameSize(std::span<const EncodedBlock> blocks) { return FrameSize(Rows
 
 size_t BlocksOfNextFrame(std::span<const EncodedBlock> blocks) {
   FrameShape shape;
-  size_t taken = 1;  // up to the last block that is not empty
+  size_t taken = 1;  // up to and including the last block that is not empty
   for (size_t i = 0; i < blocks.size() && i < kFrameBlocksMax; ++i) {
     shape.Add(RowOf(blocks[i]));
     if (i > 0 && shape.SizeBytes() > limits::kFrameBytesMax) break;

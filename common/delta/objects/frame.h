@@ -1,4 +1,4 @@
-// Frames: consecutive encoded blocks of one slice under one checksum, with an index in front so
+// Frames: consecutive encoded blocks of one slice under one checksum, with an index at the start so
 // that any block can be found and decoded alone (FORMAT.md, "Frame").
 #pragma once
 
@@ -14,21 +14,22 @@
 
 namespace dws {
 
-// The bytes of one frame. `blocks` is not empty; the result stays below limits::kFrameBytesMax when
-// the caller groups blocks with FrameSize.
+// The bytes of one frame. `blocks` is not empty. The caller keeps the result within
+// limits::kFrameBytesMax, with FrameSize or BlocksOfNextFrame.
 std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks);
 uint64_t FrameSize(std::span<const EncodedBlock> blocks);
 
-// The same in two steps, for whoever fills in the payloads in place: the size, then header and
-// index at `frame`, which has room for it and kFrameSlackBytes more. Returns where the payloads go,
-// one after the other; they are to be written after. `rows` is not empty.
+// The same in two steps, for callers that write the payloads in place: FrameSize gives the size,
+// then WriteFrameIndex writes header and index at `frame`, which has room for the frame and
+// kFrameSlackBytes more. Returns where to write the payloads afterwards, one after the other.
+// `rows` is not empty.
 inline constexpr size_t kFrameSlackBytes = 8;
 uint64_t FrameSize(std::span<const FrameRow> rows);
 MutableByteSpan WriteFrameIndex(std::span<const FrameRow> rows, std::byte* frame);
 
-// How many of the leading `blocks` go into the next frame: as many as fit limits::kFrameBytesMax,
-// at least one, at most kFrameBlocksMax, at most up to the first run of empty blocks worth leaving
-// out, never ending in empty blocks.
+// How many of the first `blocks` go into the next frame: as many as fit limits::kFrameBytesMax, at
+// least one, at most kFrameBlocksMax, at most up to the first run of empty blocks that is worth
+// leaving out. Of more than one block, the last is not empty.
 size_t BlocksOfNextFrame(std::span<const EncodedBlock> blocks);
 
 uint64_t FrameChecksum(ByteSpan frame);
@@ -37,8 +38,8 @@ uint64_t FrameChecksum(ByteSpan frame);
 // DATA_LOSS names what is damaged.
 Result<std::vector<EncodedBlockView>> ParseFrame(ByteSpan frame, const FrameEntry& entry);
 
-// The same without the manifest's checksum: what a frame says of its blocks when its bytes are not
-// to be trusted.
+// The same without the manifest's checksum and size: reads the index of a frame that may be
+// damaged.
 Result<std::vector<EncodedBlockView>> ParseFrameBlocks(ByteSpan frame, uint32_t block_count);
 
 }  // namespace dws

@@ -1,5 +1,5 @@
-// The fixed fields in front of a frame's block index, and where the parts of a frame lie
-// (FORMAT.md, "Frame"). frame.h builds on it.
+// The fixed fields before a frame's block index, and where the parts of a frame lie (FORMAT.md,
+// "Frame"). frame.h builds on it.
 #pragma once
 
 #include <array>
@@ -35,17 +35,17 @@ struct FrameHeader {
 };
 
 void StoreFrameHeader(const FrameHeader& header, std::byte* to);
-// From kFrameHeaderBytes bytes, unchecked.
+// Reads kFrameHeaderBytes bytes and checks nothing.
 FrameHeader LoadFrameHeader(const std::byte* from);
 
-// Where payloads begin after `bytes` of header and index.
+// The offset of the payloads after `bytes` of header and index.
 uint64_t AlignFramePayload(uint64_t bytes);
 
-// DATA_LOSS: not `block_count` blocks, widths that are not possible, a size that is not that of
-// `frame`, or padding that is not zero. `frame` has at least kFrameHeaderBytes.
+// DATA_LOSS: the number of blocks is not `block_count`, a width is not possible, the size is not
+// that of `frame`, or padding is not zero. `frame` has at least kFrameHeaderBytes.
 Status CheckFrameHeader(const FrameHeader& header, ByteSpan frame, uint32_t block_count);
 
-// The fields of the header, and the columns and padding behind it, as far as `frame` goes.
+// The fields of the header, and the columns, padding and payloads after it, as far as `frame` goes.
 std::vector<FormatField> DescribeFrameHeader(ByteSpan frame);
 
 }  // namespace dws

@@ -16,8 +16,8 @@ namespace {
 
 namespace pb = google::protobuf;
 
-// An upper bound of the bytes of one SliceDelta without frames, of one FrameEntry, and of the rest:
-// tags, lengths and numbers at their longest.
+// Upper bounds of the bytes of one SliceDelta without frames, of one FrameEntry, and of the rest of
+// the manifest: tags, lengths and numbers at their longest.
 constexpr uint64_t kSliceBytesMax = 96;
 constexpr uint64_t kFrameEntryBytesMax = 56;
 constexpr uint64_t kIdentityBytesMax = 160;
@@ -69,8 +69,8 @@ Result<SliceDelta> Load(const v1::SliceDelta& message) {
   return slice;
 }
 
-// Checks one frame, and moves past it: the next block of the slice, the next byte of the frames
-// section.
+// Checks one frame, and advances the next block of the slice and the next byte of the frames
+// section past it.
 Status CheckFrame(const FrameEntry& entry, uint32_t slice_blocks, uint32_t& next_block,
                   uint64_t& next_offset) {
   if (entry.block_count == 0 || entry.block_count > kFrameBlocksMax ||
@@ -104,11 +104,11 @@ Status CheckSlice(const SliceDelta& slice, const RankLayout::SliceEntry& layout,
   return OkStatus();
 }
 
-// What stands for the slices of a layout that is not known: anything is possible.
+// Used for every slice when the layout is not known: any size is possible.
 constexpr RankLayout::SliceEntry kAnySlice = {.elements = limits::kTensorBytesMax,
                                               .blocks = UINT32_MAX};
 
-// All but the layout's signature. `layout` may be null: then slices are as large as you like.
+// Checks everything but the layout's signature. `layout` null: slices may have any size.
 Status CheckContents(const DeltaManifest& manifest, const RankLayout* layout,
                      uint64_t frames_bytes) {
   if (manifest.version.value() == 0 || manifest.base_version >= manifest.version) {
@@ -140,20 +140,20 @@ Status CheckContents(const DeltaManifest& manifest, const RankLayout* layout,
   return OkStatus();
 }
 
-// What a message says before it is parsed: bytes that are no field of ours would be kept, and an
-// empty SliceDelta or FrameEntry is two bytes here and a hundred there.
+// Checks a message's bytes before protobuf parses them: protobuf would keep unknown fields, and an
+// empty SliceDelta or FrameEntry has two bytes here but takes about a hundred once parsed.
 class ShapeChecker {
  public:
   ShapeChecker(ByteSpan bytes, const RankLayout* layout)
       : input_(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size())) {
-    constexpr uint64_t kFrameBytesMin = 6;  // of one that says anything possible, and of a slice 8
+    constexpr uint64_t kFrameBytesMin = 6;  // of a FrameEntry that is possible; 8 of a SliceDelta
     slices_max_ = std::min<uint64_t>(layout != nullptr ? layout->slice_count() : limits::kSlicesMax,
                                      bytes.size() / (kFrameBytesMin + 2));
     frames_max_ = std::min<uint64_t>(layout != nullptr ? layout->block_count() : UINT64_MAX,
                                      bytes.size() / kFrameBytesMin);
   }
 
-  // Reads a message of `type`, and those inside, to the end of what is readable.
+  // Reads a message of `type`, and the messages inside it, to the current end of the input.
   Status Check(const pb::Descriptor& type) {
     slices_ += &type == v1::SliceDelta::descriptor() ? 1 : 0;
     frames_ += &type == v1::FrameEntry::descriptor() ? 1 : 0;

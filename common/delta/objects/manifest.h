@@ -1,5 +1,5 @@
-// The manifest of a delta object to bytes and back: dws.v1.DeltaManifest of proto/delta.proto. The
-// one place of the codec that knows protobuf.
+// Converts the manifest of a delta object to bytes and back: dws.v1.DeltaManifest of
+// proto/delta.proto. The only part of the codec that uses protobuf.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,24 @@
 
 namespace dws {
 
-// Fields in ascending order, repeated ones in the order of the manifest: the same manifest, the
-// same bytes.
+// Fields are in ascending order, repeated ones in the order of the manifest, so the same manifest
+// gives the same bytes.
 std::vector<std::byte> SerializeManifest(const DeltaManifest& manifest);
 
-// DATA_LOSS: no manifest, fields that a manifest does not have, or more slices or frames than
-// `layout` (any, when it is null) can have; nothing is allocated for those. Says nothing else about
-// its contents: CheckManifest does.
+// DATA_LOSS: the bytes are not a manifest, have fields that a manifest does not have, or have more
+// slices or frames than `layout` allows (than any layout, if it is null); nothing is allocated for
+// those. CheckManifest checks the rest of the contents.
 Result<DeltaManifest> DeserializeManifest(ByteSpan bytes, const RankLayout* layout = nullptr);
 
-// No manifest of an object of this layout has more bytes.
+// An upper bound of the bytes of a manifest of this layout.
 uint64_t ManifestBytesMax(const RankLayout& layout);
 
 // Whether the manifest fits `layout` and its frames fill a section of `frames_bytes`, one after the
-// other. DATA_LOSS: it does not, the message names the slice; FAILED_PRECONDITION: made for another
-// layout.
+// other. DATA_LOSS: it does not; the message names the slice. FAILED_PRECONDITION: it was made for
+// another layout.
 Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout,
                      uint64_t frames_bytes);
-// The same as far as it goes without the layout.
+// The same checks, as far as they are possible without the layout.
 Status CheckManifestAlone(const DeltaManifest& manifest, uint64_t frames_bytes);
 
 }  // namespace dws

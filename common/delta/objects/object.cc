@@ -11,7 +11,7 @@
 namespace dws {
 namespace {
 
-// The frames of one slice: their entries and, appended to `frames`, their bytes.
+// Builds the frames of one slice. Returns their entries and appends their bytes to `frames`.
 SliceDelta BuildSlice(const SliceBlocks& slice, std::vector<std::byte>& frames) {
   SliceDelta delta{.slice = slice.slice, .nnz = 0, .before = slice.before, .after = slice.after};
   size_t next = 0;

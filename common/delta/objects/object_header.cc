@@ -10,7 +10,7 @@
 namespace dws {
 namespace {
 
-// As PNG's: the high bit, both line ends and ^Z show what a text-mode transfer did.
+// Like PNG's: the high bit, both line ends and ^Z reveal damage by a text-mode transfer.
 constexpr std::array<uint8_t, 8> kMagic = {0x89, 'D', 'W', 'S', '\r', '\n', 0x1A, '\n'};
 constexpr uint32_t kFormatVersion = 1;
 constexpr uint32_t kManifestCompressedFlag = 1;
@@ -41,7 +41,7 @@ std::string Hex(ByteSpan bytes) {
   return text;
 }
 
-// One field, if `bytes` has all of it; `describe` fills in value and problem from where it begins.
+// Adds one field, if `bytes` has all of it. `describe` sets its value and problem from its bytes.
 template <typename Describe>
 void AddField(ByteSpan bytes, size_t offset, size_t size_bytes, std::string_view name,
               const Describe& describe, std::vector<FormatField>& fields) {
@@ -115,8 +115,8 @@ Result<ObjectHeader> ParseObjectHeader(ByteSpan bytes) {
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
     return DataLossError("object: it does not begin with the eight bytes of a delta object");
   }
-  // Every format version keeps magic, version and checksum where they are, so damage to the version
-  // is damage.
+  // Every format version keeps magic, version and checksum in their places. So a damaged version
+  // number is found here and not taken for an unknown version.
   const uint64_t expected = LoadLe<uint64_t>(bytes.data() + kHeaderChecksumAt);
   if (const uint64_t found = Checksum(bytes.first(kHeaderChecksumAt)); found != expected) {
     return DataLossError("object header: checksum {:016x}, expected {:016x}", found, expected);

@@ -29,10 +29,10 @@ void StoreObjectHeader(const ObjectHeader& header, std::byte* to);
 // DATA_LOSS: damaged or truncated; UNIMPLEMENTED: a format version this build does not know.
 Result<ObjectHeader> ParseObjectHeader(ByteSpan bytes);
 
-// What stands in the first kObjectHeaderBytes (CHECK), unchecked: for whoever looks at damage.
+// The fields in the first kObjectHeaderBytes (CHECK), without any check: for looking at damage.
 ObjectHeader LoadObjectHeader(ByteSpan bytes);
 
-// The fields of a header as far as `bytes` goes, sound or not.
+// The fields of a sound or damaged header, as far as `bytes` goes.
 std::vector<FormatField> DescribeObjectHeader(ByteSpan bytes);
 
 }  // namespace dws
