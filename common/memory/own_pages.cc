@@ -12,7 +12,7 @@ void OwnPagesRelease::operator()(std::byte* bytes) const { ::munmap(bytes, size)
 
 OwnPages AllocateOwnPages(size_t size) {
   size = (size + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  // One huge page more than needed, so that an aligned range lies inside; the rest goes back.
+  // Maps one huge page more than needed, so that it contains an aligned range; unmaps the rest.
   const size_t mapped_size = size + kHugePageBytes;
   void* const mapped =
       ::mmap(nullptr, mapped_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -23,7 +23,7 @@ OwnPages AllocateOwnPages(size_t size) {
   if (front != 0) ::munmap(begin, front);
   if (front != kHugePageBytes) ::munmap(begin + front + size, kHugePageBytes - front);
   std::byte* const bytes = begin + front;
-  // A wish: where huge pages are off, small ones do.
+  // Only a hint: where huge pages are off, small ones are used.
   ::madvise(bytes, size, MADV_HUGEPAGE);
   return OwnPages(bytes, OwnPagesRelease{size});
 }

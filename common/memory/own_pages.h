@@ -1,5 +1,5 @@
-// Memory of this process in whole pages, huge ones where the system allows: for buffers of
-// megabytes that are filled once, where faults on small pages would cost as much as the filling.
+// Memory of this process in whole pages, huge ones if the system allows: for buffers of megabytes
+// that are filled once. With small pages, page faults would cost as much as the filling.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,18 @@
 
 namespace dws {
 
-// What sizes are rounded up to.
+// Sizes are rounded up to a multiple of this.
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// Gives the pages back to the system.
+// Returns the pages to the system.
 struct OwnPagesRelease {
   size_t size = 0;
   void operator()(std::byte* bytes) const;
 };
 using OwnPages = std::unique_ptr<std::byte[], OwnPagesRelease>;
 
-// At least `size` bytes, zero, nothing of them in memory yet. Running out is fatal, as for `new`.
+// At least `size` zero bytes, none of which takes physical memory yet. Running out is fatal, as
+// with `new`.
 OwnPages AllocateOwnPages(size_t size);
 
 }  // namespace dws

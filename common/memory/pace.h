@@ -1,4 +1,4 @@
-// Who waits for a piece of work on an engine's memory.
+// Whether an engine waits for a piece of work on its memory.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 namespace dws {
 
 enum class Pace : uint8_t {
-  kBackground,  // nobody: the engine generates, and a device is shared with it
-  kPaused,      // the engine
+  kBackground,  // no: the engine runs, and may share a device with the work
+  kPaused,      // yes: the engine is paused
 };
 
 }  // namespace dws

@@ -1,8 +1,9 @@
-// How memory of another process is handed over: what crosses the socket, before anything is mapped.
+// Describes memory that another process hands over: what crosses the socket, before anything is
+// mapped.
 //
 // A region is host memory (a memfd, by its descriptor) or memory of one CUDA device: the whole
-// allocation that tensors lie in, as chunks side by side in the order of their addresses. Views say
-// where in a region they lie, so each allocation is imported once, however many tensors it holds.
+// allocation that contains tensors, as chunks side by side in the order of their addresses. Views
+// have an offset in a region, so each allocation is imported once, however many tensors it holds.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +26,8 @@ struct CudaChunkHandle {
   Kind kind = Kind::kLegacyIpc;
   uint64_t size_bytes = 0;  // of the whole allocation
   std::string bytes;
-  // kPoolPointer: the pool's descriptor is passed with this chunk; false: it is the pool of the
-  // pool chunk before.
+  // Only kPoolPointer. True: the pool's descriptor is passed with this chunk. False: the pool is
+  // that of the previous pool chunk.
   bool opens_pool = false;
 
   size_t descriptor_count() const {

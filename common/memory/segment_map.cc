@@ -10,7 +10,7 @@
 namespace dws {
 namespace {
 
-// Below this a contiguous piece is cheaper as scattered elements: a piece of its own has a header.
+// Smaller contiguous pieces are cheaper as scattered elements: each separate piece has a header.
 constexpr uint64_t kPieceBytesMin = 64;
 
 // Calls piece(offset_bytes, first_byte, size_bytes) for the contiguous pieces of elements [first,
@@ -33,8 +33,8 @@ void ForEachPiece(const StridedRuns& runs, uint64_t element_bytes, uint64_t firs
   }
 }
 
-// One block's scattered elements on their way to StagedWrites. Offsets are counted from the first
-// element and start anew where 32 bits do not reach.
+// Collects one block's scattered elements for StagedWrites. Offsets are counted from the first
+// element, and from a later one again where 32 bits do not suffice.
 class BlockStager {
  public:
   BlockStager(std::byte* base, uint32_t element_bytes, size_t elements_max, StagedWrites& staged)
@@ -44,7 +44,7 @@ class BlockStager {
   }
   ~BlockStager() { Flush(); }
 
-  // `offset_bytes` from `base`, not descending.
+  // `offset_bytes` is counted from `base` and must not descend from call to call.
   void Add(uint64_t offset_bytes, const std::byte* value) {
     if (offset_bytes - origin_ > std::numeric_limits<uint32_t>::max()) Flush();
     if (offsets_.empty()) origin_ = offset_bytes;
@@ -140,7 +140,7 @@ bool ConstSegmentMap::WordOffsets(uint64_t first, uint64_t count,
   DWS_CHECK(first < element_count() && count <= element_count() - first);
   DWS_CHECK(positions.back() < count);
   const uint64_t word_elements = 8 / element_bytes_;
-  if (positions.back() / word_elements >= count / word_elements) return false;  // the short tail
+  if (positions.back() / word_elements >= count / word_elements) return false;  // in the short tail
   const uint64_t in_run = first % runs_.run_elements;
   if (in_run + count <= runs_.run_elements) {
     for (size_t i = 0; i < positions.size(); ++i) offsets[i] = positions[i] * element_bytes_;
@@ -152,8 +152,9 @@ bool ConstSegmentMap::WordOffsets(uint64_t first, uint64_t count,
       std::numeric_limits<uint32_t>::max()) {
     return false;
   }
-  // Positions are below 2^16. For runs shorter than that, x / run is x * (2^34 / run, rounded up)
-  // / 2^34 exactly for x below 2^17; a block crosses the end of a longer run at most once.
+  // Positions are below 2^16. For runs shorter than that, x / run is exactly x * inverse / 2^34 for
+  // x below 2^17, where inverse = 2^34 / run + 1, all divisions rounded down. A block crosses the
+  // end of a longer run at most once.
   constexpr uint64_t kShortRun = uint64_t{1} << 16;
   constexpr uint32_t kShift = 34;
   if (runs_.run_elements >= kShortRun) {
@@ -205,8 +206,8 @@ void SegmentMap::StageElements(uint64_t first, std::span<const uint16_t> positio
   DWS_CHECK(first + positions.back() < element_count());
   DWS_CHECK((positions.back() + uint64_t{1}) * width <= new_block.size());
 
-  // The run of the position at hand: positions ascend, so it is found by moving on, without a
-  // division for each.
+  // The run of the current position. Positions ascend, so it is found by advancing, without a
+  // division for each position.
   const uint64_t first_element = first + positions.front();
   uint64_t run_begin = first_element / runs.run_elements * runs.run_elements;
   uint64_t run_offset = first_element / runs.run_elements * runs.stride_elements;

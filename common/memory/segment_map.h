@@ -1,7 +1,7 @@
-// Where one slice lies in somebody's memory: the strided mapping between slice order and addresses.
-// Used by the receiver for every attached view, and by the sender to read resident shards.
+// Where one slice lies in memory: the strided mapping between slice order and addresses. Used by
+// the receiver for every attached view, and by the sender to read resident shards.
 //
-// Bounds are checked once, in Create; element numbers are the caller's promise (CHECK).
+// Bounds are checked once, in Create; callers must pass valid element numbers (CHECK).
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace dws {
 
-// Whether the runs of a slice whose first element is at `offset_bytes` of a region lie in it.
-// INVALID_ARGUMENT: they reach beyond the region, overlap each other (run_count > 1 with
+// Checks that the runs of a slice whose first element is at `offset_bytes` of a region lie in it.
+// INVALID_ARGUMENT: they extend beyond the region, overlap each other (run_count > 1 with
 // stride_elements < run_elements), or element_bytes is not 1, 2, 4 or 8.
 Status CheckRuns(uint64_t region_bytes, uint64_t offset_bytes, const StridedRuns& runs,
                  uint32_t element_bytes);
 
-// A slice that is read. Copyable; does not own the memory.
-// Threads: safe from any, as far as the memory itself is.
+// A slice to read. Copyable; does not own the memory. Threads: safe from any, as far as access to
+// the memory itself is.
 class ConstSegmentMap {
  public:
   // The slice's first element is at `region[offset_bytes]`. INVALID_ARGUMENT: CheckRuns refuses it.
@@ -36,15 +36,15 @@ class ConstSegmentMap {
   uint64_t OffsetBytes(uint64_t element) const;
   const std::byte* Address(uint64_t element) const { return base_ + OffsetBytes(element); }
 
-  // The memory of elements [first, first + count) where they lie side by side, else an empty span.
+  // The memory of elements [first, first + count) if they are contiguous, else an empty span.
   ByteSpan Contiguous(uint64_t first, uint64_t count) const;
-  // How many contiguous pieces the elements [first, first + count) lie in; count is at least 1.
+  // The number of contiguous pieces of the elements [first, first + count); count is at least 1.
   uint64_t PieceCount(uint64_t first, uint64_t count) const;
 
-  // Where the elements first + positions[i] (ascending, below first + count) lie, as bytes from
-  // Address(first). False, and `offsets` (as many as positions) meaningless, unless every 8-byte
-  // word of the canonical bytes from `first` on that holds one of them lies in memory in one piece
-  // and inside those `count` elements, and no offset needs more than 32 bits.
+  // Sets `offsets` (as many as positions) to where the elements first + positions[i] (ascending,
+  // below first + count) lie, in bytes from Address(first). True only if every 8-byte word of the
+  // canonical bytes from `first` on that holds one of them is contiguous in memory and inside those
+  // `count` elements, and all offsets fit 32 bits. False: `offsets` has no meaning.
   bool WordOffsets(uint64_t first, uint64_t count, std::span<const uint16_t> positions,
                    uint32_t* offsets) const;
 
@@ -60,7 +60,7 @@ class ConstSegmentMap {
   uint32_t element_bytes_ = 1;
 };
 
-// A slice that is read and written.
+// A slice to read and write. Copyable; does not own the memory.
 class SegmentMap {
  public:
   // As ConstSegmentMap::Create.
@@ -82,12 +82,12 @@ class SegmentMap {
     return source_.WordOffsets(first, count, positions, offsets);
   }
 
-  // Writes consecutive elements from `first` on, now. `bytes` holds whole elements in slice order.
+  // Writes consecutive elements from `first` on at once. `bytes` holds whole elements in slice
+  // order.
   void Write(uint64_t first, ByteSpan bytes) const;
 
   // Stages a block for a later Scatter. The block begins at element `first`; `new_block` holds its
-  // new bytes in slice order, of which the elements at `positions` (ascending, relative to `first`)
-  // are staged.
+  // new bytes in slice order. Stages the elements at `positions` (ascending, relative to `first`).
   void StageElements(uint64_t first, std::span<const uint16_t> positions, ByteSpan new_block,
                      StagedWrites& staged) const;
   // The same for all elements of the block.

@@ -12,22 +12,22 @@
 namespace dws {
 namespace {
 
-// Chunks double: one changed element must not cost what thousands do.
+// Chunks double in size: one changed element must not take as much memory as thousands.
 constexpr size_t kChunkBytesMin = size_t{1} << 10;
 constexpr size_t kChunkBytesMax = size_t{4} << 20;
-constexpr size_t kChunkPagesMin = size_t{2} << 20;  // from here on in pages of its own
+constexpr size_t kChunkPagesMin = size_t{2} << 20;  // larger chunks are OwnPages
 
 constexpr size_t RoundUp(size_t size, size_t multiple) {
   return (size + multiple - 1) / multiple * multiple;
 }
 
-// What there is of a chunk for `size` bytes: pages come in huge ones.
+// The capacity of a chunk for `size` bytes: OwnPages are whole huge pages.
 constexpr size_t ChunkCapacity(size_t size) {
   return RoundUp(size, size < kChunkPagesMin ? 8 : kHugePageBytes);
 }
 
 // The targets are scattered over gigabytes: without prefetching, every write waits for its cache
-// line. The distance is in elements, over the ends of runs: runs may be short.
+// line. The distance is in elements and crosses the ends of runs, because runs may be short.
 constexpr uint32_t kPrefetchDistance = 256;
 
 // Bytes of a contiguous piece that take as long as one scattered element.
@@ -50,7 +50,7 @@ void ScatterLast(std::byte* base, const uint32_t* offsets, const std::byte* valu
   }
 }
 
-// Elements of scattered runs, part of a run at a time.
+// Elements of one scattered run, or of a part of it.
 struct Part {
   std::byte* base = nullptr;
   const uint32_t* offsets = nullptr;
@@ -65,7 +65,7 @@ struct Part {
   }
 };
 
-// Writes the first `count` elements of `part` and fetches as many of `ahead`, if there are any.
+// Writes the first `count` elements of `part` and prefetches as many of `ahead`, unless it is null.
 void ScatterPart(const Part& part, const Part* ahead, uint32_t count) {
   const auto scatter = [&](auto element) {
     using T = decltype(element);
@@ -148,8 +148,8 @@ StagedWrites::Room StagedWrites::Open(std::byte* base, uint32_t element_bytes, u
                                       uint32_t count_max) {
   DWS_CHECK(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8);
   DWS_CHECK(count > 0 && count <= count_max);
-  // What is left of a chunk is used up first, as far as it holds the least: or half of the memory
-  // would be such leftovers.
+  // The rest of the last chunk is used first, if `count` elements fit into it. Otherwise such rests
+  // would be half of the memory.
   if (!MakeRoom(ElementsBytes(element_bytes, count), ElementsBytes(element_bytes, count_max))) {
     return {};
   }
@@ -210,7 +210,7 @@ void StagedWrites::AppendRuns(const StagedWrites& other, size_t first, size_t co
 }
 
 void StagedWrites::TakeMemory(StagedWrites&& other) {
-  // In front of our last chunk: that one has room for what is appended next.
+  // Inserts them before our last chunk, because that one has room for later appends.
   const auto before_last = chunks_.empty() ? chunks_.end() : chunks_.end() - 1;
   chunks_.insert(before_last, std::make_move_iterator(other.chunks_.begin()),
                  std::make_move_iterator(other.chunks_.end()));
@@ -238,14 +238,14 @@ void StagedWrites::Seal() {
   for (const Run& run : runs_) cost_up_to_.push_back(cost += run.cost());
 }
 
-// The parts of scattered runs in a stretch of all runs, one after the other. Contiguous pieces are
-// passed over, or copied at once.
+// Iterates over the parts of scattered runs in a section of all runs. Contiguous pieces are
+// skipped, or copied at once.
 class StagedWrites::Reader {
  public:
   Reader(std::span<const Run> runs, uint64_t skip, uint64_t cost)
       : runs_(runs), skip_(skip), left_(cost) {}
 
-  // Finds the next part when there is none; false at the end.
+  // Finds the next part if `part` is empty; false at the end.
   bool Find(bool copy_pieces) {
     while (part.count == 0 && left_ > 0 && !runs_.empty()) {
       const Run& run = runs_.front();

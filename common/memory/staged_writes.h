@@ -1,9 +1,8 @@
-// Staged writes: absolute values beside the memory they go to, ready to be scattered inside the
-// pause.
+// Staged writes: absolute values kept beside the target memory, ready to scatter inside the pause.
 //
-// A changed element costs its own bytes and a 4-byte offset; a contiguous piece costs its own bytes
-// only. Values are absolute, so a scatter may be repeated after a crash and gives the same memory.
-// Memory comes in chunks, and is taken from a budget as it is allocated, not as it is filled.
+// A changed element takes its bytes and a 4-byte offset; a contiguous piece takes only its bytes.
+// Values are absolute, so a scatter may be repeated after a crash and gives the same memory. Memory
+// is allocated in chunks, and counted in a budget when it is allocated, not when it is filled.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +17,10 @@
 
 namespace dws {
 
-// Lifecycle: filled by Append..., scattered any number of times, then destroyed or Cleared. The
-// target memory must stay mapped until then. Threads: one at a time, but Scatter... from many; to
-// stage in parallel give each worker its own, and take over what they hold.
+// Lifecycle: filled by Append... or Open and Fill, scattered any number of times, then destroyed or
+// cleared. The target memory must stay mapped until then. Threads: one at a time, but Scatter...
+// from many. To stage in parallel, give each worker its own object and merge them afterwards
+// (AppendRuns, TakeMemory).
 class StagedWrites {
  private:
   struct Run {
@@ -30,12 +30,12 @@ class StagedWrites {
     uint32_t count = 0;  // elements; bytes of a contiguous piece
     uint32_t element_bytes = 1;
 
-    uint64_t cost() const;  // in elements scattered
+    uint64_t cost() const;  // in scattered elements
   };
 
  public:
-  // Where the next elements of an open run go: offset i to offsets[i], value i to values + i *
-  // element_bytes. Valid until its StagedWrites is merged, taken over or cleared.
+  // Where to put the next elements of an open run: offset i at offsets[i], value i at values + i *
+  // element_bytes. Valid until its StagedWrites is passed to TakeMemory, moved from or cleared.
   struct Room {
     uint32_t* offsets = nullptr;
     std::byte* values = nullptr;
@@ -44,22 +44,22 @@ class StagedWrites {
   };
 
   StagedWrites() = default;
-  // Takes what it allocates from `budget`. What that has no room for is not staged, and the budget
-  // passed.
+  // Counts what it allocates in `budget`. What does not fit is not staged, and the budget is marked
+  // as exceeded (Pass).
   explicit StagedWrites(StagingBudget& budget) : budget_(&budget) {}
   StagedWrites(StagedWrites&& other) noexcept;
   StagedWrites& operator=(StagedWrites&& other) noexcept;
 
   // Opens a run to be filled in place: values go to base + offset. element_bytes is 1, 2, 4 or 8.
-  // Room for `count` elements (at least 1), and for up to `count_max` as far as memory is at hand;
-  // none when the budget passed.
+  // Returns room for at least `count` elements (at least 1) and at most `count_max`, depending on
+  // the memory in the chunk; no room when the budget is exceeded.
   Room Open(std::byte* base, uint32_t element_bytes, uint32_t count, uint32_t count_max);
-  // The next `count` elements of the room are filled: they belong to the run from now on.
+  // Adds the next `count` elements of the room, which are filled, to the run.
   void Fill(Room& room, uint32_t count);
-  // Memory that a run takes in the lists that it goes through, at most: in one that grows twofold
-  // (where it is filled), in one of the right size, and its cost there.
+  // The most memory that a run takes in lists: two entries in the list that doubles as runs are
+  // opened, one in a list of exact size, and its cost there.
   static constexpr uint64_t kRunBytes = 3 * sizeof(Run) + sizeof(uint64_t);
-  // Memory that so many elements take besides.
+  // The memory of `count` elements.
   static constexpr uint64_t ElementsBytes(uint32_t element_bytes, uint64_t count) {
     return count * (sizeof(uint32_t) + element_bytes);
   }
@@ -71,26 +71,26 @@ class StagedWrites {
   // `bytes` go to `target`, contiguously.
   void AppendCopy(std::byte* target, ByteSpan bytes);
 
-  // Room for `count` more runs in the list, and no more: for AppendRuns.
+  // Reserves the list for exactly `count` more runs, before AppendRuns.
   void ReserveRuns(size_t count) { runs_.reserve(runs_.size() + count); }
-  // Copies the runs [first, first + count) of `other` behind those here. Their values stay where
-  // they are: `other` must be given to TakeMemory before the runs are used.
+  // Appends copies of the runs [first, first + count) of `other`. Their values stay in the memory
+  // of `other`, which must be passed to TakeMemory before the runs are used.
   void AppendRuns(const StagedWrites& other, size_t first, size_t count);
   // Takes over the memory of `other`, which has no runs afterwards.
   void TakeMemory(StagedWrites&& other);
   void Clear();
 
-  // Memory held, filled or not.
+  // The memory it holds, filled or not.
   uint64_t size_bytes() const {
     return arena_bytes_ + runs_.capacity() * sizeof(Run) +
            cost_up_to_.capacity() * sizeof(uint64_t);
   }
   size_t run_count() const { return runs_.size(); }
 
-  // Writes all, in the order of the runs: the last value of an address wins. Allocates nothing,
-  // cannot fail.
+  // Writes all values, in the order of the runs: the last value of an address wins. Allocates
+  // nothing, cannot fail.
   void Scatter() const;
-  // Adds up what the runs cost, for ScatterShare; nothing may be staged afterwards.
+  // Adds up the costs of the runs, for ScatterShare. Nothing may be staged afterwards.
   void Seal();
   // Writes one of `share_count` (at least 1) parts of about equal cost, whatever the sizes of the
   // runs. Shares may be written at the same time, if no address is written twice. Allocates
@@ -99,8 +99,8 @@ class StagedWrites {
 
  private:
   struct Chunk {
-    OwnPages pages;                     // one of the two, by size
-    std::unique_ptr<std::byte[]> heap;  //
+    OwnPages pages;                     // of a large chunk
+    std::unique_ptr<std::byte[]> heap;  // of a small one
     size_t capacity = 0;
     size_t used = 0;
 
@@ -113,18 +113,18 @@ class StagedWrites {
     return chunks_.empty() ? 0 : chunks_.back().capacity - chunks_.back().used;
   }
   bool Take(uint64_t bytes) const { return budget_ == nullptr || budget_->Take(bytes); }
-  // Room for `size` bytes in a chunk, and for a run in the list; a new chunk has `wanted` bytes if
-  // the budget does. False: the budget passed.
+  // Makes room for `size` bytes in a chunk and for a run in the list. A new chunk has `wanted`
+  // bytes if the budget allows. False: the budget is exceeded.
   bool MakeRoom(size_t size, size_t wanted);
   bool AddChunk(size_t size, size_t wanted);
-  // `size` bytes that there is room for, at a multiple of 8; they never move.
+  // `size` bytes at a multiple of 8, after MakeRoom. They never move.
   std::byte* Allocate(size_t size);
-  // Writes `cost` elements' worth from `skip` elements behind the beginning of run `run` on.
+  // Writes elements that cost `cost`, from `skip` after the beginning of run `run` on.
   void ScatterFrom(size_t run, uint64_t skip, uint64_t cost) const;
 
-  StagingBudget* budget_ = nullptr;  // none: no limit
+  StagingBudget* budget_ = nullptr;  // null: no limit
   std::vector<Run> runs_;
-  std::vector<uint64_t> cost_up_to_;  // the runs up to and with this one; empty until sealed
+  std::vector<uint64_t> cost_up_to_;  // of the runs up to and including this one; empty until Seal
   std::vector<Chunk> chunks_;
   uint64_t arena_bytes_ = 0;
 };

@@ -1,4 +1,4 @@
-// How much memory staged writes may take together, whoever stages them: one cap over all workers.
+// How much memory all staged writes may take together: one cap for all workers.
 #pragma once
 
 #include <atomic>
@@ -6,13 +6,13 @@
 
 namespace dws {
 
-// Lifecycle: outlives all StagedWrites that take from it while they are filled. Threads: safe from
+// Lifecycle: must outlive the filling of all StagedWrites that take from it. Threads: safe from
 // any.
 class StagingBudget {
  public:
   explicit StagingBudget(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // Whether `bytes` more may be allocated. They are counted then, and never given back.
+  // Whether `bytes` more may be allocated. If so, they are counted and never returned.
   bool Take(uint64_t bytes) {
     uint64_t taken = bytes_.load(std::memory_order_relaxed);
     do {
@@ -21,7 +21,7 @@ class StagingBudget {
     return true;
   }
 
-  // Something was not staged for lack of memory: what was is of no use alone.
+  // Marks the budget as exceeded: something was not staged, and the rest alone is of no use.
   void Pass() { passed_.store(true, std::memory_order_relaxed); }
   bool passed() const { return passed_.load(std::memory_order_relaxed); }
 

@@ -49,7 +49,7 @@ Result<CudaDevicePtr> CudaDevice::Open(CudaDriverPtr driver, std::string_view uu
   DWS_RETURN_IF_ERROR(
       d.Check(d.api().device_get_name(name, sizeof(name) - 1, device->device_), "cuDeviceGetName"));
   device->name_ = name;
-  // A client that writes a MIG instance's UUID as a GPU's would get here.
+  // Reached when a client gives a MIG instance's UUID in the form of a GPU's.
   if (device->name_.find(" MIG ") != std::string::npos) {
     return UnimplementedError(
         "device {} ({}) is a MIG instance, which is not supported: use a "
@@ -90,8 +90,8 @@ Status CudaDevice::LoadKernels(ByteSpan image) {
 }
 
 CudaDevice::~CudaDevice() {
-  // Nobody is there to hear of errors here and in the destructors below; the driver is ending,
-  // then.
+  // Errors here and in the destructors below are ignored: no caller could handle them, and they
+  // mean that the driver is ending.
   if (context_ == nullptr) return;
   void* before = nullptr;
   (void)driver_->api().context_get_current(&before);

@@ -17,10 +17,10 @@ namespace dws::cuda {
 class CudaDevice;
 using CudaDevicePtr = std::shared_ptr<const CudaDevice>;
 
-// Memory of a device, or page-locked memory of the host that the device can read. Owned, but for
-// the bytes of pinned memory of somebody else (Pin); moved, never copied. Lifecycle: keeps its
-// device open; freed or unpinned when destroyed, after the work on it was synchronized. Threads:
-// one moves or destroys it while no other uses it.
+// Memory of a device, or page-locked memory of the host that the device can read. Owns the memory,
+// except bytes that Pin has locked: those belong to Pin's caller. Moved, never copied. Lifecycle:
+// keeps its device open. The destructor frees or unpins; synchronize all work on the memory before.
+// Threads: one moves or destroys it while no other uses it.
 class CudaBuffer {
  public:
   CudaBuffer() = default;
@@ -29,9 +29,9 @@ class CudaBuffer {
   ~CudaBuffer();
 
   uint64_t size_bytes() const { return size_bytes_; }
-  // As the device sees it.
+  // The address in the device's address space.
   uint64_t address() const { return address_; }
-  // Of page-locked memory only.
+  // Empty unless this is page-locked memory.
   MutableByteSpan host_bytes() const;
 
  private:
@@ -45,7 +45,7 @@ class CudaBuffer {
   uint64_t size_bytes_ = 0;
 };
 
-// Work in order. Lifecycle and threads: as CudaBuffer; one thread at a time.
+// Runs device work in order. Lifecycle: as CudaBuffer. Threads: one at a time.
 class CudaStream {
  public:
   CudaStream() = default;
@@ -55,19 +55,20 @@ class CudaStream {
 
   bool is_open() const { return device_ != nullptr; }
 
-  // Each begins after what was asked of this stream before, and returns at once. INTERNAL names the
-  // driver's error; a device that failed once fails from then on, until this process restarts.
-  // Host memory should be page-locked (else the copy is slow), and stays untouched until done.
+  // Each queues work behind all earlier work of this stream and returns at once. INTERNAL names the
+  // driver's error; after one failure a device fails until this process restarts. Host memory
+  // should be page-locked (else the copy is slow), and must not be touched until the work is done.
   Status CopyToDevice(uint64_t target, ByteSpan source) const;
   Status CopyToHost(MutableByteSpan target, uint64_t source) const;
   Status CopyOnDevice(uint64_t target, uint64_t source, uint64_t size_bytes) const;
   Status Zero(uint64_t target, uint64_t size_bytes) const;
-  // `args` is the kernel's struct. `items` work items of a warp each; the grid is chosen for them.
+  // `args` is the kernel's struct. Each of the `items` work items takes a warp; the grid is chosen
+  // for them.
   template <typename Args>
   Status Launch(Kernel kernel, const Args& args, uint64_t items) const {
     return LaunchKernel(kernel, &args, items);
   }
-  // Waits until all is done. Errors of any of it.
+  // Waits until all work is done. Returns errors of any of it.
   Status Synchronize() const;
 
  private:
@@ -78,13 +79,13 @@ class CudaStream {
   void* stream_ = nullptr;
 };
 
-// Lifecycle: open as long as anybody holds it. Threads: safe from any.
+// Lifecycle: open as long as a CudaDevicePtr holds it. Threads: safe from any.
 class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
  public:
-  // The device with this UUID ("GPU-..."), whatever its number here, with the kernels of `image`.
-  // NOT_FOUND: this process sees no such device; lists those it sees, and what to look at
-  // (CUDA_VISIBLE_DEVICES, the container's devices). UNIMPLEMENTED: `image` is empty, or a MIG
-  // instance. INTERNAL: the driver's error.
+  // Opens the device with this UUID ("GPU-..."), whatever its number in this process, and loads the
+  // kernels of `image`. NOT_FOUND: this process does not see the device; the message lists those
+  // that it sees and what to check (CUDA_VISIBLE_DEVICES, the container's devices). UNIMPLEMENTED:
+  // `image` is empty, or the device is a MIG instance. INTERNAL: the driver's error.
   static Result<CudaDevicePtr> Open(CudaDriverPtr driver, std::string_view uuid, ByteSpan image);
   ~CudaDevice();
 
@@ -93,19 +94,20 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   const std::string& name() const { return name_; }  // "NVIDIA H200"
   const CudaDriver& driver() const { return *driver_; }
 
-  // RESOURCE_EXHAUSTED: says how much was asked for, and how much is free. No bytes are an empty
-  // buffer.
+  // 0 bytes give an empty buffer. RESOURCE_EXHAUSTED: no memory; Allocate's message says how much
+  // was wanted and how much is free.
   Result<CudaBuffer> Allocate(uint64_t size_bytes) const;
   Result<CudaBuffer> AllocatePinned(uint64_t size_bytes) const;
-  // Page-locks memory of the host, which stays where it is until the buffer is destroyed. What
-  // this process has page-locked for another device is shared: then it stays locked as long as that
-  // one's buffer, which has to be destroyed last.
+  // Page-locks memory of the host, which must stay mapped until the buffer is destroyed. If this
+  // process has already page-locked it for another device, that device's buffer owns the lock and
+  // must be destroyed last.
   Result<CudaBuffer> Pin(MutableByteSpan host) const;
-  // Work of its own order: it waits for no other stream, nor they for it.
+  // A stream that waits for no other stream, and for which none waits.
   Result<CudaStream> CreateStream() const;
   Result<uint64_t> FreeBytes() const;
 
-  // Makes the device's context the calling thread's: before calls to driver() that need one.
+  // Makes the device's context the calling thread's. Call it before calls to driver() that need
+  // one.
   Status Enter() const;
 
  private:
@@ -116,7 +118,7 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
 
   CudaDriverPtr driver_;
   int ordinal_ = 0;
-  int device_ = 0;  // the driver's number of it
+  int device_ = 0;  // the driver's number for it
   std::string uuid_;
   std::string name_;
   uint32_t multiprocessors_ = 0;

@@ -1,5 +1,5 @@
-// The devices this process uses, opened when they are first needed: a daemon without GPU memory to
-// work on never loads the driver.
+// The devices that this process uses, opened when they are first needed: a daemon that never works
+// on GPU memory never loads the driver.
 #pragma once
 
 #include <map>
@@ -16,21 +16,21 @@ namespace dws::cuda {
 // Threads: safe from any.
 class CudaDevices {
  public:
-  // `image` are the kernels (kernel_image.h), and outlive this.
+  // `image` holds the kernels (kernel_image.h) and must outlive this.
   explicit CudaDevices(ByteSpan image) : image_(image) {}
 
   // Errors of CudaDriver::Load and CudaDevice::Open. UNIMPLEMENTED: this build has no kernels.
-  // UNAVAILABLE also once a device is lost.
+  // UNAVAILABLE also after a device is lost.
   Result<CudaDevicePtr> Open(std::string_view uuid);
 
-  // OK, or what has made a device useless to this process until it ends (CudaDriver::lost).
+  // OK, or the error after which this process can no longer use a device (CudaDriver::lost).
   Status lost() const;
 
  private:
   const ByteSpan image_;
   mutable Mutex mutex_;
   CudaDriverPtr driver_ GUARDED_BY(mutex_);
-  // By UUID. A device stays open: its context is dear to make.
+  // By UUID. A device stays open: making its context is expensive.
   std::map<std::string, CudaDevicePtr, std::less<>> devices_ GUARDED_BY(mutex_);
 };
 

@@ -27,14 +27,14 @@ Status LoadSymbols(void* library, DriverApi& api) {
           "the CUDA driver ({}) has no function {}: install version 580 or later", kLibrary,
           symbol.name);
     }
-    // A function's address is stored like an object's: POSIX says so.
+    // POSIX guarantees that a function's address can be stored like an object's.
     std::memcpy(symbol.member, &function, sizeof(function));
   }
   return OkStatus();
 }
 
-// After these a context answers every call with an error; or this process has lost the driver, or
-// its server, and gets another only by starting anew.
+// After one of these, a context answers every call with an error; or this process has lost the
+// driver or its MPS server, and only a restart connects it again.
 bool LosesDevice(DriverResult result) {
   switch (result) {
     case DriverResult::kDeinitialized:
@@ -65,7 +65,7 @@ bool LosesDevice(DriverResult result) {
 }  // namespace
 
 Result<CudaDriverPtr> CudaDriver::Load() {
-  // Never closed: the driver has threads and handlers of its own.
+  // Never closed: the driver has its threads and handlers in this process.
   void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const reason = ::dlerror();

@@ -1,4 +1,4 @@
-// The CUDA driver, loaded at run time: nothing of DWS links libcuda, so every program starts on
+// The CUDA driver, loaded at run time: no part of DWS links libcuda, so every program starts on
 // machines without it.
 #pragma once
 
@@ -15,25 +15,25 @@ namespace dws::cuda {
 class CudaDriver;
 using CudaDriverPtr = std::shared_ptr<const CudaDriver>;
 
-// Lifecycle: loaded once by whoever makes devices; never unloaded (the driver does not support it).
-// Threads: safe from any.
+// Lifecycle: the code that opens devices loads it once; it is never unloaded (the driver does not
+// support that). Threads: safe from any.
 class CudaDriver {
  public:
-  // Loads libcuda.so.1 and initialises it. UNAVAILABLE: there is none, it lacks a function (names
-  // it), or it finds no device; says what to install or to pass into the container.
+  // Loads libcuda.so.1 and initialises it. UNAVAILABLE: there is none, it lacks a function, or it
+  // finds no device; the message says what to install or to pass into the container.
   static Result<CudaDriverPtr> Load();
 
   const DriverApi& api() const { return api_; }
   int version() const { return version_; }  // 13000 is 13.0
 
-  // The UUIDs of the devices this process sees, by ordinal.
+  // The UUIDs of the devices that this process sees, by ordinal.
   Result<std::vector<std::string>> DeviceUuids() const;
 
   // OK, or INTERNAL: "<what>: CUDA_ERROR_... (its text)". Out of memory is RESOURCE_EXHAUSTED.
   Status Check(DriverResult result, const char* what) const;
 
-  // OK, or INTERNAL with the first error after which this process cannot use a device any more
-  // (CUDA programming guide: "sticky" errors): only a new process can.
+  // OK, or INTERNAL with the first error after which this process can no longer use a device (CUDA
+  // programming guide: "sticky" errors): only a new process can.
   Status lost() const;
 
  private:

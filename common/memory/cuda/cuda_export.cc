@@ -16,7 +16,7 @@ std::string BytesOf(const T& handle) {
   return {reinterpret_cast<const char*>(handle.bytes), sizeof(handle.bytes)};
 }
 
-// A chunk's handle of the driver, while it is looked at.
+// Holds the driver's handle of a chunk and releases it.
 class RetainedChunk {
  public:
   RetainedChunk(const DriverApi& api, uint64_t handle) : api_(api), handle_(handle) {}
@@ -36,7 +36,7 @@ class Exporter {
   explicit Exporter(const CudaDevice& device)
       : device_(device), driver_(device.driver()), api_(device.driver().api()) {}
 
-  // Ranges come in the order of their addresses.
+  // Call it in the order of the ranges' addresses.
   Result<ExportedMemory::Place> Add(const DeviceRange& range);
   ExportedMemory Take() { return std::move(exported_); }
 
@@ -62,7 +62,7 @@ class Exporter {
   void AddChunk(CudaChunkHandle chunk, UniqueFd descriptor);
   Status AddLegacy(const DeviceRange& range);
   Status AddPooled(const DeviceRange& range, void* pool);
-  // Appends chunks, from the one that `address` lies in, until the region reaches `end`.
+  // Appends chunks, beginning with the one that contains `address`, until the region reaches `end`.
   Status AddChunks(uint64_t address, uint64_t end);
   Result<CudaChunkHandle> DescribeChunk(uint64_t address, uint64_t size, UniqueFd& descriptor);
 
@@ -71,8 +71,8 @@ class Exporter {
   const DriverApi& api_;
   ExportedMemory exported_;
   uint64_t base_ = 0;     // of the last region
-  bool chunked_ = false;  // it is made of VMM chunks
-  void* pool_ = nullptr;  // that was exported last
+  bool chunked_ = false;  // the last region is made of VMM chunks
+  void* pool_ = nullptr;  // the pool that was exported last
 };
 
 Status Exporter::CheckDevice(const DeviceRange& range) const {
@@ -146,7 +146,7 @@ Status Exporter::AddPooled(const DeviceRange& range, void* pool) {
 Result<CudaChunkHandle> Exporter::DescribeChunk(uint64_t address, uint64_t size,
                                                 UniqueFd& descriptor) {
   uint64_t handle = 0;
-  // The driver takes an address as a pointer here, and only here.
+  // Only this call of the driver takes an address as a pointer.
   DWS_RETURN_IF_ERROR(
       driver_.Check(api_.chunk_of_address(&handle, reinterpret_cast<void*>(address)),  // NOLINT
                     "cuMemRetainAllocationHandle"));
@@ -201,10 +201,10 @@ Status Exporter::AddChunks(uint64_t address, uint64_t end) {
 Result<ExportedMemory::Place> Exporter::Add(const DeviceRange& range) {
   if (!Covered(range)) {
     DWS_RETURN_IF_ERROR(CheckDevice(range));
-    // A boolean, in zeroed bytes: of which width the driver's manual does not say.
+    // A boolean; the driver's manual does not give its width, so it is read into zeroed bytes.
     DWS_ASSIGN_OR_RETURN(const auto legacy, Ask<uint64_t>(PointerAttribute::kLegacyIpcCapable,
                                                           range.address, "cuPointerGetAttribute"));
-    // Drivers that do not know the attribute answer with an error: no pool, then.
+    // A driver that does not know the attribute returns an error: there is no pool then.
     void* pool = nullptr;
     if (api_.pointer_get_attribute(&pool, PointerAttribute::kPool, range.address) !=
         DriverResult::kSuccess) {
@@ -216,7 +216,7 @@ Result<ExportedMemory::Place> Exporter::Add(const DeviceRange& range) {
     } else if (pool != nullptr) {
       DWS_RETURN_IF_ERROR(AddPooled(range, pool));
     } else if (range.address < region_end) {
-      // It begins in the chunks that are there, and ends beyond them.
+      // The range begins in the last region's chunks and ends beyond them.
       DWS_RETURN_IF_ERROR(AddChunks(region_end, range.address + range.size_bytes));
     } else {
       chunked_ = false;

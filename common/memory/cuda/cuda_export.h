@@ -1,5 +1,5 @@
-// Memory of this process, handed over: the other side of cuda_region.h. For tests and tools;
-// trainers and engines do the same in Python.
+// Exports memory of this process: the other side of cuda_region.h. For tests and tools; trainers
+// and engines do the same in Python.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace dws::cuda {
 
-// What a tensor takes of device memory.
+// The device memory of a tensor.
 struct DeviceRange {
   uint64_t address = 0;
   uint64_t size_bytes = 0;  // at least 1
@@ -27,14 +27,14 @@ struct ExportedMemory {
 
   std::vector<RegionHandle> regions;
   std::vector<UniqueFd> descriptors;  // of all regions, in order
-  std::vector<Place> places;          // of the ranges asked for, in their order
+  std::vector<Place> places;          // of the given ranges, in their order
 };
 
-// Handles for the allocations that `ranges` lie in: a region an allocation, or a run of VMM chunks
-// as far as a range needs it, each handed over once. The driver is asked which kind of handle an
-// allocation can have: legacy, a POSIX descriptor, fabric, or that of a pool. INVALID_ARGUMENT: no
-// memory of this device, or not all of it mapped. UNIMPLEMENTED: it cannot be shared; says why, and
-// the remedy. INTERNAL: the driver's error.
+// Handles for the allocations that contain `ranges`. A region is one allocation, or a run of VMM
+// chunks as long as the ranges need; each is exported once. The driver says which kind of handle an
+// allocation can have: legacy, a POSIX descriptor, fabric, or that of a pool. INVALID_ARGUMENT: a
+// range is not memory of this device, or not all of it is mapped. UNIMPLEMENTED: the memory cannot
+// be shared; the message says why, and the remedy. INTERNAL: the driver's error.
 Result<ExportedMemory> ExportMemory(const CudaDevice& device, std::span<const DeviceRange> ranges);
 
 }  // namespace dws::cuda

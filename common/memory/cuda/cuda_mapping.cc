@@ -8,7 +8,7 @@ namespace {
 
 using Kind = CudaChunkHandle::Kind;
 
-// Small allocations share a block of this size, and the driver may show the block for them.
+// Small allocations share a block of this size, and the driver may report the block for them.
 constexpr uint64_t kSharedBlockBytes = uint64_t{2} << 20;
 
 constexpr const char* kLegacyRemedy =
@@ -36,7 +36,7 @@ void* AsShareable(int descriptor) {
   return reinterpret_cast<void*>(static_cast<uintptr_t>(descriptor));  // NOLINT
 }
 
-// That the driver sees, from `address` on, the size that was declared.
+// Checks that the driver reports, from `address` on, the declared size.
 Status CheckSize(const CudaDevice& device, uint64_t address, uint64_t declared) {
   uint64_t base = 0;
   size_t size = 0;
@@ -52,7 +52,7 @@ Status CheckSize(const CudaDevice& device, uint64_t address, uint64_t declared) 
   return OkStatus();
 }
 
-// That it lies on this device: a peer's memory can be mapped as well, and would be slow.
+// Checks that memory lies on this device: another device's memory could be mapped too, but is slow.
 Status CheckDevice(const CudaDevice& device, int found) {
   if (found == device.ordinal()) return OkStatus();
   return InvalidArgumentError(
@@ -69,7 +69,7 @@ Status CheckOrdinal(const CudaDevice& device, uint64_t address) {
   return CheckDevice(device, ordinal);
 }
 
-// One chunk of other processes' memory while it is not mapped yet.
+// Holds the driver's handle of an imported chunk and releases it.
 class ImportedChunk {
  public:
   ImportedChunk(const CudaDevice& device, uint64_t handle) : device_(device), handle_(handle) {}
@@ -99,7 +99,7 @@ Status MapChunk(const CudaDevice& device, const CudaChunkHandle& chunk, int desc
       fabric ? "cuMemImportFromShareableHandle of a fabric handle"
              : "cuMemImportFromShareableHandle of a POSIX descriptor",
       fabric ? kFabricRemedy : kDescriptorRemedy));
-  const ImportedChunk imported(device, handle);  // a mapping needs it no longer
+  const ImportedChunk imported(device, handle);  // a mapping does not need the handle
   MemAllocationProperties properties = {};
   DWS_RETURN_IF_ERROR(
       device.driver().Check(api.chunk_properties(&properties, imported.get()),
@@ -135,7 +135,7 @@ Status CudaRegion::Mapping::ImportLegacy(const CudaChunkHandle& chunk, Mapping& 
   }
   DWS_RETURN_IF_ERROR(ImportError(device, opened, "cuIpcOpenMemHandle", kLegacyRemedy));
   mapping.kind = Kind::kLegacyIpc;
-  mapping.address = address;  // from here on the destructor closes it
+  mapping.address = address;  // from now on the destructor closes it
   DWS_RETURN_IF_ERROR(CheckSize(device, address, chunk.size_bytes));
   return CheckOrdinal(device, address);
 }

@@ -1,5 +1,5 @@
-// How imported device memory is mapped, a class for each kind of handle: what CudaRegion owns. Used
-// by cuda_region.cc alone.
+// Maps imported device memory, with a function for each kind of handle. CudaRegion owns a Mapping.
+// Used only by cuda_region.cc.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,20 @@
 
 namespace dws::cuda {
 
-// The driver's error as a status: `what` was tried and `remedy` is what to do. NOT_SUPPORTED and
-// NOT_PERMITTED become UNIMPLEMENTED.
+// The driver's error as a status: `what` failed and `remedy` is what to do. The driver's
+// NOT_SUPPORTED and NOT_PERMITTED become UNIMPLEMENTED.
 Status ImportError(const CudaDevice& device, DriverResult result, const char* what,
                    std::string_view remedy);
 
-// Lifecycle: made by an Import function, unmapped by the destructor, in reverse order.
+// Lifecycle: an Import function maps; the destructor unmaps, in reverse order.
 struct CudaRegion::Mapping {
-  // One chunk of a cudaMalloc.
+  // One cudaMalloc allocation.
   static Status ImportLegacy(const CudaChunkHandle& chunk, Mapping& mapping);
-  // VMM chunks, side by side in one reservation. `descriptors` has one for each kDescriptor.
+  // VMM chunks, side by side in one address range. `descriptors` has one for each kDescriptor.
   static Status ImportChunks(const std::vector<CudaChunkHandle>& chunks,
                              const std::vector<UniqueFd>& descriptors, Mapping& mapping);
-  // One allocation of a pool. `descriptor` is that of the pool, or not valid: it is `pool`, then.
+  // One allocation of a pool. `descriptor`: the pool's, which is then imported to `pool`; if it is
+  // not valid, the pool is the one in `pool`.
   static Status ImportPooled(const CudaChunkHandle& chunk, const UniqueFd& descriptor,
                              CudaPoolPtr& pool, Mapping& mapping);
 
@@ -43,10 +44,11 @@ struct CudaRegion::Mapping {
   CudaPoolPtr pool;
 };
 
-// Lifecycle: the pool is given up by the destructor, after all memory of it.
+// An imported pool. Lifecycle: mappings hold it, so the destructor releases it after all its
+// memory.
 class CudaPool {
  public:
-  // As Mapping::ImportPooled says.
+  // Errors as ImportError.
   static Result<CudaPoolPtr> Import(CudaDevicePtr device, const UniqueFd& descriptor);
   CudaPool(const CudaPool&) = delete;
   CudaPool& operator=(const CudaPool&) = delete;

@@ -1,4 +1,4 @@
-// Device memory of another process, imported: what HostRegion is for host memory.
+// Imported device memory of another process, as HostRegion is for host memory.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,29 @@
 
 namespace dws::cuda {
 
-// A memory pool of another process, imported; regions in it keep it.
+// An imported memory pool of another process. Regions in it keep it alive.
 class CudaPool;
 using CudaPoolPtr = std::shared_ptr<const CudaPool>;
 
-// Owns the mapping. Moved, never copied. Lifecycle: keeps its device open; unmapped when destroyed,
-// after the work on it was synchronized. Threads: as CudaBuffer.
+// Owns the mapping. Moved, never copied. Lifecycle: keeps its device open. The destructor unmaps;
+// synchronize all work on the memory before. Threads: as CudaBuffer.
 class CudaRegion {
  public:
   // Maps all chunks of `handle` side by side, for reading and writing. `descriptors` are those of
-  // its chunks, in order; they are closed in any case. INVALID_ARGUMENT: sizes, handle bytes or
-  // descriptor count do not fit, the driver finds another size than was declared, or another
-  // device. UNIMPLEMENTED, with a remedy: chunks of kinds that do not go together, or that this
-  // driver or container does not support. FAILED_PRECONDITION: a legacy handle is this process's
-  // own (of other kinds the driver does not tell). INTERNAL: the driver's error, by name, with what
-  // usually causes it (an IPC or PID namespace not shared, say).
+  // its chunks, in order; they are closed in any case.
   //
-  // `pool` is where the pool of one region waits for the next: a pool's descriptor comes with the
-  // first region of it. Give all regions of a registration the same one, in order.
+  // INVALID_ARGUMENT: sizes, handle bytes or the number of descriptors do not fit, or the driver
+  //   reports another size or device than the handle.
+  // UNIMPLEMENTED, with a remedy: the chunks are of kinds that cannot be combined, or that this
+  //   driver or container does not support.
+  // FAILED_PRECONDITION: this process itself exported a legacy handle (the driver does not report
+  //   this for other kinds).
+  // INTERNAL: the driver's error, by name, with its usual cause (an IPC or PID namespace that is
+  // not
+  //   shared, for example).
+  //
+  // `pool` passes the pool of one region on to the next, because only the first region of a pool
+  // has the pool's descriptor. Pass the same one for all regions of a registration, in order.
   static Result<CudaRegion> Import(CudaDevicePtr device, const RegionHandle& handle,
                                    std::vector<UniqueFd> descriptors, CudaPoolPtr* pool = nullptr);
 
@@ -39,9 +44,9 @@ class CudaRegion {
   ~CudaRegion();
 
   uint64_t size_bytes() const;
-  // Of its first byte, as this process's context of the device sees it.
+  // The address of its first byte in this process's context of the device.
   uint64_t address() const;
-  // Null of an empty region: a default or moved-from one.
+  // Null if the region is empty: default or moved-from.
   CudaDevicePtr device() const;
 
  private:

@@ -11,9 +11,9 @@
 namespace dws::cuda {
 namespace {
 
-// Bytes of live memory that one piece of a digest reads: below half a millisecond of an A100.
+// Bytes of live memory that one piece of a digest reads: less than half a millisecond on an A100.
 constexpr uint64_t kDigestBytesMax = uint64_t{512} << 20;
-// Blocks of a piece; their descriptions fit a lane.
+// Blocks of a piece; their DigestBlocks fit a lane.
 constexpr size_t kDigestBlocksMax = 65'536;
 static_assert(kDigestBlocksMax * sizeof(DigestBlock) <= WorkLane::kBytesMax);
 
@@ -53,7 +53,7 @@ Status DeviceWeights::Rest(const WorkLane& lane) const {
   const auto until = began + busy * 100 / duty_.percent;
   MutexLock lock(rest_mutex_);
   for (auto now = began; now < until; now = std::chrono::steady_clock::now()) {
-    rested_.WaitFor(rest_mutex_, until - now);  // nobody wakes it
+    rested_.WaitFor(rest_mutex_, until - now);  // nothing notifies it
   }
   return OkStatus();
 }

@@ -1,5 +1,5 @@
-// Somebody's weights on one device, as places (kernel_args.h), and the work on them: digests and
-// commits here, staging in staging_run.h.
+// The weights of a trainer or engine on one device, as places (kernel_args.h), and the work on
+// them: digests and commits here, staging in staging_run.h.
 #pragma once
 
 #include <array>
@@ -17,47 +17,48 @@
 
 namespace dws::cuda {
 
-// How much of a device background work (staging, verification) takes: an engine computes on it.
+// How much of a device background work (staging, verification) may use: an engine computes on it.
 struct DutyCycle {
-  // Of the time; below 100 the work rests between its pieces.
+  // The share of the time; below 100 the work rests between its pieces.
   uint32_t percent = 100;
 };
 
-// Lifecycle: while the memory behind `places` is mapped. Threads: one at a time; several hold
-// `turn` from a piece of work's first call to its last.
+// Lifecycle: the memory behind `places` must stay mapped. Threads: one at a time. If several
+// threads use it, each holds `turn` from the first call of a piece of work to the last.
 class DeviceWeights {
  public:
-  // Takes the memory of the device that it needs later on, but for staged entries and what Results
-  // says. Errors: RESOURCE_EXHAUSTED, INTERNAL: the device's.
+  // Allocates all device memory that it needs later, except staged entries and large results (see
+  // Results). RESOURCE_EXHAUSTED, INTERNAL: the device's errors.
   static Result<std::unique_ptr<DeviceWeights>> Create(CudaDevicePtr device,
                                                        std::span<const Place> places,
                                                        DutyCycle duty);
 
-  // Waits for what is still on its way: the memory behind the places goes next.
+  // Waits for work that still runs: the memory behind the places may be unmapped next.
   ~DeviceWeights() { static_cast<void>(Synchronize()); }
 
   Mutex& turn() const { return turn_; }
   const CudaDevice& device() const { return *device_; }
   uint64_t places() const { return places_.address(); }
 
-  // Adds the digests of `blocks` up by their results, of which there are `result_count`. The duty
-  // cycle holds for background work.
+  // Adds up the digests of `blocks` by their result numbers, which are below `result_count`. The
+  // duty cycle applies to background work only.
   Result<std::vector<KernelDigest>> Digests(std::span<const DigestBlock> blocks,
                                             size_t result_count, Pace pace);
 
-  // Zeroed memory for the results of one piece of work, until the next one asks. There is enough
-  // for as many as there are places, and for kResultBytesMin; the first to need more takes that.
+  // Zeroed memory for the results of one piece of work, valid until the next call. At first there
+  // is enough for one result for each place, at least kResultBytesMin; a call that needs more
+  // allocates it.
   Result<uint64_t> Results(uint64_t size_bytes);
 
-  // Writes what is staged at absolute addresses (an arena of 0) to live memory: `block_count`
-  // CommitBlocks at `blocks`, on the device. Begins it; Synchronize ends it.
+  // Begins to write what is staged at absolute addresses (an arena of 0) to live memory:
+  // `block_count` CommitBlocks at `blocks`, on the device. Synchronize waits for the end.
   Status BeginCommit(uint64_t blocks, uint32_t block_count);
-  // Waits for everything asked of this.
+  // Waits for all work that was begun here.
   Status Synchronize();
 
-  // The lane whose turn it is, begun.
+  // The next lane in turn, after its Begin.
   Result<WorkLane*> NextLane();
-  // After a piece of background work was started on `lane`: rests, if that is asked for.
+  // Call it after starting a piece of background work on `lane`: rests if the duty cycle wants it.
   Status Rest(const WorkLane& lane) const;
 
   static constexpr uint64_t kResultBytesMin = uint64_t{1} << 20;

@@ -1,10 +1,9 @@
-// The part of the CUDA driver's interface that DWS calls, declared anew: so that all code that
-// talks to the driver is compiled and tested in every build, with or without a CUDA toolkit. A
-// build with
-// --config=cuda holds these declarations against <cuda.h> (tests/common/memory/cuda).
+// Our declaration of the part of the CUDA driver's interface that DWS calls. With it, all code that
+// calls the driver is compiled and tested in every build, with or without a CUDA toolkit. A build
+// with --config=cuda compares these declarations with <cuda.h> (tests/common/memory/cuda).
 //
-// Names are the driver's, in our spelling; what a function does is said in the driver's manual.
-// Addresses of device memory are numbers (CUdeviceptr), handles of the driver are void*.
+// Names are the driver's, in our spelling; the driver's manual says what a function does. Addresses
+// of device memory are numbers (CUdeviceptr), handles of the driver are void*.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +13,8 @@
 
 namespace dws::cuda {
 
-// F(member of DriverApi, exported symbol, parameters). The symbols are those of the versions that
-// <cuda.h> of CUDA 13 stands for, where those of CUDA 12 have them too.
+// F(member of DriverApi, exported symbol, parameters). The symbols are the versions that <cuda.h>
+// of CUDA 13 selects, if drivers of CUDA 12 export them too.
 #define DWS_CUDA_DRIVER_FUNCTIONS(F)                                                             \
   F(init, cuInit, (unsigned flags))                                                              \
   F(driver_get_version, cuDriverGetVersion, (int* version))                                      \

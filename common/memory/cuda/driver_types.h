@@ -1,5 +1,5 @@
-// Types and constants of the CUDA driver's interface, declared anew (driver_api.h says why): as
-// many as DWS uses. Values and layouts are the driver's, names are ours.
+// Our declarations of those types and constants of the CUDA driver's interface that DWS uses
+// (driver_api.h says why). Values and layouts are the driver's, names are ours.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace dws::cuda {
 
-// Those that DWS looks at, or that the fake of tests returns.
+// The results that DWS distinguishes, or that the tests' fake driver returns.
 enum class DriverResult : int {
   kSuccess = 0,
   kInvalidValue = 1,
@@ -62,14 +62,14 @@ enum class DeviceAttribute : int {
 
 enum class PointerAttribute : int {
   kMemoryType = 2,           // unsigned: MemoryType
-  kBufferId = 7,             // unsigned long long; means something in its own process only
+  kBufferId = 7,             // unsigned long long; valid only in the process that owns the buffer
   kDeviceOrdinal = 9,        // int
   kLegacyIpcCapable = 10,    // bool
   kRangeStart = 11,          // CUdeviceptr
   kRangeSize = 12,           // size_t
   kMapped = 13,              // bool
   kAllowedHandleTypes = 14,  // unsigned long long: bits of HandleType
-  kPool = 17,                // CUmemoryPool, null: of none
+  kPool = 17,                // CUmemoryPool; null: not of a pool
   kMappingSize = 18,         // size_t
   kMappingBase = 19,         // CUdeviceptr
 };

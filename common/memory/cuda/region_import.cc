@@ -19,7 +19,8 @@ Result<MappedRegion> ImportRegion(const RegionHandle& region, std::vector<Unique
   DWS_ASSIGN_OR_RETURN(
       cuda::CudaRegion imported,
       cuda::CudaRegion::Import(std::move(device), region, std::move(descriptors), &pool));
-  // Offsets are counted from here. Drivers give more; a pool's pointer is anybody's.
+  // Offsets are counted from this address. Drivers align allocations to more than 8 bytes, but the
+  // client chooses a pool's pointer.
   if (imported.address() % sizeof(uint64_t) != 0) {
     return InvalidArgumentError(
         "its memory begins at address {:#x}: expected a multiple of {} bytes", imported.address(),

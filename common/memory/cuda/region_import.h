@@ -1,5 +1,5 @@
-// The regions that a trainer or an engine rank hands over, from handles and descriptors to mapped
-// memory.
+// Imports the regions that a trainer or an engine rank hands over: from handles and descriptors to
+// mapped memory.
 #pragma once
 
 #include <span>
@@ -17,10 +17,10 @@ namespace dws {
 
 using MappedRegion = std::variant<HostRegion, cuda::CudaRegion>;
 
-// Maps `regions`; host memory for `access`, device memory is always mapped for both. `descriptors`
-// are all of theirs, in order; they are closed in any case. `devices` may be null: then there is
-// host memory only. INVALID_ARGUMENT: another number of descriptors, or what HostRegion::Map and
-// CudaRegion::Import refuse, by the region's number; their other errors too.
+// Maps `regions`: host memory for `access`, device memory always for reading and writing.
+// `descriptors` are those of all regions, in order; they are closed in any case. `devices` may be
+// null: then device memory is UNIMPLEMENTED. INVALID_ARGUMENT: the number of descriptors is wrong.
+// Errors of HostRegion::Map and CudaRegion::Import, with the region's number.
 Result<std::vector<MappedRegion>> ImportRegions(std::span<const RegionHandle> regions,
                                                 std::vector<UniqueFd> descriptors, Access access,
                                                 cuda::CudaDevices* devices);

@@ -7,19 +7,20 @@
 namespace dws::cuda {
 namespace {
 
-// What a piece touches of live memory and of its own, at most: about 500 microseconds of an A100.
+// The most that a piece reads and writes on the device: about 500 microseconds on an A100.
 constexpr uint64_t kTouchedBytesMax = uint64_t{256} << 20;
 constexpr size_t kPieceBlocksMax = 32'768;
 constexpr uint64_t kSectorBytes = 32;
-// Of the arena: buffers grow twofold up to this, or a piece's size.
+// The arena's buffers double in size from the first to the second of these, or are as large as a
+// piece needs.
 constexpr uint64_t kArenaBytesMin = uint64_t{64} << 10;
 constexpr uint64_t kArenaBytesMax = uint64_t{64} << 20;
-// Left of the device beside what is staged: its engine may ask for more.
+// Must stay free on the device beside what is staged: its engine may need more memory.
 constexpr uint64_t kSpareBytes = uint64_t{512} << 20;
-// Items that a worker writes in one go.
+// Items that a worker writes in one turn.
 constexpr size_t kItemsPerTurn = 256;
 
-// What a block that is kept takes in the lists, here and on the device.
+// The memory of a kept block in the lists, here and on the device.
 constexpr uint64_t kListedBytes = 2 * sizeof(CommitBlock) + sizeof(uint32_t);
 
 constexpr uint8_t kClassSplit = 3;
@@ -31,7 +32,7 @@ uint64_t RoomOf(const StageBlock& block) {
   return StagedBytes(block.mode, block.nnz, block.elements, block.element.bytes);
 }
 
-// Bytes of device memory that staging a block reads and writes, roughly.
+// An estimate of the bytes of device memory that staging a block reads and writes.
 uint64_t TouchedBytes(const StageItem& item) {
   const StageBlock& block = item.block;
   const uint64_t whole = uint64_t{block.elements} * block.element.bytes;
@@ -125,7 +126,7 @@ Result<uint64_t> StagingRun::Room(WorkLane& lane, uint64_t size_bytes) {
     }
     Result<CudaBuffer> buffer = weights_.device().Allocate(wanted);
     if (!buffer.ok() && wanted > size_bytes) buffer = weights_.device().Allocate(size_bytes);
-    if (absl::IsResourceExhausted(buffer.status())) {  // the engine has filled the device
+    if (absl::IsResourceExhausted(buffer.status())) {  // the engine has taken the memory meanwhile
       DWS_RETURN_IF_ERROR(GiveUpKeeping());
       return lane.scratch();
     }
@@ -141,13 +142,13 @@ Result<uint64_t> StagingRun::Room(WorkLane& lane, uint64_t size_bytes) {
 Status StagingRun::GiveUpKeeping() {
   mode_ = Mode::kPredict;
   budget_->Pass();
-  // Nothing that is still on its way may lose its memory.
+  // Work that still runs uses the memory that is freed next.
   DWS_RETURN_IF_ERROR(weights_.Synchronize());
   staged_ = {};
   return OkStatus();
 }
 
-// Gives every item its place in the lane and in the arena.
+// Assigns every item its place in the lane and in the arena.
 StagingRun::Piece StagingRun::Lay(std::span<const StageItem> items, WorkLane& lane,
                                   uint64_t staged) {
   Piece piece{.blocks = lane.Put(items.size() * sizeof(StageBlock)),
@@ -166,7 +167,7 @@ StagingRun::Piece StagingRun::Lay(std::span<const StageItem> items, WorkLane& la
   return piece;
 }
 
-// Writes what one item needs into its places.
+// Writes the data of one item to its places.
 void StagingRun::Write(const StageItem& item, size_t number, const Piece& piece) {
   const LaidItem& laid = piece.items[number];
   StageBlock block = item.block;
@@ -211,7 +212,7 @@ Status StagingRun::Launch(const WorkLane& lane, const Piece& piece, uint32_t cou
 
 Status StagingRun::AddPiece(std::span<const StageItem> items, ThreadPool& pool) {
   DWS_ASSIGN_OR_RETURN(WorkLane* const lane, weights_.NextLane());
-  // Another memory of this engine may have had no room.
+  // The budget may have been exceeded while other memory of this engine was staged.
   if (mode_ == Mode::kKeep && (budget_->passed() || !budget_->Take(items.size() * kListedBytes))) {
     DWS_RETURN_IF_ERROR(GiveUpKeeping());
   }

@@ -1,5 +1,5 @@
-// Staging of one set of encoded blocks on a device: payloads go over in pieces, kernels decode them
-// against live memory, and what comes back is how the digests change.
+// Stages one set of encoded blocks on a device: copies payloads to the device in pieces, decodes
+// them there against live memory, and returns how the digests change.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@
 
 namespace dws::cuda {
 
-// A block at one place. Of `block`, `payload`, `staged` and `table` are not used: they are set on
-// the way.
+// A block at one place. The fields payload, payload_bytes, staged and table of `block` are ignored:
+// StagingRun sets them.
 struct StageItem {
   StageBlock block;
   ByteSpan payload;
-  const KernelClassTable* table = nullptr;  // mode 3 needs it
-  uint32_t group = 0;                       // the caller's; for StagedBlocks::Seal
+  const KernelClassTable* table = nullptr;  // needed for mode 3
+  uint32_t group = 0;                       // a number that the caller chooses, for Seal
 };
 
-// Staged entries on the device, ready to be committed. Moved, never copied; keeps its device open.
+// Staged entries on the device, ready to commit. Moved, never copied; keeps its device open.
 class StagedBlocks {
  public:
-  // Lists on the device the blocks of those groups whose element of `kept` is not 0. Once.
+  // Lists on the device the blocks of those groups whose element of `kept` is not 0. Call it once.
   Status Seal(DeviceWeights& weights, std::span<const uint8_t> kept);
   // Begins to write them. Allocates nothing.
   Status BeginCommit(DeviceWeights& weights) const {
@@ -40,42 +40,42 @@ class StagedBlocks {
   friend class StagingRun;
 
   std::vector<CudaBuffer> arena_;
-  std::vector<CommitBlock> blocks_;  // none once sealed
-  std::vector<uint32_t> groups_;     // of those
+  std::vector<CommitBlock> blocks_;  // empty after Seal
+  std::vector<uint32_t> groups_;     // of blocks_
   CudaBuffer list_;                  // CommitBlock[count_]
   uint32_t count_ = 0;
 };
 
-// Lifecycle: Add any number of times, Finish once. Threads: one.
+// Lifecycle: call Add any number of times, then Finish once. Threads: one.
 class StagingRun {
  public:
   enum class Mode : uint8_t {
-    kKeep,     // entries stay, as long as the budget has room for them
-    kPredict,  // nothing stays, only digests are predicted
-    kApply,    // entries go to live memory at once: their owner is paused
+    kKeep,     // keeps entries as long as they fit the budget; then as kPredict
+    kPredict,  // keeps nothing, only predicts digests
+    kApply,    // writes entries to live memory at once: its owner is paused
   };
 
-  // `weights` and `budget` (kKeep needs one) outlive this. Results are numbered below
+  // `weights` and `budget` (needed for kKeep) must outlive this. Result numbers are below
   // `result_count`.
   StagingRun(DeviceWeights& weights, Mode mode, size_t result_count,
              StagingBudget* budget = nullptr)
       : weights_(weights), mode_(mode), result_count_(result_count), budget_(budget) {}
 
-  // Waits for what is still on its way: nothing it uses may go before.
+  // Waits for work that still runs, because it uses this object's memory.
   ~StagingRun() { static_cast<void>(weights_.Synchronize()); }
   StagingRun(const StagingRun&) = delete;
   StagingRun& operator=(const StagingRun&) = delete;
 
-  // Sends `items` on their way; returns when their payloads may go. No two items of a run write the
-  // same bytes. INTERNAL, RESOURCE_EXHAUSTED: the device's.
+  // Starts staging `items` and returns when their payloads are copied and may be freed. No two
+  // items of a run may write the same bytes. INTERNAL, RESOURCE_EXHAUSTED: the device's errors.
   Status Add(std::span<const StageItem> items, ThreadPool& pool);
 
   struct Outcome {
     std::vector<KernelDigest> differences;  // by result: after minus before
     std::vector<uint32_t> failures;         // by result: blocks whose payload is damaged
-    StagedBlocks staged;                    // kKeep, unless the budget passed
+    StagedBlocks staged;                    // of kKeep, unless the budget was exceeded
   };
-  // Waits for all of it.
+  // Waits for all work.
   Result<Outcome> Finish();
 
  private:
@@ -91,14 +91,14 @@ class StagingRun {
     WorkLane::Room tables;
     std::vector<LaidItem> items;
   };
-  // How many of `items` go in one piece, at least one.
+  // How many of `items` fit one piece, at least one.
   size_t PieceOf(std::span<const StageItem> items) const;
   Status AddPiece(std::span<const StageItem> items, ThreadPool& pool);
   Piece Lay(std::span<const StageItem> items, WorkLane& lane, uint64_t staged);
   void Write(const StageItem& item, size_t number, const Piece& piece);
   Status Launch(const WorkLane& lane, const Piece& piece, uint32_t count);
   Status GiveUpKeeping();
-  // `size_bytes` for staged entries of one piece.
+  // The address of `size_bytes` for the staged entries of one piece.
   Result<uint64_t> Room(WorkLane& lane, uint64_t size_bytes);
 
   DeviceWeights& weights_;

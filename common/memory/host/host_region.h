@@ -1,8 +1,8 @@
-// Host memory shared with a trainer or an engine: a memfd that came over the handle socket, mapped.
+// Host memory shared with a trainer or an engine: a mapped memfd, received over the handle socket.
 //
-// Sealed against shrinking, or its owner could truncate it and kill us with SIGBUS; sealed against
-// growing, so that its size is a fact. No names under /dev/shm: whoever holds a descriptor has the
-// memory, nobody else.
+// It is sealed against shrinking: else its owner could truncate it and kill us with SIGBUS. It is
+// sealed against growing, so that its size is fixed. It has no name under /dev/shm: only processes
+// with a descriptor can access the memory.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace dws {
 enum class Access { kReadOnly, kReadWrite };
 
 // Owns the mapping, not the descriptor. Moved, never copied; a moved-from or default region is
-// empty. Threads: what the bytes mean, and who may touch them when, is the owner's affair.
+// empty. Threads: the owner decides who may access the bytes and when.
 class HostRegion {
  public:
-  // Maps all of `fd`, which is closed in any case. INVALID_ARGUMENT: it is no memfd, lacks a seal,
-  // its size is not exactly `size_bytes` (which is in 1 ... limits::kRegionBytesMax), or it was
-  // opened read-only and `access` wants to write. RESOURCE_EXHAUSTED: no memory or address space.
-  // Works on read-only descriptors (reopened through /proc/self/fd/N): the kernel tells their
+  // Maps all of `fd`, which is closed in any case. INVALID_ARGUMENT: it is not a memfd, lacks a
+  // seal, its size is not exactly `size_bytes`, that is not in 1 ... limits::kRegionBytesMax, or
+  // `fd` is read-only and `access` is kReadWrite. RESOURCE_EXHAUSTED: no memory or address space.
+  // Works on read-only descriptors (reopened through /proc/self/fd/N): the kernel reports their
   // seals, too.
   static Result<HostRegion> Map(UniqueFd fd, uint64_t size_bytes, Access access);
 
@@ -47,13 +47,13 @@ class HostRegion {
   Access access_ = Access::kReadOnly;
 };
 
-// The other side: what a client does, here for tests and tools.
+// The client's side, for tests and tools.
 struct CreatedRegion {
   HostRegion region;  // mapped for writing
-  UniqueFd fd;        // to be passed on
+  UniqueFd fd;        // to pass to a daemon
 };
 
-// A sealed memfd of zeros. `name` shows in /proc/PID/maps.
+// A sealed memfd of zeros. `name` appears in /proc/PID/maps.
 Result<CreatedRegion> CreateHostRegion(std::string_view name, uint64_t size_bytes);
 
 // A descriptor of the same memory that cannot be mapped for writing.
