@@ -1,4 +1,5 @@
-// Where the elements of one block lie in live memory: a Place, seen from the block's first element.
+// Where the elements of one block lie in live memory: a Place, counted from the block's first
+// element.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ DWS_KERNEL Bits ElementOf(uint64_t word, uint32_t index) {
   return static_cast<Bits>(word >> (index * sizeof(Bits) * 8));
 }
 
-// Uniform.
+// Uniform (warp.h).
 template <typename Bits>
 class BlockPlace {
  public:
@@ -44,14 +45,14 @@ class BlockPlace {
     return (elements_ + kWordElements<Bits> - 1) / kWordElements<Bits>;
   }
 
-  // Of element `position` (below elements()) of the block.
+  // The address of element `position` (below elements()) of the block.
   DWS_KERNEL uint64_t Address(uint32_t position) const {
     const uint64_t at = base_ + uint64_t{position} * sizeof(Bits);
     return position < first_run_ ? at : at + RunsBefore(position) * step_;
   }
 
-  // Whether `count` elements from `position` on lie side by side, the first at a multiple of
-  // `align` bytes: then *address is where.
+  // Whether `count` elements from `position` on are contiguous and the first is at a multiple of
+  // `align` bytes. If so, *address is the first one's.
   DWS_KERNEL bool SideBySide(uint32_t position, uint32_t count, uint32_t align,
                              uint64_t* address) const {
     if (position + count > elements_) return false;
@@ -65,7 +66,7 @@ class BlockPlace {
     return at % align == 0;
   }
 
-  // Canonical word `number` (below words()) of the block; zeros behind its last element.
+  // Canonical word `number` (below words()) of the block, with zeros after the last element.
   DWS_KERNEL uint64_t LoadWord(uint32_t number) const {
     constexpr uint32_t kElements = kWordElements<Bits>;
     const uint32_t first = number * kElements;
@@ -80,7 +81,7 @@ class BlockPlace {
     return word;
   }
 
-  // Writes the elements of word `number` that the block has.
+  // Writes those elements of word `number` that the block has.
   DWS_KERNEL void StoreWord(uint32_t number, uint64_t word) const {
     constexpr uint32_t kElements = kWordElements<Bits>;
     const uint32_t first = number * kElements;
@@ -97,8 +98,8 @@ class BlockPlace {
   }
 
  private:
-  // How many runs end before `position`, which lies behind the first. Exact: both numbers have 17
-  // bits at most, and half a unit keeps the quotient away from whole numbers.
+  // How many runs end before `position`, which is not in the first run. The result is exact: both
+  // numbers have at most 17 bits, and adding a half keeps the quotient away from whole numbers.
   DWS_KERNEL uint32_t RunsBefore(uint32_t position) const {
     const float behind = static_cast<float>(position - first_run_) + 0.5F;
     return static_cast<uint32_t>(behind * inverse_) + 1;
@@ -106,8 +107,8 @@ class BlockPlace {
 
   uint64_t base_ = 0;       // of the first element
   uint64_t step_ = 0;       // bytes skipped between two runs
-  uint32_t first_run_ = 0;  // elements of the block's first run, kBlockElementsMax at most
-  uint32_t run_ = 0;        // of every other
+  uint32_t first_run_ = 0;  // elements of the block's first run, at most kBlockElementsMax
+  uint32_t run_ = 0;        // of every other run
   uint32_t elements_ = 0;
   float inverse_ = 1;  // of run_
 };

@@ -1,7 +1,6 @@
-// What class-split (common/delta/FORMAT.md, mode 3) knows of the classes of one block: their ranks,
-// a window of each at a time, and the class of each magnitude. Lives in a warp's scratch memory:
-// ranks are read as the sweep over the block asks for them, so there are never more than 32 of a
-// class anywhere.
+// The classes of one class-split block (common/delta/FORMAT.md, mode 3): a window of the ranks of
+// each, and the class of each magnitude. They are in a warp's scratch memory. Ranks are read when
+// the sweep over the block needs them, so at most 32 of each class are in memory.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +14,15 @@ namespace dws::cuda::kernels {
 inline constexpr uint32_t kClassesMax = 8;
 inline constexpr uint32_t kNoRank = 0xFFFFFFFF;
 
-// Of one warp; shared memory on the device. Its contents are made anew for each block.
+// Scratch of one warp; in shared memory on the device. Every block fills it again.
 struct ClassScratch {
   uint8_t class_of[256];  // by magnitude byte
   uint16_t window[kClassesMax][Warp::kLanes];
   GapStream ranks[kClassesMax];
-  uint32_t left[kClassesMax];  // ranks that no window has had yet
-  // Of one row, for lanes to reach each other's: ClassifiedRow (class_sweep.h) says what they are.
+  uint32_t left[kClassesMax];  // ranks that were not in a window yet
+  // Of one row, so that lanes can access each other's: see ClassifiedRow (class_sweep.h).
   uint64_t below[Warp::kLanes];
-  uint32_t marks[Warp::kLanes];  // zeros in between
+  uint32_t marks[Warp::kLanes];  // zero between two rows
 };
 
 // The class table, shifted for one block. Uniform.
@@ -41,7 +40,7 @@ DWS_KERNEL uint32_t HotWidth(const BlockTable& table, uint32_t magnitude) {
   return static_cast<uint32_t>(width < 0 ? 0 : width < kWidthMax ? width : kWidthMax);
 }
 
-// Shifts `coded` for the block and fills scratch.class_of. False: a number is out of reach.
+// Shifts `coded` for the block and fills scratch.class_of. False: a number is out of range.
 template <typename Bits>
 DWS_KERNEL bool OpenTable(const StageTask<Bits>& task, const KernelClassTable& coded,
                           ClassScratch& scratch, BlockTable& table) {
@@ -70,14 +69,14 @@ DWS_KERNEL bool OpenTable(const StageTask<Bits>& task, const KernelClassTable& c
   return true;
 }
 
-// Where the planes behind the heads begin, in bits.
+// The first bits of the planes after the heads.
 struct ClassPlanes {
   uint32_t signs = 0;
   uint32_t sizes = 0;     // of hot changes
-  uint32_t inverted = 0;  // a bit a class
+  uint32_t inverted = 0;  // a bit for each class
 };
 
-// Reads the heads and lays the ranks of all classes open. False: damaged.
+// Reads the heads and opens the rank streams of all classes. False: damaged.
 template <typename Bits>
 DWS_KERNEL bool OpenClasses(const StageTask<Bits>& task, uint32_t class_count,
                             ClassScratch& scratch, ClassPlanes& planes) {
@@ -121,19 +120,20 @@ DWS_KERNEL bool OpenClasses(const StageTask<Bits>& task, uint32_t class_count,
   return true;
 }
 
-// Reads the next ranks of class `c` into its window; `size` is how many. False: damaged.
+// Reads the next ranks of class `c` into its window and sets `size` to their number. False:
+// damaged.
 template <typename Bits>
 DWS_KERNEL bool FillWindow(const StageTask<Bits>& task, uint32_t c, ClassScratch& scratch,
                            uint32_t& size) {
   const Warp& warp = task.warp;
-  warp.Sync();  // everybody is done with the window as it was
+  warp.Sync();  // all lanes are done with the old window
   GapStream stream = scratch.ranks[c];
   const uint32_t left = scratch.left[c];
   size = left < Warp::kLanes ? left : Warp::kLanes;
   if (size == 0) return true;
   Vec<uint32_t> ranks;
   if (!NextNumbers(warp, task.payload, size, task.elements, stream, ranks)) return false;
-  warp.Sync();  // everybody has read where the stream stood
+  warp.Sync();  // all lanes have read the stream's old position
   warp.lanes([&](uint32_t lane) {
     scratch.window[c][lane] = static_cast<uint16_t>(ranks[lane]);
     if (lane != 0) return;

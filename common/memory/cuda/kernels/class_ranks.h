@@ -1,6 +1,6 @@
-// The ranks of class-split that lie in one row of the sweep (class_sweep.h). They are handed out to
-// the lanes, four of each class: each looks for the owner of its rank, the lane that has the
-// element, and marks that element there.
+// The ranks of class-split that lie in one row of the sweep (class_sweep.h). They are distributed
+// to the lanes, four of each class. Each lane finds the owner of its rank, the lane that has the
+// element, and marks the element there.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@
 
 namespace dws::cuda::kernels {
 
-// Bit 4e of the element e that is number `n` (from 0) of its class in a lane, which has more.
+// Bit 4e of the element e that is number `n` (from 0) of class `c` in a lane with more than n of
+// them.
 DWS_KERNEL uint32_t MemberNumber(uint32_t classes, uint32_t c, uint32_t n) {
   const uint32_t members = MembersOf(classes, c);
-  const uint32_t numbers = members * 0x11111111;  // 4 bits an element: members up to it
+  const uint32_t numbers = members * 0x11111111;  // 4 bits for each element: members up to it
   return members & MembersOf(numbers, n + 1);
 }
 
-// The last lane that has at most `rank` elements of class `c` before it: it has that element, if
-// the row does.
+// The last lane with at most `rank` elements of class `c` before it. If the row has the element
+// with that rank, this lane has it.
 DWS_KERNEL uint32_t OwnerOf(const ClassScratch& scratch, uint32_t c, uint32_t rank) {
   uint32_t owner = 0;
   DWS_UNROLL
@@ -29,7 +30,7 @@ DWS_KERNEL uint32_t OwnerOf(const ClassScratch& scratch, uint32_t c, uint32_t ra
   return owner;
 }
 
-// Fills the windows that are used up, and looks at the next ranks of all. False: damaged.
+// Refills the windows that are used up and loads the next ranks of all classes. False: damaged.
 template <typename Bits>
 DWS_KERNEL bool NextRanks(const StageTask<Bits>& task, ClassScratch& scratch, Sweep& sweep) {
   const Warp& warp = task.warp;
@@ -55,14 +56,15 @@ DWS_KERNEL bool NextRanks(const StageTask<Bits>& task, ClassScratch& scratch, Sw
   return true;
 }
 
-// Of each lane's rank, whether it lies in this row.
+// A bit for each lane: whether its rank lies in this row.
 DWS_KERNEL uint32_t RanksHere(const Warp& warp, const Sweep& sweep, const ClassifiedRow& row) {
   Vec<uint32_t> here;
   warp.lanes([&](uint32_t lane) { here[lane] = sweep.next[lane] < row.ends[lane] ? 1 : 0; });
   return warp.Ballot(here);
 }
 
-// Takes the ranks that lie in this row, up to four of each class at a time. False: damaged.
+// Marks the elements whose ranks lie in this row, up to four of each class at a time. False:
+// damaged.
 template <typename Bits>
 DWS_KERNEL bool MarkRanks(const StageTask<Bits>& task, ClassScratch& scratch, Sweep& sweep,
                           ClassifiedRow& row) {

@@ -1,6 +1,6 @@
 // Steps of class-split blocks (common/delta/FORMAT.md, mode 3, planes 3 and 5 to 7), from the old
-// values that the sweep has staged: whether a change has a size of its own, and how it is written,
-// follows from the old value.
+// values that the sweep has staged: the old value says whether the size of a change is in these
+// planes, and how it is written.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace dws::cuda::kernels {
 
-// The planes of the sizes of hot changes, and where reading stands.
+// The planes of the sizes of hot changes, with the current position in each.
 struct HotStream {
   uint32_t remainders = 0;
   uint32_t quotients = 0;
   EscapeStream escapes;
 };
 
-// The sizes of the hot ones among the changes of a round: |step| - 1, and 0 for others. `widths` is
-// 0 for others too. False: damaged.
+// Reads the sizes of the hot changes of a round: |step| - 1; 0 for other changes, for which
+// `widths` is 0 too. False: damaged.
 template <typename Bits>
 DWS_KERNEL bool NextSizes(const StageTask<Bits>& task, uint32_t hot, const Vec<uint32_t>& widths,
                           HotStream& stream, Vec<uint64_t>& sizes) {
@@ -48,8 +48,8 @@ DWS_KERNEL bool NextSizes(const StageTask<Bits>& task, uint32_t hot, const Vec<u
   return warp.Ballot(bad) == 0;
 }
 
-// Makes of the staged old values the steps of all changes that are no exceptions. Returns where the
-// planes of sizes end; kCutOff: damaged.
+// Replaces the staged old values by steps; exceptions get steps of +-1. Returns the end of the
+// planes of sizes; kCutOff: damaged.
 template <typename Bits>
 DWS_KERNEL uint32_t StageSteps(const StageTask<Bits>& task, const BlockTable& table,
                                const ClassPlanes& planes, const Sweep& sweep) {

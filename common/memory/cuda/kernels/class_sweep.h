@@ -1,11 +1,11 @@
 // The sweep of class-split over the old elements of a block: from ranks inside classes to positions
-// (common/delta/FORMAT.md, mode 3). Reads the whole block once, in order, and keeps of each change
-// its position and its old value.
+// (common/delta/FORMAT.md, mode 3). Reads the whole block once, in order, and keeps the position
+// and the old value of each change.
 //
-// A row is what the warp loads at once: up to 8 elements a lane. Each lane counts its elements by
-// class, eight counts of 8 bits side by side, so that one running sum over the lanes says for every
-// class how many elements of it the row has before each lane. A rank then is the business of the
-// one lane whose share of the class it falls into (class_ranks.h).
+// A row is what the warp loads at once: up to 8 elements for each lane. Each lane counts its
+// elements by class, eight counts of 8 bits side by side. So one running sum over the lanes gives,
+// for every class, the number of its elements in the row before each lane. From that follows which
+// lane has the element of a rank (class_ranks.h).
 #pragma once
 
 #include <cstdint>
@@ -25,34 +25,34 @@ inline constexpr uint32_t kRowElements = kLaneElements<Bits>* Warp::kLanes;
 template <typename Bits>
 struct Row {
   Vec<uint64_t> low;   // the first 8 bytes of each lane
-  Vec<uint64_t> high;  // the others
+  Vec<uint64_t> high;  // the rest
 };
 
-// What the sweep knows so far. Things of class c are in the four lanes c, c + 8, c + 16 and c + 24.
+// The state of the sweep. Values of class c are in the four lanes c, c + 8, c + 16 and c + 24.
 struct Sweep {
   Vec<uint32_t> seen;  // elements of the class before this row
   Vec<uint32_t> at;    // the place of its next rank in the window
   Vec<uint32_t> size;  // of the window; 0: there are no more ranks
-  Vec<uint32_t> next;  // the first of these lanes: the next rank, the second: the one after it,
-                       // ...; kNoRank: the window has none
+  Vec<uint32_t> next;  // in the first of these lanes the next rank, in the second the one after it,
+                       // and so on; kNoRank: the window has none
   uint32_t changes = 0;
   Vec<uint32_t> hot;       // hot changes of each lane,
   Vec<uint32_t> hot_bits;  // and the sum of their widths
 };
 
-// One row, classified. Bits 4e to 4e+3 are of the lane's element e.
+// One classified row. Bits 4e to 4e+3 belong to the lane's element e.
 struct ClassifiedRow {
   Vec<uint32_t> classes;  // 8 where there is no element
   Vec<uint64_t> counts;   // by class, at ClassShift
-  Vec<uint64_t> below;    // the same of all lanes before
-  Vec<uint32_t> ends;     // as Sweep's: elements of the class up to the end of this row
+  Vec<uint64_t> below;    // the same, summed over all lanes before
+  Vec<uint32_t> ends;     // in lanes as in Sweep: elements of the class up to the end of this row
   Vec<uint32_t> marks;    // bit 4e: element e changes
 };
 
-// Where the count of class `c` is in eight counts of 8 bits.
+// The first bit of the count of class `c` in eight counts of 8 bits.
 DWS_KERNEL uint32_t ClassShift(uint32_t c) { return (c & 1) * 32 + c / 2 * 8; }
 
-// The count of class `c` among eight that lie in memory, the lowest byte first.
+// The count of class `c` of eight counts in memory, little-endian.
 DWS_KERNEL uint32_t CountOf(const uint64_t& counts, uint32_t c) {
   return reinterpret_cast<const uint8_t*>(&counts)[ClassShift(c) / 8];
 }
@@ -82,8 +82,8 @@ DWS_KERNEL void LoadRow(const StageTask<Bits>& task, uint32_t begin, Row<Bits>& 
   });
 }
 
-// Memory is asked for ahead, in batches of a sector for each lane: with few registers a warp cannot
-// hold as much of memory under way as it takes to keep memory busy.
+// Memory is prefetched in batches of one sector for each lane: a warp has too few registers for as
+// many loads at a time as keep memory busy.
 inline constexpr uint32_t kSectorBytes = 32;
 inline constexpr uint32_t kBatchesAhead = 3;
 template <typename Bits>
@@ -103,7 +103,7 @@ DWS_KERNEL Bits RowElement(const Row<Bits>& row, uint32_t lane, uint32_t e) {
   return ElementOf<Bits>(e < kElements ? row.low[lane] : row.high[lane], e % kElements);
 }
 
-// Of one lane's elements, of which the block has `count`: classes, and counts by class.
+// Computes classes and counts by class of one lane's elements, of which the block has `count`.
 template <typename Bits>
 DWS_KERNEL void ClassifyLane(const Row<Bits>& row, uint32_t lane, uint32_t count,
                              const ClassScratch& scratch, ClassifiedRow& out) {
@@ -135,7 +135,8 @@ DWS_KERNEL void Classify(const StageTask<Bits>& task, const Row<Bits>& row, uint
     ClassifyLane(row, lane, count, scratch, out);
   });
   out.below = RunningSum(warp, out.counts);
-  // The last lane's sum of a class may be 256 and reach into the next count: before it, it cannot.
+  // The sum of a class up to the last lane may be 256 and overflow into the next count. The sum
+  // before the last lane cannot.
   warp.lanes([&](uint32_t lane) { out.below[lane] -= out.counts[lane]; });
   const uint64_t below = warp.Broadcast(out.below, Warp::kLanes - 1);
   const uint64_t last = warp.Broadcast(out.counts, Warp::kLanes - 1);
@@ -146,18 +147,19 @@ DWS_KERNEL void Classify(const StageTask<Bits>& task, const Row<Bits>& row, uint
   });
 }
 
-// Bits 4e of elements e of class `c`.
+// Bit 4e for each element e of class `c`.
 DWS_KERNEL uint32_t MembersOf(uint32_t classes, uint32_t c) {
   const uint32_t other = classes ^ c * 0x11111111;
   return ~(other | other >> 1 | other >> 2 | other >> 3) & 0x11111111;
 }
 
-// Marks all elements of the inverted classes: ranks take them back.
+// Marks all elements of the inverted classes. Their ranks then unmark elements.
 template <typename Bits>
 DWS_KERNEL void MarkInverted(const StageTask<Bits>& task, uint32_t inverted, ClassifiedRow& row) {
   for (; inverted != 0; inverted &= inverted - 1) {
     const uint32_t c = LowestOne(inverted);
-    // Lanes have fewer than 8 elements of wide types: the missing ones would be of class 0.
+    // Of wide types a lane has fewer than 8 elements: without the mask the missing ones would count
+    // as class 0.
     constexpr auto kPresent = static_cast<uint32_t>(LowBits(kLaneElements<Bits> * 4));
     task.warp.lanes(
         [&](uint32_t lane) { row.marks[lane] |= MembersOf(row.classes[lane], c) & kPresent; });

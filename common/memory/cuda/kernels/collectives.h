@@ -1,4 +1,4 @@
-// Sums and the like over the lanes of a warp, made of warp.h's collectives.
+// Sums and unions over the lanes of a warp, made of warp.h's collectives.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ DWS_KERNEL constexpr uint64_t LowBits(uint32_t width) {
   return width >= 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
 }
 
-// Bits of a ballot that are of lanes before `lane`.
+// The bits of a ballot that belong to lanes before `lane`.
 DWS_KERNEL uint32_t Before(uint32_t ballot, uint32_t lane) {
   return ballot & ((uint32_t{1} << lane) - 1);
 }
@@ -30,19 +30,19 @@ DWS_KERNEL Vec<T> RunningSum(const Warp& warp, Vec<T> values) {
   return values;
 }
 
-// For all, the sum of all.
+// The sum over all lanes. Uniform.
 template <typename T>
 DWS_KERNEL T Sum(const Warp& warp, Vec<T> values) {
   DWS_UNROLL
   for (uint32_t by = Warp::kLanes / 2; by != 0; by /= 2) {
     const Vec<T> above = warp.FromAbove(values, by);
-    // Lanes without one above add themselves: nobody reads those.
+    // Lanes without a lane above add their own value: their sums are never read.
     warp.lanes([&](uint32_t lane) { values[lane] += above[lane]; });
   }
   return warp.Broadcast(values, 0);
 }
 
-// For all, the bits of all.
+// The bitwise or over all lanes. Uniform.
 template <typename T>
 DWS_KERNEL T Union(const Warp& warp, Vec<T> values) {
   DWS_UNROLL

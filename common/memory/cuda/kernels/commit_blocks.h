@@ -1,4 +1,4 @@
-// dws_commit: staged entries to live memory (kernel_args.h says what it takes).
+// dws_commit: writes staged entries to live memory (kernel_args.h describes its input).
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace dws::cuda::kernels {
 
-// Entries, or words of dense blocks, a lane has under way: reads of the arena wait for each other
-// otherwise.
+// Entries, or words of dense blocks, that each lane loads at the same time: otherwise each read of
+// the arena would wait for the one before.
 inline constexpr uint32_t kCommitEntries = 4;
 
 template <typename Bits>
@@ -58,7 +58,7 @@ DWS_KERNEL void CommitDense(const Warp& warp, const BlockPlace<Bits>& place, uin
 
 template <typename Bits>
 DWS_KERNEL void CommitOne(const Warp& warp, const CommitArgs& args, const CommitBlock& block) {
-  // Positions of sparse entries are below what a block can have: the stage kernel's promise.
+  // The stage kernel guarantees that the positions of sparse entries are inside the block.
   const BlockPlace<Bits> place(ItemAt<Place>(args.places, block.place), block.first_element,
                                block.dense != 0 ? block.entries : kBlockElementsMax);
   const uint64_t staged = args.arena + block.staged;

@@ -1,5 +1,5 @@
-// dws_diff: what changed in live blocks since a snapshot (kernel_args.h says what it takes and
-// gives).
+// dws_diff: lists what changed in live blocks since a snapshot (kernel_args.h describes its input
+// and output).
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace dws::cuda::kernels {
 
-// Words a lane has under way of each side.
+// Words of each side that each lane loads at the same time.
 inline constexpr uint32_t kDiffWords = 4;
 
-// Three arrays of changes one after the other, with room for `capacity` each. Addresses.
+// The addresses of three arrays of changes, one after the other, with room for `capacity` each.
 template <typename Bits>
 struct ChangeArrays {
   DWS_KERNEL ChangeArrays(uint64_t address, uint32_t capacity)
@@ -30,7 +30,7 @@ struct ChangeArrays {
   uint64_t after;
 };
 
-// One block's comparison, as far as it is. Uniform but for the sums.
+// The state of one block's comparison. Uniform, except the sums.
 template <typename Bits>
 struct Comparison {
   ChangeArrays<Bits> room;
@@ -40,7 +40,7 @@ struct Comparison {
   Vec<KernelDigest> sums;
 };
 
-// Gathers what differs between 32 words of the block; lane i has word first + i. False: more
+// Gathers the changes of 32 words of the block; lane i has word first + i. False: there are more
 // changes than there is room for.
 template <typename Bits>
 DWS_KERNEL bool CompareWords(const Warp& warp, uint32_t first, const Vec<uint64_t>& before,
@@ -78,7 +78,7 @@ DWS_KERNEL bool CompareWords(const Warp& warp, uint32_t first, const Vec<uint64_
   return true;
 }
 
-// Compares the whole block. False: more changes than there is room for.
+// Compares the whole block. False: there are more changes than there is room for.
 template <typename Bits>
 DWS_KERNEL bool Compare(const Warp& warp, const BlockPlace<Bits>& snapshot,
                         const BlockPlace<Bits>& live, Comparison<Bits>& comparison) {
@@ -110,7 +110,8 @@ DWS_KERNEL bool Compare(const Warp& warp, const BlockPlace<Bits>& snapshot,
   return true;
 }
 
-// Copies `size_bytes` from one multiple of 8 to another, filled up with zeros.
+// Copies `size_bytes` between addresses that are multiples of 8, and pads them with zeros to a
+// multiple of 8.
 DWS_KERNEL void CopyWords(const Warp& warp, uint64_t from, uint64_t to, uint64_t size_bytes) {
   warp.lanes([&](uint32_t lane) {
     for (uint64_t at = uint64_t{lane} * 8; at < size_bytes; at += Warp::kLanes * 8) {
@@ -121,7 +122,8 @@ DWS_KERNEL void CopyWords(const Warp& warp, uint64_t from, uint64_t to, uint64_t
   });
 }
 
-// Puts what was gathered where it belongs. False: the arena has no room.
+// Copies the gathered changes to the arena, and to the snapshot if asked for. False: the arena has
+// no room.
 template <typename Bits>
 DWS_KERNEL bool ListChanges(const Warp& warp, const DiffArgs& args, uint64_t snapshot,
                             const Comparison<Bits>& comparison, DiffResult& result) {
@@ -165,7 +167,7 @@ DWS_KERNEL void DiffOne(const Warp& warp, const DiffArgs& args, const DiffBlock&
   const BlockPlace<Bits> snapshot({block.snapshot, kBlockElementsMax, 0}, 0, block.elements);
   Comparison<Bits> comparison = {
       ChangeArrays<Bits>(room, capacity), block.first_word, capacity, 0, {}};
-  warp.Sync();  // everybody is done with the room as the block before left it
+  warp.Sync();  // all lanes are done with the previous block's room
   if (!Compare(warp, snapshot, live, comparison)) return;
   const KernelDigest difference = SumDigests(warp, comparison.sums);
   if (ListChanges(warp, args, block.snapshot, comparison, result)) result.difference = difference;

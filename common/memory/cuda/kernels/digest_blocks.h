@@ -1,4 +1,4 @@
-// dws_digest: the digests of live blocks (kernel_args.h says what it takes and gives).
+// dws_digest: the digests of live blocks (kernel_args.h describes its input and output).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace dws::cuda::kernels {
 
-// Words a lane has under way.
+// Words that each lane loads at the same time.
 inline constexpr uint32_t kDigestWords = 4;
 
 template <typename Bits>

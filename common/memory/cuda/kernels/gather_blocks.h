@@ -1,5 +1,4 @@
-// dws_gather: live blocks to memory where they lie in slice order (kernel_args.h says what it
-// takes).
+// dws_gather: copies live blocks to memory in slice order (kernel_args.h describes its input).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 namespace dws::cuda::kernels {
 
-// Words a lane has under way.
+// Words that each lane loads at the same time.
 inline constexpr uint32_t kGatherWords = 4;
 
 template <typename Bits>

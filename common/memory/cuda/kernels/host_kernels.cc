@@ -19,7 +19,7 @@ std::optional<Kernel> FindKernel(std::string_view name) {
 
 void RunOnHost(Kernel kernel, const void* args) {
   const kernels::Warp warp;
-  const kernels::WarpShare all;
+  const kernels::WarpShare all;  // one warp takes all work items
   switch (kernel) {
     case Kernel::kStage: {
       kernels::ClassScratch scratch = {};

@@ -1,15 +1,16 @@
-// What the kernels and their callers share: plain data, laid out alike on host and device.
-// Addresses are numbers in the unified address space, as the device sees them.
+// The arguments of the kernels: plain data with the same layout on host and device. Addresses are
+// numbers in the unified address space, valid on the device.
 //
-// Every kernel takes one struct by value, one-dimensional grids, and any grid size: its warps take
-// work items in turn until none is left. Results are sums and counts, so order does not matter.
+// Every kernel takes one struct by value and runs on a one-dimensional grid of any size: its warps
+// take work items in turn until none is left. Results are sums and counts, so the order of the
+// items does not matter.
 #pragma once
 
 #include <cstdint>
 
 namespace dws::cuda {
 
-// Threads of a block in every launch: kWarpsPerBlock warps.
+// Threads of a thread block in every launch: kWarpsPerBlock warps.
 inline constexpr uint32_t kBlockThreads = 128;
 inline constexpr uint32_t kWarpLanes = 32;
 inline constexpr uint32_t kWarpsPerBlock = kBlockThreads / kWarpLanes;
@@ -22,7 +23,7 @@ struct Place {
   uint64_t stride_elements = 0;
 };
 
-// A type as the codec sees it.
+// The properties of an element type that the codec uses.
 struct Element {
   uint8_t bytes = 1;  // 1, 2, 4 or 8
   uint8_t is_float = 0;
@@ -42,14 +43,14 @@ struct KernelDigest {
   uint64_t lane1 = 0;
 };
 
-// dws_stage: decodes blocks against live memory into staged entries, and sums what they change in
-// the digest. Writes nothing to live memory. One warp a block.
+// dws_stage: decodes blocks against live memory into staged entries, and adds up how they change
+// the digest. Writes nothing to live memory. One warp for each block.
 //
 // Staged entries of a block are at arena + staged. Sparse (modes 1, 2, 3): `nnz` positions inside
-// the block (u16, ascending), filled up to a multiple of 8 bytes, then `nnz` new values packed in
-// the element's bytes. Dense (modes 4, 5): the block's new values only. StagedBytes() says how many
-// bytes there must be at `staged`; it is a multiple of 8. What is there of a damaged block has no
-// meaning, and nothing beside it is written.
+// the block (u16, ascending), padded to a multiple of 8 bytes, then `nnz` new values packed in the
+// element's bytes. Dense (modes 4, 5): only the block's new values. StagedBytes() says how many
+// bytes there must be at `staged`, a multiple of 8. For a damaged block these bytes have no meaning
+// afterwards, and no others are written.
 struct StageBlock {
   uint64_t payload = 0;        // offset in payloads; any
   uint64_t staged = 0;         // offset in the arena; a multiple of 8
@@ -62,25 +63,25 @@ struct StageBlock {
   uint32_t table = 0;     // in tables; mode 3 only
   uint32_t result = 0;    // in differences and failures
   uint16_t parameters = 0;
-  uint8_t mode = 0;  // 1 to 5 (BlockMode); 6 is decompressed before, 0 has nothing to do
+  uint8_t mode = 0;  // 1 to 5 (BlockMode); 6 is decompressed before, 0 needs no staging
   Element element;
 };
 
 struct StageArgs {
   uint64_t blocks = 0;    // StageBlock[block_count]
-  uint64_t payloads = 0;  // bytes, from a multiple of 8 on; 16 behind the last payload may be read
+  uint64_t payloads = 0;  // a multiple of 8; 16 bytes after the last payload may be read
   uint64_t places = 0;    // Place[]
   uint64_t tables = 0;    // KernelClassTable[]
   uint64_t arena = 0;
-  uint64_t differences = 0;  // KernelDigest[]: after minus before is added to
+  uint64_t differences = 0;  // KernelDigest[]: after minus before is added
   uint64_t failures = 0;     // uint32_t[]: 1 is added for each block whose payload is damaged
-  // CommitBlock[block_count]: those of damaged blocks get 0 entries, so that a commit may follow
-  // before anybody has looked. 0: there are none.
+  // CommitBlock[block_count]: those of damaged blocks get 0 entries, so that a commit can follow
+  // before the failures are read. 0: there are none.
   uint64_t commits = 0;
   uint32_t block_count = 0;
 };
 
-// Bytes at `staged` that a block needs.
+// The bytes that a block needs at `staged`.
 inline constexpr uint64_t StagedPositionsBytes(uint64_t nnz) { return (nnz * 2 + 7) / 8 * 8; }
 inline constexpr uint64_t StagedBytes(uint8_t mode, uint64_t nnz, uint64_t elements,
                                       uint64_t element_bytes) {
@@ -89,7 +90,7 @@ inline constexpr uint64_t StagedBytes(uint8_t mode, uint64_t nnz, uint64_t eleme
                : StagedPositionsBytes(nnz) + (nnz * element_bytes + 7) / 8 * 8;
 }
 
-// dws_commit: writes staged entries to live memory. One warp a block, or several.
+// dws_commit: writes staged entries to live memory. One warp for each block.
 struct CommitBlock {
   uint64_t staged = 0;
   uint64_t first_element = 0;
@@ -119,23 +120,23 @@ struct DigestBlock {
 struct DigestArgs {
   uint64_t blocks = 0;  // DigestBlock[block_count]
   uint64_t places = 0;
-  uint64_t digests = 0;  // KernelDigest[]: added to
+  uint64_t digests = 0;  // KernelDigest[]: the digests are added
   uint32_t block_count = 0;
 };
 
 // dws_diff: compares live blocks with a snapshot (canonical bytes, on the device or in pinned host
-// memory) and lists what changed. Where `update` is not 0 the snapshot is brought to the live state
-// that was seen. Every byte of both is loaded once (a changed one of the snapshot is stored once):
+// memory) and lists what changed. If `update` is not 0, the snapshot is changed to the live state
+// that was read. Every byte of both is loaded once (a changed one of the snapshot is stored once):
 // changes, digest and snapshot agree even if the live bytes' owner writes meanwhile.
 //
-// How many changes a block has is known when it has been read, so each warp gathers them in a room
-// of its own first, of ListedBytes(dense_above, widest element) bytes, and then asks for its share
-// of the arena: `changes` positions (u16, ascending, filled up to a multiple of 8 bytes), then as
-// many old values, then new values (both packed, each filled up to a multiple of 8).
+// The number of changes of a block is known only after it was read. So each warp first gathers them
+// in a separate room, of ListedBytes(dense_above, widest element) bytes, and then reserves its part
+// of the arena: `changes` positions (u16, ascending, padded to a multiple of 8 bytes), then as many
+// old values, then new values (both packed, each padded to a multiple of 8).
 //
-// A block that the arena has no room for, or that changes in more than `dense_above` of its
-// elements, is listed with `listed` 0: then nothing of it is updated, nothing counted in the
-// digest, `changes` is 0, and its caller copies it whole.
+// A block for which the arena has no room, or of which more than `dense_above` elements change, has
+// `listed` 0. Nothing of it is then updated or counted in the digest, `changes` is 0, and the
+// caller copies the block whole.
 struct DiffBlock {
   uint64_t snapshot = 0;  // address of the block's bytes; a multiple of 8
   uint64_t first_element = 0;
@@ -158,24 +159,25 @@ struct DiffArgs {
   uint64_t results = 0;  // DiffResult[block_count]; all of it is written
   uint64_t arena = 0;
   uint64_t arena_bytes = 0;
-  // Address of a u64, zero at the start: bytes asked for. More than arena_bytes: some got none.
+  // Address of a u64, zero at the start: the bytes that warps asked for. More than arena_bytes:
+  // some blocks got none.
   uint64_t arena_used = 0;
   uint64_t rooms = 0;       // address of the warps' rooms
   uint64_t room_bytes = 0;  // of each; a multiple of 8
-  uint32_t room_count = 0;  // at least 1: so many warps work, the others end at once
+  uint32_t room_count = 0;  // at least 1: this many warps work, the others end at once
   uint32_t block_count = 0;
   uint32_t dense_above = 0;
   uint32_t update = 0;
 };
 
-// Bytes of so many changes in the arena.
+// The bytes of `changes` changes in the arena.
 inline constexpr uint64_t ListedBytes(uint64_t changes, uint64_t element_bytes) {
   return StagedPositionsBytes(changes) + (changes * element_bytes + 7) / 8 * 16;
 }
 
-// dws_gather: copies live blocks, each to a place of its own, in slice order. One warp a block.
+// dws_gather: copies live blocks, each to its target, in slice order. One warp for each block.
 struct GatherBlock {
-  uint64_t target = 0;  // a multiple of 8; whole words are written there, zeros behind the last
+  uint64_t target = 0;  // a multiple of 8; whole words are written there, with zeros after the last
                         // element
   uint64_t first_element = 0;
   uint32_t elements = 0;

@@ -1,5 +1,5 @@
 // The kernels on the device: the only file that nvcc compiles. A thread block is kWarpsPerBlock
-// warps that know nothing of each other; work items go to all warps of the grid in turn.
+// independent warps; work items go to all warps of the grid in turn.
 #include "common/memory/cuda/kernels/commit_blocks.h"
 #include "common/memory/cuda/kernels/diff_blocks.h"
 #include "common/memory/cuda/kernels/digest_blocks.h"
@@ -19,7 +19,7 @@ __device__ __forceinline__ kernels::WarpShare ThisWarpsShare() {
 
 }  // namespace
 
-// Five thread blocks a multiprocessor: what its registers allow without spilling.
+// Five thread blocks for each multiprocessor: as many as its registers allow without spilling.
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 5) dws_stage(StageArgs args) {
   __shared__ kernels::ClassScratch scratch[kWarpsPerBlock];
   kernels::StageBlocks(kernels::Warp(), args, ThisWarpsShare(), scratch[threadIdx.x / kWarpLanes]);
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(kBlockThreads) dws_diff(DiffArgs ar
   kernels::DiffBlocks(kernels::Warp(), args, ThisWarpsShare());
 }
 
-// With 32 registers, which the compiler would rather use, it would spill.
+// Without the bound of 8 thread blocks the compiler would use only 32 registers, and spill.
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 8) dws_gather(GatherArgs args) {
   kernels::GatherBlocks(kernels::Warp(), args, ThisWarpsShare());
 }

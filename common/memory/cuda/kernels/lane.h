@@ -1,15 +1,15 @@
-// What one lane does by itself, on the device and on the host: bits, and memory by address.
+// The operations of a single lane, on the device and on the host: bits, and memory by address.
 //
-// Global memory (a device's own, or mapped from the host) is reached by address, through the
-// functions here: an address that is no multiple of the size traps, here as there. A warp's scratch
-// memory is reached by reference.
+// Global memory (the device's, or mapped from the host) is accessed by address, through the
+// functions here. An address that is not a multiple of the size traps on both. A warp's scratch
+// memory is accessed by reference.
 #pragma once
 
 #include <cstdint>
 
 #if defined(__CUDACC__)
 #define DWS_KERNEL __device__ __forceinline__
-#define DWS_INLINE __attribute__((always_inline))  // of a lambda that is too large by itself
+#define DWS_INLINE __attribute__((always_inline))  // for a lambda too large to be inlined otherwise
 #define DWS_UNROLL _Pragma("unroll")
 #else
 #include <bit>
@@ -29,17 +29,17 @@ struct WordPair {
 
 #if defined(__CUDACC__)
 
-inline constexpr uint32_t kLanesHere = 1;  // that one thread is
+inline constexpr uint32_t kLanesHere = 1;  // lanes of one thread
 
 DWS_KERNEL uint32_t PopCount(uint32_t bits) { return static_cast<uint32_t>(__popc(bits)); }
 DWS_KERNEL uint32_t PopCount(uint64_t bits) { return static_cast<uint32_t>(__popcll(bits)); }
-// Of bits that are not 0.
+// LowestOne and HighestOne: `bits` must not be 0.
 DWS_KERNEL uint32_t LowestOne(uint32_t bits) { return static_cast<uint32_t>(__ffs(bits)) - 1; }
 DWS_KERNEL uint32_t HighestOne(uint32_t bits) { return 31 - static_cast<uint32_t>(__clz(bits)); }
 DWS_KERNEL uint32_t BitWidth(uint64_t bits) { return 64 - static_cast<uint32_t>(__clzll(bits)); }
 
-// What lies at an address. Told that it is global memory, the compiler need not ask at run time
-// what memory an address is of.
+// A pointer to an address. It tells the compiler that this is global memory, so that it need not
+// test the kind of memory at run time.
 template <typename T>
 DWS_KERNEL T* At(uint64_t address) {
   return static_cast<T*>(__cvta_global_to_generic(address));
@@ -57,20 +57,20 @@ template <typename T>
 DWS_KERNEL void Store(uint64_t address, T value) {
   *At<T>(address) = value;
 }
-// Asks for the line at an address that will be loaded, without waiting for it.
+// Prefetches the cache line at an address that will be loaded later.
 DWS_KERNEL void Fetch(uint64_t address) {
   asm volatile("prefetch.global.L2 [%0];" : : "l"(address));
 }
-// Makes the compiler forget that it could load the word again.
+// Stops the compiler from loading the word a second time.
 DWS_KERNEL void LoadedForGood(uint64_t& word) { asm volatile("" : "+l"(word)); }
-// Returns what was there.
+// Returns the old value.
 DWS_KERNEL uint64_t AtomicAdd(uint64_t address, uint64_t value) {
   return atomicAdd(At<unsigned long long>(address), value);
 }
 DWS_KERNEL void AtomicAdd32(uint64_t address, uint32_t value) {
   atomicAdd(At<unsigned int>(address), value);
 }
-// Of scratch memory, which other lanes may set bits of at the same time.
+// For scratch memory: other lanes may set bits of the word at the same time.
 DWS_KERNEL void SetBits(uint32_t& word, uint32_t bits) { atomicOr(&word, bits); }
 
 #else

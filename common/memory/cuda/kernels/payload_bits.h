@@ -1,5 +1,5 @@
-// Planes of bits inside one payload (common/delta/FORMAT.md, "Bits"): fixed-width numbers and unary
-// ones. What is read is arbitrary: readers never go more than 16 bytes beyond the payload.
+// Reads planes of bits inside one payload (common/delta/FORMAT.md, "Bits"): numbers of fixed width
+// and unary ones. The bytes may be arbitrary: nothing is read more than 16 bytes after the payload.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace dws::cuda::kernels {
 
-// Payloads are smaller than a frame: bit numbers, and sums of a few, fit 32 bits.
+// Payloads are smaller than a frame, so bit numbers, and sums of a few of them, fit 32 bits.
 inline constexpr uint32_t kPayloadBytesMax = 1U << 20;
 
-// Where a plane ends that is cut off.
+// The end of a plane that is cut off.
 inline constexpr uint32_t kCutOff = 0xFFFFFFFF;
 
 // Uniform.
@@ -26,7 +26,7 @@ class PayloadBits {
 
   DWS_KERNEL uint32_t bits() const { return bits_; }
 
-  // 64 bits from bit `at` (at most bits()) on. Those behind the payload have no meaning.
+  // 64 bits from bit `at` (at most bits()) on. Those after the payload have no meaning.
   DWS_KERNEL uint64_t Word(uint32_t at) const {
     const uint32_t bit = at + skew_;
     const uint64_t address = words_ + uint64_t{bit / 64} * 8;
@@ -35,13 +35,13 @@ class PayloadBits {
     return shift == 0 ? low : low >> shift | Load<uint64_t>(address + 8) << (64 - shift);
   }
 
-  // The number of `width` (at most 64) bits at bit `at`; its bits lie inside the payload.
+  // The number of `width` (at most 64) bits at bit `at`. The bits must lie inside the payload.
   DWS_KERNEL uint64_t Number(uint32_t at, uint32_t width) const {
     return width == 0 ? 0 : Word(at) & LowBits(width);
   }
 
-  // Whether a payload whose last plane ends at bit `end` has exactly the bytes for it, padded with
-  // zeros.
+  // Whether a payload whose last plane ends at bit `end` has exactly the bytes that it needs,
+  // padded with zeros.
   DWS_KERNEL bool EndsCleanly(uint32_t end) const {
     if (end > bits_ || bits_ - end >= 8) return false;
     return Number(end, bits_ - end) == 0;
@@ -49,11 +49,11 @@ class PayloadBits {
 
  private:
   uint64_t words_;  // address of the aligned word with the first bit
-  uint32_t skew_;   // bits of that word before it
+  uint32_t skew_;   // bits of that word before the first bit
   uint32_t bits_;
 };
 
-// The number of the n-th (from 0) one in `word`, which has more than n.
+// The number of the n-th (from 0) one bit in `word`, which has more than n of them.
 DWS_KERNEL uint32_t SelectOne(uint64_t word, uint32_t n) {
   uint32_t at = 0;
   uint32_t half = static_cast<uint32_t>(word);
@@ -75,16 +75,16 @@ DWS_KERNEL uint32_t SelectOne(uint64_t word, uint32_t n) {
   return at;
 }
 
-// Finds the first `count` (1 to 32) ones from bit `begin` on: ones[i] is the number of bits between
-// `begin` and the i-th. Returns the bit after the last; kCutOff when the payload has fewer, or
-// zeros in a number that nothing here means.
+// Finds the first `count` (1 to 32) one bits from bit `begin` on: ones[i] is the number of bits
+// between `begin` and the i-th. Returns the bit after the last of them; kCutOff when the payload
+// has fewer, or more zeros between them than the gaps of a block can have.
 DWS_KERNEL uint32_t NextOnes(const Warp& warp, const PayloadBits& payload, uint32_t begin,
                              uint32_t count, Vec<uint32_t>& ones) {
-  constexpr uint32_t kBitsMax = 2 * 65'536;  // gaps of a whole block are fewer
+  constexpr uint32_t kBitsMax = 2 * 65'536;  // the gaps of a whole block have fewer
   uint32_t found = 0;
   for (uint32_t base = 0; base < kBitsMax; base += 64) {
     if (begin + base >= payload.bits()) return kCutOff;
-    // The same word for all lanes: 32 numbers rarely take more than two.
+    // All lanes load the same word: 32 numbers rarely need more than two words.
     const uint64_t word = payload.Word(begin + base);
     const uint32_t here = PopCount(word);
     warp.lanes([&](uint32_t lane) {
@@ -99,7 +99,7 @@ DWS_KERNEL uint32_t NextOnes(const Warp& warp, const PayloadBits& payload, uint3
   return kCutOff;
 }
 
-// The bit after the first `count` ones from bit `begin` on; kCutOff when the payload has fewer.
+// The bit after the first `count` one bits from bit `begin` on; kCutOff when the payload has fewer.
 DWS_KERNEL uint32_t SkipOnes(const Warp& warp, const PayloadBits& payload, uint32_t begin,
                              uint32_t count) {
   if (count == 0) return begin;

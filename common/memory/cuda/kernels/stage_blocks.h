@@ -1,4 +1,4 @@
-// dws_stage: blocks decoded into staged entries (kernel_args.h says what it takes and gives).
+// dws_stage: decodes blocks into staged entries (kernel_args.h describes its input and output).
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace dws::cuda::kernels {
 
-// False: damaged, or of no mode that is known here.
+// False: the block is damaged, or its mode is unknown.
 template <typename Bits>
 DWS_KERNEL bool StageOne(const Warp& warp, const StageArgs& args, const StageBlock& block,
                          ClassScratch& scratch, KernelDigest& difference) {

@@ -1,5 +1,5 @@
-// Staging of class-split blocks (common/delta/FORMAT.md, mode 3): the sweep finds positions and old
-// values; of these and the planes of sizes come steps; the rest is as for other sparse blocks.
+// Stages class-split blocks (common/delta/FORMAT.md, mode 3): the sweep finds positions and old
+// values; these and the planes of sizes give the steps; the rest is as for other sparse blocks.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace dws::cuda::kernels {
 
-// Stages position and old value of each change of the row. False: there are more than nnz.
+// Stages the position and old value of each change of the row. False: there are more than nnz.
 template <typename Bits>
 DWS_KERNEL bool StageMarks(const StageTask<Bits>& task, const BlockTable& table,
                            const Row<Bits>& loaded, uint32_t begin, const ClassifiedRow& row,
@@ -56,18 +56,18 @@ DWS_KERNEL bool StageMarks(const StageTask<Bits>& task, const BlockTable& table,
   return true;
 }
 
-// False: damaged.
+// Sweeps over the whole block. False: damaged.
 template <typename Bits>
 DWS_KERNEL bool SweepBlock(const StageTask<Bits>& task, const BlockTable& table, uint32_t inverted,
                            ClassScratch& scratch, Sweep& sweep) {
   const Warp& warp = task.warp;
   warp.lanes([&](uint32_t lane) {
     scratch.marks[lane] = 0;
-    // The windows start used up.
+    // At the start every window counts as used up.
     sweep.at[lane] = sweep.size[lane] = lane % kClassesMax < table.class_count ? 1 : 0;
   });
   if (!NextRanks(task, scratch, sweep)) return false;
-  Row<Bits> next;  // loaded ahead
+  Row<Bits> next;  // loaded in advance
   for (uint32_t i = 0; i < kBatchesAhead; ++i) FetchBatch(task, i * kBatchElements<Bits>);
   LoadRow(task, 0, next);
   for (uint32_t begin = 0; begin < task.elements; begin += kRowElements<Bits>) {
@@ -83,7 +83,7 @@ DWS_KERNEL bool SweepBlock(const StageTask<Bits>& task, const BlockTable& table,
     if (!StageMarks(task, table, loaded, begin, row, sweep)) return false;
     warp.lanes([&](uint32_t lane) { sweep.seen[lane] = row.ends[lane]; });
   }
-  // A rank that is left is one beyond its class.
+  // A rank that is left is beyond its class.
   Vec<uint32_t> left;
   warp.lanes([&](uint32_t lane) { left[lane] = sweep.next[lane] != kNoRank ? 1 : 0; });
   return warp.Ballot(left) == 0 && sweep.changes == task.nnz;
@@ -97,7 +97,7 @@ DWS_KERNEL bool StageClassSplit(const StageTask<Bits>& task, const KernelClassTa
   BlockTable table;
   ClassPlanes planes;
   Sweep sweep;
-  task.warp.Sync();  // everybody is done with the scratch memory of the block before
+  task.warp.Sync();  // all lanes are done with the previous block's scratch memory
   if (!OpenTable(task, coded, scratch, table) ||
       !OpenClasses(task, table.class_count, scratch, planes) ||
       !SweepBlock(task, table, planes.inverted, scratch, sweep)) {

@@ -1,5 +1,5 @@
-// Staging of blocks that have every element: dense ulp and dense raw (common/delta/FORMAT.md, modes
-// 4 and 5).
+// Stages blocks that have every element: dense ulp and dense raw (common/delta/FORMAT.md, modes 4
+// and 5).
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace dws::cuda::kernels {
 
-// Bits of word `number` that lie inside the block.
+// The bits of word `number` that lie inside the block.
 template <typename Bits>
 DWS_KERNEL uint64_t WordMask(const StageTask<Bits>& task, uint32_t number) {
   return LowBits((task.elements - number * kWordElements<Bits>)*kElementBits<Bits>);
 }
 
-// The digest's difference, of words that are all staged.
+// The digest's difference, when all words are staged.
 template <typename Bits>
 DWS_KERNEL KernelDigest FinishDense(const StageTask<Bits>& task) {
-  constexpr uint32_t kWords = 4;  // a lane has under way
+  constexpr uint32_t kWords = 4;  // that each lane loads at the same time
   using Round = WordRound<Bits, kWords>;
   task.warp.Sync();
   Vec<KernelDigest> sums;

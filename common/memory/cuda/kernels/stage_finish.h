@@ -1,6 +1,6 @@
 // The last step of staging sparse blocks: from positions, and steps or values, to new values and
-// the digest's difference. The only one that reads live memory of blocks of modes 1 and 2, and of
-// that the words that change.
+// the digest's difference. For modes 1 and 2 only this step reads live memory, and only the words
+// that change.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace dws::cuda::kernels {
 
-// What is known of the changes.
+// What is known about the changes.
 enum class Known : uint8_t {
-  kSigns,   // steps of +-1: a plane of the payload
-  kSteps,   // staged where the values go
-  kValues,  // staged
+  kSigns,   // steps of +-1, in a plane of the payload
+  kSteps,   // steps, staged in the places of the values
+  kValues,  // values, staged
 };
 
-// Changes that were loaded ahead of their turn, so that memory is never waited for twice.
+// The changes of the next round, loaded in advance: their loads overlap with the current round.
 template <typename Bits>
 struct LoadedChanges {
   Vec<uint32_t> positions;
@@ -41,8 +41,8 @@ DWS_KERNEL void LoadChanges(const StageTask<Bits>& task, Known known, uint32_t s
   });
 }
 
-// The word whose changes reach from one round into the next, as the earlier round leaves it. Each
-// round adds what its own changes make of a word: what two of them add to one word sums up.
+// The last word of a round, with the round's changes: the next round may change it too. Each round
+// adds the difference that its changes make to a word, so the differences of two rounds add up.
 struct OpenWord {
   uint32_t number = 0xFFFFFFFF;
   uint64_t word = 0;
@@ -68,7 +68,8 @@ DWS_KERNEL void FinishRound(const StageTask<Bits>& task, const LoadedChanges<Bit
     numbers[lane] = changes.positions[lane] / kElements;
     patches[lane] = uint64_t{static_cast<Bits>(old ^ value)} << (index * kElementBits<Bits> % 64);
   });
-  // Changes of one word are neighbours; the first of them, its leader, gathers the patches.
+  // Changes of one word are in neighbouring lanes. The first of these, the leader, gathers the
+  // patches.
   DWS_UNROLL
   for (uint32_t by = 1; by < kElements; by *= 2) {
     const Vec<uint32_t> above = warp.FromAbove(numbers, by);
@@ -94,8 +95,8 @@ DWS_KERNEL void FinishRound(const StageTask<Bits>& task, const LoadedChanges<Bit
   open.word = warp.Broadcast(after, last);
 }
 
-// Stages the new values of nnz changes, whose positions, and steps or values, are in place; `signs`
-// is where that plane begins. Returns the digest's difference.
+// Stages the new values of nnz changes, whose positions, and steps or values, are already staged.
+// `signs` is the first bit of the sign plane. Returns the digest's difference.
 template <typename Bits>
 DWS_KERNEL KernelDigest FinishSparse(const StageTask<Bits>& task, Known known, uint32_t signs) {
   task.warp.Sync();

@@ -1,5 +1,5 @@
-// Staging of blocks that list their changes: raw and split-Rice (common/delta/FORMAT.md, modes 1
-// and 2), and the exceptions that class-split has as well.
+// Stages blocks that list their changes: raw and split-Rice (common/delta/FORMAT.md, modes 1 and
+// 2); and exceptions, which class-split has as well.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ DWS_KERNEL bool StageRaw(const StageTask<Bits>& task, KernelDigest& difference) 
   if (task.parameters != 0 || task.payload.bits() != values + task.nnz * kElementBits<Bits>) {
     return false;
   }
-  uint32_t next = 0;  // the smallest that a position can be
+  uint32_t next = 0;  // the smallest possible value of the next position
   for (uint32_t begin = 0; begin < task.nnz; begin += Warp::kLanes) {
     const uint32_t count = task.Round(begin);
     Vec<uint32_t> positions;
@@ -46,7 +46,7 @@ DWS_KERNEL bool StageRaw(const StageTask<Bits>& task, KernelDigest& difference) 
   return true;
 }
 
-// The planes of exceptions, laid open.
+// The planes of exceptions, ready to read.
 struct ExceptionStreams {
   uint32_t count = 0;
   GapStream numbers = {};
@@ -78,8 +78,8 @@ DWS_KERNEL bool OpenExceptions(const StageTask<Bits>& task, uint32_t begin,
                                               streams.count, streams.magnitudes);
 }
 
-// Puts the steps of the exceptions, coded from bit `begin` on, among the staged ones. Those of
-// elements with a magnitude byte below `hot_below` are none. Returns the end of the last plane;
+// Reads the exceptions from bit `begin` on and replaces their staged steps. An exception whose
+// element has a magnitude byte below `hot_below` is damage. Returns the end of the last plane;
 // kCutOff: damaged.
 template <typename Bits>
 DWS_KERNEL uint32_t StageExceptions(const StageTask<Bits>& task, uint32_t begin, uint32_t signs,

@@ -1,5 +1,5 @@
-// What staging of one block works on, and elements as the codec sees them (common/delta/FORMAT.md,
-// "Ordinals").
+// The input and output of staging one block, and the codec's functions on elements
+// (common/delta/FORMAT.md, "Ordinals").
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ DWS_KERNEL Bits ToOrdinal(Bits bits, bool is_float) {
   return is_float && (bits >> kTop & 1) != 0 ? static_cast<Bits>(bits ^ kBelow) : bits;
 }
 
-// The element that is `step` above `old`; `step` modulo the element's width.
+// The element whose ordinal is that of `old` plus `step`, modulo 2^kElementBits.
 template <typename Bits>
 DWS_KERNEL Bits FromStep(Bits old, Bits step, bool is_float) {
   return ToOrdinal(static_cast<Bits>(ToOrdinal(old, is_float) + step), is_float);
 }
 
-// What class-split sorts floats by.
+// The magnitude byte, by which class-split classifies floats.
 template <typename Bits>
 DWS_KERNEL uint32_t MagnitudeByte(Bits bits) {
   if constexpr (sizeof(Bits) == 1) {
@@ -38,20 +38,20 @@ DWS_KERNEL uint32_t MagnitudeByte(Bits bits) {
   }
 }
 
-// `magnitude` with a sign, modulo the element's width.
+// `magnitude` with a sign, modulo 2^kElementBits.
 template <typename Bits>
 DWS_KERNEL Bits SignedStep(uint64_t magnitude, bool negative) {
   return static_cast<Bits>(negative ? 0 - magnitude : magnitude);
 }
 
-// Whether a step of that magnitude exists: 2^(w-1) does below zero only.
+// Whether a step of that magnitude exists: 2^(w-1) exists only as a negative step.
 template <typename Bits>
 DWS_KERNEL bool IsStep(uint64_t magnitude, bool negative) {
   constexpr uint64_t kLargest = uint64_t{1} << (kElementBits<Bits> - 1);
   return negative ? magnitude <= kLargest : magnitude < kLargest;
 }
 
-// Uniform. One block, and where its parts are.
+// One block, and the addresses of its parts. Uniform.
 template <typename Bits>
 struct StageTask {
   DWS_KERNEL StageTask(const Warp& its_warp, const StageArgs& args, const StageBlock& its_block)
@@ -67,14 +67,14 @@ struct StageTask {
         parameters(its_block.parameters),
         is_float(its_block.element.is_float != 0) {}
 
-  // Sparse blocks: of change number `change`, below nnz.
+  // Of sparse blocks: the addresses for change number `change`, below nnz.
   DWS_KERNEL uint64_t PositionAt(uint32_t change) const {
     return positions + uint64_t{change} * sizeof(uint16_t);
   }
   DWS_KERNEL uint64_t ValueAt(uint32_t change) const {
     return values + uint64_t{change} * sizeof(Bits);
   }
-  // Changes from `begin` on that one round takes.
+  // The number of changes in the round that begins with change `begin`.
   DWS_KERNEL uint32_t Round(uint32_t begin) const {
     return nnz - begin < Warp::kLanes ? nnz - begin : Warp::kLanes;
   }

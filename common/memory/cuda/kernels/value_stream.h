@@ -1,4 +1,4 @@
-// Small unsigned numbers in planes (common/delta/FORMAT.md, "Values"), read a warp at a time.
+// Reads small unsigned numbers in planes (common/delta/FORMAT.md, "Values"), up to 32 at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace dws::cuda::kernels {
 
-// A quotient of this or more is written as this, and has an escape.
+// A larger or equal quotient is written as this, and has an escape.
 inline constexpr uint32_t kQuotientMax = 16;
 
 struct ValueCoding {
@@ -18,23 +18,24 @@ struct ValueCoding {
   uint32_t escape_width = 0;
 };
 
-// `bits`: 0-6 width, 7 fixed, 8 and above escape width. False: none of elements of so many bits.
+// `bits`: 0-6 width, 7 fixed, 8 and above escape width. False: not possible for elements of
+// `element_bits` bits.
 DWS_KERNEL bool UnpackValueCoding(uint32_t bits, uint32_t element_bits, ValueCoding& coding) {
   coding = {bits & 0x7F, (bits >> 7 & 1) != 0, bits >> 8};
   if (coding.fixed ? coding.escape_width != 0 : coding.width == element_bits) return false;
   return coding.width + coding.escape_width <= element_bits;
 }
 
-// The plane of what is left of large quotients, and where reading stands.
+// The plane of escapes, and the current position in it.
 struct EscapeStream {
   uint32_t at = 0;
   uint32_t width = 0;
   uint32_t count = 0;  // read so far
-  Vec<uint64_t> seen;  // all of them, or-ed
+  Vec<uint64_t> seen;  // the bitwise or of those that each lane has read
 };
 
-// Makes of quotients as their plane has them, in lanes where `has` is not 0 (in the others they are
-// 0), what they stand for. False: one is written as none is, or an escape is cut off.
+// Adds the escapes to quotients as read from their plane. Lanes without a quotient have 0. False:
+// no encoder writes one of the quotients, an escape is cut off, or a sum exceeds 64 bits.
 DWS_KERNEL bool NextEscapes(const Warp& warp, const PayloadBits& payload, EscapeStream& stream,
                             Vec<uint64_t>& quotients) {
   Vec<uint32_t> large;
@@ -57,14 +58,14 @@ DWS_KERNEL bool NextEscapes(const Warp& warp, const PayloadBits& payload, Escape
   return warp.Ballot(bad) == 0;
 }
 
-// Whether the plane, read to its end, is as wide as it has to be.
+// Whether the plane, after its end was reached, has exactly the width that it needs.
 DWS_KERNEL bool EscapesEnd(const Warp& warp, const EscapeStream& stream) {
   const uint32_t width = BitWidth(Union(warp, stream.seen));
   const uint32_t needed = stream.count == 0 ? 0 : width == 0 ? 1 : width;
   return needed == stream.width;
 }
 
-// Where reading of all planes stands.
+// The current position in all planes.
 struct ValueStream {
   uint32_t remainders = 0;
   uint32_t quotients = 0;
@@ -72,7 +73,7 @@ struct ValueStream {
   EscapeStream escapes;
 };
 
-// Starts reading `count` values; the remainder plane lies inside the payload. False: cut off.
+// Starts reading `count` values. The remainder plane must lie inside the payload. False: cut off.
 DWS_KERNEL bool OpenValues(const Warp& warp, const PayloadBits& payload, uint32_t remainders,
                            uint32_t quotients, uint32_t count, ValueStream& stream) {
   stream.remainders = remainders;
@@ -83,7 +84,8 @@ DWS_KERNEL bool OpenValues(const Warp& warp, const PayloadBits& payload, uint32_
   return stream.escapes.at != kCutOff;
 }
 
-// Quotients of `count` (1 to 32) numbers in unary from bit `at` on, which is moved behind them.
+// Reads `count` (1 to 32) quotients in unary from bit `at` on and moves `at` after them. False: cut
+// off.
 DWS_KERNEL bool NextQuotients(const Warp& warp, const PayloadBits& payload, uint32_t count,
                               uint32_t& at, Vec<uint64_t>& quotients) {
   Vec<uint32_t> ones;
@@ -117,7 +119,7 @@ DWS_KERNEL bool NextValues(const Warp& warp, const PayloadBits& payload, uint32_
   return warp.Ballot(bad) == 0;
 }
 
-// Where the planes of values that were all read end; kCutOff: not as they are written.
+// The end of the planes, after all values were read; kCutOff: no encoder writes such planes.
 DWS_KERNEL uint32_t ValuesEnd(const Warp& warp, const ValueStream& stream) {
   if (!EscapesEnd(warp, stream.escapes)) return kCutOff;
   return stream.escapes.width == 0 ? stream.quotients : stream.escapes.at;

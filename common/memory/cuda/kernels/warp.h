@@ -1,10 +1,13 @@
-// The warp as the kernels see it: one source, compiled by nvcc for the device and by the host
-// compiler as a loop over 32 lanes. Only this file and lane.h know which of the two it is.
+// The warp for the kernels: one source, compiled by nvcc for the device and by the host compiler as
+// a loop over 32 lanes. Only this file and lane.h distinguish the two.
 //
-// Code over it has rules. A plain local is uniform: every lane has the same value. What differs
-// from lane to lane is a Vec, touched in lanes(f) only, by the lane whose it is. Collectives take
-// part with all lanes, so branches and loops around them depend on uniform values alone. Memory
-// that lanes have written is read by other lanes after Sync().
+// Rules for code that uses it:
+//   1. A plain local variable is uniform: every lane has the same value.
+//   2. A value that differs between lanes is a Vec. It is accessed only in lanes(f), and each lane
+//      accesses only its entry.
+//   3. All lanes take part in every collective. So branches and loops around collectives depend
+//      only on uniform values.
+//   4. A lane reads memory that another lane has written only after Sync().
 #pragma once
 
 #include <cstdint>
@@ -13,7 +16,7 @@
 
 namespace dws::cuda::kernels {
 
-// A value of each lane.
+// One value for each lane.
 template <typename T>
 class Vec {
  public:
@@ -24,7 +27,7 @@ class Vec {
   T of_[kLanesHere] = {};
 };
 
-// 32 lanes in step. Lifecycle: as long as its kernel runs. No state: what it does is in the name.
+// 32 lanes that run in step. It has no state. Lifecycle: as long as its kernel runs.
 class Warp {
  public:
   static constexpr uint32_t kLanes = 32;
@@ -39,7 +42,7 @@ class Warp {
 #endif
   }
 
-  // Makes what each lane has written so far visible to all.
+  // Makes everything that lanes have written so far visible to all lanes.
   DWS_KERNEL void Sync() const {
 #if defined(__CUDACC__)
     __syncwarp();
@@ -58,7 +61,7 @@ class Warp {
 #endif
   }
 
-  // The value of lane `from` (below 32), for all.
+  // The value of lane `from` (below 32), in all lanes.
   template <typename T>
   DWS_KERNEL T Broadcast(const Vec<T>& values, uint32_t from) const {
 #if defined(__CUDACC__)
@@ -80,7 +83,8 @@ class Warp {
     return out;
   }
 
-  // The value of the lane `by` (1 to 31) above or below; where there is none, the lane's own.
+  // For each lane the value of the lane `by` (1 to 31) above or below it, or its own value if there
+  // is no such lane.
   template <typename T>
   DWS_KERNEL Vec<T> FromAbove(const Vec<T>& values, uint32_t by) const {
     Vec<T> out;

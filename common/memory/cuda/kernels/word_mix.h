@@ -1,4 +1,4 @@
-// The digest of weights, a word at a time: common/model/digest.h, whose numbers these are.
+// The digest of weights, a word at a time, with the constants of common/model/digest.h.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ DWS_KERNEL uint64_t FinishMix(uint64_t x) {
   return x;
 }
 
-// What the number of a word in its tensor adds to the mix of each lane.
+// The part of each lane's mix that depends on the word's number in its tensor.
 struct IndexTerms {
   uint64_t lane0 = 0;
   uint64_t lane1 = 0;
@@ -34,14 +34,14 @@ DWS_KERNEL IndexTerms TermsOf(uint64_t index) {
   return {kIndex0 * index + kOffset0, kIndex1 * index + kOffset1};
 }
 
-// Of the word `count` further on: no multiplication where that is a constant.
+// The terms of the word `count` words later. Needs no multiplication if `count` is a constant.
 DWS_KERNEL IndexTerms Further(const IndexTerms& terms, uint32_t count) {
   constexpr uint64_t kIndex0 = internal::kIndexFactor[0];
   constexpr uint64_t kIndex1 = internal::kIndexFactor[1];
   return {terms.lane0 + kIndex0 * count, terms.lane1 + kIndex1 * count};
 }
 
-// Adds a word of the tensor.
+// Adds a word of the tensor to `sum`.
 DWS_KERNEL void AddWord(const IndexTerms& terms, uint64_t word, KernelDigest& sum) {
   constexpr uint64_t kWord0 = internal::kWordFactor[0];
   constexpr uint64_t kWord1 = internal::kWordFactor[1];
@@ -49,7 +49,7 @@ DWS_KERNEL void AddWord(const IndexTerms& terms, uint64_t word, KernelDigest& su
   sum.lane1 += FinishMix(kWord1 * word + terms.lane1);
 }
 
-// Adds what a change of that word does.
+// Adds the difference that a change of that word makes.
 DWS_KERNEL void AddChange(const IndexTerms& terms, uint64_t before, uint64_t after,
                           KernelDigest& sum) {
   KernelDigest minus;

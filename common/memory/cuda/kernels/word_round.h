@@ -1,4 +1,4 @@
-// The words of a block, a round at a time: a few of each lane, all under way at once.
+// The words of a block, a round at a time: a few for each lane, all loaded at the same time.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace dws::cuda::kernels {
 
-// Words number begin to begin + kCount - 1; word `i` (below kWords) of a lane is the i-th of every
-// 32. Where all of them lie side by side, which is asked once for the round, none is asked about.
-// Uniform. Keeps a reference to the place.
+// The words begin to begin + kCount - 1. Word `i` (below kWords) of a lane is number begin + 32 * i
+// + lane. Whether all are contiguous is determined once for the round; if so, single words need no
+// checks. Uniform. Keeps a reference to the place.
 template <typename Bits, uint32_t kWords>
 class WordRound {
  public:
@@ -21,17 +21,17 @@ class WordRound {
         begin_(begin),
         straight_(place.SideBySide(begin * kElements, kCount * kElements, 8, &address_)) {}
 
-  // Whether the round lies side by side: then all of its words are there, and whole.
+  // Whether the round is contiguous. If so, the block has all its words, and they are whole.
   DWS_KERNEL bool straight() const { return straight_; }
   DWS_KERNEL uint32_t Number(uint32_t lane, uint32_t i) const {
     return begin_ + i * Warp::kLanes + lane;
   }
-  // Whether the block goes as far as that word.
+  // Whether the block has that word.
   DWS_KERNEL bool Has(uint32_t lane, uint32_t i) const {
     return straight_ || Number(lane, i) < place_.words();
   }
 
-  // The words of a lane; zeros behind the last of the block.
+  // The words of a lane; zeros after the block's last word.
   DWS_KERNEL void LoadWords(uint32_t lane, uint64_t (&words)[kWords]) const {
     if (straight_) {
       DWS_UNROLL
@@ -65,7 +65,7 @@ class WordRound {
 
   const BlockPlace<Bits>& place_;
   const uint32_t begin_;
-  uint64_t address_ = 0;  // of the first word, where straight
+  uint64_t address_ = 0;  // of the first word, if straight
   const bool straight_;
 };
 

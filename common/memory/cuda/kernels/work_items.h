@@ -7,13 +7,14 @@
 
 namespace dws::cuda::kernels {
 
-// The items of one warp: first, first + step, ... Number and count of the launch's warps.
+// The items of one warp: first, first + step, ... `first` is the warp's number in the launch,
+// `step` the number of warps.
 struct WarpShare {
   uint64_t first = 0;
   uint64_t step = 1;
 };
 
-// Item `index` of the T[] at `address`; read as it is, T being plain.
+// Item `index` of the T[] at `address`. T is plain data.
 template <typename T>
 DWS_KERNEL const T& ItemAt(uint64_t address, uint64_t index) {
   return At<const T>(address)[index];
@@ -24,7 +25,7 @@ DWS_KERNEL void PutItem(uint64_t address, uint64_t index, const T& item) {
   At<T>(address)[index] = item;
 }
 
-// Calls f with a zero of the unsigned type of so many bytes; not at all for other numbers.
+// Calls f with a zero of the unsigned type of `bytes` bytes. Does not call it if there is none.
 template <typename F>
 DWS_KERNEL void WithElementBits(uint32_t bytes, F f) {
   switch (bytes) {
