@@ -51,7 +51,7 @@ uint32_t Reached(std::string_view name) {
   return ++counts[static_cast<size_t>(at - kFailpoints.begin())];
 }
 
-// Creates the file and waits until somebody removes it. A test sees from the file that the thread
+// Creates the file and waits until it is removed. A test sees from the file that the thread
 // is here, and removes it to let the thread continue.
 void Hold() {
   static std::atomic<bool> held{false};

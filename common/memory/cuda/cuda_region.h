@@ -29,9 +29,9 @@ class CudaRegion {
   //   driver or container does not support.
   // FAILED_PRECONDITION: this process itself exported a legacy handle (the driver does not report
   //   this for other kinds).
-  // INTERNAL: the driver's error, by name, with its usual cause (an IPC or PID namespace that is
-  // not
-  //   shared, for example).
+  // INTERNAL: the driver's error, by name, with its usual cause (for example an IPC or PID
+  // namespace
+  //   that is not shared).
   //
   // `pool` passes the pool of one region on to the next, because only the first region of a pool
   // has the pool's descriptor. Pass the same one for all regions of a registration, in order.
