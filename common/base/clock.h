@@ -21,6 +21,7 @@ class Clock {
   virtual TimePoint Now() const = 0;
 };
 
+// The system's steady clock.
 class RealClock final : public Clock {
  public:
   TimePoint Now() const override { return std::chrono::steady_clock::now(); }

@@ -77,6 +77,7 @@ class FileSystem {
   virtual Result<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
 };
 
+// The file system of the machine. Makes files with mode 0640. Has no state.
 class PosixFileSystem final : public FileSystem {
  public:
   Result<std::vector<std::byte>> ReadFile(const std::string& path,

@@ -24,6 +24,7 @@
 
 namespace dws {
 
+// Use it through MutexLock where possible.
 class CAPABILITY("mutex") Mutex {
  public:
   Mutex() = default;
@@ -37,6 +38,7 @@ class CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
+// Holds a Mutex for its scope.
 class SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.Lock(); }
@@ -48,6 +50,7 @@ class SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
+// A condition variable for Mutex. Waits may end without a notification: test the condition again.
 class CondVar {
  public:
   void Wait(Mutex& mutex) REQUIRES(mutex) NO_THREAD_SAFETY_ANALYSIS {

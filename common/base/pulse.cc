@@ -9,6 +9,7 @@ std::optional<std::string> PulseWatch::Stuck(TimePoint now) {
   last_ = now;
   std::optional<std::string> stuck;
   for (Entry& entry : entries_) {
+    // Beats of helpers are progress of the work that waits for them.
     uint64_t beats = entry.work.work->beats();
     for (const Pulse* helper : entry.work.helpers) beats += helper->beats();
     if (beats != entry.beats || !entry.work.work->working()) {

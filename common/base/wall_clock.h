@@ -16,6 +16,7 @@ class WallClock {
   virtual UnixTime Now() const = 0;
 };
 
+// The system's time of day.
 class RealWallClock final : public WallClock {
  public:
   UnixTime Now() const override {

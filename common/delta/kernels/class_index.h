@@ -23,6 +23,7 @@ inline constexpr size_t kMaskWords = limits::kBlockElements / 64;
 // Bit i % 64 of word i / 64 is element i.
 using BlockMask = std::array<uint64_t, kMaskWords>;
 
+// The classes of one block's elements. About 80 KiB: too large for the stack.
 struct ClassIndex {
   std::array<std::array<uint64_t, kClassesMax>, kMaskWords> members;  // by group and class
   // By class and group: the rank of the group's first member. Groups after the block's last have

@@ -7,6 +7,7 @@ uint64_t AlignFramePayload(uint64_t bytes) {
   return CeilDiv(bytes, kPayloadAlignment) * kPayloadAlignment;
 }
 
+// The offsets are those of FORMAT.md, "Frame".
 void StoreFrameHeader(const FrameHeader& header, std::byte* to) {
   StoreLe(to, header.block_count);
   StoreLe(to + 4, header.payload_bytes);

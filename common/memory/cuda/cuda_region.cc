@@ -11,6 +11,7 @@ namespace {
 
 using Kind = CudaChunkHandle::Kind;
 
+// The handle comes from another process, so it is checked before the driver sees it.
 Status CheckHandle(const CudaDevice& device, const RegionHandle& handle, size_t descriptor_count) {
   if (!handle.cuda.has_value() || handle.cuda->chunks.empty()) {
     return InvalidArgumentError("expected a region of device memory, found one without its chunks");
