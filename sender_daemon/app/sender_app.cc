@@ -14,14 +14,14 @@
 namespace dws {
 namespace {
 
-// Deltas are squashed in the first, joiners wait for a gap between captures in the second.
+// The first squash deltas; the second read full tensors, and wait for gaps between captures.
 constexpr size_t kDeltaThreads = 2;
 constexpr size_t kFullThreads = 2;
 constexpr size_t kServeQueueMax = 4 * limits::kReceiversMax;
 constexpr size_t kTrainerQueueMax = 1024;
 
-// Microseconds since 1970: grows from process to process as long as the clock is roughly right;
-// where it is not, the ledger still makes epochs grow.
+// Microseconds since 1970. Grows from process to process while the clock is roughly right; where it
+// is not, the ledger still makes epochs grow.
 uint64_t EpochFloor() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                    std::chrono::system_clock::now().time_since_epoch())
@@ -133,7 +133,8 @@ Status SenderApp::StartParts() {
                                     registered_ = true;
                                   }
                                   UpdateReadiness();
-                                  // What the format cannot hold is said before the first version.
+                                  // So that a layout that the format cannot hold is reported before
+                                  // the first version.
                                   if (slime_publisher_ != nullptr) slime_publisher_->Offer(state);
                                   hub_->Welcome(std::move(state));
                                 },
@@ -177,7 +178,7 @@ void SenderApp::StartOperations() {
               .retain_versions_max = options_.retain_versions});
 }
 
-// On the trainer's thread, which alone knows whether one is registered.
+// Runs on the trainer's thread, which alone knows whether a trainer is registered.
 Status SenderApp::ForgetStream(const StreamId& stream) {
   const auto outcome = std::make_shared<std::promise<Status>>();
   std::future<Status> done = outcome->get_future();
@@ -238,7 +239,7 @@ Status SenderApp::StartServers() {
 }
 
 void SenderApp::UpdateReadiness() {
-  // Callers of several threads tell the lifecycle in the order in which they looked.
+  // Threads update the lifecycle in the order in which they read the state.
   MutexLock telling(telling_mutex_);
   std::string reason;
   {
@@ -335,11 +336,12 @@ SlimeView SenderApp::ViewSlime() const {
   return slime_publisher_ == nullptr ? SlimeView() : slime_publisher_->view();
 }
 
-// 1. nothing new: waits, Sync streams and operators' calls end, who comes is told that we stop
-// 2. the trainer's calls that were taken before get the grace
-// 3. calls that only watch, or transfer what can be asked for again, end with the servers
-// 4. what was captured is recorded, if the disk lets us, and reaches the folders it is published to
-// Calls end before what they use, and executors before the sockets of their tasks.
+// 1. Refuse new work: waits, Sync streams and operators' calls end, new callers are refused.
+// 2. Give the trainer's earlier calls the grace to finish.
+// 3. End calls that only watch, or that transfer what can be asked for again, with the servers.
+// 4. Record what was captured, if the disk allows it, and wait until the publishers have written
+//    it.
+// Calls end before the parts they use, and executors before the sockets that their tasks use.
 void SenderApp::Stop(std::chrono::milliseconds grace) {
   if (std::exchange(stopped_, true)) return;
   const TimePoint deadline = clock_.Now() + grace;
@@ -375,8 +377,7 @@ void SenderApp::EndGrace() {
   stop_changed_.NotifyAll();
 }
 
-// The executor runs calls in their order, so a task at the end of its queue comes after all of
-// them.
+// The executor runs calls in order, so a task at the end of its queue runs after all of them.
 bool SenderApp::AwaitTrainerCalls(TimePoint deadline) {
   const bool posted = trainer_executor_->Post([this] {
     MutexLock lock(stop_mutex_);

@@ -1,4 +1,5 @@
-// The sender, wired: owns every part, starts them in order, stops them in reverse.
+// The sender with all parts connected: owns every part, starts them in order, stops them in
+// reverse.
 #pragma once
 
 #include <atomic>
@@ -43,8 +44,8 @@ namespace dws {
 struct SenderOptions {
   std::string job_id = "default";
   uint32_t trainer_rank = 0;
-  // gRPC for the trainer, receivers of this host and the operator; its handle socket is
-  // <socket>.handles
+  // gRPC for the trainer, receivers of this host and the operator. The handle socket is
+  // <socket>.handles.
   std::string socket;
   std::string listen;  // gRPC for receivers of other hosts and the operator; empty: none
   std::string http;    // empty: none
@@ -71,19 +72,21 @@ class SenderApp {
  public:
   static Result<std::unique_ptr<SenderApp>> Start(SenderOptions options);
   ~SenderApp();
-  // Versions that are being captured or sealed get `grace` to be recorded. Again: nothing.
+  // Versions that are being captured or sealed have `grace` to be recorded. A second call does
+  // nothing.
   void Stop(std::chrono::milliseconds grace = limits::kShutdownGrace);
-  // While Stop runs on another thread: its grace is over.
+  // Ends the grace of a Stop that runs on another thread.
   void EndGrace();
 
-  // As an operator sees it. Before Stop. Threads: safe from any.
+  // What an operator sees. Call before Stop. Threads: safe from any.
   v1::StatusReply status() const { return servers_->status(); }
-  // Why only a new process can go on: a GPU is lost to this one. Threads: safe from any.
+  // Not OK if only a new process can continue, with the reason: this one has lost a GPU. Threads:
+  // safe from any.
   Status broken() const { return devices_.lost(); }
-  // What the watchdog watches; valid as long as the app.
+  // What the watchdog watches; valid while the app lives.
   std::vector<WatchedWork> VitalWork() const;
 
-  // Reads the TLS files again; on an error those of before stay in use. OK without TLS. Threads:
+  // Reads the TLS files again; on an error the previous ones stay in use. OK without TLS. Threads:
   // safe from any.
   Status ReloadCredentials();
 
@@ -95,17 +98,17 @@ class SenderApp {
   Status StartSlime();
   SharedView ViewShared() const;
   SlimeView ViewSlime() const;
-  // With what hears of its versions: broadcasts, and the hub.
+  // Starts it with the broadcaster and connects both to the hub and the publishers.
   void StartPipeline();
   Status StartServers();
-  // Operations and what they and scrapers are shown.
+  // Operations, and what operators and scrapers are shown.
   void StartOperations();
   Status ForgetStream(const StreamId& stream);
   void UpdateReadiness();
-  // All: false when the deadline or EndGrace came first.
+  // Wait until all calls, or all records, are done. False: the deadline or EndGrace came first.
   bool AwaitTrainerCalls(TimePoint deadline);
   bool AwaitRecords(TimePoint deadline);
-  // Of a publisher: `settled` says so. `what` it is, in the log.
+  // Waits until `settled` returns true. `what` names the publisher in the log.
   void AwaitPublisher(const std::function<bool()>& settled, TimePoint deadline,
                       std::string_view what);
 
@@ -134,7 +137,7 @@ class SenderApp {
   std::unique_ptr<Broadcaster> broadcaster_;  // null: no broadcasts
   std::unique_ptr<SnapshotRecheck> recheck_;
   std::unique_ptr<SharedPublisher> shared_publisher_;  // null: no shared directory
-  std::unique_ptr<SlimePublisher> slime_publisher_;    // null: no slime's folder
+  std::unique_ptr<SlimePublisher> slime_publisher_;    // null: no slime folder
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
   std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial

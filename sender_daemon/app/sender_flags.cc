@@ -137,6 +137,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
 }
 
 void FinishSenderFlags(Config& config, SenderOptions& options) {
+  // The rank is in both paths, so that several senders can run on one host.
   config.Derive("socket", fmt::format("/run/dws/sender-{}.sock", options.trainer_rank));
   config.Derive("state-dir", fmt::format("/var/lib/dws/sender-{}", options.trainer_rank));
   RejectExposure(config, options.listen, options.http, options.insecure || options.tls.given());

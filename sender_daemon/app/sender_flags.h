@@ -9,7 +9,7 @@ namespace dws {
 // Declares them, bound to `options`, which outlives the app.
 void AddSenderFlags(CLI::App& app, SenderOptions& options);
 
-// Once they are read: defaults that depend on others, and what only several show to be mistaken.
+// Call after parsing: sets defaults that depend on other options, and checks combinations.
 void FinishSenderFlags(Config& config, SenderOptions& options);
 
 }  // namespace dws

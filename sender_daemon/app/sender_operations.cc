@@ -12,8 +12,8 @@
 namespace dws {
 namespace {
 
-// How often a drain looks, and how long a verification waits for a gap between captures before it
-// tells that it still lives.
+// How often a drain checks, and how long a verification waits for a gap between captures before it
+// reports progress.
 constexpr std::chrono::milliseconds kLook{200};
 constexpr size_t kNamesMax = 5;
 constexpr int kMismatchesShown = 100;  // as proto/admin.proto promises
@@ -218,7 +218,7 @@ Status SenderOperations::ForgetStream(const v1::ForgetStreamRequest& request,
 }
 
 std::string SenderOperations::Remaining() const {
-  // In this order: a version that is being captured goes to the pipeline, then to the log.
+  // In this order, because a version moves from capture to the pipeline, then to the log.
   if (parts_.session.publishing()) return "the version that is being captured";
   if (!parts_.pipeline.idle()) return "captured versions that are not recorded yet";
   const RankStatePtr state = parts_.hub.Current();

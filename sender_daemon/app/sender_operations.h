@@ -1,4 +1,4 @@
-// What an operator can make a sender do; see admin_operations.h.
+// What an operator can order a sender to do; see admin_operations.h.
 #pragma once
 
 #include <cstdint>
@@ -36,30 +36,30 @@ class SenderOperations final : public AdminOperations {
     const Clock& clock;
     SenderMetrics& metrics;
     DrainSwitch& drain;
-    std::function<void()> on_drain;            // the switch was turned
+    std::function<void()> on_drain;            // after the switch was turned
     const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
     std::function<SharedView()> shared;        // empty: no shared directory
-    std::function<SlimeView()> slime;          // empty: no slime's folder
-    // As TrainerSession::ForgetStream, and nobody is served that stream any more.
+    std::function<SlimeView()> slime;          // empty: no slime folder
+    // As TrainerSession::ForgetStream; also stops serving that stream.
     std::function<Status(const StreamId&)> forget_stream;
   };
 
   SenderOperations(Names names, Parts parts);
 
   void FillStatus(v1::StatusReply& reply) const override;
-  // Of the snapshot as it is now. What differs is counted, and mended by the next version that
-  // brings it (snapshot.h).
+  // Checks the current snapshot. Differences are counted, and the next version that brings the
+  // whole slice corrects them (snapshot.h).
   Status Verify(const Sink& progress) override;
-  // FAILED_PRECONDITION: it is the receivers that are resynchronised.
+  // FAILED_PRECONDITION: only receivers can be resynchronised.
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
-  // ABORTED: somebody undid the drain meanwhile.
+  // ABORTED: another caller undid the drain meanwhile.
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
-  // Of an absent receiver. NOT_FOUND, FAILED_PRECONDITION: as the proto says.
+  // Evicts an absent receiver. NOT_FOUND, FAILED_PRECONDITION: see proto/admin.proto.
   Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
   Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) override;
 
  private:
-  // What a drain still waits for, in words; empty: nothing.
+  // What a drain still waits for, in words; empty if nothing.
   std::string Remaining() const;
   v1::OperationProgress DrainProgress(std::string step) const;
   void FillState(const RankState& state,

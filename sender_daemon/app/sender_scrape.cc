@@ -15,7 +15,7 @@ double Number(std::optional<WeightVersion> version) {
   return version.has_value() ? static_cast<double>(version->value()) : 0;
 }
 
-// How many of `versions` (ascending) a receiver has still to commit.
+// How many of `versions` (ascending) a receiver has not committed.
 double Lag(const std::vector<RetainedVersionPtr>& versions,
            std::optional<WeightVersion> committed) {
   return static_cast<double>(
@@ -28,7 +28,7 @@ void ShowReceivers(Scrape& scrape, const std::vector<RetainedVersionPtr>& versio
                    const ReceiverHub& hub) {
   const std::map<std::string, AnnouncerState::Receiver> receivers = hub.Receivers();
   double present = 0;
-  // Those present first: they are shown when there are too many for the page.
+  // Present ones first, so that they are shown if there are too many for the page.
   std::vector<const std::pair<const std::string, AnnouncerState::Receiver>*> order;
   for (const auto& entry : receivers) order.push_back(&entry);
   const auto is_present = [](const auto* entry) { return entry->second.connection.has_value(); };
@@ -59,7 +59,7 @@ void ShowReceivers(Scrape& scrape, const std::vector<RetainedVersionPtr>& versio
 }
 
 void ShowNewest(Scrape& scrape, const RankState& state, const RetainedVersion& newest) {
-  if (!newest.base.has_value()) return;  // no delta: there is nothing to compare
+  if (!newest.base.has_value()) return;  // no delta: nothing to compare
   const auto elements = static_cast<double>(state.layout().element_count());
   scrape.Gauge("dws_sender_density_ratio", "Changed elements of the newest version, of all.",
                static_cast<double>(newest.nnz) / std::max(elements, 1.0));

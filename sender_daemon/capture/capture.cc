@@ -14,11 +14,11 @@ namespace dws {
 
 namespace {
 
-// What a worker takes at once: enough that neither claiming it nor a cache line shared with the
-// next worker's results counts, even when every block is a few bytes.
+// What a worker takes at once. Large enough that the cost of claiming it, and of a cache line
+// shared with the next worker's results, does not matter even when every block is a few bytes.
 constexpr size_t kBatchBytes = size_t{1} << 20;
 constexpr size_t kBatchBlocks = 1024;
-// Each worker should take several, or one that is late is waited for.
+// Several batches per worker, so that the others do not wait long for a late one.
 constexpr size_t kBatchesPerWorker = 8;
 
 }  // namespace
@@ -28,9 +28,9 @@ struct alignas(128) Capture::Scratch {
   BlockDiffer differ;
   BlockChanges changes;
   EncodeScratch encode;
-  std::vector<std::byte> gathered;  // a block that does not lie in one piece
+  std::vector<std::byte> gathered;  // a block that is not contiguous
 
-  // The current bytes of a block; each is yet to be loaded once.
+  // The current bytes of a block. They may be the trainer's memory, so load each word only once.
   ByteSpan Current(const WeightSource& source, BlockRef ref, size_t size_bytes) {
     const ByteSpan view = source.View(ref, size_bytes);
     if (!view.empty()) return view;
@@ -65,7 +65,7 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   const MutableByteSpan before = snapshot_.BlockBytes(ref.slice, ref.block);
   const uint64_t number = slice.first_block + ref.block;
   const uint64_t first_word = slice.BlockFirstWord(ref.block);
-  if (!snapshot_.version().has_value()) {  // first version: there is nothing to diff against
+  if (!snapshot_.version().has_value()) {  // nothing to compare with
     const ByteSpan current = scratch.Current(source, ref, before.size());
     std::memcpy(before.data(), current.data(), current.size());
     block_differences_[number] = DigestBytes(before, first_word);
@@ -92,7 +92,7 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   }
 }
 
-// The changes in `scratch` of the block whose bytes are still those `before`.
+// Encodes the changes in `scratch`. `before` still has the block's bytes before them.
 void Capture::Encode(BlockRef ref, ByteSpan before, Scratch& scratch) {
   const RankLayout::SliceEntry& slice = snapshot_.layout().slice(ref.slice);
   const uint64_t number = slice.first_block + ref.block;
@@ -100,7 +100,7 @@ void Capture::Encode(BlockRef ref, ByteSpan before, Scratch& scratch) {
   const ClassTable* const table = profile_ == DeltaProfile::kWan && !other_blocks_.empty()
                                       ? snapshot_.class_tables().Find(ref.slice)
                                       : nullptr;
-  // Class-split needs the positions, and is smaller than dense steps for longer.
+  // Class-split needs positions, and stays smaller than dense steps up to a higher density.
   if (table == nullptr &&
       snapshot_.density_watch().EncodesDense(ref.slice, scratch.changes.size(), elements)) {
     blocks_[number] = EncodeDenseSteps(slice.dtype, scratch.changes, elements, scratch.encode);
@@ -175,9 +175,10 @@ void Capture::CaptureReady(std::span<const BlockRef> refs, const WeightSource& s
   });
 }
 
-// A digest that is carried on from changes stays wrong for ever once a bit has flipped. The bytes
-// are the trainer's again when all of them have been captured; receivers, whom the steps do not
-// lead to the new digest, take the slice in full.
+// A digest that is only updated with changes stays wrong for ever once a bit has flipped. After all
+// blocks of the slice were captured, its bytes are the trainer's again, so the digest is recomputed
+// from them. Receivers find that the steps do not lead to the new digest, and fetch the slice in
+// full.
 void Capture::Mend(RankSlice slice, Digest& after) {
   if (!snapshot_.distrusts(slice)) return;
   const RankLayout::SliceEntry& entry = snapshot_.layout().slice(slice);
@@ -237,7 +238,7 @@ void Capture::Undo() {
       const EncodedBlock& block = blocks_[slice.first_block + b];
       if (block.mode == BlockMode::kEmpty) continue;
       const MutableByteSpan bytes = snapshot_.BlockBytes(RankSlice(s), b);
-      // We encoded it a moment ago: that it does not decode would be our bug.
+      // We encoded it a moment ago: a decoding error is our own bug.
       DWS_CHECK(
           DecodeBlock(slice.dtype, BlockElements(slice.elements, b), ViewOf(block), decoded).ok());
       UndoBlock(slice.dtype, decoded, bytes);

@@ -21,7 +21,7 @@
 
 namespace dws {
 
-// A version after capture: everything that sealing needs, none of the trainer's memory.
+// A version after capture: everything that sealing needs, and no memory of the trainer.
 struct CapturedVersion {
   WeightVersion version;
   std::optional<WeightVersion>
@@ -31,22 +31,23 @@ struct CapturedVersion {
   std::vector<Digest> after;
   uint64_t nnz = 0;
   uint64_t compared_blocks = 0;  // on a GPU: only what changed was copied
-  uint64_t copied_blocks = 0;    // whole, from a GPU
-  VersionDensity density;        // with a base
-  // What profile `other` has instead, by rank block number: wan the blocks that are smaller
-  // class-split, with the tables of their slices, by rank slice; direct the dense blocks, raw.
-  // Empty where it has nothing else, and without another profile.
+  uint64_t copied_blocks = 0;    // copied whole from a GPU
+  VersionDensity density;        // only with a base
+  // The blocks that profile `other` has in place of `blocks`, by rank block number:
+  //   wan: those that are smaller class-split; class_tables has their slices' tables, by rank slice
+  //   direct: the dense blocks, as raw blocks
+  // Empty if there are none, or if only profile fast is encoded.
   DeltaProfile other = DeltaProfile::kFast;
   std::vector<EncodedBlock> other_blocks;
   std::vector<std::optional<ClassTable>> class_tables;
 };
 
-// One version in the making. Lifecycle: Begin (takes the snapshot's gate), Blocks any number of
-// times, then Finish or Undo (which give the gate back); the destructor undoes. Threads: one at a
-// time.
+// One version in the making. Lifecycle: Begin (the constructor) takes the snapshot's gate; then
+// Blocks any number of times; then Finish or Undo, which release the gate. The destructor undoes.
+// Threads: one at a time.
 class Capture {
  public:
-  // Blocks are encoded for `profile` besides.
+  // Encodes blocks for `profile` in addition to fast.
   Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version,
           DeltaProfile profile = DeltaProfile::kFast);
   ~Capture();
@@ -55,26 +56,27 @@ class Capture {
 
   WeightVersion version() const { return version_; }
 
-  // Captures `refs` from `source`. INVALID_ARGUMENT, with nothing captured: a block that was
-  // captured in this version already, or twice in `refs`. Errors of source.Fetch: from then on
-  // there is nothing but Undo.
+  // Captures `refs` from `source`. INVALID_ARGUMENT: a block was captured in this version already,
+  // or is twice in `refs`; nothing was captured. Errors of source.Fetch: only Undo is possible
+  // afterwards.
   Status Blocks(std::span<const BlockRef> refs, WeightSource& source);
 
-  // Ends the capture; blocks that were not handed over are unchanged. FAILED_PRECONDITION, and the
-  // capture stays open: the first version of a snapshot lacks blocks; names the first tensor.
+  // Ends the capture; blocks that were not captured are unchanged. FAILED_PRECONDITION: the first
+  // version of a snapshot lacks blocks; names the first tensor; the capture stays open.
   Result<CapturedVersion> Finish();
 
-  // Brings the snapshot back to the state before.
+  // Restores the snapshot to its state before the capture.
   void Undo();
 
  private:
   struct Scratch;
   // Refuses a block that was captured already, then marks all of `refs`.
   Status Claim(std::span<const BlockRef> refs);
-  // Which of `refs` a worker captures in one go: ends in `refs`, the last one refs.size().
+  // Splits `refs` into batches, one per worker at a time. Returns their ends; the last is
+  // refs.size().
   std::vector<size_t> Batches(std::span<const BlockRef> refs) const;
   void Mend(RankSlice slice, Digest& after);
-  // What a source has made ready.
+  // Captures blocks that the source has made ready.
   void CaptureReady(std::span<const BlockRef> refs, const WeightSource& source);
   void CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
   void Encode(BlockRef ref, ByteSpan before, Scratch& scratch);
@@ -85,11 +87,11 @@ class Capture {
   const WeightVersion version_;
   const DeltaProfile profile_;
   bool open_ = true;
-  bool broken_ = false;  // a source failed
+  bool broken_ = false;  // source.Fetch failed
   uint64_t compared_blocks_ = 0;
   uint64_t copied_blocks_ = 0;
   std::vector<EncodedBlock> blocks_;        // by rank block number
-  std::vector<EncodedBlock> other_blocks_;  // the same; empty with profile fast
+  std::vector<EncodedBlock> other_blocks_;  // by rank block number; empty with profile fast
   std::vector<Digest> block_differences_;   // by rank block number
   std::vector<uint8_t> captured_;           // by rank block number
   std::vector<Scratch> scratch_;            // by worker

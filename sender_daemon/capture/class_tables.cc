@@ -9,7 +9,7 @@ namespace dws {
 namespace {
 
 constexpr uint64_t kLearnEvery = 8;  // versions
-constexpr uint64_t kSampleOf = 8;    // one block of so many, in slices of at least as many
+constexpr uint64_t kSampleOf = 8;    // one in so many blocks, in slices of at least as many
 
 std::optional<ClassTable> LearnSlice(Snapshot& snapshot, RankSlice number,
                                      std::span<const EncodedBlock> blocks, WeightVersion version) {
@@ -21,7 +21,7 @@ std::optional<ClassTable> LearnSlice(Snapshot& snapshot, RankSlice number,
     const EncodedBlock& block = blocks[slice.first_block + b];
     if (block.mode == BlockMode::kEmpty) continue;
     const auto block_number = static_cast<uint32_t>(b);
-    // We encoded it a moment ago: that it does not decode would be our bug.
+    // We encoded it a moment ago: a decoding error is our own bug.
     DWS_CHECK(
         DecodeBlock(slice.dtype, BlockElements(slice.elements, block_number), ViewOf(block), steps)
             .ok());

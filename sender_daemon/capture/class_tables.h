@@ -1,5 +1,5 @@
-// The class tables of a rank's slices: how the next version's blocks are class-split, learnt from a
-// sample of earlier ones.
+// The class tables of a rank's slices: how blocks of the next version are class-split. Learnt from
+// a sample of earlier versions' blocks.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ namespace dws {
 
 class Snapshot;
 
-// Part of a snapshot, and guarded as it is. The same versions give the same tables, whatever the
+// Part of a snapshot, and guarded with it. The same versions give the same tables, whatever the
 // number of threads.
 class ClassTables {
  public:
   explicit ClassTables(size_t slice_count) : tables_(slice_count) {}
 
-  // Null until a version changed something of the slice.
+  // Null until a version changes the slice.
   const ClassTable* Find(RankSlice slice) const {
     const std::optional<ClassTable>& table = tables_[slice.value()];
     return table.has_value() ? &*table : nullptr;
   }
 
-  // Learns from `version`: `snapshot` has its bytes, `blocks` (by rank block number) are the steps
-  // that led there, in relative modes that need no base. A slice that has a table learns from every
+  // Learns from `version`. `snapshot` has its bytes. `blocks`, by rank block number, are the steps
+  // that led to it, in relative modes that need no base. A slice that has a table learns from every
   // eighth version only.
   void Learn(Snapshot& snapshot, std::span<const EncodedBlock> blocks, WeightVersion version,
              ThreadPool& pool);

@@ -14,7 +14,7 @@ namespace {
 const GroupDensity& DensityOf(const GroupDensity& group) { return group; }
 const GroupDensity& DensityOf(const DensityTurn& turn) { return turn.group; }
 
-// Keeps those that are shown.
+// Keeps the entries that are shown.
 template <typename Entry>
 void KeepWorst(std::vector<Entry>& entries) {
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
@@ -69,7 +69,7 @@ bool DensityWatch::Judge(Group& group) {
   const double dense_share = Share(group.last.dense_blocks, group.last.changed_blocks);
   const double bytes_for_a_change = Share(group.last.wire_bytes, group.last.changed);
   if (!group.dense || group.both_ways) group.bytes_for_a_change = bytes_for_a_change;
-  // Of a dense group fewer are dense only where both ways were tried.
+  // Blocks of a dense group are encoded otherwise only after both ways were tried.
   const bool against = group.dense ? dense_share < kLeave : dense_share >= kEnter;
   group.against = against ? group.against + 1 : 0;
   ++group.versions;

@@ -11,16 +11,16 @@ namespace dws {
 namespace {
 
 constexpr uint32_t kNone = ~uint32_t{0};
-// Blocks of a window; their descriptions fit a lane.
+// The most blocks in a window: their descriptions fit a lane.
 constexpr size_t kWindowBlocksMax = 16'384;
 static_assert(kWindowBlocksMax * sizeof(cuda::DiffBlock) <= cuda::WorkLane::kBytesMax);
 static_assert(kWindowBlocksMax * sizeof(cuda::GatherBlock) <= cuda::WorkLane::kBytesMax);
-// Of a block that was copied; as many bytes as a gather may write at least.
+// Of a copied block in copied_: a gather writes at least as many bytes.
 constexpr uint64_t kAlignment = 64;
-// Where DiffResult[] begins behind the number of arena bytes.
+// Offset of DiffResult[], after the number of arena bytes used.
 constexpr uint64_t kResultsAt = 16;
 constexpr uint64_t kResultsBytes = kResultsAt + kWindowBlocksMax * sizeof(cuda::DiffResult);
-// What a thread checks at once.
+// Blocks that a thread checks at once.
 constexpr size_t kBatchBlocks = 16;
 
 constexpr uint64_t Padded(uint64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; }
@@ -96,7 +96,7 @@ Result<FetchedBlocks> DeviceShards::Fetch(ThreadPool& pool) {
   Result<FetchedBlocks> fetched = FetchWindow(pool);
   if (fetched.ok()) return fetched;
   base_.Distrust();
-  // Nothing of it is under way when the trainer hears of the error.
+  // Wait for the GPU, so that nothing reads the weights once the trainer has the error.
   if (started_) (void)lane_.stream().Synchronize();
   return Annotate(fetched.status(), fmt::format("the weights on {} ({}) cannot be captured",
                                                 device_->uuid(), device_->name()));
@@ -116,8 +116,8 @@ Result<FetchedBlocks> DeviceShards::FetchWindow(ThreadPool& pool) {
   return FetchedBlocks{.compared = window_.size() - whole.size(), .copied = whole.size()};
 }
 
-// The digest of a distrusted slice is recomputed from the host's bytes, which have to be the
-// trainer's, then: all of them.
+// All blocks except those of distrusted slices: the digest of such a slice is recomputed from the
+// host's bytes, so all of these must come from the trainer.
 std::vector<uint32_t> DeviceShards::Comparable() const {
   std::vector<uint32_t> blocks;
   if (!snapshot_->version().has_value()) return blocks;
@@ -127,7 +127,7 @@ std::vector<uint32_t> DeviceShards::Comparable() const {
   return blocks;
 }
 
-// Puts what dws_diff needs into the lane, but for what Compare sends.
+// Puts the input of dws_diff into the lane. Compare sends it.
 cuda::DiffArgs DeviceShards::DescribeComparison(std::span<const uint32_t> blocks, uint64_t rooms) {
   const cuda::WorkLane::Room room = lane_.Put(blocks.size() * sizeof(cuda::DiffBlock));
   uint32_t widest = 1;
@@ -175,7 +175,7 @@ Status DeviceShards::Compare(std::span<const uint32_t> blocks) {
       results_.host_bytes().first(kResultsAt + blocks.size() * sizeof(cuda::DiffResult)),
       device_results_.address()));
   DWS_RETURN_IF_ERROR(stream.Synchronize());
-  // It says how much was asked for, also by those that got nothing.
+  // The counter includes requests that did not fit, so it can exceed the arena.
   const uint64_t used =
       std::min(LoadLe<uint64_t>(results_.host_bytes().data()), options_.arena_bytes);
   DWS_RETURN_IF_ERROR(stream.CopyToHost(arena_.host_bytes().first(used), device_arena_.address()));
@@ -207,7 +207,7 @@ void DeviceShards::CheckFindings(std::span<const uint32_t> blocks, ThreadPool& p
                                        "damaged; these blocks are copied whole"}});
 }
 
-// False: the changes that were listed as result `number` are none of this block of the host's.
+// False if the changes of result `number` are not changes of the host's `block`.
 bool DeviceShards::CheckFinding(uint32_t number, Block& block, ListedWords& words) const {
   const cuda::DiffResult result = ResultOf(results_.host_bytes(), number);
   if (result.listed == 0) return true;  // many changes: it is copied whole
@@ -235,7 +235,7 @@ bool DeviceShards::CheckFinding(uint32_t number, Block& block, ListedWords& word
   return true;
 }
 
-// The GPU's copy of the snapshot gets the very bytes that the host does.
+// Writes to the GPU's copy of the snapshot first, so that both get exactly the same bytes.
 Status DeviceShards::CopyWhole(std::span<const uint32_t> blocks) {
   if (blocks.empty()) return OkStatus();
   DWS_RETURN_IF_ERROR(lane_.Begin());
@@ -268,7 +268,7 @@ Status DeviceShards::BringGathered(std::span<const uint32_t> blocks) const {
     const Block& first = window_[blocks[i]];
     const uint64_t address = base_.Address(*snapshot_, first.ref);
     uint64_t size = Padded(first.size_bytes);
-    // Blocks side by side on both sides go together.
+    // Blocks that are adjacent on both sides are copied together.
     for (++i; i < blocks.size(); ++i) {
       const Block& next = window_[blocks[i]];
       if (next.copied_at != first.copied_at + size ||

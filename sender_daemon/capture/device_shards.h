@@ -1,12 +1,12 @@
-// A trainer's weights on one GPU, brought to the host as captures ask for them. A window of blocks
-// at a time is compared on the GPU with the snapshot (device_snapshot.h), and only what changed
-// crosses PCIe. What cannot be compared is gathered and copied whole, for the host to compare: the
-// first version, blocks that change much, slices whose snapshot is distrusted.
+// A trainer's weights on one GPU, brought to the host as captures ask for them. One window of
+// blocks at a time is compared on the GPU with the snapshot (device_snapshot.h), and only the
+// changes cross PCIe. Some blocks are gathered and copied whole, for the host to compare: the first
+// version, blocks with many changes, slices whose snapshot is distrusted.
 //
-// A GPU's findings count only where they lead from the host's own snapshot: the difference of the
-// digests is recomputed from the host's words and the listed changes, and has to be the one that
-// the GPU saw. Where it is not (a flipped bit on either side, or on the way) the block is copied
-// whole, which also brings the GPU's copy back to the host's.
+// The host checks what a GPU found against its own snapshot: it recomputes the difference of the
+// digests from its own words and the listed changes, and compares it with the difference that the
+// GPU computed. If they differ (a flipped bit on either side or in transfer), the block is copied
+// whole, which also makes the GPU's copy equal to the host's again.
 #pragma once
 
 #include <cstdint>
@@ -30,32 +30,33 @@ namespace dws {
 
 struct DeviceShardsOptions {
   uint64_t window_bytes = uint64_t{128} << 20;  // at least the widest block
-  uint64_t arena_bytes = uint64_t{64} << 20;    // of changes of one window
+  uint64_t arena_bytes = uint64_t{64} << 20;    // for the changes of one window
   // A block with more changes is copied whole: its list would be about as long.
   uint32_t dense_above = limits::kBlockElements / 8;
   uint64_t spare_bytes = limits::kGpuSpareBytes;
 };
 
-// Lifecycle: while the memory behind the places is mapped, and no longer than the snapshot; takes
-// memory with the first Fetch. Between two Fetches: Begin, Take any number of times. Threads: one
-// at a time, but Diffed and View from several.
+// Lifecycle: the memory behind the places stays mapped, and the snapshot alive, while it lives.
+// Takes memory on the first Fetch. Call order: Begin, Take any number of times, Fetch. Threads: one
+// at a time, except Diffed and View, which several threads may call.
 class DeviceShards {
  public:
   using SlicePlace = std::pair<RankSlice, cuda::Place>;
 
-  // `places` ascending by slice; bases are multiples of the elements' bytes.
+  // `places` ascend by slice. Each base is a multiple of the element size.
   DeviceShards(cuda::CudaDevicePtr device, const std::vector<SlicePlace>& places,
                const DeviceShardsOptions& options);
 
-  // Empties the window, for blocks of `snapshot`: the same every time.
+  // Empties the window. `snapshot` is the same in every call.
   void Begin(Snapshot& snapshot);
   // Adds a block of one of the slices to the window. False: the window is full.
   bool Take(BlockRef ref);
-  // Brings the window's blocks, inside a capture of them. `count` is not filled in. Everything has
-  // been read when it returns. RESOURCE_EXHAUSTED, INTERNAL: the GPU's; names it.
+  // Brings the window's blocks, inside a capture of them. Does not set `count`. All weights have
+  // been read when it returns. RESOURCE_EXHAUSTED, INTERNAL: an error of the GPU; the message names
+  // it.
   Result<FetchedBlocks> Fetch(ThreadPool& pool);
 
-  // As WeightSource; of the blocks of the last Fetch. View is not empty where Diffed is nullopt.
+  // As in WeightSource, for blocks of the last Fetch. View is not empty where Diffed is nullopt.
   std::optional<DiffedBlock> Diffed(BlockRef ref) const;
   ByteSpan View(BlockRef ref) const;
 
@@ -63,43 +64,43 @@ class DeviceShards {
   struct Block {
     BlockRef ref;
     uint64_t size_bytes = 0;
-    uint64_t copied_at = 0;  // in copied_, unless it is listed
+    uint64_t copied_at = 0;  // in copied_; unused if `listed`
     bool listed = false;
     DiffedBlock diffed;
   };
 
   Status Start();
   Result<FetchedBlocks> FetchWindow(ThreadPool& pool);
-  // Indexes of the window's blocks that may be compared.
+  // Indexes of the window's blocks that the GPU can compare.
   std::vector<uint32_t> Comparable() const;
   Status Compare(std::span<const uint32_t> blocks);
   cuda::DiffArgs DescribeComparison(std::span<const uint32_t> blocks, uint64_t rooms);
   void CheckFindings(std::span<const uint32_t> blocks, ThreadPool& pool);
   bool CheckFinding(uint32_t number, Block& block, ListedWords& words) const;
   Status CopyWhole(std::span<const uint32_t> blocks);
-  // Starts the copies of what was gathered into the GPU's copy of the snapshot.
+  // Starts the copies to the host of blocks that were gathered into the GPU's copy.
   Status BringGathered(std::span<const uint32_t> blocks) const;
   uint64_t Number(BlockRef ref) const;
 
   const cuda::CudaDevicePtr device_;
   const DeviceShardsOptions options_;
   std::vector<cuda::Place> places_;
-  std::vector<uint32_t> place_of_;  // by rank slice, as far as there are places
+  std::vector<uint32_t> place_of_;  // by rank slice, up to the last that has a place
   DeviceSnapshot base_;
   Snapshot* snapshot_ = nullptr;
 
   bool started_ = false;
   cuda::WorkLane lane_;
   cuda::CudaBuffer device_places_;
-  cuda::CudaBuffer device_results_;  // how much of the arena is used, then DiffResult[]
+  cuda::CudaBuffer device_results_;  // arena bytes used, then DiffResult[]
   cuda::CudaBuffer device_arena_;
-  cuda::CudaBuffer results_;  // the same three, page-locked
+  cuda::CudaBuffer results_;  // page-locked, as are the next two
   cuda::CudaBuffer arena_;
   cuda::CudaBuffer copied_;
 
   std::vector<Block> window_;
   uint64_t window_bytes_ = 0;
-  std::vector<uint32_t> window_of_;  // by rank block number; in window_
+  std::vector<uint32_t> window_of_;  // index in window_, by rank block number
 };
 
 }  // namespace dws

@@ -11,9 +11,9 @@
 namespace dws {
 namespace {
 
-// Of slices in the copy, as in the snapshot.
+// Of slices in the copy. The snapshot uses the same.
 constexpr uint64_t kAlignment = 64;
-// What a thread copies at once.
+// Bytes that a thread copies at once.
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 
 }  // namespace
@@ -70,7 +70,7 @@ Status DeviceSnapshot::Prepare(Snapshot& snapshot, const cuda::CudaStream& strea
   if (!is_copy() && pinned_.size_bytes() == 0) DWS_RETURN_IF_ERROR(TakeMemory(snapshot));
   DWS_CHECK(is_copy() || pinned_.host_bytes().data() == snapshot.AllBytes().data());
   if (trusted_ && undone_ == snapshot.undone()) return OkStatus();
-  // The first version brings every block, and with it the copy's.
+  // The first version gathers every block into the copy, so there is nothing to copy before it.
   if (is_copy() && snapshot.version().has_value()) {
     DWS_RETURN_IF_ERROR(CopyAll(snapshot.AllBytes(), stream, room, pool));
   }

@@ -1,8 +1,8 @@
-// The snapshot as a GPU sees it, to compare live weights with: a copy of it in the GPU's memory, or
-// where that is short its own pages, which the GPU reads over PCIe.
+// The snapshot as a GPU sees it, for comparison with live weights: a copy in the GPU's memory or,
+// where that is short, the host's own pages, which the GPU reads over PCIe.
 //
-// The host's snapshot is what counts: it has the bytes that were published, and its digests. A copy
-// is a means of finding changes fast; what it finds is checked against the host's (DeviceShards).
+// The host's snapshot is authoritative: it has the published bytes and their digests. The copy only
+// finds changes fast; DeviceShards checks them against the host's snapshot.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +17,31 @@
 
 namespace dws {
 
-// Lifecycle: takes its memory with the first Prepare; does not outlive the snapshot. Threads: one
-// at a time.
+// Lifecycle: takes its memory on the first Prepare; does not outlive the snapshot. Threads: one at
+// a time.
 class DeviceSnapshot {
  public:
-  // Of `slices`, ascending. The copy is made only where `spare_bytes` of the GPU stay free beside
-  // it.
+  // `slices` ascend. The copy is made only if `spare_bytes` of the GPU's memory stay free.
   DeviceSnapshot(cuda::CudaDevicePtr device, std::vector<RankSlice> slices, uint64_t spare_bytes)
       : device_(std::move(device)), slices_(std::move(slices)), spare_bytes_(spare_bytes) {}
 
-  // Inside a capture into `snapshot`, the same every time. Copies it anew unless what is there was
-  // kept up with every capture. `room` is page-locked memory for it to pass through. RESOURCE_
-  // EXHAUSTED: neither memory of the GPU nor page-locked memory is to be had; INTERNAL: the GPU's.
+  // Called inside a capture into `snapshot`, the same every time. Copies the snapshot again unless
+  // every capture since the last copy also updated the copy. `room` is page-locked memory for the
+  // transfer. RESOURCE_EXHAUSTED: neither GPU memory nor page-locked memory is available; INTERNAL:
+  // an error of the GPU.
   Status Prepare(Snapshot& snapshot, const cuda::CudaStream& stream, MutableByteSpan room,
                  ThreadPool& pool);
 
-  // A call that writes to the copy has failed: the next Prepare copies anew.
+  // Call this when a write to the copy failed: the next Prepare copies again.
   void Distrust() { trusted_ = false; }
 
-  // After Prepare. True: whoever captures a block brings the copy up to date as well.
+  // After Prepare. If true, whoever captures a block also updates the copy.
   bool is_copy() const { return copy_.size_bytes() != 0; }
-  // Of the bytes of a block of one of the slices: a multiple of 64, with room for whole words.
+  // Address of a block of one of the slices: a multiple of 64, with room for whole words.
   uint64_t Address(const Snapshot& snapshot, BlockRef ref) const;
 
  private:
-  // Bytes that follow each other in both.
+  // Bytes that are contiguous in the snapshot and in the copy.
   struct Extent {
     uint64_t host_offset = 0;
     uint64_t device_offset = 0;
@@ -59,9 +59,9 @@ class DeviceSnapshot {
   cuda::CudaBuffer copy_;
   cuda::CudaBuffer pinned_;        // the snapshot's own pages
   std::vector<Extent> extents_;    // of the copy
-  std::vector<uint64_t> offsets_;  // by rank slice; in the copy, or in the snapshot
+  std::vector<uint64_t> offsets_;  // by rank slice: in the copy, else in the snapshot
   bool trusted_ = false;
-  uint64_t undone_ = 0;  // Snapshot::undone() when it was copied
+  uint64_t undone_ = 0;  // Snapshot::undone() at the last copy
 };
 
 }  // namespace dws

@@ -16,7 +16,7 @@ std::optional<Digest> Difference(const ListedChanges& changes, ByteSpan block, u
   words.numbers.clear();
   words.before.clear();
   words.after.clear();
-  size_t next = 0;  // the least position that may follow
+  size_t next = 0;  // the smallest valid next position
   for (uint32_t i = 0; i < changes.count; ++i) {
     const size_t position = LoadLe<uint16_t>(changes.positions.data() + i * sizeof(uint16_t));
     const size_t at = position * Element::kBytes;
@@ -27,7 +27,7 @@ std::optional<Digest> Difference(const ListedChanges& changes, ByteSpan block, u
     if (LoadLe<Bits>(block.data() + at) != before) return std::nullopt;
     const auto number = static_cast<uint16_t>(at / 8);
     if (words.numbers.empty() || words.numbers.back() != number) {
-      uint64_t word = 0;  // zeros behind the last element
+      uint64_t word = 0;  // zeros after the last element
       std::memcpy(&word, block.data() + at / 8 * 8, std::min<size_t>(8, block.size() - at / 8 * 8));
       words.numbers.push_back(number);
       words.before.push_back(word);

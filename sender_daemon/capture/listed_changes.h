@@ -1,5 +1,5 @@
-// Changes of one block as a GPU lists them, and what a capture makes of them: the pure leaves
-// between dws_diff (common/memory/cuda/kernels/kernel_args.h) and the encoder.
+// The changes of one block as a GPU lists them, converted for a capture: pure functions between
+// dws_diff (common/memory/cuda/kernels/kernel_args.h) and the encoder.
 #pragma once
 
 #include <cstdint>
@@ -21,29 +21,30 @@ struct ListedChanges {
   ByteSpan after;      // elements
 };
 
-// A block that has been compared: its changes, and the difference of its digests, after minus
-// before. The two agree with each other and with the snapshot.
+// A block that was compared: its changes, and the difference of its digests (after minus before).
+// The two agree with each other and with the snapshot.
 struct DiffedBlock {
   Digest difference;
   ListedChanges changes;
 };
 
-// Memory that CheckListed reuses from block to block.
+// Memory that DifferenceOf reuses from block to block.
 struct ListedWords {
   std::vector<uint16_t> numbers;
   std::vector<uint64_t> before;
   std::vector<uint64_t> after;
 };
 
-// How the digest of `block`, the bytes before, changes with `changes`. nullopt: they are not
-// changes of this block: positions do not ascend or are outside, or an element had another value.
+// By how much `changes` change the digest of `block`, which has the bytes before. nullopt: they are
+// not changes of this block: positions do not ascend or are outside the block, or an element had
+// another value.
 std::optional<Digest> DifferenceOf(DType dtype, const ListedChanges& changes, ByteSpan block,
                                    uint64_t first_word, ListedWords& words);
 
-// Fills `steps` with the same changes as steps.
+// Fills `steps` with the same changes, as steps.
 void StepsOf(DType dtype, const ListedChanges& changes, BlockChanges& steps);
 
-// Brings `block` to the new state.
+// Writes the new values to `block`.
 void StoreListed(DType dtype, const ListedChanges& changes, MutableByteSpan block);
 
 }  // namespace dws

@@ -1,6 +1,6 @@
-// What the next diff is against: every slice of the rank in slice order, one contiguous buffer,
-// with the digest of each slice. Written by captures, read by full transfers; SnapshotGate keeps
-// them apart.
+// The weights captured last, which the next capture compares with: every slice of the rank, in
+// slice order, in one contiguous buffer, with the digest of each slice. Written by captures and
+// read by full transfers; SnapshotGate keeps them apart.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@
 namespace dws {
 
 // Lifecycle: made once for a layout; has no version until the first capture ends. Threads: bytes,
-// digests and version are touched only between the gate's Begin and End of the right kind.
+// digests and version are used only between the gate's Begin and End of the right kind.
 class Snapshot {
  public:
-  // RESOURCE_EXHAUSTED: the memory is not to be had.
+  // RESOURCE_EXHAUSTED: there is not enough memory.
   static Result<std::unique_ptr<Snapshot>> Create(RankLayout layout);
   ~Snapshot();
   Snapshot(const Snapshot&) = delete;
@@ -40,26 +40,27 @@ class Snapshot {
   // All slices, with the gaps between them.
   MutableByteSpan AllBytes() { return {bytes_, size_bytes_}; }
 
-  // Of the bytes of the blocks [first, end) of a slice.
+  // Digest of the bytes of the blocks [first, end) of a slice.
   Digest DigestBlocks(RankSlice slice, uint32_t first, uint32_t end);
 
-  // The newest version whose capture ended.
+  // The newest version whose capture has ended.
   std::optional<WeightVersion> version() const { return version_; }
   const std::vector<Digest>& digests() const { return digests_; }
   void SetVersion(WeightVersion version, std::vector<Digest> digests);
 
-  // How often a capture was undone: whoever keeps a copy of the bytes begins anew, then. Only
-  // inside a capture.
+  // How often a capture was undone. A holder of a copy of the bytes copies again when this changes.
+  // Only inside a capture.
   uint64_t undone() const { return undone_; }
   void CountUndone() { ++undone_; }
 
-  // Its digest was found not to be that of its bytes (a flipped bit of either). The next version
-  // that brings the whole slice recomputes it. Only inside a capture, or as one.
+  // The slice's digest does not fit its bytes (a bit of either flipped). The next version that
+  // brings the whole slice recomputes the digest. Only inside a capture, or with the gate held as
+  // for one.
   void Distrust(RankSlice slice) { distrusted_[slice.value()] = true; }
   void Trust(RankSlice slice) { distrusted_[slice.value()] = false; }
   bool distrusts(RankSlice slice) const { return distrusted_[slice.value()]; }
 
-  // How the next version's blocks may be class-split.
+  // How blocks of the next version may be class-split.
   ClassTables& class_tables() { return class_tables_; }
   // Which groups of tensors change nearly everywhere.
   DensityWatch& density_watch() { return density_watch_; }

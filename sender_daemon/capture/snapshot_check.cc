@@ -9,9 +9,9 @@
 namespace dws {
 namespace {
 
-// A few milliseconds.
+// Takes a few milliseconds.
 constexpr uint64_t kReadBytes = uint64_t{16} << 20;
-// Then a slice is read in one go.
+// After so many attempts in pieces a slice is read at once.
 constexpr int kPieceTries = 3;
 
 // Reads `step` blocks at a time. False when the slice changed between two reads.
@@ -23,7 +23,7 @@ Result<bool> Read(Snapshot& snapshot, RankSlice slice, uint32_t step, Duration t
     DWS_RETURN_IF_ERROR(snapshot.gate().BeginRead(timeout));
     const std::optional<WeightVersion> version = snapshot.version();
     const Digest expected = snapshot.digests()[slice.value()];
-    // A newer version that left this slice alone does no harm.
+    // A newer version that did not change this slice does not matter.
     const bool moved = first > 0 && expected != result.expected;
     if (version.has_value() && !moved) {
       result.version = *version;
@@ -40,7 +40,7 @@ Result<bool> Read(Snapshot& snapshot, RankSlice slice, uint32_t step, Duration t
   return true;
 }
 
-// False when a capture came in between: what was compared is over.
+// False if a capture has changed the slice meanwhile: the comparison no longer holds.
 bool Distrust(Snapshot& snapshot, SliceDifference& difference) {
   snapshot.gate().BeginCapture();
   const bool same = snapshot.digests()[difference.slice.value()] == difference.expected;

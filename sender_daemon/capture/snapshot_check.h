@@ -1,5 +1,5 @@
-// Whether the snapshot's bytes still have the digests that are published for them: recomputed slice
-// by slice, between captures. What finds a flipped bit in the sender's own memory.
+// Checks whether the snapshot's bytes still have the digests that were published for them, slice by
+// slice, between captures. Finds flipped bits in the sender's own memory.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ namespace dws {
 
 struct SliceDifference {
   RankSlice slice;
-  WeightVersion version;  // of the snapshot when it was compared
+  WeightVersion version;  // of the snapshot at the comparison
   Digest expected;        // published
   Digest found;           // of the bytes
   bool known = false;     // it was distrusted before
 };
 
-// Compares one slice, in reads of a few milliseconds that a capture waits for; only for a slice
-// that changes faster than it can be read in pieces, in one. What differs is distrusted from then
-// on (snapshot.h). FAILED_PRECONDITION: the snapshot has no version yet. DEADLINE_EXCEEDED:
-// captures left no gap within `timeout`.
+// Compares one slice, in reads of a few milliseconds, for which a capture waits. A slice that
+// changes faster than it can be read in pieces is read at once. A slice that differs is distrusted
+// from then on (snapshot.h). FAILED_PRECONDITION: the snapshot has no version yet.
+// DEADLINE_EXCEEDED: captures left no gap within `timeout`.
 Result<std::optional<SliceDifference>> CheckSlice(Snapshot& snapshot, RankSlice slice,
                                                   Duration timeout);
 
-// One line of the log: which tensor, and what becomes of it.
+// Logs one line: which tensor is damaged, and what follows.
 void LogSnapshotDamaged(const RankLayout& layout, const SliceDifference& difference);
 
-// Lifecycle: one for each pass over the snapshot, which it shares. Threads: one at a time.
+// Lifecycle: one per pass over the snapshot, which it shares. Threads: one at a time.
 class SnapshotCheck {
  public:
   explicit SnapshotCheck(std::shared_ptr<Snapshot> snapshot);
@@ -41,7 +41,7 @@ class SnapshotCheck {
   bool done() const { return next_ == snapshot_->layout().slice_count(); }
   uint64_t done_bytes() const { return done_bytes_; }
 
-  // Compares the next slice, as CheckSlice. On an error the same slice is next again.
+  // Compares the next slice, as CheckSlice. After an error the next call tries the same slice.
   Result<std::optional<SliceDifference>> Next(Duration timeout);
 
  private:

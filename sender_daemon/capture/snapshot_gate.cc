@@ -19,6 +19,7 @@ void SnapshotGate::EndCapture() {
   MutexLock lock(mutex_);
   DWS_CHECK(capturing_);
   capturing_ = false;
+  // Each waiting reader gets one read before the next capture, so that captures do not starve it.
   turns_ = readers_waiting_;
   changed_.NotifyAll();
 }

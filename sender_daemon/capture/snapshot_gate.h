@@ -1,7 +1,7 @@
 // Keeps captures and readers of the snapshot apart. One capture at a time, any number of readers
-// between captures. A capture never waits longer than for the reads under way and one read of each
-// reader that was already waiting: readers keep a read short (full_reader.cc) and captures come
-// first otherwise.
+// between captures. A capture waits at most for the current reads and for one read of each reader
+// that was already waiting; otherwise captures have priority. Readers keep each read short
+// (full_reader.cc).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Where a capture reads current weights from. The seam between the ways a trainer hands weights
-// over.
+// Where a capture reads current weights from: the interface of the ways in which a trainer hands
+// weights over (handover.h).
 #pragma once
 
 #include <cstddef>
@@ -23,24 +23,24 @@ struct BlockRef {
   uint32_t block = 0;
 };
 
-// What a source has made ready.
+// Which blocks a source has made ready.
 struct FetchedBlocks {
-  size_t count = 0;       // the first so many of those asked for
-  uint64_t compared = 0;  // of them, on a GPU: only what changed was copied
-  uint64_t copied = 0;    // of them, whole, from a GPU
+  size_t count = 0;       // the first so many of those requested
+  uint64_t compared = 0;  // of these, compared on a GPU: only changes were copied
+  uint64_t copied = 0;    // of these, copied whole from a GPU
 };
 
-// Threads: Fetch from one at a time, and nothing else meanwhile; the others from several at once,
+// Threads: Fetch from one at a time, with no other call meanwhile; the others from several at once,
 // for different blocks.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
   // Makes the first of `refs` (at least one) ready to be captured into `snapshot`, whose gate the
-  // caller holds: as many as the source has room for. The others are called for those blocks only,
-  // until the next Fetch. A source gets the same snapshot every time, and it outlives the source.
-  // Errors of a source whose weights have to be brought first (a GPU's): the version that is being
-  // captured can only be undone.
+  // caller holds: as many as the source has room for. The other methods are called for those blocks
+  // only, until the next Fetch. A source gets the same snapshot every time; the snapshot outlives
+  // the source. Errors come from sources that must copy weights first (a GPU's); after one, the
+  // version can only be undone.
   virtual Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
                                       ThreadPool& pool) {
     (void)snapshot;
@@ -48,21 +48,20 @@ class WeightSource {
     return FetchedBlocks{.count = refs.size()};
   }
 
-  // What changed in a block since the snapshot, where the source has compared the two; then the
-  // block is neither Read nor viewed. Valid until the next Fetch.
+  // What changed in a block since the snapshot, if the source has compared the two; then the block
+  // is neither read nor viewed. Valid until the next Fetch.
   virtual std::optional<DiffedBlock> Diffed(BlockRef ref) const {
     (void)ref;
     return std::nullopt;
   }
 
   // Copies the current bytes of one block, in slice order, to `block` (exactly its size). Each word
-  // of the trainer's memory is loaded once, so delta, digest and snapshot agree even if the trainer
-  // writes meanwhile.
+  // of the trainer's memory is loaded once, so that delta, digest and snapshot agree even if the
+  // trainer writes meanwhile.
   virtual void Read(BlockRef ref, MutableByteSpan block) const = 0;
 
-  // The trainer's own `size_bytes` bytes of one block where they lie in slice order, one after the
-  // other; empty where they do not, then the block has to be Read. Whoever looks loads each byte
-  // once.
+  // The trainer's own `size_bytes` bytes of one block, if they are contiguous in slice order; else
+  // empty, and the block has to be Read. The caller loads each byte only once.
   virtual ByteSpan View(BlockRef ref, size_t size_bytes) const = 0;
 };
 

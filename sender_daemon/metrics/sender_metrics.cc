@@ -9,8 +9,8 @@
 namespace dws {
 namespace {
 
-// The label of a block mode. What is no block's payload (headers, indexes, the manifest) has one of
-// its own: the sum over encodings is what travels.
+// The label of a block mode. Bytes outside block payloads (headers, indexes, the manifest) have
+// their own label, so that the sum over all labels is what is transferred.
 std::string Encoding(size_t mode) {
   if (mode == static_cast<size_t>(BlockMode::kEmpty)) return "framing";
   std::string name(ToString(static_cast<BlockMode>(mode)));

@@ -24,15 +24,15 @@ class SenderMetrics {
   Metrics& registry() { return registry_; }
   const Metrics& registry() const { return registry_; }
 
-  // A Publish was answered, whatever the outcome: the trainer waited from its arrival to the reply.
+  // A Publish was answered, with any outcome. `stall` is the time from its arrival to the reply.
   void OnPublishReply(Duration stall);
   // A version is recorded and about to be announced.
   void OnPublished(const RankState& state, const RetainedVersion& version, Duration seal_time);
-  // A receiver has committed what was announced to it this long ago.
+  // A receiver committed a version that was announced to it this long ago.
   void OnAcknowledged(Duration since_announced);
   void OnServed(ServedKind kind, uint64_t bytes);
   void OnNack(uint32_t code);
-  // The snapshot differs from the published digests in `slices` more slices.
+  // `slices` more slices of the snapshot differ from the published digests.
   void OnVerifyMismatches(uint64_t slices);
 
  private:
@@ -48,7 +48,7 @@ class SenderMetrics {
   Counter dense_bytes_;
   Counter gpu_compared_blocks_;
   Counter gpu_copied_blocks_;
-  std::array<Counter, kBlockModes> wire_bytes_;  // by block mode; of kEmpty: all that is no block
+  std::array<Counter, kBlockModes> wire_bytes_;  // by block mode; kEmpty: all other bytes
   std::array<Counter, 3> served_bytes_;          // by ServedKind
   ReasonCounters nacks_;
   Counter verify_mismatches_;

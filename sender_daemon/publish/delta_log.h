@@ -1,5 +1,5 @@
 // The retained log: the newest published versions of one stream, ascending, under a cap of bytes
-// and of versions. It composes deltas over several versions and tells what can be served.
+// and of versions. Composes deltas over several versions, and says what can be served.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class DeltaLog {
  public:
   DeltaLog(RankLayout layout, DeltaLogLimits limits);
 
-  // Oldest versions go when a limit is passed; the newest always stays. What somebody holds lives
-  // on.
+  // Removes the oldest versions when a limit is passed; the newest always stays. A removed version
+  // lives as long as somebody holds it.
   void Append(RetainedVersionPtr version);
 
   RetainedVersionPtr Newest() const;  // null when empty
@@ -39,20 +39,20 @@ class DeltaLog {
   std::vector<RetainedVersionPtr> All() const;
   uint64_t retained_bytes() const;
 
-  // The versions (base, target], ascending. ABORTED: one of them is not retained, or is no delta.
+  // The versions (base, target], ascending. ABORTED: one of them is not retained, or has no delta.
   Result<std::vector<RetainedVersionPtr>> Chain(WeightVersion base, WeightVersion target) const;
 
-  // Waits until `version` is here. DEADLINE_EXCEEDED when it did not come.
+  // Waits until `version` is in the log. DEADLINE_EXCEEDED: it was not appended in time.
   Status WaitFor(WeightVersion version, Duration timeout) const;
 
   // The object base -> target: the retained one, or a squash of several, composed once and kept for
-  // others. With another profile the version's other one where it has that (never of a squash:
-  // steps compose, ranks and values do not), and it is remembered that somebody asked.
+  // other callers. With another profile than fast, the version's other object if it has one (never
+  // for a squash: steps add up, ranks and values do not). The request for a profile is remembered.
   Result<ObjectPtr> Object(WeightVersion base, WeightVersion target,
                            DeltaProfile profile = DeltaProfile::kFast);
 
-  // What the next version should be encoded for besides: wan when a receiver asked for it lately,
-  // else direct when one asked for that, else fast, which is nothing besides.
+  // The profile that the next version is encoded for in addition to fast: wan if a receiver asked
+  // for it recently, else direct if one asked for that, else fast, which adds nothing.
   DeltaProfile Asked() const;
 
  private:
@@ -66,13 +66,13 @@ class DeltaLog {
   mutable Mutex mutex_;
   mutable CondVar appended_;
   RetainedChain chain_ GUARDED_BY(mutex_);
-  std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);    // those of chain_
-  std::optional<WeightVersion> wan_asked_ GUARDED_BY(mutex_);     // for this version, last
-  std::optional<WeightVersion> direct_asked_ GUARDED_BY(mutex_);  // the same
+  std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);    // the same as in chain_
+  std::optional<WeightVersion> wan_asked_ GUARDED_BY(mutex_);     // highest target asked for
+  std::optional<WeightVersion> direct_asked_ GUARDED_BY(mutex_);  // the same, for direct
   std::deque<Composed> composed_ GUARDED_BY(mutex_);              // newest last
 };
 
-// One object for the changes of `chain`, whose versions follow each other. Exact: steps of
+// One object with the changes of `chain`, whose versions follow each other. Exact: steps of
 // consecutive versions add up. DATA_LOSS: our own memory is damaged.
 Result<std::vector<std::byte>> Squash(const RankLayout& layout,
                                       const std::vector<RetainedVersionPtr>& chain);

@@ -13,14 +13,14 @@
 
 namespace dws {
 namespace {
-// Copied under the gate at once: a capture may have to wait for it, about a millisecond. So few
-// that they are still in the cache when they are checksummed and sent.
+// Copied under the gate at once; a capture may wait for it, about a millisecond. Small enough to be
+// still in the cache when it is checksummed and sent.
 constexpr uint64_t kReadBytes = uint64_t{4} << 20;
 constexpr uint64_t kFrameAlignment = 64;
 // The last frame may reach beyond kReadBytes.
 constexpr uint64_t kMemoryBytes = kReadBytes + limits::kFrameBytesMax + kFrameSlackBytes;
 
-// What the index says of `count` dense-raw blocks from `first_block` on.
+// The index rows of `count` dense-raw blocks from `first_block` on.
 std::vector<FrameRow> DenseRawRows(const RankLayout::SliceEntry& slice, uint32_t first_block,
                                    uint32_t count) {
   std::vector<FrameRow> rows(count);
@@ -43,7 +43,7 @@ FullReader::FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<Delta
       slices_(std::move(slices)),
       memory_(AllocateOwnPages(kMemoryBytes)) {}
 
-// The next pieces, each the blocks of one frame, whose index is written here, outside the gate.
+// The next pieces, one frame each. Writes the frame indexes here, outside the gate.
 std::vector<FullReader::Piece> FullReader::TakePieces() {
   std::vector<Piece> pieces;
   uint64_t bytes = 0;
@@ -80,7 +80,7 @@ Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout)
   return OkStatus();
 }
 
-// Newest version first: each one's steps are taken back from what it led to.
+// Undoes the steps of the newest version first.
 Status FullReader::Undo(const Piece& piece) const {
   UndoScratch scratch;
   for (auto version = chain_.rbegin(); version != chain_.rend(); ++version) {

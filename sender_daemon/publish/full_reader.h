@@ -1,6 +1,6 @@
-// Full tensors at exactly one version, read from a snapshot that moves on: a few blocks at a time
-// are copied between captures, straight into frames, and the retained steps of newer versions are
-// taken back from the copy. The trainer waits at most for one such copy.
+// Reads full tensors at exactly one version from a snapshot that moves on. Between captures it
+// copies a few blocks at a time straight into frames, then undoes the retained steps of newer
+// versions in the copy. The trainer waits at most for one such copy.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,23 @@ namespace dws {
 struct FullFrame {
   RankSlice slice;
   FrameEntry entry;  // offset unused
-  ByteSpan bytes;    // the reader's own memory
-  ByteSpan content;  // of these, what the blocks hold, one after the other
+  ByteSpan bytes;    // memory of the reader
+  ByteSpan content;  // the part of `bytes` that holds the blocks' contents, one after the other
 };
 
-// Lifecycle: one for each FetchFull; shares snapshot and log, and owns the memory of its frames, a
-// few MiB. Threads: one at a time.
+// Lifecycle: one per FetchFull; shares snapshot and log, and owns the memory of its frames, a few
+// MiB. Threads: one at a time.
 class FullReader {
  public:
-  // `slices` in range, in the order in which they are wanted.
+  // `slices` are in range, in the order in which they are read.
   FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
              WeightVersion version, std::vector<RankSlice> slices);
 
-  // The next frames, about as much as one read of the snapshot covers; empty at the end. They are
-  // valid until the next call. ABORTED: the version can no longer be reached from the snapshot;
-  // take a newer one. DEADLINE_EXCEEDED: try again, nothing is left out.
+  // The next frames, about as much as one read of the snapshot covers; empty at the end. Valid
+  // until the next call. ABORTED: the version can no longer be reached from the snapshot; take a
+  // newer one. DEADLINE_EXCEEDED: try again, nothing is skipped.
   Result<std::vector<FullFrame>> Next(Duration timeout);
-  // The same, as long as it takes. CANCELLED: not `wanted` any more, which is asked now and then.
+  // The same without a deadline. CANCELLED: `wanted`, which is asked repeatedly, returned false.
   Result<std::vector<FullFrame>> NextWhile(const std::function<bool()>& wanted);
 
  private:
@@ -50,7 +50,7 @@ class FullReader {
     uint32_t first_block = 0;
     uint32_t block_count = 0;
     ByteSpan frame;
-    MutableByteSpan payloads;  // of the frame: the blocks' bytes, one after the other
+    MutableByteSpan payloads;  // in the frame: the blocks' bytes, one after the other
   };
   std::vector<Piece> TakePieces();
   Result<std::vector<FullFrame>> Read(const std::vector<Piece>& pieces, Duration timeout);
@@ -61,12 +61,12 @@ class FullReader {
   const std::shared_ptr<DeltaLog> log_;
   const WeightVersion version_;
   const std::vector<RankSlice> slices_;
-  // Every version after `version_` that the snapshot has been seen at. Held here, they outlive
-  // their place in the log: a transfer that takes longer than the log retains still ends.
+  // Every version after `version_` that the snapshot has been seen at. Holding them here lets a
+  // transfer finish even if it takes longer than the log retains them.
   std::vector<RetainedVersionPtr> chain_;
   const OwnPages memory_;
   size_t next_slice_ = 0;    // index in slices_
-  uint32_t next_block_ = 0;  // of that slice
+  uint32_t next_block_ = 0;  // in that slice
 };
 
 }  // namespace dws

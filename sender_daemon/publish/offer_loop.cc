@@ -92,7 +92,7 @@ void OfferLoop::Run() {
       served_ = seen;
       trouble_ = OkStatus();
     }
-    // A new version is no reason to try again at once what has just failed.
+    // After a failure a new version does not cause an immediate retry.
     const bool woken_by_offers = more.ok();
     const auto until = std::chrono::steady_clock::now() + wait;
     while (!stopping_.load() && !(woken_by_offers && offers_ != seen)) {

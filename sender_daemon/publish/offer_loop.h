@@ -1,7 +1,7 @@
-// The thread of a publisher beside the pipeline: it works on what the pipeline offers, as long as
-// there is more to do, and tries again what has failed. It holds up nobody.
+// The thread of a publisher that works beside the pipeline: handles what the pipeline offers, as
+// long as there is more to do, and retries what failed. Never blocks the pipeline.
 //
-// What is done with an offer is the publisher's (shared_publisher.h, slime/slime_publisher.h).
+// The publisher's step does the work (shared_publisher.h, slime/slime_publisher.h).
 #pragma once
 
 #include <atomic>
@@ -18,45 +18,46 @@
 
 namespace dws {
 
-// Lifecycle: Start, then Stop or the destructor; what `step` uses outlives it. Threads: safe from
+// Lifecycle: Start, then Stop or the destructor. What `step` uses outlives it. Threads: safe from
 // any.
 class OfferLoop {
  public:
   struct Options {
-    std::string failed_event;                            // in the log, when the trouble is another
+    std::string failed_event;                            // logged when the error changes
     Duration retry_delay = limits::kOfferRetryDelayMin;  // doubles
-    // With nothing to do there is a round every kOfferPoll; sooner while this says so, asked after
-    // a round by the thread that made it: after `soon`, then each time a quarter later, so what is
-    // awaited is seen with a delay of at most a quarter of what it took.
+    // With nothing to do there is a round every kOfferPoll. While this returns true rounds come
+    // sooner: the first wait is `soon`, each later one is a quarter longer than the one before. So
+    // what is awaited is noticed with a delay of about a quarter of the time it took. Called after
+    // a round, on the thread that ran it.
     std::function<bool()> impatient = nullptr;
     Duration soon = limits::kOfferPoll;
   };
-  // One round of work on what was offered last: true when there is more to do at once. CANCELLED is
-  // no failure. Called by one thread at a time.
+  // One round of work on the last offer. Returns true if there is more to do at once. CANCELLED is
+  // not a failure. Called by one thread at a time.
   using Step = std::function<Result<bool>(const RankStatePtr& offered)>;
 
   OfferLoop(Options options, Step step);
   ~OfferLoop();
 
   void Start();
-  // There may be a new version in that state. Never blocks.
+  // `state` may have a new version. Never blocks.
   void Offer(RankStatePtr state);
-  // All work on what was offered is done, or has been tried and failed.
+  // All work on what was offered is done, or was tried and failed.
   bool settled() const;
   void Stop();
-  // For a step that takes long: whether it should go on.
+  // For a long step: whether it should go on.
   bool wanted() const { return !stopping_.load(); }
 
-  // Why the last round came to nothing; OK: it did not.
+  // Why the last round failed; OK if it did not.
   Status trouble() const;
   uint64_t failures() const;
 
-  // One round, for tests that have no thread.
+  // Runs one round, for tests without the thread.
   Result<bool> StepOnce();
 
  private:
   void Run();
-  Result<bool> Round(uint64_t& seen);  // sets `seen` to the offers that it is about
+  Result<bool> Round(uint64_t& seen);  // sets `seen` to the offers it covers
   void Fail(const Status& status, uint64_t offers);
 
   const Options options_;
@@ -67,8 +68,8 @@ class OfferLoop {
   CondVar changed_;
   RankStatePtr offered_ GUARDED_BY(mutex_);
   uint64_t offers_ GUARDED_BY(mutex_) = 0;
-  uint64_t served_ GUARDED_BY(mutex_) = 0;  // offers after which there was nothing to do
-  uint64_t failed_ GUARDED_BY(mutex_) = 0;  // offers that a round has failed with
+  uint64_t served_ GUARDED_BY(mutex_) = 0;  // offers up to which nothing is left to do
+  uint64_t failed_ GUARDED_BY(mutex_) = 0;  // offers at the last failed round
   Status trouble_ GUARDED_BY(mutex_);
   uint64_t failures_ GUARDED_BY(mutex_) = 0;
   std::thread thread_;

@@ -14,7 +14,7 @@ namespace dws {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryDelay{500};
-// Bytes of a class table in the manifest: a slice that saves no more is not class-split.
+// Bytes of a class table in the manifest: a slice that saves no more than this is not class-split.
 constexpr uint64_t kClassTableCost = kClassesMax + 3;
 
 // The slices that a version changed, with their blocks.
@@ -37,8 +37,7 @@ std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedV
   return slices;
 }
 
-// Bytes that the other profile's blocks of a slice save. Raw ones save none: they are for their
-// speed.
+// Bytes that the other profile's blocks of a slice save. Raw blocks save none: they are for speed.
 uint64_t Saved(std::span<const EncodedBlock> relative, std::span<const EncodedBlock> other) {
   uint64_t saved = 0;
   for (size_t b = 0; b < other.size(); ++b) {
@@ -49,7 +48,8 @@ uint64_t Saved(std::span<const EncodedBlock> relative, std::span<const EncodedBl
   return saved;
 }
 
-// The object of the other profile; empty when no block of it is another. Uses the blocks up.
+// Builds the object of the other profile; empty if none of its blocks differs. Moves the blocks out
+// of `captured`.
 std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& identity,
                                  CapturedVersion& captured, uint64_t& split_bytes) {
   split_bytes = 0;
@@ -71,7 +71,7 @@ std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& 
   return BuildObject(identity, TouchedSlices(layout, captured));
 }
 
-// One line for each group whose state changed, and one when the version's did.
+// Logs one line for each group whose density changed, and one if the version's did.
 void LogDensity(const RetainedVersion& version) {
   const VersionDensity& density = version.density;
   for (const DensityTurn& turn : density.turns) {
@@ -200,7 +200,7 @@ void PublishPipeline::Run() {
   }
 }
 
-// False when stopped before the version was recorded.
+// False if stopped before the version was recorded.
 bool PublishPipeline::Process(SealJob job) {
   const PulseWork work(&pulse_);
   const RankStatePtr state = job.state;

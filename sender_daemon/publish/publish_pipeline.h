@@ -1,10 +1,10 @@
-// What happens to a version behind the trainer's back, in one straight line on one thread:
+// What happens to a version after its capture, in sequence on one thread:
 //   1. seal: encoded blocks become a delta object with its manifest
-//   2. record: the ledger has the version durably
+//   2. record: the ledger writes the version durably
 //   3. retain: the log takes the object
-//   4. announce: receivers hear of it
-// A full disk stops the line at 2: it tries again until it succeeds, readiness says why, and
-// Publish holds the trainer back. Nothing is announced that is not recorded.
+//   4. announce: receivers are told
+// A full disk stops the thread at 2: it retries until it succeeds, readiness says why, and Publish
+// makes the trainer wait. A version is announced only after it is recorded.
 #pragma once
 
 #include <deque>
@@ -21,7 +21,7 @@
 
 namespace dws {
 
-// A captured version on its way.
+// A captured version that is to be sealed.
 struct SealJob {
   RankStatePtr state;
   CapturedVersion captured;
@@ -29,10 +29,10 @@ struct SealJob {
   TimePoint accepted_at;
 };
 
-// Pure: the sealed version of a job.
+// Pure: seals the version of a job.
 RetainedVersionPtr Seal(SealJob job);
 
-// Lifecycle: Stop (or the destructor) finishes the job under way and drops the others, which were
+// Lifecycle: Stop (or the destructor) finishes the current job and drops the others, which were
 // never announced. Threads: one producer; Stop from any.
 class PublishPipeline {
  public:
@@ -40,26 +40,26 @@ class PublishPipeline {
     std::function<Status(const RankState&, const RetainedVersion&)> record;
     std::function<void(const RankStatePtr&)> announce;
     std::function<void(const Status&)>
-        on_trouble;  // recording fails (the status), or works again (OK)
-    // Before it is announced, with the time that sealing took. May be empty.
+        on_trouble;  // recording failed (the status), or works again (OK)
+    // Called before the announcement, with the time that sealing took. May be empty.
     std::function<void(const RankState&, const RetainedVersion&, Duration seal_time)> on_published =
         nullptr;
   };
   explicit PublishPipeline(Outputs outputs);
   ~PublishPipeline();
 
-  // Waits for room for one more job. RESOURCE_EXHAUSTED: versions pile up because they cannot be
-  // recorded; says why. UNAVAILABLE: stopping.
+  // Waits for room for one more job. RESOURCE_EXHAUSTED: too many versions wait because they cannot
+  // be recorded; says why. UNAVAILABLE: stopping.
   Status Reserve(Duration timeout);
-  // The room was reserved.
+  // Call only after Reserve.
   void Submit(SealJob job);
-  // Waits until nothing is on its way. DEADLINE_EXCEEDED otherwise.
+  // Waits until no job is left. DEADLINE_EXCEEDED otherwise.
   Status Drain(Duration timeout);
-  // Nothing is on its way.
+  // Whether no job is left.
   bool idle() const;
   void Stop();
 
-  // Works while a version is on its way, beats with every try to record it.
+  // Working while a job is in progress; beats with every attempt to record.
   const Pulse& pulse() const { return pulse_; }
 
  private:

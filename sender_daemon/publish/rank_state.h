@@ -1,5 +1,5 @@
-// What a sender holds for its rank in one stream: made at registration, shared read-only by all
-// services, replaced as a whole when a new stream begins.
+// What a sender holds for its rank in one stream. Made at registration, shared read-only by all
+// services, and replaced as a whole when a new stream begins.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // One published version as the sender retains it: its sealed delta object with the parsed manifest,
-// and the digests of every slice. Immutable; whoever reads it holds a shared_ptr, which is its
-// lease.
+// and the digests of every slice. Immutable; a reader's shared_ptr keeps it alive.
 #pragma once
 
 #include <array>
@@ -23,24 +22,24 @@ namespace dws {
 
 struct RetainedVersion {
   WeightVersion version;
-  std::optional<WeightVersion> base;  // absent: no delta leads here, full tensors only
+  std::optional<WeightVersion> base;  // absent: no delta leads to this version, full tensors only
   std::vector<std::byte> object;      // empty without a base
-  // The same changes as links of profile `other` have them; empty when that is no different.
+  // The same changes as profile `other` encodes them; empty if that is no different.
   DeltaProfile other = DeltaProfile::kFast;
   std::vector<std::byte> other_object;
   ObjectHeader header;
-  DeltaManifest manifest;     // of the object; identity only without a base
+  DeltaManifest manifest;     // of the object; without a base only the identity
   std::vector<Digest> after;  // by rank slice
   uint64_t nnz = 0;
   std::array<uint64_t, kBlockModes> payload_bytes = {};  // of the object's blocks, by mode
   uint64_t split_payload_bytes = 0;                      // of class-split blocks
   uint64_t compared_blocks = 0;                          // as CapturedVersion
   uint64_t copied_blocks = 0;                            // as CapturedVersion
-  double capture_seconds = 0;                            // of all passes over the trainer's memory
+  double capture_seconds = 0;                            // in all passes over the trainer's memory
   VersionDensity density;                                // as CapturedVersion
   TimePoint accepted_at;                                 // when the trainer's Publish arrived
 
-  // What a link of `profile` is served.
+  // The object that is served to links of `profile`.
   const std::vector<std::byte>& object_of(DeltaProfile profile) const {
     return profile == other && !other_object.empty() ? other_object : object;
   }
@@ -49,7 +48,8 @@ struct RetainedVersion {
   }
   uint64_t retained_bytes() const { return object.size() + other_object.size(); }
 
-  // For whoever reads its blocks; this outlives it, and what is found looks into `object`.
+  // For reading its blocks. This outlives the link; the frames that the link finds point into
+  // `object`.
   DeltaLink link() const;
 };
 

@@ -40,7 +40,7 @@ void SnapshotRecheck::Check(const RankState& state, const std::vector<RankSlice>
                                           {"rank_slice", slice.value()},
                                           {"reason", Message(difference.status())}});
     } else if (difference->has_value()) {
-      if ((*difference)->known) continue;  // refused again before it was mended
+      if ((*difference)->known) continue;  // refused again before it was corrected
       LogSnapshotDamaged(state.layout(), **difference);
       on_damaged_();
     } else {

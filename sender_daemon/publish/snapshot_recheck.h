@@ -1,6 +1,6 @@
-// What follows when a receiver refuses slices whose digests do not fit: the sender looks whether it
-// is its own memory that is wrong. A damaged slice is distrusted, and the next version that brings
-// the tensor mends it; without this, receivers would refuse that tensor in every version to come.
+// When a receiver refuses slices because their digests do not match, checks whether the sender's
+// own memory is damaged. A damaged slice is distrusted, and the next version that brings the tensor
+// corrects it. Without this, receivers would refuse the tensor in every later version.
 #pragma once
 
 #include <atomic>
@@ -12,15 +12,15 @@
 
 namespace dws {
 
-// Lifecycle: Stop, or the destructor, waits for the slice that is being read. Threads: safe from
+// Lifecycle: Stop, or the destructor, waits until the current slice is read. Threads: safe from
 // any.
 class SnapshotRecheck {
  public:
-  // `on_damaged`: on its own thread, for each slice whose damage is news.
+  // `on_damaged`: called on its own thread, for each slice newly found damaged.
   explicit SnapshotRecheck(std::function<void()> on_damaged);
 
-  // Never blocks. Numbers that are no slices are ignored; when too much waits already, all of it:
-  // who goes on refusing asks again.
+  // Never blocks. Ignores numbers that are no slices. When its queue is full it ignores the
+  // request: a receiver that still refuses asks again.
   void Ask(RankStatePtr state, std::vector<RankSlice> slices);
   void Stop();
 

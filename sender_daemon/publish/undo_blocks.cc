@@ -11,6 +11,7 @@ Status UndoBlocks(const RetainedVersion& version, const RankLayout& layout, Rank
                   UndoScratch& scratch) {
   const RankLayout::SliceEntry& entry = layout.slice(slice);
   const size_t element_bytes = ElementBytes(entry.dtype);
+  // Exact: a step is a difference of ordinals, so subtracting it restores the bits before it.
   DWS_RETURN_IF_ERROR(FindBlocks(version.link(), slice, first_block, block_count, scratch.found));
   for (uint32_t i = 0; i < block_count; ++i) {
     if (scratch.found.views[i].mode == BlockMode::kEmpty) continue;

@@ -1,5 +1,5 @@
-// Takes the steps of one retained version back: from the blocks as they were after it to those
-// before it. Used where exact older states are made of a snapshot that has moved on.
+// Undoes the steps of one retained version: turns blocks as of that version into those before it.
+// Used to make exact older states from a snapshot that has moved on.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace dws {
 
-// Reused from call to call.
+// Memory that is reused from call to call.
 struct UndoScratch {
   LinkBlocks found;
   DecodedBlock decoded;
 };
 
 // `blocks`: the bytes of the blocks [first_block, first_block + block_count) of the slice, one
-// after the other, as of `version`; afterwards as of its base, which it has. DATA_LOSS: our own
-// memory is damaged.
+// after the other, as of `version`; on return as of its base, which it must have. DATA_LOSS: our
+// own memory is damaged.
 Status UndoBlocks(const RetainedVersion& version, const RankLayout& layout, RankSlice slice,
                   uint32_t first_block, uint32_t block_count, MutableByteSpan blocks,
                   UndoScratch& scratch);

@@ -21,7 +21,7 @@ Duration TransferTime(uint64_t bytes) {
   return std::chrono::milliseconds(bytes * 1000 / limits::kBroadcastBytesPerSecondMin);
 }
 
-// Whose fault it was that a member left.
+// Why a member left.
 BroadcastState::Departure DepartureOf(uint32_t code) {
   switch (static_cast<absl::StatusCode>(code)) {
     case absl::StatusCode::kOk:
@@ -98,9 +98,10 @@ void Broadcaster::OnReport(ConnectionId connection, const v1::BroadcastReport& r
 
 void Broadcaster::Offer(const StreamId& stream, const RetainedVersionPtr& version) {
   if (version == nullptr || !version->base.has_value()) return;
-  // As many blocks as possible without decoding, as receivers with fast links ask for.
+  // The encoding with raw blocks, if there is one: it needs the least decoding, and receivers with
+  // fast links ask for it.
   const std::vector<std::byte>& bytes = version->object_of(DeltaProfile::kDirect);
-  if (version->object.size() <= limits::kInlineObjectBytesMax) return;  // goes in the announcement
+  if (version->object.size() <= limits::kInlineObjectBytesMax) return;  // in the announcement
   if (bytes.size() > limits::kBroadcastObjectBytesMax) return;
   {
     MutexLock lock(mutex_);
@@ -228,7 +229,7 @@ void Broadcaster::CarryOut(const BroadcastState::Form& form) {
 }
 
 void Broadcaster::CarryOut(const BroadcastState::End& end) {
-  // Told first: members need not wait for our abort.
+  // Members are told before our own abort, so that they do not wait for it.
   v1::SyncDown message;
   message.mutable_broadcast_end()->set_epoch(end.epoch.value());
   Say(end.members, message);

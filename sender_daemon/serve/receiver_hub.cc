@@ -9,14 +9,13 @@
 
 namespace dws {
 namespace {
-
-// How often deadlines and cancellations of waits are looked at.
+// How often deadlines and cancellations of waits are checked.
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::string_view kNumbersBeganAgain =
     "the numbers of the stream began again (an older copy of this sender's state, or a second "
     "sender); start the trainer with a new stream";
 
-constexpr std::chrono::minutes kLookInterval{1};  // for receivers that are to be forgotten
+constexpr std::chrono::minutes kLookInterval{1};  // between checks for receivers to forget
 
 void LogLeftOut(WeightVersion version, const WaitOutcome& outcome) {
   const size_t named = std::min(outcome.left_out.size(), limits::kWaitReceiversNamedMax);
@@ -48,7 +47,7 @@ void ReceiverHub::Stop() {
   {
     MutexLock lock(mutex_);
     first = !std::exchange(stopping_, true);
-    receivers = state_.receivers();  // those that our end disconnects were present
+    receivers = state_.receivers();  // before closing the connections below makes them absent
     waits.swap(waits_);
     changed_.NotifyAll();
   }
@@ -122,7 +121,7 @@ Nonce ReceiverHub::NextNonce(ConnectionId connection, bool announcement) {
 }
 
 bool ReceiverHub::Plausible(const StreamId& stream, const AcknowledgedCommit& report) const {
-  // An empty log is that of a restarted sender: the receiver knows more than we do.
+  // A restarted sender has an empty log: the receiver knows more than we do.
   const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
   if (newest == nullptr || rank_->stream != stream) return true;
   const RetainedVersionPtr retained = rank_->log->Find(report.version);
@@ -166,7 +165,7 @@ void ReceiverHub::Welcome(RankStatePtr state) {
   std::vector<Wait> over;
   {
     MutexLock lock(mutex_);
-    // A version number of one stream says nothing in another.
+    // A version number of one stream means nothing in another.
     if (rank_ != nullptr && rank_->stream != state->stream) over.swap(waits_);
     state_.StartStream(state->stream);
     rank_ = std::move(state);
@@ -299,7 +298,7 @@ void ReceiverHub::KeepKnown(TimePoint now) {
     for (const std::string& id : memory_->Look(receivers, now)) {
       LogInfo("receiver_forgotten", {{"id", id}});
       MutexLock lock(mutex_);
-      known_changed_ = state_.Forget(id).ok() || known_changed_;  // it may be back by now
+      known_changed_ = state_.Forget(id).ok() || known_changed_;  // fails if it is connected again
     }
   }
   memory_->Save(now);
@@ -344,7 +343,7 @@ std::vector<ReceiverHub::Finished> ReceiverHub::TakeFinished() {
   const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
   for (auto wait = waits_.begin(); wait != waits_.end();) {
     WaitTally tally = state_.Tally(wait->version, now);
-    // Before its record nobody has it, whatever is said of its number.
+    // Before the version is recorded nobody can have it, whatever receivers report of its number.
     const bool recorded = newest != nullptr && newest->version >= wait->version;
     const bool met = recorded && AnnouncerState::Met(tally, wait->condition);
     const bool cancelled = !met && wait->cancelled();

@@ -1,6 +1,6 @@
-// Everything the sender knows of its receivers: their connections, the pure AnnouncerState behind a
-// mutex, and the Waits of the trainer. Decisions are AnnouncerState's; this class carries them to
-// connections and waiters.
+// All that the sender knows of its receivers: their connections, the pure AnnouncerState behind a
+// mutex, and the Waits of the trainer. AnnouncerState decides; this class calls connections and
+// waiters.
 #pragma once
 
 #include <atomic>
@@ -24,13 +24,13 @@
 
 namespace dws {
 
-// One Sync stream as the hub sees it. Calls never block. They say only what is due: the message is
+// One Sync stream as the hub sees it. Calls never block. They only say that a message is due: it is
 // made from ReceiverHub::Current() when it is written, so a newer announcement replaces an unsent
 // older one.
 class SyncConnection {
  public:
   virtual ~SyncConnection() = default;
-  virtual void WelcomeDue() = 0;  // and an announcement after it
+  virtual void WelcomeDue() = 0;  // followed by an announcement
   virtual void AnnounceDue() = 0;
   virtual void KeepaliveDue() = 0;
   virtual void Close(const Status& reason) = 0;
@@ -39,8 +39,8 @@ class SyncConnection {
 // Threads: safe from any. Callbacks run on the caller's or the hub's own thread, without locks.
 class ReceiverHub {
  public:
-  // `laggard_after`: as AnnouncerState's. `memory`: of the receivers of earlier processes; null:
-  // there is none.
+  // `laggard_after`: as in AnnouncerState. `memory`: the receivers of earlier processes; null: none
+  // are remembered.
   ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after = Duration::zero(),
               std::unique_ptr<ReceiverMemory> memory = nullptr);
   ~ReceiverHub();
@@ -57,17 +57,18 @@ class ReceiverHub {
                 WeightVersion version);
   void OnCommitted(ConnectionId connection, const StreamId& stream,
                    const AcknowledgedCommit& report);
-  // Whether it answers the last announcement: an older one's counts, and changes nothing.
+  // Whether it answers the last announcement. An answer to an older one changes nothing.
   bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
               const std::string& error);
 
-  // The trainer registered: everyone is welcomed (again) and told what can be served.
+  // The trainer registered: welcomes every receiver (again) and announces what can be served.
   void Welcome(RankStatePtr state);
-  // The state is served no more: waits end with ABORTED, and receivers connect anew.
-  void Forget();  // and nothing of what receivers said of its stream counts
+  // The state is no longer served: waits end with ABORTED, connections are closed so that receivers
+  // connect again, and what receivers reported of its stream no longer counts.
+  void Forget();
   // A version was published in the current state.
   void Announce();
-  RankStatePtr Current() const;  // null before the first registration, and once forgotten
+  RankStatePtr Current() const;  // null before the first registration, and after Forget
 
   struct Wait {
     WeightVersion version;
@@ -79,23 +80,25 @@ class ReceiverHub {
   };
   void AddWait(Wait wait);
 
-  // An absent receiver that will not come back: nobody waits for it any more, nor misses it.
-  // Errors: AnnouncerState::Forget.
+  // Forgets an absent receiver that will not return: waits and status no longer include it. Errors:
+  // AnnouncerState::Forget.
   Status Forget(const std::string& receiver_id);
 
   std::map<std::string, AnnouncerState::Receiver> Receivers() const;
-  // Whether waits for all are met without it, now.
+  // Whether policy all leaves this receiver out now.
   bool LeftOut(const AnnouncerState::Receiver& receiver) const;
   const Clock& clock() const { return clock_; }
 
  private:
   void Run();
-  // Known receivers: takes those of the process before, gives up awaiting them, notes who is there.
+  // Known receivers. Recall loads those of the previous process. KeepKnown gives up awaiting them
+  // when their time is over, and records who is present.
   void Recall();
   void KeepKnown(TimePoint now);
-  // A receiver cannot have what was never published, nor other weights than were.
+  // Whether the report can be true: it names a published version, with the weights that were
+  // published.
   bool Plausible(const StreamId& stream, const AcknowledgedCommit& report) const REQUIRES(mutex_);
-  // Takes out the waits that are over, with their results.
+  // Removes the waits that have ended, and returns them with their results.
   struct Finished {
     Wait wait;
     Status status;
@@ -118,8 +121,8 @@ class ReceiverHub {
   std::vector<Wait> waits_ GUARDED_BY(mutex_);
   bool known_changed_ GUARDED_BY(mutex_) = false;
   TimePoint await_until_;
-  TimePoint look_at_;                       // at the latest
-  std::unique_ptr<ReceiverMemory> memory_;  // of the ticker's thread, before and after it of others
+  TimePoint look_at_;  // of the next look at the known receivers, at the latest
+  std::unique_ptr<ReceiverMemory> memory_;  // used by the ticker's thread while that runs
   std::thread ticker_;                      // keepalives, deadlines of waits
 };
 

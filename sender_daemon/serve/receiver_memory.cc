@@ -40,7 +40,7 @@ std::vector<std::string> ReceiverMemory::Look(
                limits::kReceiverForgottenAfter) {
       forgotten.push_back(id);
     }
-    // One that is awaited still counts as present: the next restart awaits it too.
+    // An awaited receiver still counts as present: the next restart awaits it too.
     const bool present = here || receiver.awaited;
     const auto [found, first] = known_.try_emplace(id, KnownReceiver{.id = id});
     if (!first && found->second.present == present) continue;
@@ -75,7 +75,7 @@ void ReceiverMemory::Save(TimePoint now) {
 
 void ReceiverMemory::SaveLast() {
   writer_.Stop();
-  // A write that had not been started is one that is missing.
+  // The stopped writer drops a write that had not started, so it is made here.
   if (changed_ || failed_.load() || writing_.load()) Write(Known());
 }
 

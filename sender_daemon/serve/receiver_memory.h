@@ -1,6 +1,6 @@
-// What a sender remembers of its receivers beyond its own life: who was connected, so that after a
-// restart one that does not come back is known to be missing. Not of the ledger: it decides nothing
-// about versions, and what cannot be read or written is said in the log and gone on without.
+// What a sender remembers of its receivers across restarts: who was connected, so that one that
+// does not return after a restart is known to be missing. Kept apart from the ledger: it decides
+// nothing about versions, and errors of reading or writing are only logged.
 #pragma once
 
 #include <atomic>
@@ -19,25 +19,24 @@
 
 namespace dws {
 
-// Lifecycle: the destructor waits for a write under way. Threads: one at a time.
+// Lifecycle: the destructor waits for the current write. Threads: one at a time.
 class ReceiverMemory {
  public:
-  // `files` outlives it. `unix_seconds` is the time of day, which only people read.
+  // `files` outlives it. `unix_seconds` is the time of day; only people read it.
   ReceiverMemory(FileSystem& files, std::string state_folder,
                  std::function<uint64_t()> unix_seconds);
 
-  // Those that the file has; none where there is no file, or a damaged one.
+  // The receivers in the file; none if it is absent or damaged.
   std::vector<KnownReceiver> Load();
 
-  // Takes note of who is there. The ids that have been absent for limits::kReceiverForgottenAfter:
-  // to be forgotten.
+  // Notes who is present. Returns the ids to forget: absent for limits::kReceiverForgottenAfter.
   std::vector<std::string> Look(const std::map<std::string, AnnouncerState::Receiver>& receivers,
                                 TimePoint now);
-  // Has the file written if what Look saw differs from what it has, at most every
-  // limits::kKnownReceiversSaveInterval. On a thread of its own: a disk that hangs holds up nobody
-  // who calls this.
+  // Writes the file if Look has seen a change, at most once per
+  // limits::kKnownReceiversSaveInterval. Writes on another thread, so a hanging disk does not block
+  // the caller.
   void Save(TimePoint now);
-  // The same before it returns, whatever the disk takes. Once, as the last call.
+  // The same, but returns after the write, however long it takes. Call it once, last.
   void SaveLast();
 
  private:
@@ -50,10 +49,10 @@ class ReceiverMemory {
   std::map<std::string, KnownReceiver> known_;
   std::map<std::string, TimePoint> absent_since_;
   bool changed_ = false;
-  std::optional<TimePoint> saved_at_;  // tried last
+  std::optional<TimePoint> saved_at_;  // of the last attempt
   std::atomic<bool> writing_{false};
   std::atomic<bool> failed_{false};  // the last write
-  std::string trouble_;              // logged last; of who writes
+  std::string trouble_;              // last logged; used by the thread that writes
   Executor writer_{1, 1};
 };
 

@@ -26,6 +26,7 @@ void FillAnnounce(const RankState& state, v1::Announce& announce) {
     *announce.mutable_state_token() = ToProto(version->manifest.state_token);
   }
   const RetainedVersionPtr newest = state.log->Newest();
+  // A small delta goes inside the announcement, so that no fetch is needed.
   if (newest == nullptr || !newest->base.has_value()) return;
   if (newest->object.size() > limits::kInlineObjectBytesMax) return;
   announce.set_object_base(newest->base->value());

@@ -1,4 +1,4 @@
-// What a Sync stream tells a receiver of a rank's state, as messages. For sync_stream.h.
+// The messages in which a Sync stream reports a rank's state to a receiver. For sync_stream.h.
 #pragma once
 
 #include "proto/sync.pb.h"
@@ -6,10 +6,10 @@
 
 namespace dws {
 
-// Who this rank is, and its layout.
+// The identity of this rank, and its layout.
 void FillWelcome(const RankState& state, v1::Welcome& welcome);
 
-// What it can serve now; the newest delta itself where it is small.
+// What it can serve now, and the newest delta itself if it is small.
 void FillAnnounce(const RankState& state, v1::Announce& announce);
 
 }  // namespace dws

@@ -17,7 +17,7 @@ namespace {
 
 Status Busy() { return ResourceExhaustedError("the sender serves too many transfers; try again"); }
 
-// The current state, if it is of the stream that the receiver means.
+// The current state, if it is of the stream in `message`.
 Result<RankStatePtr> StateOf(const ReceiverHub& hub, const v1::StreamId& message) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message));
   const RankStatePtr state = hub.Current();
@@ -31,7 +31,7 @@ Result<RankStatePtr> StateOf(const ReceiverHub& hub, const v1::StreamId& message
 
 // What a Fetch has still to send.
 struct FetchRange {
-  ObjectPtr object;  // the lease
+  ObjectPtr object;  // keeps the object alive
   uint64_t offset = 0;
   uint64_t length = 0;
   ServedKind kind = ServedKind::kDelta;
@@ -113,7 +113,7 @@ class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
   SenderMetrics& metrics_;
   std::atomic<size_t>& transfers_;
   std::unique_ptr<FullReader> reader_;
-  std::deque<FullFrame> frames_;  // of the reader's last read: all are gone before the next
+  std::deque<FullFrame> frames_;  // of the reader's last read; all are sent before the next
   v1::FullFrame message_;
 };
 
@@ -195,7 +195,7 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
 grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackServerContext*,
                                                                  const v1::FetchRequest* request) {
   auto* stream = new FetchStream(metrics_);
-  // Composing a squash takes a while.
+  // On the executor: composing a squash takes long.
   if (!delta_executor_.Post([this, stream, request] {
         auto range = OpenRange(hub_, *request);
         if (!range.ok()) return stream->Finish(ToGrpc(range.status()));

@@ -1,6 +1,6 @@
-// What receivers talk to: the Sync stream, Describe, Fetch and FetchFull. Thin shells: the hub
-// decides what to announce, the log and the full reader make the bytes. Reactions never block: work
-// that may goes to an executor.
+// The service for receivers: the Sync stream, Describe, Fetch and FetchFull. Thin shells: the hub
+// decides what to announce; the log and the full reader make the bytes. Reactions never block: work
+// that may block goes to an executor.
 #pragma once
 
 #include <atomic>
@@ -17,9 +17,9 @@ namespace dws {
 
 class SyncServiceImpl final : public v1::SyncService::CallbackService {
  public:
-  // `streams` is what Sync streams talk to; `delta_executor` makes deltas ready; `full_executor`
-  // reads the snapshot, which waits for captures: joiners must not hold up those who follow.
-  // `full_transfers` counts FetchFull streams, of all services of the sender together.
+  // `streams` is what Sync streams use. `delta_executor` prepares deltas. `full_executor` reads the
+  // snapshot, which waits for captures; it is separate so that new receivers do not delay those
+  // that follow. `full_transfers` counts the FetchFull streams of all services of the sender.
   SyncServiceImpl(const SyncStream::Parts& streams, Executor& delta_executor,
                   Executor& full_executor, std::atomic<size_t>& full_transfers)
       : streams_(streams),

@@ -57,7 +57,7 @@ void SyncStream::Say(v1::SyncDown message) {
   {
     MutexLock lock(mutex_);
     said_.push_back(std::move(message));
-    // It would miss what the others take part in.
+    // A receiver that misses messages would miss broadcasts that the other members wait in.
     if (said_.size() > limits::kBroadcastQueueMax && !close_reason_.has_value()) {
       close_reason_ =
           ResourceExhaustedError("{} messages wait for the receiver to read them", said_.size());
@@ -135,7 +135,7 @@ void SyncStream::OnWriteDone(bool ok) {
 }
 
 void SyncStream::OnReadDone(bool ok) {
-  if (!ok) return Close(OkStatus());  // half-closed or broken: nothing more can be acknowledged
+  if (!ok) return Close(OkStatus());  // half-closed or broken: no more acknowledgements
   if (const Status status = HandleUp(up_); !status.ok()) {
     LogWarning("sync_stream_refused", {{"reason", Message(status)}});
     return Close(status);
@@ -213,12 +213,12 @@ void SyncStream::RememberAnnounced(const RankState& state) {
 
 void SyncStream::OnCommitted(WeightVersion version) {
   MutexLock lock(mutex_);
-  if (announced_ != version) return;  // an older one: it says nothing of this announcement
+  if (announced_ != version) return;  // an older version: no answer to this announcement
   announced_.reset();
   metrics_.OnAcknowledged(hub_.clock().Now() - announced_at_);
 }
 
-// Refused because of digests: perhaps it is this sender's memory that is wrong.
+// A receiver refused slices because of their digests: this sender's memory may be damaged.
 void SyncStream::Recheck(const StreamId& stream, const v1::Nack& nack) {
   const RankStatePtr state = hub_.Current();
   if (nack.rank_slices().empty() || state == nullptr || state->stream != stream) return;
@@ -228,7 +228,7 @@ void SyncStream::Recheck(const StreamId& stream, const v1::Nack& nack) {
 }
 
 Status SyncStream::HandleHello(const v1::Hello& hello) {
-  // First: every refusal below quotes them.
+  // Checked first, because every error below quotes these ids.
   if (std::max(hello.receiver_id().size(), hello.job_id().size()) > limits::kIdBytesMax) {
     return InvalidArgumentError(
         "a Hello has a receiver id of {} bytes and a job id of {}, at most "

@@ -1,5 +1,5 @@
-// The sender's end of one Sync stream: reads acknowledgements into the hub, writes what is due, one
-// write in flight.
+// The sender's end of one Sync stream: passes acknowledgements to the hub and writes what is due,
+// one write at a time.
 #pragma once
 
 #include <deque>
@@ -22,14 +22,14 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
                          public SyncConnection,
                          public BroadcastConnection {
  public:
-  // What it talks to; all of it outlives it.
+  // The parts it uses; all outlive it.
   struct Parts {
     ReceiverHub& hub;
     SenderMetrics& metrics;
     SnapshotRecheck& recheck;
     Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
   };
-  // `peer` is who opened the stream, as far as its certificate says.
+  // `peer` is the client that opened the stream, as its certificate says.
   static SyncStream* Start(const Parts& parts, Peer peer);
 
   void WelcomeDue() override;
@@ -55,7 +55,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   void Recheck(const StreamId& stream, const v1::Nack& nack);
   void RememberAnnounced(const RankState& state);
   void OnCommitted(WeightVersion version);
-  // Starts the next write, or finishes, if neither is under way. Called without the lock.
+  // Starts the next write, or finishes, unless a write is in progress. Called without the lock.
   void Pump();
 
   ReceiverHub& hub_;
@@ -72,9 +72,9 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool announce_due_ GUARDED_BY(mutex_) = false;
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
-  std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);  // of broadcasts
+  std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);  // about broadcasts
   bool writing_ GUARDED_BY(mutex_) = false;
-  // The newest version announced here, and when it was first.
+  // The newest version announced on this stream, and when it was first announced.
   std::optional<WeightVersion> announced_ GUARDED_BY(mutex_);
   TimePoint announced_at_ GUARDED_BY(mutex_);
   bool finished_ GUARDED_BY(mutex_) = false;

@@ -27,7 +27,7 @@ std::string Describe(const ReceiverBehind& receiver) {
   return receiver.last_error.empty() ? text : fmt::format("{} ({})", text, receiver.last_error);
 }
 
-// Those first that say something went wrong: they are named where there are too many.
+// Receivers with an error first, so that they are named if there are too many.
 std::string List(std::vector<ReceiverBehind> receivers) {
   std::stable_partition(receivers.begin(), receivers.end(),
                         [](const ReceiverBehind& one) { return !one.last_error.empty(); });
@@ -105,7 +105,8 @@ std::string ShortReply(const WaitOutcome& outcome) {
   v1::WaitReply reply;
   FillCounts(outcome, reply);
   const auto fits = [&reply] { return reply.ByteSizeLong() <= limits::kWaitDetailsBytesMax; };
-  // Errors are in the message. The one that makes it too long is taken off again.
+  // Without last_error, which the status message has. Removes the entry that makes the reply too
+  // long.
   const auto add = [&](const std::vector<ReceiverBehind>& receivers, auto* list) {
     for (size_t i = 0; i < std::min(receivers.size(), limits::kWaitReceiversNamedMax); ++i) {
       Fill(receivers[i], *list->Add());

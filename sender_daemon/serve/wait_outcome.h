@@ -1,5 +1,5 @@
-// What a Wait of the trainer ends with: who has committed the version and who has not, as values,
-// as the message of the RPC, and in words.
+// The result of a trainer's Wait: who has committed the version and who has not, as values, as the
+// RPC's message, and in words.
 #pragma once
 
 #include <optional>
@@ -21,11 +21,11 @@ struct ReceiverBehind {
   std::string receiver_id;
   std::optional<WeightVersion> committed;
   std::optional<WeightVersion> staged;
-  Duration behind = {};  // AnnouncerState::Receiver::behind_since; zero: nobody has more
+  Duration behind = {};  // AnnouncerState::Receiver::behind_since; zero: no receiver has more
   std::string last_error;
 };
 
-// One that has not come back since the sender's restart; its last_error says so.
+// A receiver that has not come back since the sender's restart; last_error says so.
 ReceiverBehind Awaited(std::string receiver_id);
 
 // How far the receivers were when a wait ended.
@@ -41,10 +41,10 @@ struct WaitOutcome {
 // error)"; limits::kWaitReceiversNamedMax receivers are named. Pure.
 std::string DescribeUnmet(const WaitOutcome& outcome, const WaitCondition& condition);
 
-// Fills what the outcome says of receivers.
+// Fills in what the outcome says of receivers.
 void FillReply(const WaitOutcome& outcome, v1::WaitReply& reply);
-// The same for the details of an error, whose lists are shortened to
-// limits::kWaitReceiversNamedMax and to limits::kWaitDetailsBytesMax in all; counts are not.
+// The same for the details of an error: the lists, but not the counts, are shortened to
+// limits::kWaitReceiversNamedMax entries and limits::kWaitDetailsBytesMax in all.
 std::string ShortReply(const WaitOutcome& outcome);
 
 }  // namespace dws

@@ -10,7 +10,7 @@
 namespace dws {
 namespace {
 
-// While full tensors are written, which take long.
+// How often reports are read while full tensors are written, which takes long.
 constexpr Duration kReportsInterval = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -68,11 +68,11 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   if (progress_ == nullptr || progress_->writer.state() != offered) {
     DWS_RETURN_IF_ERROR(Adopt(offered));
   }
-  // First: what cannot be written holds up no acknowledgement.
+  // Before writing, so that a failure to write does not block acknowledgements.
   ReadReports();
   DWS_RETURN_IF_ERROR(Begin());
   const Result<bool> written = WriteNext();
-  // Also when it failed: that may make the room it takes.
+  // Also after a failed write: removing old versions may make the room that it needs.
   if (progress_->last.has_value() && !(written.ok() && !*written)) Retire();
   return written;
 }
@@ -84,7 +84,8 @@ void SharedPublisher::ReadReports() {
     MutexLock lock(mutex_);
     view_.receivers = receivers_->present();
   }
-  // Most of the time is for the full tensors, however many reports there are.
+  // Limits the time for reports to about a tenth, however many there are; the rest is for the full
+  // tensors.
   const TimePoint end = hub_.clock().Now();
   reports_due_ = end + std::max<Duration>(kReportsInterval, (end - begin) * 9);
 }
@@ -93,7 +94,7 @@ bool SharedPublisher::Meanwhile() {
   if (hub_.clock().Now() >= reports_due_) ReadReports();
   const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
   while (progress_->last.has_value() && *progress_->last < newest->version) {
-    // What fails fails again in the next round, which tells.
+    // A failure here occurs again in the next round, which reports it.
     const auto next = NextInChain(*newest);
     if (!next.ok() || !WriteDelta(*next).ok()) break;
   }
@@ -132,18 +133,18 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
                                .key = options_.key},
         on_rejected_);
   }
-  repair_.due = false;  // it begins with an anchor
+  repair_.due = false;  // this state begins with an anchor
   progress_ = std::make_unique<Progress>(
       SharedWriter(files_, place, std::move(state), [this] { return Meanwhile(); }));
   MutexLock lock(mutex_);
   view_.newest.reset();
-  written_ = {};  // a state is a copy of the model
+  written_ = {};  // releases the old state, which has a copy of the model
   return OkStatus();
 }
 
 bool SharedPublisher::RepairDue() {
   if (!repair_.due || hub_.clock().Now() < repair_.not_before) return false;
-  repair_.due = receivers_->Stuck();  // it may have gone on meanwhile
+  repair_.due = receivers_->Stuck();  // the receiver may have continued meanwhile
   return repair_.due;
 }
 
@@ -178,7 +179,7 @@ Result<bool> SharedPublisher::WriteNext() {
     DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
     return true;
   }
-  // Also by one that is always a little behind.
+  // Also while a little behind: a publisher that never catches up writes anchors too.
   if (const std::optional<Owed> owed = progress_->owed; owed.has_value()) {
     DWS_RETURN_IF_ERROR(WriteAnchor(owed->version, owed->delta));
     return true;
@@ -211,12 +212,13 @@ Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
 Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
                                     const shared::ManifestPtr& delta) {
   DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
-  // What comes until then follows another anchor.
+  // Deltas counted so far follow the previous anchor and are subtracted below. Those counted since
+  // an owed version follow it.
   const size_t deltas = delta == nullptr ? progress_->deltas : 0;
   const uint64_t delta_bytes = delta == nullptr ? progress_->delta_bytes : 0;
   const bool damage_known = std::exchange(repair_.due, false);
   const auto written = progress_->writer.WriteAnchor(*version, delta.get());
-  const bool damage_found = repair_.due;  // meanwhile: perhaps in this very version
+  const bool damage_found = repair_.due;  // found during the write, perhaps in this version
   repair_.due = damage_known || damage_found;
   const auto settle_owed = [&] {
     if (progress_->owed.has_value() && progress_->owed->version->version <= version->version) {
@@ -225,7 +227,7 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   };
   if (absl::IsAborted(written.status()) && progress_->last.has_value() &&
       *progress_->last >= version->version) {
-    // The trainer was quicker: the next version's are taken.
+    // The trainer published faster than we read: try the next version's full tensors.
     progress_->full_gone = version->version;
     settle_owed();
     progress_->deltas = options_.dir.anchor_every;
@@ -233,7 +235,7 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   }
   DWS_RETURN_IF_ERROR(written.status());
   settle_owed();
-  // Fewer, where one that came meanwhile is to be an anchor.
+  // Deltas written meanwhile stay counted. The count is lower if one of them is to be an anchor.
   progress_->deltas -= std::min(deltas, progress_->deltas);
   progress_->delta_bytes -= std::min(delta_bytes, progress_->delta_bytes);
   repair_.due = damage_known;
@@ -245,7 +247,7 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
 }
 
 void SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor) {
-  progress_->catalog->Forget(version.version);  // its manifest is another
+  progress_->catalog->Forget(version.version);  // its manifest has changed
   progress_->last = std::max(progress_->last.value_or(version.version), version.version);
   {
     MutexLock lock(mutex_);

@@ -1,18 +1,20 @@
-// Publishes versions to a shared directory, beside announcing them: on a thread of its own, from
-// what the log retains. It holds up nobody, and what it cannot do now it tries again.
+// Publishes versions to a shared directory, in addition to announcing them, on its own thread, from
+// what the log retains. Never blocks publishing; retries failures.
 //
-//   1. each version is written after the one before it, with its delta
-//   2. the first is an anchor, with full tensors; so is one when --shared-dir-anchor-every versions
-//      or more bytes of deltas than the model has followed the last anchor, when the log no longer
-//      has the delta that would lead on, and when a receiver could not read what is there
-//      (tried again until there is one, but not for every version of a receiver that never can).
-//      Full tensors take long: they are added to a version that is there with its delta, and
-//      newer deltas are written meanwhile, so they hold up nobody who follows
-//   3. what comes before the newest anchor goes when no receiver needs it (which a sender that has
-//      just started does not know), or `versions_max` newer ones are there, whether versions could
-//      be written or not; of older streams everything goes once this one has an anchor
-//   4. reports of receivers are read every kOfferPoll, sooner while one has yet to commit what was
-//      written last, before each version, and while full tensors are written
+//   1. Each version is written after the one before it, with its delta.
+//   2. The first version is an anchor, with full tensors. Another anchor is written when
+//      --shared-dir-anchor-every versions or more bytes of deltas than the model has followed the
+//      last one, when the log no longer has the next delta, and when a receiver could not read what
+//      is in the directory (retried until an anchor is written, but not for every version of a
+//      receiver that never can read). Full tensors take long to write: they are added to a version
+//      that already has its delta, and newer deltas are written meanwhile, so that receivers that
+//      follow do not wait.
+//   3. Versions before the newest anchor are removed once no receiver needs them (which a sender
+//      that has just started does not know), or once `versions_max` newer ones exist, whether
+//      versions could be written or not. Older streams are removed completely once this one has an
+//      anchor.
+//   4. Reports of receivers are read every kOfferPoll, sooner while a receiver has not committed
+//      the version written last, before each version, and while full tensors are written.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,7 @@
 
 namespace dws {
 
-// What --shared-dir and its companions say.
+// The options --shared-dir and --shared-dir-*.
 struct SharedDirOptions {
   std::string root;  // empty: none
   std::string key_file;
@@ -60,16 +62,16 @@ class SharedPublisher {
   ~SharedPublisher();
 
   void Start() { loop_.Start(); }
-  // There may be a new version in that state. Never blocks.
+  // `state` may have a new version. Never blocks.
   void Offer(RankStatePtr state);
-  // Everything offered is in the directory, or was tried and failed. Full tensors that are to be
-  // added to it do not count.
+  // Everything offered is in the directory, or was tried and failed. Full tensors that are still to
+  // be added do not count.
   bool settled() const;
   void Stop();
 
   SharedView view() const;
 
-  // One round of its work, for tests that have no thread: true when there is more to do.
+  // Runs one round, for tests without the thread: true if there is more to do.
   Result<bool> Step() { return loop_.StepOnce(); }
 
  private:
@@ -78,68 +80,69 @@ class SharedPublisher {
     std::optional<WeightVersion> version;
     friend bool operator==(const At&, const At&) = default;
   };
-  // Full tensors are to be added to this version, which is there as `delta` says.
+  // Full tensors are still to be added to `version`, whose delta is written as `delta` says.
   struct Owed {
     RetainedVersionPtr version;
     shared::ManifestPtr delta;
   };
-  // Where the state that is published now stands.
+  // Progress of the state that is published now.
   struct Progress {
     explicit Progress(SharedWriter made) : writer(std::move(made)) {}
     SharedWriter writer;
     bool begun = false;
-    std::optional<shared::VersionCatalog> catalog;  // what is there, once begun
+    std::optional<shared::VersionCatalog> catalog;  // what the directory has; set by Begin
     std::optional<WeightVersion> last;              // written
     std::optional<Owed> owed;
-    size_t deltas = 0;  // since the last anchor, or what is to be one
+    size_t deltas = 0;  // since the last anchor or the owed one
     uint64_t delta_bytes = 0;
-    std::optional<WeightVersion> full_gone;  // a repair came too late for its full tensors
+    std::optional<WeightVersion> full_gone;  // a repair could not read its full tensors in time
   };
-  // What lies there is damaged, or a file of it is lost: the newest version is written whole and as
-  // an anchor, again if need be. Nothing before it is needed then.
-  // A receiver whose own disk is bad finds damage in every version: not too often.
+  // A repair: the directory has damaged data or lacks a file, so the newest version is written
+  // completely and as an anchor, again if it is there already. After that nothing older is needed.
+  // Repairs are kept apart in time, since a receiver whose own disk is bad finds damage in every
+  // version.
   struct Repair {
     static constexpr Duration kDelayMin = std::chrono::seconds(10);  // doubles
     static constexpr Duration kDelayMax = std::chrono::minutes(10);
-    bool due = false;            // until an anchor was written
-    Duration delay = kDelayMin;  // after the next one
+    bool due = false;            // until an anchor is written
+    Duration delay = kDelayMin;  // to wait after the next repair
     TimePoint not_before;
   };
 
   Result<bool> Work(const RankStatePtr& offered);
   Status Adopt(RankStatePtr state);
   Status Begin();
-  // 1 and 2: writes what is next. False: nothing is.
+  // Rules 1 and 2: writes what is next. False: there is nothing to write.
   Result<bool> WriteNext();
-  // After the last. As DeltaLog::Chain: the log may have no delta that leads on.
+  // The version after the last written. Errors as DeltaLog::Chain: the log may lack the next delta.
   Result<RetainedVersionPtr> NextInChain(const RetainedVersion& newest) const;
   Status WriteDelta(const RetainedVersionPtr& version);
-  // `delta`: as SharedWriter.
+  // `delta`: as in SharedWriter.
   Status WriteAnchor(const RetainedVersionPtr& version, const shared::ManifestPtr& delta);
   void NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor);
   void ReadReports();
-  // While full tensors are written; false: the sender shuts down.
+  // Runs while full tensors are written. False: the sender shuts down.
   bool Meanwhile();
   bool RepairDue();
-  bool AwaitsReport() const;  // 4
+  bool AwaitsReport() const;  // rule 4
   void NoteAnchor();
-  void Retire();  // 3
+  void Retire();  // rule 3
 
   const Options options_;
   FileSystem& files_;
   ReceiverHub& hub_;
   const SharedReceivers::OnRejected on_rejected_;
-  // Of the thread.
+  // Used by the thread only.
   std::optional<SharedReceivers> receivers_;
   std::unique_ptr<Progress> progress_;
   Repair repair_;
   TimePoint reports_due_;  // while full tensors are written
 
   mutable Mutex mutex_;
-  SharedView view_ GUARDED_BY(mutex_);  // without failures and trouble
-  At offered_ GUARDED_BY(mutex_);       // the newest when it was offered
-  At written_ GUARDED_BY(mutex_);       // the newest
-  OfferLoop loop_;                      // last: its thread uses all the rest
+  SharedView view_ GUARDED_BY(mutex_);  // `failures` and `trouble` are not used
+  At offered_ GUARDED_BY(mutex_);       // newest version when it was offered
+  At written_ GUARDED_BY(mutex_);       // newest version written
+  OfferLoop loop_;                      // last, since its thread uses all other members
 };
 
 }  // namespace dws

@@ -16,11 +16,11 @@
 namespace dws {
 namespace {
 
-constexpr size_t kEarlierSessionsMax = 16;  // that are known again
+constexpr size_t kEarlierSessionsMax = 16;  // remembered per receiver
 
 }  // namespace
 
-// There is nothing to say to it: it looks at the directory by itself.
+// Sends nothing: the receiver reads the directory itself.
 class SharedReceivers::Connection final : public SyncConnection {
  public:
   void WelcomeDue() override {}
@@ -113,7 +113,7 @@ Result<std::set<std::string>> SharedReceivers::Names() {
   return names;
 }
 
-// The same trouble is logged once.
+// Logs the same trouble once.
 void SharedReceivers::Note(const std::string& name, std::string_view event, const Status& status) {
   if (status.ok() || absl::IsNotFound(status)) {
     troubles_.erase(name);
@@ -130,7 +130,7 @@ bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {
   Receiver& receiver = found->second;
   const TimePoint now = hub_.clock().Now();
   if (first) {
-    // One that was there already may be left by a receiver that is gone: it counts once it changes.
+    // An existing report may be of a receiver that is gone: it counts only when it changes.
     receiver.report = std::move(report);
     receiver.changed_at = now - limits::kSharedPresenceTimeout - Duration(1);
     return false;
@@ -141,7 +141,7 @@ bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {
   const v1::SharedReport before = std::exchange(receiver.report, std::move(report));
   receiver.changed_at = now;
   if (receiver.connection != nullptr && receiver.connection->closed()) {
-    // Another connection has its id. Only a new process may take it back.
+    // Another connection has taken its id. Only a new process may take the id back.
     receiver.id.reset();
     if (!other_session) return false;
     receiver.connection.reset();
@@ -151,12 +151,13 @@ bool SharedReceivers::Take(const std::string& name, v1::SharedReport report) {
   if (!receiver.id.has_value()) return false;
   v1::SharedReport nothing;
   if (!other_session) {
-    nothing.set_rejections(before.rejections());  // one that was told before this connection
+    nothing.set_rejections(before.rejections());  // reported before this connection
   }
   return Tell(receiver, connects || other_session ? nothing : before);
 }
 
-// Two receivers with one id replace each other's report: who began last counts while it is live.
+// Two receivers with one id overwrite each other's report. The one that began last counts while it
+// is live.
 bool SharedReceivers::IsOlder(Receiver& receiver, const v1::SharedReport& report) const {
   std::vector<uint64_t>& earlier = receiver.earlier;
   const auto found = std::find(earlier.begin(), earlier.end(), report.session());
@@ -202,7 +203,7 @@ void SharedReceivers::Disconnect(Receiver& receiver) {
 bool SharedReceivers::Tell(Receiver& receiver, const v1::SharedReport& before) {
   const v1::SharedReport& report = receiver.report;
   const auto stream = FromProto(report.stream());
-  if (!stream.ok()) return false;  // it has heard of none yet
+  if (!stream.ok()) return false;  // it does not know a stream yet
   const ConnectionId id = *receiver.id;
   const bool same_stream = before.stream().incarnation() == report.stream().incarnation() &&
                            before.stream().id_hi() == report.stream().id_hi() &&
@@ -266,7 +267,7 @@ bool SharedReceivers::Awaited(const StreamId& stream, WeightVersion version) con
 }
 
 bool SharedReceivers::AllBeyond(const StreamId& stream, WeightVersion version) const {
-  // Who was there before this sender may be live, and shows it only by its next report.
+  // A receiver from before this sender's start may be live; only its next report shows it.
   if (!since_.has_value() || hub_.clock().Now() - *since_ < limits::kSharedPresenceTimeout) {
     return false;
   }

@@ -1,5 +1,5 @@
-// The receivers that follow a shared directory, by the reports they leave there: to the hub each is
-// a connected receiver for as long as its report goes on changing, so Waits and status count it.
+// The receivers that follow a shared directory, known by the reports they write there. To the hub
+// each is a connected receiver while its report keeps changing, so Waits and status count it.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@
 
 namespace dws {
 
-// Lifecycle: Refresh every now and then; the destructor disconnects all. Threads: one at a time.
+// Lifecycle: call Refresh repeatedly; the destructor disconnects all. Threads: one at a time.
 class SharedReceivers {
  public:
   struct Place {
@@ -29,23 +29,23 @@ class SharedReceivers {
     std::string folder;  // of the reports
     shared::Key key;
   };
-  // Called for each refusal that is new; `current`: the hub counted it.
+  // Called for each new refusal. `current`: the hub counted it.
   using OnRejected = std::function<void(const v1::SharedReport& report, bool current)>;
 
   SharedReceivers(FileSystem& files, ReceiverHub& hub, Place place, OnRejected on_rejected);
   ~SharedReceivers();
 
-  // Reads all reports. True: a receiver could not read what lies in the directory.
+  // Reads all reports. True: a receiver could not read data in the directory.
   bool Refresh();
 
   size_t present() const;
   size_t known() const { return receivers_.size(); }
-  // Whether one that is present has not come past what it could not read.
+  // Whether a present receiver has not committed a version after one that it could not read.
   bool Stuck() const;
-  // Whether one that is present has yet to commit `version` of `stream`.
+  // Whether a present receiver has not committed `version` of `stream`.
   bool Awaited(const StreamId& stream, WeightVersion version) const;
-  // Whether no receiver that is present needs `version` of `stream`, or a delta from it on. Not
-  // known before kSharedPresenceTimeout have passed since the first Refresh.
+  // Whether no present receiver needs `version` of `stream`, or a delta from it. False until
+  // kSharedPresenceTimeout after the first Refresh, since it is not known before.
   bool AllBeyond(const StreamId& stream, WeightVersion version) const;
 
  private:
@@ -55,20 +55,20 @@ class SharedReceivers {
     TimePoint changed_at;  // when the report was last seen to change
     std::optional<ConnectionId> id;
     std::shared_ptr<Connection> connection;
-    std::vector<uint64_t> earlier;  // sessions
-    bool twice = false;             // one of them has come back
+    std::vector<uint64_t> earlier;  // previous sessions
+    bool twice = false;             // a previous session came back
   };
 
-  // True as Refresh.
+  // Result as Refresh.
   bool Take(const std::string& name, v1::SharedReport report);
-  // Whether a report with another session than the last is of one before it. False: that one is
-  // earlier by now.
+  // Whether `report`, whose session differs from the last report's, is of a session before that
+  // one. If false, the last report's session is added to the previous ones.
   bool IsOlder(Receiver& receiver, const v1::SharedReport& report) const;
   void Connect(Receiver& receiver);
   void Disconnect(Receiver& receiver);
-  // Tells the hub what is new since `before`; true as Refresh.
+  // Reports changes since `before` to the hub. Result as Refresh.
   bool Tell(Receiver& receiver, const v1::SharedReport& before);
-  // Of the reports to read.
+  // File names of the reports to read.
   Result<std::set<std::string>> Names();
   Result<v1::SharedReport> Read(const std::string& name) const;
   void Note(const std::string& name, std::string_view event, const Status& status);
@@ -77,9 +77,9 @@ class SharedReceivers {
   ReceiverHub& hub_;
   const Place place_;
   const OnRejected on_rejected_;
-  std::map<std::string, Receiver> receivers_;    // by file, while that is there
-  std::map<std::string, std::string> troubles_;  // logged last, by file; "": of all
-  std::optional<TimePoint> since_;               // the first Refresh
+  std::map<std::string, Receiver> receivers_;    // by file name, while the file exists
+  std::map<std::string, std::string> troubles_;  // last logged, by file name; "": the folder
+  std::optional<TimePoint> since_;               // time of the first Refresh
 };
 
 }  // namespace dws

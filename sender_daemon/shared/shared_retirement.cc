@@ -49,7 +49,7 @@ Status RemoveStream(FileSystem& files, const std::string& folder) {
   return first;
 }
 
-// Welcomes that no version names any more.
+// Removes welcomes that no version names any more.
 void RemoveWelcomes(FileSystem& files, const std::string& folder, RankEpoch epoch,
                     const std::set<RankEpoch>& used, Status& first) {
   const auto names = files.List(folder);
@@ -76,7 +76,7 @@ Status RetireShared(FileSystem& files, const std::string& rank_folder,
     const std::string version = fmt::format("{}/{}", folder, shared::VersionFolderName(name));
     const bool old = anchor != nullptr && name.version < anchor->name.version &&
                      (newer >= rule.versions_max || rule.unneeded(name.version));
-    // What a sender before this one left unfinished, and what this one gave up.
+    // Left unfinished by an earlier sender, or given up by this one.
     const bool torso =
         (name.epoch < rule.epoch || (name.epoch == rule.epoch && name.version < rule.last)) &&
         !HasManifest(files, version);

@@ -1,4 +1,5 @@
-// What may go from a rank's folder in a shared directory, and its going. For shared_publisher.h.
+// Removes what is no longer needed from a rank's folder in a shared directory. For
+// shared_publisher.h.
 #pragma once
 
 #include <functional>
@@ -11,16 +12,16 @@
 namespace dws {
 
 struct RetirementRule {
-  StreamId stream;                              // the one published now
-  RankEpoch epoch;                              // of who publishes
-  WeightVersion last;                           // written by it
-  size_t versions_max = 0;                      // newer ones: then a version may go, needed or not
-  std::function<bool(WeightVersion)> unneeded;  // by all receivers that are present
+  StreamId stream;          // the one published now
+  RankEpoch epoch;          // of the sender that publishes
+  WeightVersion last;       // the last version written by it
+  size_t versions_max = 0;  // with this many newer ones a version is removed, needed or not
+  std::function<bool(WeightVersion)> unneeded;  // by any present receiver
 };
 
-// Removes what the rule lets go; the newest anchor and all that follows it stay. Manifests go
-// first: a reader sees a version or none. The first error of those that occurred, after all was
-// tried.
+// Removes what the rule allows; the newest anchor and all that follows it stay. Manifests are
+// removed first, so that a reader sees a whole version or none. After an error it tries the rest,
+// and returns the first error.
 Status RetireShared(FileSystem& files, const std::string& rank_folder,
                     const shared::VersionCatalog& catalog, const RetirementRule& rule);
 

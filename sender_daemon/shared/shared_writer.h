@@ -13,7 +13,7 @@
 
 namespace dws {
 
-// Lifecycle: of one rank state. Begin, then Write; each may be tried again after an error.
+// Lifecycle: for one rank state. Begin, then Write; each may be tried again after an error.
 // Threads: one at a time.
 class SharedWriter {
  public:
@@ -22,24 +22,24 @@ class SharedWriter {
     std::string job_id;
     shared::Key key;
   };
-  // `wanted` is asked now and then; false ends a write with CANCELLED. `wall_clock` outlives it.
+  // `wanted` is asked repeatedly; false ends a write with CANCELLED. `wall_clock` outlives it.
   SharedWriter(FileSystem& files, const Place& place, RankStatePtr state,
                std::function<bool()> wanted, const WallClock& wall_clock = kSystemWallClock);
 
-  // Makes the folders and says who publishes.
+  // Makes the folders and writes the welcome.
   Status Begin();
-  // FAILED_PRECONDITION: another trainer or sender has taken this rank over, and this one must not
-  // write any more; a stream ahead of the clock (clock_bound.h), which no receiver takes, is none.
-  // Else as FileSystem::List.
+  // FAILED_PRECONDITION: another trainer or sender has taken over this rank, and this one must not
+  // write any more. A stream ahead of the clock (clock_bound.h), which no receiver accepts, does
+  // not count. Other errors as FileSystem::List.
   Status CheckFence() const;
 
-  // Both write the version's files, again where they are there already; its manifest is last.
+  // Both write the version's files, again if they exist already; the manifest is written last.
   // Errors as FileSystem.
 
-  // With its delta, all that readers of its base need. It has a base.
+  // Writes the delta, which is all that readers of its base need. `version` has a base.
   Result<shared::ManifestPtr> WriteDelta(const RetainedVersion& version);
-  // With full tensors too. `delta`: what WriteDelta made, whose files stay as they are; null: none.
-  // ABORTED: full tensors of it are not to be had any more.
+  // Writes full tensors too. `delta`: the result of WriteDelta, whose files stay as they are, or
+  // null. ABORTED: full tensors of `version` are no longer available.
   Result<shared::ManifestPtr> WriteAnchor(const RetainedVersion& version,
                                           const shared::Manifest* delta);
 
@@ -49,7 +49,7 @@ class SharedWriter {
 
  private:
   std::string FolderOf(const RetainedVersion& version) const;
-  // Description and delta, in a manifest that is yet to be written.
+  // Writes description and delta. Returns a manifest that is not written yet.
   Result<shared::Manifest> WriteChange(const RetainedVersion& version);
   Result<shared::ManifestPtr> WriteManifest(const RetainedVersion& version,
                                             shared::Manifest manifest);
@@ -66,7 +66,7 @@ class SharedWriter {
   shared::FileEntry welcome_;
 };
 
-// The folder of one rank. INVALID_ARGUMENT: a job id that makes no name.
+// The folder of one rank. INVALID_ARGUMENT: the job id cannot be made a file name.
 Result<std::string> SharedRankFolder(const std::string& root, const std::string& job_id,
                                      TrainerRank rank);
 

@@ -20,6 +20,7 @@ Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& 
   for (const safetensors::CheckpointTensor& tensor : weights->tensors()) {
     base.tensors.insert(tensor.name);
   }
+  // The limit is for all files together, since all are held in memory.
   uint64_t left = kSlimeSideBytesMax;
   for (const std::string& name : *names) {
     const std::string path = folder + "/" + name;

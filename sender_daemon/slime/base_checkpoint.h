@@ -1,5 +1,5 @@
-// The checkpoint that readers of slime's versions start from (--slime-checkpoint): they take a full
-// version for all of it, and remove what that lacks.
+// The checkpoint that readers of slime's versions start from (--slime-checkpoint). A full version
+// replaces all of it at readers, which remove what the version lacks.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@
 
 namespace dws {
 
-// Of all files beside the weights of a checkpoint; held in memory.
+// Limit of all files other than weights in a checkpoint; they are held in memory.
 inline constexpr uint64_t kSlimeSideBytesMax = uint64_t{256} << 20;
 
 struct BaseCheckpoint {
-  std::set<std::string> tensors;  // each is to be published
-  // The files that are no weights, by name: config.json, the tokenizer. Not those in folders of it,
-  // nor hidden ones.
+  std::set<std::string> tensors;  // the trainer must publish each of them
+  // The files other than weights, by name: config.json, the tokenizer. Without hidden files and
+  // files in subfolders.
   std::map<std::string, std::vector<std::byte>> side_files;
 };
 
 // INVALID_ARGUMENT: there are no weights in `folder`, or they cannot be read, or the other files
-// are too large to be that.
+// are too large.
 Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& folder);
 
 }  // namespace dws

@@ -69,7 +69,8 @@ Result<slime::VersionIndex> SlimeFolder::ReadOwnIndex(uint64_t version) const {
   const std::string name = slime::VersionFolderName(version);
   auto index = slime::ReadVersionIndex(files_, PathOf(version));
   if (absl::IsUnavailable(index.status())) {
-    // Ours get this name whole, and lose it before anything is removed.
+    // A version of ours gets this name when it is complete, and loses it before its files are
+    // removed.
     DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(PathOf(version)));
     if (!std::binary_search(names.begin(), names.end(), safetensors::kIndexFile)) {
       return Refuse(fmt::format("somebody writes {} there, or left it without an index", name));
@@ -98,7 +99,7 @@ Status SlimeFolder::Take(const std::string& lost_to) {
     DWS_ASSIGN_OR_RETURN(const slime::VersionIndex index, ReadOwnIndex(version));
     published_[version] = !index.delta.has_value();
   }
-  if (ours) RemoveUnfinished();  // it may be what leaves no room
+  if (ours) RemoveUnfinished();  // unfinished versions may fill the disk
   DWS_RETURN_IF_ERROR(WriteOwner());
   if (!ours) RemoveUnfinished();
   return OkStatus();
@@ -144,7 +145,7 @@ Result<bool> SlimeFolder::Begin(uint64_t version) {
         PathOf(newest()));
   }
   if (begun_.has_value() && there(*begun_)) {
-    // It got its name, and then the folder could not be synced.
+    // A failed attempt had renamed it, and then could not sync the folder.
     DWS_ASSIGN_OR_RETURN(const slime::VersionIndex index, ReadOwnIndex(*begun_));
     DWS_RETURN_IF_ERROR(WriteOwner());
     Add(*begun_, !index.delta.has_value());

@@ -1,4 +1,4 @@
-// The numbers are the header's.
+// The numbers refer to the rules in slime_publisher.h.
 #include "sender_daemon/slime/slime_publisher.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
       progress_->damaged = next.version->version;
       if (options_.on_damage) options_.on_damage(offered);
     }
-    // 3. Where the disk is full, half a version is what fills it.
+    // 3. If the disk is full, the incomplete version may be what fills it.
     const Status abandoned = progress_->folder.Abandon(number);
     if (!abandoned.ok()) LogWarning("slime_not_removed", {{"reason", Message(abandoned)}});
     return written;
@@ -61,7 +61,7 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   return true;
 }
 
-// 5. Not by what is known of it: the next round looks.
+// 5. Forgets what is known of the folder; the next round reads it again.
 void SlimePublisher::LetGo() {
   if (const auto other = progress_->folder.OtherStream(); other.ok() && !other->empty()) {
     lost_ = {.state = progress_->writer.state(), .to = *other};

@@ -1,16 +1,16 @@
-// Publishes versions as slime's folders weight_vNNNNNN, which readers of that format apply
-// unmodified, beside announcing them: on a thread of its own, from what the log retains. It holds
-// up nobody, and what it cannot do now it tries again.
+// Publishes versions as slime's folders weight_vNNNNNN, which unmodified readers of that format
+// apply, in addition to announcing them: on its own thread, from what the log retains. Never blocks
+// publishing; retries failures.
 //
-//   1. a version that was published right after the one before it, with the next number, is a delta
-//   2. the first version is a full checkpoint; so is the newest one when the chain cannot be
-//      continued: a number was left out, the log no longer leads on, or what it leads to cannot be
-//      read any more, or is damaged in our memory
-//   3. what a failed try has written is removed; what comes before the newest `keep` deltas, too,
-//      but for the newest full checkpoint there
-//   4. versions in the folder of an earlier process with this stream stay, and the chain begins
-//      anew after them; those of others are refused (slime_folder.h)
-//   5. where the folder is not any more as it was left, it is taken anew, by the same rules
+//   1. A version published right after the previous one, with the next number, is a delta.
+//   2. The first version is a full checkpoint. So is the newest one when the chain cannot be
+//      continued: a number was left out, the log lacks the next delta, or a version can no longer
+//      be read or is damaged in our memory.
+//   3. What a failed attempt has written is removed. So are versions before the newest `keep`
+//      deltas, except the newest full checkpoint among them.
+//   4. Versions that an earlier process wrote for this stream stay, and a new chain begins after
+//      them. Versions of others are refused (slime_folder.h).
+//   5. If the folder has changed since this sender left it, it is taken again by the same rules.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,7 @@
 
 namespace dws {
 
-// What --slime-dir and its companions say.
+// The options --slime-*.
 struct SlimeDirOptions {
   std::string root;  // empty: none
   slime::Encoding encoding = slime::Encoding::kXor;
@@ -47,7 +47,7 @@ class SlimePublisher {
   struct Options {
     SlimeDirOptions dir;
     BaseCheckpoint base = {};
-    // Told once of each version that our own memory turned out to be damaged for.
+    // Called once for each version for which our own memory is found damaged.
     std::function<void(const RankStatePtr&)> on_damage = nullptr;
     std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
   };
@@ -56,26 +56,26 @@ class SlimePublisher {
   SlimePublisher(Options options, FileSystem& files);
 
   void Start() { loop_.Start(); }
-  // A trainer has registered, or there may be a new version in that state. Never blocks.
+  // A trainer has registered, or `state` may have a new version. Never blocks.
   void Offer(RankStatePtr state) { loop_.Offer(std::move(state)); }
-  // Everything offered is in the folder, or there is trouble.
+  // Everything offered is in the folder, or the last attempt failed.
   bool settled() const { return loop_.settled(); }
   void Stop() { loop_.Stop(); }
 
   SlimeView view() const;
 
-  // One round of its work, for tests that have no thread: true when there is more to do.
+  // Runs one round, for tests without the thread: true if there is more to do.
   Result<bool> Step() { return loop_.StepOnce(); }
 
  private:
-  // Where the state that is published now stands.
+  // Progress of the state that is published now.
   struct Progress {
     Progress(SlimeWriter made, SlimeFolder taken)
         : writer(std::move(made)), folder(std::move(taken)) {}
     SlimeWriter writer;
     SlimeFolder folder;
-    std::optional<WeightVersion> last;     // written, and may be followed by a delta
-    std::optional<WeightVersion> damaged;  // a full checkpoint of it cannot be made
+    std::optional<WeightVersion> last;     // written; a delta may follow it
+    std::optional<WeightVersion> damaged;  // a full checkpoint of it failed because of damage
   };
   struct Next {
     RetainedVersionPtr version;  // null: none
@@ -87,23 +87,23 @@ class SlimePublisher {
   Status Adopt(const RankStatePtr& state);
   // FAILED_PRECONDITION: the base checkpoint has a tensor that is not published.
   Status CheckTensors(const RankLayout& layout) const;
-  Result<Next> ChooseNext() const;  // 1 and 2
+  Result<Next> ChooseNext() const;  // rules 1 and 2
   Status WriteVersion(const Next& next);
   void NotePublished(WeightVersion version, bool full, uint64_t bytes);
 
   const Options options_;
   FileSystem& files_;
-  // Of the thread.
+  // Used by the thread only.
   std::unique_ptr<Progress> progress_;
   struct Lost {
     RankStatePtr state;
-    std::string to;  // SlimeFolder::Take
+    std::string to;  // lost_to of SlimeFolder::Take
   };
   Lost lost_;
 
   mutable Mutex mutex_;
-  SlimeView view_ GUARDED_BY(mutex_);  // without failures and trouble
-  OfferLoop loop_;                     // last: its thread uses all the rest
+  SlimeView view_ GUARDED_BY(mutex_);  // `failures` and `trouble` are not used
+  OfferLoop loop_;                     // last, since its thread uses all other members
 };
 
 }  // namespace dws

@@ -35,7 +35,7 @@ Status CheckTensor(const Shard& shard, slime::Encoding encoding) {
   return OkStatus();
 }
 
-// The shards that a delta touches.
+// The shards that a delta changes.
 std::vector<uint32_t> TouchedShards(const RankLayout& layout, const DeltaManifest& manifest) {
   std::vector<uint32_t> shards;
   for (const SliceDelta& delta : manifest.slices) {

@@ -1,8 +1,8 @@
-// Writes one version of a rank state into a folder of slime's versions, as a delta of the version
-// before or as a full checkpoint. From slime_publisher.h, which decides which.
+// Writes one version of a rank state into a folder of slime's versions, as a delta of the previous
+// version or as a full checkpoint. slime_publisher.h decides which.
 //
-// A delta's tensors are read at exactly that version, one by one; what they were before is made of
-// them by taking the retained steps back.
+// A delta's tensors are read at exactly that version, one by one. Their values before it are
+// computed from them by undoing the retained steps.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace dws {
 
-// Lifecycle: of one rank state; each write may be tried again after an error. Threads: one at a
+// Lifecycle: for one rank state; each write may be tried again after an error. Threads: one at a
 // time.
 class SlimeWriter {
  public:
@@ -30,29 +30,30 @@ class SlimeWriter {
     slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
     uint64_t full_shard_bytes_max = limits::kSlimeShardBytesDefault;
     uint64_t delta_shard_bytes_max = limits::kSlimePublishShardBytes;
-    // Beside the weights of a full checkpoint (FullVersionOptions).
+    // Written beside the weights of a full checkpoint (FullVersionOptions).
     std::map<std::string, std::vector<std::byte>> side_files = {};
   };
 
-  // FAILED_PRECONDITION: the format cannot hold what the rank has: it is one of several, it has a
-  // part of a tensor, a tensor of a type that safetensors does not know, or one that is too large
-  // for the encoding. The message names it. `wanted` is asked now and then; false ends a write with
+  // FAILED_PRECONDITION: the format cannot hold the rank's weights: there are several ranks, a
+  // tensor is only partly on this rank, has a type that safetensors does not know, or is too large
+  // for the encoding; the message names it. `wanted` is asked repeatedly; false ends a write with
   // CANCELLED.
   static Result<SlimeWriter> Create(FileSystem& files, const Options& options, RankStatePtr state,
                                     std::function<bool()> wanted);
 
   // Both publish the version and return the bytes written of its tensors. ABORTED: it can no longer
-  // be read. ALREADY_EXISTS: it is published. Else of the file system, or damaged() says why.
+  // be read. ALREADY_EXISTS: it is published. Other errors: of the file system, or of our memory,
+  // if damaged().
   //
-  // `may_publish` is asked before readers see anything; its error is returned.
+  // `may_publish` is called before readers see anything; its error is returned.
   //
-  // `version` has the version before as its base.
+  // WriteDelta needs a `version` whose base is the version directly before it.
   Result<uint64_t> WriteDelta(const RetainedVersionPtr& version,
                               std::function<Status()> may_publish);
   Result<uint64_t> WriteFull(const RetainedVersionPtr& version,
                              std::function<Status()> may_publish);
 
-  // What the last write was to read from our own memory is damaged there.
+  // Whether the last write failed because what it read from our own memory is damaged.
   bool damaged() const { return damaged_; }
 
   const RankStatePtr& state() const { return state_; }

@@ -32,7 +32,7 @@ TensorReader::TensorReader(RankStatePtr state, RetainedVersionPtr version,
       reader_(state_->snapshot, state_->log, version_->version,
               SlicesOf(state_->layout(), shards_)) {}
 
-// The reader's frames come in the order of the slices, and each slice's from its first block on.
+// Relies on the reader's order: frames by slice, and in each slice from its first block on.
 Result<ByteSpan> TensorReader::Next() {
   DWS_CHECK(next_ < shards_.size());
   ++next_;
@@ -100,7 +100,7 @@ Status TensorReader::ForEachSlice(Fn&& fn) const {
 
 ByteSpan RowMajor(const TensorSpec& tensor, ByteSpan slices, std::vector<std::byte>& buffer) {
   if (tensor.SliceCount() == 1) return slices;
-  uint64_t rows = 1;  // of the dimensions before the one that is cut
+  uint64_t rows = 1;  // over the dimensions before the cut one
   for (uint32_t dim = 0; dim < tensor.cut_dim; ++dim) rows *= tensor.shape[dim];
   if (rows == 1) return slices;
   uint64_t inner = ElementBytes(tensor.dtype);

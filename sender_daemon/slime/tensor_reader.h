@@ -1,9 +1,10 @@
-// Whole tensors of a rank at exactly one version, one after the other, as a checkpoint holds them:
-// row-major, whatever slices the trainer cut them into. And what they were before that version.
+// Reads whole tensors of a rank at exactly one version, one after the other, as a checkpoint holds
+// them: row-major, however the trainer cut them into slices. Also gives their bytes before that
+// version.
 //
-// What is read is held against the digests that were published: readers of other formats have only
-// checksums that are made of it. Used by slime_writer.h. One tensor is in memory at a time, twice
-// when `before` is asked for.
+// What is read is compared with the published digests, since readers of other formats only have
+// checksums that are computed from it. Used by slime_writer.h. One tensor is in memory at a time,
+// twice if Before is called.
 #pragma once
 
 #include <cstddef>
@@ -20,29 +21,29 @@
 
 namespace dws {
 
-// Lifecycle: one for each version; shares the state. Threads: one at a time.
+// Lifecycle: one per version; shares the state. Threads: one at a time.
 class TensorReader {
  public:
-  // `shards`: of the layout, which holds all slices of each tensor, in the order in which they are
-  // wanted. `wanted` is asked now and then; false ends a read with CANCELLED.
+  // `shards`: indexes in the layout, which holds all slices of each tensor, in the order in which
+  // they are read. `wanted` is asked repeatedly; false ends a read with CANCELLED.
   TensorReader(RankStatePtr state, RetainedVersionPtr version, std::vector<uint32_t> shards,
                std::function<bool()> wanted);
 
-  // The bytes of the next tensor, until the next call. Not after the last one, nor after an error.
-  // ABORTED: the version can no longer be reached from the snapshot. DATA_LOSS: our own memory is
-  // damaged.
+  // The bytes of the next tensor, valid until the next call. Do not call it after the last tensor
+  // or after an error. ABORTED: the version can no longer be reached from the snapshot. DATA_LOSS:
+  // our own memory is damaged.
   Result<ByteSpan> Next();
 
-  // Of the tensor that Next gave, its bytes before the version, which has a base. Until the next
-  // call of either. DATA_LOSS: our own memory is damaged.
+  // The bytes that the tensor of the last Next had before the version, which must have a base.
+  // Valid until the next call of either. DATA_LOSS: our own memory is damaged.
   Result<ByteSpan> Before();
 
  private:
   const Shard& shard() const { return state_->layout().shards()[shards_[next_ - 1]]; }
 
-  // DATA_LOSS: the bytes of one slice do not have this digest.
+  // DATA_LOSS: the bytes of one slice do not have the expected digest.
   Status Check(RankSlice slice, ByteSpan bytes, const Digest& expected) const;
-  // The tensor's slices, with where each lies in the bytes of all.
+  // Calls `fn` for each slice of the tensor, with its offset in the bytes of all slices.
   template <typename Fn>
   Status ForEachSlice(Fn&& fn) const;
 
@@ -51,18 +52,18 @@ class TensorReader {
   const std::vector<uint32_t> shards_;
   const std::function<bool()> wanted_;
   FullReader reader_;
-  size_t next_ = 0;                // of shards_
-  std::vector<FullFrame> frames_;  // of the reader, its memory
+  size_t next_ = 0;                // in shards_
+  std::vector<FullFrame> frames_;  // of reader_, which owns their memory
   size_t next_frame_ = 0;
   std::vector<std::byte> after_;  // slice by slice
   std::vector<std::byte> before_;
-  std::vector<std::byte> row_major_;  // of a tensor whose slices are not its rows
+  std::vector<std::byte> row_major_;  // of a tensor whose slices are not whole rows
   std::vector<std::byte> row_major_before_;
   UndoScratch undo_;
 };
 
-// The bytes of a tensor as one array, from those of its slices, one after the other: `slices`
-// itself, or `buffer`. Pure.
+// The bytes of a tensor as one array, from its slices' bytes one after the other: returns `slices`
+// or `buffer`. Pure.
 ByteSpan RowMajor(const TensorSpec& tensor, ByteSpan slices, std::vector<std::byte>& buffer);
 
 }  // namespace dws

@@ -1,4 +1,4 @@
-// Whether the sender takes versions: what the operator's Drain turns off and its undo on again.
+// Whether the sender takes versions: the operator's Drain turns this off, undoing it turns it on.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ class DrainSwitch {
   void Set(bool draining) { draining_.store(draining); }
   bool draining() const { return draining_.load(); }
 
-  // UNAVAILABLE while draining: `what` ("version 7") is refused.
+  // UNAVAILABLE while draining; the message says that `what` ("version 7") is refused.
   Status Admit(std::string_view what) const {
     if (!draining()) return OkStatus();
     return UnavailableError(

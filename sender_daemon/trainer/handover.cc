@@ -30,7 +30,7 @@ struct SliceMemory {
   uint32_t element_bytes = 1;
 };
 
-// The shard is an array of its own; a slice of it is narrowed on the cut dimension.
+// The shard is an array; a slice of it is narrowed on the cut dimension.
 Result<SliceMemory> FindSlice(const RankLayout& layout, const RankLayout::SliceEntry& slice,
                               const ShardPlace& place) {
   const Shard& shard = layout.shards()[slice.shard];
@@ -52,7 +52,7 @@ Result<SliceMemory> FindSlice(const RankLayout& layout, const RankLayout::SliceE
   return memory;
 }
 
-// Elements are read as words of their size; on every path but a GPU's the memory begins at a page.
+// Elements are read as words of their size. Host memory begins at a page; GPU memory may not.
 Status CheckAligned(std::string_view tensor, uint64_t offset_bytes, uint32_t element_bytes) {
   if (offset_bytes % element_bytes == 0) return OkStatus();
   return InvalidArgumentError(

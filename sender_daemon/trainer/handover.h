@@ -1,5 +1,5 @@
-// The two ways a trainer hands weights over, as weight sources: resident regions that hold every
-// shard, in memory of the host or of GPUs, and buckets of a ring that hold pieces of slices.
+// The two ways in which a trainer hands weights over, as weight sources: resident regions that hold
+// every shard, in host or GPU memory, and buckets of a ring that hold pieces of slices.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace dws {
 
-// Where a shard lies: row-major and contiguous, its cut dimension restricted to the owned slices.
+// Where a shard lies: row-major and contiguous; its cut dimension has the owned slices only.
 struct ShardPlace {
   uint32_t region = 0;
   uint64_t offset_bytes = 0;
@@ -25,8 +25,8 @@ struct ShardPlace {
 // Reads from mapped regions. Owns them.
 class ResidentSource final : public WeightSource {
  public:
-  // INVALID_ARGUMENT: places do not match the layout, or a shard reaches beyond its region or
-  // begins inside of an element; names the tensor.
+  // INVALID_ARGUMENT: the places do not match the layout, or a shard reaches beyond its region or
+  // begins inside an element; names the tensor.
   static Result<std::unique_ptr<ResidentSource>> Create(const RankLayout& layout,
                                                         std::vector<MappedRegion> regions,
                                                         std::span<const ShardPlace> places,
@@ -38,7 +38,7 @@ class ResidentSource final : public WeightSource {
   ByteSpan View(BlockRef ref, size_t size_bytes) const override;
 
  private:
-  // Where a slice lies: one of the two.
+  // Where a slice lies: in host memory or on a GPU.
   struct SliceHome {
     ConstSegmentMap host;
     DeviceShards* device = nullptr;
@@ -47,11 +47,11 @@ class ResidentSource final : public WeightSource {
   explicit ResidentSource(std::vector<MappedRegion> regions) : regions_(std::move(regions)) {}
 
   const std::vector<MappedRegion> regions_;
-  std::vector<std::unique_ptr<DeviceShards>> devices_;  // after what they read
+  std::vector<std::unique_ptr<DeviceShards>> devices_;  // destroyed before the regions they read
   std::vector<SliceHome> slices_;                       // by rank slice
 };
 
-// Consecutive blocks of one slice that lie in a bucket one after the other.
+// Consecutive blocks of one slice that lie one after the other in a bucket.
 struct BucketPiece {
   RankSlice slice;
   uint32_t first_block = 0;
@@ -59,11 +59,11 @@ struct BucketPiece {
   uint64_t offset_bytes = 0;
 };
 
-// Reads from one bucket while it is being captured. Does not own the bytes.
+// Reads from one bucket during its capture. Does not own the bytes.
 class BucketSource final : public WeightSource {
  public:
-  // INVALID_ARGUMENT: a piece is outside its slice or the bucket, begins inside of an element, or
-  // two pieces overlap; names the tensor.
+  // INVALID_ARGUMENT: a piece is outside its slice or the bucket, begins inside an element, or two
+  // pieces overlap; names the tensor.
   static Result<BucketSource> Create(const RankLayout& layout, ByteSpan bucket,
                                      std::vector<BucketPiece> pieces);
   void Read(BlockRef ref, MutableByteSpan block) const override;

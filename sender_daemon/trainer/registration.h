@@ -1,4 +1,5 @@
-// A trainer's registration as validated values: what Register asks for, before any memory came.
+// A trainer's registration as validated values: what Register asks for, before it hands over
+// memory.
 #pragma once
 
 #include <cstdint>

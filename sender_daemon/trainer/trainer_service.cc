@@ -13,7 +13,7 @@ namespace dws {
 namespace {
 
 constexpr double kWaitSecondsMax = 24 * 3600;
-// The trainer's clock runs out a little before ours does: the deadline travels as a duration.
+// Deadlines are sent as durations, so the trainer's passes a little before ours.
 constexpr std::chrono::milliseconds kDeadlineMargin{100};
 
 bool StillWanted(const grpc::CallbackServerContext& context) {

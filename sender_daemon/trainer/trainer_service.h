@@ -1,4 +1,4 @@
-// What the trainer talks to: thin shells that carry each call to the session's executor.
+// The service for the trainer: thin shells that post each call to the session's executor.
 #pragma once
 
 #include "common/base/clock.h"
@@ -32,12 +32,12 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
                                  const v1::WaitRequest* request, v1::WaitReply* reply) override;
 
  private:
-  // Runs `call` on the executor and finishes the RPC with what it returns. A call that waited until
-  // its trainer gave up is not run.
+  // Runs `call` on the executor and finishes the RPC with its result. A call whose trainer gave up
+  // while it waited is not run.
   template <typename Call>
   grpc::ServerUnaryReactor* Post(grpc::CallbackServerContext* context, Call call);
 
-  // What the version cost, where it is still retained.
+  // Fills in what the version cost, if it is still retained.
   void FillFigures(WeightVersion version, const WaitOutcome& outcome, v1::WaitReply& reply) const;
 
   const Clock& clock_;

@@ -15,15 +15,15 @@
 namespace dws {
 namespace {
 
-// Sessions are numbered from here: a number is all that a call shows, so that those of another
-// process, or of another trainer, are not to be guessed. 63 bits: they never wrap.
+// The first session number. A call is identified by its session only, so sessions of another
+// process or trainer must be hard to guess. 63 bits: they never wrap.
 uint64_t RandomStart() {
   uint64_t number = 0;
   DWS_CHECK(::getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number)));
   return number >> 1;
 }
 
-// True while it lives.
+// Sets the flag while it lives.
 class Mark {
  public:
   explicit Mark(std::atomic<bool>& flag) : flag_(flag) { flag_.store(true); }
@@ -60,12 +60,12 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
   DWS_RETURN_IF_ERROR(CheckAdmission(registration));
   const SenderLedgerState ledger = parts_.ledger->state();
   v1::RegisterReply reply;
-  // What is captured counts, recorded or not: its number is used up.
+  // The last captured version, recorded or not, because its number is used up.
   if (ledger.stream() == registration.stream) {
     reply.set_last_version(LastVersion().value_or(WeightVersion(0)).value());
   }
   const uint64_t session = ++last_session_;
-  // The callbacks learn the registration's id through `id`: they run after Expect has returned it.
+  // The callbacks get the registration's id through `id`: they run after Expect has returned it.
   auto id = std::make_shared<std::promise<HandleRegistrationId>>();
   std::shared_future<HandleRegistrationId> handle = id->get_future().share();
   DWS_ASSIGN_OR_RETURN(
@@ -120,7 +120,7 @@ Status TrainerSession::OnDescriptors(uint64_t session, const Registration& regis
   memory->connection = std::move(connection);
   DWS_ASSIGN_OR_RETURN(memory->regions, ImportRegions(registration.regions, std::move(descriptors),
                                                       Access::kReadOnly, parts_.devices));
-  // The trainer hears of the outcome as the answer on the handle socket.
+  // The trainer gets the outcome as the answer on the handle socket.
   auto outcome = std::make_shared<std::promise<Status>>();
   std::future<Status> done = outcome->get_future();
   if (!parts_.executor->Post([this, session, registration, handle, memory, outcome] {
@@ -146,7 +146,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   }
   DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
   DWS_RETURN_IF_ERROR(
-      CheckAdmission(registration));  // again: others may have come and gone since Register
+      CheckAdmission(registration));  // again: other registrations may have changed it meanwhile
   Live live{.session = session, .handle = handle};
   if (registration.ring.has_value()) {
     live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
@@ -175,15 +175,15 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   return OkStatus();
 }
 
-// The state for a registration: the one we have when it goes on in the same stream with the same
-// layout.
+// The state for a registration: the current one if stream and layout are the same, else a new one.
 Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration) {
   if (state_ != nullptr && state_->stream == registration.stream &&
       state_->layout() == registration.layout && state_->world_size == registration.world_size) {
     return state_;
   }
   DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
-  // The same stream without its snapshot (this process is new): a higher epoch, full tensors next.
+  // Also for the same stream in a new process, which has no snapshot: a higher epoch, and full
+  // tensors next.
   const RankEpoch epoch =
       std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
   DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(registration.layout));
@@ -282,7 +282,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   if (live->open_version == nullptr || live->open_version->version().value() != request.version()) {
     return FailedPreconditionError("version {} is not open: begin it first", request.version());
   }
-  // Of an earlier attempt: its bucket holds something else by now.
+  // A Put of an earlier attempt: its bucket has been reused.
   if (request.attempt() != live->open_attempt) return AttemptGivenUp(request.version());
   const Registration::Ring& ring = *live->registration.ring;
   if (request.bucket() >= ring.bucket_count) {
@@ -328,7 +328,7 @@ Status TrainerSession::Abort(const v1::AbortRequest& request) {
 Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& request,
                                                  const StillWanted& still_wanted) {
   const TimePoint accepted_at = parts_.clock->Now();
-  // Before the drain switch is read: whoever turns it sees this version coming, or refuses it.
+  // Set before the drain switch is read, so that Drain either waits for this version or refuses it.
   const Mark publishing(publishing_);
   const WeightVersion version(request.version());
   DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
@@ -346,14 +346,14 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
     live->capture_time = {};
     live->open_version =
         std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, NextProfile());
-    // Every block once: they are not refused, but a GPU may fail.
+    // Each block once, so none is refused; but a GPU may fail.
     if (Status captured = live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident);
         !captured.ok()) {
       live->open_version.reset();
       return Annotate(captured, fmt::format("version {}", version.value()));
     }
   }
-  // After the last read of the weights: what was whole then is published.
+  // Checked after the last read of the weights: if wanted then, the version is whole and published.
   if (!wanted()) {
     live->open_version.reset();
     return AttemptGivenUp(version.value());

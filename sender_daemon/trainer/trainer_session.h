@@ -1,9 +1,9 @@
 // The trainer's side of the sender: one registration at a time, and the versions it hands over.
 //
-// A registration goes through three steps: Register checks it and gives out a token; the handle
-// socket brings the memory; Activate makes it the one that counts, which fences the one before.
-// What survives a registration (snapshot and log) is the RankState: kept when stream and layout are
-// the same, made anew otherwise.
+// A registration takes three steps: Register checks it and returns a token; the handle socket
+// receives the memory; Activate makes it the live one, which fences the previous one. Snapshot and
+// log outlive a registration as the RankState: it is kept if stream and layout are the same, and
+// made new otherwise.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@
 
 namespace dws {
 
-// A ledger that two threads use: registrations open streams, the pipeline records versions.
+// A ledger for two threads: registrations open streams, the pipeline records versions.
 class SharedSenderLedger {
  public:
   explicit SharedSenderLedger(std::unique_ptr<SenderLedger> ledger) : ledger_(std::move(ledger)) {}
@@ -51,8 +51,8 @@ class SharedSenderLedger {
   const std::unique_ptr<SenderLedger> ledger_ GUARDED_BY(mutex_);
 };
 
-// Lifecycle: Stop first, then destroy. Threads: Register ... OnHangup run on `executor` (one
-// thread), where the service posts them; trainer_present from any.
+// Lifecycle: Stop the executor first, then destroy. Threads: Register ... OnHangup run on
+// `executor` (one thread), where the service posts them; trainer_present from any.
 class TrainerSession {
  public:
   struct Options {
@@ -60,7 +60,7 @@ class TrainerSession {
     TrainerRank trainer_rank;
     DeltaLogLimits log_limits;
     ProfileChoice profile = ProfileChoice::kAuto;
-    // New epochs start here: above those of any earlier process, even if its ledger was lost.
+    // Lower bound for new epochs: above those of any earlier process, even if its ledger was lost.
     RankEpoch epoch_floor = RankEpoch(1);
   };
   struct Parts {  // not owned
@@ -72,25 +72,26 @@ class TrainerSession {
     PublishPipeline* pipeline = nullptr;
     const DrainSwitch* drain = nullptr;
     const WallClock* wall_clock = &kSystemWallClock;
-    cuda::CudaDevices* devices = nullptr;        // none: memory of the host only
+    cuda::CudaDevices* devices = nullptr;        // null: host memory only
     std::function<void(RankStatePtr)> on_state;  // a registration is live
     std::function<void()> on_gone;               // the trainer hung up
   };
   TrainerSession(Options options, Parts parts);
 
-  // False once the trainer gave a call up: it may be overwriting what the call reads, so nothing of
-  // the version is kept. CANCELLED. The same when the trainer has aborted the attempt or shut its
-  // connection on the handle socket: unlike a cancelled call, the kernel tells that at once, so a
-  // trainer that has shut it may overwrite the weights, whatever this process is doing.
+  // False after the trainer gave a call up: it may be overwriting what the call reads, so the call
+  // keeps nothing of the version and returns CANCELLED. The same happens when the trainer has
+  // aborted the attempt or shut its connection on the handle socket. The kernel reports a shut
+  // connection at once, unlike gRPC a cancelled call, so a trainer that has shut it may overwrite
+  // the weights, whatever this process is doing.
   using StillWanted = std::function<bool()>;
 
-  // The errors of all calls: INVALID_ARGUMENT fix the request; FAILED_PRECONDITION this trainer
-  // must stop (fenced, an old stream, a version that does not increase); RESOURCE_EXHAUSTED try
-  // later; UNAVAILABLE: the operator drains the sender, Register, Begin and Publish are refused.
-  // Publish besides: INTERNAL: a GPU failed, nothing of the version is kept.
+  // Errors of all calls: INVALID_ARGUMENT: fix the request. FAILED_PRECONDITION: this trainer must
+  // stop (fenced, an old stream, a version that does not increase). RESOURCE_EXHAUSTED: try later.
+  // UNAVAILABLE: the operator drains the sender; Register, Begin and Publish are refused. Publish
+  // also returns INTERNAL: a GPU failed, nothing of the version is kept.
   //
-  // Only the user of `peer` may hand over the memory; nullopt: whoever has the token.
-  // A new stream whose incarnation is ahead of the clock is refused (clock_bound.h).
+  // Only the user of `peer` may hand over the memory; nullopt: whoever has the token. A new stream
+  // whose incarnation is ahead of the clock is refused (clock_bound.h).
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request,
                                      std::optional<UnixPeer> peer = std::nullopt);
 
@@ -99,27 +100,27 @@ class TrainerSession {
   Status Abort(const v1::AbortRequest& request);
   Result<v1::PublishReply> Publish(const v1::PublishRequest& request,
                                    const StillWanted& still_wanted);
-  // Whether Wait makes sense. ABORTED: this sender does not know the version and will not.
+  // Whether Wait can succeed. ABORTED: this sender does not know the version and never will.
   Status CheckWait(const v1::WaitRequest& request);
 
-  // An operator's order: the ledger, and this process, know nothing of the recorded stream any
-  // more but that it is not registered again (SenderLedgerState::CheckOpen). FAILED_PRECONDITION:
-  // it is another one, or its trainer is registered.
+  // An operator's order: ledger and process forget the recorded stream, except that it cannot be
+  // registered again (SenderLedgerState::CheckOpen). FAILED_PRECONDITION: `stream` is another one,
+  // or its trainer is registered.
   Status ForgetStream(const StreamId& stream);
 
   bool trainer_present() const { return present_.load(); }
-  // A Publish is under way that may have been admitted before a drain.
+  // Whether a Publish is in progress that may have been admitted before a drain.
   bool publishing() const { return publishing_.load(); }
 
  private:
-  // What the handle socket brought.
+  // What was received on the handle socket.
   struct HandedOver {
-    // The last to go: its end tells the trainer that nobody here has the memory any more.
+    // Destroyed last: its end tells the trainer that nobody here uses the memory any more.
     UniqueFd connection;
     std::vector<MappedRegion> regions;
   };
   struct Live {
-    UniqueFd connection;  // as of HandedOver
+    UniqueFd connection;  // as in HandedOver
     uint64_t session = 0;
     Registration registration;
     HandleRegistrationId handle;
@@ -131,21 +132,21 @@ class TrainerSession {
     Duration capture_time = {};             // of the open version, so far
   };
 
-  // Whether its stream and layout may follow what was there before.
+  // Whether its stream and layout may follow the previous ones.
   Status CheckAdmission(const Registration& registration) const;
   Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
                   HandedOver memory);
-  // What the handle socket calls, on its thread.
+  // Called by the handle socket, on its thread.
   Status OnDescriptors(uint64_t session, const Registration& registration,
                        HandleRegistrationId handle, std::vector<UniqueFd> descriptors,
                        UniqueFd connection);
   void OnHangup(uint64_t session);
   Result<RankStatePtr> OpenState(const Registration& registration);
   Result<Live*> Find(uint64_t session);
-  // Whether the next version's blocks are class-split besides.
+  // The profile for which the next version is encoded in addition to fast.
   DeltaProfile NextProfile() const;
   Status AdmitVersion(WeightVersion version) const;
-  // Whether the trainer may have begun to overwrite what `attempt` reads.
+  // Whether the trainer may already overwrite what `attempt` reads.
   static bool GivenUp(const Live& live, uint64_t attempt);
   std::optional<WeightVersion> LastVersion() const;
 
