@@ -24,7 +24,7 @@ def spec_of(name: str, tensor: Any) -> TensorSpec:
 
     Raises:
       DTypeError: none of these, or its element type is unknown.
-      LayoutError: its elements are nowhere, or share memory.
+      LayoutError: its elements have no memory, or share memory.
     """
     on_device = device_tensor(name, tensor)
     if on_device is not None:

@@ -1,4 +1,4 @@
-"""An engine's weights as the receiver gets them: made from what the engine has, and described."""
+"""An engine's weights in the form that the receiver gets: placed in memory, and described."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from dws.torch_module import bind, holders, is_module, named_tensors
 
 
 class Attachment:
-    """Tensors of the host move into one shared region, row-major; those of CUDA devices stay where
-    they are. The target changes only in `bind`.
+    """The tensors of one engine. Those of the host move into one shared region, row-major; those of
+    CUDA devices stay where they are. The target changes only in `bind`.
 
     Attributes:
       views: name -> view of the shared region, torch or numpy as the target's tensor is; for a
-        tensor of a device itself.
-      request: an AttachRequest with everything about memory and mapping filled in, as of the last
+        tensor of a device the tensor itself.
+      request: an AttachRequest with all fields about memory and mapping set, as of the last
         `describe`.
       on_devices: whether any tensor is on a device.
     """
@@ -49,7 +49,7 @@ class Attachment:
         chosen = {n: t for n, t in tensors.items() if source_of(n, mapping) is not None}
         if not chosen:
             raise LayoutError("nothing to attach: the target has no mapped tensors")
-        # A module is looked at anew each time; the tensors of a dict are those it has now.
+        # A module is read again at each describe; a dict is copied now.
         self._target = target if is_module(target) else tensors
         self._names = frozenset(tensors)
         self._mapping = mapping
@@ -60,7 +60,7 @@ class Attachment:
         self._device_names = [name for name, tensor in chosen.items() if is_on_device(tensor)]
         self.on_devices = bool(self._device_names)
         self._memory: Optional[CudaMemory] = None
-        self._described: list[Whereabouts] = []  # of the tensors of devices
+        self._described: list[Whereabouts] = []  # whereabouts of the tensors on devices
 
     def _move_in(self, tensors: Mapping[str, Any]) -> Optional[SharedRegion]:
         if not tensors:
@@ -76,12 +76,12 @@ class Attachment:
         return region
 
     def describe(self) -> None:
-        """Fills `request` with where everything lies now. Before each Attach: memory of devices may
-        be another one than at the last.
+        """Sets in `request` where everything is now. Call it before each Attach: tensors of devices
+        may have moved since the last one.
 
         Raises:
-          LayoutError, DTypeError: a tensor of a device cannot be handed over, by name: or is
-            gone, asleep, on the host.
+          LayoutError, DTypeError: a tensor of a device cannot be handed over, by name; or it is
+            gone, asleep or on the host.
           CudaError: the driver failed.
         """
         del self.request.regions[:], self.request.views[:]
@@ -102,7 +102,7 @@ class Attachment:
             self.request.views.extend(parameter_views(item, source_of(item.name, self._mapping)))
 
     def _on_devices_now(self) -> list[DeviceTensor]:
-        """The target's tensors of these names, which may be other objects than before."""
+        """The target's tensors of these names; they may be other objects than before."""
         tensors = _tensors_of(self._target)
         self._require_known(tensors)
         held_by = holders(self._target) if is_module(self._target) else {}
@@ -123,8 +123,8 @@ class Attachment:
         return found
 
     def _require_known(self, tensors: Mapping[str, Any]) -> None:
-        """One that was not there, or another name of one that was, is mapped to nothing: nobody
-        would bring it up to date."""
+        """Raises LayoutError if a tensor is new, or has another name than before: it is not mapped,
+        so nothing would update it."""
         new = sorted(set(tensors) - self._names)
         if new:
             raise LayoutError(
@@ -135,7 +135,7 @@ class Attachment:
             )
 
     def descriptors(self) -> list[Descriptor]:
-        """Those of the request's regions, in order."""
+        """The descriptors of the request's regions, in order."""
         found: list[Descriptor] = []
         if self._region is not None:
             found.append(self._region.descriptor())
@@ -144,13 +144,13 @@ class Attachment:
         return found
 
     def unchanged(self) -> bool:
-        """Whether everything lies where it was described to lie, in the same allocations."""
+        """Whether everything is still where it was described, in the same allocations."""
         if self._memory is None:
             return True
         return all(place.unchanged for place in self._described) and self._memory.unchanged()
 
     def synchronize(self) -> None:
-        """Returns when the devices have done what this process asked of them.
+        """Returns when the devices have finished the work of this process.
 
         Raises:
           CudaError: a device failed, or is gone.
@@ -159,7 +159,7 @@ class Attachment:
             self._memory.synchronize()
 
     def bind(self) -> None:
-        """Puts a module's parameters and buffers of the host into the region; nothing for a dict."""
+        """Makes a module's host parameters and buffers views of the region; nothing for a dict."""
         if is_module(self._target):
             bind(self._target, {item.name: self.views[item.name] for item in self._host})
 

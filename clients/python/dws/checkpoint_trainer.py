@@ -1,14 +1,14 @@
 """Publishes a local checkpoint that `dws-receiver --slime-dir` keeps up to date, for engines' live memory.
 
-Such a receiver patches the files of the checkpoint in place. This hands every version of them to a
-dws-sender, as the only rank of a trainer: engines attached to that sender's receivers get slime's
-versions, under slime's numbers, straight into the memory they compute from.
+Such a receiver patches the files of the checkpoint in place. This program hands every version of
+them to a dws-sender, as the only rank of a trainer. Engines attached to that sender's receivers get
+slime's versions, with slime's numbers, in their live memory.
 
     python3 -m dws.checkpoint_trainer --checkpoint /models/policy --socket /run/dws/sender-0.sock \\
         --job-id run7
 
-Only tensors whose digest has changed are read. A version that changes while it is read is given up,
-and the next one is published instead.
+Only tensors whose digest has changed are read. If the checkpoint changes while a version is read,
+that version is given up and the next one is published instead.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from dws.layout import TensorSpec
 from dws.trainer import Trainer
 
 INDEX = "model.safetensors.index.json"
-# As common/model/limits.h bounds it.
+# The same limit as in common/model/limits.h.
 HEADER_BYTES_MAX = 100 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalVersion:
-    """What the checkpoint holds while nobody changes it.
+    """A version of the checkpoint that no process is changing.
 
     Attributes:
       version: slime's number; 0 is the base, which engines have from elsewhere.
-      digests: tensor name to the digest of its bytes.
-      identity: of all versions up to it: two runs may have the same number, and equal versions.
+      digests: tensor name -> digest of its bytes.
+      identity: of all versions up to this one: two runs may use the same number, and equal
+        versions.
     """
 
     version: int
@@ -56,17 +57,17 @@ class ChangedMeanwhile(Exception):
 
 
 def settled_version(checkpoint: str) -> Optional[LocalVersion]:
-    """What the checkpoint holds; None while a version is being applied, or none has been looked at.
+    """What the checkpoint holds; None while a version is being applied, or before the first look.
 
     Args:
       checkpoint: folder with .weight_sync in it (common/formats/slime_delta/local_state.h).
 
     Raises:
-      OSError, ValueError, KeyError: what stands there is not readable.
+      OSError, ValueError, KeyError: the files there cannot be read.
     """
     sync = os.path.join(checkpoint, ".weight_sync")
-    # Its index is there from before the first byte is changed until the state says the version. It is
-    # looked for first: a change that ends after this look is seen in the state.
+    # The redo index exists from before the first byte is changed until state.json has the version.
+    # It is searched for first, so a change that ends after this shows in state.json.
     changing = glob.glob(os.path.join(glob.escape(sync), "redo", "*", INDEX))
     try:
         with open(os.path.join(sync, "digests.json"), encoding="utf-8") as file:
@@ -80,17 +81,17 @@ def settled_version(checkpoint: str) -> Optional[LocalVersion]:
     version = int(found["version"])
     if changing or version != state:
         return None
-    # One that a receiver before chains has left has the version's identity alone.
+    # Receivers of an older version, which knew no chains, leave only the version's identity.
     return LocalVersion(version, found["tensors"], found.get("chain") or found.get("identity", ""))
 
 
 class CheckpointFiles:
-    """The tensors of a folder of safetensors files, mapped. Read what `settled_version` vouches for."""
+    """Maps the tensors of a folder of safetensors files. Read only what `settled_version` gave."""
 
     def __init__(self, checkpoint: str) -> None:
         """Raises:
         OSError: a file is missing.
-        LayoutError, DTypeError: a file is none, or has a type DWS has not.
+        LayoutError, DTypeError: a file is not safetensors, or has a type unknown to DWS.
         """
         index = os.path.join(checkpoint, INDEX)
         names = ["model.safetensors"]
@@ -120,7 +121,7 @@ class CheckpointFiles:
             self._bytes[name] = bits
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
-        """A copy of one tensor, in numpy's type for it."""
+        """A copy of one tensor, in its numpy type."""
         spec = self.specs[name]
         copy: np.ndarray[Any, Any] = np.array(self._bytes[name]).view(spec.dtype.numpy)
         return copy.reshape(spec.shape)
@@ -130,17 +131,17 @@ class CheckpointTrainer:
     """Hands the versions of one checkpoint to one sender. One thread at a time."""
 
     def __init__(self, checkpoint: str, trainer: Trainer) -> None:
-        """Takes `trainer` over unregistered; whoever made it closes it."""
+        """Takes over `trainer`, which is not registered; whoever made it closes it."""
         self.checkpoint = checkpoint
         self.published: Optional[LocalVersion] = None
         self._trainer = trainer
         self._specs: Optional[dict[str, TensorSpec]] = None
 
     def step(self) -> Optional[int]:
-        """Publishes what the checkpoint holds now, if that is new and nobody is changing it.
+        """Publishes what the checkpoint holds now, if that is new and no process is changing it.
 
         Returns:
-          The version that was published, if one was.
+          The version that was published, or None.
 
         Raises:
           LayoutError: the checkpoint has other tensors than when it was registered.
@@ -196,7 +197,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     except KeyboardInterrupt:
         pass
     except (DwsError, OSError, ValueError, KeyError) as error:
-        # A new process registers anew and publishes the whole checkpoint.
+        # A new process registers again and publishes the whole checkpoint.
         sys.exit(f"checkpoint_trainer: {options.checkpoint}: {type(error).__name__}: {error}")
 
 

@@ -1,6 +1,6 @@
-"""What the package uses of the CUDA driver's interface: names, parameters, numbers, structures.
+"""The CUDA driver interface that the package uses: names, parameters, numbers, structures.
 
-Declared here after cuda.h of CUDA 12 and 13; dws.cuda_driver calls it.
+Declared here as in cuda.h of CUDA 12 and 13; dws.cuda_driver calls it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ LIBRARY = "libcuda.so.1"
 HANDLE_BYTES = 64  # of an IPC handle, a fabric handle and a pool's pointer
 
 SUCCESS = 0
-# Outcomes that are an answer: no such memory, no such kind of it, an older driver.
+# Results that answer a question: no such memory, no such kind of it, an older driver.
 INVALID_VALUE, NOT_INITIALIZED, NOT_SUPPORTED = 1, 3, 801
 LOCATION_DEVICE = 1
 HOST_REGISTER_PORTABLE = 1
 
 _int, _uint, _u64, _size = ctypes.c_int, ctypes.c_uint, ctypes.c_uint64, ctypes.c_size_t
 _pointer = ctypes.c_void_p
-# The versioned names that cuda.h stands for since CUDA 11.4.
+# The versioned names to which cuda.h maps the plain ones since CUDA 11.4.
 PARAMETERS: dict[str, tuple[Any, ...]] = {
     "cuInit": (_uint,),
     "cuGetErrorName": (_int, ctypes.POINTER(ctypes.c_char_p)),
@@ -50,7 +50,7 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
 
 
 class Attribute(enum.IntEnum):
-    """What can be asked about an address: CUpointer_attribute."""
+    """What can be queried about an address: CUpointer_attribute."""
 
     MEMORY_TYPE = 2
     BUFFER_ID = 7
@@ -63,14 +63,14 @@ class Attribute(enum.IntEnum):
 
 
 class HandleType(enum.IntFlag):
-    """How a virtual memory allocation may leave its process: CUmemAllocationHandleType."""
+    """Export types of a virtual memory allocation: CUmemAllocationHandleType."""
 
     NONE = 0
     DESCRIPTOR = 1
     FABRIC = 8
 
 
-MEMORY_OF_DEVICE = 2  # Attribute.MEMORY_TYPE of it
+MEMORY_OF_DEVICE = 2  # Attribute.MEMORY_TYPE of device memory
 
 
 class AllocationProperties(ctypes.Structure):

@@ -1,14 +1,14 @@
-"""The chunks of device memory that tensors lie in: which they are, and how each may be handed over.
+"""The chunks of device memory that hold tensors: which they are, and how each can be handed over.
 
-The driver is asked about every address, and chooses:
+The kind of each address, as the driver reports it, decides:
 
 1. cudaMalloc: an IPC handle of the whole allocation.
-2. Virtual memory (expandable segments, memory savers): each chunk mapped where the tensors lie, as
-   a descriptor where its maker allowed that, else as a fabric handle. Chunks side by side are one
-   region; each is handed over once, whatever tensors share it.
-3. An explicit memory pool that may leave the process: its descriptor, with the first of its
+2. Virtual memory (expandable segments, memory savers): each mapped chunk that holds tensors, as a
+   descriptor if its creator allowed that, else as a fabric handle. Adjacent chunks form one region;
+   each is handed over once, however many tensors share it.
+3. An explicit memory pool that can be exported: its descriptor, sent with the first of several
    allocations in a row, and the allocation's pointer.
-4. Anything else is refused, by tensor, with what to do. Nothing is copied instead.
+4. Anything else is refused, naming the tensor and the remedy. Nothing is copied instead.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dws.cuda_driver import CudaDriver
 from dws.device_tensor import DeviceTensor
 from dws.errors import CudaError, LayoutError
 
-# Distinct for every allocation of this process's life, reused by none. The second one is of newer
-# drivers, and of what is mapped into a reserved range where the first may be the range's.
+# Unique for each allocation in the life of this process, never reused. The second exists in newer
+# drivers, and for memory mapped into a reserved range, where the first may be the range's.
 IDENTITIES = (Attribute.BUFFER_ID, Attribute.MEMORY_BLOCK_ID)
 
 
@@ -42,8 +42,8 @@ class Chunk:
     """One allocation of the driver, or one mapped piece of virtual memory.
 
     Attributes:
-      pool: the driver's handle of the pool it is of, else 0.
-      identity: what tells it from an allocation that lies there later.
+      pool: the driver's handle of its pool, else 0.
+      identity: distinguishes it from a later allocation at the same address.
     """
 
     base: int
@@ -58,7 +58,7 @@ class Chunk:
         return self.base + self.size_bytes
 
     def continues(self, other: "Chunk") -> bool:
-        """Whether it lies right behind `other` and one region can hold both."""
+        """Whether it directly follows `other` and one region can hold both."""
         return (other.end, other.ordinal, other.kind) == (
             self.base,
             self.ordinal,
@@ -67,7 +67,7 @@ class Chunk:
 
 
 def joined(chunks: list[Chunk]) -> list[list[Chunk]]:
-    """Regions of chunks in the order of their addresses."""
+    """Joins chunks into regions, in the order of their addresses."""
     regions: list[list[Chunk]] = []
     for chunk in chunks:
         if regions and chunk.continues(regions[-1][-1]):
@@ -78,8 +78,8 @@ def joined(chunks: list[Chunk]) -> list[list[Chunk]]:
 
 
 def first_of_pools(regions: list[list[Chunk]]) -> set[int]:
-    """The bases of chunks that are of another pool than the pooled one before: with these goes the
-    pool's descriptor."""
+    """The bases of pooled chunks whose pool differs from that of the pooled chunk before: the
+    pool's descriptor is sent with these."""
     opening = set()
     pool = 0
     for chunk in (chunk for region in regions for chunk in region):
@@ -90,17 +90,17 @@ def first_of_pools(regions: list[list[Chunk]]) -> set[int]:
 
 
 def chunks_of(driver: CudaDriver, tensors: Iterable[DeviceTensor]) -> list[Chunk]:
-    """All chunks that the tensors lie in, each once, in the order of their addresses.
+    """All chunks that hold the tensors, each once, in the order of their addresses.
 
     Raises:
       CudaError: the driver failed.
-      LayoutError: memory that cannot be handed over, naming the tensor and the remedy.
+      LayoutError: memory that cannot be handed over; names the tensor and the remedy.
     """
     found: list[Chunk] = []
     for tensor in sorted(tensors, key=lambda t: t.address):
         at = tensor.address
         while at < tensor.end:
-            # The tensors come in order, so chunks do: `at` lies in a known one or behind them all.
+            # Tensors and so chunks are in order: `at` is in a known chunk, or after all of them.
             index = bisect.bisect_right(found, at, key=lambda chunk: chunk.base) - 1
             if index < 0 or at >= found[index].end:
                 found.append(_chunk_at(driver, tensor, at))
@@ -138,7 +138,7 @@ def _chunk_at(driver: CudaDriver, tensor: DeviceTensor, address: int) -> Chunk:
 
 
 def _kind_of(driver: CudaDriver, tensor: DeviceTensor, base: int) -> tuple[ChunkKind, int]:
-    """How the allocation may be handed over, and the pool it is of."""
+    """How the allocation can be handed over, and its pool."""
     if driver.attribute(Attribute.IS_LEGACY_IPC_CAPABLE, base):
         return ChunkKind.IPC, 0
     pool = driver.attribute(Attribute.POOL, base) or 0

@@ -1,7 +1,7 @@
-"""The CUDA driver, called directly: as much of it as handing device memory over takes.
+"""The CUDA driver, called directly: the part of it that is needed to hand device memory over.
 
-libcuda.so.1 is loaded when device memory is met and never linked, so the package works on machines
-without it. No framework is asked: what memory is, only the driver knows for sure.
+libcuda.so.1 is loaded when device memory is first used, and never linked, so the package works on
+machines without it. No framework is asked: only the driver knows for certain what memory is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _pointer = ctypes.c_void_p
 @dataclasses.dataclass(frozen=True)
 class VirtualAllocation:
     """Attributes:
-    handle_types: what it may be exported as, chosen when it was made.
+    handle_types: the ways in which it can be exported, chosen at allocation.
     on_device: whether it is memory of a device.
     """
 
@@ -34,7 +34,7 @@ class VirtualAllocation:
 class CudaDriver:
     """Lifecycle: load() or in_use(); nothing to close. Threads: safe from any.
 
-    Every method raises CudaError with the driver's own name and text for what went wrong.
+    Every method raises CudaError with the driver's name and text of the error.
     """
 
     def __init__(self, library: Any) -> None:
@@ -66,10 +66,10 @@ class CudaDriver:
 
     @classmethod
     def in_use(cls) -> Optional["CudaDriver"]:
-        """The driver if this process already works with a device, else None.
+        """The driver if this process already uses a device, else None.
 
-        Initialises nothing: a process that leaves CUDA alone keeps its right to fork, and no
-        context takes memory of a device.
+        Initialises nothing: a process that does not use CUDA can still fork, and no context takes
+        memory of a device.
         """
         try:
             driver = cls(ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
@@ -80,10 +80,10 @@ class CudaDriver:
     # Devices.
 
     def device_uuid(self, ordinal: int) -> str:
-        """As nvidia-smi shows it, "GPU-...".
+        """The UUID as nvidia-smi shows it, "GPU-...".
 
         Raises:
-          CudaError: the device is a part of one (MIG), whose memory cannot be shared.
+          CudaError: the device is a MIG instance, whose memory cannot be shared.
         """
         device = self._device(ordinal)
         name = ctypes.create_string_buffer(256)
@@ -102,7 +102,7 @@ class CudaDriver:
 
     @contextlib.contextmanager
     def context(self, ordinal: int) -> Iterator[None]:
-        """A block in which the device's primary context, frameworks' own, is this thread's."""
+        """A block in which this thread uses the device's primary context, as frameworks do."""
         device = self._device(ordinal)
         before, context = _pointer(), _pointer()
         self._call("cuCtxGetCurrent", ctypes.byref(before))
@@ -116,7 +116,7 @@ class CudaDriver:
 
     @contextlib.contextmanager
     def any_context(self) -> Iterator[None]:
-        """A block in which this thread has the context of some device: to ask about addresses."""
+        """A block in which this thread has the context of some device, to query addresses."""
         current = _pointer()
         self._call("cuCtxGetCurrent", ctypes.byref(current))
         if current.value:
@@ -129,7 +129,7 @@ class CudaDriver:
             yield
 
     def synchronize(self, ordinal: int) -> None:
-        """Returns when the device has done all that this process asked of it."""
+        """Returns when the device has finished the work of this process."""
         with self.context(ordinal):
             self._call("cuCtxSynchronize")
 
@@ -139,7 +139,7 @@ class CudaDriver:
         return device.value
 
     def _active_devices(self) -> list[int]:
-        """Those whose primary context exists; none if nobody initialised the driver."""
+        """Devices whose primary context exists; none if nothing has initialised the driver."""
         count, flags, active = _int(), _uint(), _int()
         code = self._library.cuDeviceGetCount(ctypes.byref(count))
         if code == api.NOT_INITIALIZED:
@@ -154,11 +154,11 @@ class CudaDriver:
                 found.append(ordinal)
         return found
 
-    # Memory. Within `context` of its device; `attribute` in any.
+    # Memory. Call these within `context` of its device; `attribute` in any context.
 
     def attribute(self, attribute: Attribute, address: int) -> Optional[int]:
-        """What the driver says of the address; None: it is no CUDA memory, or has no such thing."""
-        value = _u64()  # at least as wide as any of them, and zero
+        """The driver's value for the address; None: no CUDA memory, or no such attribute."""
+        value = _u64()  # zero, and at least as wide as any attribute
         code = self._library.cuPointerGetAttribute(ctypes.byref(value), attribute, address)
         if code in (api.INVALID_VALUE, api.NOT_SUPPORTED):
             return None
@@ -166,8 +166,8 @@ class CudaDriver:
         return value.value
 
     def all_are(self, attribute: Attribute, expected: Iterable[tuple[int, int]]) -> bool:
-        """Whether the attribute still has these values, as (address, value). A pause waits for this,
-        for thousands of them: it does nothing else."""
+        """Whether the attribute still has these values, given as (address, value). A pause waits
+        for thousands of these queries, so this does nothing else."""
         value = _u64()
         get, out, number = self._library.cuPointerGetAttribute, ctypes.byref(value), int(attribute)
         for address, wanted in expected:
@@ -176,18 +176,17 @@ class CudaDriver:
         return True
 
     def address_range(self, address: int) -> tuple[int, int]:
-        """(base, size) of the allocation that the address lies in: for virtual memory, of what is
-        mapped there as one."""
+        """(base, size) of the allocation at the address; for virtual memory, of the mapping."""
         base, size = _u64(), _size()
         self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), address)
         return base.value, size.value
 
     def ipc_handle(self, base: int) -> bytes:
-        """A handle of a whole cudaMalloc."""
+        """An IPC handle of a whole cudaMalloc allocation."""
         return self._bytes("cuIpcGetMemHandle", base)
 
     def virtual_allocation(self, address: int) -> Optional[VirtualAllocation]:
-        """What is mapped at the address; None: it is no virtual memory (cuMemCreate)."""
+        """The allocation mapped at the address; None: it is not virtual memory (cuMemCreate)."""
         handle = _u64()
         code = self._library.cuMemRetainAllocationHandle(ctypes.byref(handle), address)
         if code in (api.INVALID_VALUE, api.NOT_SUPPORTED):
@@ -202,13 +201,13 @@ class CudaDriver:
         return VirtualAllocation(types, found.location_type == api.LOCATION_DEVICE)
 
     def export_descriptor(self, address: int) -> int:
-        """A new descriptor of the virtual allocation mapped there; the caller closes it."""
+        """A new descriptor of the virtual allocation at the address; the caller closes it."""
         descriptor = _int(-1)
         self._export(ctypes.byref(descriptor), address, HandleType.DESCRIPTOR)
         return descriptor.value
 
     def export_fabric(self, address: int) -> bytes:
-        """A fabric handle of the virtual allocation mapped there."""
+        """A fabric handle of the virtual allocation at the address."""
         handle = ctypes.create_string_buffer(HANDLE_BYTES)
         self._export(handle, address, HandleType.FABRIC)
         return handle.raw
@@ -221,11 +220,11 @@ class CudaDriver:
         return descriptor.value
 
     def export_pool_pointer(self, base: int) -> bytes:
-        """What finds an allocation in its exported pool."""
+        """The pointer data that finds an allocation in its exported pool."""
         return self._bytes("cuMemPoolExportPointer", base)
 
     def register_host(self, address: int, size_bytes: int) -> None:
-        """Page-locks memory of the host for all devices.
+        """Page-locks host memory for all devices.
 
         Raises:
           CudaError: also if no device is in use.
@@ -235,7 +234,7 @@ class CudaDriver:
 
     def unregister_host(self, address: int) -> None:
         """Undoes register_host."""
-        if self._active_devices():  # without any, there is nothing registered
+        if self._active_devices():  # without a device in use nothing is registered
             with self.any_context():
                 self._call("cuMemHostUnregister", address)
 

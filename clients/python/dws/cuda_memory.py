@@ -1,4 +1,4 @@
-"""Device memory as regions that a daemon can import; dws.cuda_chunks says how each allocation is
+"""Device memory as regions that a daemon can import. dws.cuda_chunks decides how each allocation is
 handed over."""
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from dws.mapping import Place
 
 
 class CudaMemory:
-    """The allocations that some tensors lie in. Frees nothing: they stay their owner's.
+    """The allocations that hold some tensors. Frees nothing: they belong to their owner.
 
     Attributes:
-      regions: each a list of chunks side by side.
-      ordinals: of the devices they are on, in this process.
+      regions: each a list of adjacent chunks.
+      ordinals: their devices' numbers in this process.
     """
 
     def __init__(
         self, tensors: Iterable[DeviceTensor], driver: Optional[CudaDriver] = None
     ) -> None:
         """Args:
-          tensors: those without elements lie nowhere and are left out.
-          driver: by default the one of this machine.
+          tensors: those without elements have no place and are left out.
+          driver: by default this machine's.
 
         Raises:
           CudaError: no driver, or it failed.
-          LayoutError: memory that cannot be handed over, naming the tensor and the remedy.
+          LayoutError: memory that cannot be handed over; names the tensor and the remedy.
         """
         self._driver = driver or CudaDriver.load()
         present = [tensor for tensor in tensors if tensor.elements]
@@ -50,7 +50,7 @@ class CudaMemory:
         self.ordinals = sorted({region[0].ordinal for region in self.regions})
         self._opening = first_of_pools(self.regions)
         self._uuids = {ordinal: self._driver.device_uuid(ordinal) for ordinal in self.ordinals}
-        # What `unchanged` asks: for each attribute (address, value) of the chunks that have it.
+        # For `unchanged`: for each attribute, (address, value) of the chunks that have it.
         self._identities = [
             (
                 attribute,
@@ -65,10 +65,10 @@ class CudaMemory:
         ]
 
     def place(self, tensor: DeviceTensor, first_region: int) -> Place:
-        """Where a tensor lies; one without elements lies at the start of the first region.
+        """The place of a tensor; one without elements is at the start of the first region.
 
         Args:
-          first_region: the number that regions[0] has among all of the registration.
+          first_region: the number of regions[0] among all regions of the registration.
         """
         if not tensor.elements:
             return Place(0, 0)
@@ -119,8 +119,8 @@ class CudaMemory:
             ) from error
 
     def descriptors(self) -> list[Callable[[], int]]:
-        """For each descriptor of the regions, in order, the call that makes it. One at a time: a
-        large model has more chunks than a process may have descriptors."""
+        """For each descriptor of the regions, in order, the call that makes it. They are made one
+        at a time, because a large model has more chunks than a process may have descriptors."""
         return [
             lambda chunk=chunk: self._open(chunk)  # type: ignore[misc]
             for region in self.regions
@@ -135,14 +135,14 @@ class CudaMemory:
             return self._driver.export_descriptor(chunk.base)
 
     def unchanged(self) -> bool:
-        """Whether the same allocations still lie at all the addresses."""
+        """Whether the same allocations are still at all the addresses."""
         if not self.regions:
             return True
         with self._driver.any_context():
             return all(self._driver.all_are(*identity) for identity in self._identities)
 
     def synchronize(self) -> None:
-        """Returns when all the devices have done what this process asked of them.
+        """Returns when all the devices have finished the work of this process.
 
         Raises:
           CudaError: a device failed, or is gone.

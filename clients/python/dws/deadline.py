@@ -6,7 +6,7 @@ import time
 
 
 class Deadline:
-    """Runs from its making. Immutable."""
+    """Starts when it is made. Immutable."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

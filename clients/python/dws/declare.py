@@ -1,4 +1,4 @@
-"""What the caller of a registration handed over: specs, and values if there are any."""
+"""The tensors that the caller of a registration passed: specs, and values if there are any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensors = Union[Mapping[str, Any], Iterable[TensorSpec], Any]
 
 
 def declared(tensors: Tensors, cuts: Optional[Cuts]) -> tuple[list[TensorSpec], dict[str, Any]]:
-    """Specs, cut as asked, and the values that came with them by name.
+    """Specs with the requested cuts, and the values that were passed, by name.
 
     Raises:
       LayoutError: something else was passed, or cuts of an unknown tensor.

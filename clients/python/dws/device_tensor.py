@@ -1,4 +1,4 @@
-"""Tensors in the memory of a CUDA device: where their elements lie, whoever made them."""
+"""Tensors in the memory of a CUDA device, of any framework: where their elements are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dws.errors import DTypeError, LayoutError
 class DeviceTensor:
     """Attributes:
     strides: in elements, none negative.
-    address: of the first element; 0 for one without elements.
+    address: of the first element; 0 if there are no elements.
     """
 
     name: str
@@ -31,7 +31,7 @@ class DeviceTensor:
 
     @property
     def end(self) -> int:
-        """The address behind the last byte that any element has."""
+        """The address after the last byte of any element."""
         if not self.elements:
             return self.address
         reach = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides))
@@ -63,19 +63,19 @@ def is_on_device(tensor: Any) -> bool:
 
 
 def address_of(tensor: Any) -> int:
-    """Where the first element of a tensor of a device lies now, 0 for one that is asleep or empty.
-    Quick: for checks in a pause."""
+    """The current address of a device tensor's first element; 0 if it is asleep or empty. Fast
+    enough for checks in a pause."""
     if hasattr(tensor, "is_cuda"):
         return int(tensor.data_ptr()) if tensor.is_cuda else 0
     return int(tensor.__cuda_array_interface__["data"][0] or 0)
 
 
 class Whereabouts(NamedTuple):
-    """Where a tensor was found, to tell cheaply whether it is still there.
+    """Where a tensor was found. Shows cheaply whether it is still there.
 
     Attributes:
-      holder, key: what holds it, a module's dict for one, and its name there.
-      address: of its elements when it was looked at.
+      holder, key: the mapping that holds it, such as a module's dict, and its key there.
+      address: of its first element at that time.
     """
 
     holder: Mapping[str, Any]
@@ -89,12 +89,12 @@ class Whereabouts(NamedTuple):
 
 
 def device_tensor(name: str, tensor: Any, writable: bool = False) -> Optional[DeviceTensor]:
-    """Where the elements lie, None for a tensor of the host.
+    """Where the elements are; None for a tensor of the host.
 
     Args:
-      tensor: anything. One with `is_cuda` is asked for data_ptr(), stride(), shape and dtype, as
-        torch's have them; others for `__cuda_array_interface__`.
-      writable: refuse one that says it is read-only.
+      tensor: any object. If it has `is_cuda`, its data_ptr(), stride(), shape and dtype are read,
+        as in torch; otherwise `__cuda_array_interface__`.
+      writable: refuse a tensor that is marked read-only.
 
     Raises:
       DTypeError, LayoutError: elements of an unknown type, or that cannot be written in place.
@@ -123,7 +123,7 @@ def _of_torch(name: str, tensor: Any) -> DeviceTensor:
 
 
 def _of_interface(name: str, tensor: Any, writable: bool) -> DeviceTensor:
-    """Version 2 and 3 of the protocol."""
+    """Supports versions 2 and 3 of the protocol."""
     interface = tensor.__cuda_array_interface__
     element = np.dtype(interface["typestr"])
     if not element.isnative:
@@ -149,7 +149,7 @@ def _of_interface(name: str, tensor: Any, writable: bool) -> DeviceTensor:
 
 
 def _canonical(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Strides of dimensions that have no second element are whatever a framework likes: ours."""
+    """Sets the row-major stride for dimensions of one element, where frameworks set any."""
     ours = row_major_strides(shape)
     return tuple(
         int(stride) if extent > 1 else our for extent, stride, our in zip(shape, strides, ours)
@@ -170,7 +170,7 @@ def _check(tensor: DeviceTensor) -> None:
             f"{what}: its address {tensor.address:#x} is no multiple of {tensor.dtype.itemsize}, "
             "the size of its elements: copy it to memory of its own"
         )
-    # From the smallest stride up, each dimension must step over all that the smaller ones reach.
+    # In the order of the strides, each dimension must step over all that the smaller ones cover.
     reach = 0
     for stride, extent in sorted(zip(tensor.strides, tensor.shape)):
         if extent == 1:

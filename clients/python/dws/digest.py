@@ -1,8 +1,8 @@
-"""The additive digest, for those who want to check DWS by their own means.
+"""The additive digest, for programs that check DWS independently.
 
-Specified in common/delta/FORMAT.md ("Digest"). 128 bits in two lanes; every slice of a tensor has
-one; a rank's *state token* is a hash over the digests of its slices, and an engine's
-`Grant.state_token` one over the state tokens of all trainer ranks.
+Specified in common/delta/FORMAT.md ("Digest"). It has 128 bits in two lanes, and every slice of a
+tensor has one. A rank's *state token* is a hash over the digests of its slices, and an engine's
+`Grant.state_token` is one over the state tokens of all trainer ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Digest = tuple[int, int]
 
 _M = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
-# Multiplier of the word, multiplier of its number, constant; for each lane.
+# For each lane: multiplier of the word, multiplier of its number, constant.
 _LANES = (
     (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x243F6A8885A308D3),
     (0xD6E8FEB86659FD93, 0xA0761D6478BD642E, 0x13198A2E03707344),
@@ -66,13 +66,13 @@ def _mix_sum(words: Any, first: int, word_factor: int, number_factor: int, const
 
 
 def combine(digests: Sequence[Digest]) -> Digest:
-    """A hash over digests in order: slices to a rank's state token, ranks' tokens to an
+    """A hash over digests in order: from slices to a rank's state token, from ranks' tokens to an
     engine's."""
     return digest_bytes(np.array(digests, np.uint64).reshape(-1).tobytes())
 
 
 def rank_state_token(layout: RankLayout, tensors: Mapping[str, Any]) -> Digest:
-    """The state token a rank of this layout has when its weights are `tensors`.
+    """The state token of a rank with this layout and the weights `tensors`.
 
     Args:
       tensors: name -> the rank's part, numpy or torch, contiguous.
@@ -88,7 +88,7 @@ def rank_state_token(layout: RankLayout, tensors: Mapping[str, Any]) -> Digest:
         bits = raw_bits(spec.name, tensors[spec.name], spec.dtype)
         if bits.shape != shard.shape:
             raise LayoutError(f"'{spec.name}' is {list(bits.shape)}, expected {list(shard.shape)}")
-        # Words are numbered over the whole tensor; a slice's last word is its own.
+        # Words are numbered over the whole tensor; no word is shared by two slices.
         elements = [
             spec.elements // max(spec.shape[spec.cut_dim], 1) * (end - begin) if spec.shape else 1
             for begin, end in map(spec.slice_range, range(spec.slice_count))
@@ -100,5 +100,5 @@ def rank_state_token(layout: RankLayout, tensors: Mapping[str, Any]) -> Digest:
 
 
 def digest_hex(digest: Digest) -> str:
-    """32 hex digits, as the daemons print it and `Grant.state_token` has it."""
+    """32 hex digits, as the daemons print it and as in `Grant.state_token`."""
     return f"{digest[0]:016x}{digest[1]:016x}"

@@ -1,6 +1,6 @@
-"""Element types of DWS and what they are called in numpy and torch.
+"""Element types of DWS and their names in numpy and torch.
 
-Torch is never imported here: an object can only be a torch one when its caller imported torch.
+Torch is never imported here: an object can be a torch one only if its caller has imported torch.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class DType(enum.Enum):
 
     @classmethod
     def of(cls, dtype: Any) -> "DType":
-        """The type meant by a DType, a name ("BF16", "bfloat16"), a numpy type or a torch type.
+        """The type given as a DType, a name ("BF16", "bfloat16"), a numpy type or a torch type.
 
         Raises:
-          DTypeError: none of ours.
+          DTypeError: it is not a type of DWS.
         """
         if isinstance(dtype, cls):
             return dtype
@@ -121,7 +121,7 @@ _TORCH_NAMES = {
     DType.I64: "int64",
     DType.F64: "float64",
 }
-# numpy has the same names where it has the type; ml_dtypes adds the others, named as torch does.
+# numpy uses the same names for the types it has; ml_dtypes adds the others with torch's names.
 _BY_TORCH_NAME = {name: dtype for dtype, name in _TORCH_NAMES.items()}
 
 _RAW_IN_NUMPY = {

@@ -1,4 +1,4 @@
-"""What an engine tells about itself."""
+"""What an engine reports about itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dws.lease import LeaseStats
 class EngineStats:
     """Attributes:
     lease: time open and paused.
-    reattachments: times the receiver was lost and found again.
+    reattachments: how often the receiver was lost and the engine attached again.
     connected: whether the lease stream is up.
-    last_error: what was wrong last with the receiver, "" if nothing.
+    last_error: the last error with the receiver, "" if none.
     """
 
     lease: LeaseStats

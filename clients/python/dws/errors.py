@@ -1,4 +1,4 @@
-"""What the package raises. Every message says what was expected, what was found and what to do."""
+"""The exceptions of the package. Every message says what was expected, found, and what to do."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dws.printable import printable
 
 
 class DwsError(Exception):
-    """Root of all errors of this package. Names from elsewhere are escaped in its message."""
+    """Root of all errors of this package. Unprintable characters in its message are escaped."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*(printable(a) if isinstance(a, str) else a for a in arguments))
 
 
 class InvalidArgumentError(DwsError, ValueError):
-    """The call cannot succeed as made: change the arguments, not the timing."""
+    """The call can never succeed with these arguments: change them, not the timing."""
 
 
 class DTypeError(InvalidArgumentError, TypeError):
@@ -37,7 +37,7 @@ class DaemonUnavailableError(DwsError, ConnectionError):
 
 
 class RegistrationLostError(DaemonUnavailableError):
-    """The daemon restarted or gave the registration to somebody else: register or attach again."""
+    """The daemon restarted or gave the registration to another: register or attach again."""
 
 
 class VersionLostError(DwsError):
@@ -45,17 +45,16 @@ class VersionLostError(DwsError):
 
 
 class DeadlineError(DwsError, TimeoutError):
-    """The wait ended before what it waited for."""
+    """The wait ended before its condition was met."""
 
 
 class SenderStalledError(RegistrationLostError, DeadlineError):
-    """The sender answered neither a publish in time nor that it had given the publish up.
+    """The sender did not answer a publish in time, nor confirm that it had given the publish up.
 
     The registration has been ended from this side. The version may have been published, whole; what
     the sender reads from now on is never published, so the weights may be overwritten. Call
-    `reconnect`, which tells the newest version and waits until the sender has let go of the memory;
-    memory of a device must stay allocated until then.
-    """
+    `reconnect`, which reports the newest version and waits until the sender has released the
+    memory; memory of a device must stay allocated until then. """
 
 
 class CudaError(DwsError, RuntimeError):
@@ -63,7 +62,7 @@ class CudaError(DwsError, RuntimeError):
 
 
 class EngineEndedError(DwsError):
-    """The engine may not go on with what it has: its commit group has ended. Start it anew."""
+    """The engine may not continue with its weights: its commit group has ended. Start it again."""
 
 
 class EnginePaused(DeadlineError):
