@@ -54,7 +54,8 @@ class SenderStalledError(RegistrationLostError, DeadlineError):
     The registration has been ended from this side. The version may have been published, whole; what
     the sender reads from now on is never published, so the weights may be overwritten. Call
     `reconnect`, which reports the newest version and waits until the sender has released the
-    memory; memory of a device must stay allocated until then. """
+    memory; memory of a device must stay allocated until then.
+    """
 
 
 class CudaError(DwsError, RuntimeError):

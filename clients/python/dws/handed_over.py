@@ -1,4 +1,4 @@
-"""Everything that a daemon was handed over the life of a client, until it has let go of it."""
+"""All memory that a client has handed over to a daemon, until the daemon has released it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dws.handles import Descriptor, HandleConnection
 
 
 class HandedOver:
-    """The connections of the live registration, and of those before whose memory the daemon may
-    still have.
+    """The connections of the live registration, and of earlier ones whose memory the daemon may
+    still use.
 
     Lifecycle: made empty; close. Threads: hand_over from one at a time, everything else from any.
     """
 
     def __init__(self) -> None:
-        self._asking = threading.Lock()  # held by who asks whether the daemon has let go
-        self._guard = threading.Condition()  # of the fields below
+        self._asking = threading.Lock()  # held during `released` and `close`
+        self._guard = threading.Condition()  # guards the fields below
         self._handles: list[HandleConnection] = []
-        self._handing_over = False  # the descriptors of the last one are on their way
+        self._handing_over = False  # descriptors are being sent
 
     def hand_over(
         self,
@@ -30,11 +30,12 @@ class HandedOver:
         require_wanted: Callable[[], None],
         timeout: float,
     ) -> None:
-        """From the first descriptor on `released` waits for this registration, too.
+        """Hands memory over. From the first descriptor on, `released` waits for this registration.
 
         Args:
-          timeout: seconds for the daemon to take them.
-          require_wanted: raises if there is to be none. Who has seen to that may ask `released`.
+          timeout: seconds for the daemon to take the descriptors.
+          require_wanted: raises if the registration is no longer wanted. Whoever makes it raise may
+            call `released` afterwards.
 
         Raises:
           As HandleConnection.hand_over and `require_wanted`.
@@ -53,14 +54,14 @@ class HandedOver:
                 self._guard.notify_all()
 
     def shut(self) -> None:
-        """Ends the registrations; `released` tells when the daemon has let go."""
+        """Ends the registrations; `released` tells when the daemon has released their memory."""
         with self._guard:
             for handles in self._handles:
                 handles.shut()
 
     def released(self, timeout: float) -> bool:
-        """Ends the registrations; whether the daemon has let go of them after at most `timeout`
-        seconds. One that is being handed over now is awaited."""
+        """Ends the registrations; returns whether the daemon has released their memory, after at
+        most `timeout` seconds. Waits for a registration that is being handed over now."""
         deadline = time.monotonic() + timeout
         with self._asking:
             with self._guard:
@@ -73,7 +74,7 @@ class HandedOver:
         return len(ended) == len(asked)
 
     def close(self) -> None:
-        """Ends the registrations and forgets them. One that is being handed over now fails."""
+        """Ends the registrations and forgets them. A hand-over that is in progress fails."""
         with self._asking, self._guard:
             for handles in self._handles:
                 handles.close()

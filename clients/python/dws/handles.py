@@ -1,9 +1,9 @@
-"""The handle socket: where descriptors go to a daemon, and whose hang-up tells either side's death.
+"""The handle socket: passes descriptors to a daemon; its hang-up shows that either side has died.
 
-Wire: SOCK_SEQPACKET; every message is the token (16 bytes) and the total number of descriptors (u32
-little endian), with up to DESCRIPTORS_PER_MESSAGE of them attached; after the last one the daemon
-answers "ok" or "error: <text>". The connection stays open for the life of the registration; to end
-it the client shuts its side down, and the daemon's side ends when nothing there uses the memory.
+Wire: SOCK_SEQPACKET. Every message is the token (16 bytes) and the total number of descriptors (u32
+little endian), with up to DESCRIPTORS_PER_MESSAGE of them attached. After the last one the daemon
+answers "ok" or "error: <text>". The connection stays open for the life of the registration. To end
+it the client shuts its side down; the daemon's side ends when the daemon no longer uses the memory.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _REPLY_BYTES_MAX = 4096
 _RETRY_SECONDS = 0.005
 _POLL_SECONDS = 0.001
 
-# An open one, which stays its owner's, or the call that makes one when its turn has come, which is
-# closed once it was sent.
+# An open descriptor, which its owner keeps, or a call that makes one just before it is sent; that
+# one is closed after it was sent.
 Descriptor = Union[int, Callable[[], int]]
 
 
 class HandleConnection:
     """A registration's connection.
 
-    Lifecycle: make, hand_over once; `end` until the daemon has let go, or close. Threads: one at a
-    time; `shut` and `hung_up` from any.
+    Lifecycle: make, hand_over once; `end` until the daemon has released the memory, or close.
+    Threads: one at a time; `shut` and `hung_up` from any.
     """
 
     def __init__(self) -> None:
@@ -44,19 +44,19 @@ class HandleConnection:
     def hand_over(
         self, path: str, token: bytes, descriptors: Sequence[Descriptor], timeout: float
     ) -> None:
-        """Connects, passes the descriptors and waits for the daemon's word.
+        """Connects, passes the descriptors and waits for the daemon's answer.
 
         Args:
           token: from the registration's reply, single use.
           timeout: seconds, for the whole exchange.
 
-        When it fails the registration is ended. A daemon whose word has not come may have the
+        On failure the registration is ended. If the daemon's answer did not arrive, it may have the
         memory nevertheless: `end` tells.
 
         Raises:
           DaemonUnavailableError: nobody listens, or the daemon went away.
           DeadlineError: the daemon does not answer.
-          DwsError: the daemon refused; the message is its own. Whatever makes descriptors raises.
+          DwsError: the daemon refused, with its message. Errors of calls that make descriptors.
         """
         deadline = Deadline(timeout)
         try:
@@ -109,13 +109,13 @@ class HandleConnection:
                 socket.send_fds(self._socket, [payload], batch)
                 return
             except OSError as error:
-                # More are on their way than a user may have: the daemon has yet to take them.
+                # Too many of this user's descriptors are in transit: the daemon must take some.
                 if error.errno != errno.ETOOMANYREFS or not deadline.left:
                     raise
                 time.sleep(_RETRY_SECONDS)
 
     def hung_up(self) -> bool:
-        """Whether the registration has ended, from either side, or the daemon's life."""
+        """Whether the registration has ended, from either side, or the daemon has died."""
         if self._ended or self._socket.fileno() < 0:
             return True
         poller = select.poll()
@@ -123,39 +123,39 @@ class HandleConnection:
         return bool(poller.poll(0))
 
     def shut(self) -> None:
-        """Ends the registration; `end` may still ask when the daemon has let go of the memory."""
+        """Ends the registration; afterwards `end` tells when the daemon has released the memory."""
         self._ended = True
         with contextlib.suppress(OSError):  # the daemon has gone
             self._socket.shutdown(socket.SHUT_WR)
 
     def end(self, timeout: float) -> bool:
-        """Ends the registration and waits until the daemon has let go of the memory.
+        """Ends the registration and waits until the daemon has released the memory.
 
         Args:
           timeout: seconds.
 
         Returns:
-          False: it had not after that time. Ask again.
+          False: not released within that time. Ask again.
         """
         self.shut()
         deadline = Deadline(timeout)
         try:
             while True:
                 self._socket.settimeout(max(deadline.left, _POLL_SECONDS))
-                if not self._socket.recv(_REPLY_BYTES_MAX):  # else: an answer that came too late
+                if not self._socket.recv(_REPLY_BYTES_MAX):  # else: an answer that is too late
                     break
         except TimeoutError:
             return False
-        except OSError:  # the daemon has gone, and its mappings with it; or it was never reached
+        except OSError:  # the daemon and its mappings are gone, or it was never reached
             pass
         self._socket.close()
         return True
 
     def close(self) -> None:
-        """Ends the registration; the daemon lets go of the memory when it has seen that. A hand_over
-        that waits for the daemon on another thread fails at once."""
+        """Ends the registration; the daemon releases the memory when it notices. A hand_over that
+        waits for the daemon on another thread fails at once."""
         self._ended = True
-        # Closing alone would wake nobody, and end nothing while a forked process has the socket, too.
+        # Closing alone wakes no waiter, and ends nothing while a forked process has the socket.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

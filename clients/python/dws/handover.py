@@ -18,15 +18,15 @@ from dws.memory import SharedRegion, ViewKind, aligned
 from dws.ring import BucketRing
 from dws.torch_module import Holder, holders, is_module
 
-# How often weights may move while they are being published.
+# How often a publish tries again when weights move.
 _SETTLE_ATTEMPTS = 8
 
 
 class Handover:
     """The memory of a registration: resident, with a place for each shard, or a ring.
 
-    Resident shards lie in one shared region or, live, where a tensor of a CUDA device has them.
-    Lifecycle: described anew for each registration; close() when there will be no other.
+    Resident shards are in one shared region or, if live, where a tensor of a CUDA device has them.
+    Lifecycle: describe for each registration; close() after the last one.
     """
 
     def __init__(
@@ -38,23 +38,23 @@ class Handover:
         ring: Optional[BucketRing] = None,
     ) -> None:
         """Args:
-        region: of the host; None when every shard is on a device.
-        offsets: in bytes, of the shards in it, by name; none for a ring.
-        live: where the full tensors of shards on devices are found, by name.
+        region: of the host; None if every shard is on a device.
+        offsets: by name, of the shards in it, in bytes; none for a ring.
+        live: by name, where to find the full tensors of shards on devices.
         """
         self.layout = layout
         self.region = region
         self.ring = ring
         self._offsets = dict(offsets or {})
         self._live = dict(live or {})
-        self._described: list[Whereabouts] = []  # of the live ones
+        self._described: list[Whereabouts] = []  # whereabouts of the live tensors
         self._memory: Optional[CudaMemory] = None
-        self._known = False  # the sender has what was described last
+        self._known = False  # whether the sender has the last description
         self._pin = None if region is None else HostPin(region)
 
     def describe(self, request: Any) -> None:
-        """Fills the fields of a RegisterRequest that are about the layout and its memory. From here on
-        the sender does not know where the weights are, until `registered`.
+        """Sets the fields of a RegisterRequest about the layout and its memory. From then until
+        `registered` the sender does not know where the weights are.
 
         Raises:
           LayoutError, DTypeError: a tensor of a device cannot be handed over, by name.
@@ -89,7 +89,7 @@ class Handover:
         return parts
 
     def descriptors(self) -> list[Descriptor]:
-        """Those of the regions last described, in order; of the host's one that only reads."""
+        """The descriptors of the regions last described, in order; for the host: read-only."""
         found: list[Descriptor] = []
         if self.region is not None:
             found.append(self.region.read_only_descriptor)
@@ -98,16 +98,16 @@ class Handover:
         return found
 
     def registered(self) -> None:
-        """The sender has taken what was described last."""
+        """Call after the sender has taken what was last described."""
         self._known = True
 
     def settle(self, register: Callable[["Handover"], None]) -> None:
-        """Before a version is captured: waits for what this process asked of its devices, also of
-        those that weights have moved to.
+        """Call before a version is captured. Waits until devices have finished the work of this
+        process, also devices that weights have moved to.
 
         Args:
-          register: is called when something does not lie where the sender was told that it does:
-            it has moved, or telling the sender failed.
+          register: called if something is not where the sender knows it: it has moved, or a
+            registration failed.
 
         Raises:
           CudaError: a device failed, or is gone.
@@ -125,7 +125,7 @@ class Handover:
         raise StateError("the weights move to other memory again and again: publish at rest")
 
     def try_pin(self) -> None:
-        """Page-locks memory of the host, once this process works with a device."""
+        """Page-locks the host's memory if this process uses a device."""
         if self._pin is not None:
             self._pin.try_pin()
 
@@ -139,7 +139,7 @@ def live_part(shard: Shard, tensor: Any) -> DeviceTensor:
     """The shard's part of a full tensor of a device.
 
     Raises:
-      LayoutError: its elements are not row-major and contiguous there, or the tensor is on the host.
+      LayoutError: its elements are not row-major and contiguous, or the tensor is on the host.
     """
     name, begin, shape = shard.tensor.name, shard.range[0], shard.shape
     full = device_tensor(name, tensor)
@@ -167,8 +167,8 @@ def resident_handover(
     cuts: Optional[Cuts],
     views: Optional[ViewKind],
 ) -> tuple[Handover, dict[str, Any]]:
-    """One region for all shards of the host, with the values that `tensors` has, and a view of each
-    by name; tensors of CUDA devices stay where they are and are their own views.
+    """One region for all shards of the host, with the values in `tensors`, and a view of each by
+    name. Tensors of CUDA devices stay where they are and are their own views.
 
     Raises:
       DTypeError, LayoutError: as for Trainer.register.
@@ -221,7 +221,7 @@ def ring_handover(
     bucket_bytes: int,
     bucket_count: int,
 ) -> Handover:
-    """A ring for the shards; values of `tensors` are not read.
+    """A ring for the shards; values in `tensors` are not read.
 
     Raises:
       DTypeError, LayoutError, InvalidArgumentError: as for Trainer.register_ring.

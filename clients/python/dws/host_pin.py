@@ -1,5 +1,5 @@
-"""Page-locking of shared memory for the GPU, so that the trainer's own copies to it run at full
-speed. A help, never needed: everything works without it."""
+"""Page-locks shared memory for the GPU, so that the trainer's own copies to it run at full speed.
+Optional: everything works without it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _log = logging.getLogger("dws")
 
 
 class HostPin:
-    """Page-locks one region, as soon as the process works with a device, and until close.
+    """Page-locks one region, once the process uses a device, until close.
 
-    Keeps the memory: it is released to the driver before it is unmapped.
+    Keeps the memory alive, so that it is unlocked before it is unmapped.
     """
 
     def __init__(self, region: SharedRegion) -> None:
@@ -29,7 +29,7 @@ class HostPin:
         return self._driver is not None
 
     def try_pin(self) -> None:
-        """Nothing if no device is in use yet: it may be tried again. A failure is logged, once."""
+        """Does nothing if no device is in use; try again later. A failure is logged once."""
         if self._tried:
             return
         driver = CudaDriver.in_use()
@@ -48,7 +48,7 @@ class HostPin:
             )
 
     def close(self) -> None:
-        """Undoes it. Idempotent."""
+        """Unlocks the memory. Idempotent."""
         driver, self._driver, self._tried = self._driver, None, True
         if driver is not None:
             try:

@@ -1,7 +1,7 @@
-"""Layouts: what the tensors are, how they are cut into slices, and which slices a rank owns.
+"""Layouts: which tensors there are, how they are cut into slices, and which slices a rank owns.
 
-The same rules as in the daemons: a slice's elements have an order of their own, *slice order*
-(row-major over the slice), and blocks are runs of BLOCK_ELEMENTS elements of it.
+The rules are those of the daemons: the elements of a slice have their own order, *slice order*
+(row-major over the slice), and blocks are runs of BLOCK_ELEMENTS elements in that order.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Cut:
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """A canonical tensor as the trainer declares it.
+    """A canonical tensor as declared by the trainer.
 
     Attributes:
       name: unique in the job.
-      dtype: a DType; the constructor takes anything that DType.of does.
+      dtype: a DType; the constructor accepts whatever DType.of does.
       shape: row-major; empty for a scalar.
-      cut_dim: the dimension the cuts are on, 0 when there are none.
+      cut_dim: the dimension of the cuts, 0 if there are none.
       cuts: interior boundaries on cut_dim; there is one slice more than cuts.
 
     Raises:
@@ -161,7 +161,7 @@ class Shard:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the rank's part: the tensor's shape with cut_dim restricted."""
+        """Shape of the rank's part: the tensor's shape with cut_dim restricted."""
         shape = list(self.tensor.shape)
         if shape:
             begin, end = self.range
@@ -173,13 +173,13 @@ class Shard:
         return int(math.prod(self.shape) * self.tensor.dtype.itemsize)
 
 
-# For each name the rank's [first, last) slices.
+# For each name the rank's (first slice, slice count).
 ShardRanges = Mapping[str, tuple[int, int]]
 Cuts = Mapping[str, Union[Cut, Sequence[int]]]
 
 
 class RankLayout:
-    """Everything one trainer rank owns, ordered by name. Immutable."""
+    """All that one trainer rank owns, ordered by name. Immutable."""
 
     def __init__(self, specs: Iterable[TensorSpec], shards: Optional[ShardRanges] = None) -> None:
         """Args:
@@ -189,7 +189,7 @@ class RankLayout:
         Raises:
           LayoutError: no tensors, a name twice, a shard of an unknown tensor or outside its slices.
         """
-        # By bytes, not by characters: the daemons compare names as bytes.
+        # Sorted as bytes, because the daemons compare names as bytes.
         ordered = sorted(specs, key=lambda spec: spec.name.encode())
         if not ordered:
             raise LayoutError("no tensors to register")
@@ -237,7 +237,7 @@ class RankLayout:
 
 
 def with_cuts(spec: TensorSpec, cuts: Optional[Cuts]) -> TensorSpec:
-    """`spec` cut as `cuts` says for its name; a plain sequence of boundaries is on dimension 0."""
+    """`spec` with the cuts that `cuts` has for its name; plain boundaries are on dimension 0."""
     if not cuts or spec.name not in cuts:
         return spec
     cut = cuts[spec.name]

@@ -1,9 +1,9 @@
-"""The execution lease as the engine's threads see it: a gate, open or shut, and who is inside.
+"""The execution lease as the engine's threads see it: a gate, open or shut, and the threads inside.
 
-Pure bookkeeping, no daemon: dws.Engine turns it with what arrives on the lease stream.
+Pure bookkeeping without a daemon: dws.Engine applies the messages of the lease stream to it.
 
-States: shut (from the start; `reason` says why) and open (a Grant is held). `shut` closes the gate
-for newcomers at once and then waits for those inside, so a commit falls between forward passes.
+States: shut (at first; `reason` says why) and open (a Grant is held). `shut` closes the gate for
+new threads at once; `wait_empty` waits for those inside. So commits happen between forward passes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dws.stream import Stream
 
 @dataclasses.dataclass(frozen=True)
 class Grant:
-    """The right to generate, and with exactly which weights.
+    """The right to generate, and the exact weights it is for.
 
     Attributes:
       version: the weight version in the engine's memory.
@@ -38,8 +38,8 @@ class LeaseStats:
 
     Attributes:
       grants: times the gate was opened.
-      granted_seconds, paused_seconds: how long it was open or somebody was inside, or neither.
-      last_pause_seconds, longest_pause_seconds: from the last one out to the gate open again.
+      granted_seconds, paused_seconds: how long it was open or had a thread inside, or neither.
+      last_pause_seconds, longest_pause_seconds: from the last thread's leave until the gate opens.
     """
 
     grants: int
@@ -57,7 +57,7 @@ class ExecutionLease:
         self._changed = threading.Condition()
         self._grant: Optional[Grant] = None
         self._reason = "never released: the first version has not been committed yet"
-        self._detail = ""  # what the receiver says besides
+        self._detail = ""  # what the receiver adds
         self._inside = 0
         self._nested = threading.local()
         self._grants = 0
@@ -67,19 +67,19 @@ class ExecutionLease:
 
     @property
     def grant(self) -> Optional[Grant]:
-        """What is held now, None while shut."""
+        """The current grant, None while shut."""
         with self._changed:
             return self._grant
 
     @property
     def inside(self) -> bool:
-        """Whether this thread is."""
+        """Whether this thread is inside."""
         return bool(getattr(self._nested, "depth", 0))
 
     def enter(self, timeout: Optional[float]) -> Grant:
-        """Goes inside once the gate is open; every enter needs its leave, from the same thread.
+        """Enters once the gate is open; each enter needs a leave, from the same thread.
 
-        A thread that is inside already goes in again at once, with the grant it has.
+        A thread that is inside already enters again at once, with the grant it has.
 
         Raises:
           EnginePaused: shut for `timeout` seconds (None = for ever).
@@ -109,7 +109,7 @@ class ExecutionLease:
             self._changed.notify_all()
 
     def shut(self, reason: str) -> None:
-        """Lets nobody in any more; those inside finish."""
+        """No thread can enter any more; those inside finish."""
         with self._changed:
             if self._grant is not None and self._inside == 0:
                 self._start_pause()
@@ -117,7 +117,7 @@ class ExecutionLease:
             self._reason, self._detail = reason, ""
 
     def explain(self, detail: str) -> None:
-        """What the receiver says why it is shut; until it is shut for another reason."""
+        """Adds the receiver's reason why the gate is shut, until it is shut for another reason."""
         with self._changed:
             self._detail = detail
 
@@ -130,10 +130,10 @@ class ExecutionLease:
             return self._changed.wait_for(lambda: self._inside == 0, timeout)
 
     def open(self, grant: Grant) -> None:
-        """Lets everybody in with `grant`.
+        """Lets all threads in with `grant`.
 
         Raises:
-          StateError: somebody is inside: who resumes did not pause first.
+          StateError: a thread is inside: a resume without a pause before it.
         """
         with self._changed:
             if self._inside:
@@ -161,6 +161,6 @@ class ExecutionLease:
             )
 
     def _start_pause(self) -> None:
-        # Before the first grant there is nothing to pause from.
+        # A pause can only follow a grant.
         if self._grants and self._paused_since is None:
             self._paused_since = self._clock()

@@ -1,4 +1,4 @@
-"""The lease stream to the receiver: its messages, turned into calls, one at a time and in order."""
+"""The lease stream to the receiver: turns its messages into calls, one at a time and in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from dws.lease import Grant
 from dws.stream import Stream
 
 PostCommitHook = Callable[[int], None]
-# Takes "is the pause still wanted?"; returns whether execution has stopped and the device is idle.
+# Its argument tells whether the pause is still wanted. Returns whether execution has stopped and
+# the devices are idle.
 PauseCall = Callable[[Callable[[], bool]], bool]
 ResumeCall = Callable[[Grant], None]
 
@@ -29,8 +30,8 @@ class LeaseStream:
         self, stub: Any, engine_rank: int, generation: int, drains_devices: bool = False
     ) -> None:
         """Args:
-        drains_devices: whether the pause call waits for the devices that the weights are on, and
-          they have been waited for.
+        drains_devices: whether the pause call waits for the devices that hold weights, and they
+          have been waited for already.
         """
         self._generation = generation
         self._drains_devices = drains_devices
@@ -40,13 +41,13 @@ class LeaseStream:
                 engine_rank=engine_rank, generation=generation, devices_drained=drains_devices
             )
         )
-        # No deadline: the lease lives as long as both sides; either one's death breaks the stream.
+        # No deadline: the lease lasts while both sides live; the death of either breaks the stream.
         self._call = stub.Lease(self._requests())
 
     def serve(
         self, pause: PauseCall, resume: ResumeCall, post_commit: Optional[PostCommitHook]
     ) -> str:
-        """Runs until the stream ends; returns why, in words. What `pause` raises ends it too."""
+        """Runs until the stream ends; returns why, in words. An exception of `pause` ends it."""
         try:
             for message in self._call:
                 kind = message.WhichOneof("message")
@@ -88,7 +89,7 @@ class LeaseStream:
 def _run_hook(message: Any, hook: Optional[PostCommitHook]) -> Any:
     done = engine_pb2.PostCommitDone(pause_id=message.pause_id)
     if hook is not None:
-        # Whatever the engine's hook raises is for the receiver to know: it keeps the engine paused.
+        # Any error of the engine's hook is reported to the receiver, which keeps the engine paused.
         try:
             hook(message.version)
         except Exception as error:  # pylint: disable=broad-except

@@ -1,4 +1,4 @@
-"""How an engine's parameters are made of the trainer's canonical tensors.
+"""Describes how an engine's parameters are made of the trainer's canonical tensors.
 
     mapping = {
         "layers.0.qkv.weight": dws.Fused(["layers.0.q.weight", "layers.0.k.weight",
@@ -8,7 +8,7 @@
         "rotary_table": None,                     # the engine's own
     }
 
-A parameter that is not named maps to the canonical tensor of its own name.
+A parameter that is not named maps to the canonical tensor of the same name.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
-    """Several canonical tensors, or slices of them, one after the other along a dimension.
+    """Several canonical tensors, or slices of them, joined along a dimension.
 
     Attributes:
-      parts: canonical names or Slices, in the order they lie in the parameter.
-      dim: the parameter's dimension they are joined on.
-      sizes: extents of the parts on it. May be left out when all are Slices on `dim`, or all equal.
+      parts: canonical names or Slices, in their order in the parameter.
+      dim: the dimension of the parameter on which they are joined.
+      sizes: extents of the parts on `dim`. Optional if all are Slices on `dim`, or all are equal.
     """
 
     parts: Sequence[Union[str, Slice]]
@@ -75,12 +75,12 @@ class Fused:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A box of a parameter, and what lies in it.
+    """A box of a parameter, and its source.
 
     Attributes:
       source: a canonical name, or a Slice.
-      box: for each dimension of the parameter from the first on [begin, end), or an index, which
-        drops the dimension; those it leaves out are whole.
+      box: for each dimension of the parameter, from the first on, [begin, end) or an index, which
+        drops the dimension. Dimensions that it leaves out are whole.
     """
 
     source: Union[str, Slice]
@@ -89,8 +89,8 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Boxes of a parameter, none of which may overlap. What lies in none (padding) is the engine's
-    own and keeps its value."""
+    """Boxes of a parameter, which must not overlap. What is in no box (padding) belongs to the
+    engine and keeps its value."""
 
     parts: Sequence[Part]
 
@@ -100,7 +100,7 @@ Mapped = Mapping[str, Source]
 
 
 class Place(NamedTuple):
-    """Where a tensor's first element lies."""
+    """Where a tensor's first element is."""
 
     region: int
     offset_bytes: int
@@ -118,7 +118,7 @@ class Placed:
 
 
 def source_of(name: str, mapping: Optional[Mapped]) -> Source:
-    """What parameter `name` is made of: by default the canonical tensor of its name."""
+    """What parameter `name` is made of: by default the canonical tensor of the same name."""
     return mapping[name] if mapping and name in mapping else name
 
 

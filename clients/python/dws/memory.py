@@ -1,4 +1,4 @@
-"""Shared memory that a daemon maps: one sealed memfd a region, and numpy or torch views of it."""
+"""Shared memory that a daemon maps: one sealed memfd per region, and numpy or torch views."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from dws.dtypes import DType, loaded_torch
 from dws.errors import DwsError, InvalidArgumentError
 
-# Offsets of tensors in a region: a cache line, and more than any element type asks for.
+# Offsets of tensors in a region: a cache line, which is more than any element type needs.
 ALIGNMENT_BYTES = 64
 
 ViewKind = Literal["numpy", "torch"]
@@ -28,17 +28,17 @@ class SharedRegion:
     """A memfd of fixed size, mapped here and, through its descriptor, in a daemon.
 
     The size is sealed: no process can shrink it under another's mapping. Other users cannot open it
-    anew with more rights than the descriptor they got. The memory lives until the last view,
+    again with more rights than the descriptor that they got. The memory lives until the last view,
     mapping and descriptor are gone; close() drops only this object's descriptor.
     """
 
     def __init__(self, name: str, size_bytes: int) -> None:
         """Args:
-          name: shows in /proc/*/maps.
+          name: shown in /proc/*/maps.
           size_bytes: at least 1.
 
         Raises:
-          InvalidArgumentError: no bytes.
+          InvalidArgumentError: size_bytes is less than 1.
           DwsError: the system has no memory or descriptors left.
         """
         self._fd = -1
@@ -59,7 +59,7 @@ class SharedRegion:
             ) from error
 
     def descriptor(self) -> int:
-        """The read-write descriptor; it stays the region's."""
+        """The read-write descriptor; the region keeps it."""
         if self._fd < 0:
             raise InvalidArgumentError("the region is closed")
         return self._fd
@@ -78,7 +78,7 @@ class SharedRegion:
         self.close()
 
     def view(self, kind: ViewKind, dtype: DType, shape: Sequence[int], offset_bytes: int) -> Any:
-        """A writable, row-major view; writes are seen by the daemon at once.
+        """A writable, row-major view. The daemon sees writes at once.
 
         Args:
           kind: "numpy" (BF16 and F8 as unsigned integers) or "torch".
@@ -86,7 +86,7 @@ class SharedRegion:
 
         Raises:
           DTypeError: torch has no such type.
-          InvalidArgumentError: the view does not lie inside the region.
+          InvalidArgumentError: the view is not inside the region.
         """
         count = math.prod(shape)
         if offset_bytes < 0 or offset_bytes + count * dtype.itemsize > self.size_bytes:
@@ -105,7 +105,7 @@ class SharedRegion:
         return flat.reshape(tuple(shape))
 
     def bytes(self) -> np.ndarray[Any, Any]:
-        """All of it."""
+        """A view of the whole region."""
         return np.frombuffer(self._map, np.uint8)
 
     def raw(self, dtype: DType, count: int, offset_bytes: int) -> np.ndarray[Any, Any]:

@@ -1,16 +1,16 @@
-"""Text from outside made safe to print, as the daemons do (common/base/printable.h)."""
+"""Makes text from outside safe to print, as the daemons do (common/base/printable.h)."""
 
 from __future__ import annotations
 
 import unicodedata
 
-# Cc and Cf: controls, marks of direction, invisible joiners. Zl, Zp: separators of lines and
-# paragraphs. Cs: what was no UTF-8.
+# Cc and Cf: controls, direction marks, invisible joiners. Zl, Zp: line and paragraph separators.
+# Cs: bytes that were not UTF-8.
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
 
 
 def printable(text: str) -> str:
-    """`text` with everything that a terminal or a log could obey as "\\x1b" or "\\u202e"."""
+    """`text` with all that a terminal or a log could interpret escaped, as "\\x1b" or "\\u202e"."""
     if text.isprintable():
         return text
     return "".join(

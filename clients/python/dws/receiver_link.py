@@ -1,5 +1,5 @@
-"""An engine rank's registration with its dws-receiver, kept alive: the lease, losing the receiver
-and finding it again, weights that come to lie elsewhere."""
+"""Keeps an engine rank's registration with its dws-receiver alive: the lease, a lost receiver that
+comes back, weights that move."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from dws.why import ASK_SECONDS, call_attach, why_waiting
 ATTACH_TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS_MIN = 0.05
 _RETRY_SECONDS_MAX = 2.0
-# The receiver lets go of an engine's memory after the piece of work that it has begun on it: a batch
-# of staging, but also a full tensor that is applied in place, or a read of what to apply that stalls.
-# Those may take longer than this; who waits asks again.
+# The receiver releases an engine's memory after the piece of work in progress: a batch of staging,
+# but also a full tensor that is applied in place, or a stalled read of what to apply. These may
+# take longer than this; then ask again.
 RELEASE_TIMEOUT_SECONDS = 30.0
-# Nothing is left to do with the memory after close(): a receiver that is hung does not hold it up.
+# After close() the memory is not needed, so close() does not wait longer for a receiver that hangs.
 CLOSE_TIMEOUT_SECONDS = 10.0
-# How often a wait for forward passes to end looks whether the lease is still there.
+# How often a wait for forward passes to end checks that the lease still exists.
 _DRAIN_POLL_SECONDS = 0.2
-_JOIN_SECONDS_MIN = 1.0  # for the lease thread, which the engine's own hooks may keep longer
-# What is left of a timeout for the hand-over, when forward passes have used it up.
+_JOIN_SECONDS_MIN = 1.0  # for the lease thread, which the engine's hooks may delay further
+# The least time for the hand-over, if forward passes have used up the timeout.
 _HAND_OVER_SECONDS_MIN = 1.0
 
 
 class _WeightsMoved(Exception):
-    """A pause is not answered: what was registered is not where the weights are."""
+    """Raised instead of answering a pause: the weights are not where they were registered."""
 
 
 class ReceiverLink:
@@ -48,7 +48,7 @@ class ReceiverLink:
 
     def __init__(self, socket: str, engine_rank: int, lease: ExecutionLease) -> None:
         """Args:
-        lease: opened and shut here.
+        lease: this object opens and shuts it.
         """
         self._socket = socket
         self._engine_rank = engine_rank
@@ -57,13 +57,13 @@ class ReceiverLink:
         self._drain: Optional[Callable[[], None]] = None
         self._post_commit: Optional[PostCommitHook] = None
         self._closing = threading.Event()
-        self._awake = threading.Event()  # not set: suspended
+        self._awake = threading.Event()  # not set while suspended
         self._awake.set()
         self._handed = HandedOver()
-        self._guard = threading.Lock()  # of the fields below
+        self._guard = threading.Lock()  # guards the fields below
         self._daemon = self._connect()
         self._stream: Optional[LeaseStream] = None
-        # Counts what makes registrations stale from this side; and what it was for the live one.
+        # Counts events that make registrations stale from this side, and the count at the live one.
         self._moves = 0
         self._moves_registered = 0
         self._reattachments = 0
@@ -83,13 +83,13 @@ class ReceiverLink:
         self._attachment = attachment
 
     def keep(self, post_commit: Optional[PostCommitHook]) -> None:
-        """Serves the lease from now on, on a thread of its own."""
+        """Serves the lease from now on, on its own thread."""
         self._post_commit = None if post_commit is None else self._finished(post_commit)
         self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
         self._thread.start()
 
     def enter(self, timeout: Optional[float]) -> Grant:
-        """As ExecutionLease.enter; what it raises says what the receiver waits for, if there is time."""
+        """As ExecutionLease.enter; the error says what the receiver waits for, given time."""
         if timeout is None or timeout < 2 * ASK_SECONDS or self._lease.inside:
             return self._lease.enter(timeout)
         deadline = Deadline(timeout)
@@ -118,7 +118,7 @@ class ReceiverLink:
     def refresh(self, timeout: float) -> None:
         """As Engine.refresh."""
         self._move("the weights are being attached again")
-        self._end_registration(timeout)  # what it does not let go of, the next suspend() waits for
+        self._end_registration(timeout)  # the next suspend() waits if it is not released
         self._awake.set()
 
     def stats(self) -> EngineStats:
@@ -131,7 +131,7 @@ class ReceiverLink:
             )
 
     def close(self, timeout: float) -> None:
-        """Gives the lease up and ends the registration for good. Idempotent."""
+        """Gives up the lease and ends the registration for good. Idempotent."""
         deadline = Deadline(timeout)
         self._closing.set()
         self._awake.set()
@@ -145,28 +145,28 @@ class ReceiverLink:
             )
         with self._guard:
             self._daemon.close()
-        self._handed.close()  # also wakes the lease thread, if it is handing memory over
+        self._handed.close()  # also wakes the lease thread if it is handing memory over
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(max(deadline.left, _JOIN_SECONDS_MIN))
 
     def _move(self, reason: str) -> None:
-        """From here on no registration made before, or being made, opens the gate."""
+        """From here on no registration made before, or in progress, opens the gate."""
         with self._guard:
             self._moves, self._last_error = self._moves + 1, reason
         self._lease.shut(reason)
 
     def _end_registration(self, timeout: float) -> bool:
-        """The lease thread sees it, and attaches again once it may.
+        """Ends the registration; the lease thread notices, and attaches again when it may.
 
         Returns:
-          Whether the receiver has let go of the weights, of this registration and all before it.
+          Whether the receiver has released the weights, of this registration and all earlier ones.
         """
         with self._guard:
             if self._stream is not None:
                 self._stream.cancel()
         return self._handed.released(timeout)
 
-    # Everything below runs on the lease thread (attach() lends it the first round).
+    # Everything below runs on the lease thread (the first time on the caller's, in attach()).
 
     def _connect(self) -> DaemonConnection:
         return DaemonConnection(
@@ -174,8 +174,8 @@ class ReceiverLink:
         )
 
     def _register(self, attachment: Attachment, timeout: float) -> None:
-        """The engine must not run when descriptors go out."""
-        self._handed.released(0)  # forgets those before that it has let go of
+        """The engine must not run when descriptors are sent."""
+        self._handed.released(0)  # forgets earlier ones that are released
         with self._guard:
             moves = self._moves
         attachment.describe()
@@ -183,7 +183,7 @@ class ReceiverLink:
         deadline = Deadline(timeout)
         what = f"attaching engine rank {self._engine_rank}"
         reply = call_attach(self._daemon, stub, attachment.request, what, deadline, self._tell)
-        # From here the receiver may write: it owns an engine that it has not released.
+        # From here the receiver may write: its engine is not released.
         self._lease.shut("attached, the receiver checks the weights and brings them up to date")
         while not self._lease.wait_empty(_DRAIN_POLL_SECONDS):
             if self._closing.is_set():
@@ -228,7 +228,7 @@ class ReceiverLink:
                 ended = f"lost the receiver on {self._socket}: {why}"
             except _WeightsMoved as moved:
                 ended = str(moved)
-            except Exception as error:  # the engine's drain, a device: must not end this thread
+            except Exception as error:  # from the drain or a device; must not end the thread
                 ended = f"the engine cannot be paused: {type(error).__name__}: {error}"
             self._handed.shut()
             with self._guard:
@@ -266,7 +266,7 @@ class ReceiverLink:
                     self._lease.shut(f"lost the receiver, attaching again failed: {error}")
 
     def _pause(self, still_wanted: Callable[[], bool]) -> bool:
-        """Stops execution; False when the lease ended before the forward passes did."""
+        """Stops execution; False if the lease ended before the forward passes did."""
         self._lease.shut("the receiver commits a version")
         while not self._lease.wait_empty(_DRAIN_POLL_SECONDS):
             if self._closing.is_set() or not still_wanted():
@@ -278,8 +278,8 @@ class ReceiverLink:
         return True
 
     def _finished(self, post_commit: PostCommitHook) -> PostCommitHook:
-        """The hook, which returns when the devices have done what it asked of them: no stream of
-        the engine waits for this thread's."""
+        """Wraps the hook so that it returns when the devices have finished its work: no stream of
+        the engine waits for this thread's stream."""
 
         def after_commit(version: int) -> None:
             post_commit(version)
@@ -289,7 +289,7 @@ class ReceiverLink:
         return after_commit
 
     def _drain_devices(self, attachment: Attachment) -> None:
-        """An engine that has stopped may have left work on its devices."""
+        """Waits for work that a stopped engine may have left on its devices."""
         if self._drain is not None:
             self._drain()
         attachment.synchronize()

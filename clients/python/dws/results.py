@@ -1,4 +1,4 @@
-"""What publishing and waiting take and return."""
+"""The arguments and results of publishing and waiting."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from dws.errors import DeadlineError, InvalidArgumentError
 
 @dataclasses.dataclass(frozen=True)
 class PublishStats:
-    """What one publish did.
+    """What one publish changed, and how long it took.
 
     Attributes:
-      changed_elements, total_elements: of this rank against the version before; the first
+      changed_elements, total_elements: of this rank, compared with the version before; the first
         version of a stream changes nothing, receivers take it whole.
-      capture_seconds: of the daemon's pass over resident weights; a ring's puts are not in it.
-      stall_seconds: what the caller lost, measured here: the calls of the version, start to return.
+      capture_seconds: of the daemon's pass over resident weights; without a ring's puts.
+      stall_seconds: time that the caller lost, measured here: from the start of the version's calls
+        to the return.
     """
 
     version: int
@@ -31,15 +32,15 @@ class PublishStats:
 
 @dataclasses.dataclass(frozen=True)
 class ReceiverBehind:
-    """A receiver that has not committed the version that is waited for.
+    """A receiver that has not committed the awaited version.
 
     Attributes:
       receiver_id: its --receiver-id.
-      committed_version: the newest it has committed of this stream, 0 for none.
+      committed_version: the newest version of this stream that it has committed, 0 for none.
       staged_version: the newest it has staged, 0 for none.
-      behind_seconds: since it connected first or committed last, or another receiver committed what
-        it has not, whichever came last; 0 when no receiver has more.
-      last_error: why it refused a version last, "" if it has not.
+      behind_seconds: since it first connected, or last committed, or another receiver committed
+        what it has not, whichever was last; 0 if no receiver has more.
+      last_error: why it last refused a version, "" if it has not.
     """
 
     receiver_id: str
@@ -61,15 +62,15 @@ class ReceiverBehind:
 
 @dataclasses.dataclass(frozen=True)
 class WaitResult:
-    """What a wait found.
+    """The result of a wait.
 
     Attributes:
-      committed: ids of the receivers at or above the version.
-      wire_bytes: the version's delta object; 0 when there is none.
-      publish_to_commit_seconds: from the publish call to the policy being met.
+      committed: ids of the receivers that have the version or a newer one.
+      wire_bytes: size of the version's delta object; 0 if there is none.
+      publish_to_commit_seconds: from the publish call until the policy was met.
       left_out: receivers that are connected and that "all" did not wait for: they have committed
         nothing for the sender's --laggard-after, while others have.
-      missing: the other ones that have not committed the version, and those that have not come
+      missing: the others that have not committed the version, and those that have not come
         back since the sender's restart (with "any" and a quorum).
       present: how many receivers are connected.
     """
@@ -101,12 +102,12 @@ class NotCommittedError(DeadlineError):
       committed_count: how many have committed it.
       present: how many are connected.
       missing: those that have not; at most 16.
-      left_out: as of WaitResult; at most 16.
+      left_out: as in WaitResult; at most 16.
     """
 
     def __init__(self, message: str, details: bytes = b"") -> None:
         """Args:
-        details: the sender's, a WaitReply as bytes.
+        details: from the sender: a WaitReply as bytes.
         """
         super().__init__(message)
         reply = trainer_pb2.WaitReply()
@@ -121,7 +122,7 @@ class NotCommittedError(DeadlineError):
 
 
 def wait_policy(policy: Union[str, int]) -> tuple[int, int]:
-    """The wire's (policy, quorum) for "all", "any" or a number of receivers.
+    """The protocol's (policy, quorum) for "all", "any" or a number of receivers.
 
     Raises:
       InvalidArgumentError: none of these.

@@ -13,23 +13,23 @@ from dws.layout import BLOCK_ELEMENTS, RankLayout
 from dws.memory import ALIGNMENT_BYTES, SharedRegion, aligned
 
 BUCKETS_MAX = 64
-# The widest block there is: any piece of any tensor fits an empty bucket.
+# The widest block: any piece of any tensor fits an empty bucket.
 BUCKET_BYTES_MIN = BLOCK_ELEMENTS * 8
-_PIECES_MAX = 4096  # of one Put: keeps its message small
+_PIECES_MAX = 4096  # in one Put: keeps its message small
 
 
 class Puts(Protocol):
     """The calls a writer makes."""
 
     def start_put(self, version: int, bucket: int, pieces: list[Any]) -> Any:
-        """Starts a Put of one bucket; what it returns goes to await_put."""
+        """Starts a Put of one bucket; pass its result to await_put."""
 
     def await_put(self, pending: Any) -> None:
-        """Returns when the bucket may be overwritten; raises what the Put failed with."""
+        """Returns when the bucket may be overwritten; raises the error of the Put."""
 
 
 class BucketRing:
-    """The ring's memory and which of its buckets are free. One thread at a time."""
+    """The ring's memory, and which of its buckets are free. One thread at a time."""
 
     def __init__(self, bucket_bytes: int, bucket_count: int) -> None:
         """Raises InvalidArgumentError if a bucket cannot hold a block, or there are too many."""
@@ -46,7 +46,7 @@ class BucketRing:
         self.reset()
 
     def reset(self) -> None:
-        """All buckets are free: nothing is in flight (any more)."""
+        """Marks all buckets as free. Call it when nothing is in flight."""
         self.free = list(range(self.bucket_count))
         self.in_flight: collections.deque[tuple[int, Any]] = collections.deque()
 
@@ -56,8 +56,8 @@ class VersionWriter:
 
     Attributes:
       version: its number.
-      stall_seconds: time spent in its calls so far: what the training loop loses.
-      stats: PublishStats after the `with` block has ended well.
+      stall_seconds: time spent in its calls so far, which the training loop loses.
+      stats: PublishStats once the `with` block has ended without an error.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class VersionWriter:
         """Hands one tensor over; when it returns, `tensor` may be overwritten.
 
         Args:
-          name: of the registration.
+          name: as in the registration.
           tensor: numpy or torch (a device tensor is copied to the host), contiguous, of the shape
             of the rank's part of the tensor.
 
@@ -91,7 +91,7 @@ class VersionWriter:
           VersionError: the tensor was put before in this version.
           DTypeError, LayoutError: it is not what was declared.
           StateError: the version is closed.
-          DwsError: the daemon refused an earlier put; the block's end gives the version up.
+          DwsError: the daemon refused an earlier put; the end of the block gives the version up.
         """
         started = time.monotonic()
         if not self._open:
@@ -155,7 +155,7 @@ class VersionWriter:
         self._bucket, self._pieces = -1, []
 
     def drain(self) -> None:
-        """Sends what is left and waits for every put; no put() after it.
+        """Sends the rest and waits for every put; no put() may follow.
 
         Raises:
           DwsError: a put failed.
@@ -171,7 +171,7 @@ class VersionWriter:
         self.stall_seconds += time.monotonic() - started
 
     def discard(self) -> None:
-        """Cancels the puts in flight and forgets the rest. The buckets may be filled again once the
+        """Cancels the puts in flight and drops the rest. The buckets may be filled again once the
         sender has given the version up."""
         self._open = False
         for _, call in self._ring.in_flight:

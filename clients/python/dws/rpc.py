@@ -1,4 +1,4 @@
-"""Calls to a daemon over its unix socket: deadlines, and gRPC's codes as our errors."""
+"""Calls to a daemon over its unix socket: deadlines, and gRPC's codes as our exceptions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SOCKET_PATH_BYTES_MAX = 107
 
 
 class DaemonConnection:
-    """A channel to one daemon. Cheap to make; connects with the first call."""
+    """A channel to one daemon. Cheap to make; connects on the first call."""
 
     def __init__(self, socket_path: str, start_command: str) -> None:
         """Args:
           socket_path: the daemon's --socket.
-          start_command: what to type when nobody answers there.
+          start_command: the command for the error message when no daemon answers.
 
         Raises:
           InvalidArgumentError: the path is too long for a unix socket.
@@ -46,12 +46,12 @@ class DaemonConnection:
             options=[
                 ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
                 ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-                # A connection of its own: a restarted daemon must not meet another object's
-                # backoff.
+                # Its own connection, so that it is not subject to another object's backoff when a
+                # daemon restarts.
                 ("grpc.use_local_subchannel_pool", 1),
-                # A restarted daemon is met again at once, not after gRPC's minutes.
+                # Reconnect to a restarted daemon at once, not after gRPC's default of minutes.
                 ("grpc.initial_reconnect_backoff_ms", 50),
-                # How long one attempt may take, in truth: a busy machine needs its time.
+                # This is in fact the time for one attempt: a busy machine needs it.
                 ("grpc.min_reconnect_backoff_ms", 5000),
                 ("grpc.max_reconnect_backoff_ms", 1000),
             ],
@@ -80,10 +80,10 @@ class DaemonConnection:
             raise self.error(error, what) from error
 
     def error(self, error: Any, what: str) -> DwsError:
-        """The exception that says what a failed call means for its caller."""
+        """The exception that tells the caller what a failed call means."""
         code, details = error.code(), error.details() or "no details"
         if code == grpc.StatusCode.UNAVAILABLE and details.startswith("this sender"):
-            return DaemonUnavailableError(f"{what}: {details}")  # it answers, and says why not
+            return DaemonUnavailableError(f"{what}: {details}")  # it answers, with the reason
         if code == grpc.StatusCode.UNAVAILABLE:
             exists = os.path.exists(self.socket_path)
             return DaemonUnavailableError(
@@ -91,7 +91,7 @@ class DaemonConnection:
                 f"({'nobody listens there' if exists else 'there is no such socket'}: {details}). "
                 f"Start it: {self.start_command}"
             )
-        if code == grpc.StatusCode.CANCELLED:  # by the daemon: nobody here cancels a call
+        if code == grpc.StatusCode.CANCELLED:  # by the daemon: this side cancels no calls
             return DaemonUnavailableError(f"{what}: the daemon ended before it answered: {details}")
         kind = _KINDS.get(code, DwsError)
         if code == grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded":
@@ -104,7 +104,7 @@ class DaemonConnection:
 
 
 def details_of(error: Any) -> bytes:
-    """What a daemon sent with the failure of a call besides its message; b"" if that is nothing."""
+    """The details that a daemon sent with a failed call; b"" if none."""
     for key, value in (error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else ():
         if key == "grpc-status-details-bin":
             return bytes(value)

@@ -1,4 +1,4 @@
-"""A trainer rank's calls to its dws-sender, and the registration they belong to."""
+"""A trainer rank's calls to its dws-sender, and the registration that they use."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dws.handover import Handover
 from dws.results import NotCommittedError, PublishStats, WaitResult, wait_policy
 from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection, details_of
 
-# A wait's own deadline is the daemon's business; the call ends this much later at the latest.
+# The daemon applies a wait's own deadline; the call itself ends at most this much later.
 WAIT_GRACE_SECONDS = 2.0
-# How long a publish that failed may take besides, to learn that the sender has given it up.
+# How long a failed publish may wait in addition for the sender's answer that it has given it up.
 SETTLE_GRACE_SECONDS = 2.0
 
 
 class SenderLink:
     """One registration at a time. `wait` from any thread, everything else from one.
 
-    Calls that need the registration raise RegistrationLostError when they fail and it is gone,
+    Calls that need the registration raise RegistrationLostError if they fail and it is gone,
     otherwise what DaemonConnection.call raises.
     """
 
@@ -37,9 +37,9 @@ class SenderLink:
         self._stub = trainer_pb2_grpc.TrainerServiceStub(self._daemon.channel)
         self._handles: Optional[HandleConnection] = None
         self._session = 0
-        self._attempt = 0  # of the session, to publish a version
+        self._attempt = 0  # number of the session's last attempt to publish
         self._put_timeout = RPC_TIMEOUT_SECONDS
-        self._stalled = ""  # not empty: why the registration was ended from this side
+        self._stalled = ""  # if not empty: why this side ended the registration
 
     def register(self, request: Any, handover: Handover, deadline: Deadline) -> int:
         """Registers and passes the memory's descriptors.
@@ -51,7 +51,8 @@ class SenderLink:
           The newest version of the stream that the sender knows, 0 for none.
 
         Raises:
-          DwsError: any; there is no registration then, or the one before, and not of `handover`.
+          DwsError: any. Then there is no registration, or the previous one, which is not of
+            `handover`.
         """
         handover.describe(request)
         self._end_registration(deadline)
@@ -66,11 +67,11 @@ class SenderLink:
         return int(reply.last_version)
 
     def _end_registration(self, deadline: Deadline) -> None:
-        """Before there is another: memory that was freed must not be mapped any more, and where it
-        was something else may lie, which cannot be mapped beside it.
+        """Call before making another one. The sender must not map memory that was freed; at its
+        address there may be other memory, which cannot be mapped at the same time.
 
         Raises:
-          DeadlineError: the sender has not let go of the memory in time.
+          DeadlineError: the sender has not released the memory in time.
         """
         if self._handles is not None and not self._handles.end(deadline.left):
             raise DeadlineError(
@@ -85,21 +86,21 @@ class SenderLink:
 
     @contextlib.contextmanager
     def attempt(self, version: int) -> Iterator[None]:
-        """Around everything that the sender reads weights for, to publish one version. Whatever ends
-        the block before its publish has succeeded gives the version up, in SETTLE_GRACE_SECONDS at
-        most: after that nothing that the sender reads is published.
+        """A block for all calls in which the sender reads weights, to publish one version. If the
+        block ends before its publish has succeeded, the version is given up, within
+        SETTLE_GRACE_SECONDS: after that nothing that the sender reads is published.
 
         Raises:
-          SenderStalledError: the block raised a DwsError, and the sender does not say that it has
-            given the version up.
-          RegistrationLostError: that was so before.
+          SenderStalledError: the block raised a DwsError, and the sender did not confirm that it
+            has given the version up.
+          RegistrationLostError: this happened in an earlier attempt.
         """
         if self._stalled:
             raise RegistrationLostError(f"{self._stalled}: call reconnect()")
         self._attempt += 1
         try:
             yield
-        except BaseException as error:  # a time-out, an interrupt: whatever lets the caller go on
+        except BaseException as error:  # also a time-out or an interrupt
             given_up = self._give_up(version)
             if given_up or not isinstance(error, DwsError):
                 raise
@@ -112,11 +113,11 @@ class SenderLink:
             ) from error
 
     def _give_up(self, version: int) -> bool:
-        """After a publish that failed: whether the sender says that it reads the weights no more.
+        """Gives up a failed publish; returns whether the sender confirms that it stopped reading.
 
-        The sender takes a session's calls one by one, and none of an attempt that was aborted. When
-        it does not answer, the registration is ended: the kernel tells the sender of that at once,
-        and it publishes nothing that it was still reading then.
+        The sender runs a session's calls one by one, and none of an aborted attempt. If it does not
+        answer, the registration is ended: the kernel reports that to the sender at once, and the
+        sender publishes nothing that it was still reading then.
         """
         request = trainer_pb2.AbortRequest(
             session=self._session, version=version, attempt=self._attempt
@@ -138,7 +139,7 @@ class SenderLink:
         return answered
 
     def begin(self, version: int, timeout: float) -> None:
-        """Opens a version of a ring, whose puts may take `timeout` seconds each."""
+        """Opens a version of a ring. Each of its puts may take `timeout` seconds."""
         self._put_timeout = timeout
         request = trainer_pb2.BeginRequest(
             session=self._session, version=version, attempt=self._attempt
@@ -157,11 +158,11 @@ class SenderLink:
         return self._stub.Put.future(request, timeout=self._put_timeout)
 
     def await_put(self, pending: Any) -> None:
-        """Raises what the Put failed with, if it did."""
+        """Raises the error of the Put, if it failed."""
         self._call(lambda request, timeout: pending.result(), None, "putting tensors")
 
     def publish(self, version: int, started: float, timeout: float) -> PublishStats:
-        """Inside of `attempt`.
+        """Call it inside `attempt`.
 
         Args:
           started: when the stall began, on the monotonic clock.
@@ -179,7 +180,7 @@ class SenderLink:
         )
 
     def wait(self, version: int, policy: Union[str, int], timeout: float) -> WaitResult:
-        """Returns when the policy is met."""
+        """Returns once the policy is met."""
         if self._stalled:
             raise RegistrationLostError(f"{self._stalled}: call reconnect()")
         kind, quorum = wait_policy(policy)

@@ -1,4 +1,4 @@
-"""Streams: one incarnation of a trainer each."""
+"""Streams: the incarnations of a trainer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dws.errors import InvalidArgumentError
 class Stream:
     """The identity of one incarnation of a trainer; versions count inside it.
 
-    Rank 0 makes it and passes it to the other ranks (it is two plain integers: any means will do).
-    Receivers refuse a stream whose incarnation is below one they have seen.
+    Rank 0 makes it and passes it to the other ranks, by any means: it is two plain integers.
+    Receivers refuse a stream whose incarnation is lower than one they have seen.
 
     Attributes:
       incarnation: grows with every restart of the trainer.
@@ -32,8 +32,8 @@ class Stream:
 
         Args:
           incarnation: the restart counter of the job, if it has one; by default the wall clock in
-            milliseconds, which grows as long as nobody sets the clock back. Daemons refuse one that is
-            more than a day ahead of their clock.
+            milliseconds, which grows as long as the clock is not set back. Daemons refuse one that
+            is more than a day ahead of their clock.
         """
         if incarnation is None:
             incarnation = time.time_ns() // 1_000_000

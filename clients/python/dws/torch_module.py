@@ -1,4 +1,4 @@
-"""Torch modules: their tensors by name, and putting them into shared memory."""
+"""Torch modules: their tensors by name, and how to put them into shared memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Iterator, Mapping
 from dws.dtypes import loaded_torch
 from dws.errors import LayoutError
 
-# The dict that holds a tensor, and its key there.
+# The dict that holds a tensor, and the key in it.
 Holder = tuple[Mapping[str, Any], str]
 
 
@@ -18,10 +18,10 @@ def is_module(target: Any) -> bool:
 
 
 def named_tensors(module: Any) -> dict[str, Any]:
-    """Parameters and persistent buffers by name, the way trainer and engine both see them.
+    """Parameters and persistent buffers by name, the same for trainer and engine.
 
-    Tied parameters appear once, under the first of their names; buffers that state_dict() leaves
-    out (tables a module computes for itself) do not appear.
+    Tied parameters appear once, under the first of their names. Buffers that state_dict() leaves
+    out (tables that a module computes itself) do not appear.
 
     Args:
       module: a torch.nn.Module.
@@ -40,9 +40,9 @@ def named_tensors(module: Any) -> dict[str, Any]:
 
 
 def holders(module: Any) -> dict[str, Holder]:
-    """For each name that named_tensors gives, the dict that holds the tensor, and its key there.
+    """For each name in named_tensors, the dict that holds the tensor, and the key in it.
 
-    Tells cheaply whether a module still has the tensors it had.
+    Shows cheaply whether a module still has the same tensors.
     """
     found = {}
     for prefix, child in module.named_modules():
@@ -55,7 +55,7 @@ def holders(module: Any) -> dict[str, Holder]:
 def bind(module: Any, views: Mapping[str, Any]) -> None:
     """Makes the module's parameters and buffers views of other memory, tied ones included.
 
-    Values are not copied: the views are expected to hold them.
+    Values are not copied: the views must have them already.
 
     Args:
       module: a torch.nn.Module.

@@ -1,4 +1,4 @@
-"""The trainer's side: hand a rank's weights to its dws-sender and publish versions of them.
+"""The trainer's side: hands a rank's weights to its dws-sender and publishes versions of them.
 
 trainer = dws.Trainer("/run/dws/sender-0.sock", job_id="run7")
 weights = trainer.register(module)                 # resident: name -> view to write into
@@ -30,32 +30,35 @@ PUBLISH_TIMEOUT_SECONDS = 300.0
 class Trainer(RegisteredTrainer):
     """One trainer rank's connection to its dws-sender. One thread at a time; `wait` from any.
 
-    Lifecycle: make, register once, publish any number of versions, close (or `with`). When the
-    sender has restarted, calls raise RegistrationLostError: `reconnect` keeps the same memory.
+    Lifecycle: make, register once, publish any number of versions, close (or `with`). After a
+    restart of the sender, calls raise RegistrationLostError: `reconnect` keeps the same memory.
     """
 
     def publish(self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS) -> PublishStats:
         """Captures the resident weights as `version`; on return they may be overwritten.
 
-        Waits first until devices that weights are on have done what this process asked of them.
-        Weights that have come to lie elsewhere on them since are registered there.
+        First waits until the devices that hold weights have finished the work of this process.
+        Weights that have moved on their devices since are registered at their new place.
 
-        Sealing, the ledger and the announcement run behind it: `wait` tells when receivers have it.
+        Sealing, the ledger and the announcement run in the background: `wait` returns when
+        receivers have the version.
 
-        Whatever it raises: no receiver ever gets a version that has some weights of before this call
-        returned and some of after. When it raises after the sender was asked, the version may be
-        published, whole, or not; `reconnect` tells, in `last_version`.
+        Whatever it raises, no receiver ever gets a version that has some weights from before this
+        call returned and some from after. If it raises after the sender was asked, the version may
+        or may not be published, but never in part; `reconnect` shows which, in `last_version`.
 
         Args:
-          timeout: seconds that the sender has. When they are over the publish is given up, which
-            takes SETTLE_GRACE_SECONDS (2 s) more at most. Devices are waited for without a limit.
+          timeout: seconds for the sender. After them the publish is given up, which takes at most
+            SETTLE_GRACE_SECONDS (2 s) more. The wait for devices has no limit.
 
         Raises:
           VersionError: not above the newest version.
           StateError: not registered, or registered as a ring (use `version`).
-          DeadlineError: the sender has not captured the weights in time, and given the version up.
-          SenderStalledError: it does not even answer that it has given it up (its process is
-            stopped, say). The weights may be overwritten; `reconnect` before the next publish.
+          DeadlineError: the sender did not capture the weights in time, and has given the version
+            up.
+          SenderStalledError: the sender did not even confirm that it has given the version up (its
+            process may be stopped). The weights may be overwritten; `reconnect` before the next
+            publish.
           DaemonUnavailableError: the sender is gone; see `reconnect`.
           CudaError: a device failed.
         """
@@ -81,8 +84,8 @@ class Trainer(RegisteredTrainer):
         captured is undone; the same number may be used again.
 
         Args:
-          timeout: seconds that the sender has to open the version, for each put, and for the end of
-            the block. Giving up takes SETTLE_GRACE_SECONDS (2 s) more at most.
+          timeout: seconds for the sender to open the version, for each put, and for the end of the
+            block. Giving up takes at most SETTLE_GRACE_SECONDS (2 s) more.
 
         Raises:
           As `publish`.
@@ -129,7 +132,7 @@ class Trainer(RegisteredTrainer):
         Raises:
           NotCommittedError: a DeadlineError: not met in time. It says how many receivers have
             committed the version, and names the others with what they have and for how long.
-          VersionLostError: the version went down with its sender: publish a newer one.
+          VersionLostError: the version was lost with its sender: publish a newer one.
           InvalidArgumentError: an unknown policy or version.
         """
         self._require_registered()

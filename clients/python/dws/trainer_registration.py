@@ -1,4 +1,4 @@
-"""A trainer rank's registration with its dws-sender: who it is, its memory, and keeping both."""
+"""A trainer rank's registration with its dws-sender: its identity, its memory, and keeping both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Self = TypeVar("_Self", bound="RegisteredTrainer")
 
 
 class RegisteredTrainer:
-    """The half of Trainer that registers; Trainer adds the versions.
+    """The part of Trainer that registers; Trainer adds the versions.
 
     Lifecycle: make, register once, close (or `with`). Threads: one at a time.
     """
@@ -40,7 +40,7 @@ class RegisteredTrainer:
           socket: the sender's --socket.
           job_id: the sender's --job-id.
           rank, world_size: of the trainer.
-          stream: rank 0 may leave it out (Stream.new()); the others pass rank 0's.
+          stream: rank 0 may omit it (Stream.new()); the others pass rank 0's.
 
         Raises:
           InvalidArgumentError: the rank does not fit, or the stream is missing.
@@ -76,23 +76,23 @@ class RegisteredTrainer:
           tensors: a torch module, or name -> full tensor (values are copied in; of a sharded one
             only the rank's part), or TensorSpecs (memory starts as zeros). Tensors of CUDA devices,
             row-major and contiguous, stay where they are; the sender reads them there.
-          shards: name -> (first slice, slice count) this rank owns; names not in it are owned
-            whole. Leave tensors the rank owns nothing of out of `tensors`.
+          shards: name -> (first slice, slice count) that this rank owns; names not in it are owned
+            whole. Omit from `tensors` those of which the rank owns nothing.
           cuts: name -> Cut, or boundaries on dimension 0. Engines attach unions of these slices.
-          views: "numpy" or "torch"; by default what `tensors` holds, numpy for specs.
-          timeout: seconds that the sender has for all of it.
+          views: "numpy" or "torch"; by default the kind of `tensors`, numpy for specs.
+          timeout: seconds for the sender, in all.
 
         Returns:
-          name -> writable view of the rank's part: the tensor's shape, cut_dim restricted. Write
-          between `publish` calls; `dws.bind(module, views)` puts a whole module there. For a tensor
-          of a device itself.
+          name -> writable view of the rank's part: the tensor's shape, with cut_dim restricted.
+          Write to it between `publish` calls; `dws.bind(module, views)` makes a whole module use
+          the views. For a tensor of a device, the tensor itself or its part.
 
         Raises:
           DTypeError, LayoutError, InvalidArgumentError: bad tensors, cuts or shards, by name.
           DaemonUnavailableError: no sender; the message says how to start it.
           DeadlineError: the sender does not answer.
           CudaError: the driver failed.
-          StateError: registered before.
+          StateError: already registered.
         """
         self._require_unregistered()
         handover, result = resident_handover(tensors, shards, cuts, views)
@@ -112,7 +112,8 @@ class RegisteredTrainer:
 
         Args:
           tensors: as for `register`; values are not read.
-          bucket_bytes, bucket_count: the ring; bucket_bytes * bucket_count bytes are all it costs.
+          bucket_bytes, bucket_count: of the ring, which takes bucket_bytes * bucket_count bytes in
+            all.
           timeout: as for `register`.
 
         Raises:
@@ -123,19 +124,20 @@ class RegisteredTrainer:
         self._register(handover, Deadline(timeout))
 
     def reconnect(self, timeout: float = 30.0) -> None:
-        """Registers the same memory again, in the same stream: after the sender restarted, or stalled
-        (SenderStalledError).
+        """Registers the same memory again, in the same stream, after the sender restarted or
+        stalled (SenderStalledError).
 
-        Waits for the sender to come up, and to let go of the memory as it was registered before. The
-        next version continues the numbers: `last_version` is the newest one that the sender has.
+        Waits until the sender is up, and until it has released the memory of the previous
+        registration. The next version continues the numbers: `last_version` is the newest one that
+        the sender has.
 
         Raises:
           DaemonUnavailableError, DeadlineError: no sender, or none that answers, for `timeout`
             seconds.
-          StateError: never registered; or the sender knows no more which version numbers of the stream
-            are used up, because its ledger was lost or the stream forgotten. Then all ranks start a
-            new stream: rank 0 makes Stream.new(), and each rank closes its Trainer and registers the
-            values of its views with another one.
+          StateError: never registered; or the sender no longer knows which version numbers of the
+            stream are used, because its ledger was lost or the stream was forgotten. Then all ranks
+            start a new stream: rank 0 makes Stream.new(), and each rank closes its Trainer and
+            registers the values of its views with another one.
         """
         handover = self._require_registered()
         deadline = Deadline(timeout)
@@ -150,7 +152,7 @@ class RegisteredTrainer:
 
     @property
     def layout(self) -> RankLayout:
-        """What is registered.
+        """The registered layout.
 
         Raises:
           StateError: nothing yet.

@@ -1,4 +1,4 @@
-"""What an engine that attaches or is paused waits for, asked of its receiver."""
+"""Asks a receiver what an engine that attaches or is paused waits for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dws.deadline import Deadline
 from dws.errors import DeadlineError, StateError
 from dws.rpc import DaemonConnection
 
-# How long the receiver has to answer, and how often it is asked while an attach waits.
+# How long the receiver has to answer; also the interval of the questions while an attach waits.
 ASK_SECONDS = 1.0
 NO_ANSWER = "the receiver does not answer; is its process stopped?"
 
 
 def why_waiting(stub: Any, timeout: float) -> str:
-    """What the receiver says, "" when that is nothing. Never raises; at most `timeout` seconds."""
+    """The receiver's answer, "" if it has none. Never raises; takes at most `timeout` seconds."""
     try:
         return str(stub.Why(engine_pb2.WhyRequest(), timeout=timeout).waits_for)
     except grpc.RpcError as error:
@@ -34,11 +34,11 @@ def call_attach(
     deadline: Deadline,
     tell: Callable[[str], None],
 ) -> Any:
-    """Attach, which waits for a trainer's layout.
+    """Calls Attach, which waits for a trainer's layout.
 
     Args:
       what: the call in words, for messages.
-      tell: is given what the receiver says that it waits for, every ASK_SECONDS.
+      tell: called every ASK_SECONDS with what the receiver says that it waits for.
 
     Raises:
       StateError: the channel was closed meanwhile.
