@@ -1,27 +1,31 @@
-"""SGLang schedulers that a dws-receiver patches in place.
+"""SGLang schedulers whose weights a dws-receiver updates in place.
 
     python -m sglang.launch_server ... --custom-weight-loader dws.sglang.attach
     POST /update_weights_from_tensor, load_format "dws.sglang.attach", no tensors: once, after the start
 
-SGLang calls a custom weight loader in the scheduler process of every rank, with the model: `attach` takes that
-call to attach the model's live parameters, and ignores the tensors. Where to attach is in the environment of
-the server: DWS_RECEIVER_SOCKET, and DWS_ATTACH_OPTIONS, a JSON object of dws.plugins.attach.AttachOptions.
+SGLang calls a custom weight loader in the scheduler process of every rank, with the model. `attach`
+uses that call to attach the model's live parameters, and ignores the tensors. The server's
+environment says where to attach: DWS_RECEIVER_SOCKET, and DWS_ATTACH_OPTIONS, a JSON object of
+dws.plugins.attach.AttachOptions.
 
-Builds with plugins (sglang.srt.plugins) can do without the request: a package with an entry point of that
-group that calls dws.sglang.register has every rank attached when its model has been loaded and warmed up.
+Builds with plugins (sglang.srt.plugins) do not need the request: if a package has an entry point in
+that group that calls dws.sglang.register, every rank is attached after its model is loaded and
+warmed up.
 
-What it relies on, after SGLang's sources of 0.5; looked for on attach, refused by name where it is missing:
+It relies on the following, as in SGLang's sources of 0.5. Attach checks this, and refuses by name
+where something is missing:
   * sglang.srt.model_executor.model_runner.ModelRunner with forward, its instances with `model`;
   * sglang.srt.distributed.get_tp_group(): rank_in_group, world_size, cpu_group (gloo);
   * sglang.srt.server_args.get_global_server_args();
   * model.config, a Hugging Face config.
 
-How execution is held: ModelRunner.forward is wrapped, for the class; a runner whose model is attached enters it
-when all ranks are inside of the lease with the same weights (dws.plugins.step_gate) and blocks before. CUDA
-graphs are replayed below it. With the overlap schedule, work that is on its way on the device is waited for
-before the receiver writes. A pass that is not let in for step_timeout fails. The radix cache is not touched:
-flush it (POST /flush_cache) or turn it off. Do not release memory while attached
-(/release_memory_occupation): weights are found gone at the next pause, which then does not end.
+How execution is held: ModelRunner.forward is wrapped, for the class. A runner whose model is
+attached enters it when all ranks are inside the lease with the same weights
+(dws.plugins.step_gate), and blocks until then. CUDA graphs are replayed below it. With the overlap
+schedule, the receiver writes only after work that is in progress on the device is done. A pass that
+is not let in within step_timeout fails. The radix cache is not changed: flush it (POST
+/flush_cache) or turn it off. Do not release memory while attached (/release_memory_occupation): the
+next pause would find the weights gone, and would not end.
 """
 
 from __future__ import annotations
@@ -41,15 +45,15 @@ _RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 
 
 def attach(model: Any, named_tensors: Iterable[Any] = ()) -> AttachedRank:
-    """A custom weight loader. Attached once, further calls change nothing.
+    """A custom weight loader. Attaches once; further calls change nothing.
 
     Args:
-      model: what SGLang runs on this rank.
+      model: the model that SGLang runs on this rank.
       named_tensors: ignored.
 
     Raises:
       StateError: no socket in the environment, or this SGLang lacks something, by name.
-      LayoutError: a way to run that is not supported, or a parameter or layer that cannot be
+      LayoutError: the server runs in an unsupported way, or a parameter or layer cannot be
         written in place, by name.
       As Engine.attach.
     """
@@ -71,15 +75,15 @@ def attach(model: Any, named_tensors: Iterable[Any] = ()) -> AttachedRank:
     attached = attach_together(
         lambda: AttachedRank(socket, model, shape, rank, minimum, options), minimum
     )
-    # Not a submodule, and not in the module's own tables: out of everybody's way.
+    # Not a submodule, and not in the module's own tables, so that no code of the model sees it.
     object.__setattr__(model, "_dws_attached", attached)
     _hold(runner_class)
     return attached
 
 
 def register() -> None:
-    """For an entry point in the group sglang.srt.plugins: attaches each rank once it is initialised,
-    where DWS_RECEIVER_SOCKET is set.
+    """For an entry point in the group sglang.srt.plugins: attaches each rank after it is
+    initialised, if DWS_RECEIVER_SOCKET is set.
 
     Raises:
       StateError: this SGLang has no plugins.
@@ -106,7 +110,7 @@ def _version() -> str:
 
 
 def _probe(model: Any) -> tuple[Any, Any, Any]:
-    """ModelRunner, the tensor-parallel group, the server's arguments."""
+    """ModelRunner, the tensor-parallel group, and the server's arguments."""
     lacking = missing(model, "model", ("config",))
     runner_class = group = arguments = None
     try:
@@ -161,7 +165,7 @@ def _refuse(arguments: Any) -> None:
 
 
 def _hold(runner_class: Any) -> None:
-    """Forward passes of runners whose model is attached, into its gate. Once for the class."""
+    """Runs forward passes of attached models inside the gate. Once for the class."""
     forward = runner_class.forward
     if getattr(forward, "dws_gated", False):
         return

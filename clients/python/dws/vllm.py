@@ -1,4 +1,4 @@
-"""vLLM workers that a dws-receiver patches in place.
+"""vLLM workers whose weights a dws-receiver updates in place.
 
     llm = LLM(model, tensor_parallel_size=2, worker_extension_cls="dws.vllm.WorkerExtension")
     llm.collective_rpc("dws_attach", kwargs={"socket": "/run/dws/receiver-rollout-0.sock"})
@@ -6,33 +6,38 @@
 
 vllm serve takes --worker-extension-cls, and RPCs at POST /collective_rpc (VLLM_SERVER_DEV_MODE=1).
 
-What it relies on, after vLLM's sources from 0.14 to 0.19 and 0.32 (V1 engine, both of its model runners);
-looked for on attach, and refused by name where it is missing:
+It relies on the following, as in vLLM's sources from 0.14 to 0.19 and 0.32 (V1 engine, both of its
+model runners). Attach checks this, and refuses by name where something is missing:
   * worker.model_runner with execute_model, sample_tokens, and get_model() or model: the module that runs;
   * worker.vllm_config with model_config, parallel_config, cache_config;
   * vllm.distributed.parallel_state.get_tp_group(): rank_in_group, world_size, cpu_group (gloo).
 
-How execution is held: one engine step is one step of dws.plugins.step_gate, from the start of execute_model to
-the end of sample_tokens, so that no commit falls between. Both read weights: sample_tokens computes the logits of
-prompt tokens, with the V2 model runner those of sampled tokens too, and proposes drafts. It begins when all ranks
-are inside of the lease with the same weights, and blocks before. Methods are wrapped on the instance of
-model_runner, below the worker's own, because Ray's executor calls them there. Call by call:
-  * execute_model returns None: the step goes on. sample_tokens ends it, or pool (V2 model runner, pooling models);
-  * execute_model returns something (no token was scheduled, or pooling models of the V1 model runner) or raises:
-    the step has ended. A sample_tokens that comes nevertheless finds nothing to sample, and is let through;
-  * structured output that defers sampling: the step stays open until then. vLLM begins no other one before;
-  * asynchronous scheduling: the calls of steps come one after the other, each step's two together. Outputs that
-    are copied later read no weights; work that a step has left on the device is waited for before the receiver
-    writes;
-  * _dummy_run (execute_dummy_batch, warm-ups): a step of its own; the execute_model inside, which nobody samples,
-    is part of it;
-  * a step that is never sampled: ended by the next execute_model, by sleep or by dws_suspend, dws_resume,
-    dws_detach, dws_wait_ready, which vLLM runs between steps. Until one of these comes, commits wait,
-    and dws_status says so (step_open). A sample_tokens that comes after that fails: it never runs on another
-    version's weights.
-A step that is not let in for step_timeout fails, on all ranks, and with it vLLM's engine. The KV cache is not
-touched: blocks of an older version are reused unless the caller resets it (LLM.reset_prefix_cache) or prefix
-caching is off. worker.sleep and wake_up let go of the weights and attach them again; so does a sleep that fails.
+How execution is held: one engine step is one step of dws.plugins.step_gate, from the start of
+execute_model to the end of sample_tokens, so that no commit happens in between. Both read weights:
+sample_tokens computes the logits of prompt tokens, with the V2 model runner those of sampled tokens
+too, and proposes drafts. A step begins when all ranks are inside the lease with the same weights,
+and blocks until then. Methods are wrapped on the instance of model_runner, below the worker's own,
+because Ray's executor calls them there. Call by call:
+  * execute_model returns None: the step continues. sample_tokens ends it, or pool (V2 model runner,
+    pooling models);
+  * execute_model returns something (no token was scheduled, or pooling models of the V1 model
+    runner) or raises: the step has ended. A sample_tokens that follows nevertheless has nothing to
+    sample, and is called through;
+  * structured output that defers sampling: the step stays open until then. vLLM begins no other
+    step before;
+  * asynchronous scheduling: steps are called one after the other, the two calls of each together.
+    Outputs that are copied later read no weights; the receiver writes only after work that a step
+    has left on the device is done;
+  * _dummy_run (execute_dummy_batch, warm-ups): its own step; the execute_model inside, which is
+    never sampled, is part of it;
+  * a step that is never sampled: ended by the next execute_model, by sleep or by dws_suspend,
+    dws_resume, dws_detach, dws_wait_ready, which vLLM runs between steps. Until one of these is
+    called, commits wait, and dws_status reports it (step_open). A sample_tokens after that fails:
+    it never runs with the weights of another version.
+A step that is not let in within step_timeout fails, on all ranks, and with it vLLM's engine. The KV
+cache is not changed; blocks of an older version are reused unless the caller resets it
+(LLM.reset_prefix_cache) or prefix caching is off. worker.sleep and wake_up release the weights and
+attach them again; a sleep that fails also attaches them again.
 """
 
 from __future__ import annotations
@@ -54,14 +59,14 @@ _NEEDED = (
 
 
 class WorkerExtension:
-    """For worker_extension_cls: vLLM makes it a base of its worker class. Methods are called by
+    """For worker_extension_cls: vLLM makes it a base of its worker class. Its methods are called by
     collective_rpc, on every rank; results and arguments fit into JSON.
 
-    Lifecycle: of the worker. Its names begin with dws_, so that none is one of the worker's.
+    Lifecycle: as the worker's. Names begin with dws_, so that none collides with the worker's.
     """
 
     def dws_attach(self, socket: str, **options: Any) -> dict[str, Any]:
-        """Attaches this rank's live parameters. The worker generates only as the lease lets it.
+        """Attaches this rank's live parameters. The worker generates only while the lease allows.
 
         Args:
           socket: the receiver's --socket on this host.
@@ -71,8 +76,8 @@ class WorkerExtension:
           as dws_status.
 
         Raises:
-          StateError: attached before, or this vLLM lacks something, by name.
-          LayoutError: a way to run that is not supported, or a parameter or layer that cannot be
+          StateError: already attached, or this vLLM lacks something, by name.
+          LayoutError: the engine runs in an unsupported way, or a parameter or layer cannot be
             written in place, by name.
           As Engine.attach.
         """
@@ -97,30 +102,30 @@ class WorkerExtension:
         return attached.status()
 
     def dws_wait_ready(self, timeout: float) -> dict[str, Any]:
-        """Waits for a version in memory.
+        """Waits until a version is in memory.
 
         Raises:
-          EnginePaused: none in time; it says why.
+          EnginePaused: none in time; the message says why.
         """
         attached = _between_steps(self)
         attached.engine.wait_ready(timeout)
         return attached.status()
 
     def dws_status(self) -> dict[str, Any]:
-        """This rank's version, stream and state token (None while paused), passes and pauses; and
-        step_open: a step was begun that vLLM has not sampled, so commits wait."""
+        """This rank's version, stream and state token (None while paused), passes and pauses; also
+        step_open: whether a step was begun that vLLM has not sampled, so that commits wait."""
         return _require(self).status()
 
     def dws_suspend(self) -> None:
-        """Lets go of the weights until dws_resume: no pass runs. `sleep` does it by itself."""
+        """Releases the weights until dws_resume: no pass runs. `sleep` does this itself."""
         _between_steps(self).engine.suspend()
 
     def dws_resume(self) -> None:
-        """After dws_suspend: attaches the weights where they lie now. `wake_up` does it by itself."""
+        """After dws_suspend: attaches the weights where they are now. `wake_up` does this."""
         _between_steps(self).engine.refresh()
 
     def dws_detach(self) -> None:
-        """Ends it. Passes fail from now on: weights that nobody keeps are not generated with."""
+        """Detaches. Passes fail from now on, because nothing keeps the weights up to date."""
         if _attached(self) is not None:
             _between_steps(self).close()
 
@@ -138,7 +143,7 @@ def _require(worker: Any) -> AttachedRank:
 
 
 def _between_steps(worker: Any) -> AttachedRank:
-    """For calls that vLLM makes between steps: one that is open on this thread is never sampled."""
+    """For calls that vLLM makes between steps: an open step of this thread is never sampled."""
     attached = _require(worker)
     attached.gate.give_up()
     return attached
@@ -160,7 +165,7 @@ def _probe(worker: Any) -> tuple[Any, Any]:
     model = None
     if not lacking:
         runner = worker.model_runner
-        # A module that runs in CUDA graphs is wrapped; get_model takes the wrapper off.
+        # A module that runs in CUDA graphs has a wrapper; get_model removes it.
         model = (
             runner.get_model() if hasattr(runner, "get_model") else getattr(runner, "model", None)
         )
@@ -178,7 +183,7 @@ def _probe(worker: Any) -> tuple[Any, Any]:
 def _refuse(config: Any, runner: Any) -> None:
     parallel = config.parallel_config
     cache = getattr(config, "cache_config", None)
-    # "speculator" with the V2 model runner.
+    # The V2 model runner calls it "speculator".
     drafters = [getattr(runner, name, None) for name in ("drafter", "speculator")]
     found = {
         "pipeline parallelism": getattr(parallel, "pipeline_parallel_size", 1) > 1,
@@ -202,13 +207,13 @@ def _refuse(config: Any, runner: Any) -> None:
 
 
 def _hold(worker: Any, attached: AttachedRank) -> None:
-    """Steps into the gate; sleep and wake_up around it."""
+    """Wraps the steps in the gate, and suspends the engine around sleep and wake_up."""
     runner, gate = worker.model_runner, attached.gate
     gated_once(
         runner, "execute_model", lambda call: gate.opening(call, lambda result: result is None)
     )
     gated_once(runner, "sample_tokens", gate.closing)
-    # pool: of the V2 model runner. The other one pools in execute_model.
+    # pool: only the V2 model runner has it. The other one pools in execute_model.
     for name, as_part in (("pool", gate.closing), ("_dummy_run", gate.wrap)):
         if hasattr(runner, name):
             gated_once(runner, name, as_part)
@@ -222,7 +227,7 @@ def _hold(worker: Any, attached: AttachedRank) -> None:
             attached.engine.suspend()
             return sleep(*args, **kwargs)
         except BaseException:
-            # Nobody calls wake_up on a worker that does not sleep.
+            # wake_up is not called for a worker that is not asleep.
             attached.engine.refresh()
             raise
 

@@ -1,9 +1,9 @@
-"""What the engine plugins (dws.vllm, dws.sglang) decide without their engine. None of these modules
-imports one.
+"""The decisions of the engine plugins (dws.vllm, dws.sglang) that do not need their engine. None of
+these modules imports one.
 
-canonical, mapping: which part of a checkpoint's tensors lies where in a rank's parameters.
-checkpoint: whether live parameters hold what the mapping says of them.
+canonical, mapping: which part of a checkpoint's tensors is where in a rank's parameters.
+checkpoint: whether live parameters have the values that the mapping says.
 layers: what else must be known of a model before its parameters are written in place.
-step_gate, agreement: forward passes inside of the lease, on all ranks or on none.
-attach: all of it, for one rank.
+step_gate, agreement: forward passes inside the lease, on all ranks or on none.
+attach: all of this for one rank.
 """

@@ -1,4 +1,4 @@
-"""How the ranks of an engine agree (dws.plugins.step_gate): over a process group of torch."""
+"""How the ranks of an engine agree (dws.plugins.step_gate): over a torch process group."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dws.plugins.step_gate import Minimum
 
 
 def minimum_over(group: Any) -> Minimum:
-    """Makes a group of its own, of the same ranks: an engine may use `group` on another thread. All
-    ranks of the default group call it, which a tensor-parallel group alone is.
+    """Makes its own group of the same ranks, because the engine may use `group` on another thread.
+    All ranks of the default group must call it; a single tensor-parallel group is all of them.
 
     Args:
-      group: of torch.distributed, the engine's ranks.
+      group: of torch.distributed: the engine's ranks.
     """
     torch: Any = importlib.import_module("torch")
     distributed: Any = importlib.import_module("torch.distributed")
-    # Of the host: a group of devices would have to wait for them.
+    # On the host: a group on devices would have to wait for them.
     ranks = distributed.get_process_group_ranks(group)
     own = distributed.new_group(ranks, backend="gloo")
 

@@ -19,24 +19,24 @@ from dws.plugins.step_gate import Minimum, StepGate
 from dws.receiver_link import ATTACH_TIMEOUT_SECONDS
 from dws.torch_module import named_tensors
 
-# How long a forward pass waits for the lease. Below what engines allow a pass (vLLM: 300 s).
+# How long a forward pass waits for the lease. Less than engines allow for a pass (vLLM: 300 s).
 STEP_TIMEOUT_SECONDS = 240.0
 
 
 @dataclasses.dataclass(frozen=True)
 class AttachOptions:
-    """What a user may say; all of it fits into JSON.
+    """What a user can set; all of it fits into JSON.
 
     Attributes:
-      ranks_on_host: of the engine, all by default; those of an engine over several hosts attach to
-        their host's receiver with the numbers they have there.
-      own: parameters that are the engine's own: left alone.
+      ranks_on_host: of the engine, all by default. The ranks of an engine over several hosts attach
+        to their host's receiver with their numbers on that host.
+      own: parameters that belong to the engine and are left alone.
       given: "package.module:function", called with the model: the mapping= of some parameters.
-      excluded: canonical tensors the engine does not hold.
-      checkpoint: folder of the checkpoint the engine was started with: live parameters are compared
-        with it before anything is written. Reads all of it once.
+      excluded: canonical tensors that the engine does not hold.
+      checkpoint: folder of the checkpoint that the engine was started with: live parameters are
+        compared with it before anything is written. Reads all of it once.
       hooks: class of the model -> "package.module:function" (dws.plugins.layers).
-      step_timeout: seconds a forward pass waits for the lease before it fails.
+      step_timeout: seconds that a forward pass waits for the lease before it fails.
       timeout: seconds for the attach itself.
     """
 
@@ -52,7 +52,7 @@ class AttachOptions:
     @classmethod
     def of(cls, options: dict[str, Any]) -> "AttachOptions":
         """Raises:
-        InvalidArgumentError: an option that there is not, by name.
+        InvalidArgumentError: an unknown option, by name.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(options) - known)
@@ -64,10 +64,10 @@ class AttachOptions:
 
 
 class AttachedRank:
-    """Lifecycle: made attached; close. Threads: as the engine's `running`, for `gate`; else one.
+    """Lifecycle: made attached; close. Threads: `gate` as the engine's `running`; else one.
 
     Attributes:
-      gate: forward passes belong into its steps.
+      gate: run forward passes inside its steps.
       engine: the dws.Engine.
     """
 
@@ -85,7 +85,7 @@ class AttachedRank:
           minimum: None for an engine of one rank.
 
         Raises:
-          As Engine.attach and rank_mapping; the model is left alone then.
+          As Engine.attach and rank_mapping; the model is not changed then.
         """
         if minimum is None and rank.tp_size > 1:
             raise StateError(f"{rank.tp_size} ranks need a way to agree on their forward passes")
@@ -116,8 +116,8 @@ class AttachedRank:
         self.gate = StepGate(self.engine, minimum, options.step_timeout)
 
     def status(self) -> dict[str, Any]:
-        """What this rank has and does, for JSON: `version` is None while it is paused; `step_open`
-        is whether a step of the thread that asks holds commits back."""
+        """What this rank has and does, for JSON. `version` is None while it is paused; `step_open`
+        is whether a step of the calling thread makes commits wait."""
         grant, stats = self.engine.grant, self.engine.stats()
         return {
             "rank": self.rank.tp_rank,
@@ -139,10 +139,10 @@ class AttachedRank:
 
 
 def attach_together(make: Callable[[], AttachedRank], minimum: Optional[Minimum]) -> AttachedRank:
-    """make(), on all ranks or on none: those that are attached would wait for the others for ever.
+    """make(), on all ranks or on none: attached ranks would wait for the others for ever.
 
     Raises:
-      StateError: another rank has failed; it says why.
+      StateError: another rank failed; see that rank's error.
       As `make`.
     """
     try:
@@ -158,7 +158,7 @@ def attach_together(make: Callable[[], AttachedRank], minimum: Optional[Minimum]
 
 
 def missing(owner: Any, name: str, attributes: Sequence[str]) -> list[str]:
-    """Which of `attributes` (dotted) `owner`, called `name`, does not have."""
+    """Which of `attributes` (dotted) are missing in `owner`, which messages call `name`."""
     found = []
     for attribute in attributes:
         value = owner
@@ -171,10 +171,10 @@ def missing(owner: Any, name: str, attributes: Sequence[str]) -> list[str]:
 
 
 def gated_once(owner: Any, name: str, gate: Callable[[Any], Any]) -> None:
-    """Puts gate(owner.name) in its place, for good.
+    """Replaces owner.name by gate(owner.name), for good.
 
     Raises:
-      StateError: somebody has done that before.
+      StateError: it has been replaced before.
     """
     call = getattr(owner, name)
     if getattr(call, "dws_gated", False):

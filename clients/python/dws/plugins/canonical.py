@@ -1,6 +1,6 @@
-"""The tensors of a Hugging Face checkpoint, and which part of each a rank of an engine has.
+"""The tensors of a Hugging Face checkpoint, and the part of each that a rank of an engine has.
 
-A table of names: how vLLM and SGLang cut Llama- and Qwen-shaped models, dense or with experts. Pure.
+Pure: a table of how vLLM and SGLang cut Llama- and Qwen-shaped models, dense or with experts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 from dws.errors import LayoutError
 from dws.layout import Cut
 
-# To a multiple of this vLLM and SGLang pad vocabularies, before they cut them.
+# vLLM and SGLang pad vocabularies to a multiple of this before they cut them.
 VOCAB_PADDING = 64
 
 Shapes = Mapping[str, Sequence[int]]
@@ -21,13 +21,13 @@ Shapes = Mapping[str, Sequence[int]]
 
 @dataclasses.dataclass(frozen=True)
 class ModelShape:
-    """What names and shapes of parameters do not tell of a model.
+    """What the names and shapes of parameters do not tell about a model.
 
     Attributes:
-      heads, kv_heads, head_dim: of its attention, all ranks together.
+      heads, kv_heads, head_dim: of its attention, over all ranks.
       vocab: rows of the embedding without padding.
-      experts: of each layer that has some, 0 for none.
-      tied: lm_head is embed_tokens; a rank that has its own copy of it holds a replica.
+      experts: of each layer with experts, 0 for none.
+      tied: lm_head is embed_tokens; a rank with its own copy of it holds a replica.
     """
 
     heads: int
@@ -71,12 +71,12 @@ class Parallel:
     """One rank of an engine.
 
     Attributes:
-      tp_rank, tp_size: of the tensor-parallel group.
-      ep_size: into how many groups of whole experts tp_size is split; 1: every rank has a part of
-        every expert, tp_size: each has some experts whole.
+      tp_rank, tp_size: in the tensor-parallel group.
+      ep_size: the number of groups of whole experts that tp_size is split into. 1: every rank has a
+        part of every expert; tp_size: each rank has some whole experts.
 
     Raises:
-      LayoutError: on construction, when they do not fit each other.
+      LayoutError: on construction, if they do not fit each other.
     """
 
     tp_rank: int = 0
@@ -100,7 +100,7 @@ class Parallel:
         return self.tp_rank % self.expert_tp_size
 
     def local_experts(self, experts: int) -> range:
-        """The experts of this rank: contiguous, the first groups have one more."""
+        """The experts of this rank: contiguous; the first groups have one more."""
         group = self.tp_rank // self.expert_tp_size
         base, more = divmod(experts, self.ep_size)
         first = group * base + min(group, more)
@@ -137,7 +137,7 @@ _KINDS = (
 
 
 def kind_of(name: str) -> Optional[Kind]:
-    """How the canonical tensor `name` is cut, None for a name that this module does not know."""
+    """How the canonical tensor `name` is cut; None for a name unknown to this module."""
     for pattern, kind in _KINDS:
         if re.search(f"{pattern}$", name):
             return kind
@@ -145,13 +145,13 @@ def kind_of(name: str) -> Optional[Kind]:
 
 
 def part_range(kind: Kind, extent: int, model: ModelShape, rank: Parallel) -> tuple[int, int]:
-    """[begin, end) of the rank's part on kind.dim of a canonical tensor; empty when it has none.
+    """[begin, end) of the rank's part on kind.dim of a canonical tensor; empty if it has none.
 
     Args:
       extent: of that dimension, as the checkpoint has it.
 
     Raises:
-      LayoutError: the engine could not cut it evenly.
+      LayoutError: the engine cannot cut it evenly.
     """
     if kind is Kind.WHOLE:
         return 0, extent
@@ -174,16 +174,16 @@ def part_range(kind: Kind, extent: int, model: ModelShape, rank: Parallel) -> tu
 
 
 def padded_rows(vocab: int, rank: Parallel) -> int:
-    """Rows of an engine's embedding on each rank, those of padding included.
+    """Rows of an engine's embedding on each rank, with padding.
 
     Raises:
-      LayoutError: the engine could not cut them evenly.
+      LayoutError: the engine cannot cut them evenly.
     """
     return even(-(-vocab // VOCAB_PADDING) * VOCAB_PADDING, rank.tp_size, Kind.VOCAB)
 
 
 def even(extent: int, parts: int, kind: Kind) -> int:
-    """extent / parts; LayoutError when that leaves a rest."""
+    """extent / parts; LayoutError if there is a remainder."""
     if extent % parts:
         raise LayoutError(f"a tensor cut {kind.value}: {extent} is no multiple of {parts}")
     return extent // parts
@@ -192,14 +192,14 @@ def even(extent: int, parts: int, kind: Kind) -> int:
 def slice_grid(
     shapes: Shapes, model: ModelShape, engines: Iterable[tuple[int, int]]
 ) -> dict[str, Cut]:
-    """What the trainer passes as cuts=, so that ranks of these engines can attach their parts.
+    """The trainer's cuts=, so that the ranks of these engines can attach their parts.
 
     Args:
       shapes: of the canonical tensors.
       engines: (tp_size, ep_size) of each engine of the job.
 
     Raises:
-      LayoutError: an engine could not cut a tensor, by name.
+      LayoutError: an engine cannot cut a tensor, by name.
     """
     ranks = [Parallel(i, tp, ep) for tp, ep in engines for i in range(tp)]
     grid = {}

@@ -1,7 +1,8 @@
-"""Whether live parameters hold what their mapping says, by the checkpoint the engine was started with.
+"""Checks that live parameters match their mapping, by the checkpoint the engine was started with.
 
-The only proof that an engine has not moved weights about after loading: compared once, before the first
-version is written. Reads safetensors files; bytes only, no element type is interpreted.
+This is the only proof that an engine has not rearranged weights after loading. Compared once,
+before the first version is written. Reads safetensors files; only bytes, no element type is
+interpreted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dws.dtypes import DType
 from dws.errors import InvalidArgumentError, LayoutError
 from dws.mapping import Fused, Mapped, Parts, Slice
 
-# The files are the user's own; this tells a wrong file from a right one.
+# The files are the user's own; this detects a file that is not safetensors.
 _HEADER_BYTES_MAX = 100_000_000
 
 
@@ -31,11 +32,11 @@ class _Entry(NamedTuple):
 
 
 class CheckpointFiles:
-    """The *.safetensors files of a folder. Tensors are mapped when they are asked for."""
+    """The *.safetensors files of a folder. A tensor is mapped when it is requested."""
 
     def __init__(self, folder: str) -> None:
         """Raises:
-        InvalidArgumentError: no such files, or a header that is none, naming the file.
+        InvalidArgumentError: no such files, or an invalid header; names the file.
         """
         self.folder = folder
         self._entries: dict[str, _Entry] = {}
@@ -81,7 +82,7 @@ def _entries_of(path: str) -> Iterator[tuple[str, _Entry]]:
 def require_as_loaded(
     tensors: Mapping[str, Any], mapping: Mapped, checkpoint: CheckpointFiles
 ) -> None:
-    """Compares every mapped element with the checkpoint's.
+    """Compares every mapped element with the checkpoint.
 
     Args:
       tensors: live parameters, torch or numpy.
@@ -114,7 +115,7 @@ def require_as_loaded(
 def _boxes(
     name: str, source: Any, shape: tuple[int, ...]
 ) -> Iterator[tuple[Union[str, Slice], tuple[Any, ...]]]:
-    """The parts of a parameter, each with its index in it."""
+    """The parts of a parameter, each with its index in the parameter."""
     if isinstance(source, Parts):
         for box in source.parts:
             yield box.source, tuple(slice(*b) if isinstance(b, tuple) else b for b in box.box)

@@ -1,9 +1,9 @@
 """What must be known of a model's layers before its parameters are written in place.
 
-An engine may keep weights in another form than the checkpoint's (quantised, halves swapped, shuffled for a
-kernel), and tensors derived from them beside (MLA's absorbed projections). Bytes of the checkpoint written
-into the first would be wrong, the second would stay those of the version before. Both are refused by name,
-unless a hook of the model's class rebuilds them after each commit.
+An engine may keep weights in another form than the checkpoint (quantised, halves swapped, shuffled
+for a kernel), and tensors derived from them (MLA's absorbed projections). The checkpoint's bytes
+would be wrong in the first; the second would keep the values of the previous version. Both are
+refused by name, unless a hook for the model's class rebuilds them after each commit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Union, cast
 from dws.errors import InvalidArgumentError, LayoutError
 from dws.lease_stream import PostCommitHook
 
-# Of vLLM and SGLang: those that keep weights as the checkpoint has them.
+# Methods of vLLM and SGLang that keep weights as the checkpoint has them.
 _PLAIN_METHODS = frozenset(
     {
         "UnquantizedLinearMethod",
@@ -22,9 +22,9 @@ _PLAIN_METHODS = frozenset(
         "UnquantizedFusedMoEMethod",
     }
 )
-# Methods of the attention, about the KV cache: no weights.
+# Methods of the attention for the KV cache: no weights.
 _NO_WEIGHTS = frozenset({"BaseKVCacheMethod"})
-# Set on a method that swaps or shuffles an expert stack after loading, or loads it that way.
+# Flags of methods that swap or shuffle an expert stack after loading, or load it that way.
 _REORDERING = (
     "flashinfer_cutlass_moe_enabled",
     "rocm_aiter_moe_enabled",
@@ -34,20 +34,20 @@ _REORDERING = (
     "use_triton_kernels",
 )
 _PLAIN_BACKENDS = frozenset({"NONE", "TRITON", "BATCHED_TRITON"})
-# Tensors that engines derive from weights when these have been loaded.
+# Tensors that engines derive from weights after loading them.
 _DERIVED = ("w_kc", "w_vc", "w_scale", "W_UK", "W_UV", "W_UK_T", "W_QR")
 
 Hook = Union[str, Callable[[Any], None]]
-# By the name of the model's class: a function of the model that rebuilds what is derived, or where it
-# is, "package.module:function".
+# By the name of the model's class: a function of the model that rebuilds what is derived, or its
+# location, "package.module:function".
 Hooks = Mapping[str, Hook]
 
 
 def what_needs_a_hook(model: Any) -> list[str]:
-    """In words, one for each layer that is not plain.
+    """Reasons in words, one for each layer that is not plain.
 
     Args:
-      model: a torch module as an engine has it.
+      model: a torch module, as the engine has it.
     """
     return [
         f"'{name}' {reason}" for name, layer in model.named_modules() for reason in _reasons(layer)
@@ -77,11 +77,11 @@ def _reasons(layer: Any) -> Iterator[str]:
 
 
 def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitHook]:
-    """What attach() takes as post_commit=, None for a model that needs none and has none.
+    """The post_commit= for attach(); None for a model that needs no hook and has none.
 
     Raises:
       LayoutError: the model needs a hook and its class has none in `hooks`.
-      InvalidArgumentError: there is no function where a hook is said to be.
+      InvalidArgumentError: the path of a hook names no function.
     """
     kind = type(model).__name__
     hook = (hooks or {}).get(kind)

@@ -36,7 +36,7 @@ from dws.plugins.canonical import (
     part_range,
 )
 
-# What engines register beside weights: no checkpoint has it.
+# Tensors that engines register in addition to weights; no checkpoint has them.
 _ENGINES_OWN = re.compile(
     r"\.(_[qkv]_scale|_prob_scale|[qkv]_scale|_?expert_map|expert_mask|cos_sin_cache|inv_freq)$"
 )
@@ -48,15 +48,15 @@ def rank_mapping(
     """The mapping= of dws.Engine.attach for one rank.
 
     Args:
-      shapes: of the rank's live parameters, as named_parameters() names them.
-      given: what the caller knows better, or of parameters that this module does not know.
+      shapes: of the rank's live parameters, with their names in named_parameters().
+      given: mappings that take precedence, or are for parameters unknown to this module.
 
     Returns:
       a Source for every name in `shapes`.
 
     Raises:
-      LayoutError: a parameter of a kind that is not known, or of another shape than the model and
-        the rank make it, by name.
+      LayoutError: a parameter of an unknown kind, or of another shape than follows from the model
+        and the rank, by name.
     """
     mapping: dict[str, Source] = dict(given or {})
     for name in shapes:
@@ -89,7 +89,7 @@ class _Live:
     rank: Parallel
 
     def sibling(self, fused: str, part: str) -> str:
-        """The canonical name beside this one: `part` in place of `fused`."""
+        """The canonical name of the part: this name with `part` in place of `fused`."""
         head, _, tail = self.name.rpartition(fused)
         return f"{head}{part}{tail}"
 
@@ -152,7 +152,7 @@ def _gate_up(live: _Live) -> Source:
 
 
 def _stack(live: _Live, stack: str, projections: Sequence[str], kind: Kind) -> Source:
-    """Experts on dimension 0, their matrices on the others."""
+    """Experts on dimension 0, their matrices on the other dimensions."""
     live.expect_dimensions(3)
     experts = live.rank.local_experts(live.model.experts)
     live.expect(0, len(experts), f"the rank's share of {live.model.experts} experts")

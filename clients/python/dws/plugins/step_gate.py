@@ -1,22 +1,24 @@
-"""Steps of one rank inside of the lease: on all ranks of an engine, or on none.
+"""Steps of one rank inside the lease: on all ranks of an engine, or on none.
 
-Ranks of an engine wait for each other in the middle of a forward pass (collectives), and each hears of a
-pause on its own. Were one to begin a pass while another is held before it, the first would wait for the
-second, the second for the commit and the commit for the first. So ranks agree before every step:
+Ranks of an engine wait for each other in the middle of a forward pass (collectives), and each is
+told of a pause separately. If one rank began a pass while another was held before it, the first
+would wait for the second, the second for the commit and the commit for the first. So ranks agree
+before every step:
 
-    1. go inside of the lease, if it is open
-    2. all ranks tell whether they are inside and with which weights
-    3. all inside with the same weights: run, and leave
-    4. otherwise leave at once and begin again; together, all give up after the timeout
+    1. go inside the lease, if it is open
+    2. all ranks tell each other whether they are inside, and with which weights
+    3. if all are inside with the same weights: run, and leave
+    4. otherwise leave at once and begin again; all give up together after the timeout
 
-A step may be one call (`step`, `wrap`), or several of one thread: `opening` enters the lease and keeps it
-where the call says that more follows, `closing` runs inside and leaves. What is computed between the first
-and the last call is of one version. The rules for a step that stays open:
+A step may be one call (`step`, `wrap`), or several of one thread: `opening` enters the lease and
+keeps it if the call says that more follows; `closing` runs inside and leaves. What is computed
+between the first and the last call is of one version. The rules for a step that stays open:
 
     1. it is left when `closing` returns or raises, or when the opening call itself raises
-    2. a step that nobody closes is given up: by the next `opening` or `step` of its thread, or `give_up`
-    3. `closing` never goes on with a step that was given up: it raises. Where none was open at all
-       (the opening call failed, which its engine reports itself) it calls through
+    2. a step that is not closed is given up: by the next `opening` or `step` of its thread, or
+       `give_up`
+    3. `closing` never continues a step that was given up: it raises. If none was open at all
+       (the opening call failed, which its engine reports itself) it only calls through
 """
 
 from __future__ import annotations
@@ -30,28 +32,28 @@ from dws.engine import Engine
 from dws.errors import EnginePaused, StateError
 from dws.lease import Grant
 
-# Of each number the lowest over all ranks. Every rank calls it equally often.
+# The lowest of each number over all ranks. Every rank calls it equally often.
 Minimum = Callable[[Sequence[int]], Sequence[int]]
 
-# A rank held at the lease keeps those that are inside from leaving it, and a commit waiting, for so
-# long at most; longer when the last round found nobody inside.
+# A rank held at the lease makes the ranks inside wait, and with them a commit, for at most this
+# time; for longer if the last round found no rank inside.
 _HELD_SECONDS = 0.002
 _HELD_SECONDS_ALONE = 0.05
-# Bits of a state token that ranks compare: what fits beside the sign of 64.
+# Bits of a state token that ranks compare: as many as fit in 64 bits with a sign.
 _TOKEN_MASK = (1 << 62) - 1
 
 
 class _Thread(threading.local):
-    """What one thread has of a gate."""
+    """The state of one thread in a gate."""
 
     grant: Optional[Grant] = None
     inside = False  # in a call that is part of a step
-    opened: Optional[contextlib.ExitStack] = None  # leaves the step that is open between two calls
-    given_up = False  # the step opened last was; until another one stays open
+    opened: Optional[contextlib.ExitStack] = None  # leaves the step open between two calls
+    given_up = False  # the last opened step was given up; until another stays open
 
 
 class StepGate:
-    """Threads: a step's calls come from one thread; a step of another one is its own."""
+    """Threads: the calls of a step come from one thread; each thread has its own steps."""
 
     def __init__(self, engine: Engine, minimum: Optional[Minimum], timeout: float) -> None:
         """Args:
@@ -66,18 +68,18 @@ class StepGate:
 
     @property
     def held(self) -> Optional[Grant]:
-        """What the step of this thread runs with, None without one."""
+        """The grant of this thread's step, None without one."""
         return self._thread.grant
 
     @contextlib.contextmanager
     def step(self) -> Iterator[Grant]:
-        """A block for one step. Steps may nest: the inner ones are part of the outermost.
+        """A block for one step. Steps may nest: inner ones are part of the outermost.
 
         Yields:
-          Grant: what is in memory, on all ranks.
+          Grant: the weights in memory, on all ranks.
 
         Raises:
-          EnginePaused: not released in time, on this rank or another; then on all.
+          EnginePaused: not released in time on this rank or another; raised on all.
         """
         if self._thread.inside:
             assert self._thread.grant is not None
@@ -87,7 +89,7 @@ class StepGate:
             yield grant
 
     def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, as a step."""
+        """`call`, wrapped as a step."""
 
         def stepped(*args: Any, **kwargs: Any) -> Any:
             with self.step():
@@ -98,7 +100,7 @@ class StepGate:
     def opening(
         self, call: Callable[..., Any], goes_on: Callable[[Any], bool]
     ) -> Callable[..., Any]:
-        """`call`, as the first of a step; the step stays open where goes_on(its result)."""
+        """`call`, wrapped as the first of a step; the step stays open if goes_on(its result)."""
 
         def opened(*args: Any, **kwargs: Any) -> Any:
             if self._thread.inside:
@@ -114,10 +116,10 @@ class StepGate:
         return opened
 
     def closing(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, as the last of the step that is open.
+        """`call`, wrapped as the last of the open step.
 
         Raises:
-          StateError: the step was given up; a commit may have fallen in between.
+          StateError: the step was given up, so a commit may have happened in between.
         """
 
         def closed(*args: Any, **kwargs: Any) -> Any:
@@ -154,7 +156,7 @@ class StepGate:
 
     @contextlib.contextmanager
     def _begun(self) -> Iterator[Grant]:
-        """A step of this thread; one that nobody has closed ends before."""
+        """Begins a step of this thread; a step that was not closed ends first."""
         self.give_up()
         with self._entered() as grant:
             self._thread.grant = grant
