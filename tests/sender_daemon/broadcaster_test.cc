@@ -53,7 +53,7 @@ class Wire final : public BroadcastConnection {
   const ConnectionId connection_;
 
  public:
-  std::atomic<bool> deaf{false};  // hears offers only
+  std::atomic<bool> deaf{false};  // handles offers only
   BroadcastMember member;
 };
 
@@ -129,7 +129,7 @@ TEST_CASE("a receiver that stalls costs one deadline, and is asked again once it
   job.wires[1]->deaf = true;
   const TimePoint began = kClock.Now();
   const RetainedVersionPtr lost = job.Publish();
-  // Whoever comes after it in the sender's order gets nothing, and goes on after the deadline.
+  // Receivers after it in the sender's order get nothing, and continue after the deadline.
   CHECK(job.Take(2, *lost) == std::nullopt);
   CHECK(job.Take(1, *lost) == std::nullopt);
   CHECK(kClock.Now() - began < kTimeout + std::chrono::seconds(10));
@@ -141,7 +141,7 @@ TEST_CASE("a receiver that stalls costs one deadline, and is asked again once it
   CHECK(job.sender.view().failed == 1);
 
   job.wires[1]->deaf = false;
-  v1::SyncDown end;  // what it had not heard
+  v1::SyncDown end;  // the end that it had not handled
   end.mutable_broadcast_end()->set_epoch(stalled);
   job.wires[1]->Say(end);
   job.AwaitMembers(3);
@@ -183,7 +183,7 @@ TEST_CASE("nonsense about broadcasts is refused", "[broadcast]") {
   CHECK(absl::IsInvalidArgument(member.OnBegin(begin)));
   begin.set_object_bytes(1);
   begin.set_epoch(7);
-  CHECK(member.OnBegin(begin).ok());  // of an epoch that is over
+  CHECK(member.OnBegin(begin).ok());  // of an epoch that has ended
 }
 
 }  // namespace dws

@@ -84,7 +84,7 @@ TEST_CASE("a block that is handed over twice is refused and the rest stays captu
   const Status refused = capture.Blocks(twice, source);
   CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
   CHECK(std::string(Message(refused)).find("'a'") != std::string::npos);
-  CHECK(capture.Blocks(all, source).ok());  // nothing of the refused call counted
+  CHECK(capture.Blocks(all, source).ok());  // nothing of the refused call was captured
   CHECK(capture.Blocks(std::vector<BlockRef>{all[0]}, source).code() ==
         absl::StatusCode::kInvalidArgument);
   CHECK(capture.Finish().ok());

@@ -1,5 +1,5 @@
-// Captures of weights some of which change nearly everywhere: what the density watch leaves out
-// changes no bit of what comes out, and few of what travels.
+// Captures of weights some of which change nearly everywhere: skipping positions because of the
+// density watch changes no bit of the result, and hardly the bytes sent.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
@@ -25,7 +25,7 @@ struct Model {
   std::vector<Habit> habits;  // by rank slice
 };
 
-// Weights as quantised checkpoints have them: codes and scales of every width, of which some change
+// Weights as in quantised checkpoints: codes and scales of every width, some of which change
 // everywhere.
 Model RandomModel(std::mt19937_64& random) {
   constexpr DType kDTypes[] = {DType::kU8,     DType::kI8,   DType::kF8E4M3, DType::kF8E5M2,
@@ -65,7 +65,7 @@ void Change(const Model& model, Weights& weights, std::mt19937_64& random) {
   }
 }
 
-// The same version by a sender that knows nothing of earlier ones.
+// The same version from a sender without earlier ones.
 RetainedVersionPtr WithoutWatch(const RankLayout& layout, ThreadPool& pool, const Weights& before,
                                 const Weights& after) {
   const RankStatePtr state = MakeState(layout, kNoLimits);
@@ -115,7 +115,8 @@ TEST_CASE("a capture that knows dense groups leads to the same bits as one that 
   Weights late = first;
   ApplyObject(model.layout, **squash, late);
   CHECK(late == weights);
-  // No block is larger than its weights: who is behind never takes more than full tensors.
+  // No block is larger than its weights: a receiver that is behind never fetches more than full
+  // tensors.
   CHECK((*squash)->size() < model.layout.size_bytes() + 200 * model.layout.block_count() + 4096);
 }
 

@@ -23,7 +23,7 @@ RankLayout Model() {
                      Tensor("scales", DType::kF8E8M0)});
 }
 
-// What becomes of a tensor: so many of its blocks are dense and so many not, all of a size.
+// What a version does to a tensor: so many dense blocks and so many others, all of one size.
 struct Change {
   uint64_t dense = 0;
   uint64_t sparse = 0;
@@ -72,7 +72,7 @@ TEST_CASE("a group turns dense after two versions in a row, as a whole", "[densi
   CHECK(model.Learn({{"layers.0.w", {.dense = 13, .sparse = 3}}}).turns.empty());
   CHECK(model.Learn({{"layers.0.w", most}}).turns.empty());
   CHECK_FALSE(model.EncodesDense(0));
-  CHECK(model.Learn({{"norm", kSparse}}).turns.empty());  // did not touch it: says nothing of it
+  CHECK(model.Learn({{"norm", kSparse}}).turns.empty());  // did not change it: no evidence
   found = model.Learn({{"layers.0.w", most}, {"scales", kSparse}});
   REQUIRE(found.turns.size() == 1);
   CHECK(found.turns[0].dense);
@@ -85,7 +85,7 @@ TEST_CASE("a group turns dense after two versions in a row, as a whole", "[densi
   CHECK(model.EncodesDense(0));
   CHECK(model.EncodesDense(1));  // of the same group
   CHECK_FALSE(model.EncodesDense(2));
-  CHECK_FALSE(model.EncodesDense(0, 40'000));  // few changes: positions are looked at
+  CHECK_FALSE(model.EncodesDense(0, 40'000));  // few changes: positions are tried
 }
 
 TEST_CASE("a dense group that nothing touches stays dense and is still named", "[density]") {

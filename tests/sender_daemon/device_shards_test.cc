@@ -10,7 +10,7 @@ namespace dws {
 namespace {
 
 constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
-// So much that no copy of the snapshot is made on the GPU.
+// So large that no copy of the snapshot is made on the GPU.
 constexpr uint64_t kAllSpare = ~uint64_t{0};
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
@@ -27,7 +27,7 @@ RankLayout WideLayout() {
        {.tensor = {.name = "g", .dtype = DType::kU8, .shape = {3}}}});
 }
 
-// A trainer on a GPU, and beside it one in memory of the host that does the same.
+// A trainer on a GPU, and one in host memory that does the same.
 struct Twins {
   Twins(RankLayout layout, const DeviceShardsOptions& options)
       : random(Catch::rngSeed()),
@@ -52,7 +52,7 @@ struct Twins {
     return capture.Finish();
   }
 
-  // Publishes the weights as they are on both; they come out alike.
+  // Publishes the current weights on both, and compares the results.
   FetchedBlocks Publish(uint64_t version, DeltaProfile profile = DeltaProfile::kFast) {
     auto captured = CaptureOnGpu(version, profile);
     INFO(ToString(captured.status()));
@@ -84,7 +84,7 @@ TEST_CASE("what changed on a GPU is published byte by byte as from memory of the
   const auto spare = GENERATE(uint64_t{0}, kAllSpare);
   const auto profile = GENERATE(DeltaProfile::kFast, DeltaProfile::kWan, DeltaProfile::kDirect);
   Twins twins(WideLayout(), {.window_bytes = kMiB, .arena_bytes = kMiB, .spare_bytes = spare});
-  CHECK(twins.Publish(1, profile).compared == 0);  // there is nothing to compare with
+  CHECK(twins.Publish(1, profile).compared == 0);  // nothing to compare with
   uint64_t version = 1;
   for (const double density : {0.0, 0.0005, 0.01, 0.3, 0.001, 3.0, 0.01}) {
     twins.Step(density);
@@ -124,7 +124,7 @@ TEST_CASE("a capture from a GPU that was undone leaves nothing behind", "[gpu]")
     twins.Step(0.005);
     undo(version);
     twins.Step(0.001);
-    CHECK(twins.Publish(version).copied == 0);  // and the changes that were undone are among them
+    CHECK(twins.Publish(version).copied == 0);  // the changes that were undone are among them
   }
 }
 
@@ -140,8 +140,8 @@ TEST_CASE("a damaged byte where a weight changed is seen, and the GPU's changes 
   auto captured = twins.CaptureOnGpu(2);
   REQUIRE(captured.ok());
   CHECK(captured->copied_blocks == 1);
-  // As from memory of the host: the bytes are right from here on, the digest is that of before and
-  // of what was seen to change, and receivers will refuse it.
+  // As from host memory: the bytes are right from here on, but the digest is the earlier one
+  // updated with the changes that were seen, so receivers will refuse it.
   const CapturedVersion expected = CaptureAll(*twins.on_host, twins.pool, 2, twins.weights);
   CHECK(captured->after == expected.after);
   CHECK(SnapshotWeights(*twins.on_gpu) == twins.weights);
@@ -152,7 +152,7 @@ TEST_CASE("a distrusted slice is read whole from the GPU, and is right again", "
   const auto spare = GENERATE(uint64_t{0}, kAllSpare);
   Twins twins(SmallLayout(), {.spare_bytes = spare});
   twins.Publish(1);
-  // A bit that the trainer does not touch: the GPU's comparison would not see it.
+  // A bit that the trainer does not change: the GPU's comparison would not see it.
   twins.on_gpu->snapshot->SliceBytes(RankSlice(2))[100] ^= std::byte{1};
   twins.on_gpu->snapshot->Distrust(RankSlice(2));
   auto captured = twins.CaptureOnGpu(2);
@@ -180,7 +180,7 @@ TEST_CASE("a version that a GPU failed in is undone, and the next one is whole",
       GENERATE("cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize");
   const auto spare = GENERATE(uint64_t{0}, kAllSpare);
   Twins twins(SmallLayout(), {.window_bytes = kMiB, .spare_bytes = spare});
-  if (!cuda::IsFake(*twins.device)) return;  // a GPU does not fail when it is told to
+  if (!cuda::IsFake(*twins.device)) return;  // a real GPU cannot be told to fail
   std::string every;
   for (int number = 1; number < 100; ++number) every += fmt::format("{}:{},", call, number);
   twins.Publish(1);

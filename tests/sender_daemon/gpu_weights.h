@@ -1,5 +1,5 @@
-// Weights on a GPU for sender tests: every rank slice in memory of its own, side by side or in
-// strided runs, and a source that reads them.
+// Weights on a GPU for sender tests: every rank slice in its own memory, contiguous or in strided
+// runs, and a source that reads them.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class GpuWeights {
   GpuWeights(const cuda::CudaDevicePtr& device, const RankLayout& layout)
       : device_(device), layout_(layout) {
     for (uint32_t s = 0; s < layout.slice_count(); ++s) {
-      // Every second slice in runs with gaps, and not at the beginning of its memory.
+      // Every second slice is in runs with gaps, and not at the beginning of its memory.
       const uint64_t elements = layout.slice(RankSlice(s)).elements;
       const uint64_t run = s % 2 == 0 ? std::max<uint64_t>(elements, 1) : 251;
       const uint64_t stride = s % 2 == 0 ? run : 257;

@@ -7,7 +7,7 @@
 namespace dws {
 namespace {
 
-// A region whose byte i is i, more or less.
+// A region whose byte i is about i.
 HostRegion PatternRegion(size_t size) {
   auto created = CreateHostRegion("dws-test", size);
   DWS_CHECK(created.ok());

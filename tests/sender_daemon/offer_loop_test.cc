@@ -19,7 +19,7 @@ RankStatePtr MakeOffer(uint64_t epoch) {
   return std::make_shared<const RankState>(RankState{.rank_epoch = RankEpoch(epoch)});
 }
 
-// What the loop asks of its publisher: it does as it is told, and keeps what it was given.
+// A publisher for the loop: returns what the test tells it, and keeps what it was offered.
 class Publisher {
  public:
   explicit Publisher(Duration retry_delay = std::chrono::milliseconds(1))
@@ -88,11 +88,11 @@ TEST_CASE("a failure before the newest offer settles nothing", "[offer_loop]") {
   publisher.loop.Offer(MakeOffer(1));
   publisher.loop.Start();
   REQUIRE(Eventually([&] { return publisher.loop.settled(); }));
-  // It waits before it tries again, whatever comes: nothing is known of this offer.
+  // After a failure it waits before the next attempt, also for this new offer.
   publisher.loop.Offer(MakeOffer(2));
   CHECK_FALSE(publisher.loop.settled());
   CHECK(publisher.loop.failures() == 1);
-  publisher.loop.Stop();  // at once, though it waits
+  publisher.loop.Stop();  // at once, although the loop waits
 }
 
 TEST_CASE("a round that was given up is no failure", "[offer_loop]") {

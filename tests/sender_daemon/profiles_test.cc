@@ -1,6 +1,6 @@
-// Profiles wan and direct: the second encoding of a version leads to the same weights, is smaller
-// where updates have one size or needs no decoding where everything changed, and is served to those
-// who ask for it.
+// Profiles wan and direct: the second encoding of a version leads to the same weights. It is
+// smaller where updates have one size, or needs no decoding where everything changed. It is served
+// to receivers that ask for it.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -47,7 +47,7 @@ Weights ManyMagnitudes(const RankLayout& layout, std::mt19937_64& random) {
   return weights;
 }
 
-// What an update of one size does: the larger an element, the more rarely it is rounded elsewhere.
+// An update of one size: the larger an element, the more rarely it is rounded to another value.
 void Update(const RankLayout& layout, Weights& weights, std::mt19937_64& random) {
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     if (ElementBytes(layout.slice(RankSlice(s)).dtype) != 2) continue;
@@ -159,7 +159,7 @@ TEST_CASE("who asks for class-split deltas gets them while they are made, and is
   publish(1, DeltaProfile::kFast);
   const RetainedVersionPtr second = publish(2, DeltaProfile::kFast);
   CHECK(state->log->Asked() == DeltaProfile::kFast);
-  CHECK((*get(2, kWan)).get() == &second->object);  // there is no other
+  CHECK((*get(2, kWan)).get() == &second->object);  // there is no other object
   CHECK(state->log->Asked() == kWan);
   publish(3, kWan);
   const RetainedVersionPtr fourth = publish(4, kWan);
@@ -179,7 +179,7 @@ TEST_CASE("a link faster than dense steps decode gets raw blocks where they woul
   auto& [random, pool, layout, state, weights] = rank;
   PublishAll(state, pool, 1, weights, kDirect);
   const Weights first = weights;
-  Update(layout, weights, random);  // sparse, but for one tensor that is another altogether
+  Update(layout, weights, random);  // sparse, except for one tensor with all new values
   for (std::byte& byte : weights[1]) byte = static_cast<std::byte>(random());
   const RetainedVersionPtr second = PublishAll(state, pool, 2, weights, kDirect);
 
@@ -201,7 +201,7 @@ TEST_CASE("a link faster than dense steps decode gets raw blocks where they woul
   const auto fast = modes(second->object);
   const auto direct = modes(second->other_object);
   CHECK(fast[kUlp] > 0);
-  CHECK(fast[kRaw] == 0);  // steps are what undoes, squashes and retains
+  CHECK(fast[kRaw] == 0);  // retained blocks are steps, so that they can be undone and squashed
   CHECK(direct[kUlp] == 0);
   CHECK(direct[kRaw] == fast[kUlp]);
   CHECK(direct[kRice] == fast[kRice]);
@@ -213,7 +213,7 @@ TEST_CASE("a link faster than dense steps decode gets raw blocks where they woul
     ApplyObject(layout, **object, replica);
     CHECK(replica == weights);
   }
-  CHECK(state->log->Asked() == kWan);  // bytes that are dear go before bytes that are cheap
+  CHECK(state->log->Asked() == kWan);  // slow links have priority over fast ones
 
   // Sparse changes are the same on every link.
   Update(layout, weights, random);

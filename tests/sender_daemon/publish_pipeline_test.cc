@@ -38,7 +38,7 @@ TEST_CASE("a version is announced only after it was recorded, and none is lost t
     Perturb(weights, 0.01, random);
     pipeline.Submit({.state = state, .captured = CaptureAll(*state, pool, version, weights)});
   }
-  // One is under way, the backlog is full: the trainer is held back and told why.
+  // One job is in progress and the backlog is full: the trainer waits and is told why.
   while (!trouble) std::this_thread::yield();
   const Status held_back = pipeline.Reserve(std::chrono::milliseconds(1));
   CHECK(held_back.code() == absl::StatusCode::kResourceExhausted);

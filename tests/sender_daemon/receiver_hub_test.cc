@@ -1,4 +1,5 @@
-// Who the waits of a trainer wait for when receivers come back, or their stream is forgotten.
+// Which receivers a trainer's wait waits for when receivers come back, or their stream is
+// forgotten.
 #include "sender_daemon/serve/receiver_hub.h"
 
 #include <catch2/catch.hpp>
@@ -61,7 +62,7 @@ struct Host {
     hub->OnCommitted(connection, state->stream,
                      {.version = WeightVersion(version), .state_token = token});
   }
-  // As the pipeline does. Returns the state token.
+  // Publishes as the pipeline does. Returns the state token.
   Digest Publish(uint64_t version, uint64_t seed = 1) {
     std::mt19937_64 random(seed);
     const auto sealed = PublishAll(state, pool, version, RandomWeights(state->layout(), random));
@@ -88,8 +89,8 @@ struct Host {
   std::optional<ReceiverHub> hub;
 };
 
-// A restarted sender: "a" is back and has version 5, "b" is awaited, and the time of laggards is
-// long over.
+// A restarted sender: "a" is back and has version 5, "b" is awaited, and the laggard time has long
+// passed.
 struct Restarted : Host {
   Restarted() {
     Connect("a");
@@ -153,7 +154,7 @@ TEST_CASE("versions of a stream that was forgotten are not waited for with what 
 TEST_CASE("no wait is met by what was said of a number before it was published", "[receivers]") {
   Host host;
   const ConnectionId receiver = host.Connect("a");
-  // A sender that started again knows less than its receivers; or less than it should.
+  // A restarted sender knows less than its receivers, or has lost part of its state.
   host.Commit(receiver, 6, Digest{.lane0 = 7, .lane1 = 7});
   const auto fourth = host.Wait(4);
   CHECK_FALSE(fourth->status().has_value());

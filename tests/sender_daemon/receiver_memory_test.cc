@@ -1,4 +1,4 @@
-// What a sender remembers of its receivers across its own restarts, and who waits for whom then.
+// What a sender remembers of its receivers across restarts, and which waits wait for which then.
 #include "sender_daemon/serve/receiver_memory.h"
 
 #include <atomic>
@@ -20,7 +20,7 @@
 namespace dws {
 namespace {
 
-// A sender's process after another, with one state folder.
+// One sender process after another, with one state folder.
 struct Host {
   void Start() {
     hub.emplace(
@@ -56,7 +56,7 @@ TEST_CASE("a restarted sender misses who was there, and knows who had gone befor
   const ConnectionId back = host.Connect("stays");
   CHECK_FALSE(host.Receiver("stays").awaited);
   host.hub->Disconnect(back);
-  CHECK_FALSE(host.Receiver("stays").awaited);  // it went away under this process: as ever
+  CHECK_FALSE(host.Receiver("stays").awaited);  // it left during this process: absent as usual
 }
 
 TEST_CASE("what is known survives a sender that is killed", "[receivers]") {
@@ -166,7 +166,7 @@ TEST_CASE("a damaged file of known receivers keeps no sender from starting", "[r
   host.Connect("r0");
   host.hub->Stop();
   host.Start();
-  CHECK(host.Receiver("r0").awaited);  // written anew
+  CHECK(host.Receiver("r0").awaited);  // written again
 }
 
 }  // namespace dws

@@ -1,5 +1,4 @@
-// Shards of a trainer that lie partly in memory of the host and partly on a GPU, handed over as
-// regions.
+// A trainer's shards that are partly in host memory and partly on a GPU, handed over as regions.
 #include <catch2/catch.hpp>
 #include <optional>
 
@@ -103,7 +102,7 @@ TEST_CASE("shards on a GPU and on the host are published as if all were on the h
     REQUIRE(capture.Blocks(AllBlocks(layout), **source).ok());
     auto captured = capture.Finish();
     REQUIRE(captured.ok());
-    // The two blocks of "b" are the host's.
+    // The two blocks of "b" are in host memory.
     CHECK(captured->compared_blocks + captured->copied_blocks == layout.block_count() - 2);
     CHECK((version == 1 ? captured->compared_blocks : captured->copied_blocks) == 0);
     const RetainedVersionPtr sealed = Seal({.state = state, .captured = *std::move(captured)});

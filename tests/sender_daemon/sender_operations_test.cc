@@ -1,4 +1,4 @@
-// The operator's calls and the metrics of a sender whose parts are real but for the trainer and the
+// The operator's calls and the metrics of a sender. All parts are real except the trainer and the
 // receivers' streams.
 #include "sender_daemon/app/sender_operations.h"
 
@@ -91,7 +91,7 @@ class Fixture {
                                .on_drain = [this] { ++turned; }}};
 };
 
-// What an operation told, and what it returned.
+// The progress that an operation reported, and its result.
 struct Told {
   std::vector<v1::OperationProgress> messages;
   Status status;
@@ -179,7 +179,7 @@ TEST_CASE("a drain refuses versions and ends when every present receiver has the
   sender.Publish(1);
   const ConnectionId near = sender.Connect("near");
   const ConnectionId gone = sender.Connect("gone");
-  sender.hub.Disconnect(gone);  // nobody waits for it
+  sender.hub.Disconnect(gone);  // so that nothing waits for it
   CHECK(sender.DrainState() == v1::DRAIN_STATE_NONE);
 
   Mutex mutex;
@@ -272,7 +272,7 @@ TEST_CASE("the status and the metrics name the groups that change nearly everywh
   Fixture sender;
   sender.hub.Welcome(sender.state);
   sender.Publish(1);
-  CHECK_FALSE(sender.Status().has_density());  // there is no delta yet
+  CHECK_FALSE(sender.Status().has_density());  // no delta yet
   sender.Publish(2);
   CHECK(sender.Status().density().groups() == 2);
   CHECK(sender.Status().density().dense_groups() == 0);

@@ -1,4 +1,4 @@
-// Whose the folder of slime's versions is, what stays in it and what goes.
+// The owner of the folder of slime's versions, and which versions stay in it.
 #include <catch2/catch.hpp>
 
 #include "tests/fakes/fault_file_system.h"
@@ -61,7 +61,7 @@ TEST_CASE("a folder with versions of others is refused by name, and left as it i
                                            Contains("empty the folder"));
     rank.Capture(1);
     CHECK_FALSE(rank.Write().ok());
-    // `rm -r folder/weight_v*`: it is empty, and taken without a restart.
+    // `rm -r folder/weight_v*`: the folder is empty, and is taken without a restart.
     std::filesystem::remove_all(rank.Folder(1));
     REQUIRE(rank.Write().ok());
   }
@@ -144,7 +144,7 @@ TEST_CASE("what is unfinished loses its name before it is removed", "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");
   REQUIRE(rank.Publish(1).ok());
-  // A sender of before hangs just before it publishes.
+  // An earlier sender hangs just before it publishes.
   const RankState before = *rank.state;
   const std::string writer = SlimeWriterName(before);
   REQUIRE(slime::BeginVersionFolder(rank.files, rank.dir.root, 2, writer).ok());
@@ -164,7 +164,7 @@ TEST_CASE("a version of others that gets its name first stays, and is told", "[s
   const RankStatePtr state = MakeState(WholeLayout(), {uint64_t{1} << 30, 64});
   PublishAll(state, pool, 1, RandomWeights(WholeLayout(), random));
   publisher.Offer(state);
-  // An error of the disk is not one of our memory: it is tried again.
+  // A disk error is not damage of our memory: it is tried again.
   int operation = 0;
   for (bool failed = true; failed;) {
     CAPTURE(++operation);

@@ -1,4 +1,4 @@
-// What a sender publishes as slime's versions: applied by our reader of the format, it gives the
+// The slime versions that a sender publishes: applied by our reader of the format, they give the
 // trainer's weights, bit for bit.
 #include <catch2/catch.hpp>
 
@@ -35,7 +35,7 @@ TEST_CASE("versions applied by a reader are the trainer's weights, bit for bit",
   REQUIRE(rank.Publish(2).ok());
   rank.Capture(3, 0.3);
   rank.Capture(4);
-  REQUIRE(rank.Write().ok());  // two that are read from a snapshot that has moved on
+  REQUIRE(rank.Write().ok());  // two versions that are read from a snapshot that has moved on
   REQUIRE(rank.Publish(5, 0).ok());
   CHECK(rank.Versions() == std::vector<uint64_t>{1, 2, 3, 4, 5});
   for (uint64_t version = 2; version <= 5; ++version) CHECK_FALSE(rank.IsFull(version));

@@ -1,5 +1,5 @@
-// A trainer rank of whole tensors with its publisher of slime's versions, and a reader of ours that
-// follows them: for tests of what is published.
+// For tests of what is published: a trainer rank of whole tensors with its publisher of slime's
+// versions, and our reader, which follows them.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -43,7 +43,7 @@ struct Publishing {
     Register(1, 1);
     Restart();
   }
-  // A trainer registers: a new stream, or the old one with a sender that was started anew.
+  // A trainer registers: a new stream, or the old one after a restart of the sender.
   void Register(uint64_t incarnation, uint64_t epoch) {
     RankState made = *MakeState(layout, limits);
     made.stream.incarnation = incarnation;
@@ -71,7 +71,7 @@ struct Publishing {
     return Write();
   }
 
-  // The weights as a checkpoint has them now: by tensor, row-major.
+  // The current weights as in a checkpoint: by tensor, row-major.
   std::map<std::string, std::vector<std::byte>> Checkpoint() const {
     std::map<std::string, std::vector<std::byte>> tensors;
     uint32_t slice = 0;
@@ -86,7 +86,7 @@ struct Publishing {
     }
     return tensors;
   }
-  // A local checkpoint of a reader, with what the trainer has now.
+  // A reader's local checkpoint with the trainer's current weights.
   std::string CopyBase(const std::string& name) {
     std::vector<safetensors::HeaderTensor> tensors;
     for (const Shard& shard : layout.shards()) {
@@ -113,7 +113,7 @@ struct Publishing {
     return !index->delta.has_value();
   }
   std::vector<uint64_t> Versions() { return *slime::ListVersions(files, dir.root); }
-  // Applies all versions there to `checkpoint`, and compares after each.
+  // Applies all versions in the folder to `checkpoint`, and compares after each.
   void Follow(const std::string& checkpoint) {
     auto local = slime::LocalCheckpoint::Open(files, pool, checkpoint, {});
     REQUIRE(local.ok());

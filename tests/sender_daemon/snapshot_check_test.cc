@@ -62,14 +62,14 @@ TEST_CASE("a damaged slice is mended by the next version that brings it", "[snap
   Weights weights = RandomWeights(state->layout(), random);
   PublishAll(state, pool, 1, weights);
   state->snapshot->SliceBytes(RankSlice(1))[3] ^= std::byte{0x10};
-  // Nobody has noticed: the steps start from the flipped bit, and the digest is carried on from it.
+  // Undetected so far: the steps start from the flipped bit, and the digest is updated with them.
   const RetainedVersionPtr wrong = PublishAll(state, pool, 2, weights);
   CHECK(wrong->nnz == 1);
   CHECK(wrong->after[1] != DigestsOf(state->layout(), weights)[1]);
   CHECK(CheckAll(*state).size() == 1);
-  CHECK(CheckAll(*state).size() == 1);  // looking mends nothing
+  CHECK(CheckAll(*state).size() == 1);  // a check corrects nothing
 
-  // A version that does not bring all of the slice cannot mend it.
+  // A version that does not bring all of the slice cannot correct it.
   {
     Capture other(*state->snapshot, pool, WeightVersion(3));
     REQUIRE(other.Finish().ok());
@@ -80,7 +80,7 @@ TEST_CASE("a damaged slice is mended by the next version that brings it", "[snap
   const RetainedVersionPtr mended = PublishAll(state, pool, 4, weights);
   CHECK(mended->after == DigestsOf(state->layout(), weights));
   CHECK(CheckAll(*state).empty());
-  // The digest before is what receivers have been told: they find out, and take the slice in full.
+  // Receivers know the earlier digest: they detect the mismatch, and fetch the slice in full.
   CHECK(mended->manifest.base_version == WeightVersion(3));
   Perturb(weights, 0.01, random);
   CHECK(PublishAll(state, pool, 5, weights)->after == DigestsOf(state->layout(), weights));

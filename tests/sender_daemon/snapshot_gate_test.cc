@@ -17,7 +17,7 @@ using std::chrono::seconds;
 
 constexpr seconds kLong{60};  // never reached by a test that passes
 
-// A capture on a thread of its own: it begins when the gate lets it and ends when told.
+// A capture on its own thread: begins when the gate allows it, ends when told.
 class CaptureThread {
  public:
   explicit CaptureThread(SnapshotGate& gate)
@@ -39,14 +39,14 @@ class CaptureThread {
   std::thread thread_;
 };
 
-// True when a reader that arrives now does not get in at once.
+// Whether a reader that arrives now has to wait.
 bool ClosedToReaders(SnapshotGate& gate) {
   if (!gate.BeginRead(Duration::zero()).ok()) return true;
   gate.EndRead();
   return false;
 }
 
-// Threads that do the same over and over until they are joined.
+// Threads that repeat one action until they are joined.
 class Crowd {
  public:
   template <typename Body>
@@ -110,7 +110,7 @@ TEST_CASE("a reader waits for the capture under way", "[snapshot_gate]") {
 
 TEST_CASE("captures run one at a time", "[snapshot_gate]") {
   SnapshotGate gate;
-  int inside = 0;  // not atomic: the gate is what guards it
+  int inside = 0;  // not atomic: the gate guards it
   int captures = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -169,7 +169,7 @@ TEST_CASE("a free gate lets a reader in without any time to wait", "[snapshot_ga
 TEST_CASE("captures that follow each other without a gap do not starve a reader",
           "[snapshot_gate]") {
   SnapshotGate gate;
-  // Two: while one captures the other waits, so without turns no reader would ever find a gap.
+  // Two captures: while one runs the other waits, so without turns no reader would ever find a gap.
   Crowd captures(2, [&gate] {
     gate.BeginCapture();
     std::this_thread::yield();
@@ -200,7 +200,7 @@ TEST_CASE("readers that overlap without a gap do not starve a capture", "[snapsh
 
 TEST_CASE("a reader sees all of a capture or nothing of it", "[snapshot_gate]") {
   SnapshotGate gate;
-  std::vector<int> words(64, 0);  // not atomic: the gate is what guards them
+  std::vector<int> words(64, 0);  // not atomic: the gate guards them
   {
     Crowd captures(1, [&] {
       gate.BeginCapture();

@@ -1,4 +1,4 @@
-// Whom a sender registers, and what it refuses of trainers, streams and their memory.
+// Which trainers a sender registers, and which trainers, streams and memory it refuses.
 #include <catch2/catch.hpp>
 
 #include "sender_daemon/trainer/trainer_session.h"
@@ -34,7 +34,7 @@ TEST_CASE("a second registration fences the first trainer", "[trainer_session]")
   const auto fenced = fixture.Publish(first, 2);
   CHECK(fenced.status().code() == absl::StatusCode::kFailedPrecondition);
   CHECK(std::string(Message(fenced.status())).find("took its place") != std::string::npos);
-  // The same stream goes on with its snapshot: the next version is a delta.
+  // The same stream continues with its snapshot: the next version is a delta.
   REQUIRE(fixture.Publish(second, 2).ok());
   REQUIRE(fixture.pipeline_.Drain(kTimeout).ok());
   CHECK(fixture.state_->log->Newest()->base == WeightVersion(1));
@@ -42,7 +42,7 @@ TEST_CASE("a second registration fences the first trainer", "[trainer_session]")
 
 TEST_CASE("a trainer whose registration ends sees its connection end when the memory is let go of",
           "[trainer_session]") {
-  HandleClient next_client;  // outlives the fixture, which hears of one end only
+  HandleClient next_client;  // outlives the fixture, which sees only one hang-up
   Fixture fixture;
   Region region(Layout().size_bytes());
   HandleClient client;
@@ -50,7 +50,7 @@ TEST_CASE("a trainer whose registration ends sees its connection end when the me
   std::promise<void> go_on;
   REQUIRE(fixture.executor_.Post([&] { go_on.get_future().wait(); }));
   client.Shut();
-  CHECK_FALSE(client.Ended(std::chrono::milliseconds(200)));  // the session has yet to hear of it
+  CHECK_FALSE(client.Ended(std::chrono::milliseconds(200)));  // the session has not seen it yet
   go_on.set_value();
   CHECK(client.Ended(kTimeout));
   const uint64_t next = fixture.Attach(Resident(1, Layout()), region.fd, next_client);

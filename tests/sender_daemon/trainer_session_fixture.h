@@ -52,7 +52,7 @@ class HandleClient {
   void HangUp() { socket_.reset(); }
   // Asserts nothing: from any thread.
   bool Shut() { return ::shutdown(socket_.get(), SHUT_WR) == 0; }
-  // Whether the sender's side ends within that time.
+  // Whether the sender's side ends within the timeout.
   bool Ended(std::chrono::milliseconds timeout) {
     pollfd events{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
     return ::poll(&events, 1, static_cast<int>(timeout.count())) == 1;
@@ -62,7 +62,7 @@ class HandleClient {
   UniqueFd socket_;
 };
 
-// A session with everything it needs, and calls on its executor.
+// A session with everything it needs; calls run on its executor.
 class Fixture {
  public:
   Fixture() {
@@ -101,7 +101,7 @@ class Fixture {
     REQUIRE(executor_.Post([&] { result.set_value(fn(*session_)); }));
     return result.get_future().get();
   }
-  // On the session's own thread, as everything that touches the snapshot.
+  // Runs on the session's own thread, as all code that uses the snapshot does.
   Weights Snapshot() {
     return Run([this](TrainerSession&) { return SnapshotWeights(*state_); });
   }
@@ -145,7 +145,7 @@ class Fixture {
   RankStatePtr state_;
   std::promise<void> gone_;  // the first trainer that hung up
   std::atomic<bool> told_gone_{false};
-  int wanted_ = 1'000'000;  // how often a call is still wanted when asked
+  int wanted_ = 1'000'000;  // how many more times a call says that it is still wanted
   std::optional<TrainerSession> session_;
 };
 

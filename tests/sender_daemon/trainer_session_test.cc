@@ -1,4 +1,4 @@
-// What becomes of the versions of a registered trainer.
+// The outcome of versions of a registered trainer.
 #include "sender_daemon/trainer/trainer_session.h"
 
 #include <catch2/catch.hpp>
@@ -88,7 +88,7 @@ TEST_CASE("a publish whose trainer shuts its connection leaves no version, whene
   request.set_version(2);
   int asked = 0;
   bool shut = false;
-  // The call is still wanted, as far as gRPC knows: this process has been stopped for a while.
+  // For gRPC the call is still wanted: this process was stopped for a while.
   const auto published = fixture.Run([&](TrainerSession& s) {
     return s.Publish(request, [&] {
       if (++asked == shuts_at) shut = client.Shut();

@@ -26,7 +26,7 @@ class WeightsSource final : public WeightSource {
   void Read(BlockRef ref, MutableByteSpan block) const override {
     std::memcpy(block.data(), At(ref, block.size()).data(), block.size());
   }
-  // Every second block has to be read, so that tests see both ways.
+  // Every second block has to be read, so that tests cover both ways.
   ByteSpan View(BlockRef ref, size_t size_bytes) const override {
     return ref.block % 2 == 0 ? At(ref, size_bytes) : ByteSpan();
   }
