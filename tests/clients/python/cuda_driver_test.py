@@ -1,4 +1,4 @@
-"""dws.cuda_driver, and how memory is handed over, against a driver: the fake one where no other is."""
+"""dws.cuda_driver, and how memory is handed over, with a driver, else with the fake one."""
 
 import ctypes
 import os
@@ -35,7 +35,7 @@ def described(memory: CudaMemory) -> Any:
 
 
 def alone(program: str, **environment: str) -> str:
-    """What a fresh process prints."""
+    """The output of a fresh process."""
     return subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **environment},
@@ -156,7 +156,7 @@ class MemoryTest(unittest.TestCase):
             self.assertFalse(os.get_inheritable(descriptor))
             self.assertEqual(os.fstat(descriptor).st_size, size * GRANULARITY)
             os.close(descriptor)
-        # Asleep, and awake in other memory at the same address.
+        # Put to sleep, then woken in other memory at the same address.
         self.gpu.unmap(base + GRANULARITY, 2 * GRANULARITY)
         self.assertFalse(memory.unchanged())
         with self.assertRaisesRegex(dws.LayoutError, "no memory of a CUDA device lies at"):

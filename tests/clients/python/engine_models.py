@@ -237,7 +237,7 @@ Reduce = Callable[[torch.Tensor], torch.Tensor]
 
 
 def hidden_states(model: RankModel, tokens: torch.Tensor, reduce: Reduce) -> torch.Tensor:
-    """The layers of a dense model: every parameter but lm_head matters, `reduce` sums over the ranks."""
+    """The layers of a dense model. All parameters but lm_head matter; `reduce` sums over ranks."""
     c, rows = model.config, model.vocab_rows
     local = tokens - model.tp_rank * rows
     valid = (local >= 0) & (local < rows)

@@ -1,4 +1,4 @@
-"""dws.Engine.suspend: when it returns, the receiver has let go of everything it was ever handed."""
+"""dws.Engine.suspend: when it returns, the receiver has released all memory it was ever handed."""
 
 import tempfile
 import threading
@@ -48,13 +48,13 @@ class SuspendTest(unittest.TestCase):
         self.receiver.handles.connections[registration].close()
 
     def lose_the_lease(self) -> None:
-        """And attach again."""
+        """Ends the lease, and waits until the engine has attached again."""
         generation = self.receiver.generation
         self.down.put(None)
         eventually(lambda: self.receiver.generation > generation, "attaches again")
 
     def lose_the_lease_for_good(self) -> None:
-        """And attach again in vain."""
+        """Ends the lease; attaching again fails."""
         self.down.put(pause(9))
         self.down.put(None)
 

@@ -83,8 +83,8 @@ class HandleSocket:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self.connections:
-            with contextlib.suppress(OSError):  # its client has gone
-                connection.shutdown(socket.SHUT_RDWR)  # somebody may be in recv
+            with contextlib.suppress(OSError):  # the client is gone
+                connection.shutdown(socket.SHUT_RDWR)  # a thread may be in recv
             connection.close()
 
 
@@ -132,7 +132,7 @@ class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
         trainer_pb2_grpc.add_TrainerServiceServicer_to_server(self, server)
 
     def region(self) -> bytes:
-        """The resident region's bytes, read through the descriptor that came last."""
+        """The resident region's bytes, read through the last descriptor."""
         return _map_read_only(self.handles.received[-1][0])
 
     def Register(self, request: Any, context: Any) -> Any:

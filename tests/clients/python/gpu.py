@@ -79,7 +79,7 @@ class Gpu:
         return address.value
 
     def map(self, address: int, size_bytes: int, types: HandleType = HandleType.DESCRIPTOR) -> None:
-        """Puts a chunk of its own there, as expandable segments do one by one."""
+        """Maps a chunk of its own at the address, as expandable segments do one by one."""
         wanted = AllocationProperties(
             type=_PINNED, handle_types=types, location_type=_DEVICE, location_id=self.ordinal
         )
@@ -126,7 +126,7 @@ class Gpu:
 
 
 class GpuTensor:
-    """As torch's on a device: what dws asks of one. `put` and `get` are the tests' own."""
+    """As torch's on a device, as far as dws uses one. `put` and `get` are the tests' own."""
 
     is_cuda = True
 
@@ -166,7 +166,7 @@ class GpuTensor:
         return self._view(np.frombuffer(data, self.dtype.numpy)).copy()
 
     def put(self, values: np.ndarray[Any, Any]) -> None:
-        """Writes all elements; what lies between them stays."""
+        """Writes all elements; bytes between them are unchanged."""
         if math.prod(self.shape):
             data = self.gpu.read(self.address, self._span() * self.dtype.itemsize)
             memory = np.frombuffer(data, self.dtype.numpy).copy()

@@ -82,7 +82,7 @@ class HandleConnectionTest(unittest.TestCase):
         self.assertFalse(connection.hung_up())
         self.assertFalse(connection.end(0.05))
         self.assertTrue(connection.hung_up())
-        self.assertFalse(connection.end(0.05))  # asked again it says the same
+        self.assertFalse(connection.end(0.05))  # a second call returns the same
         self.daemon.connections[0].close()
         self.assertTrue(connection.end(20))
         connection = HandleConnection()

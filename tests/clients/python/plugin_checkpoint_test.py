@@ -1,4 +1,4 @@
-"""dws.plugins.checkpoint: an engine that keeps weights otherwise than the mapping says is found out."""
+"""dws.plugins.checkpoint: detects an engine whose weights do not have the form of the mapping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOE = Config(num_experts=6, tie_word_embeddings=True)
 
 
 def save(path: str, tensors: Checkpoint) -> None:
-    """As the safetensors format has it."""
+    """In the safetensors format."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, tensor in tensors.items():

@@ -29,7 +29,7 @@ def shapes_of(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def attached(model: RankModel, config: Config, rank: Parallel) -> Attachment:
-    """The model in shared memory, described as the receiver would be told."""
+    """The model in shared memory, described as for the receiver."""
     mapping = rank_mapping(shapes_of(model), ModelShape.from_config(config), rank)
     attachment = Attachment(model, mapping)
     attachment.describe()
@@ -38,7 +38,7 @@ def attached(model: RankModel, config: Config, rank: Parallel) -> Attachment:
 
 
 def write(attachment: Attachment, weights: Checkpoint, counts: dict[str, Any]) -> None:
-    """What a receiver does: every view takes its range of its canonical tensor."""
+    """As a receiver does: every view gets its range of its canonical tensor."""
     memory = np.frombuffer(attachment._region._map, np.int16)  # type: ignore[union-attr]
     for view in attachment.request.views:
         picked: Any = (slice(None),) * len(view.shape)

@@ -37,7 +37,7 @@ class SglangTest(unittest.TestCase):
         self.set_variables(step_timeout=0.01)
         group = types.SimpleNamespace(rank_in_group=0, world_size=1, cpu_group="gloo")
         distributed.set_tp_group(group)
-        # What the plugin puts into SGLang's class lasts as long as the process.
+        # The plugin's change of SGLang's class lasts as long as the process.
         for name in ("forward", "initialize"):
             self.addCleanup(setattr, ModelRunner, name, getattr(ModelRunner, name))
         self.addCleanup(HookRegistry._hooks.clear)

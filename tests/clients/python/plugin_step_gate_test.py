@@ -1,4 +1,4 @@
-"""dws.plugins.step_gate: ranks that wait for each other, each with a lease of its own."""
+"""dws.plugins.step_gate: ranks that wait for each other, each with its own lease."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def grant(version: int) -> dws.Grant:
 
 
 class LeaseOnly:
-    """An Engine's `running`, and its lease in the test's hands."""
+    """An Engine's `running`, with a lease that the test controls."""
 
     def __init__(self) -> None:
         self.lease = ExecutionLease()
@@ -36,7 +36,7 @@ class LeaseOnly:
 
 
 class Ranks:
-    """Minimum over threads, as a process group has it over processes."""
+    """Minimum over threads, as a process group computes it over processes."""
 
     def __init__(self, count: int) -> None:
         self._barrier = threading.Barrier(count, timeout=WAIT_SECONDS)
@@ -82,7 +82,7 @@ class StepGateTest(unittest.TestCase):
         while self.ranks.rounds < 3:
             time.sleep(0.001)
         self.assertFalse(any(one.done() for one in running))
-        # The commit of version 2 on rank 0, while its pass waits: the lease must come free.
+        # The commit of version 2 on rank 0 while its pass waits: the lease must become free.
         self.engines[0].lease.shut("commit")
         self.assertTrue(self.engines[0].lease.wait_empty(WAIT_SECONDS))
         self.engines[0].lease.open(grant(2))
@@ -139,7 +139,7 @@ class StepGateTest(unittest.TestCase):
 
         def two_calls(gate: StepGate) -> Any:
             first = gate.opening(lambda: gate.held, lambda held: True)()
-            between.wait()  # the test looks
+            between.wait()  # the test checks
             between.wait()
             return first, gate.held, gate.closing(lambda: gate.held)(), gate.held
 

@@ -25,13 +25,13 @@ class VllmStepsTest(VllmCase):
         return worker
 
     def ask_for_a_commit(self) -> None:
-        """Returns once the lease has been told to pause."""
+        """Returns once the lease was told to pause."""
         self.down.put(pause(5))
         while self.attached_rank.engine.grant is not None:
             pass
 
     def commit(self, version: int, value: float) -> None:
-        """The rest of it: returns when the engine may run with the new weights."""
+        """The rest of the commit: returns when the engine may run with the new weights."""
         self.assertEqual(self.up.get(timeout=20).paused.pause_id, 5)
         self.write_norm(value)
         self.down.put(resume(version))

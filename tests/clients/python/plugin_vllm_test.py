@@ -111,7 +111,7 @@ class VllmTest(VllmCase):
         worker.model_runner.drafter = types.SimpleNamespace(model=object())
         with self.assertRaisesRegex(dws.LayoutError, "LoRA; speculation"):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
-        # With the V2 model runner it has another name.
+        # The V2 model runner uses another name.
         worker = self.worker()
         worker.model_runner.speculator = types.SimpleNamespace(model=object())
         with self.assertRaisesRegex(dws.LayoutError, "draft model"):

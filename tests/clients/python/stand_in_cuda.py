@@ -1,5 +1,5 @@
-"""A stand-in for dws.cuda_driver.CudaDriver and for tensors on its devices: allocations are numbers,
-no memory is behind them."""
+"""A stand-in for dws.cuda_driver.CudaDriver and for tensors on its devices: allocations are numbers
+without memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StandInDriver:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator["StandInDriver"]:
-        """A block in which it is the machine's driver, in use by this process."""
+        """A block in which it is the machine's driver, and this process uses it."""
         with mock.patch.object(CudaDriver, "load", return_value=self), mock.patch.object(
             CudaDriver, "in_use", return_value=self
         ):
@@ -133,7 +133,7 @@ class StandInDriver:
         return self._handle("pointer", base)
 
     def export_descriptor(self, address: int) -> int:
-        """A memfd that says in its content what it is of."""
+        """A memfd whose content names what it belongs to."""
         return self._memfd(self._handle("chunk", address))
 
     def export_pool(self, pool: int) -> int:
@@ -157,7 +157,7 @@ class StandInDriver:
 
 
 class StandInTensor:
-    """As torch's on a device: what dws asks of one."""
+    """As torch's on a device, as far as dws uses one."""
 
     is_cuda = True
 
@@ -181,7 +181,7 @@ class StandInTensor:
 
 
 class InterfaceTensor:
-    """Of another framework: `__cuda_array_interface__` alone."""
+    """Of another framework: has only `__cuda_array_interface__`."""
 
     def __init__(self, address: int, shape: Sequence[int], typestr: str, **more: Any) -> None:
         self.__cuda_array_interface__ = {

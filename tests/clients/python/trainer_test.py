@@ -160,7 +160,7 @@ class StalledSenderTest(_WithSender):
             trainer.publish(1, timeout=SHORT_SECONDS)
         self.assertLess(time.monotonic() - began, 10)
         self.assertFalse(trainer.connected)
-        # What the kernel tells the sender, whenever it asks.
+        # What the kernel reports to the sender, whenever that asks.
         poller = select.poll()
         poller.register(connection, select.POLLRDHUP)
         self.assertTrue(poller.poll(0))

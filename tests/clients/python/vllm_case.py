@@ -1,4 +1,4 @@
-"""What the tests of dws.vllm share: a worker of the stand-in for vLLM, and a stand-in for the receiver."""
+"""Shared by the tests of dws.vllm: a worker of the stand-in for vLLM, a stand-in for the receiver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOTHING = SchedulerOutput(total_num_scheduled_tokens=0)
 
 
 def norm_now(live: Any) -> float:
-    """Stands for all weights: tests change no others."""
+    """A tensor that stands for all weights: tests change no other."""
     return float(live.tensor(NORM)[0])
 
 
@@ -75,7 +75,7 @@ class VllmCase(unittest.TestCase):
         return worker, down, up
 
     def write_norm(self, value: float) -> None:
-        """As a commit does, in the engine's memory."""
+        """Writes the engine's memory, as a commit does."""
         norm = next(view for view in self.receiver.attached.views if view.tensor == NORM)
         memory = np.frombuffer(self.receiver.writable_region(), np.uint16)
         bfloat16 = int(np.float32(value).view(np.uint32)) >> 16
@@ -83,6 +83,6 @@ class VllmCase(unittest.TestCase):
 
 
 def step(worker: Any, scheduled: Any = SCHEDULED) -> Any:
-    """As vLLM's engine runs one step."""
+    """Runs one step, as vLLM's engine does."""
     output = worker.execute_model(scheduled)
     return worker.sample_tokens(None) if output is None else output

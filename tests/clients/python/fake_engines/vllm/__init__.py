@@ -1,4 +1,4 @@
-"""As much of vLLM as dws.vllm touches, with its names and its way to add an extension to a worker. No
-inference: a test brings the model and what a forward pass is."""
+"""The parts of vLLM that dws.vllm uses, with its names and its way to add an extension to a worker.
+No inference: a test provides the model and the forward pass."""
 
 __version__ = "0.32.0+fake"

@@ -1,4 +1,4 @@
-"""The V1 model runner: logits of sampled tokens in execute_model, those of prompt tokens in sample_tokens."""
+"""The V1 model runner: logits of sampled tokens in execute_model, prompt logits in sample_tokens."""
 
 from __future__ import annotations
 
