@@ -31,7 +31,7 @@ class DeltaLog {
   DeltaLog(RankLayout layout, DeltaLogLimits limits);
 
   // Removes the oldest versions when a limit is passed; the newest always stays. A removed version
-  // lives as long as somebody holds it.
+  // lives until its last holder releases it.
   void Append(RetainedVersionPtr version);
 
   RetainedVersionPtr Newest() const;  // null when empty

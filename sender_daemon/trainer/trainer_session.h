@@ -115,7 +115,7 @@ class TrainerSession {
  private:
   // What was received on the handle socket.
   struct HandedOver {
-    // Destroyed last: its end tells the trainer that nobody here uses the memory any more.
+    // Destroyed last: its end tells the trainer that no part of the sender uses the memory.
     UniqueFd connection;
     std::vector<MappedRegion> regions;
   };

@@ -125,7 +125,7 @@ class ExecutionLease:
         return f"{self._reason}; {self._detail}" if self._detail else self._reason
 
     def wait_empty(self, timeout: float) -> bool:
-        """Whether nobody is inside, after at most `timeout` seconds."""
+        """Whether no thread is inside, after at most `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._inside == 0, timeout)
 

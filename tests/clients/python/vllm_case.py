@@ -1,4 +1,4 @@
-"""Shared by the tests of dws.vllm: a worker of the stand-in for vLLM, a stand-in for the receiver."""
+"""Shared by the tests of dws.vllm: a worker of its stand-in for vLLM, a stand-in for the receiver."""
 
 from __future__ import annotations
 
