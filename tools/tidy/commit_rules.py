@@ -28,7 +28,7 @@ def check(root: Path) -> list[Violation] | None:
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None
-    found = []
+    found: list[Violation] = []
     for line in done.stdout.splitlines():
         commit, _, subject = line.partition(" ")
         found += check_subject(commit, subject)
