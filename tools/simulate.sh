@@ -1,11 +1,12 @@
 #!/bin/bash
-# Simulates the protocol under faults: tools/simulate.sh [--seeds N] [--first S] [--trace]
+# Simulates the protocol under faults: tools/simulate.sh [--seeds N] [--first S] [--trace | --mutations]
 #
 # Trainers, senders, receivers, engines and commit groups run on a simulated clock, network and disk, N courses
 # of events (1000) from seed S (1) on. Stops at the first that violates a promise of docs/protocol.md, prints
 # what happened in it and its seed, and exits with 1.
 #
-#   --trace   print what happens in every course
+#   --trace       print what happens in every course
+#   --mutations   how many seeds each of ten broken rules needs to be noticed; fails when one is not
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -64,9 +65,17 @@ void Hold() {
   while (::access(path, F_OK) == 0) ::poll(nullptr, 0, 5);
 }
 
+FailpointHook& TheHook() {
+  static FailpointHook hook;
+  return hook;
+}
+
 }  // namespace
 
+void SetFailpointHook(FailpointHook hook) { TheHook() = std::move(hook); }
+
 Status ReachFailpoint(std::string_view name) {
+  if (TheHook()) return TheHook()(name);
   const char* const armed = std::getenv("DWS_FAILPOINT");
   if (armed == nullptr) return OkStatus();
   const ArmedFailpoint found = FindFailpoint(armed, name);

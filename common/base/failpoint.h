@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "common/base/status.h"
@@ -104,6 +105,12 @@ ArmedFailpoint FindFailpoint(std::string_view armed, std::string_view name);
 
 // Carries out the action armed for `name`, if any. INTERNAL for `error`. For the macros below.
 Status ReachFailpoint(std::string_view name);
+
+// What happens at every failpoint of this process, in place of what the environment says; empty:
+// that again. For tests that run product code in their own process. Threads: one, which also
+// reaches the failpoints.
+using FailpointHook = std::function<Status(std::string_view name)>;
+void SetFailpointHook(FailpointHook hook);
 
 }  // namespace dws
 

@@ -50,6 +50,11 @@ class SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
+// What WaitFor does on this thread in place of waiting, with the mutex released; null: it waits. For
+// a simulation, whose clock stands still while its thread sleeps.
+using WaitHook = void (*)(std::chrono::nanoseconds timeout);
+inline thread_local WaitHook wait_hook = nullptr;
+
 // A condition variable for Mutex. Waits may end without a notification: test the condition again.
 class CondVar {
  public:
@@ -61,6 +66,12 @@ class CondVar {
   // False when `timeout` passed without a notification.
   bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout)
       REQUIRES(mutex) NO_THREAD_SAFETY_ANALYSIS {
+    if (wait_hook != nullptr) {
+      mutex.Unlock();
+      wait_hook(timeout);
+      mutex.Lock();
+      return true;
+    }
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
 #if defined(__SANITIZE_THREAD__)
     // TSan in g++ 12 does not intercept pthread_cond_clockwait, which steady waits use.

@@ -1,7 +1,6 @@
 // One commit to one engine, as far as it has got: which step may follow, whether memory may be a
 // mixture, what an error obliges to, and whether the engine may run. protocol.md §4, steps 3 to 8.
-// Pure: receiver_daemon/commit/commit_pipeline, a commit group's member and the simulation do the
-// steps and say so here.
+// Pure: receiver_daemon/commit/commit_pipeline does the steps and reports each of them here.
 //
 //   kStaged -> kIntended -> kPaused -> kWriting -> kWritten -> kReleased
 //                   \__________|  (nothing written yet: kAbandoned)

@@ -1,5 +1,5 @@
 // The leader's side of a commit group as a pure class: one pause for the engine, all of its members
-// at the new version or none. No I/O, no clock, no threads: its shell and the simulation feed it
+// at the new version or none. No I/O, no clock, no threads: its shell feeds it
 // and carry out its actions.
 //
 // Rules (protocol.md, Commit groups):

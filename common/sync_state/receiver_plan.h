@@ -1,6 +1,6 @@
 // What a receiver does next, as pure functions over what it knows: of its engine's memory
 // (live_state.h), of what the senders offer (subscription_state.h), and of its ledger. No I/O, no
-// clock: receiver_daemon/worker, receiver_daemon/commit/prepare and the simulation carry it out.
+// clock: receiver_daemon/worker and receiver_daemon/commit/prepare carry it out.
 #pragma once
 
 #include <optional>

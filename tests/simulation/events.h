@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -10,7 +11,12 @@
 namespace dws::sim {
 
 using Time = uint64_t;  // microseconds since the start
-inline constexpr Time kRoundTrip = 1000;
+// Long, as the product's own times are what they are: to connect again takes up to one of it.
+inline constexpr Time kRoundTrip = 2'000'000;
+
+inline Time Micros(std::chrono::nanoseconds duration) {
+  return static_cast<Time>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
+}
 
 // SplitMix64: the same numbers everywhere, unlike the distributions of <random>.
 class Random {

@@ -1,10 +1,10 @@
 // What befalls a simulated job: one misfortune after the other until the faults stop.
 #include <algorithm>
 
-#include "tests/simulation/engine.h"
-#include "tests/simulation/receiver.h"
-#include "tests/simulation/sender.h"
-#include "tests/simulation/trainer.h"
+#include "tests/simulation/nodes/engine.h"
+#include "tests/simulation/nodes/receiver.h"
+#include "tests/simulation/nodes/sender.h"
+#include "tests/simulation/nodes/trainer.h"
 #include "tests/simulation/world.h"
 
 namespace dws::sim {
@@ -119,7 +119,7 @@ void World::StopFaults() {
   Trace("the faults stop");
   faulty = false;
   corrupt_permille = 0;
-  const bool rude = network.faults.rude;
+  const bool mixed = network.faults.rude || network.faults.repeats;
   network.Heal();
   for (Deployment& old : deployments) {
     if (&old == &deployments.back()) continue;
@@ -127,8 +127,8 @@ void World::StopFaults() {
     for (const auto& sender : old.senders) sender->Crash();
   }
   std::fill(routes.begin(), routes.end(), deployments.size() - 1);
-  // What a rude network has mixed up inside a link is mended by a new one.
-  if (rude) {
+  // What such a network has mixed up inside a link is mended by a new one.
+  if (mixed) {
     for (const auto& sender : deployments.back().senders) sender->Crash();
     for (const auto& receiver : receivers) receiver->Crash();
   }

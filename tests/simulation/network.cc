@@ -19,15 +19,16 @@ void Link::Send(Side from, std::function<void()> arrive) {
     dead_[from] = true;
     return Break();
   }
-  const bool rude = network.faults.rude && ends_[0]->site() != ends_[1]->site();
+  const bool far = ends_[0]->site() != ends_[1]->site();
+  const bool rude = network.faults.rude && far;
   const auto deliver = [self = shared_from_this(), to, arrive = std::move(arrive)] {
     if (self->open_[to]) arrive();
   };
   Time at = world_.events.now() + network.Latency(*ends_[from], *ends_[to]);
   if (!rude) at = last_arrival_[from] = std::max(at, last_arrival_[from] + 1);
   world_.events.After(at - world_.events.now(), deliver);
-  if (rude && world_.random.Chance(200)) {
-    world_.events.After(at - world_.events.now() + world_.random.Below(2 * kRoundTrip), deliver);
+  if (network.faults.repeats && far && world_.random.Chance(300)) {
+    world_.events.After(at - world_.events.now() + world_.random.Below(6 * kRoundTrip), deliver);
   }
 }
 

@@ -2,7 +2,7 @@
 //
 // A link behaves as a stream over TCP does: in order, until something is lost; from then on nothing
 // arrives in that direction, and both ends notice some time later, each by itself. A *rude* network
-// also reorders and repeats what a link carries.
+// also reorders what a link carries, and another also repeats it.
 #pragma once
 
 #include <array>
@@ -55,7 +55,8 @@ class Network {
   struct Faults {
     uint64_t loss_permille = 0;
     uint64_t slow = 1;  // latencies are multiplied by up to this
-    bool rude = false;
+    bool rude = false;  // reorders
+    bool repeats = false;
   };
   explicit Network(World& world) : world_(world) {}
 

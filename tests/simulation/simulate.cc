@@ -47,6 +47,21 @@ int Run(uint64_t first, uint64_t count, bool trace) {
   return 0;
 }
 
+// How many seeds each mutation needs to be noticed.
+int NoticeMutations(uint64_t seeds) {
+  int missed = 0;
+  for (const auto& [mutation, name] : kMutations) {
+    uint64_t seed = 1;
+    std::string violation;
+    for (; seed <= seeds && violation.empty(); ++seed) {
+      violation = World({.seed = seed, .mutation = mutation}).Run();
+    }
+    missed += violation.empty() ? 1 : 0;
+    fmt::print("{:<20} {:>6} {}\n", name, seed - 1, violation.empty() ? "NOT NOTICED" : violation);
+  }
+  return missed;
+}
+
 }  // namespace
 }  // namespace dws::sim
 
@@ -59,6 +74,10 @@ int main(int argc, char** argv) {
   app.add_option("--seeds", seeds, "how many")->check(CLI::PositiveNumber);
   app.add_option("--first", first, "the first of them");
   app.add_flag("--trace", trace, "print what happens in each");
+  bool mutations = false;
+  app.add_flag("--mutations", mutations,
+               "how many of the seeds each broken rule needs to be noticed");
   CLI11_PARSE(app, argc, argv);
+  if (mutations) return dws::sim::NoticeMutations(seeds);
   return dws::sim::Run(first, seeds, trace);
 }

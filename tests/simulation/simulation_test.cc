@@ -93,7 +93,8 @@ TEST_CASE("noticed: an engine resumes after a torn commit", "[simulation]") {
   ExpectNoticed(Mutation::kResumeTorn, kWrongBytes);
 }
 
-TEST_CASE("noticed: staged values are written to an engine that attached anew", "[simulation]") {
+TEST_CASE("noticed: an engine that attaches is believed to have what the one before it had",
+          "[simulation]") {
   ExpectNoticed(Mutation::kIgnoreGeneration, "");
 }
 
@@ -101,12 +102,12 @@ TEST_CASE("noticed: a receiver's records are not synced", "[simulation]") {
   ExpectNoticed(Mutation::kDropFsync, "went back");
 }
 
-TEST_CASE("noticed: stale nonces are accepted in a group", "[simulation]") {
+TEST_CASE("noticed: a late answer of a member counts as its last", "[simulation]") {
   ExpectNoticed(Mutation::kAcceptStaleNonce, kWrongBytes);
 }
 
-TEST_CASE("noticed: a group's COMMIT is taken back", "[simulation]") {
-  ExpectNoticed(Mutation::kAbortAfterCommit, kWrongBytes);
+TEST_CASE("noticed: a group that loses a member in a COMMIT runs on without it", "[simulation]") {
+  ExpectNoticed(Mutation::kReleaseAfterLoss, kWrongBytes);
 }
 
 TEST_CASE("noticed: a sender retains without a limit", "[simulation]") {

@@ -1,11 +1,25 @@
 #include "tests/simulation/weights.h"
 
+#include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "common/base/check.h"
+#include "common/delta/encoder.h"
+#include "common/delta/objects/frame.h"
+#include "tests/common/delta/objects.h"
 
 namespace dws::sim {
+namespace {
+
+std::vector<std::byte> BytesOf(const Slice& words) {
+  std::vector<std::byte> bytes(kSliceBytes);
+  std::memcpy(bytes.data(), words.data(), kSliceBytes);
+  return bytes;
+}
+
+}  // namespace
 
 Digest DigestOf(uint32_t slice, const Slice& words) {
   Digest digest;
@@ -19,11 +33,13 @@ std::vector<Digest> DigestsOf(const RankWeights& weights) {
   return digests;
 }
 
+std::string TensorName(uint32_t trainer_rank) { return "rank" + std::to_string(trainer_rank); }
+
 std::shared_ptr<const RankLayout> LayoutOf(uint32_t trainer_rank) {
   static std::map<uint32_t, std::shared_ptr<const RankLayout>> layouts;
   auto& layout = layouts[trainer_rank];
   if (layout == nullptr) {
-    TensorSpec tensor{.name = "rank" + std::to_string(trainer_rank),
+    TensorSpec tensor{.name = TensorName(trainer_rank),
                       .dtype = DType::kU64,
                       .shape = {kSlices * kWords},
                       .cuts = {}};
@@ -69,6 +85,29 @@ Delta Squash(const std::vector<const Delta*>& chain) {
     if (change.has_value()) sum.manifest.slices.push_back(*change);
   }
   return sum;
+}
+
+std::vector<std::byte> ObjectOf(const Delta& delta, const RankWeights& after) {
+  samples::State old_state;
+  samples::State new_state;
+  for (uint32_t s = 0; s < kSlices; ++s) {
+    Slice before = after[s];
+    Undo(delta, s, before);
+    old_state.push_back(BytesOf(before));
+    new_state.push_back(BytesOf(after[s]));
+  }
+  const RankLayout& layout = *LayoutOf(delta.manifest.trainer_rank.value());
+  const samples::Encoding encoding = samples::EncodeState(layout, old_state, new_state, {});
+  DeltaManifest identity = samples::Identity(layout, encoding, delta.manifest.base_version.value());
+  identity.stream = delta.manifest.stream;
+  identity.trainer_rank = delta.manifest.trainer_rank;
+  identity.version = delta.manifest.version;
+  return samples::SealObject(encoding, std::move(identity));
+}
+
+std::vector<std::byte> FrameOf(const Slice& words) {
+  const std::vector<EncodedBlock> blocks = {EncodeFullBlock(DType::kU64, BytesOf(words), false)};
+  return BuildFrame(blocks);
 }
 
 void Undo(const Delta& delta, uint32_t slice, Slice& words) {

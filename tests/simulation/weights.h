@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/model/delta_manifest.h"
@@ -23,6 +24,7 @@ using RankWeights = std::array<Slice, kSlices>;
 
 Digest DigestOf(uint32_t slice, const Slice& words);
 std::vector<Digest> DigestsOf(const RankWeights& weights);
+std::string TensorName(uint32_t trainer_rank);
 std::shared_ptr<const RankLayout> LayoutOf(uint32_t trainer_rank);
 
 // What one version changed in one rank, or several versions together.
@@ -37,6 +39,10 @@ Delta Diff(const VersionAt& target, uint32_t trainer_rank, WeightVersion base,
            const RankWeights& before, const RankWeights& after);
 // `chain`: consecutive, not empty.
 Delta Squash(const std::vector<const Delta*>& chain);
+// The object that a sender serves for `delta`, which leads to `after`.
+std::vector<std::byte> ObjectOf(const Delta& delta, const RankWeights& after);
+// A slice in full, as a frame.
+std::vector<std::byte> FrameOf(const Slice& words);
 // Takes a version's steps back.
 void Undo(const Delta& delta, uint32_t slice, Slice& words);
 

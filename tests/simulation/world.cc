@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
-#include "tests/simulation/engine.h"
-#include "tests/simulation/receiver.h"
-#include "tests/simulation/sender.h"
-#include "tests/simulation/trainer.h"
+#include "common/base/log.h"
+#include "tests/simulation/nodes/engine.h"
+#include "tests/simulation/nodes/receiver.h"
+#include "tests/simulation/nodes/sender.h"
+#include "tests/simulation/nodes/trainer.h"
 
 namespace dws::sim {
 namespace {
@@ -13,6 +14,9 @@ namespace {
 constexpr Time kFinishMax = 60 * kRoundTrip;     // for the trainer to publish a last version
 constexpr Time kCatchUpMax = 20 * kRoundTrip;    // what is promised
 constexpr Time kSliceTransfer = kRoundTrip / 5;  // to read and to send one in full
+// The simulated pool has one thread: full tensors of several ranks, which the daemon fetches side by
+// side, come one after the other, in up to three attempts.
+constexpr Time kRankAfterAnother = 3 * kRoundTrip;
 
 bool Before(const VersionAt& a, const VersionAt& b) {
   if (a.stream.incarnation != b.stream.incarnation) {
@@ -62,6 +66,8 @@ const std::vector<std::optional<RankWeights>>* Truth::Find(const VersionAt& at) 
 
 World::World(const Options& given)
     : options(given), random(given.seed * 0x9E3779B97F4A7C15 + 1), network(*this) {
+  planted = options.mutation;
+  SetLogLevel(LogLevel::kError);
   Build();
 }
 
@@ -71,9 +77,10 @@ void World::Build() {
   ranks = static_cast<uint32_t>(random.Between(1, 3));
   period = random.Pick({kRoundTrip / 4, kRoundTrip, 4 * kRoundTrip, 12 * kRoundTrip});
   versions_max = random.Between(1, 8);
-  staged_words_max = random.Pick<uint64_t>({3, 8, 100});
-  stop_at_ = random.Between(20, 60) * kRoundTrip;
-  network.faults.rude = random.Chance(200);
+  staging_bytes_max = random.Pick<uint64_t>({1000, 3000, 1'000'000});
+  stop_at_ = random.Between(30, 90) * kRoundTrip;
+  network.faults.rude = random.Chance(150);
+  network.faults.repeats = random.Chance(300);
   routes.assign(ranks, 0);
   Deploy(100);
   const uint64_t singles = random.Below(3);
@@ -100,8 +107,6 @@ void World::Deploy(uint32_t site) {
   deployments.push_back(std::move(deployment));
 }
 
-// The receivers of a group find each other through its list of members, which lives as long as
-// the world.
 void World::AddEngine(uint32_t members) {
   const size_t number = units.size();
   EngineUnit unit{.name = fmt::format("engine{}", number)};
@@ -111,8 +116,7 @@ void World::AddEngine(uint32_t members) {
     engines.push_back(
         std::make_unique<Engine>(*this, site, fmt::format("engine{}.{}", number, m), m, members));
     receivers.push_back(std::make_unique<Receiver>(
-        *this, site, fmt::format("receiver{}.{}", number, m), *engines.back(),
-        GroupPlace{.index = m, .members = members > 1 ? group : nullptr}));
+        *this, site, fmt::format("receiver{}.{}", number, m), *engines.back(), group, m));
     engines.back()->Serve(*receivers.back());
     group->push_back(receivers.back().get());
     unit.parts.push_back(engines.back().get());
@@ -176,7 +180,8 @@ std::string World::Run() {
   const std::optional<VersionAt> newest = RunUntilNewest(events.now() + kFinishMax);
   if (!violation_.empty()) return violation_;
   if (!newest.has_value()) return "the trainer cannot publish any more";
-  const Time end = events.now() + kCatchUpMax + Time{ranks} * kSlices * kSliceTransfer;
+  const Time end = events.now() + kCatchUpMax + Time{ranks} * kSlices * kSliceTransfer +
+                   Time{ranks - 1} * kRankAfterAnother;
   const auto all_there = [&] {
     return std::all_of(units.begin(), units.end(),
                        [&](const EngineUnit& unit) { return Reached(unit, *newest); });

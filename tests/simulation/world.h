@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.h"
+#include "common/base/wall_clock.h"
 #include "tests/simulation/events.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/options.h"
@@ -53,6 +55,24 @@ struct Deployment {
   std::vector<std::unique_ptr<Sender>> senders;
 };
 
+// The simulated time, for product code.
+class SimulatedClock final : public Clock {
+ public:
+  explicit SimulatedClock(const Events& events) : events_(events) {}
+  TimePoint Now() const override { return TimePoint(std::chrono::microseconds(events_.now())); }
+
+ private:
+  const Events& events_;
+};
+class SimulatedWallClock final : public WallClock {
+ public:
+  explicit SimulatedWallClock(const Events& events) : events_(events) {}
+  UnixTime Now() const override { return UnixTime(std::chrono::microseconds(events_.now())); }
+
+ private:
+  const Events& events_;
+};
+
 class World {
  public:
   explicit World(const Options& options);
@@ -63,16 +83,18 @@ class World {
 
   const Options options;
   Events events;
+  const SimulatedClock clock{events};
+  const SimulatedWallClock wall_clock{events};
   Random random;
   Network network;
   Truth truth;
 
   // Of this seed.
   uint32_t ranks = 1;
-  Time period = kRoundTrip;       // of the trainer's steps
-  size_t versions_max = 4;        // retained by a sender
-  uint64_t staged_words_max = 8;  // by a receiver, in memory
-  bool faulty = true;             // until the faults stop
+  Time period = kRoundTrip;        // of the trainer's steps
+  size_t versions_max = 4;         // retained by a sender
+  uint64_t staging_bytes_max = 0;  // of a receiver
+  bool faulty = true;              // until the faults stop
   uint64_t corrupt_permille = 0;
 
   std::vector<Deployment> deployments;  // the newest last

@@ -1,9 +1,9 @@
-#include "tests/simulation/sender.h"
+#include "tests/simulation/nodes/sender.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "tests/simulation/receiver.h"
+#include "tests/simulation/nodes/receiver.h"
 #include "tests/simulation/world.h"
 
 namespace dws::sim {
@@ -68,8 +68,11 @@ Status Sender::Publish(uint64_t session, WeightVersion version, const RankWeight
                                       disk_.state().last_version().value_or(WeightVersion(0)));
   if (version <= last) return FailedPreconditionError("version does not increase");
   if (state.sealing.size() >= kSealingMax) return ResourceExhaustedError("versions pile up");
-  Retained sealed{
-      .version = version, .base = state.captured, .delta = {}, .after = DigestsOf(weights)};
+  Retained sealed{.version = version,
+                  .base = state.captured,
+                  .delta = {},
+                  .weights = weights,
+                  .after = DigestsOf(weights)};
   const VersionAt at{.stream = state.stream, .version = version};
   if (sealed.base.has_value()) {
     sealed.delta = Diff(at, rank_, *sealed.base, state.snapshot, weights);
@@ -118,8 +121,8 @@ void Sender::Retain(Retained version) {
   for (const auto& [connection, peer] : peers_) Announce(connection);
 }
 
-void Sender::OnConnect(const std::string& receiver_id, const LinkPtr& link,
-                       const std::optional<VersionAt>& have, Receiver& receiver) {
+void Sender::OnConnect(const std::string& receiver_id, const LinkPtr& link, Receiver& receiver) {
+  if (peers_.contains(link->id())) return;  // repeated
   const auto fenced = hub_.Connect(receiver_id, link->id());
   if (!fenced.ok()) return link->Close(Link::kServer);
   if (fenced->has_value()) {
@@ -132,10 +135,6 @@ void Sender::OnConnect(const std::string& receiver_id, const LinkPtr& link,
     hub_.Disconnect(id);
     peers_.erase(id);
   });
-  if (have.has_value() && !receiver.HasCommitted(*have)) {
-    world().Violate("{} says it has {}:{}", receiver_id, have->stream.incarnation,
-                    have->version.value());
-  }
   if (state_.has_value()) Welcome(id);
 }
 
@@ -164,6 +163,7 @@ void Sender::Welcome(ConnectionId connection) {
 void Sender::Announce(ConnectionId connection) {
   SenderAnnouncement announcement{.stream = state_->stream, .rank_epoch = state_->epoch};
   for (const Retained& version : state_->log) announcement.versions.push_back(version.version);
+  if (!state_->log.empty()) announcement.newest_token = StateToken(state_->log.back().after);
   const Nonce nonce = hub_.NextNonce(connection, true);
   Say(connection, [announcement, nonce](Receiver& receiver, uint32_t slot) {
     receiver.OnAnnounce(slot, nonce.value(), announcement);
@@ -174,8 +174,10 @@ void Sender::OnStaged(ConnectionId connection, Nonce nonce, const VersionAt& at)
   hub_.OnStaged(connection, nonce, at.stream, at.version);
 }
 
-void Sender::OnCommitted(ConnectionId connection, const VersionAt& at, Receiver& receiver) {
-  if (!hub_.OnCommitted(connection, at.stream, {.version = at.version}, TimePoint())) return;
+void Sender::OnCommitted(ConnectionId connection, const RankVersion& version, Receiver& receiver) {
+  const VersionAt& at = version.at;
+  const AcknowledgedCommit report{.version = at.version, .state_token = version.state_token};
+  if (!hub_.OnCommitted(connection, at.stream, report, TimePoint())) return;
   if (!receiver.HasCommitted(at)) {
     world().Violate("{} believes that {} committed {}:{}", name(), receiver.name(),
                     at.stream.incarnation, at.version.value());
@@ -198,7 +200,8 @@ const Sender::Retained* Sender::Find(WeightVersion version) const {
   return nullptr;
 }
 
-Result<Delta> Sender::Object(const StreamId& stream, WeightVersion base, WeightVersion version) {
+Result<std::vector<std::byte>> Sender::Object(const StreamId& stream, WeightVersion base,
+                                              WeightVersion version) {
   DWS_RETURN_IF_ERROR(CheckStreamOf(stream));
   DWS_ASSIGN_OR_RETURN(const RetainedChain::Range range, state_->chain.Lead(base, version));
   if (range.count > 1) world().See("a squash is served");
@@ -206,7 +209,7 @@ Result<Delta> Sender::Object(const StreamId& stream, WeightVersion base, WeightV
   for (size_t i = 0; i < range.count; ++i) {
     chain.push_back(&state_->log[range.first + i].delta);
   }
-  return Squash(chain);
+  return ObjectOf(Squash(chain), Find(version)->weights);
 }
 
 Result<PublishedState> Sender::Describe(const VersionAt& at) {

@@ -1,6 +1,6 @@
-#include "tests/simulation/trainer.h"
+#include "tests/simulation/nodes/trainer.h"
 
-#include "tests/simulation/sender.h"
+#include "tests/simulation/nodes/sender.h"
 #include "tests/simulation/world.h"
 
 namespace dws::sim {

@@ -32,12 +32,12 @@ class Sender final : public Process {
   Status Publish(uint64_t session, WeightVersion version, const RankWeights& weights);
 
   // The receivers' side.
-  void OnConnect(const std::string& receiver_id, const LinkPtr& link,
-                 const std::optional<VersionAt>& have, Receiver& receiver);
+  void OnConnect(const std::string& receiver_id, const LinkPtr& link, Receiver& receiver);
   void OnStaged(ConnectionId connection, Nonce nonce, const VersionAt& at);
-  void OnCommitted(ConnectionId connection, const VersionAt& at, Receiver& receiver);
+  void OnCommitted(ConnectionId connection, const RankVersion& version, Receiver& receiver);
   void OnNack(ConnectionId connection, Nonce nonce, const VersionAt& at);
-  Result<Delta> Object(const StreamId& stream, WeightVersion base, WeightVersion version);
+  Result<std::vector<std::byte>> Object(const StreamId& stream, WeightVersion base,
+                                        WeightVersion version);
   Result<PublishedState> Describe(const VersionAt& at);
   // Slices in full, read one after the other while versions go on being captured.
   using FullDone = std::function<void(Result<std::vector<Slice>>)>;
@@ -54,7 +54,8 @@ class Sender final : public Process {
     WeightVersion version;
     std::optional<WeightVersion> base;
     Delta delta;
-    std::vector<Digest> after;
+    RankWeights weights;
+    std::vector<Digest> after;  // their digests
   };
   // sender_daemon/rank_state
   struct State {

@@ -1,0 +1,108 @@
+"""Plants the mutations of the simulation in copies of product code: python3 mutations.py SOURCE... OUT_FOLDER
+
+A mutation breaks a rule on purpose, to show that the simulation notices. Each is an edit of a line of the product, guarded
+by `Mutated(Mutation::kName)` (options.h): off, the copy does what the original does. An edit whose text is no longer in its
+file exactly once fails the build, so the mutations stay in the code that ships.
+"""
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import NamedTuple
+
+
+class Edit(NamedTuple):
+    """One line of a product file, and what it becomes."""
+
+    source: str
+    old: str
+    new: str
+
+
+def _edits() -> list[Edit]:
+    def mutated(name: str) -> str:
+        return f"sim::Mutated(sim::Mutation::{name})"
+
+    return [
+        # A delta is staged whatever memory it meets.
+        Edit(
+            "receiver_daemon/weights/staging.cc",
+            "switch (JudgeSlice(live, delta, predicted)) {",
+            f"switch ({mutated('kSkipBaseCheck')} ? SliceVerdict::kAdmitted : JudgeSlice(live, delta, predicted)) {{",
+        ),
+        # Full tensors are not compared: neither when they arrive nor when they are written.
+        Edit(
+            "receiver_daemon/weights/staging.cc",
+            "if (digest != expected[slice.value()]) {",
+            f"if (digest != expected[slice.value()] && !{mutated('kSkipFullCheck')}) {{",
+        ),
+        Edit(
+            "receiver_daemon/commit/commit_pipeline.cc",
+            "if (states[i].Matches(expected)) continue;",
+            f"if (states[i].Matches(expected) || {mutated('kSkipFullCheck')}) continue;",
+        ),
+        # An engine that attaches is taken to have what was committed last.
+        Edit(
+            "receiver_daemon/commit/prepare.cc",
+            "if (!compared.differ.empty()) return std::optional<Prepared>();",
+            f"if (!compared.differ.empty() && !{mutated('kTrustLedger')}) return std::optional<Prepared>();",
+        ),
+        # A commit that failed in the middle resumes the engine all the same.
+        Edit(
+            "receiver_daemon/commit/commit_pipeline.cc",
+            "    case CommitState::AfterError::kStayPaused:\n",
+            "    case CommitState::AfterError::kStayPaused:\n"
+            f"      if ({mutated('kResumeTorn')} && attempt.live.at.has_value()) {{\n"
+            "        (void)attempt.engine.control.Resume(VersionOf(attempt.live));\n"
+            "      }\n",
+        ),
+        # What is known of an engine's memory is believed of the engine that attached after it.
+        Edit(
+            "receiver_daemon/worker/worker.cc",
+            "engine->generation) {\n    ForgetEngine();\n",
+            f"engine->generation) {{\n    if (!{mutated('kIgnoreGeneration')}) ForgetEngine();\n",
+        ),
+        # A leader takes a late COMMITTED for the answer to its last COMMIT.
+        Edit(
+            "common/sync_state/group_leader_state.cc",
+            "if (!member.told.has_value() || committed.round != member.told->round ||\n",
+            "if (!member.told.has_value() ||\n"
+            f"      (committed.round != member.told->round && !{mutated('kAcceptStaleNonce')}) ||\n",
+        ),
+        # A leader that loses a member in a COMMIT releases the others.
+        Edit(
+            "common/sync_state/group_leader_state.cc",
+            "if (round_->phase != Phase::kCommitting) return Abort();\n",
+            "if (round_->phase != Phase::kCommitting) return Abort();\n"
+            f"  for (uint32_t m = 0; {mutated('kReleaseAfterLoss')} && m < members_.size(); ++m) {{\n"
+            "    const Member& other = members_[m];\n"
+            "    if (!other.live.has_value() || !other.generation.has_value()) continue;\n"
+            "    Send(m, NextNonce(), GroupResume{.version = *other.live, .generation = *other.generation});\n"
+            "  }\n",
+        ),
+    ]
+
+
+def _plant(path: str, text: str) -> str:
+    for edit in _edits():
+        if edit.source != path:
+            continue
+        found = text.count(edit.old)
+        if found != 1:
+            raise SystemExit(f"mutations.py: {path} has {found} times, expected once:\n{edit.old}")
+        text = text.replace(edit.old, edit.new)
+    return f'#include "tests/simulation/options.h"\n{text}'
+
+
+def main() -> None:
+    """Copies the sources, with what is planted in them, into the folder."""
+    *sources, folder = sys.argv[1:]
+    if {edit.source for edit in _edits()} != set(sources):
+        raise SystemExit(f"mutations.py: the sources are {sources}, the edits are of others")
+    for source in sources:
+        copy = pathlib.Path(folder) / ("mutated_" + pathlib.Path(source).name)
+        copy.write_text(_plant(source, pathlib.Path(source).read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+// A simulated receiver: the product's worker, subscription, engine registry and commit group, as
+// receiver_daemon wires them, on a simulated clock, network and disk. What is modelled here is what
+// the product reaches over gRPC: the streams to the senders, to the group's leader and to the
+// engine. Everything else, down to the writes to the engine's memory, is the code that ships,
+// compiled with its failpoints: at each of them the process may die.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/worker/worker.h"
+#include "tests/simulation/disk.h"
+#include "tests/simulation/fiber.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/nodes/engine.h"
+#include "tests/simulation/weights.h"
+
+namespace dws::sim {
+
+class Sender;
+
+class Receiver final : public Process, private SenderGroup {
+ public:
+  // Those of one commit group, the leader first; of a receiver in no group only itself. They find
+  // each other through the list, which lives as long as the world.
+  using Members = std::shared_ptr<std::vector<Receiver*>>;
+
+  Receiver(World& world, uint32_t site, std::string name, Engine& engine, Members members,
+           uint32_t index);
+  ~Receiver() override;
+
+  // The senders' side; `slot` numbers their addresses.
+  std::optional<uint32_t> SlotOf(ConnectionId connection) const;
+  void OnWelcome(uint32_t slot, const SenderWelcome& welcome);
+  void OnAnnounce(uint32_t slot, uint64_t nonce, const SenderAnnouncement& announcement);
+  // The engine's side. False: it cannot attach yet.
+  bool Attach();
+  void OnEngineGone();
+
+  ReceiverDisk& disk() { return disk_; }
+  // Whether its engine has had that version.
+  bool HasCommitted(const VersionAt& at) const;
+
+ protected:
+  void OnStart() override;
+  void OnCrash() override;
+
+ private:
+  class DiskLedger;
+  class MemberWire;
+  struct Daemon;
+
+  bool grouped() const { return members_->size() > 1; }
+  bool leads() const { return index_ == 0; }
+  GroupPlace Place() const;
+
+  // The worker's thread: what runs on its fiber, and what wakes it.
+  void Work();
+  void AwaitChange(uint64_t seen);
+  void Sleep(Time time);
+  // Begins something, and waits until the callback that it is given is called.
+  template <typename T>
+  T Await(const std::function<void(std::function<void(T)>)>& begin);
+  Status OnFailpoint(std::string_view name);
+  uint64_t Changes();
+  void Kick();  // after everything that happens to the daemon: the worker looks at what changed
+  void Wake();  // if it waits for a change
+  void Resume();
+  void CheckStaging();
+
+  // The streams to the senders.
+  void Connect(uint32_t slot);
+  void OnClosed(uint32_t slot);
+  void CatchUp(uint32_t slot);
+  void Tell(const SyncTarget& target, TrainerRank rank,
+            std::function<void(Sender&, ConnectionId, Nonce)> what);
+  // What a sender is asked, and how it answers.
+  template <typename T>
+  using Question = std::function<void(Sender&, std::function<void(Result<T>)>)>;
+  template <typename T>
+  struct Transfer {
+    std::optional<Result<T>> arrived;
+    std::function<void(bool)> waiter;
+  };
+  // The ranks' transfers run side by side, as in the product's thread pool: the
+  // first begins them all.
+  template <typename T>
+  struct Transfers {
+    VersionAt at;
+    std::vector<std::shared_ptr<Transfer<T>>> by_rank;
+  };
+  template <typename T>
+  std::shared_ptr<Transfer<T>> Begin(const SyncTarget& target, TrainerRank rank,
+                                     const Question<T>& question);
+  template <typename T>
+  Result<T> Finish(std::shared_ptr<Transfer<T>> transfer);
+  template <typename T>
+  Result<T> Ask(const SyncTarget& target, TrainerRank rank, const Question<T>& question,
+                Transfers<T>& all);
+  void NoteCommitted(const VersionAt& at);
+
+  // SenderGroup, for the worker.
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
+                            Spool::Options options) override;
+  Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
+                                const RankLayout& layout, std::span<const RankSlice> slices,
+                                Spool::Options options) override;
+  void Staged(const SyncTarget& target, TrainerRank rank) override;
+  void Committed(const SyncTarget& target, TrainerRank rank,
+                 const CommittedReport& report) override;
+  void Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) override;
+
+  // The engine's lease.
+  void OnCommand(const std::shared_ptr<EngineLease>& lease, const LeaseCommand& command);
+
+  // The group's streams.
+  void ConnectToLeader();
+  void OnMember(Receiver& member, const LinkPtr& link);
+  void OnLeaderWelcome(const LinkPtr& link);
+  void OnUp(Receiver& member, const LinkPtr& link, const GroupUp& message);
+  void OnDown(const LinkPtr& link, const GroupDown& message);
+  void TickGroup();
+
+  const Members members_;
+  const uint32_t index_;
+  Engine& engine_;
+  ReceiverDisk disk_;
+  std::map<StreamId, WeightVersion> committed_;  // what the checker knows: survives everything
+
+  // Forgotten in a crash.
+  std::unique_ptr<Daemon> daemon_;
+  std::unique_ptr<Fiber> worker_;
+  bool idle_ = false;    // the worker waits for a change after `seen_`
+  bool kicked_ = false;  // and is about to look
+  uint64_t seen_ = 0;
+  uint64_t wait_ = 0;           // numbers these waits
+  bool fetched_ = false;        // since memory was read
+  bool fetched_full_ = false;   // in this preparation of a version
+  bool written_ = false;        // since the group ordered it
+  Generation generation_;       // of the engine's registration
+  uint64_t attachment_ = 0;     // of the engine
+  uint64_t written_to_ = 0;     // the attachment that was written to last
+  std::vector<LinkPtr> links_;  // by slot
+  std::vector<Time> delays_;    // until the next attempt to connect
+  Transfers<std::vector<std::byte>> objects_;
+  Transfers<PublishedState> descriptions_;
+  LinkPtr leader_link_;
+  std::optional<ConnectionId> leader_connection_;
+  std::vector<std::shared_ptr<MemberWire>> wires_;  // the leader's, by member
+};
+
+}  // namespace dws::sim
