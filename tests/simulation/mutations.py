@@ -58,9 +58,9 @@ def _edits() -> list[Edit]:
         ),
         # What is known of an engine's memory is believed of the engine that attached after it.
         Edit(
-            "receiver_daemon/worker/worker.cc",
-            "engine->generation) {\n    ForgetEngine();\n",
-            f"engine->generation) {{\n    if (!{mutated('kIgnoreGeneration')}) ForgetEngine();\n",
+            "receiver_daemon/worker/live_engine.cc",
+            "engine->generation) return true;\n  Forget();\n",
+            f"engine->generation) return true;\n  if (!{mutated('kIgnoreGeneration')}) Forget();\n",
         ),
         # A leader takes a late COMMITTED for the answer to its last COMMIT.
         Edit(

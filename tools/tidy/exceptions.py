@@ -29,7 +29,6 @@ LARGE_FOLDERS: dict[str, int] = {
 SPLIT_CLASSES: frozenset[str] = frozenset({
     "CommitGroup",
     "CudaDevice",
-    "Worker",
 })
 
 # Files of others that comments name.

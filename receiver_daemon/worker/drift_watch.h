@@ -1,0 +1,98 @@
+// Reads live memory again and compares it with what was published: for an operator's verification
+// and resync, and in the background (the scrub).
+//
+// Drift, protocol.md §5:
+// 1. a slice is not what was published for the version the engine has: counted, logged, not ready
+// 2. the next round repairs it on the way of every commit: fetch, pause, write, prove, resume
+// 3. what that round does not repair is repaired later, and the engine is paused until then
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/thread_pool.h"
+#include "receiver_daemon/commit/prepare.h"
+#include "receiver_daemon/commit/scrub.h"
+#include "receiver_daemon/commit/verification.h"
+#include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/worker/live_engine.h"
+#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/worker_board.h"
+
+namespace dws {
+
+// Lifecycle: as long as the worker. Threads: the worker's.
+class DriftWatch {
+ public:
+  struct Parts {
+    LiveEngine& engine;
+    Subscription& subscription;
+    OperatorDesk& desk;
+    Preparer& preparer;
+    ThreadPool& pool;
+    const Clock& clock;
+    WorkerBoard& board;
+    const std::atomic<bool>& stopping;
+  };
+  DriftWatch(const Parts& parts, uint64_t verify_batch_bytes, const ScrubOptions& scrub)
+      : parts_(parts),
+        engine_(parts.engine),
+        board_(parts.board),
+        verify_batch_bytes_(verify_batch_bytes),
+        scrub_(scrub) {}
+
+  // Reads a batch of what is due. True: there is new drift, for the next round to repair.
+  bool Look();
+  // There is more to read, although nothing has changed.
+  bool busy() const { return busy_; }
+  // How long until there is something to read by itself; nullopt: never.
+  std::optional<Duration> UntilDue() const { return scrub_.UntilDue(parts_.clock.Now()); }
+
+  // For a resync: reads everything, unless that was done for this one. What differs is drift.
+  // CANCELLED: the receiver is stopping. Errors of EngineWeights::ComputeStates.
+  Status ReadForResync(OperatorTask& task);
+  bool read_for_resync() const;
+  void EndResync();
+
+  void EndVerifies(const Status& reason);
+  // The engine's memory is released.
+  void Forget();
+
+ private:
+  struct ActiveVerify {
+    OperatorTaskPtr task;
+    Verification reading;
+    bool described = true;  // by the senders, all of it so far
+  };
+  // What the senders describe for the version memory has; none: a rank whose sender cannot say.
+  struct Described {
+    std::optional<VersionAt> at;
+    std::map<TrainerRank, std::optional<std::vector<Digest>>> ranks;
+  };
+
+  void TakeVerifies();
+  void VerifyNext();
+  void VerifyBatch(ActiveVerify& active);
+  void ScrubNext();
+  Status ReadAll(OperatorTask& task);
+  // Reads a batch; `task` reports what is not as `expected`, and that is drift found by `source`.
+  Status CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
+                      OperatorTask& task, uint64_t MismatchCounts::*source);
+  const std::vector<Digest>& Published(TrainerRank rank, bool& described);
+
+  const Parts parts_;
+  LiveEngine& engine_;
+  WorkerBoard& board_;
+  const uint64_t verify_batch_bytes_;
+  Scrub scrub_;
+  std::vector<ActiveVerify> verifies_;
+  Described described_;
+  EngineWeightsPtr resync_read_;  // whose memory a resync has read
+  bool busy_ = false;
+};
+
+}  // namespace dws

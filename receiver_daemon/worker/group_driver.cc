@@ -1,0 +1,313 @@
+// Orders are carried out in the order in which they came, each to its end: what the group hears of
+// one is true when it hears it. Between two orders the driver holds at most one staged version and
+// one that is written and not released.
+#include "receiver_daemon/worker/group_driver.h"
+
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/model/limits.h"
+
+namespace dws {
+
+Status GroupDriver::Round() {
+  bool attached = engine_.Attach();
+  TellEngine();  // not only once all memory has been read
+  if (attached) attached = engine_.Read();
+  std::optional<SyncTarget> target;
+  if (!parts_.desk.draining()) target = parts_.subscription.Target();
+  parts_.group.OnTarget(target.has_value() ? std::optional(target->at()) : std::nullopt);
+  Status status;
+  if (attached) {
+    const bool fits = target.has_value() && engine_.weights()->layouts().Fits(*target);
+    if (fits) status = engine_.CheckNumber(*target);
+    if (status.ok()) status = TellDrift();
+    if (status.ok() && fits) status = Adopt(*target);
+    if (status.ok()) status = Resync();
+  }
+  ObeyGroup();
+  if (attached && status.ok()) Show();
+  return status;
+}
+
+void GroupDriver::TellEngine() {
+  std::optional<Generation> generation;
+  if (engine_.weights() != nullptr) generation = engine_.weights()->generation();
+  if (generation == work_.told) return;
+  work_ = {.told = generation, .drifts_told = engine_.drifts()};
+  engine_.SetReleased(false);
+  board_.SetStage("idle", std::nullopt);
+  if (!generation.has_value()) return parts_.group.OnEngine(std::nullopt, {}, nullptr);
+  parts_.group.OnEngine(generation, engine_.weights()->Share(), engine_.weights()->layouts_ptr());
+}
+
+// The leader's next round repairs it. Until then the engine rank is paused, however long that
+// takes.
+Status GroupDriver::TellDrift() {
+  if (!engine_.live().drifted || work_.drifts_told == engine_.drifts()) return OkStatus();
+  if (engine_.released()) {
+    engine_.PauseForDrift(UnavailableError("the next round of its commit group does that"));
+    if (!engine_.paused_for_drift()) return UnavailableError("the engine does not answer a pause");
+  }
+  engine_.SetReleased(false);
+  work_.paused_since.reset();
+  work_.drifts_told = engine_.drifts();
+  parts_.group.OnDrift();
+  return OkStatus();
+}
+
+// Once for each reading of memory: later only a round of the group leads to a version.
+Status GroupDriver::Adopt(const SyncTarget& target) {
+  if (work_.adoption_tried_at == engine_.readings() || board_.drained() ||
+      engine_.live().at.has_value()) {
+    return OkStatus();
+  }
+  const TimePoint begin = parts_.clock.Now();
+  const Result<std::optional<Prepared>> prepared = parts_.runner.PrepareAdoption(target);
+  Status status = prepared.status();
+  if (status.ok() && prepared->has_value()) status = Commit(**prepared, begin);
+  DWS_RETURN_IF_ERROR(Annotate(status, "comparing memory with a version"));
+  work_.adoption_tried_at = engine_.readings();
+  if (engine_.live().proved()) {
+    parts_.group.OnProved(engine_.weights()->generation(), *engine_.live().at);
+  }
+  return OkStatus();
+}
+
+// Reads everything; a round of the group, which it asks for, brings what differs.
+Status GroupDriver::Resync() {
+  const OperatorTaskPtr resync = parts_.desk.resync();
+  if (resync == nullptr || board_.drained() || parts_.watch.read_for_resync()) return OkStatus();
+  DWS_RETURN_IF_ERROR(parts_.watch.ReadForResync(*resync));
+  resync->Update([](TaskProgress& progress) {
+    progress.step = "waits for the next round of its commit group";
+    progress.done_bytes = progress.total_bytes = 0;
+  });
+  if (engine_.live().drifted) return TellDrift();
+  parts_.group.OnResync();
+  return OkStatus();
+}
+
+void GroupDriver::ObeyGroup() {
+  while (!parts_.stopping.load()) {
+    const std::vector<GroupOrder> orders = parts_.group.TakeOrders();
+    for (const GroupOrder& order : orders) {
+      std::visit([this](const auto& one) { Obey(one); }, order);
+    }
+    if (orders.empty() && !Stage()) return;
+  }
+}
+
+void GroupDriver::Obey(const StageOrder& order) {
+  DWS_KILLPOINT("group.stage.after_prepare");
+  work_.to_stage =
+      ToStage{.order = order, .deadline = parts_.clock.Now() + limits::kGroupOfferWait};
+}
+
+void GroupDriver::Obey(const DropStaged&) {
+  work_.to_stage.reset();
+  work_.staged.reset();
+  board_.SetStage("idle", std::nullopt);
+}
+
+bool GroupDriver::Stage() {
+  if (!work_.to_stage.has_value() || !engine_.live().known()) return false;
+  const StageOrder order = work_.to_stage->order;
+  const VersionAt& at = order.what.target;
+  std::optional<SyncTarget> target = parts_.subscription.TargetAt(at.version);
+  if (target.has_value() && (target->at() != at || !engine_.weights()->layouts().Fits(*target))) {
+    target.reset();
+  }
+  const bool draining = parts_.desk.draining();
+  // It may be about to hear of it.
+  if (!target.has_value() && !draining && parts_.clock.Now() < work_.to_stage->deadline) {
+    return false;
+  }
+  work_.to_stage.reset();
+  const TimePoint begin = parts_.clock.Now();
+  const bool resync = parts_.desk.resync() != nullptr && parts_.watch.read_for_resync();
+  Result<Prepared> prepared =
+      draining             ? Result<Prepared>(FailedPreconditionError("drained by an operator"))
+      : target.has_value() ? Prepare(order, *target, resync)
+                           : Result<Prepared>(UnavailableError(
+                                 "version {} is not offered to this member: {}", at.version.value(),
+                                 parts_.subscription.MissingTarget()));
+  DWS_KILLPOINT("group.stage.after_staged");
+  // Given up meanwhile: what was ordered next says what to do.
+  if (!parts_.group.Wants(order)) {
+    board_.SetStage("idle", std::nullopt);
+    return true;
+  }
+  const Status status = prepared.status();
+  board_.SetStage(status.ok() ? "staged" : "idle",
+                  status.ok() ? std::optional(at.version) : std::nullopt);
+  work_.trouble = status.ok() ? ""
+                              : fmt::format("version {} cannot be staged: {}", at.version.value(),
+                                            Message(status));
+  if (status.ok()) {
+    DWS_CHECK(!work_.staged.has_value() && prepared->target.at() == at);
+    board_.SetStaging(prepared->staging_bytes());
+    work_.staged = Staged{.round = order.what.round,
+                          .prepared = *std::move(prepared),
+                          .begin = begin,
+                          .drifts = engine_.drifts(),
+                          .resync = resync};
+  }
+  parts_.group.OnStaged(order, VersionIn(engine_.live().at, at.stream), status);
+  return true;
+}
+
+Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget& target,
+                                      bool resync) {
+  // Also where drift keeps the group from counting on it: nothing goes back inside a stream.
+  const std::optional<WeightVersion> has = VersionIn(engine_.live().at, target.stream);
+  if (has.has_value() && *has > target.version) {
+    return FailedPreconditionError("version {} is committed, {} is below it", has->value(),
+                                   target.version.value());
+  }
+  Way way = Way::kDelta;
+  if (resync) way = parts_.desk.resync()->full() ? Way::kFull : Way::kDescription;
+  // By value: spools keep it.
+  const auto wanted = [this, order] { return parts_.group.Wants(order); };
+  DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    parts_.senders.Staged(target, TrainerRank(r));
+  }
+  if (!engine_.IsCurrent()) {
+    return UnavailableError("the engine attached again, or has gone, while it was staged for");
+  }
+  return prepared;
+}
+
+// From running, for the group.
+void GroupDriver::NotePause() {
+  if (!engine_.released()) return;
+  engine_.SetReleased(false);
+  work_.paused_since = parts_.clock.Now();
+  board_.SetPaused(true);
+}
+
+void GroupDriver::Obey(const PauseEngine& order) {
+  Status paused = UnavailableError("the leader has no engine");
+  if (engine_.weights() != nullptr) {
+    NotePause();
+    paused = engine_.Pause();
+  }
+  DWS_KILLPOINT("group.pause.after_pause");
+  parts_.group.OnPaused(order.round, paused);
+}
+
+void GroupDriver::Obey(const WriteStaged& order) {
+  DWS_KILLPOINT("group.commit.before_write");
+  const auto staged = std::exchange(work_.staged, std::nullopt);
+  Status status;
+  bool untouched = true;
+  if (!staged.has_value() || staged->round != order.round || engine_.weights() == nullptr) {
+    status = UnavailableError("the engine that was staged for is gone");
+  } else if (staged->drifts != engine_.drifts()) {
+    status = UnavailableError("live memory has drifted since it was staged for");
+  } else {
+    board_.SetStage("committing", staged->prepared.target.version);
+    status = Commit(staged->prepared, staged->begin);
+    untouched = engine_.live().known();
+  }
+  board_.SetStage("idle", std::nullopt);
+  if (!status.ok()) LogWarning("group_write_failed", {{"reason", ToString(status)}});
+  DWS_KILLPOINT("group.commit.after_write");
+  parts_.group.OnWritten(order.round, status, untouched);
+  DWS_KILLPOINT("group.commit.after_answer");
+  const OperatorTaskPtr resync = parts_.desk.resync();
+  if (resync == nullptr || !parts_.watch.read_for_resync() || !status.ok()) return;
+  if (!staged->resync) return parts_.group.OnResync();  // asked for while that was staged
+  resync->Update([&staged](TaskProgress& progress) {
+    progress.version = staged->prepared.target.version;
+    progress.step = fmt::format("memory has version {}, its commit group releases it",
+                                progress.version->value());
+  });
+  parts_.watch.EndResync();
+}
+
+Status GroupDriver::Commit(const Prepared& prepared, TimePoint begin) {
+  NotePause();
+  Result<WrittenVersion> written =
+      parts_.runner.Commit(prepared, begin, CommitPipeline::Release::kByLeader);
+  engine_.Show();
+  if (written.ok()) work_.written = *std::move(written);
+  return written.status();
+}
+
+void GroupDriver::Obey(const ReleaseEngine& order) {
+  DWS_KILLPOINT("group.release.before_resume");
+  // Else the group has heard why not, or is about to.
+  if (engine_.weights() == nullptr || !engine_.live().proved() ||
+      engine_.live().at != order.version) {
+    return;
+  }
+  static_cast<void>(engine_.Control().Resume(VersionOf(engine_.live())));  // always OK
+  DWS_KILLPOINT("group.release.after_resume");
+  const auto since = std::exchange(work_.paused_since, std::nullopt);
+  const Duration pause = since.has_value() ? parts_.clock.Now() - *since : Duration::zero();
+  engine_.SetReleased(true);
+  engine_.OnResumed();
+  engine_.Show();
+  auto written = std::exchange(work_.written, std::nullopt);
+  if (!written.has_value() || written->prepared.target.at() != order.version) return;
+  parts_.runner.Report(*std::move(written), pause, !since.has_value());
+}
+
+void GroupDriver::Obey(const EndEngine&) {
+  if (parts_.desk.resync() != nullptr) parts_.desk.EndResync(parts_.registry.ended());
+}
+
+void GroupDriver::Obey(const RecordDecided& order) {
+  const Status recorded = parts_.ledger.Append(
+      GroupDecided{.stream = order.version.stream, .version = order.version.version});
+  DWS_KILLPOINT("group.decide.after_record");
+  if (!recorded.ok()) {
+    LogError("ledger_append_failed", {{"record", "decided"}, {"reason", Message(recorded)}});
+  }
+  parts_.group.OnDecided(order, recorded);
+}
+
+void GroupDriver::Obey(const RecordSettled& order) {
+  const Status recorded = parts_.ledger.Append(
+      GroupSettled{.stream = order.version.stream, .version = order.version.version});
+  DWS_KILLPOINT("group.settle.after_record");
+  if (!recorded.ok()) {
+    LogError("ledger_append_failed", {{"record", "settled"}, {"reason", Message(recorded)}});
+  }
+}
+
+void GroupDriver::Show() {
+  const std::string waits_for = parts_.group.view().waits_for;
+  if (engine_.live().proved() && engine_.released()) {
+    board_.SetTrouble(work_.trouble.empty() ? waits_for : work_.trouble);
+    return board_.SetReadiness(true, "");
+  }
+  // In the middle of a commit; it is looked at again before long.
+  const auto& since = work_.paused_since;
+  if (since.has_value() && parts_.clock.Now() - *since < limits::kKeepaliveInterval) return;
+  if (engine_.live().drifted) {
+    return board_.SetReadiness(false, "the engine is paused: " + engine_.DriftReason());
+  }
+  std::string reason = waits_for;
+  if (reason.empty()) reason = work_.trouble;
+  if (reason.empty() && !parts_.subscription.Target().has_value()) {
+    reason = parts_.subscription.MissingTarget();
+  }
+  if (reason.empty() && parts_.group.leads()) {
+    reason = "its commit group brings all members to one version";
+  } else if (reason.empty()) {
+    reason = fmt::format(
+        "its commit group's leader releases it; what that waits for is in the status "
+        "of the receiver at {}",
+        parts_.group.place().leader_address);
+  }
+  board_.SetReadiness(false, "the engine is paused: " + reason);
+}
+
+}  // namespace dws

@@ -1,0 +1,97 @@
+// Drives an engine rank as a member of a commit group (protocol.md §6): carries out what CommitGroup
+// orders, and reports to it what becomes of that and of the engine. On its own it commits nothing
+// and releases nothing; what it does unasked is prove which version memory has, and pause for drift.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/ledger/version_ledger.h"
+#include "receiver_daemon/group/commit_group.h"
+#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/worker/drift_watch.h"
+#include "receiver_daemon/worker/version_driver.h"
+#include "receiver_daemon/worker/version_runner.h"
+
+namespace dws {
+
+// Lifecycle: as long as the worker.
+class GroupDriver final : public VersionDriver {
+ public:
+  struct Parts {
+    CommitGroup& group;
+    Subscription& subscription;
+    EngineRegistry& registry;
+    SenderGroup& senders;
+    ReceiverLedger& ledger;
+    OperatorDesk& desk;
+    const Clock& clock;
+    LiveEngine& engine;
+    DriftWatch& watch;
+    VersionRunner& runner;
+    WorkerBoard& board;
+    const std::atomic<bool>& stopping;
+  };
+  explicit GroupDriver(const Parts& parts)
+      : parts_(parts), engine_(parts.engine), board_(parts.board) {}
+
+  Status Round() override;
+  void AfterRound(const Status&) override {}  // it has paused for drift already
+  bool in_flight() const override { return work_.staged.has_value(); }
+  void DropPrepared() override { work_.staged.reset(); }
+  void BeforeForget() override { TellEngine(); }
+  // Not before the ledger has: a decision that is still recorded binds the group.
+  void AfterForget(const StreamId& stream) override { parts_.group.OnForget(stream); }
+
+ private:
+  struct ToStage {
+    StageOrder order;
+    TimePoint deadline;  // for hearing of the version
+  };
+  struct Staged {
+    GroupNonce round;
+    Prepared prepared;
+    TimePoint begin;
+    uint64_t drifts = 0;  // found until then
+    bool resync = false;  // as an operator's resync wants it
+  };
+  // What is under way between two orders, of one engine.
+  struct Work {
+    std::optional<Generation> told;  // the engine that the group has heard of
+    std::optional<ToStage> to_stage;
+    std::optional<Staged> staged;
+    std::optional<WrittenVersion> written;  // committed and not yet released
+    uint64_t adoption_tried_at = 0;         // LiveEngine::readings
+    uint64_t drifts_told = 0;
+    std::optional<TimePoint> paused_since;  // for the group, from running
+    std::string trouble;                    // of the last staging
+  };
+
+  void TellEngine();
+  Status TellDrift();
+  Status Adopt(const SyncTarget& target);
+  Status Resync();
+  void ObeyGroup();
+  void Obey(const StageOrder& order);
+  void Obey(const DropStaged& order);
+  void Obey(const PauseEngine& order);
+  void Obey(const WriteStaged& order);
+  void Obey(const ReleaseEngine& order);
+  void Obey(const EndEngine& order);
+  void Obey(const RecordDecided& order);
+  void Obey(const RecordSettled& order);
+  bool Stage();  // false: there is nothing to stage, or not yet
+  Result<Prepared> Prepare(const StageOrder& order, const SyncTarget& target, bool resync);
+  Status Commit(const Prepared& prepared, TimePoint begin);
+  void NotePause();
+  void Show();
+
+  const Parts parts_;
+  LiveEngine& engine_;
+  WorkerBoard& board_;
+  Work work_;
+};
+
+}  // namespace dws

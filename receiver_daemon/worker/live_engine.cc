@@ -1,0 +1,165 @@
+// Memory is read in full when an engine attaches, and after a commit that failed in the middle:
+// nothing else says which version it is. From then on it is known, because only commits write to it.
+#include "receiver_daemon/worker/live_engine.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+
+namespace dws {
+
+bool LiveEngine::Attach() {
+  const Result<LayoutSetPtr> layouts = parts_.subscription.Layouts();
+  if (layouts.ok()) parts_.registry.EndOthersThan(**layouts);
+  std::optional<AttachedEngine> engine = parts_.registry.Engine();
+  if (!engine.has_value()) {
+    Forget();
+    parts_.board.SetReadiness(false, parts_.registry.Missing());
+    return false;
+  }
+  if (weights_ != nullptr && weights_->generation() == engine->generation) return true;
+  Forget();
+  Result<EngineWeightsPtr> weights = EngineWeights::Create(
+      engine->layouts, engine->memory, parts_.registry.coverage(), options_.cuda);
+  if (!weights.ok()) {
+    parts_.registry.EndAll(weights.status());
+    parts_.board.SetReadiness(false, std::string(Message(weights.status())));
+    return false;
+  }
+  weights_ = *std::move(weights);
+  engine_ = std::move(engine);
+  parts_.board.SetPaused(true);
+  return true;
+}
+
+bool LiveEngine::Read() {
+  DWS_CHECK(weights_ != nullptr);
+  if (live_.known()) return true;
+  const TimePoint begin = parts_.clock.Now();
+  std::vector<LiveState::Rank> ranks;
+  for (uint32_t r = 0; r < weights_->layouts().world_size(); ++r) {
+    Result<std::vector<SliceState>> states = weights_->ComputeStates(TrainerRank(r), parts_.pool);
+    if (!states.ok()) {
+      Lose(states.status());
+      return false;
+    }
+    DWS_CHECK(states->size() == weights_->layouts().rank(TrainerRank(r)).slice_count());
+    ranks.push_back({.slices = *std::move(states), .published = {}, .state_token = {}});
+  }
+  live_.ranks = std::move(ranks);
+  ++readings_;
+  LogInfo("digests_computed", {{"generation", weights_->generation().value()},
+                               {"seconds", ToSeconds(parts_.clock.Now() - begin)}});
+  DWS_KILLPOINT("receiver.attach.after_digests");
+  return true;
+}
+
+void LiveEngine::Lose(const Status& why) {
+  const Status reason = UnavailableError("live memory cannot be read: {}", Message(why));
+  LogError("engine_memory_lost",
+           {{"generation", weights_->generation().value()}, {"reason", Message(reason)}});
+  parts_.registry.EndAll(reason);
+  parts_.board.SetReadiness(false, std::string(Message(reason)));
+}
+
+void LiveEngine::Forget() {
+  live_.Forget();
+  parts_.on_forget();
+  weights_.reset();
+  engine_.reset();
+  paused_for_drift_ = false;
+  released_ = false;
+  parts_.board.SetPaused(false);
+  Show();
+}
+
+bool LiveEngine::IsCurrent() const {
+  const std::optional<AttachedEngine> now = parts_.registry.Engine();
+  return now.has_value() && weights_ != nullptr && now->generation == weights_->generation();
+}
+
+LeaseControl LiveEngine::Control() const {
+  DWS_CHECK(engine_.has_value());
+  return {engine_->leases, parts_.clock, parts_.pulse};
+}
+
+void LiveEngine::Show() const {
+  parts_.board.ShowLive(live_, live_.proved() && (options_.runs_when_proved || released_));
+}
+
+Status LiveEngine::CheckNumber(const SyncTarget& target) {
+  for (const TrainerRank rank : RanksPublishedAgain(live_, target)) {
+    LiveState::Rank& known = live_.ranks[rank.value()];
+    Result<Description> described = parts_.preparer.Describe(target, rank, known.slices.size());
+    if (!described.ok()) {
+      parts_.board.SetReadiness(
+          false, fmt::format("version {} was published again with other weights, and cannot "
+                             "be compared: {}",
+                             target.version.value(), Message(described.status())));
+      return described.status();
+    }
+    if (described->state_token == known.state_token) continue;  // published again since
+    known.published = std::move(described->slices);
+    known.state_token = described->state_token;
+    live_.drifted = true;
+    const size_t slices = SlicesThatDiffer(known.slices, known.published).size();
+    CountDrift(&MismatchCounts::renumbered, slices);
+    LogError(
+        "version_number_used_twice",
+        {{"version", target.version.value()},
+         {"rank", rank.value()},
+         {"slices", slices},
+         {"reason",
+          "an older copy of the sender's state, or a second sender: start the trainer with a new "
+          "stream"}});
+    Show();
+    parts_.board.SetReadiness(false, DriftReason() + ": it is being repaired");
+  }
+  return OkStatus();
+}
+
+void LiveEngine::CountDrift(uint64_t MismatchCounts::*source, uint64_t slices) {
+  ++drifts_;
+  parts_.board.CountDrift(source, slices);
+}
+
+std::string LiveEngine::DriftReason() const {
+  DWS_CHECK(live_.at.has_value());
+  uint64_t count = 0;
+  std::string first;
+  for (uint32_t r = 0; r < live_.ranks.size(); ++r) {
+    const LiveState::Rank& rank = live_.ranks[r];
+    for (uint32_t s = 0; s < rank.slices.size(); ++s) {
+      if (rank.slices[s].Matches(rank.published[s])) continue;
+      if (count++ == 0) first = weights_->layouts().rank(TrainerRank(r)).tensor(RankSlice(s)).name;
+    }
+  }
+  return fmt::format("live memory is not version {}: {} slices differ, the first of tensor '{}'",
+                     live_.at->version.value(), count, first);
+}
+
+void LiveEngine::PauseForDrift(const Status& cause) {
+  const std::string why = parts_.board.drained()
+                              ? "no repair while drained"
+                              : "not repaired yet: " + std::string(Message(cause));
+  const Status paused = Pause();
+  paused_for_drift_ = paused.ok();
+  if (paused.ok()) parts_.board.SetPaused(true);
+  LogError("drift_not_repaired", {{"version", live_.at->version.value()},
+                                  {"engine_paused", paused.ok()},
+                                  {"reason", paused.ok() ? why : ToString(paused)}});
+  parts_.board.SetReadiness(
+      false,
+      fmt::format("the engine {}: {}; {}", paused.ok() ? "is paused" : "does not answer a pause",
+                  DriftReason(), why));
+}
+
+void LiveEngine::OnResumed() {
+  paused_for_drift_ = false;
+  parts_.board.SetPaused(false);
+}
+
+}  // namespace dws

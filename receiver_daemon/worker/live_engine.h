@@ -1,0 +1,94 @@
+// The engine that is attached, as the worker knows it: its memory, which version that is known to
+// be, and the lease by which it is paused and resumed.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/pulse.h"
+#include "common/base/thread_pool.h"
+#include "common/sync_state/live_state.h"
+#include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/engine/lease_control.h"
+#include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/worker/worker_board.h"
+
+namespace dws {
+
+// Lifecycle: as long as the worker. Threads: the worker's.
+class LiveEngine {
+ public:
+  struct Parts {
+    Subscription& subscription;
+    EngineRegistry& registry;
+    Preparer& preparer;
+    ThreadPool& pool;
+    const Clock& clock;
+    WorkerBoard& board;
+    Pulse* pulse;  // waits while engine ranks are waited for; may be null
+    // Called before memory is released: whoever holds something of it drops that.
+    std::function<void()> on_forget;
+  };
+  struct Options {
+    Duration pause_timeout;
+    CudaOptions cuda;
+    // Whether an engine whose memory is proved may run; in a commit group only once it is released.
+    bool runs_when_proved = true;
+  };
+  LiveEngine(Parts parts, const Options& options) : parts_(std::move(parts)), options_(options) {}
+
+  // Looks at what is attached: another engine than before is mapped, and its memory is not known.
+  // False: there is none, and nothing is known of one any more.
+  bool Attach();
+  // Reads all memory, unless it is known. False: it cannot be read, and its registration has ended.
+  // Requires that an engine is attached.
+  bool Read();
+  // How often all memory was read so far.
+  uint64_t readings() const { return readings_; }
+  // Its memory cannot be read: ends its registration.
+  void Lose(const Status& why);
+  void Forget();
+
+  const EngineWeightsPtr& weights() const { return weights_; }  // null: none
+  const LiveState& live() const { return live_; }
+  LiveState& mutable_live() { return live_; }
+  // Whether `weights` is still what is attached.
+  bool IsCurrent() const;
+  // Requires that an engine is attached.
+  LeaseControl Control() const;
+  Status Pause() const { return Control().Pause(options_.pause_timeout); }
+
+  // Shows `live` to senders and operators.
+  void Show() const;
+  // Only where an engine does not run as soon as it is proved.
+  void SetReleased(bool released) { released_ = released; }
+  bool released() const { return released_; }
+
+  // A number of one stream that was used twice: memory has a version of that number, and not the
+  // one that is published under it now. What is published counts: the rest is drift. Errors of
+  // Preparer::Describe.
+  Status CheckNumber(const SyncTarget& target);
+  void CountDrift(uint64_t MismatchCounts::*source, uint64_t slices = 1);
+  uint64_t drifts() const { return drifts_; }  // how often drift was found
+  std::string DriftReason() const;             // requires live().drifted
+  // Of drift that is not repaired, because of `cause`.
+  void PauseForDrift(const Status& cause);
+  bool paused_for_drift() const { return paused_for_drift_; }
+  // It runs again.
+  void OnResumed();
+
+ private:
+  const Parts parts_;
+  const Options options_;
+  std::optional<AttachedEngine> engine_;
+  EngineWeightsPtr weights_;
+  LiveState live_;
+  uint64_t readings_ = 0;
+  uint64_t drifts_ = 0;
+  bool released_ = false;
+  bool paused_for_drift_ = false;
+};
+
+}  // namespace dws

@@ -1,0 +1,104 @@
+// The engine is paused between the two clock readings of CommitPipeline::Commit alone: what is slow
+// happens before, in Prepare, or after, in Report.
+#include "receiver_daemon/worker/version_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace dws {
+namespace {
+
+// What the senders hear of a version once the engine runs with it.
+Prepared WithoutBytes(const Prepared& prepared) {
+  Prepared summary{.target = prepared.target, .ranks = {}};
+  for (const PreparedRank& rank : prepared.ranks) {
+    summary.ranks.emplace_back();
+    summary.ranks.back().fetched_bytes = rank.fetched_bytes;
+    summary.ranks.back().state_token = rank.state_token;
+  }
+  return summary;
+}
+
+}  // namespace
+
+Result<std::optional<Prepared>> VersionRunner::PrepareAdoption(const SyncTarget& target) {
+  DWS_CHECK(parts_.engine.live().known() && !parts_.engine.live().at.has_value());
+  std::optional<VersionAt> intended;
+  std::optional<VersionAt> committed;
+  const ReceiverLedgerState& ledger = parts_.ledger.state();
+  if (const auto& open = ledger.open_intent()) intended = VersionAt{open->stream, open->target};
+  if (const auto& last = ledger.committed()) committed = VersionAt{last->stream, last->version};
+  const std::optional<VersionAt> version = Adoptable(intended, committed, target.at());
+  if (!version.has_value()) return std::optional<Prepared>();
+  const std::optional<SyncTarget> last = parts_.subscription.TargetAt(version->version);
+  if (!last.has_value() || !parts_.engine.weights()->layouts().Fits(*last)) {
+    return std::optional<Prepared>();
+  }
+  Result<std::optional<Prepared>> prepared =
+      parts_.preparer.PrepareAdoption(parts_.engine.live(), *last);
+  // It is a short cut, the target is what counts.
+  if (absl::IsAborted(prepared.status())) return std::optional<Prepared>();
+  return prepared;
+}
+
+Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
+                                        const std::function<bool()>& wanted) {
+  parts_.board.SetStage("fetching", target.version);
+  return parts_.preparer.Prepare(*parts_.engine.weights(), parts_.engine.live(), target, way,
+                                 wanted);
+}
+
+Result<WrittenVersion> VersionRunner::Commit(const Prepared& prepared, TimePoint begin,
+                                             CommitPipeline::Release release) {
+  LiveState& live = parts_.engine.mutable_live();
+  const bool first = !live.at.has_value();
+  WrittenVersion written{.prepared = WithoutBytes(prepared),
+                         .report = ReportOf(prepared),
+                         .attach_mismatches = first ? prepared.full_slices() : 0,
+                         .begin = begin,
+                         .staged = parts_.clock.Now(),
+                         .first = first};
+  LeaseControl control = parts_.engine.Control();
+  const CommitPipeline::Engine engine{.control = control,
+                                      .weights = *parts_.engine.weights(),
+                                      .is_current = [this] { return parts_.engine.IsCurrent(); }};
+  const Result<Duration> paused = pipeline_.Commit(engine, live, prepared, release);
+  if (!paused.ok()) {
+    if (!live.known()) parts_.board.SetPaused(true);  // in the middle of writing
+    if (absl::IsDataLoss(paused.status())) parts_.board.CountWriteMismatch();
+    return paused.status();
+  }
+  DWS_CHECK(live.proved() && *live.at == prepared.target.at());
+  written.pause = *paused;
+  return written;
+}
+
+void VersionRunner::Report(WrittenVersion written, Duration pause, bool first_release) {
+  pipeline_.Acknowledge(written.prepared, pause, written.staged - written.begin);
+  const TimePoint now = parts_.clock.Now();
+  written.report.pause = pause;
+  written.report.commit = now - written.staged;
+  parts_.board.ShowCommit(written.report, written.attach_mismatches);
+  LogCommitted(written.report, now - written.begin, first_release);
+}
+
+CommitReport VersionRunner::ReportOf(const Prepared& prepared) const {
+  CommitReport report{.version = prepared.target.version, .repaired = prepared.repairs()};
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    const PreparedRank& rank = prepared.ranks[r];
+    const RankLayout& layout = parts_.engine.weights()->layouts().rank(TrainerRank(r));
+    DWS_CHECK(rank.fetched_bytes >= rank.full_bytes());
+    report.delta_bytes += rank.fetched_bytes - rank.full_bytes();
+    report.full_bytes += rank.full_bytes();
+    report.nnz += rank.nnz;
+    report.elements += layout.element_count();
+    report.model_bytes += layout.size_bytes();
+    report.fetch = std::max(report.fetch, rank.fetch);
+    report.stage = std::max(report.stage, rank.stage);
+  }
+  return report;
+}
+
+}  // namespace dws

@@ -1,0 +1,79 @@
+// What the worker shows of itself: its parts write here what they do, and services, metrics and the
+// stream threads read it. Decides nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/sync_state/live_state.h"
+#include "common/sync_state/sender_watch.h"
+#include "receiver_daemon/commit/prepare.h"
+#include "receiver_daemon/commit/scrub.h"
+#include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/worker_status.h"
+
+namespace dws {
+
+// Lifecycle: as long as the worker. Threads: status, ShowReadiness and drained from any; the rest
+// from the worker's.
+class WorkerBoard {
+ public:
+  struct Parts {
+    Subscription& subscription;
+    OperatorDesk& desk;
+    const Preparer& preparer;
+    const Clock& clock;
+    // Called with every change of readiness, one at a time, on the worker's thread or that of
+    // ShowReadiness; may be empty.
+    std::function<void(bool ready, const std::string& reason)> on_readiness;
+    std::function<void(const CommitReport&)> on_commit;  // on the worker's thread; may be empty
+  };
+  struct Options {
+    uint64_t staging_bytes_max = 0;
+    StaleRule stale;
+    ScrubOptions scrub;
+  };
+  WorkerBoard(Parts parts, const Options& options);
+
+  WorkerStatus status() const;
+  // Staleness comes with time alone, and the worker may be in a call that hangs: call this every
+  // second or so.
+  void ShowReadiness();
+
+  void SetStage(std::string stage, std::optional<WeightVersion> target);
+  void SetStageBytes(uint64_t done_bytes, uint64_t total_bytes);
+  void SetStaging(uint64_t bytes);
+  void SetTrouble(std::string trouble);
+  // What is shown unless ShowReadiness has a reason of its own: drained, stale, a stream that is not
+  // recorded.
+  void SetReadiness(bool ready, std::string reason);
+  void SetUnrecorded(std::string reason);
+  void SetDrain(bool drained);
+  bool drained() const { return drained_; }
+  void SetPaused(bool paused);
+  // `runs`: the engine may generate with it, so senders may count it as committed.
+  void ShowLive(const LiveState& live, bool runs);
+  void ShowCommit(CommitReport report, uint64_t attach_mismatches);
+  void CountWriteMismatch();
+  void CountDrift(uint64_t MismatchCounts::*source, uint64_t slices = 1);
+  void CountScrub(const Scrub& scrub, uint64_t bytes, bool pass_done);
+
+ private:
+  const Parts parts_;
+  const Options options_;
+  std::atomic<bool> drained_{false};
+  mutable Mutex mutex_;
+  WorkerStatus status_ GUARDED_BY(mutex_);
+  bool own_ready_ GUARDED_BY(mutex_) = false;  // by SetReadiness
+  std::string own_reason_ GUARDED_BY(mutex_);
+  std::string unrecorded_ GUARDED_BY(mutex_);  // why a new stream is not; empty: it is
+  Mutex telling_mutex_;  // held during on_readiness, so that calls keep the order of the changes
+};
+
+}  // namespace dws
