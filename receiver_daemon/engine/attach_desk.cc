@@ -118,7 +118,7 @@ void AttachDesk::Run() {
       MutexLock lock(mutex_);
       for (Pending& pending : waiting) pending_.push_back(std::move(pending));
     }
-    // With somebody waiting, deadlines are looked at too.
+    // While a request waits, wake up often enough to notice its deadline.
     seen = changed_.WaitBeyond(
         seen, idle ? Duration(limits::kReconnectDelayMax) : Duration(limits::kTick));
   }
@@ -126,7 +126,7 @@ void AttachDesk::Run() {
 
 std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
   if (pending.cancelled()) return Result<AttachGrant>(CancelledError("the engine gave up"));
-  // Whatever the layout: an engine that has ended hears that, and nothing that would let it go on.
+  // After EndForGood every request gets its reason, whatever the layout is.
   if (const Status ended = registry_.ended(); !ended.ok()) return Result<AttachGrant>(ended);
   const bool late = clock_.Now() >= pending.deadline;
   Result<LayoutSetPtr> layouts = subscription_.Layouts();
@@ -150,7 +150,7 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
                                      .mapping = *std::move(mapping),
                                      .layouts = *std::move(layouts)},
                                     wish.peer);
-  // An engine that was just restarted waits until the death of its predecessor is noticed.
+  // An engine that was just restarted waits until we notice that its predecessor has died.
   const bool wait = !late && clock_.Now() < pending.since + limits::kHandleTimeout;
   if (absl::IsAlreadyExists(grant.status()) && wait) return std::nullopt;
   return grant;
@@ -163,7 +163,7 @@ Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<UnixPeer> p
   Result<HandleSocket::Registration> expected = handles_.Expect(
       {.descriptor_count = descriptors,
        .peer = peer,
-       // The engine ends its forward passes before it hands memory over.
+       // The engine ends its forward passes before it hands its memory over.
        .timeout = limits::kPauseDeadline,
        .on_descriptors =
            [&registry, generation](std::vector<UniqueFd> fds, UniqueFd connection) {

@@ -1,5 +1,5 @@
-// Attach requests that wait: for the trainer's layout, and for the rank to be free. Checks them
-// when something changes and answers each once.
+// Attach requests that wait for the trainer's layout, or for their engine rank to be free. Checks
+// them when something changes and answers each once.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace dws {
 
-// An AttachRequest as values; nothing is checked but sizes.
+// The values of an AttachRequest. Only sizes have been checked.
 struct AttachWish {
   uint32_t engine_rank = 0;
   uint32_t engine_world_size = 1;
@@ -29,16 +29,17 @@ struct AttachWish {
   std::vector<std::string> excluded;
   bool has_hook = false;
   std::string client;
-  std::optional<UnixPeer> peer = std::nullopt;  // whose user alone may hand over the memory
+  std::optional<UnixPeer> peer = std::nullopt;  // only this user may hand over the memory
 };
 
+// What an engine needs to hand its memory over and open its lease.
 struct AttachGrant {
   HandleToken token;
   Generation generation;
 };
 
-// Lifecycle: one thread from construction to Stop, which answers everybody who waits. Threads: safe
-// from any.
+// Lifecycle: one thread from construction to Stop; Stop answers all requests that wait. All
+// references outlive it. Threads: safe from any.
 class AttachDesk {
  public:
   using Done = std::function<void(Result<AttachGrant>)>;
@@ -47,11 +48,12 @@ class AttachDesk {
              const Clock& clock, ChangeSignal& changed);
   ~AttachDesk();
 
-  // `done` is called once, from any thread, without locks. INVALID_ARGUMENT: the wish does not fit
-  // (MapEngine, CheckCoverage). DEADLINE_EXCEEDED: the layout was not heard in time; names the
-  // senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout. RESOURCE_EXHAUSTED:
-  // limits::kPendingAttachesMax waited, and it was the oldest of the process with most of them.
-  // UNAVAILABLE: the daemon ends.
+  // `done` is called once, on any thread, with no lock held. INVALID_ARGUMENT: the wish does not
+  // fit the layout (MapEngine, CheckCoverage). DEADLINE_EXCEEDED: no layout arrived in time; names
+  // the senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout, or until the
+  // deadline. CANCELLED: `cancelled` returned true. RESOURCE_EXHAUSTED: limits::kPendingAttachesMax
+  // requests waited, and this was the oldest of the process with most of them. UNAVAILABLE: the
+  // daemon is shutting down. After EngineRegistry::EndForGood: its reason.
   void Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled, Done done);
 
   void Stop();
@@ -65,10 +67,10 @@ class AttachDesk {
     Done done;
   };
   void Run();
-  // The answer, or nullopt: not yet.
+  // The answer; nullopt: the request has to wait.
   std::optional<Result<AttachGrant>> Try(const Pending& pending);
   Result<AttachGrant> Grant(AttachPlan plan, std::optional<UnixPeer> peer);
-  // One that gives way to another that waits, if there are too many.
+  // If too many wait: removes the one that gives way to a new request.
   std::optional<Pending> TakeGreediest() REQUIRES(mutex_);
 
   Subscription& subscription_;

@@ -1,6 +1,6 @@
-// The seam between the commit pipeline and whoever holds the execution of an engine.
-// lease_control.h goes through the lease streams of all engine ranks, engine_http/http_control.h to
-// an engine's own HTTP server; tests drive a fake.
+// The interface through which a commit pauses and resumes an engine. lease_control.h implements it
+// over the lease streams of all engine ranks, engine_http/http_control.h over the engine's own HTTP
+// server; tests use a fake.
 #pragma once
 
 #include "common/base/clock.h"
@@ -18,27 +18,28 @@ struct EngineVersion {
   Digest state_token;  // over the state tokens of all trainer ranks
 };
 
-// Threads: one at a time.
+// Controls one engine, all its ranks. Threads: one at a time.
 class EngineControl {
  public:
   virtual ~EngineControl() = default;
 
-  // When OK, no rank executes and all devices have drained. Ranks that are paused already stay so.
+  // On OK no rank executes and all devices have drained. Ranks that are already paused stay paused.
   // UNAVAILABLE: a rank is gone. DEADLINE_EXCEEDED: a rank did not answer in time. After an error
   // ranks may or may not be paused.
   virtual Status Pause(Duration timeout) = 0;
 
-  // All ranks with a hook rebuild their derived tensors. FAILED_PRECONDITION: a hook failed, with
-  // its words. UNAVAILABLE, DEADLINE_EXCEEDED: as above. Only while paused.
+  // All ranks with a hook rebuild their derived tensors. Call it only while they are paused.
+  // FAILED_PRECONDITION: a hook failed; the message has its error. UNAVAILABLE, DEADLINE_EXCEEDED:
+  // as above.
   virtual Status PostCommit(WeightVersion version, Duration timeout) = 0;
 
-  // Lets all ranks that are here execute with `version`. An error: some may still be paused, and
-  // the caller has to come back, with Pause. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
+  // Lets all attached ranks execute with `version`. After an error some may still be paused: the
+  // caller has to try again, beginning with Pause. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
   virtual Status Resume(const EngineVersion& version) = 0;
 
-  // Whether it still is what it was when it was resumed. FAILED_PRECONDITION: it says that it holds
-  // another version, as one does that was started anew. UNAVAILABLE: nobody is there. OK where it
-  // cannot be told, as with who loses a lease when it dies.
+  // Whether the engine still has the version that it was resumed with. FAILED_PRECONDITION: it
+  // reports another version, for example after a restart. UNAVAILABLE: it is not reachable. OK
+  // where this needs no check: an engine with a lease loses the lease when it dies.
   virtual Status Check(WeightVersion, Duration /*timeout*/) { return OkStatus(); }
 };
 

@@ -42,7 +42,7 @@ void EngineLease::OnPaused(const PauseAnswer& answer) {
   const Status drained = CheckDrained("answered a pause", answer.devices_drained);
   if (!drained.ok()) return End(drained);
   MutexLock lock(mutex_);
-  // The answer to a pause that was given up comes late: the rank reads its Resume next.
+  // This may be the late answer to a pause that was given up: the rank reads its Resume next.
   if (state_ != State::kPausing || answer.pause_id != pause_id_) return;
   state_ = State::kPaused;
   changed_.NotifyAll();
@@ -74,7 +74,7 @@ void EngineLease::RequestPause() {
   PauseCommand command;
   {
     MutexLock lock(mutex_);
-    if (state_ != State::kRunning) return;  // paused, on the way to it, or gone
+    if (state_ != State::kRunning) return;  // already paused or pausing, unopened, or ended
     state_ = State::kPausing;
     command.pause_id = ++pause_id_;
     send = stream_.send;
@@ -110,7 +110,7 @@ void EngineLease::RequestPostCommit(WeightVersion version) {
     MutexLock lock(mutex_);
     if (state_ != State::kPaused) return;
     hook_result_.reset();
-    command.pause_id = ++pause_id_;  // a late answer to an earlier hook is not this one's
+    command.pause_id = ++pause_id_;  // so a late answer to an earlier hook is ignored
     send = stream_.send;
   }
   send(command);

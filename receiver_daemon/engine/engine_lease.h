@@ -2,7 +2,7 @@
 // (lease_stream.h) is a shell around it.
 //
 // Starts paused (engines attach paused); executes only between a Resume and the answer to a Pause.
-// Ends once, for good: a rank that comes back attaches again and gets a new lease.
+// Ends once and for good: a rank that returns attaches again and gets a new lease.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,8 @@
 
 namespace dws {
 
+// The commands that the receiver sends over the lease stream. The answer to a command repeats its
+// `pause_id`; each pause and each hook has a new one.
 struct PauseCommand {
   uint64_t pause_id = 0;
 };
@@ -32,20 +34,21 @@ struct ResumeCommand {
 };
 using LeaseCommand = std::variant<PauseCommand, PostCommitCommand, ResumeCommand>;
 
-// Threads: safe from any; the commands come from one (the worker's).
+// The lease of one registration, shared by the registry, the stream and the commit pipeline.
+// Threads: safe from any; Await and Resume from one (the worker's).
 class EngineLease {
  public:
   enum class State : uint8_t { kUnopened, kPaused, kPausing, kRunning, kEnded };
-  // What the stream does for the lease; called without locks. Never blocks.
+  // What the stream does for the lease. Called with no lock held; never blocks.
   struct Stream {
     std::function<void(const LeaseCommand&)> send;
     std::function<void(const Status& reason)> end;
   };
 
-  // What the rank has to do besides stopping.
+  // What a commit needs of the rank in addition to stopping.
   struct Needs {
     bool post_commit = false;      // its hook rebuilds derived tensors
-    bool drained_devices = false;  // it has device memory: a pause counts once devices have drained
+    bool drained_devices = false;  // has device memory: paused once its devices have drained
   };
 
   EngineLease(uint32_t engine_rank, Generation generation, Needs needs)
@@ -56,31 +59,33 @@ class EngineLease {
   bool has_hook() const { return needs_.post_commit; }
   State state() const;
 
-  // The stream's side. FAILED_PRECONDITION: opened before, ended, or what the rank needs of a pause
-  // was left undone: it opens paused.
+  // Called by the stream. The lease opens paused. FAILED_PRECONDITION: it is already open, or the
+  // rank's devices have not drained as Needs demands. After End: its reason.
   Status Open(Stream stream, bool devices_drained = false);
   struct PauseAnswer {
     uint64_t pause_id = 0;
     Generation generation;
     bool devices_drained = false;
   };
-  // An answer of another generation, or that leaves undone what the rank needs, ends the lease.
+  // An answer of another generation, or without the drained devices that Needs demands, ends the
+  // lease. A late answer to an earlier pause is ignored.
   void OnPaused(const PauseAnswer& answer);
   void OnPostCommitDone(uint64_t pause_id, std::string error);
 
-  // Ends the lease and its stream. Again: nothing.
+  // Ends the lease and its stream. Does nothing if the lease has ended.
   void End(const Status& reason);
 
-  // The worker's side. Each Request is followed by its Await.
+  // Called by the worker. Each Request is followed by its Await. UNAVAILABLE: the lease has ended.
+  // DEADLINE_EXCEEDED: no answer in time. FAILED_PRECONDITION: the hook failed.
   void RequestPause();
   Status AwaitPaused(TimePoint deadline, const Clock& clock);
   void RequestPostCommit(WeightVersion version);
-  Status AwaitPostCommit(TimePoint deadline, const Clock& clock);  // OK where there is no hook
+  Status AwaitPostCommit(TimePoint deadline, const Clock& clock);  // OK without a hook
   void Resume(const EngineVersion& version);
 
  private:
   Status CheckDrained(const char* what, bool devices_drained) const;
-  // The reason for a wait to end, or nullopt.
+  // Waits for `done`, which is called with the lock held. `what` is for the message of a timeout.
   Status Await(TimePoint deadline, const Clock& clock, const char* what,
                const std::function<bool()>& done);
 
@@ -92,7 +97,7 @@ class EngineLease {
   State state_ GUARDED_BY(mutex_) = State::kUnopened;
   Status end_reason_ GUARDED_BY(mutex_);
   Stream stream_ GUARDED_BY(mutex_);
-  uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // of the last question; 0 = none yet
+  uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // of the last pause or hook; 0: none yet
   std::optional<std::string> hook_result_ GUARDED_BY(mutex_);
 };
 

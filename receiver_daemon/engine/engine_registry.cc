@@ -11,7 +11,7 @@
 namespace dws {
 namespace {
 
-// Where the weights of an attach are, each once.
+// Each place where weights of an attach are, once.
 std::vector<std::string> MemoryOf(const AttachPlan& plan) {
   std::set<std::string> memory;
   for (const RegionHandle& region : plan.regions) {
@@ -36,7 +36,7 @@ Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
           "engine rank {} says the engine has {} ranks, rank {} ({}) says {}", plan.engine_rank,
           plan.engine_world_size, rank, other.plan.client, other.plan.engine_world_size);
     }
-    if (!other.plan.layouts->SameAs(*plan.layouts)) continue;  // it is about to be ended
+    if (!other.plan.layouts->SameAs(*plan.layouts)) continue;  // EndOthersThan ends it soon
     mappings.push_back(&other.plan.mapping);
   }
   if (coverage_ == Coverage::kShare && plan.layouts->slice_count() > limits::kGroupSlicesMax) {
@@ -44,7 +44,7 @@ Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
                                 plan.layouts->slice_count(), limits::kGroupSlicesMax);
   }
   if (mappings.size() < plan.engine_world_size)
-    return OkStatus();  // the last rank is told what is missing
+    return OkStatus();  // coverage is checked for the last rank
   return CheckCoverage(*plan.layouts, mappings, coverage_);
 }
 
@@ -268,7 +268,7 @@ std::vector<EngineRegistry::RankState> EngineRegistry::Ranks() const {
   MutexLock lock(mutex_);
   std::map<uint32_t, RankState> states;
   for (const auto& [rank, registration] : ranks_) states.emplace(rank, StateOf(registration));
-  // Of those without memory the newest; a rank that is attached hides them.
+  // Of the registrations without memory only the newest is shown, and only for unattached ranks.
   for (auto last = unfinished_.rbegin(); last != unfinished_.rend(); ++last) {
     states.try_emplace(last->second.plan.engine_rank, StateOf(last->second));
   }

@@ -1,11 +1,12 @@
-// The engine ranks: who is expected, attached, leased, gone. Registrations are named by their
-// generation.
+// The registrations of engine ranks, each named by its generation. A registration goes through:
 //
-//   Reserve  (Attach was checked)  ->  OnDescriptors (memory mapped)  ->  lease opened  ->  End
-//   (hang-up, lease broken, layout changed, shutdown)
+//   Reserve        the attach was checked
+//   OnDescriptors  the memory is mapped
+//   OnLeaseOpened  the lease is open
+//   End            hang-up, lease broken, layout changed, shutdown; possible after any step
 //
-// One registration with its memory has the rank. Those without are in nobody's way: any number may
-// exist for a rank, and the first whose memory comes has it.
+// A registration owns its rank once its memory is mapped. Before that any number of registrations
+// may exist for a rank; the first whose memory arrives gets it.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ struct AttachPlan {
   std::string client;
   std::vector<RegionHandle> regions;
   EngineMapping mapping;
-  LayoutSetPtr layouts;  // it was checked against
+  LayoutSetPtr layouts;  // that it was checked against
 };
 
 // All ranks of an engine, attached and leased.
@@ -47,7 +48,8 @@ struct AttachedEngine {
   std::vector<std::shared_ptr<EngineLease>> leases;
 };
 
-// Threads: safe from any.
+// Owns the registrations; the memory and the lease of each are shared with their users. Threads:
+// safe from any.
 class EngineRegistry {
  public:
   struct RankState {
@@ -59,8 +61,8 @@ class EngineRegistry {
     std::vector<std::string> memory;  // "host", UUIDs of devices
   };
 
-  // `first_generation`: above those of any earlier process. Without `devices` engines in host
-  // memory only.
+  // `first_generation` is above those of any earlier process. Without `devices` only engines in
+  // host memory can attach.
   EngineRegistry(Generation first_generation, ChangeSignal& changed,
                  Coverage coverage = Coverage::kWhole, cuda::CudaDevices* devices = nullptr)
       : coverage_(coverage),
@@ -70,52 +72,53 @@ class EngineRegistry {
 
   Coverage coverage() const { return coverage_; }
 
-  // ALREADY_EXISTS: one that has handed memory over is there (worth waiting for: it may be about to
-  // go). INVALID_ARGUMENT: another world size than the other ranks that have, or together they do
-  // not cover the layout.
+  // ALREADY_EXISTS: another registration owns the rank; it may be about to end, so try again.
+  // INVALID_ARGUMENT: the world size is not that of the attached ranks, or together they do not
+  // cover the layout. After EndForGood: its reason.
   Result<Generation> Reserve(AttachPlan plan);
-  // How to close the registration's connection; called once, when it ends from this side.
+  // `disconnect` closes the registration's connection; End calls it, once. Ignored if the
+  // registration has ended.
   void SetDisconnect(Generation generation, std::function<void()> disconnect);
-  // Maps the regions; whoever uses them keeps `connection` open. NOT_FOUND: the registration has
-  // ended. Errors of Reserve (others may have come meanwhile) and of ImportRegions.
+  // Maps the regions; `connection` stays open as long as they are used. NOT_FOUND: the registration
+  // has ended. Also errors of Reserve (another rank may have attached meanwhile) and ImportRegions.
   Status OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors,
                        UniqueFd connection);
-  // FAILED_PRECONDITION: no such registration (attach again), or memory not handed over yet.
+  // FAILED_PRECONDITION: no such registration (attach again), or its memory is not mapped yet.
   Result<std::shared_ptr<EngineLease>> FindLease(uint32_t engine_rank, Generation generation) const;
-  // Tells that a lease opened or was answered, for whoever waits for a complete engine.
+  // A lease was opened: wakes those who wait for a complete engine.
   void OnLeaseOpened() { changed_.Notify(); }
 
-  // Ends a registration: lease, connection; the memory is unmapped when the last user lets go.
-  // Unknown: nothing.
+  // Ends a registration, its lease and its connection; the memory is unmapped when its last user
+  // releases it. Does nothing if the generation is unknown.
   void End(Generation generation, const Status& reason);
   void EndAll(const Status& reason);
-  // As EndAll, and ranks that run are told to pause first; who comes to attach from now on is
-  // refused with `reason`.
+  // As EndAll, but asks running ranks to pause first, and refuses later attaches with `reason`,
+  // which is an error.
   void EndForGood(const Status& reason);
-  // The reason of EndForGood; OK: it has not ended.
+  // The reason of EndForGood; OK: it was not called.
   Status ended() const;
   // Ends the registrations that were checked against another layout than `current`, whether or not
   // the engine is complete: its ranks must agree on what a slice is.
   void EndOthersThan(const LayoutSet& current);
 
-  // The engine, when all its ranks are attached and leased, against one layout.
+  // The engine, if all its ranks are attached and leased, against one layout.
   std::optional<AttachedEngine> Engine() const;
-  // Why there is none, in words: "engine rank 1 of 2 is not attached".
+  // Why Engine() is empty, as text: "engine rank 1 of 2 is not attached".
   std::string Missing() const;
   std::vector<RankState> Ranks() const;
-  // How many the engine has, as its ranks say; 1 while none is here.
+  // How many ranks the engine has, as they report it; 1 while none is attached.
   uint32_t expected_ranks() const;
 
  private:
   struct Registration {
     AttachPlan plan;
-    AttachedMemoryPtr memory;  // none until the descriptors came
+    AttachedMemoryPtr memory;  // null until the descriptors arrive
     std::shared_ptr<EngineLease> lease;
     std::function<void()> disconnect;
   };
   Status CheckOthers(const AttachPlan& plan) const REQUIRES(mutex_);
   Registration* Find(Generation generation) REQUIRES(mutex_);
-  // Of all, those without memory included.
+  // Of all wanted registrations, including those without memory.
   std::vector<Generation> Generations(const std::function<bool(const Registration&)>& wanted) const
       REQUIRES(mutex_);
   static RankState StateOf(const Registration& registration);
@@ -124,9 +127,9 @@ class EngineRegistry {
   cuda::CudaDevices* const devices_;
   mutable Mutex mutex_;
   Generation next_generation_ GUARDED_BY(mutex_);
-  Status ended_ GUARDED_BY(mutex_);                                   // for good
+  Status ended_ GUARDED_BY(mutex_);                                   // by EndForGood
   std::map<uint32_t, Registration> ranks_ GUARDED_BY(mutex_);         // by engine rank, with memory
-  std::map<Generation, Registration> unfinished_ GUARDED_BY(mutex_);  // without
+  std::map<Generation, Registration> unfinished_ GUARDED_BY(mutex_);  // without memory
   ChangeSignal& changed_;
 };
 

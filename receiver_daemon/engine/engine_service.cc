@@ -14,7 +14,7 @@
 namespace dws {
 namespace {
 
-// The answer leaves before the caller stops waiting for it.
+// We answer this long before the caller's deadline, so that it still receives the answer.
 constexpr std::chrono::milliseconds kAnswerMargin{200};
 
 Result<EngineView> ParseView(const v1::ParameterView& message) {

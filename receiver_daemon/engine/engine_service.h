@@ -1,5 +1,5 @@
-// What engines talk to: Attach and the lease stream. Thin shells: the desk decides, the lease holds
-// the state.
+// The gRPC service for engines: Attach, the lease stream, and Why. It converts messages; AttachDesk
+// decides, and EngineLease holds the state.
 #pragma once
 
 #include <functional>
@@ -13,9 +13,10 @@
 
 namespace dws {
 
+// Lifecycle: all references outlive it. Threads: gRPC's.
 class EngineServiceImpl final : public v1::EngineService::CallbackService {
  public:
-  // `why`: what engines wait for, in words; never blocks.
+  // `why` returns, as text, what engines wait for; it never blocks.
   EngineServiceImpl(AttachDesk& desk, EngineRegistry& registry, std::string handle_socket,
                     const Clock& clock, std::function<std::string()> why)
       : desk_(desk),

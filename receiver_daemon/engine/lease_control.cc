@@ -15,7 +15,7 @@ Status LeaseControl::AwaitAll(Duration timeout, AwaitOne await) const {
           (*lease.*await)(std::min<TimePoint>(deadline, now + limits::kTick), clock_);
       if (status.ok()) break;
       if (!absl::IsDeadlineExceeded(status) || now >= deadline) return status;
-      // A rank that has gone wants its memory back, whatever the others still do.
+      // Do not wait for the others once a rank is gone: its memory should be released soon.
       for (const auto& other : leases_) {
         if (other->state() != EngineLease::State::kEnded) continue;
         return other->AwaitPaused(now, clock_);

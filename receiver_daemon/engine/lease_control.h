@@ -11,16 +11,17 @@
 
 namespace dws {
 
+// Keeps the leases alive. Threads: one at a time, as EngineControl.
 class LeaseControl final : public EngineControl {
  public:
-  // `pulse`, if any, waits while engine ranks are waited for.
+  // `pulse` is marked as waiting during Pause and PostCommit; may be null.
   LeaseControl(std::vector<std::shared_ptr<EngineLease>> leases, const Clock& clock,
                Pulse* pulse = nullptr)
       : leases_(std::move(leases)), clock_(clock), pulse_(pulse) {}
 
   Status Pause(Duration timeout) override;
   Status PostCommit(WeightVersion version, Duration timeout) override;
-  // Always OK: a rank that is gone has lost its lease, and comes back paused.
+  // Always OK: a rank that is gone has lost its lease, and attaches again paused.
   Status Resume(const EngineVersion& version) override;
 
  private:

@@ -74,7 +74,7 @@ Status LeaseStream::HandleUp(const v1::LeaseUp& message) {
           std::string(Utf8Prefix(message.post_commit_done().error(), limits::kErrorBytesMax)));
       return OkStatus();
     case v1::LeaseUp::MESSAGE_NOT_SET:
-      break;  // of a newer minor version: ignored
+      break;  // from a newer minor version: ignored
   }
   return OkStatus();
 }
@@ -167,7 +167,7 @@ void LeaseStream::OnDone() {
     registry_.End(held->generation(),
                   reason.ok() ? UnavailableError("the engine ended its lease stream") : reason);
   }
-  self_.reset();  // may be the last reference: nothing after this line
+  self_.reset();  // may destroy this object, so it is the last line
 }
 
 }  // namespace dws

@@ -13,8 +13,9 @@
 
 namespace dws {
 
-// Lifecycle: owns itself until OnDone; its lease shares it. Its end ends the registration: an
-// engine rank without a lease has to attach again. Threads: gRPC's and the worker's.
+// Lifecycle: owns itself until OnDone; its lease shares it. When the stream ends it ends the
+// registration: an engine rank without a lease has to attach again. Threads: gRPC's and the
+// worker's.
 class LeaseStream final : public grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseDown> {
  public:
   static LeaseStream* Start(EngineRegistry& registry);
@@ -29,10 +30,11 @@ class LeaseStream final : public grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseD
   Status HandleUp(const v1::LeaseUp& message);
   Status HandleOpen(const v1::LeaseOpen& open);
   void Send(const LeaseCommand& command);
-  // Ends the stream with `reason`: End once what is queued is written, Close without that.
+  // Both end the stream with `reason`: End after writing the queue, Close without.
   void End(const Status& reason);
   void Close(const Status& reason);
-  // Starts the next write, or finishes, if neither is under way. Called without the lock.
+  // Starts the next write, or finishes the stream, unless one of these is already under way. Called
+  // without the lock.
   void Pump();
   std::shared_ptr<EngineLease> lease();
 
