@@ -10,7 +10,8 @@ using nlohmann::json;
 
 constexpr int kDepthMax = 64;
 
-// Brackets outside of strings: what is parsed into a tree is bounded before it is.
+// The parser recurses and allocates for each level, so limit the depth before parsing: count the
+// brackets outside of strings.
 bool IsFlat(std::string_view text) {
   int depth = 0;
   bool in_string = false;

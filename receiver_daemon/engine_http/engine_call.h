@@ -1,4 +1,4 @@
-// One call of a plan that controls an engine over HTTP, and what a good reply to it is. Plans
+// One call of a plan that controls an engine over HTTP, and the reply that it expects. Plans
 // (sglang_plan.h, vllm_plan.h) are lists of these; checking a reply is pure.
 #pragma once
 
@@ -13,10 +13,10 @@
 
 namespace dws {
 
-// What an OK's body has to be.
+// What the body of a successful reply has to be.
 enum class ReplyForm : uint8_t {
-  kAny,      // nothing is said about it: text, or empty
-  kObject,   // a JSON object, where "success", if it is there, is true
+  kAny,      // not checked: text, or empty
+  kObject,   // a JSON object; "success", if present, is true
   kSuccess,  // a JSON object with "success": true
 };
 
@@ -26,37 +26,38 @@ struct ReplyField {
   nlohmann::json value;
 };
 
+// One call, as values. Relative to the engine's base URL.
 struct EngineCall {
   HttpMethod method = HttpMethod::kPost;
-  std::string endpoint;                               // "/pause_generation": as probing knows it
+  std::string endpoint;                               // "/pause_generation", as in probe.h
   std::string query = "";                             // "?mode=keep"
   std::optional<nlohmann::json> body = std::nullopt;  // of a POST
   ReplyForm form = ReplyForm::kObject;
   std::optional<ReplyField> expected = std::nullopt;
   Repeat repeat = Repeat::kLost;
-  bool pending_is_400 = false;  // 400 says "not yet": ask again until the deadline
-  std::string advice = "";      // what to do when it fails; ends the message
+  bool pending_is_400 = false;  // 400 means "not yet": ask again until the deadline
+  std::string advice = "";      // what to do when the call fails; ends the message
 
   HttpCall ToHttp() const;
 };
 
-// The object, when `answer` is as the call expects it (kAny: an empty one). FAILED_PRECONDITION:
-// the engine refuses, has failed at it (500), has no such endpoint, or answers something else.
-// UNAVAILABLE: it, or a server before it, cannot now (5xx, 408, 429). The message has what was
-// expected, the status, and the engine's words.
+// The reply's object if `answer` is what the call expects (kAny: an empty object).
+// FAILED_PRECONDITION: the engine refuses, failed (500), has no such endpoint, or answers something
+// else. UNAVAILABLE: it, or a proxy, cannot answer now (501 and above, 408, 429). The message has
+// what was expected, the status code, and the engine's own message.
 Result<nlohmann::json> CheckReply(const EngineCall& call, const HttpAnswer& answer);
 
-// Sends it and checks the reply. DEADLINE_EXCEEDED also: it was pending all the time, with the
-// engine's words. Other errors: of CheckReply and HttpClient::Send. Messages name the URL and end
-// with the call's advice.
+// Sends the call and checks the reply. Errors of CheckReply and HttpClient::Send. DEADLINE_EXCEEDED
+// also if the call was pending until the deadline; the message has the engine's. Messages name the
+// URL and end with the call's advice.
 Result<nlohmann::json> RunCall(HttpClient& client, const EngineCall& call, TimePoint deadline,
                                bool may_give_up = true);
 
-// The object in `text`; nullopt: it is none, or nested deeper than any reply.
+// The JSON object in `text`; nullopt: it is not one, or is nested deeper than any reply.
 std::optional<nlohmann::json> ParseObject(std::string_view text);
 
-// What an engine says, fit for a message: its "message", "detail" or "error", else the body; cut,
-// and without what is not printable.
+// The engine's own message, for use in ours: its "message", "detail" or "error", else the body.
+// Truncated, with only printable characters.
 std::string Words(const HttpAnswer& answer);
 
 }  // namespace dws

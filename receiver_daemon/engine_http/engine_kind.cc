@@ -6,7 +6,7 @@
 namespace dws {
 namespace {
 
-// The first is the default.
+// The first is the default, with it no request uses a cache of the old weights.
 constexpr std::array kSglangModes = {PauseMode::kAbort, PauseMode::kRetract, PauseMode::kInPlace};
 constexpr std::array kVllmModes = {PauseMode::kKeep, PauseMode::kWait, PauseMode::kAbort};
 

@@ -1,5 +1,5 @@
 // The rollout engines that can be controlled over HTTP, how they may be paused, and what was found
-// of an engine: values.
+// out about one of them. Values only.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,26 @@ const char* ToString(EngineKind kind);  // "SGLang"
 // INVALID_ARGUMENT unless "sglang" or "vllm".
 Result<EngineKind> ParseEngineKind(std::string_view text);
 
-// What becomes of the requests that an engine is working on when it is paused.
+// What happens to the requests that an engine is working on when it is paused.
 enum class PauseMode : uint8_t {
-  kAbort,    // both: they end, with what they have
-  kRetract,  // SGLang: they start again from their tokens; may keep the cache from being flushed
-  kInPlace,  // SGLang: they go on, with the cache of the old weights
-  kKeep,     // vLLM: they go on, their cache is computed anew
+  kAbort,    // both: they end with the tokens they have
+  kRetract,  // SGLang: they restart from their tokens; may prevent a flush of the cache
+  kInPlace,  // SGLang: they continue, with the cache of the old weights
+  kKeep,     // vLLM: they continue, their cache is computed again
   kWait,     // vLLM: the pause waits until they are done
 };
 const char* ToString(PauseMode mode);  // as the engine calls it: "in_place"
-// "": SGLang's "abort", vLLM's "keep". INVALID_ARGUMENT, with the modes of `kind`.
+// "" is SGLang's "abort" or vLLM's "keep". INVALID_ARGUMENT: not a mode of `kind`; lists those.
 Result<PauseMode> ParsePauseMode(EngineKind kind, std::string_view text);
 
-// Those of the engine's endpoints that are known to exist.
+// Endpoints that the engine is known to have.
 using EngineEndpoints = std::set<std::string, std::less<>>;
 
-// What a plan is made for.
+// The engine that a plan is made for.
 struct EngineSetup {
   EngineKind kind = EngineKind::kSglang;
   PauseMode mode = PauseMode::kAbort;
-  std::string checkpoint;  // the local checkpoint's folder, as the engine finds it
+  std::string checkpoint;  // the local checkpoint's folder, as the engine sees it
   EngineEndpoints endpoints;
   bool reports_version = false;  // its model_info has "weight_version"
 

@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kUnauthorized = 401;
 
-// A server in between says that it did not reach the engine, or that the engine is starting.
+// A proxy reports that it did not reach the engine, or that the engine is starting.
 bool IsGateways(int code) { return code == 502 || code == 503 || code == 504; }
 
-// The engine itself says that it cannot now.
+// The engine itself reports that it cannot answer now.
 bool IsBusy(int code) { return code >= 500 || code == 408 || code == 429; }
 
 bool MayRepeat(const HttpOutcome& outcome, const SendOptions& options) {
@@ -114,7 +114,7 @@ bool HttpClient::GivenUp(const SendOptions& options) const {
 bool HttpClient::Wait(Duration delay, const SendOptions& options) const {
   const TimePoint until = clock_.Now() + delay;
   if (until >= options.deadline) return false;
-  // Nobody notifies: it is a wait that can be given up.
+  // Nobody notifies `never`: this sleeps in ticks, so that it can be given up.
   Mutex mutex;
   CondVar never;
   MutexLock lock(mutex);

@@ -90,7 +90,7 @@ Status HttpControl::PostCommit(WeightVersion version, Duration timeout) {
   return Run("reloading", ReloadCalls(setup_, version), timeout, true);
 }
 
-// Never given up for a daemon that stops: that is when engines would stay paused for good.
+// Not given up when the daemon stops: the engine would stay paused for good.
 Status HttpControl::Resume(const EngineVersion&) {
   return Run("resuming", ResumeCalls(setup_), options_.resume_timeout, false);
 }
@@ -107,7 +107,7 @@ Status HttpControl::Check(WeightVersion version, Duration timeout) {
   const Result<HttpAnswer> answer = client_->Send(
       call.ToHttp(), {.repeat = call.repeat, .deadline = client_->clock().Now() + timeout});
   DWS_RETURN_IF_ERROR(Name("looking at", answer.status()));
-  // It is there, and cannot tell now.
+  // The engine answers, but does not report its version now.
   if (!setup_.reports_version || answer->code != 200) return OkStatus();
   const Status same = CheckReply(call, *answer).status();
   if (same.ok()) return same;
@@ -128,7 +128,7 @@ Result<std::string> HttpControl::Checksum(Duration timeout) {
                         .form = ReplyForm::kSuccess};
   Result<nlohmann::json> reply = RunCall(*client_, call, client_->clock().Now() + timeout);
   if (!reply.ok()) return Name("checking", reply.status());
-  // What may differ between two equal answers.
+  // These fields may differ although the weights are equal.
   reply->erase("success");
   reply->erase("message");
   return reply->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);

@@ -1,31 +1,32 @@
 // EngineControl over an engine's own HTTP server, for engines that load their weights from a local
-// checkpoint: the commit patches the checkpoint while the engine is paused, and PostCommit makes
-// the engine load it. It never writes to live weights: whoever does holds a lease
-// (lease_control.h).
+// checkpoint. The follower patches the checkpoint while the engine runs; PostCommit makes the
+// paused engine load it. Nothing here writes to live weights: that needs a lease (lease_control.h).
 //
-// Where it fails, what the engine is left with, and what follows:
+// What happens after a failure ("load" is EngineLoader::Load, from Pause to Resume):
 //
-//   in          weights in its memory    it is    what follows
-//   Pause       old                      paused   the commit gives up and calls Resume: it goes on
-//                                        or not   with the old version
-//   Pause       not known: no load of    paused   it is not let run: the next commit pauses it
-//               this process has ended   or not   again
-//   PostCommit  old, new, or some of     paused   it stays paused, with the reason; the checkpoint
-//     (reload)  each: it may still load           is whole, so the next commit pauses (again),
-//     loads
-//                                                 all of it and resumes
-//   PostCommit  new                      paused   as above; loading again does no harm
-//     (version told or read back)
-//   Resume      whole: new, after a      paused   repeated until Options::resume_timeout; then as
-//               failed Pause old         or not   above. No answer may mean that it runs
-//   this process, or its machine:        paused   the next start commits before anything else, and
-//     anywhere                                    so pauses, loads and resumes
-//   the engine: anywhere                 none     no connection, until it is started again: then it
-//                                                 has loaded something by itself. Check sees
-//                                                 either, where it reports its version; else the
-//                                                 first only
+//   failure in    engine's weights       engine is      what follows
+//   Pause         old                    paused or not  the load gives up and calls Resume: the
+//                                                       engine continues with the old version
+//   Pause         unknown: no load of    paused or not  Resume is not called; the next load pauses
+//                 this process finished                 the engine again
+//   PostCommit,   old, new, or a mix;    paused         the engine stays paused, and the reason is
+//   the reload    it may still load                     reported. The checkpoint is complete, so
+//                                                       the next load pauses again, loads all of
+//                                                       it and resumes
+//   PostCommit,   new                    paused         as above; loading again does no harm
+//   the version
+//   Resume        new; old if this is    paused or not  repeated until Options::resume_timeout,
+//                 after a failed Pause                  then as above. If the reply is lost the
+//                                                       engine may be running
+//   this process  any                    any            the next start loads before anything else:
+//   or machine                                          it pauses, loads and resumes
+//   the engine    none                   gone           no connection until it is restarted; then
+//                                                       it has loaded some version by itself. Check
+//                                                       notices both if the engine reports its
+//                                                       version, else only a lost connection
 //
-// All calls may be repeated: pausing what is paused, loading what is loaded, resuming what runs.
+// All calls may be repeated: pausing a paused engine, loading a loaded version, resuming a running
+// engine.
 #pragma once
 
 #include <memory>
@@ -42,29 +43,30 @@
 
 namespace dws {
 
+// Owns its client. Threads: one at a time, as EngineControl.
 class HttpControl final : public EngineControl {
  public:
   struct Options {
-    std::string checkpoint;  // as the engine finds it: it may see the folder elsewhere
+    std::string checkpoint;  // its path as the engine sees it, which may differ from ours
     PauseMode mode = PauseMode::kAbort;
     Duration resume_timeout = limits::kEngineCallDeadline;
-    Pulse* pulse = nullptr;  // waits while the engine is waited for; may be null
+    Pulse* pulse = nullptr;  // marked as waiting during calls; may be null
   };
 
   HttpControl(std::unique_ptr<HttpClient> client, const EngineProbe& probe, Options options);
 
-  // Messages name the engine, the URL and the endpoint. Besides the codes of the seam
-  // FAILED_PRECONDITION: the engine refuses, with its words.
+  // Messages name the engine, the URL and the endpoint. In addition to the codes of EngineControl:
+  // FAILED_PRECONDITION: the engine refuses; the message has the engine's.
   Status Pause(Duration timeout) override;
   Status PostCommit(WeightVersion version, Duration timeout) override;
   Status Resume(const EngineVersion& version) override;
-  // By its version where it reports one, else by whether it answers at all.
+  // Compares the version if the engine reports one; else checks only that it answers.
   Status Check(WeightVersion version, Duration timeout) override;
 
-  // What the engine says its weights are: its checksums as one line of JSON, equal for equal
-  // weights on the same engine. UNIMPLEMENTED: it has no /weights_checker.
+  // The engine's checksums of its weights, as one line of JSON: equal for equal weights on the same
+  // engine. UNIMPLEMENTED: it has no /weights_checker.
   Result<std::string> Checksum(Duration timeout);
-  // Its weight version. UNIMPLEMENTED: it does not say.
+  // The weight version that the engine reports. UNIMPLEMENTED: it reports none.
   Result<std::string> ReportedVersion(Duration timeout);
 
  private:
@@ -77,9 +79,10 @@ class HttpControl final : public EngineControl {
   const EngineSetup setup_;
 };
 
+// What MakeHttpControl needs to reach an engine and to choose its plan.
 struct HttpControlOptions {
   HttpClient::Options client;
-  std::string kind;        // "sglang", "vllm"; "": to be found out
+  std::string kind;        // "sglang", "vllm"; "": find out
   std::string mode;        // as ParsePauseMode takes it
   std::string checkpoint;  // see HttpControl::Options
   Duration probe_timeout = limits::kEngineCallDeadline;
@@ -87,9 +90,9 @@ struct HttpControlOptions {
   Pulse* pulse = nullptr;
 };
 
-// Asks the engine what it can do, logs that, and says how it is controlled. Errors as of
-// HttpClient::Create and ProbeEngine, INVALID_ARGUMENT for `kind` and an empty `checkpoint`:
-// UNAVAILABLE and DEADLINE_EXCEEDED are worth coming back for, an engine may take minutes to start.
+// Probes the engine, logs what it can do, and returns its control. Errors as of HttpClient::Create
+// and ProbeEngine; INVALID_ARGUMENT also for an unknown `kind` and an empty `checkpoint`. Try again
+// after UNAVAILABLE and DEADLINE_EXCEEDED: an engine may take minutes to start.
 Result<std::unique_ptr<HttpControl>> MakeHttpControl(HttpControlOptions options,
                                                      const Clock& clock);
 

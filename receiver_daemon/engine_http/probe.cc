@@ -15,18 +15,18 @@ constexpr std::string_view kOpenApi = "/openapi.json";
 // An endpoint that plans use.
 struct UsedEndpoint {
   const char* path;
-  const char* without;  // what is done where there is none; null: there is no way
+  const char* without;  // what happens without it; null: it is required
 };
 
 constexpr std::array kSglang = {
     UsedEndpoint{"/pause_generation", nullptr},
     UsedEndpoint{"/continue_generation", nullptr},
     UsedEndpoint{"/update_weights_from_disk", nullptr},
-    UsedEndpoint{"/flush_cache", nullptr},  // but see Required
+    UsedEndpoint{"/flush_cache", nullptr},  // not with kInPlace: see JudgeEndpoints
     UsedEndpoint{"/update_weight_version",
                  "the version is told by /update_weights_from_disk alone"},
     UsedEndpoint{"/model_info", "the version that the engine reports is not read back"},
-    UsedEndpoint{"/get_model_info", ""},  // its older name: nothing is missing
+    UsedEndpoint{"/get_model_info", ""},  // its older name, so nothing is reported as missing
     UsedEndpoint{"/weights_checker", "the engine cannot be asked for checksums of its weights"},
 };
 constexpr std::array kVllm = {
@@ -49,7 +49,8 @@ std::span<const UsedEndpoint> UsedOf(EngineKind kind) {
   return {};
 }
 
-// Endpoints that the other kind does not have, also where nothing can be controlled.
+// Each looks at endpoints that the other kind never has. They are enough to name the engine even if
+// it lacks those that are needed to control it.
 bool IsSglang(const EngineEndpoints& found) {
   return found.contains("/pause_generation") || found.contains("/update_weights_from_disk") ||
          found.contains("/get_model_info");
@@ -78,7 +79,7 @@ Result<EngineKind> FindKind(const EngineEndpoints& found) {
       IsSglang(found) ? "both" : "neither");
 }
 
-// FastAPI describes each path under "paths".
+// FastAPI lists each path under "paths".
 std::optional<EngineEndpoints> PathsOf(const HttpAnswer& answer) {
   if (answer.code != 200) return std::nullopt;
   const std::optional<nlohmann::json> object = ParseObject(answer.body);
@@ -106,7 +107,7 @@ Result<EngineEndpoints> AskEach(HttpClient& client, const SendOptions& options) 
   return found;
 }
 
-// A version is a string in the builds that have one.
+// In the builds that report a version it is a string.
 std::optional<std::string> VersionOf(const nlohmann::json& reply) {
   const auto version = reply.find("weight_version");
   if (version == reply.end() || !version->is_string()) return std::nullopt;
@@ -159,7 +160,7 @@ Result<EngineProbe> JudgeEndpoints(const EngineEndpoints& found, std::optional<E
       probe.endpoints.insert(used.path);
       continue;
     }
-    // Requests that go on with the old cache need no flush.
+    // With this mode requests continue with the old cache, so no flush is needed.
     if (path == "/flush_cache" && pause_mode == PauseMode::kInPlace) continue;
     if (path == "/model_info" && found.contains("/get_model_info")) continue;
     if (used.without == nullptr) {

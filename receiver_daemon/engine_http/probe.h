@@ -1,8 +1,8 @@
-// What an engine's HTTP server can do, found out before it is controlled: which kind it is, which
-// of the endpoints that the plans use exist, and what follows where one is missing.
+// Finds out what an engine's HTTP server can do before it is controlled: which kind of engine it
+// is, which of the endpoints that the plans use exist, and the consequence of each missing one.
 //
-// Asked is /openapi.json, which both engines have; where it is switched off each endpoint is asked
-// for with OPTIONS, which changes nothing: 404 says that there is none.
+// Reads /openapi.json, which both engines have. If that is switched off, asks for each endpoint
+// with OPTIONS, which changes nothing: 404 means that the endpoint does not exist.
 #pragma once
 
 #include <optional>
@@ -16,39 +16,41 @@
 
 namespace dws {
 
-// An endpoint that the engine does not have, and what is done without it.
+// An optional endpoint that the engine does not have, and what happens without it.
 struct MissingEndpoint {
   std::string endpoint;
   std::string consequence;
 };
 
+// What was found out about an engine.
 struct EngineProbe {
   EngineKind kind = EngineKind::kSglang;
-  EngineEndpoints endpoints;             // of those that are used
-  std::vector<MissingEndpoint> missing;  // none that there is no way without
-  bool by_options = false;               // it has no /openapi.json
-  // What it says of itself; nullopt: it cannot say.
+  EngineEndpoints endpoints;             // of UsedEndpoints
+  std::vector<MissingEndpoint> missing;  // optional ones
+  bool by_options = false;               // the engine has no /openapi.json
+  // As the engine reports them; nullopt: it does not.
   std::optional<std::string> weight_version;
   std::optional<bool> paused;
 
   bool checks_weights() const { return endpoints.contains("/weights_checker"); }
 };
 
+// What the caller wants of the engine.
 struct ProbeWish {
-  std::optional<EngineKind> kind = std::nullopt;  // nullopt: to be found out
+  std::optional<EngineKind> kind = std::nullopt;  // nullopt: find out
   std::string mode = "";                          // as ParsePauseMode takes it
 };
 
-// FAILED_PRECONDITION, naming what is missing and what to do: it is neither engine, or not the one
-// that was wished for, or has not what there is no way without. INVALID_ARGUMENT: it knows no such
-// mode. UNAVAILABLE, DEADLINE_EXCEEDED and others of HttpClient::Send: it cannot be asked, now.
+// FAILED_PRECONDITION: it is neither engine, or lacks endpoints that an engine of the wanted kind
+// needs; the message names them and what to do. INVALID_ARGUMENT: it has no such mode. UNAVAILABLE,
+// DEADLINE_EXCEEDED and other errors of HttpClient::Send: it does not answer now.
 Result<EngineProbe> ProbeEngine(HttpClient& client, const ProbeWish& wish, TimePoint deadline);
 
-// The pure part. FAILED_PRECONDITION as above.
+// The pure part of ProbeEngine. Errors as above.
 Result<EngineProbe> JudgeEndpoints(const EngineEndpoints& found, std::optional<EngineKind> kind,
                                    std::string_view mode);
 
-// All that is asked for, of both kinds.
+// All endpoints that plans use, of both kinds of engines.
 EngineEndpoints UsedEndpoints();
 
 }  // namespace dws

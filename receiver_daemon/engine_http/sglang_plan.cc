@@ -8,8 +8,8 @@ namespace {
 
 constexpr double kFlushWaitSecondsMax = 30;
 
-// How long the server itself may wait for its requests, so that its answer still comes in time:
-// whole seconds, as all builds take them, unless there is not even one.
+// How long the server may wait for its requests and still answer in time. Whole seconds, which all
+// builds accept, unless there is less than one.
 std::string FlushQuery(Duration timeout) {
   const double wait = std::min(0.8 * ToSeconds(timeout), kFlushWaitSecondsMax);
   return wait >= 1 ? fmt::format("?timeout={:.0f}", std::floor(wait))
@@ -54,11 +54,11 @@ std::vector<EngineCall> SglangReloadCalls(const EngineSetup& setup, WeightVersio
                               {"weight_version", text},
                               {"flush_cache", setup.mode != PauseMode::kInPlace}},
        .form = ReplyForm::kSuccess,
-       // It is known to have begun or not; the whole commit is what is done again.
+       // A lost reply leaves open whether the load began, so the caller repeats the whole load.
        .repeat = Repeat::kUnsent,
        .advice = "the engine stays paused until a reload succeeds"}};
   if (setup.Has("/update_weight_version")) {
-    // Without the flag, whose default is true, all requests would be aborted.
+    // The flag's default, true, would abort all requests.
     calls.push_back({.endpoint = "/update_weight_version",
                      .body = nlohmann::json{{"new_version", text}, {"abort_all_requests", false}}});
   }

@@ -1,4 +1,4 @@
-// What is asked of an SGLang server, and in which order: pure lists of calls.
+// The calls to an SGLang server, in order: pure lists.
 #pragma once
 
 #include <vector>
@@ -10,16 +10,16 @@
 
 namespace dws {
 
-// Pauses; then flushes what was cached with the old weights, for which there is `timeout` in all.
-// Not with kInPlace, whose requests keep their cache.
+// Pauses, then flushes the cache of the old weights; both have `timeout` together. With kInPlace
+// there is no flush: requests keep their cache.
 std::vector<EngineCall> SglangPauseCalls(const EngineSetup& setup, Duration timeout);
 
-// Loads the local checkpoint, tells which version it is, reads that back.
+// Loads the local checkpoint, sets the version, and reads it back where the engine reports it.
 std::vector<EngineCall> SglangReloadCalls(const EngineSetup& setup, WeightVersion version);
 
 std::vector<EngineCall> SglangResumeCalls(const EngineSetup& setup);
 
-// What a build of SGLang calls it; "": it has none.
+// The endpoint that reports the weight version, whose name differs by build; "": there is none.
 std::string SglangInfoEndpoint(const EngineEndpoints& endpoints);
 
 }  // namespace dws

@@ -16,7 +16,7 @@ void AskIsPaused(const EngineSetup& setup, bool expected, std::vector<EngineCall
 }  // namespace
 
 std::vector<EngineCall> VllmPauseCalls(const EngineSetup& setup) {
-  // Where the cache cannot be dropped apart, the pause itself does.
+  // If there is no endpoint that drops the cache, the pause has to drop it.
   std::vector<EngineCall> calls = {
       {.endpoint = "/pause",
        .query = fmt::format("?mode={}&clear_cache={}", ToString(setup.mode),

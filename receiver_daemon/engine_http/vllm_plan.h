@@ -1,4 +1,4 @@
-// What is asked of a vLLM server in its development mode, and in which order: pure lists of calls.
+// The calls to a vLLM server in its development mode, in order: pure lists.
 #pragma once
 
 #include <vector>
@@ -9,14 +9,14 @@
 
 namespace dws {
 
-// Pauses, asks whether it is, and drops what was cached with the old weights: requests that go on
-// compute it anew.
+// Pauses, checks that the engine is paused, and drops the cache of the old weights: requests that
+// continue compute it again.
 std::vector<EngineCall> VllmPauseCalls(const EngineSetup& setup);
 
-// Loads the local checkpoint in all workers, tells which version it is.
+// Loads the local checkpoint in all workers, and sets the version.
 std::vector<EngineCall> VllmReloadCalls(const EngineSetup& setup, WeightVersion version);
 
-// Resumes, and asks whether it is.
+// Resumes, and checks that the engine is not paused.
 std::vector<EngineCall> VllmResumeCalls(const EngineSetup& setup);
 
 }  // namespace dws
