@@ -1,4 +1,5 @@
-// dws-receiver: runs beside one rollout engine.
+// dws-receiver: runs beside one rollout engine. With --slime-dir it follows a folder of versions
+// instead of senders: another app, without GPU kernels, because nothing is written to GPU memory.
 #include <memory>
 #include <utility>
 

@@ -34,14 +34,14 @@ void EngineLoader::Forget() {
 }
 
 Result<Duration> EngineLoader::Load(uint64_t version) {
-  if (!holds_.has_value()) may_read_ = true;  // who is not reached may have been started anew
+  if (!holds_.has_value()) may_read_ = true;  // it may have restarted meanwhile
   if (control_ == nullptr) {
     DWS_ASSIGN_OR_RETURN(control_, make_control_());
   }
   const TimePoint begin = clock_.Now();
   const Status status = LoadPaused(version);
   if (!status.ok()) {
-    control_.reset();  // who was restarted may be another kind of engine, or version
+    control_.reset();  // after a restart it may be another kind of engine, or build
     return status;
   }
   may_read_ = false;
@@ -52,22 +52,22 @@ Result<Duration> EngineLoader::Load(uint64_t version) {
 }
 
 Status EngineLoader::LoadPaused(uint64_t version) {
-  // No stream, no token: versions of a folder have neither.
+  // Versions of a folder have no stream and no state token.
   const auto resume = [this](uint64_t holds) {
     return control_->Resume({.stream = {}, .version = WeightVersion(holds), .state_token = {}});
   };
   if (const Status paused = control_->Pause(timeout_); !paused.ok()) {
-    // One that may hold parts of two versions is not let run; the next load pauses it again.
+    // An engine that may hold parts of two versions is not resumed; the next load pauses it again.
     if (!holds_.has_value()) return paused;
     const Status resumed = resume(*holds_);
     if (resumed.ok()) return paused;
-    Forget();  // nor is it known whether it runs
+    Forget();  // whether it runs is unknown too
     return Annotate(resumed, fmt::format("after '{}'", Message(paused)));
   }
   DWS_KILLPOINT("follow.after_pause");
   Forget();
   const Status loaded = control_->PostCommit(WeightVersion(version), timeout_);
-  // Who refuses has ended. Whatever else has happened, it may still be reading.
+  // An engine that refuses the load is not reading. After any other error it may be.
   if (absl::IsFailedPrecondition(loaded)) may_read_ = false;
   DWS_RETURN_IF_ERROR(loaded);
   DWS_KILLPOINT("follow.after_load");
@@ -78,12 +78,12 @@ Status EngineLoader::Check() {
   const TimePoint now = clock_.Now();
   if (!holds_.has_value() || control_ == nullptr || now < check_at_) return OkStatus();
   const Status same = control_->Check(WeightVersion(*holds_), kCheckDeadline);
-  // Where others load it too, that is not answered by a pause every few seconds.
+  // If somebody else loads versions into this engine too, do not pause it every few seconds.
   check_interval_ = absl::IsFailedPrecondition(same)
                         ? std::min<Duration>(2 * check_interval_, kCheckIntervalMax)
                         : Duration(kCheckInterval);
   check_at_ = now + check_interval_;
-  // One that is only slow to answer still is what it was.
+  // An engine that only answers slowly still holds its version.
   if (!absl::IsUnavailable(same) && !absl::IsFailedPrecondition(same)) return OkStatus();
   const uint64_t held = *holds_;
   control_.reset();

@@ -1,8 +1,8 @@
-// Has an engine load the local checkpoint, and knows what it holds.
+// Makes an engine load the local checkpoint, and knows which version the engine holds.
 //
-// That is known only once a load has ended. Until then, and after a load whose end nobody saw, it
-// may hold parts of two versions, or still read the files: it is not let run, and may_read() says
-// that the files are not to be changed.
+// That is known only after a load has succeeded. Before that, and after a load whose end was not
+// seen, the engine may hold parts of two versions, or still read the files. Then it is not resumed,
+// and may_read() means that the files must not be changed.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace dws {
 
-// Threads: one.
+// Owns the control of the engine. Threads: one.
 class EngineLoader {
  public:
-  // Makes the control of the engine. UNAVAILABLE, DEADLINE_EXCEEDED: later, perhaps.
+  // Makes the control of the engine. UNAVAILABLE, DEADLINE_EXCEEDED: try again later.
   using MakeControl = std::function<Result<std::unique_ptr<EngineControl>>()>;
-  // Of the engine: what it holds, when that has changed; nullopt: not known.
+  // Called with the version that the engine holds whenever that may have changed; nullopt: unknown.
   using OnHolds = std::function<void(std::optional<uint64_t>)>;
 
   // `clock` outlives it.
@@ -30,16 +30,16 @@ class EngineLoader {
   std::optional<uint64_t> holds() const { return holds_; }
   // The engine may be reading the files.
   bool may_read() const { return may_read_; }
-  // What the files were is of no use any more.
+  // The checkpoint was replaced: what the engine holds is unknown, and it may be reading.
   void Forget();
 
-  // Pauses the engine, has it load `version`, lets it run again: for how long it was paused. An
-  // error: it runs with what it held, where that was known; else it stays as it is, paused or not,
-  // until a later load has ended.
+  // Pauses the engine, makes it load `version`, resumes it; returns how long it was paused. If the
+  // pause fails the engine continues with the version it held, if that is known. After any other
+  // error it stays as it is, paused or not, until a later load succeeds.
   Result<Duration> Load(uint64_t version);
 
-  // Whether the engine still is the one that loaded, every few seconds. UNAVAILABLE,
-  // FAILED_PRECONDITION: it is gone, or was started anew; what it holds is forgotten.
+  // Checks, at most every few seconds, that the engine still holds what it loaded. UNAVAILABLE,
+  // FAILED_PRECONDITION: it is gone or was restarted; what it holds is unknown now.
   Status Check();
 
  private:
@@ -54,7 +54,7 @@ class EngineLoader {
   std::optional<uint64_t> holds_;
   bool may_read_ = true;
   Duration check_interval_;
-  TimePoint check_at_;  // next
+  TimePoint check_at_;  // of the next check
 };
 
 }  // namespace dws

@@ -19,7 +19,7 @@
 
 namespace dws {
 
-// Members are in the order of construction; what calls into another is destroyed before it.
+// Members are declared in the order of construction, so each is destroyed before the ones it calls.
 class FollowerApp::Impl {
  public:
   explicit Impl(const ReceiverOptions& options)
@@ -43,7 +43,7 @@ class FollowerApp::Impl {
   uint16_t http_port() const { return servers_->http_port(); }
 
  private:
-  // The earliest counts.
+  // The earliest time given counts.
   void GiveUpAt(TimePoint time);
   void MakeFollower();
   Status StartServers();
@@ -57,7 +57,7 @@ class FollowerApp::Impl {
   Pulse pulse_;
   std::shared_ptr<Credentials> credentials_;  // null: plain
   AllowedUsers allowed_users_;
-  std::atomic<TimePoint> give_up_at_{TimePoint::max()};  // of calls of the engine
+  std::atomic<TimePoint> give_up_at_{TimePoint::max()};  // for calls of the engine
   std::unique_ptr<SlimeFollower> follower_;
   std::unique_ptr<FollowerOperations> operations_;
   std::unique_ptr<DaemonServers> servers_;

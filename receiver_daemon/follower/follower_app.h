@@ -1,5 +1,5 @@
-// dws-receiver that follows a folder of versions: makes the parts, wires them, takes them down in
-// order. No flags, no signals. (receiver_app.h is the one that has senders.)
+// The dws-receiver that follows a folder of versions: makes the parts, wires them, stops them in
+// order. No flags, no signals. receiver_app.h is the one that has senders.
 #pragma once
 
 #include <chrono>
@@ -14,26 +14,26 @@
 
 namespace dws {
 
-// Lifecycle: serves from Start until Stop or the destructor. Threads: one.
+// Lifecycle: serves from Start until Stop or the destructor. Threads: one, except as stated below.
 class FollowerApp {
  public:
-  // INVALID_ARGUMENT: an option, by its flag. Else what the parts return.
+  // INVALID_ARGUMENT: a bad option; names its flag. Other errors are those of the parts.
   static Result<std::unique_ptr<FollowerApp>> Start(const ReceiverOptions& options);
   ~FollowerApp();
 
   uint16_t admin_port() const;
   uint16_t http_port() const;
 
-  // A version under way is completed: it cannot be left halfway. A load of it gets `grace`; one
-  // that is given up then leaves the engine paused.
+  // Completes a version that is being applied: it cannot be left halfway. Its load gets `grace`; a
+  // load that is given up leaves the engine paused.
   void Stop(std::chrono::milliseconds grace);
-  // While Stop runs on another thread: its grace is over.
+  // Ends the grace of a Stop that runs on another thread.
   void EndGrace();
 
-  // As an operator sees it. Before Stop. Threads: safe from any.
+  // The status that operators see. Call it before Stop. Threads: safe from any.
   v1::StatusReply status() const;
-  // What comes with time alone, staleness, even while the rest hangs; call it every second or so.
-  // Before Stop. Threads: safe from any.
+  // Updates what changes with time alone (staleness), even while other threads hang. Call it about
+  // every second, before Stop. Threads: safe from any.
   void ShowReadiness();
   // What the watchdog watches; valid as long as the app.
   std::vector<WatchedWork> VitalWork() const;

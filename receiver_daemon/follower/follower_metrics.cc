@@ -6,6 +6,7 @@ double Number(uint64_t value) { return static_cast<double>(value); }
 }  // namespace
 
 void AddFollowerMetrics(Metrics& metrics, const SlimeFollower& follower) {
+  // All values of a scrape are from one view, so they fit together.
   metrics.OnCollect([&follower](Scrape& scrape) {
     const FollowerView view = follower.view();
     if (view.version.has_value()) {

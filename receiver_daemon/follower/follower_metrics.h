@@ -1,5 +1,4 @@
-// What a receiver that follows a folder shows when somebody scrapes. docs/metrics.md lists the
-// names.
+// The metrics of a receiver that follows a folder. docs/metrics.md lists the names.
 #pragma once
 
 #include "common/service/metrics/metrics.h"

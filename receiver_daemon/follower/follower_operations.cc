@@ -33,7 +33,7 @@ void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
 }
 
 Status FollowerOperations::Verify(const Sink& progress) {
-  // The follower may outlive this call.
+  // Shared, because the follower may finish after this call has returned.
   const auto result = std::make_shared<std::promise<Status>>();
   std::future<Status> verified = result->get_future();
   follower_.RequestVerify([result](const Status& status) { result->set_value(status); });

@@ -1,4 +1,4 @@
-// What an operator can make a receiver do that follows a folder of versions; see
+// An operator's operations on a receiver that follows a folder of versions; see
 // admin_operations.h.
 #pragma once
 
@@ -24,9 +24,9 @@ class FollowerOperations final : public AdminOperations {
         started_(clock.Now()) {}
 
   void FillStatus(v1::StatusReply& reply) const override;
-  // Every byte of the local checkpoint against its digests. DATA_LOSS names tensors.
+  // Compares every byte of the local checkpoint with its digests. DATA_LOSS: names the tensors.
   Status Verify(const Sink& progress) override;
-  // FAILED_PRECONDITION: there is nobody to resync with.
+  // FAILED_PRECONDITION, always: a folder cannot serve a version's full tensors.
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
   Status Evict(const v1::EvictRequest& request, const Sink& progress) override;

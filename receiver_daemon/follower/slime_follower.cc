@@ -114,7 +114,7 @@ Status SlimeFollower::Step() {
   Status status = Open();
   if (status.ok() && engine_ != nullptr && engine_->may_read()) {
     status = Load();
-    // For whoever looks at how far it is behind.
+    // Operators still see how far the engine is behind.
     if (!status.ok() && versions_.List().ok()) {
       MutexLock lock(mutex_);
       view_.newest = versions_.newest();
@@ -133,11 +133,11 @@ Status SlimeFollower::Follow() {
     status = applied.status();
     if (!applied.ok() || !*applied) break;
   }
-  if (local_->halfway()) {  // opened anew it is completed
+  if (local_->halfway()) {  // the next Open completes it
     local_.reset();
     return status;
   }
-  // Whatever became of later versions: what was applied is loaded.
+  // Load what was applied, even if a later version failed.
   const Status loaded = Load();
   if (status.ok() || loaded.ok()) return status.ok() ? loaded : status;
   return MakeStatus(loaded.code(),
@@ -224,8 +224,8 @@ void SlimeFollower::ServeVerifies() {
   for (const auto& done : taken) done(status);
 }
 
-// What others see. Progress is observed from outside the step, by beats: the step's own thread may be
-// in a call that never returns.
+// From here on: what other threads see. Progress is observed by beats, from outside the step,
+// because the step's own thread may be in a call that never returns.
 
 FollowerView SlimeFollower::view() const {
   MutexLock lock(mutex_);
@@ -287,7 +287,7 @@ void SlimeFollower::ShowReadiness() {
     MutexLock lock(mutex_);
     LookForProgress();
     const bool loaded = !view_.has_engine || view_.loaded.has_value();
-    // An engine that runs goes on with what it has.
+    // Ready with trouble too: an engine that runs continues with the version it has.
     ready = view_.version.has_value() && loaded;
     if (!ready) {
       reason = !view_.trouble.empty()       ? view_.trouble

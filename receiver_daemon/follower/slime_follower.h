@@ -1,12 +1,12 @@
-// Keeps a local checkpoint at the newest version of a folder that slime, or a dws-sender, writes
-// version folders to; and the engine that loads that checkpoint, if there is one to control.
+// Keeps a local checkpoint at the newest version of a folder to which slime, or a dws-sender,
+// writes version folders. If there is an engine to control, makes it load that checkpoint.
 //
-//   1. apply    every version that the folder has next, each as a whole (slime_delta/apply.h),
-//               while the engine generates: it does not read the files then
-//   2. load     pause the engine, have it load the checkpoint, let it run again (engine_loader.h)
+//   1. apply    every next version in the folder, each as a whole (slime_delta/apply.h), while the
+//               engine generates: it does not read the files then
+//   2. load     pause the engine, make it load the checkpoint, resume it (engine_loader.h)
 //
-// While the engine may be reading the files it comes first: nothing is applied, and nothing is said
-// to be ready, before it has loaded what is there.
+// While the engine may be reading the files, the load comes first: until it has succeeded nothing
+// is applied, and the receiver is not ready.
 #pragma once
 
 #include <cstdint>
@@ -31,45 +31,46 @@
 
 namespace dws {
 
-// What operators see of it.
+// The follower's state as operators see it.
 struct FollowerView {
   std::string stage = "idle";       // opening, looking, applying, loading, verifying
   std::optional<uint64_t> version;  // of the local checkpoint; none: not open yet
   uint64_t newest = 0;              // in the folder; 0: none
-  std::optional<uint64_t> loaded;   // by the engine; none: not known
+  std::optional<uint64_t> loaded;   // by the engine; none: unknown
   bool has_engine = false;
   bool drained = false;
   uint64_t applied = 0;          // versions, since the start
-  uint64_t applied_tensors = 0;  // changed ones of those
+  uint64_t applied_tensors = 0;  // changed tensors of those
   uint64_t loads = 0;
   double last_pause_seconds = 0;
   double last_apply_seconds = 0;
-  std::string trouble;               // why the last look failed; empty: it did not
-  double seconds_failing = 0;        // that all looks failed, or do not return; 0: the last did not
-  double seconds_since_version = 0;  // since another version was there, or the start
+  std::string trouble;               // why the last look failed; empty: it succeeded
+  double seconds_failing = 0;        // how long all looks have failed or hung; 0: they have not
+  double seconds_since_version = 0;  // since the version last changed, or the start
 };
 
-// Lifecycle: Start, then Stop; the destructor needs Stop. All references outlive it. Threads: its
-// own; view, SetDrained, RequestVerify and ShowReadiness from any.
+// Lifecycle: Start, then Stop, which must come before the destructor. All references outlive it.
+// Threads: has its own; view, SetDrained, AwaitChange, RequestVerify and ShowReadiness are safe
+// from any.
 class SlimeFollower {
  public:
   struct Parts {
     FileSystem& files;
     ThreadPool& pool;
     const Clock& clock;
-    EngineLoader::MakeControl make_control;  // none: nobody loads the checkpoint
-    // Told of every change of readiness, one at a time, on the follower's thread or
-    // ShowReadiness's.
+    EngineLoader::MakeControl make_control;  // null: no engine is controlled
+    // Called at every change of readiness, one call at a time, on the follower's thread or the one
+    // that calls ShowReadiness.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     Pulse* pulse = nullptr;  // null: a step that hangs is not noticed
   };
   struct Options {
-    std::string folder;      // with weight_vNNNNNN in it
+    std::string folder;      // contains weight_vNNNNNN folders
     std::string checkpoint;  // the local one
     Duration poll;
     Duration pause_timeout;
     bool verify_all = true;  // read the whole checkpoint before each version
-    StaleRule stale;         // without a look that succeeds
+    StaleRule stale;         // how long without a successful look
   };
 
   SlimeFollower(Parts parts, Options options);
@@ -78,62 +79,63 @@ class SlimeFollower {
   void Start();
   void Stop();
 
-  // One look at the folder, and all that follows from it. Errors are also in view().trouble. Public
-  // for tests, which call it instead of Start.
+  // One look at the folder, with all the work that results. Errors are also in view().trouble.
+  // Public for tests, which call it instead of Start.
   Status Step();
-  // Staleness comes with time alone, and a step may hang with the folder's mount: to be called
-  // every second or so by somebody else. A step that makes progress, or waits for the engine within
-  // its deadline, does not hang, however long it takes.
+  // Updates readiness. Call it about every second from another thread: the folder becomes stale
+  // with time alone, and a step may hang with the folder's mount. A step that makes progress, or
+  // waits for the engine within its deadline, does not count as hanging, however long it takes.
   void ShowReadiness();
 
   FollowerView view() const;
-  // While drained no version is taken. What is under way ends first.
+  // While drained, no version is applied. Work under way is finished first.
   void SetDrained(bool drained);
-  // Until the view has changed, or so long.
+  // Waits until the stage has changed, `timeout` at most.
   void AwaitChange(Duration timeout) const;
-  // Compares every tensor with its digest, on the follower's thread; `done` is called there.
+  // Compares every tensor with its digest, on the follower's thread; `done` is called there, once.
+  // UNAVAILABLE: the receiver is stopping.
   void RequestVerify(std::function<void(const Status&)> done);
 
  private:
   void Run();
   Status Open();
-  // Applies all there is, and has it loaded.
+  // Applies all versions there are, then loads the last one.
   Status Follow();
-  // Applies what comes next; false: nothing does.
+  // Applies the next version; false: there is none yet.
   Result<bool> ApplyNext();
-  // What is local, unless the engine has it, or this is stopping.
+  // Makes the engine load the local version, unless it holds it, or the receiver is stopping.
   Status Load();
   void ServeVerifies();
-  // Whether versions may be taken. What was begun then is seen in the stage.
+  // Whether versions may be applied. If so the stage says so, for a drain to wait for.
   bool BeginLooking();
   void SetStage(std::string stage);
   void BeginStep();
   void EndStep(const Status& status);
   void LookForProgress() REQUIRES(mutex_);
-  // For how long the step has made no progress; zero: not for longer than kStepStillMax.
+  // For how long the step has made no progress; zero: for less than limits::kStepStillMax.
   Duration Still() const REQUIRES(mutex_);
   Duration Failing() const REQUIRES(mutex_);
-  std::string StaleReason() const REQUIRES(mutex_);  // empty: it is not
+  std::string StaleReason() const REQUIRES(mutex_);  // empty: not stale
 
   const Parts parts_;
   const Options options_;
 
-  // Of its thread.
+  // Used by its thread only.
   VersionApplier versions_;
   std::unique_ptr<slime::LocalCheckpoint> local_;
-  std::unique_ptr<EngineLoader> engine_;  // null: none
+  std::unique_ptr<EngineLoader> engine_;  // null: no engine is controlled
 
-  Mutex telling_mutex_;  // held while on_readiness is told: in the order of what was seen
+  Mutex telling_mutex_;  // held during on_readiness, so calls are in order
   std::optional<std::pair<bool, std::string>> told_ GUARDED_BY(telling_mutex_);
   mutable Mutex mutex_;
-  CondVar changed_;       // to be done
-  mutable CondVar seen_;  // the view
+  CondVar changed_;       // there is work, or it is stopping
+  mutable CondVar seen_;  // the stage has changed
   bool stopping_ GUARDED_BY(mutex_) = false;
   FollowerView view_ GUARDED_BY(mutex_);
   SenderWatch watch_ GUARDED_BY(mutex_);  // of the folder
   bool stepping_ GUARDED_BY(mutex_) = false;
-  uint64_t beats_ GUARDED_BY(mutex_) = 0;     // of the pulse and the pool
-  TimePoint progress_at_ GUARDED_BY(mutex_);  // seen last: a beat, a wait, or no step at all
+  uint64_t beats_ GUARDED_BY(mutex_) = 0;     // of the pulse and the pool, as last seen
+  TimePoint progress_at_ GUARDED_BY(mutex_);  // when a beat, a wait, or no step was last seen
   TimePoint version_since_ GUARDED_BY(mutex_);
   std::vector<std::function<void(const Status&)>> verifies_ GUARDED_BY(mutex_);
   std::thread thread_;

@@ -13,7 +13,7 @@
 namespace dws {
 namespace {
 
-constexpr std::chrono::minutes kUnpublishedMax{5};  // a version without all its files
+constexpr std::chrono::minutes kUnpublishedMax{5};  // for a version without all its files
 
 }  // namespace
 
@@ -88,7 +88,8 @@ Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint
   }
   const std::optional<uint64_t> full = NewestFull(versions, other_run ? local : local + 1);
   if (!full.has_value()) return refused;
-  // The run that has written over what was applied may have left later ones of the run before it.
+  // The folder of a new run may still have later versions of the run before it. Those are older
+  // than the first version that shows the new run.
   DWS_ASSIGN_OR_RETURN(const std::optional<int64_t> since,
                        checkpoint.OtherRunSince(folder_, other_run));
   if (since.has_value()) {
@@ -137,7 +138,7 @@ Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& ch
 
 Result<VersionApplier::Applied> VersionApplier::Await(uint64_t version, TimePoint begin,
                                                       const Status& status) {
-  // Its writer is at it, or this machine does not see all of it yet: the next look will.
+  // The writer has not finished, or this machine does not see all files yet: look again later.
   const TimePoint since = unpublished_.try_emplace(version, begin).first->second;
   if (begin - since < kUnpublishedMax) return Applied();
   return Annotate(status, "for minutes now");

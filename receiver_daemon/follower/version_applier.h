@@ -1,5 +1,5 @@
-// Applies to a local checkpoint what comes next in a folder of versions, as long as the folder is
-// of the run whose versions the checkpoint has (slime_delta/run_check.h).
+// Applies the next version in a folder to a local checkpoint, as long as the folder is of the run
+// whose versions the checkpoint has (slime_delta/run_check.h).
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,25 @@
 
 namespace dws {
 
-// Threads: one.
+// Remembers which versions were refused or incomplete. Threads: one.
 class VersionApplier {
  public:
-  // `files` and `clock` outlive it. `on_begin` is called when a version is begun.
+  // `files` and `clock` outlive it. `on_begin` is called before a version is applied.
   VersionApplier(std::string folder, FileSystem& files, const Clock& clock,
                  std::function<void()> on_begin);
 
-  // Those in the folder, ascending.
+  // The versions in the folder, ascending.
   Result<std::vector<uint64_t>> List();
-  uint64_t newest() const { return newest_; }  // when it was listed last; 0: none
+  uint64_t newest() const { return newest_; }  // at the last List; 0: none
 
-  // Applies what comes next: the version after the local one, or, where that is gone or refused,
-  // the newest full checkpoint. nullopt: nothing does, or not all of it is there yet. UNAVAILABLE:
-  // that has been so for minutes. FAILED_PRECONDITION: of another run of the trainer, or its
-  // predecessor is gone. Others as of LocalCheckpoint::Apply. What was refused is looked into again
-  // when its index is another, or after ten times what it took.
+  // Applies the version after the local one or, if that is gone or refused, the newest full
+  // checkpoint. nullopt: there is no next version, or not all of it is there yet. UNAVAILABLE: it
+  // has been incomplete for minutes. FAILED_PRECONDITION: the folder is of another run of the
+  // trainer, or the version after the local one is gone. Other errors as of LocalCheckpoint::Apply.
+  // A refused version is read again when its index has changed, or after ten times as long as
+  // reading it took.
   Result<std::optional<slime::ApplyReport>> ApplyNext(slime::LocalCheckpoint& local);
-  // Another checkpoint is in the place of the one that versions were applied to.
+  // The checkpoint was replaced by another: forgets what was refused or incomplete.
   void Forget();
 
  private:
@@ -42,18 +43,18 @@ class VersionApplier {
   using Applied = std::optional<slime::ApplyReport>;
 
   std::string PathOf(uint64_t version) const;
-  // When its index was written; nullopt: there is none.
+  // When the index of `version` was written; nullopt: there is none.
   Time IndexTime(uint64_t version) const;
-  // The newest after `after`, if any.
+  // The newest full checkpoint of `versions` after `after`, if any.
   std::optional<uint64_t> NewestFull(const std::vector<uint64_t>& versions, uint64_t after) const;
   Result<Applied> ApplyFollowing(slime::LocalCheckpoint& local,
                                  const std::vector<uint64_t>& versions);
   Result<Applied> Apply(slime::LocalCheckpoint& local, uint64_t version);
-  // What `status`, UNAVAILABLE, of a version looked at from `begin` on comes to: nothing yet, or
-  // that it has been so for minutes.
+  // For a version that a look which began at `begin` found UNAVAILABLE, with `status`: nullopt, or
+  // `status` once it has been so for minutes.
   Result<Applied> Await(uint64_t version, TimePoint begin, const Status& status);
-  // Does `work`, which reads `version`, whose index was `written` then; unless it has been refused
-  // lately: then the error of then.
+  // Calls `work`, which reads `version`, whose index has the time `written`. If that version was
+  // refused recently, returns its error instead.
   Status UnlessRefused(uint64_t version, const Time& written, const std::function<Status()>& work);
 
   struct Refusal {
@@ -67,7 +68,7 @@ class VersionApplier {
   const Clock& clock_;
   const std::function<void()> on_begin_;
   uint64_t newest_ = 0;
-  std::map<uint64_t, TimePoint> unpublished_;  // versions, and since when
+  std::map<uint64_t, TimePoint> unpublished_;  // incomplete versions, and since when
   std::map<uint64_t, Refusal> refusals_;       // by version
 };
 
