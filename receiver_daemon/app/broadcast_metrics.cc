@@ -3,6 +3,7 @@
 namespace dws {
 
 void AddBroadcastMetrics(Metrics& metrics, const SyncLinks& links) {
+  // The links keep the counts, so a broadcast does not depend on metrics.
   metrics.OnCollect([&links](Scrape& scrape) {
     const BroadcastMember::View totals = links.BroadcastTotals();
     constexpr const char* kHelp = "Objects whose broadcast began, by whether they came undamaged.";

@@ -1,4 +1,4 @@
-// What a receiver shows of its part in broadcasts. docs/metrics.md lists the names.
+// The metrics of the broadcasts that a receiver takes part in. docs/metrics.md lists the names.
 #pragma once
 
 #include "common/service/metrics/metrics.h"

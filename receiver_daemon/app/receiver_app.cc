@@ -29,7 +29,7 @@
 namespace dws {
 namespace {
 
-// Above those of any earlier process with this state folder, as long as the wall clock is.
+// Above those of any earlier process with this state folder, unless the wall clock was set back.
 Generation FirstGeneration() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   return Generation(static_cast<uint64_t>(
@@ -38,7 +38,7 @@ Generation FirstGeneration() {
 
 }  // namespace
 
-// Members are in the order of construction; what calls into another is destroyed before it.
+// Members are declared in the order of construction, so each is destroyed before the ones it calls.
 class ReceiverApp::Impl {
  public:
   explicit Impl(const ReceiverOptions& options)
@@ -83,11 +83,11 @@ class ReceiverApp::Impl {
   std::shared_ptr<Credentials> credentials_;  // null: plain
   AllowedUsers allowed_users_;
   OperatorDesk operator_desk_{changed_};
-  Pulse worker_pulse_;  // of the worker; its transfers wait
+  Pulse worker_pulse_;  // of the worker; transfers mark it as waiting
   std::unique_ptr<ReceiverLedger> ledger_;
   std::unique_ptr<Subscription> subscription_;
   std::unique_ptr<SenderSide> senders_;
-  std::unique_ptr<CommitGroup> group_;  // null: the engine is this receiver's alone
+  std::unique_ptr<CommitGroup> group_;  // null: the engine has no other receiver
   std::unique_ptr<GroupEndpoint> group_endpoint_;
   std::unique_ptr<HandleSocket> handles_;
   std::unique_ptr<AttachDesk> desk_;
@@ -239,10 +239,12 @@ Status ReceiverApp::Impl::StartServers() {
 
 void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
   lifecycle_.SetStopping();
-  // 1. no new engines  2. the worker ends what it does; only a pause can keep it, which losing the
-  // leases ends
-  // 3. leases and memory  4. senders hear the last acknowledgements until here, the group what was
-  // written  5. servers: what is left are calls that only watch
+  // 1. No new engine attaches.
+  // 2. The worker finishes. Only a wait for a pause can block it, and ending the leases ends that.
+  // 3. Leases and memory end.
+  // 4. Senders, which receive acknowledgements until here, and the group, which receives what was
+  //    written.
+  // 5. Servers. The calls that are left only watch.
   if (desk_ != nullptr) desk_->Stop();
   if (senders_ != nullptr) senders_->CancelFetches();
   if (servers_ != nullptr) servers_->StopOperators();

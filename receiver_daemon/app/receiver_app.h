@@ -1,4 +1,4 @@
-// dws-receiver as an object: makes the parts, wires them, takes them down in order. No flags, no
+// dws-receiver as an object: makes the parts, wires them, stops them in order. No flags, no
 // signals.
 #pragma once
 
@@ -14,33 +14,33 @@
 
 namespace dws {
 
-// Lifecycle: serves from Start until Stop or the destructor. Threads: one.
+// Lifecycle: serves from Start until Stop or the destructor. Threads: one, except as stated below.
 class ReceiverApp {
  public:
-  // INVALID_ARGUMENT: an option, by its flag. Else what the parts return.
+  // INVALID_ARGUMENT: a bad option; names its flag. Other errors are those of the parts.
   static Result<std::unique_ptr<ReceiverApp>> Start(const ReceiverOptions& options);
   ~ReceiverApp();
 
   uint16_t admin_port() const;
   uint16_t http_port() const;
 
-  // Ends a commit under way first: one that waits for the engine gets `grace`, one that writes ends
-  // what it writes. Engines go on with the version they have.
+  // Ends a commit under way first: one that waits for the engine gets `grace`, one that writes
+  // completes its writes. Engines continue with the version they have.
   void Stop(std::chrono::milliseconds grace);
-  // While Stop runs on another thread: its grace is over.
+  // Ends the grace of a Stop that runs on another thread.
   void EndGrace();
 
-  // As an operator sees it. Before Stop. Threads: safe from any.
+  // The status that operators see. Call it before Stop. Threads: safe from any.
   v1::StatusReply status() const;
-  // Why only a new process can go on: a GPU is lost to this one. Threads: safe from any.
+  // An error if only a new process can continue: this one has lost a GPU. Threads: safe from any.
   Status broken() const;
-  // What comes with time alone, staleness, even while the rest hangs; call it every second or so.
-  // Before Stop. Threads: safe from any.
+  // Updates what changes with time alone (staleness), even while other threads hang. Call it about
+  // every second, before Stop. Threads: safe from any.
   void ShowReadiness();
   // What the watchdog watches; valid as long as the app.
   std::vector<WatchedWork> VitalWork() const;
 
-  // Reads the TLS files again; on an error those of before stay in use. OK without TLS. Threads:
+  // Reads the TLS files again; after an error the old ones stay in use. OK without TLS. Threads:
   // safe from any.
   Status ReloadCredentials();
 

@@ -20,7 +20,7 @@ void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
                  {{"kind", "delta"}});
   scrape.Counter("dws_receiver_fetched_bytes_total", kFetched, Number(worker.full_bytes),
                  {{"kind", "full"}});
-  // Those that alerts ask for are there from the start: a rate sees the first one too.
+  // The reasons that alerts use are shown from the start, so a rate counts their first NACK too.
   std::map<std::string, uint64_t> nacks = {{"data_loss", 0}, {"failed_precondition", 0}};
   for (const auto& [reason, count] : worker.nacks) nacks[reason] = count;
   for (const auto& [reason, count] : nacks) {
@@ -154,7 +154,7 @@ void ReceiverMetrics::OnCommit(const CommitReport& report) {
   fetch_seconds_.Observe(ToSeconds(report.fetch));
   stage_seconds_.Observe(ToSeconds(report.stage));
   commit_seconds_.Observe(ToSeconds(report.commit));
-  // An engine that was paused before did not wait for this commit alone.
+  // An engine that was already paused did not stop for this commit alone.
   if (report.pause > Duration::zero()) pause_seconds_.Observe(ToSeconds(report.pause));
 }
 

@@ -1,5 +1,5 @@
-// What dws-receiver counts, and what it shows when somebody scrapes. docs/metrics.md lists the
-// names. Knows the parts it reads; none of them knows it.
+// The metrics of dws-receiver. docs/metrics.md lists the names. Depends on the parts whose state it
+// reads; none of them depends on it.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ class ReceiverMetrics {
   Metrics& registry() { return registry_; }
   const Metrics& registry() const { return registry_; }
 
-  // A version was committed; for Worker::Parts::on_commit.
+  // Records a committed version. For Worker::Parts::on_commit.
   void OnCommit(const CommitReport& report);
 
   // What is read at scrape time; all of it outlives the last scrape.
@@ -29,9 +29,9 @@ class ReceiverMetrics {
     const Subscription& subscription;
     const EngineRegistry& registry;
     const Clock& clock;
-    const CommitGroup* group = nullptr;  // null: in none
+    const CommitGroup* group = nullptr;  // null: in no group
   };
-  // Once, before the first scrape.
+  // Call it once, before the first scrape.
   void Show(States states);
 
  private:

@@ -1,5 +1,5 @@
-// What an operator can make a receiver do; see admin_operations.h. Brings word to the worker and
-// back: it does the work itself.
+// An operator's operations on a receiver; see admin_operations.h. Passes requests to the worker,
+// which does the work, and progress back.
 #pragma once
 
 #include <string>
@@ -26,24 +26,24 @@ class ReceiverOperations final : public AdminOperations {
     const Worker& worker;
     OperatorDesk& desk;
     const Clock& clock;
-    CommitGroup* group = nullptr;           // null: in none
-    const SyncLinks* broadcasts = nullptr;  // null: takes part in none
+    CommitGroup* group = nullptr;           // null: in no group
+    const SyncLinks* broadcasts = nullptr;  // null: takes part in no broadcasts
   };
 
   ReceiverOperations(ReceiverName name, Parts parts);
 
   void FillStatus(v1::StatusReply& reply) const override;
-  // FAILED_PRECONDITION: no version to compare with. ABORTED: the engine attached anew meanwhile.
+  // FAILED_PRECONDITION: no version to compare with. ABORTED: the engine attached again meanwhile.
   Status Verify(const Sink& progress) override;
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;
-  // ABORTED: another caller wanted the opposite meanwhile.
+  // ABORTED: another caller asked for the opposite meanwhile.
   Status Drain(const v1::DrainRequest& request, const Sink& progress) override;
   Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
-  // Returns once it is durable and the engine is paused.
+  // Returns after the stream is durably forgotten and the engine is paused.
   Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) override;
 
  private:
-  // Until the task has ended or nobody listens.
+  // Reports progress until the task has ended. CANCELLED: the caller hung up.
   Status Follow(OperatorTask& task, const Sink& progress) const;
 
   const ReceiverName name_;

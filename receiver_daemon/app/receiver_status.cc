@@ -113,6 +113,7 @@ void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
   }
 }
 
+// Works on copies of the parts' states, so a slow caller of status holds no lock of theirs.
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
                         TimePoint now, v1::ReceiverStatus& status) {

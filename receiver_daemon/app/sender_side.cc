@@ -9,6 +9,7 @@ namespace dws {
 std::vector<std::string> SenderNames(const ReceiverOptions& options) {
   if (!options.senders.empty()) return options.senders;
   std::vector<std::string> names;
+  // An id that cannot be escaped is refused when the directory is opened; here it is only shown.
   const auto job = shared::EscapeId(options.job_id);
   for (uint32_t rank = 0; rank < options.shared_dir.ranks; ++rank) {
     names.push_back(fmt::format("{}/{}/{}", options.shared_dir.root,

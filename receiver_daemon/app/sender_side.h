@@ -1,5 +1,6 @@
-// A receiver's ways to its senders, wired as its options say: connections, a shared directory
-// instead of them (shared_links.h) or beside them (shared_beside.h).
+// How a receiver reaches its senders, as its options say: over connections, through a shared
+// directory instead (shared_links.h), or over connections with a directory beside them
+// (shared_beside.h).
 #pragma once
 
 #include <memory>
@@ -18,7 +19,7 @@
 
 namespace dws {
 
-// What senders are called in status and messages: their addresses, or their ranks' folders.
+// The senders' names in status and messages: their addresses, or their ranks' folders.
 std::vector<std::string> SenderNames(const ReceiverOptions& options);
 
 // Lifecycle: Start, then Stop, which ends and waits for everything. Threads: safe from any.
@@ -26,26 +27,26 @@ class SenderSide {
  public:
   struct Parts {
     FileSystem& files;
-    Subscription& subscription;  // of SenderNames
+    Subscription& subscription;  // made with SenderNames
     const Clock& clock;
     Pulse& pulse;  // of the worker
   };
 
-  // All of `parts` outlives it. Errors: those of the key's file. INVALID_ARGUMENT: an id that makes
-  // no file's name.
+  // All of `parts` outlives it. Errors of reading the key's file. INVALID_ARGUMENT: an id that
+  // cannot be a file name.
   static Result<std::unique_ptr<SenderSide>> Open(const ReceiverOptions& options, PeerTls tls,
                                                   const Parts& parts);
 
-  // What the pipeline works with.
+  // The interface that the commit pipeline uses.
   SenderGroup& senders();
-  // The connections; without any where there is a directory instead.
+  // The connections; has none if there is a directory instead.
   SyncLinks& links() { return *links_; }
   bool broadcasts() const { return broadcasts_.has_value(); }
 
   void Start();
-  // Senders, or folders, are connected to anew.
+  // Connects to senders, or opens their folders, again.
   void Reconnect(const Status& reason);
-  // Ends blocking calls, present and future. Acknowledgements still go.
+  // Ends blocking calls, current and future. Acknowledgements are still sent.
   void CancelFetches();
   void Stop();
 
@@ -53,7 +54,7 @@ class SenderSide {
   SenderSide() = default;
   Status OpenShared(const ReceiverOptions& options, const Parts& parts);
 
-  std::optional<nccl::BroadcastChannel::Parts> broadcasts_;  // none: takes part in none
+  std::optional<nccl::BroadcastChannel::Parts> broadcasts_;  // none: takes part in no broadcasts
   std::unique_ptr<SyncLinks> links_;
   std::unique_ptr<SharedLinks> shared_;   // null: no directory instead
   std::unique_ptr<SharedBeside> beside_;  // null: no directory beside
