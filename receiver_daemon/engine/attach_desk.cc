@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "common/service/sockets/greediest_peer.h"
@@ -73,7 +74,9 @@ std::optional<AttachDesk::Pending> AttachDesk::TakeGreediest() {
             [](const Pending& a, const Pending& b) { return a.since < b.since; });
   std::vector<UnixPeer> peers;
   for (const Pending& pending : pending_) peers.push_back(pending.wish.peer.value_or(UnixPeer()));
-  const auto found = pending_.begin() + static_cast<std::ptrdiff_t>(*GreediestPeer(peers));
+  const std::optional<size_t> greediest = GreediestPeer(peers);
+  DWS_CHECK(greediest.has_value() && *greediest < pending_.size());
+  const auto found = pending_.begin() + static_cast<std::ptrdiff_t>(*greediest);
   Pending taken = std::move(*found);
   pending_.erase(found);
   return taken;
@@ -138,6 +141,7 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
     return Result<AttachGrant>(layouts.status());
   }
   const AttachWish& wish = pending.wish;
+  DWS_CHECK(wish.engine_rank < wish.engine_world_size);  // Submit refuses others
   std::vector<uint64_t> region_bytes;
   for (const RegionHandle& region : wish.regions) region_bytes.push_back(region.size_bytes);
   Result<EngineMapping> mapping = MapEngine(**layouts, wish.views, region_bytes, wish.excluded);

@@ -28,6 +28,7 @@ Status EngineLease::Open(Stream stream, bool devices_drained) {
         "the lease of engine rank {}, generation {}, is open already; attach again", engine_rank_,
         generation_.value());
   }
+  DWS_CHECK(stream.send != nullptr && stream.end != nullptr);
   state_ = State::kPaused;
   stream_ = std::move(stream);
   return OkStatus();
@@ -44,6 +45,7 @@ void EngineLease::OnPaused(const PauseAnswer& answer) {
   MutexLock lock(mutex_);
   // This may be the late answer to a pause that was given up: the rank reads its Resume next.
   if (state_ != State::kPausing || answer.pause_id != pause_id_) return;
+  DWS_CHECK(pause_id_ > 0);
   state_ = State::kPaused;
   changed_.NotifyAll();
 }
@@ -63,6 +65,7 @@ void EngineLease::End(const Status& reason) {
     state_ = State::kEnded;
     end_reason_ =
         reason.ok() ? UnavailableError("engine rank {} gave its lease up", engine_rank_) : reason;
+    DWS_CHECK(!end_reason_.ok());  // Open returns it as an error
     stream = std::exchange(stream_, {});
     changed_.NotifyAll();
   }
@@ -105,6 +108,7 @@ Status EngineLease::AwaitPaused(TimePoint deadline, const Clock& clock) {
 
 void EngineLease::RequestPostCommit(WeightVersion version) {
   std::function<void(const LeaseCommand&)> send;
+  DWS_CHECK(needs_.post_commit);
   PostCommitCommand command{.pause_id = 0, .version = version};
   {
     MutexLock lock(mutex_);

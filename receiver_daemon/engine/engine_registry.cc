@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/memory/cuda/region_import.h"
 #include "common/model/limits.h"
@@ -24,6 +25,7 @@ std::vector<std::string> MemoryOf(const AttachPlan& plan) {
 
 Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
   DWS_RETURN_IF_ERROR(ended_);
+  DWS_CHECK(plan.layouts != nullptr);
   if (const auto found = ranks_.find(plan.engine_rank); found != ranks_.end()) {
     return AlreadyExistsError(
         "engine rank {} is attached by {}: end that engine first, or give this one another rank",
@@ -52,6 +54,7 @@ Result<Generation> EngineRegistry::Reserve(AttachPlan plan) {
   MutexLock lock(mutex_);
   DWS_RETURN_IF_ERROR(CheckOthers(plan));
   const Generation generation = next_generation_;
+  DWS_CHECK(Find(generation) == nullptr);
   next_generation_ = Generation(generation.value() + 1);
   const uint32_t rank = plan.engine_rank;
   const bool on_device =
@@ -101,6 +104,7 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
   }
   DWS_ASSIGN_OR_RETURN(memory->regions, ImportRegions(regions, std::move(descriptors),
                                                       Access::kReadWrite, devices_));
+  DWS_CHECK(memory->regions.size() == regions.size());
   {
     MutexLock lock(mutex_);
     const auto found = unfinished_.find(generation);
@@ -108,6 +112,7 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
       return NotFoundError("this registration has ended; attach again");
     }
     DWS_RETURN_IF_ERROR(CheckOthers(found->second.plan));
+    DWS_CHECK(found->second.memory == nullptr && !ranks_.contains(memory->engine_rank));
     Registration& registration =
         ranks_.emplace(memory->engine_rank, std::move(found->second)).first->second;
     unfinished_.erase(found);
@@ -149,6 +154,7 @@ void EngineRegistry::End(Generation generation, const Status& reason) {
     if (found == nullptr) return;
     ended = std::move(*found);
     if (unfinished_.erase(generation) == 0) ranks_.erase(ended.plan.engine_rank);
+    DWS_CHECK(Find(generation) == nullptr);
   }
   LogInfo("engine_detached", {{"rank", ended.plan.engine_rank},
                               {"generation", generation.value()},
@@ -180,6 +186,7 @@ void EngineRegistry::EndAll(const Status& reason) {
 }
 
 void EngineRegistry::EndForGood(const Status& reason) {
+  DWS_CHECK(!reason.ok());  // OK would mean that the engine has not ended
   std::vector<std::shared_ptr<EngineLease>> leases;
   {
     MutexLock lock(mutex_);
@@ -221,6 +228,8 @@ std::optional<AttachedEngine> EngineRegistry::Engine() const {
         !registration.plan.layouts->SameAs(*engine.layouts)) {
       return std::nullopt;
     }
+    DWS_CHECK(registration.memory != nullptr &&
+              registration.memory->generation == registration.lease->generation());
     engine.generation = std::max(engine.generation, registration.memory->generation);
     engine.memory.push_back(registration.memory);
     engine.leases.push_back(registration.lease);

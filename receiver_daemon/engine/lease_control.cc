@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "common/base/check.h"
 #include "common/model/limits.h"
 
 namespace dws {
 
 Status LeaseControl::AwaitAll(Duration timeout, AwaitOne await) const {
+  DWS_CHECK(!leases_.empty());  // else OK would mean that nobody was asked
   const TimePoint deadline = clock_.Now() + timeout;
   for (const auto& lease : leases_) {
     while (true) {
@@ -18,7 +20,9 @@ Status LeaseControl::AwaitAll(Duration timeout, AwaitOne await) const {
       // Do not wait for the others once a rank is gone: its memory should be released soon.
       for (const auto& other : leases_) {
         if (other->state() != EngineLease::State::kEnded) continue;
-        return other->AwaitPaused(now, clock_);
+        Status gone = other->AwaitPaused(now, clock_);
+        DWS_CHECK(!gone.ok());  // a lease that has ended stays so
+        return gone;
       }
     }
   }

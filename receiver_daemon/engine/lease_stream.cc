@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "common/base/check.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
@@ -83,12 +84,14 @@ Status LeaseStream::HandleOpen(const v1::LeaseOpen& open) {
   DWS_ASSIGN_OR_RETURN(const std::shared_ptr<EngineLease> lease,
                        registry_.FindLease(open.engine_rank(), Generation(open.generation())));
   std::shared_ptr<LeaseStream> self = self_;
+  DWS_CHECK(self != nullptr);  // OnDone comes after the last reaction
   DWS_RETURN_IF_ERROR(
       lease->Open({.send = [self](const LeaseCommand& command) { self->Send(command); },
                    .end = [self](const Status& reason) { self->End(reason); }},
                   open.devices_drained()));
   {
     MutexLock lock(mutex_);
+    DWS_CHECK(lease_ == nullptr);  // only the first message opens
     lease_ = lease;
   }
   registry_.OnLeaseOpened();
@@ -101,6 +104,7 @@ void LeaseStream::Send(const LeaseCommand& command) {
     MutexLock lock(mutex_);
     full = queue_.size() >= limits::kLeaseQueueMax;
     if (!full && !close_reason_.has_value()) queue_.push_back(std::visit(ToMessage(), command));
+    DWS_CHECK(queue_.size() <= limits::kLeaseQueueMax);
   }
   if (full) return Close(ResourceExhaustedError("the engine does not read its lease stream"));
   Pump();
@@ -145,6 +149,7 @@ void LeaseStream::Pump() {
 void LeaseStream::OnWriteDone(bool ok) {
   {
     MutexLock lock(mutex_);
+    DWS_CHECK(writing_);  // one write at a time
     writing_ = false;
     if (!ok) queue_.clear();
     if (!ok && !close_reason_.has_value()) close_reason_ = UnavailableError("the engine hung up");
