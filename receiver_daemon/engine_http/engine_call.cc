@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
+
 namespace dws {
 namespace {
 
@@ -86,6 +88,7 @@ std::string Words(const HttpAnswer& answer) {
 HttpCall EngineCall::ToHttp() const {
   HttpCall call{.method = method, .target = endpoint + query, .headers = {}, .body = ""};
   if (body.has_value()) {
+    DWS_CHECK(method == HttpMethod::kPost);
     call.headers.emplace_back("Content-Type", "application/json");
     call.body = Dump(*body);
   }

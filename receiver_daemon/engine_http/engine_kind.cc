@@ -3,6 +3,8 @@
 #include <array>
 #include <span>
 
+#include "common/base/check.h"
+
 namespace dws {
 namespace {
 
@@ -56,6 +58,7 @@ const char* ToString(PauseMode mode) {
 
 Result<PauseMode> ParsePauseMode(EngineKind kind, std::string_view text) {
   const std::span<const PauseMode> modes = ModesOf(kind);
+  DWS_CHECK(!modes.empty());
   if (text.empty()) return modes[0];
   std::string names;
   for (const PauseMode mode : modes) {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/mutex.h"
 #include "common/base/unique_fd.h"
 
@@ -100,7 +101,9 @@ HttpClient::HttpClient(Options options, std::unique_ptr<HttpCaller> caller, std:
     : options_(std::move(options)),
       caller_(std::move(caller)),
       clock_(clock),
-      token_(std::move(token)) {}
+      token_(std::move(token)) {
+  DWS_CHECK(caller_ != nullptr);
+}
 
 std::string HttpClient::NameOf(const HttpCall& call) const {
   return fmt::format("{} {}{}", ToString(call.method), url().ToString(),
@@ -130,6 +133,7 @@ Result<HttpAnswer> HttpClient::Try(HttpCall call, const SendOptions& options) co
   Duration delay = options_.retry_delay;
   if (GivenUp(options)) return CancelledError("the call was given up");
   for (int attempt = 1;; ++attempt) {
+    DWS_CHECK(!options.may_give_up || attempt <= limits::kEngineAttemptsMax);
     HttpOutcome outcome = caller_->Call(call, options.deadline - clock_.Now(),
                                         options.may_give_up ? options_.cancelled : nullptr);
     const bool again = (!options.may_give_up || attempt < limits::kEngineAttemptsMax) &&

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "receiver_daemon/engine_http/sglang_plan.h"
 #include "receiver_daemon/engine_http/vllm_plan.h"
@@ -66,7 +67,10 @@ HttpControl::HttpControl(std::unique_ptr<HttpClient> client, const EngineProbe& 
              .mode = options_.mode,
              .checkpoint = options_.checkpoint,
              .endpoints = probe.endpoints,
-             .reports_version = probe.weight_version.has_value()} {}
+             .reports_version = probe.weight_version.has_value()} {
+  DWS_CHECK(client_ != nullptr);
+  DWS_CHECK(!setup_.checkpoint.empty());
+}
 
 Status HttpControl::Name(const char* step, const Status& status) const {
   return Annotate(status, fmt::format("{} {}", step, ToString(setup_.kind)));
@@ -74,6 +78,7 @@ Status HttpControl::Name(const char* step, const Status& status) const {
 
 Status HttpControl::Run(const char* step, const std::vector<EngineCall>& calls, Duration timeout,
                         bool may_give_up) {
+  DWS_CHECK(!calls.empty());  // else OK would mean that the engine did nothing
   const PulseWait wait(options_.pulse);
   const TimePoint deadline = client_->clock().Now() + timeout;
   for (const EngineCall& call : calls) {

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "common/base/check.h"
 #include "receiver_daemon/engine_http/engine_call.h"
 #include "receiver_daemon/engine_http/sglang_plan.h"
 
@@ -125,6 +126,7 @@ Status AskState(HttpClient& client, EngineProbe& probe, TimePoint deadline) {
       break;
   }
   if (ask.endpoint.empty()) return OkStatus();
+  DWS_CHECK(probe.endpoints.contains(ask.endpoint));
   DWS_ASSIGN_OR_RETURN(const nlohmann::json reply, RunCall(client, ask, deadline));
   probe.weight_version = VersionOf(reply);
   const auto paused = reply.find("is_paused");
@@ -169,6 +171,7 @@ Result<EngineProbe> JudgeEndpoints(const EngineEndpoints& found, std::optional<E
       probe.missing.push_back({.endpoint = used.path, .consequence = used.without});
     }
   }
+  DWS_CHECK(!lacking.empty() || !probe.endpoints.empty());
   if (lacking.empty()) return probe;
   return FailedPreconditionError(
       "this {} has no {}: without that its weights cannot be updated; {}", ToString(*kind), lacking,
@@ -191,6 +194,7 @@ Result<EngineProbe> ProbeEngine(HttpClient& client, const ProbeWish& wish, TimeP
   }
   Result<EngineProbe> probe = JudgeEndpoints(*found, wish.kind, wish.mode);
   if (!probe.ok()) return Annotate(probe.status(), client.url().ToString());
+  DWS_CHECK(!wish.kind.has_value() || probe->kind == *wish.kind);
   probe->by_options = by_options;
   DWS_RETURN_IF_ERROR(AskState(client, *probe, deadline));
   return probe;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/check.h"
+
 namespace dws {
 namespace {
 
@@ -34,6 +36,9 @@ std::string SglangInfoEndpoint(const EngineEndpoints& endpoints) {
 }
 
 std::vector<EngineCall> SglangPauseCalls(const EngineSetup& setup, Duration timeout) {
+  DWS_CHECK(setup.kind == EngineKind::kSglang);
+  DWS_CHECK(setup.mode == PauseMode::kAbort || setup.mode == PauseMode::kRetract ||
+            setup.mode == PauseMode::kInPlace);
   std::vector<EngineCall> calls = {
       {.endpoint = "/pause_generation", .body = nlohmann::json{{"mode", ToString(setup.mode)}}}};
   if (setup.mode == PauseMode::kInPlace) return calls;
@@ -63,6 +68,7 @@ std::vector<EngineCall> SglangReloadCalls(const EngineSetup& setup, WeightVersio
                      .body = nlohmann::json{{"new_version", text}, {"abort_all_requests", false}}});
   }
   if (setup.reports_version) {
+    DWS_CHECK(!SglangInfoEndpoint(setup.endpoints).empty());  // it was read there
     calls.push_back({.method = HttpMethod::kGet,
                      .endpoint = SglangInfoEndpoint(setup.endpoints),
                      .expected = ReplyField{.name = "weight_version", .value = text},

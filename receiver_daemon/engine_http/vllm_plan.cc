@@ -1,5 +1,7 @@
 #include "receiver_daemon/engine_http/vllm_plan.h"
 
+#include "common/base/check.h"
+
 namespace dws {
 namespace {
 
@@ -16,6 +18,9 @@ void AskIsPaused(const EngineSetup& setup, bool expected, std::vector<EngineCall
 }  // namespace
 
 std::vector<EngineCall> VllmPauseCalls(const EngineSetup& setup) {
+  DWS_CHECK(setup.kind == EngineKind::kVllm);
+  DWS_CHECK(setup.mode == PauseMode::kKeep || setup.mode == PauseMode::kWait ||
+            setup.mode == PauseMode::kAbort);
   // If there is no endpoint that drops the cache, the pause has to drop it.
   std::vector<EngineCall> calls = {
       {.endpoint = "/pause",
