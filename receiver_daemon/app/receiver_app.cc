@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/log.h"
@@ -150,6 +151,8 @@ void ReceiverApp::Impl::MakeGroup() {
 }
 
 Status ReceiverApp::Impl::StartEngineSide() {
+  DWS_CHECK(ledger_ != nullptr && subscription_ != nullptr && senders_ != nullptr);
+  DWS_CHECK(grouped() == (group_ != nullptr));  // the worker commits alone without a group
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
   desk_ = std::make_unique<AttachDesk>(*subscription_, registry_, *handles_, clock_, changed_);
@@ -193,6 +196,8 @@ Status ReceiverApp::Impl::StartEngineSide() {
 }
 
 Status ReceiverApp::Impl::StartServers() {
+  DWS_CHECK(worker_ != nullptr && engine_service_ != nullptr);
+  DWS_CHECK((group_ != nullptr) == (group_endpoint_ != nullptr));
   operations_ = std::make_unique<ReceiverOperations>(
       ReceiverName{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
       ReceiverOperations::Parts{

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "receiver_daemon/app/receiver_status.h"
@@ -21,6 +22,8 @@ v1::OperationProgress ToProgress(const TaskProgress& task) {
 }
 
 void AddMismatches(const TaskProgress& task, v1::OperationProgress& progress) {
+  DWS_CHECK(task.mismatched.size() <=
+            std::min<uint64_t>(task.mismatches, limits::kMismatchesNamedMax));
   for (const SliceMismatch& mismatch : task.mismatched) {
     v1::SliceMismatch& row = *progress.add_mismatched();
     row.set_tensor(mismatch.tensor);

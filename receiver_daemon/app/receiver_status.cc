@@ -1,5 +1,6 @@
 #include "receiver_daemon/app/receiver_status.h"
 
+#include "common/base/check.h"
 #include "common/proto_convert/convert.h"
 
 namespace dws {
@@ -89,6 +90,7 @@ const char* NameOf(GroupLeaderState::Phase phase) {
 void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
   const GroupPlace& place = group.place();
   const GroupView view = group.view();
+  DWS_CHECK(view.members.empty() || view.members.size() == place.member_count);
   status.set_group_id(place.group_id);
   status.set_member_index(place.index);
   status.set_member_count(place.member_count);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/transport/shared_fs/names.h"
 
 namespace dws {
@@ -40,6 +41,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
 
 Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts) {
   const SharedSideOptions& dir = options.shared_dir;
+  DWS_CHECK(links_ != nullptr && !dir.root.empty());
   shared::Key key;
   if (!dir.key_file.empty()) {
     DWS_ASSIGN_OR_RETURN(key, shared::LoadKey(parts.files, dir.key_file));
@@ -75,6 +77,7 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
 }
 
 SenderGroup& SenderSide::senders() {
+  DWS_CHECK(shared_ == nullptr || beside_ == nullptr);
   if (shared_ != nullptr) return *shared_;
   if (beside_ != nullptr) return *beside_;
   return *links_;

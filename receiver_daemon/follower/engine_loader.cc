@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/failpoint.h"
 
 namespace dws {
@@ -21,7 +22,9 @@ EngineLoader::EngineLoader(MakeControl make_control, OnHolds on_holds, Duration 
       on_holds_(std::move(on_holds)),
       timeout_(timeout),
       clock_(clock),
-      check_interval_(kCheckInterval) {}
+      check_interval_(kCheckInterval) {
+  DWS_CHECK(make_control_ != nullptr && on_holds_ != nullptr);
+}
 
 void EngineLoader::SetHolds(std::optional<uint64_t> version) {
   holds_ = version;
@@ -44,6 +47,7 @@ Result<Duration> EngineLoader::Load(uint64_t version) {
     control_.reset();  // after a restart it may be another kind of engine, or build
     return status;
   }
+  DWS_CHECK(!holds_.has_value() && may_read_);  // forgotten when the load began
   may_read_ = false;
   SetHolds(version);
   const TimePoint end = clock_.Now();
@@ -52,6 +56,7 @@ Result<Duration> EngineLoader::Load(uint64_t version) {
 }
 
 Status EngineLoader::LoadPaused(uint64_t version) {
+  DWS_CHECK(control_ != nullptr);
   // Versions of a folder have no stream and no state token.
   const auto resume = [this](uint64_t holds) {
     return control_->Resume({.stream = {}, .version = WeightVersion(holds), .state_token = {}});
@@ -77,6 +82,7 @@ Status EngineLoader::LoadPaused(uint64_t version) {
 Status EngineLoader::Check() {
   const TimePoint now = clock_.Now();
   if (!holds_.has_value() || control_ == nullptr || now < check_at_) return OkStatus();
+  DWS_CHECK(!may_read_);  // the load of what it holds has ended
   const Status same = control_->Check(WeightVersion(*holds_), kCheckDeadline);
   // If somebody else loads versions into this engine too, do not pause it every few seconds.
   check_interval_ = absl::IsFailedPrecondition(same)

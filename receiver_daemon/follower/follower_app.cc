@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/log.h"
@@ -109,6 +110,7 @@ void FollowerApp::Impl::MakeFollower() {
 }
 
 Status FollowerApp::Impl::StartServers() {
+  DWS_CHECK(follower_ != nullptr);
   const ReceiverName name{.job_id = options_.job_id, .receiver_id = options_.receiver_id};
   operations_ = std::make_unique<FollowerOperations>(name, lifecycle_, *follower_, clock_);
   AddFollowerMetrics(metrics_, *follower_);
@@ -156,6 +158,7 @@ void FollowerApp::Impl::GiveUpAt(TimePoint time) {
   TimePoint known = give_up_at_.load();
   while (time < known && !give_up_at_.compare_exchange_weak(known, time)) {
   }
+  DWS_CHECK(give_up_at_.load() <= time);
 }
 
 void FollowerApp::Impl::Stop(std::chrono::milliseconds grace) {

@@ -37,6 +37,7 @@ SlimeFollower::SlimeFollower(Parts parts, Options options)
 SlimeFollower::~SlimeFollower() { DWS_CHECK(!thread_.joinable()); }
 
 void SlimeFollower::Start() {
+  DWS_CHECK(!thread_.joinable());
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -112,6 +113,7 @@ Status SlimeFollower::Step() {
   BeginStep();
   BeginLooking();
   Status status = Open();
+  DWS_CHECK(!status.ok() || local_ != nullptr);
   if (status.ok() && engine_ != nullptr && engine_->may_read()) {
     status = Load();
     // Operators still see how far the engine is behind.
@@ -179,6 +181,7 @@ Result<bool> SlimeFollower::ApplyNext() {
   }
   DWS_KILLPOINT("follow.after_apply");
   const slime::ApplyReport& report = **applied;
+  DWS_CHECK(report.version == local_->version());
   if (view_.version != report.version) version_since_ = parts_.clock.Now();
   view_.version = report.version;
   view_.applied += report.applied ? 1 : 0;
@@ -200,6 +203,7 @@ Status SlimeFollower::Load() {
   if (engine_->holds() == version) return engine_->Check();
   SetStage("loading");
   DWS_ASSIGN_OR_RETURN(const Duration paused, engine_->Load(version));
+  DWS_CHECK(engine_->holds() == version && !engine_->may_read());
   LogInfo("version_loaded", {{"version", version}, {"pause_seconds", ToSeconds(paused)}});
   MutexLock lock(mutex_);
   ++view_.loads;
@@ -237,6 +241,7 @@ FollowerView SlimeFollower::view() const {
 
 void SlimeFollower::BeginStep() {
   MutexLock lock(mutex_);
+  DWS_CHECK(!stepping_);
   stepping_ = true;
   progress_at_ = parts_.clock.Now();
 }
@@ -244,6 +249,7 @@ void SlimeFollower::BeginStep() {
 void SlimeFollower::EndStep(const Status& status) {
   {
     MutexLock lock(mutex_);
+    DWS_CHECK(stepping_);
     stepping_ = false;
     view_.trouble = status.ok() ? "" : std::string(Message(status));
     watch_.Observe(status.ok(), parts_.clock.Now());
@@ -254,6 +260,7 @@ void SlimeFollower::EndStep(const Status& status) {
 void SlimeFollower::LookForProgress() {
   if (parts_.pulse == nullptr) return;
   const uint64_t beats = parts_.pulse->beats() + parts_.pool.pulse().beats();
+  DWS_CHECK(beats >= beats_);
   if (stepping_ && parts_.pulse->working() && beats == beats_) return;
   beats_ = beats;
   progress_at_ = parts_.clock.Now();

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint_index.h"
@@ -42,6 +43,7 @@ Status VersionApplier::UnlessRefused(uint64_t version, const Time& written,
   const auto known = refusals_.find(version);
   if (known != refusals_.end() && known->second.index_time == written &&
       begin < known->second.until) {
+    DWS_CHECK(!known->second.status.ok());
     return known->second.status;
   }
   const Status status = work();
@@ -86,6 +88,7 @@ Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint
     if (applied.ok() || checkpoint.halfway()) return applied;
     refused = applied.status();
   }
+  DWS_CHECK(!refused.ok());
   const std::optional<uint64_t> full = NewestFull(versions, other_run ? local : local + 1);
   if (!full.has_value()) return refused;
   // The folder of a new run may still have later versions of the run before it. Those are older
@@ -108,6 +111,7 @@ Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint
 
 Result<VersionApplier::Applied> VersionApplier::ApplyFollowing(
     slime::LocalCheckpoint& checkpoint, const std::vector<uint64_t>& versions) {
+  DWS_CHECK(std::is_sorted(versions.begin(), versions.end()));
   const uint64_t local = checkpoint.version();
   if (std::binary_search(versions.begin(), versions.end(), local + 1)) {
     return Apply(checkpoint, local + 1);
@@ -121,6 +125,7 @@ Result<VersionApplier::Applied> VersionApplier::ApplyFollowing(
 
 Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& checkpoint,
                                                       uint64_t version) {
+  DWS_CHECK(version > checkpoint.version());  // the next one, or a later full checkpoint
   on_begin_();
   const TimePoint begin = clock_.Now();
   const auto written = IndexTime(version);
@@ -131,6 +136,7 @@ Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& ch
   });
   if (absl::IsUnavailable(status) && !checkpoint.halfway()) return Await(version, begin, status);
   DWS_RETURN_IF_ERROR(status);
+  DWS_CHECK(report.ok());  // `work` ran: a refused version has an error
   unpublished_.clear();
   refusals_.clear();
   return Applied(*report);
@@ -138,6 +144,7 @@ Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& ch
 
 Result<VersionApplier::Applied> VersionApplier::Await(uint64_t version, TimePoint begin,
                                                       const Status& status) {
+  DWS_CHECK(absl::IsUnavailable(status));
   // The writer has not finished, or this machine does not see all files yet: look again later.
   const TimePoint since = unpublished_.try_emplace(version, begin).first->second;
   if (begin - since < kUnpublishedMax) return Applied();
