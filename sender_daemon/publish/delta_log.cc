@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/delta/squash.h"
 #include "common/model/limits.h"
 
@@ -16,7 +17,9 @@ void DeltaLog::Append(RetainedVersionPtr version) {
   MutexLock lock(mutex_);
   size_t gone = chain_.Append(version->version, version->base, version->retained_bytes());
   versions_.push_back(std::move(version));
+  DWS_CHECK(gone < versions_.size());  // the newest stays
   for (; gone > 0; --gone) versions_.pop_front();
+  DWS_CHECK(versions_.size() == chain_.size());
   appended_.NotifyAll();
 }
 
@@ -46,8 +49,12 @@ Result<std::vector<RetainedVersionPtr>> DeltaLog::Chain(WeightVersion base,
                                                         WeightVersion target) const {
   MutexLock lock(mutex_);
   DWS_ASSIGN_OR_RETURN(const RetainedChain::Range range, chain_.Lead(base, target));
+  DWS_CHECK(range.count > 0 && range.first < versions_.size() &&
+            range.count <= versions_.size() - range.first);
   const auto first = versions_.begin() + static_cast<ptrdiff_t>(range.first);
-  return std::vector<RetainedVersionPtr>(first, first + static_cast<ptrdiff_t>(range.count));
+  std::vector<RetainedVersionPtr> chain(first, first + static_cast<ptrdiff_t>(range.count));
+  DWS_CHECK(chain.front()->base == base && chain.back()->version == target);
+  return chain;
 }
 
 Status DeltaLog::WaitFor(WeightVersion version, Duration timeout) const {
@@ -99,6 +106,7 @@ Result<std::vector<std::byte>> Squash(const RankLayout& layout,
 DeltaProfile DeltaLog::Asked() const {
   MutexLock lock(mutex_);
   const auto lately = [&](const std::optional<WeightVersion>& asked) {
+    DWS_CHECK(!asked.has_value() || versions_.empty() || *asked <= versions_.back()->version);
     return asked.has_value() && !versions_.empty() &&
            versions_.back()->version.value() - asked->value() <= limits::kWanAskedVersions;
   };

@@ -41,7 +41,11 @@ FullReader::FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<Delta
       log_(std::move(log)),
       version_(version),
       slices_(std::move(slices)),
-      memory_(AllocateOwnPages(kMemoryBytes)) {}
+      memory_(AllocateOwnPages(kMemoryBytes)) {
+  DWS_CHECK(std::all_of(slices_.begin(), slices_.end(), [this](RankSlice slice) {
+    return slice.value() < snapshot_->layout().slice_count();
+  }));
+}
 
 // The next pieces, one frame each. Writes the frame indexes here, outside the gate.
 std::vector<FullReader::Piece> FullReader::TakePieces() {
@@ -62,7 +66,9 @@ std::vector<FullReader::Piece> FullReader::TakePieces() {
     const std::vector<FrameRow> rows = DenseRawRows(slice, piece.first_block, piece.block_count);
     std::byte* const frame = memory_.get() + bytes;
     piece.frame = ByteSpan(frame, FrameSize(rows));
+    DWS_CHECK(bytes + piece.frame.size() + kFrameSlackBytes <= kMemoryBytes);
     piece.payloads = WriteFrameIndex(rows, frame);
+    DWS_CHECK(piece.payloads.data() + piece.payloads.size() == frame + piece.frame.size());
     bytes += CeilDiv(piece.frame.size(), kFrameAlignment) * kFrameAlignment;
     next_block_ += piece.block_count;
     pieces.push_back(piece);
@@ -73,10 +79,12 @@ std::vector<FullReader::Piece> FullReader::TakePieces() {
 Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout) {
   const WeightVersion last = chain_.empty() ? version_ : chain_.back()->version;
   if (snapshot_version == last) return OkStatus();
+  DWS_CHECK(snapshot_version > last);  // versions of a snapshot only rise
   DWS_RETURN_IF_ERROR(
       log_->WaitFor(snapshot_version, timeout));  // captured, perhaps not sealed yet
   DWS_ASSIGN_OR_RETURN(const auto newer, log_->Chain(last, snapshot_version));
   chain_.insert(chain_.end(), newer.begin(), newer.end());
+  DWS_CHECK(chain_.back()->version == snapshot_version);
   return OkStatus();
 }
 
@@ -120,13 +128,15 @@ Result<std::vector<FullFrame>> FullReader::Read(const std::vector<Piece>& pieces
   if (pieces.empty()) return frames;
 
   DWS_RETURN_IF_ERROR(snapshot_->gate().BeginRead(timeout));
-  const WeightVersion at =
-      *snapshot_->version();  // `version_` was published, so a capture has ended
+  // `version_` was published, so its capture has ended.
+  DWS_CHECK(snapshot_->version().has_value() && *snapshot_->version() >= version_);
+  const WeightVersion at = *snapshot_->version();
   for (const Piece& piece : pieces) {
     const size_t offset = size_t{piece.first_block} * limits::kBlockElements *
                           ElementBytes(snapshot_->layout().slice(piece.slice).dtype);
-    std::memcpy(piece.payloads.data(), snapshot_->SliceBytes(piece.slice).data() + offset,
-                piece.payloads.size());
+    const ByteSpan slice = snapshot_->SliceBytes(piece.slice);
+    DWS_CHECK(offset <= slice.size() && piece.payloads.size() <= slice.size() - offset);
+    std::memcpy(piece.payloads.data(), slice.data() + offset, piece.payloads.size());
   }
   snapshot_->gate().EndRead();
 

@@ -4,16 +4,20 @@
 #include <chrono>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 
 namespace dws {
 
 OfferLoop::OfferLoop(Options options, Step step)
-    : options_(std::move(options)), step_(std::move(step)) {}
+    : options_(std::move(options)), step_(std::move(step)) {
+  DWS_CHECK(step_ != nullptr);
+}
 
 OfferLoop::~OfferLoop() { Stop(); }
 
 void OfferLoop::Start() {
+  DWS_CHECK(!thread_.joinable());
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -26,6 +30,7 @@ void OfferLoop::Offer(RankStatePtr state) {
 
 bool OfferLoop::settled() const {
   MutexLock lock(mutex_);
+  DWS_CHECK(served_ <= offers_ && failed_ <= offers_);
   return served_ == offers_ || (!trouble_.ok() && failed_ == offers_);
 }
 
@@ -89,6 +94,7 @@ void OfferLoop::Run() {
     }
     MutexLock lock(mutex_);
     if (more.ok()) {
+      DWS_CHECK(served_ <= seen);
       served_ = seen;
       trouble_ = OkStatus();
     }

@@ -1,6 +1,7 @@
 #include "sender_daemon/publish/publish_pipeline.h"
 
 #include <chrono>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -19,6 +20,10 @@ constexpr uint64_t kClassTableCost = kClassesMax + 3;
 
 // The slices that a version changed, with their blocks.
 std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedVersion& captured) {
+  DWS_CHECK(captured.blocks.size() == layout.block_count());
+  DWS_CHECK(captured.before.size() == layout.slice_count() &&
+            captured.after.size() == layout.slice_count());
+  DWS_CHECK(captured.class_tables.empty() || captured.class_tables.size() == layout.slice_count());
   std::vector<SliceBlocks> slices;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
@@ -42,6 +47,7 @@ uint64_t Saved(std::span<const EncodedBlock> relative, std::span<const EncodedBl
   uint64_t saved = 0;
   for (size_t b = 0; b < other.size(); ++b) {
     if (other[b].mode == BlockMode::kClassSplit) {
+      DWS_CHECK(other[b].payload.size() <= relative[b].payload.size());
       saved += relative[b].payload.size() - other[b].payload.size();
     }
   }
@@ -54,6 +60,7 @@ std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& 
                                  CapturedVersion& captured, uint64_t& split_bytes) {
   split_bytes = 0;
   if (captured.other_blocks.empty()) return {};
+  DWS_CHECK(captured.other_blocks.size() == captured.blocks.size());
   bool differs = false;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
@@ -118,6 +125,11 @@ RetainedVersionPtr Seal(SealJob job) {
     auto header = ParseObjectHeader(sealed->object);
     auto manifest = ParseObjectManifest(sealed->object, layout);
     DWS_CHECK(header.ok() && manifest.ok());  // we built it a moment ago
+    DWS_CHECK(manifest->version == captured.version && manifest->base_version == *captured.base &&
+              manifest->state_token == sealed->manifest.state_token);
+    DWS_CHECK(captured.nnz ==
+              std::accumulate(manifest->slices.begin(), manifest->slices.end(), uint64_t{0},
+                              [](uint64_t sum, const SliceDelta& s) { return sum + s.nnz; }));
     sealed->other = captured.other;
     sealed->other_object =
         SealOther(layout, sealed->manifest, captured, sealed->split_payload_bytes);
@@ -150,6 +162,7 @@ Status PublishPipeline::Reserve(Duration timeout) {
 
 void PublishPipeline::Submit(SealJob job) {
   MutexLock lock(mutex_);
+  DWS_CHECK(jobs_.size() < limits::kSealBacklogMax);  // the one producer has reserved room
   jobs_.push_back(std::move(job));
   changed_.NotifyAll();
 }
@@ -228,6 +241,7 @@ bool PublishPipeline::Process(SealJob job) {
   }
   DWS_KILLPOINT("sender.publish.after_record");
   state->log->Append(sealed);
+  DWS_CHECK(state->log->Newest() == sealed);  // what is announced next
   DWS_KILLPOINT("sender.publish.after_retain");
   if (outputs_.on_published) outputs_.on_published(*state, *sealed, seal_time);
   LogInfo("published", {{"version", sealed->version.value()},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "sender_daemon/capture/snapshot_check.h"
@@ -33,6 +34,7 @@ void SnapshotRecheck::Stop() {
 void SnapshotRecheck::Check(const RankState& state, const std::vector<RankSlice>& slices) {
   for (const RankSlice slice : slices) {
     if (stopping_.load()) return;
+    DWS_CHECK(slice.value() < state.layout().slice_count());  // Ask drops others
     const auto difference = CheckSlice(*state.snapshot, slice, limits::kSnapshotReadDeadline);
     const std::string& tensor = state.layout().tensor(slice).name;
     if (!difference.ok()) {

@@ -1,5 +1,8 @@
 #include "sender_daemon/publish/undo_blocks.h"
 
+#include <algorithm>
+
+#include "common/base/check.h"
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/model/limits.h"
@@ -11,8 +14,15 @@ Status UndoBlocks(const RetainedVersion& version, const RankLayout& layout, Rank
                   UndoScratch& scratch) {
   const RankLayout::SliceEntry& entry = layout.slice(slice);
   const size_t element_bytes = ElementBytes(entry.dtype);
+  DWS_CHECK(version.base.has_value());
+  DWS_CHECK(first_block <= entry.blocks && block_count <= entry.blocks - first_block);
+  const uint64_t begin = uint64_t{first_block} * limits::kBlockElements;
+  const uint64_t end = begin + uint64_t{block_count} * limits::kBlockElements;
+  DWS_CHECK(blocks.size() ==
+            (std::min(end, entry.elements) - std::min(begin, entry.elements)) * element_bytes);
   // Exact: a step is a difference of ordinals, so subtracting it restores the bits before it.
   DWS_RETURN_IF_ERROR(FindBlocks(version.link(), slice, first_block, block_count, scratch.found));
+  DWS_CHECK(scratch.found.views.size() == block_count);
   for (uint32_t i = 0; i < block_count; ++i) {
     if (scratch.found.views[i].mode == BlockMode::kEmpty) continue;
     const uint32_t elements = BlockElements(entry.elements, first_block + i);
