@@ -33,6 +33,7 @@ struct alignas(128) Capture::Scratch {
   // The current bytes of a block. They may be the trainer's memory, so load each word only once.
   ByteSpan Current(const WeightSource& source, BlockRef ref, size_t size_bytes) {
     const ByteSpan view = source.View(ref, size_bytes);
+    DWS_CHECK(view.empty() || view.size() == size_bytes);
     if (!view.empty()) return view;
     if (gathered.size() < size_bytes) gathered.resize(size_bytes);
     const MutableByteSpan block(gathered.data(), size_bytes);
@@ -116,6 +117,8 @@ void Capture::Encode(BlockRef ref, ByteSpan before, Scratch& scratch) {
 Status Capture::Claim(std::span<const BlockRef> refs) {
   const RankLayout& layout = snapshot_.layout();
   for (size_t i = 0; i < refs.size(); ++i) {
+    DWS_CHECK(refs[i].slice.value() < layout.slice_count() &&
+              refs[i].block < layout.slice(refs[i].slice).blocks);
     uint8_t& captured = captured_[layout.slice(refs[i].slice).first_block + refs[i].block];
     if (captured == 0) {
       captured = 1;
@@ -147,6 +150,7 @@ std::vector<size_t> Capture::Batches(std::span<const BlockRef> refs) const {
     begin = i + 1;
     bytes = 0;
   }
+  DWS_CHECK(begin == refs.size());
   return ends;
 }
 
@@ -158,6 +162,7 @@ Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source) {
     broken_ = !fetched.ok();
     DWS_RETURN_IF_ERROR(fetched.status());
     DWS_CHECK(fetched->count > 0 && fetched->count <= refs.size());
+    DWS_CHECK(fetched->compared + fetched->copied <= fetched->count);
     CaptureReady(refs.first(fetched->count), source);
     compared_blocks_ += fetched->compared;
     copied_blocks_ += fetched->copied;
@@ -210,6 +215,7 @@ Result<CapturedVersion> Capture::Finish() {
     }
     Mend(RankSlice(s), result.after[s]);
   }
+  DWS_CHECK(result.base.has_value() || (result.nnz == 0 && other_blocks_.empty()));
   result.other = profile_;
   result.other_blocks = std::move(other_blocks_);
   if (profile_ == DeltaProfile::kWan && result.base.has_value()) {

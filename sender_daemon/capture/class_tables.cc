@@ -37,6 +37,7 @@ std::optional<ClassTable> LearnSlice(Snapshot& snapshot, RankSlice number,
 void ClassTables::Learn(Snapshot& snapshot, std::span<const EncodedBlock> blocks,
                         WeightVersion version, ThreadPool& pool) {
   DWS_CHECK(blocks.size() == snapshot.layout().block_count());
+  DWS_CHECK(tables_.size() == snapshot.layout().slice_count());
   std::vector<uint32_t> due;
   for (uint32_t s = 0; s < tables_.size(); ++s) {
     const DType dtype = snapshot.layout().slice(RankSlice(s)).dtype;

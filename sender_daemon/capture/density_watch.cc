@@ -43,6 +43,7 @@ DensityWatch::DensityWatch(const RankLayout& layout) : layout_(layout) {
     group.full_bytes += slice.size_bytes();
     full_bytes_ += slice.size_bytes();
   }
+  DWS_CHECK(full_bytes_ == layout.size_bytes());
 }
 
 bool DensityWatch::EncodesDense(RankSlice slice, uint64_t changed, uint64_t elements) const {
@@ -66,6 +67,7 @@ std::vector<GroupDensity> DensityWatch::Count(std::span<const EncodedBlock> bloc
 }
 
 bool DensityWatch::Judge(Group& group) {
+  DWS_CHECK(group.against < kVersions);  // it turns, and counts from 0 again, at kVersions
   const double dense_share = Share(group.last.dense_blocks, group.last.changed_blocks);
   const double bytes_for_a_change = Share(group.last.wire_bytes, group.last.changed);
   if (!group.dense || group.both_ways) group.bytes_for_a_change = bytes_for_a_change;

@@ -45,6 +45,7 @@ DeviceShards::DeviceShards(cuda::CudaDevicePtr device, const std::vector<SlicePl
       options_(options),
       base_(device_, SlicesOf(places), options.spare_bytes) {
   for (const auto& [slice, place] : places) {
+    DWS_CHECK(slice.value() >= place_of_.size());  // slices ascend
     place_of_.resize(slice.value() + 1, kNone);
     place_of_.back() = static_cast<uint32_t>(places_.size());
     places_.push_back(place);
@@ -82,6 +83,7 @@ void DeviceShards::Begin(Snapshot& snapshot) {
 bool DeviceShards::Take(BlockRef ref) {
   const uint64_t size = snapshot_->BlockBytes(ref.slice, ref.block).size();
   DWS_CHECK(Padded(size) <= options_.window_bytes);
+  DWS_CHECK(ref.slice.value() < place_of_.size() && place_of_[ref.slice.value()] != kNone);
   if (window_.size() == kWindowBlocksMax || window_bytes_ + Padded(size) > options_.window_bytes) {
     return false;
   }
@@ -93,6 +95,7 @@ bool DeviceShards::Take(BlockRef ref) {
 
 Result<FetchedBlocks> DeviceShards::Fetch(ThreadPool& pool) {
   if (window_.empty()) return FetchedBlocks{};
+  DWS_CHECK(window_.size() <= kWindowBlocksMax && window_bytes_ <= options_.window_bytes);
   Result<FetchedBlocks> fetched = FetchWindow(pool);
   if (fetched.ok()) return fetched;
   base_.Distrust();
@@ -284,12 +287,18 @@ Status DeviceShards::BringGathered(std::span<const uint32_t> blocks) const {
 }
 
 std::optional<DiffedBlock> DeviceShards::Diffed(BlockRef ref) const {
-  const Block& block = window_[window_of_[Number(ref)]];
+  const uint32_t index = window_of_[Number(ref)];
+  DWS_CHECK(index < window_.size());
+  const Block& block = window_[index];
+  DWS_CHECK(block.ref.slice == ref.slice && block.ref.block == ref.block);
   return block.listed ? std::optional(block.diffed) : std::nullopt;
 }
 
 ByteSpan DeviceShards::View(BlockRef ref) const {
-  const Block& block = window_[window_of_[Number(ref)]];
+  const uint32_t index = window_of_[Number(ref)];
+  DWS_CHECK(index < window_.size());
+  const Block& block = window_[index];
+  DWS_CHECK(block.ref.slice == ref.slice && block.ref.block == ref.block);
   return ByteSpan(copied_.host_bytes()).subspan(block.copied_at, block.size_bytes);
 }
 

@@ -81,7 +81,10 @@ Status DeviceSnapshot::Prepare(Snapshot& snapshot, const cuda::CudaStream& strea
 
 Status DeviceSnapshot::CopyAll(ByteSpan bytes, const cuda::CudaStream& stream, MutableByteSpan room,
                                ThreadPool& pool) const {
+  DWS_CHECK(!room.empty());
   for (const Extent& extent : extents_) {
+    DWS_CHECK(extent.host_offset <= bytes.size() &&
+              extent.size_bytes <= bytes.size() - extent.host_offset);
     for (uint64_t done = 0; done < extent.size_bytes;) {
       const uint64_t size = std::min<uint64_t>(room.size(), extent.size_bytes - done);
       const std::byte* const from = bytes.data() + extent.host_offset + done;
@@ -99,6 +102,7 @@ Status DeviceSnapshot::CopyAll(ByteSpan bytes, const cuda::CudaStream& stream, M
 }
 
 uint64_t DeviceSnapshot::Address(const Snapshot& snapshot, BlockRef ref) const {
+  DWS_CHECK(ref.slice.value() < offsets_.size());
   const uint64_t base = is_copy() ? copy_.address() : pinned_.address();
   return base + offsets_[ref.slice.value()] +
          uint64_t{ref.block} * limits::kBlockElements *

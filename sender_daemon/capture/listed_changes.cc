@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/base/check.h"
 #include "common/delta/bits/element.h"
 
 namespace dws {
@@ -12,6 +13,9 @@ template <typename Element>
 std::optional<Digest> Difference(const ListedChanges& changes, ByteSpan block, uint64_t first_word,
                                  ListedWords& words) {
   using Bits = typename Element::Bits;
+  DWS_CHECK(changes.positions.size() == changes.count * sizeof(uint16_t));
+  DWS_CHECK(changes.before.size() == size_t{changes.count} * Element::kBytes &&
+            changes.after.size() == changes.before.size());
   const size_t elements = block.size() / Element::kBytes;
   words.numbers.clear();
   words.before.clear();

@@ -40,7 +40,9 @@ Snapshot::Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes,
       digests_(layout_.slice_count()),
       distrusted_(layout_.slice_count()),
       class_tables_(layout_.slice_count()),
-      density_watch_(layout_) {}
+      density_watch_(layout_) {
+  DWS_CHECK(offsets_.size() == layout_.slice_count());
+}
 
 Snapshot::~Snapshot() { ::munmap(bytes_, size_bytes_); }
 
@@ -50,6 +52,7 @@ MutableByteSpan Snapshot::SliceBytes(RankSlice slice) {
 
 MutableByteSpan Snapshot::BlockBytes(RankSlice slice, uint32_t block) {
   const RankLayout::SliceEntry& entry = layout_.slice(slice);
+  DWS_CHECK(block < entry.blocks);
   const size_t element_bytes = ElementBytes(entry.dtype);
   return SliceBytes(slice).subspan(size_t{block} * limits::kBlockElements * element_bytes,
                                    BlockElements(entry.elements, block) * element_bytes);
@@ -57,6 +60,7 @@ MutableByteSpan Snapshot::BlockBytes(RankSlice slice, uint32_t block) {
 
 Digest Snapshot::DigestBlocks(RankSlice slice, uint32_t first, uint32_t end) {
   const RankLayout::SliceEntry& entry = layout_.slice(slice);
+  DWS_CHECK(first <= end && end <= entry.blocks);
   Digest digest;
   for (uint32_t block = first; block < end; ++block) {
     digest += DigestBytes(BlockBytes(slice, block), entry.BlockFirstWord(block));
@@ -66,6 +70,7 @@ Digest Snapshot::DigestBlocks(RankSlice slice, uint32_t first, uint32_t end) {
 
 void Snapshot::SetVersion(WeightVersion version, std::vector<Digest> digests) {
   DWS_CHECK(digests.size() == layout_.slice_count());
+  DWS_CHECK(!version_.has_value() || *version_ < version);
   version_ = version;
   digests_ = std::move(digests);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 
@@ -81,10 +82,12 @@ void LogSnapshotDamaged(const RankLayout& layout, const SliceDifference& differe
 SnapshotCheck::SnapshotCheck(std::shared_ptr<Snapshot> snapshot) : snapshot_(std::move(snapshot)) {}
 
 Result<std::optional<SliceDifference>> SnapshotCheck::Next(Duration timeout) {
+  DWS_CHECK(!done());
   const RankSlice slice(next_);
   DWS_ASSIGN_OR_RETURN(auto difference, CheckSlice(*snapshot_, slice, timeout));
   ++next_;
   done_bytes_ += snapshot_->layout().slice(slice).size_bytes();
+  DWS_CHECK(done_bytes_ <= snapshot_->layout().size_bytes());
   return difference;
 }
 

@@ -17,7 +17,7 @@ void SnapshotGate::BeginCapture() {
 
 void SnapshotGate::EndCapture() {
   MutexLock lock(mutex_);
-  DWS_CHECK(capturing_);
+  DWS_CHECK(capturing_ && readers_ == 0);
   capturing_ = false;
   // Each waiting reader gets one read before the next capture, so that captures do not starve it.
   turns_ = readers_waiting_;
@@ -41,13 +41,14 @@ Status SnapshotGate::BeginRead(Duration timeout) {
   }
   --readers_waiting_;
   if (turns_ > 0) --turns_;
+  DWS_CHECK(turns_ <= readers_waiting_);  // else a capture waits for a reader that never comes
   ++readers_;
   return OkStatus();
 }
 
 void SnapshotGate::EndRead() {
   MutexLock lock(mutex_);
-  DWS_CHECK(readers_ > 0);
+  DWS_CHECK(readers_ > 0 && !capturing_);
   --readers_;
   changed_.NotifyAll();
 }
