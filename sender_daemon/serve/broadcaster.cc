@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
@@ -69,6 +70,7 @@ void Broadcaster::OnHello(ConnectionId connection, const std::string& receiver_i
   MutexLock lock(mutex_);
   receivers_[connection] = {.id = receiver_id, .down = std::move(down)};
   state_.OnCapable(connection);
+  DWS_CHECK(receivers_.size() == state_.capable());
   changed_.NotifyAll();
 }
 
@@ -76,6 +78,7 @@ void Broadcaster::OnDisconnect(ConnectionId connection) {
   MutexLock lock(mutex_);
   receivers_.erase(connection);
   state_.OnDisconnect(connection);
+  DWS_CHECK(receivers_.size() == state_.capable());
   changed_.NotifyAll();
 }
 
@@ -115,6 +118,7 @@ void Broadcaster::Offer(const StreamId& stream, const RetainedVersionPtr& versio
     MutexLock lock(mutex_);
     if (!CanSend()) return;
     members = state_.members();
+    DWS_CHECK(!members.empty());  // the loss of a member breaks the epoch
     job_ = Job{.epoch = state_.epoch(),
                .version = version->version,
                .object = ObjectPtr(version, &bytes),
@@ -195,6 +199,8 @@ void Broadcaster::Run() {
 }
 
 void Broadcaster::CarryOut(const BroadcastState::Form& form) {
+  DWS_CHECK(channel_ == nullptr);  // the epoch before has ended
+  DWS_CHECK(!form.members.empty() && form.members.size() < limits::kBroadcastMembersMax);
   const TimePoint deadline = clock_.Now() + timeout_;
   const auto size = static_cast<uint32_t>(form.members.size() + 1);
   const Result<nccl::NcclUniqueId> id = nccl::NcclCommunicator::NewId(*parts_.api);

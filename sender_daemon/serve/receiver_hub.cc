@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "common/sync_state/presence_limits.h"
@@ -86,6 +87,7 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
         connections_.erase(found);
       }
     }
+    DWS_CHECK(!connections_.contains(id));
     connections_[id] = std::move(connection);
     known_changed_ = true;
   }
@@ -307,6 +309,7 @@ void ReceiverHub::KeepKnown(TimePoint now) {
 // Waits.
 
 void ReceiverHub::AddWait(Wait wait) {
+  DWS_CHECK(wait.done != nullptr);
   {
     MutexLock lock(mutex_);
     if (!stopping_) {

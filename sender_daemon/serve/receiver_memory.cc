@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "common/sync_state/presence_limits.h"
@@ -48,6 +49,8 @@ std::vector<std::string> ReceiverMemory::Look(
     found->second.last_seen_unix_seconds = unix_seconds_();
     changed_ = true;
   }
+  DWS_CHECK(known_.size() == receivers.size());
+  DWS_CHECK(forgotten.size() <= absent_since_.size());
   return forgotten;
 }
 

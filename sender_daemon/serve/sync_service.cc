@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
@@ -43,6 +44,7 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
   explicit FetchStream(SenderMetrics& metrics) : metrics_(metrics) {}
 
   void Send(FetchRange range) {
+    DWS_CHECK(range.object != nullptr);
     range_ = std::move(range);
     Next();
   }
@@ -56,6 +58,8 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
  private:
   void Next() {
     if (range_.length == 0) return Finish(grpc::Status::OK);
+    DWS_CHECK(range_.offset <= range_.object->size() &&
+              range_.length <= range_.object->size() - range_.offset);
     const uint64_t size = std::min(limits::kFetchChunkBytesMax, range_.length);
     chunk_.set_object_bytes(range_.object->size());
     chunk_.set_offset(range_.offset);
@@ -84,6 +88,7 @@ class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
     Refill();
   }
   void Refill() {
+    DWS_CHECK(frames_.empty());  // the next read reuses their memory
     auto frames = reader_->Next(limits::kSnapshotReadDeadline);
     if (!frames.ok()) return Finish(ToGrpc(frames.status()));
     if (frames->empty()) return Finish(grpc::Status::OK);
@@ -100,6 +105,7 @@ class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
 
  private:
   void WriteFront() {
+    DWS_CHECK(!frames_.empty());
     const FullFrame& frame = frames_.front();
     message_.set_rank_slice(frame.slice.value());
     *message_.mutable_entry() = ToProto(frame.entry);
@@ -186,6 +192,7 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
                                         request->version())));
     return reactor;
   }
+  DWS_CHECK(version->after.size() == (*state)->layout().slice_count());
   for (const Digest& digest : version->after) *reply->add_slices() = ToProto(digest);
   *reply->mutable_state_token() = ToProto(StateToken(version->after));
   reactor->Finish(grpc::Status::OK);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
@@ -128,6 +129,7 @@ void SyncStream::Pump() {
 void SyncStream::OnWriteDone(bool ok) {
   {
     MutexLock lock(mutex_);
+    DWS_CHECK(writing_);  // one write at a time
     writing_ = false;
     if (!ok && !close_reason_.has_value()) close_reason_ = UnavailableError("the receiver hung up");
   }
@@ -243,12 +245,14 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   }
   DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                 fmt::format("receiver '{}'", hello.receiver_id())));
+  DWS_CHECK(self_ != nullptr);  // OnDone comes after the last reaction
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
                        hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
   LogInfo("receiver_connected",
           {{"id", hello.receiver_id()}, {"have_version", hello.have_version()}});
   {
     MutexLock lock(mutex_);
+    DWS_CHECK(!connection_.has_value());  // only the first message is Hello
     connection_ = id;
   }
   WelcomeDue();

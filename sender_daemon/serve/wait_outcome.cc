@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/model/limits.h"
 #include "proto/trainer.pb.h"
 
@@ -122,6 +123,7 @@ std::string ShortReply(const WaitOutcome& outcome) {
     reply.mutable_committed()->RemoveLast();
     break;
   }
+  DWS_CHECK(fits());
   return reply.SerializeAsString();
 }
 
