@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "sender_daemon/shared/shared_retirement.h"
@@ -68,6 +69,7 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   if (progress_ == nullptr || progress_->writer.state() != offered) {
     DWS_RETURN_IF_ERROR(Adopt(offered));
   }
+  DWS_CHECK(progress_ != nullptr && receivers_.has_value());
   // Before writing, so that a failure to write does not block acknowledgements.
   ReadReports();
   DWS_RETURN_IF_ERROR(Begin());
@@ -93,6 +95,7 @@ void SharedPublisher::ReadReports() {
 bool SharedPublisher::Meanwhile() {
   if (hub_.clock().Now() >= reports_due_) ReadReports();
   const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
+  DWS_CHECK(newest != nullptr);  // a version is being written
   while (progress_->last.has_value() && *progress_->last < newest->version) {
     // A failure here occurs again in the next round, which reports it.
     const auto next = NextInChain(*newest);
@@ -163,6 +166,7 @@ Result<bool> SharedPublisher::WriteNext() {
     DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
     return true;
   }
+  DWS_CHECK(*progress_->last <= newest->version);
   const bool behind = *progress_->last != newest->version;
   if (behind) {
     const auto next = NextInChain(*newest);
@@ -194,6 +198,7 @@ Result<RetainedVersionPtr> SharedPublisher::NextInChain(const RetainedVersion& n
 }
 
 Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
+  DWS_CHECK(version->base == progress_->last);
   DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
   DWS_ASSIGN_OR_RETURN(shared::ManifestPtr delta, progress_->writer.WriteDelta(*version));
   progress_->deltas += 1;
@@ -241,6 +246,7 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   repair_.due = damage_known;
   NoteAnchor();
   repair_.due |= damage_found;
+  DWS_CHECK(delta == nullptr || (*written)->size_bytes() >= delta->size_bytes());
   NoteWritten(*version, (*written)->size_bytes() - (delta == nullptr ? 0 : delta->size_bytes()),
               true);
   return OkStatus();
@@ -268,6 +274,7 @@ void SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t bytes
 }
 
 void SharedPublisher::Retire() {
+  DWS_CHECK(progress_->last.has_value() && progress_->catalog.has_value());
   const SharedWriter& writer = progress_->writer;
   const RankState& state = *writer.state();
   Status status = progress_->catalog->Refresh();

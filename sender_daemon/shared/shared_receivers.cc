@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
@@ -109,6 +110,7 @@ Result<std::set<std::string>> SharedReceivers::Names() {
         place_.folder, names.size(), limits::kReceiversMax);
     names.erase(std::next(names.begin(), limits::kReceiversMax), names.end());
   }
+  DWS_CHECK(names.size() <= limits::kReceiversMax);
   Note("", "shared_reports_unreadable", crowded);
   return names;
 }
@@ -175,10 +177,12 @@ bool SharedReceivers::IsOlder(Receiver& receiver, const v1::SharedReport& report
   if (found != earlier.end()) earlier.erase(found);
   if (earlier.size() == kEarlierSessionsMax) earlier.erase(earlier.begin());
   earlier.push_back(receiver.report.session());
+  DWS_CHECK(earlier.size() <= kEarlierSessionsMax);
   return false;
 }
 
 void SharedReceivers::Connect(Receiver& receiver) {
+  DWS_CHECK(!receiver.id.has_value());
   const auto connection = std::make_shared<Connection>();
   const auto id = hub_.Connect(receiver.report.job_id(), receiver.report.receiver_id(), connection);
   if (!id.ok()) {
@@ -194,6 +198,7 @@ void SharedReceivers::Connect(Receiver& receiver) {
 
 void SharedReceivers::Disconnect(Receiver& receiver) {
   if (!receiver.id.has_value()) return;
+  DWS_CHECK(receiver.connection != nullptr);
   hub_.Disconnect(*receiver.id);
   receiver.id.reset();
   receiver.connection.reset();
@@ -204,6 +209,7 @@ bool SharedReceivers::Tell(Receiver& receiver, const v1::SharedReport& before) {
   const v1::SharedReport& report = receiver.report;
   const auto stream = FromProto(report.stream());
   if (!stream.ok()) return false;  // it does not know a stream yet
+  DWS_CHECK(receiver.id.has_value());
   const ConnectionId id = *receiver.id;
   const bool same_stream = before.stream().incarnation() == report.stream().incarnation() &&
                            before.stream().id_hi() == report.stream().id_hi() &&

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 
@@ -87,6 +88,7 @@ Status RetireShared(FileSystem& files, const std::string& rank_folder,
       used.insert(name.epoch);
     }
   }
+  DWS_CHECK(newer == 0);
   RemoveWelcomes(files, folder, rule.epoch, used, first);
   if (anchor == nullptr) return first;
   DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files, rank_folder));

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/model/clock_bound.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
@@ -86,6 +87,7 @@ Status SharedWriter::CheckFence() const {
 }
 
 std::string SharedWriter::FolderOf(const RetainedVersion& version) const {
+  DWS_CHECK(!stream_folder_.empty());  // Begin comes first
   return fmt::format(
       "{}/{}", stream_folder_,
       shared::VersionFolderName({.version = version.version, .epoch = state_->rank_epoch}));
@@ -122,6 +124,7 @@ Result<shared::ManifestPtr> SharedWriter::WriteManifest(const RetainedVersion& v
 }
 
 Result<shared::ManifestPtr> SharedWriter::WriteDelta(const RetainedVersion& version) {
+  DWS_CHECK(version.base.has_value());
   DWS_ASSIGN_OR_RETURN(shared::Manifest manifest, WriteChange(version));
   return WriteManifest(version, std::move(manifest));
 }
@@ -130,6 +133,7 @@ Result<shared::ManifestPtr> SharedWriter::WriteAnchor(const RetainedVersion& ver
                                                       const shared::Manifest* delta) {
   shared::Manifest manifest;
   if (delta != nullptr) {
+    DWS_CHECK(delta->name.version == version.version && !delta->is_anchor());
     manifest = *delta;
   } else {
     DWS_ASSIGN_OR_RETURN(manifest, WriteChange(version));
@@ -146,6 +150,7 @@ Status SharedWriter::WriteFull(WeightVersion version, const std::string& folder,
                                                   limits::kSharedFullPieceBytes));
   v1::SharedFullIndex index;
   uint64_t offset = 0;
+  uint64_t content_bytes = 0;
   while (true) {
     DWS_ASSIGN_OR_RETURN(const auto frames, reader.NextWhile(wanted_));
     if (frames.empty()) break;
@@ -160,8 +165,10 @@ Status SharedWriter::WriteFull(WeightVersion version, const std::string& folder,
       entry.offset = offset;
       *slice.add_frames() = ToProto(entry);
       offset += frame.bytes.size();
+      content_bytes += frame.content.size();
     }
   }
+  DWS_CHECK(content_bytes == state_->layout().size_bytes());
   DWS_ASSIGN_OR_RETURN(auto entry, full.Finish());
   entries.push_back(std::move(entry));
   const std::string bytes = index.SerializeAsString();
