@@ -43,6 +43,7 @@ Result<SliceMemory> FindSlice(const RankLayout& layout, const RankLayout::SliceE
     const uint64_t shard_begin = tensor.Slice(shard.first_slice).begin;
     const uint64_t shard_end = tensor.Slice(shard.first_slice + shard.slice_count - 1).end;
     const SliceRange range = tensor.Slice(slice.slice);
+    DWS_CHECK(shard_begin <= range.begin && range.end <= shard_end);
     shard_shape[tensor.cut_dim] = shard_end - shard_begin;
     slice_shape[tensor.cut_dim] = range.end - range.begin;
     memory.offset_bytes += (range.begin - shard_begin) *
@@ -128,6 +129,7 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Create(const RankLayout&
       source->slices_[slice.value()].device = source->devices_.back().get();
     }
   }
+  DWS_CHECK(source->slices_.size() == layout.slice_count());
   return source;
 }
 
@@ -159,7 +161,9 @@ void ResidentSource::Read(BlockRef ref, MutableByteSpan block) const {
   if (home.device == nullptr) {
     home.host.Gather(uint64_t{ref.block} * limits::kBlockElements, block);
   } else {
-    std::memcpy(block.data(), home.device->View(ref).data(), block.size());
+    const ByteSpan view = home.device->View(ref);
+    DWS_CHECK(view.size() == block.size());
+    std::memcpy(block.data(), view.data(), block.size());
   }
 }
 
@@ -221,6 +225,7 @@ ByteSpan BucketSource::View(BlockRef ref, size_t size_bytes) const {
   const uint64_t offset =
       piece->offset_bytes +
       PieceBytes(layout_->slice(ref.slice), piece->first_block, ref.block - piece->first_block);
+  DWS_CHECK(offset <= bucket_.size() && size_bytes <= bucket_.size() - offset);
   return bucket_.subspan(offset, size_bytes);
 }
 

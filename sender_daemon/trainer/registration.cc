@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
@@ -69,6 +70,8 @@ Result<Registration> ParseRegistration(const v1::RegisterRequest& request) {
     case v1::RegisterRequest::HANDOVER_NOT_SET:
       return InvalidArgumentError("no handover is given, expected resident or ring");
   }
+  DWS_CHECK(!registration.ring.has_value() ||
+            (registration.regions.size() == 1 && registration.places.empty()));
   return registration;
 }
 

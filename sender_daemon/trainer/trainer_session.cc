@@ -149,6 +149,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
       CheckAdmission(registration));  // again: other registrations may have changed it meanwhile
   Live live{.session = session, .handle = handle};
   if (registration.ring.has_value()) {
+    DWS_CHECK(memory.regions.size() == 1);
     live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
   } else {
     DWS_ASSIGN_OR_RETURN(live.resident,
@@ -163,6 +164,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
     parts_.handles->Drop(old);
   }
   DWS_ASSIGN_OR_RETURN(state_, OpenState(registration));
+  DWS_CHECK(state_ != nullptr && state_->stream == registration.stream);
   live.registration = std::move(registration);
   LogInfo("trainer_registered", {{"client", live.registration.client},
                                  {"stream", ToString(state_->stream)},
@@ -224,6 +226,7 @@ void TrainerSession::OnHangup(uint64_t session) {
 // Versions of a live registration.
 
 Result<TrainerSession::Live*> TrainerSession::Find(uint64_t session) {
+  DWS_CHECK(!live_.has_value() || state_ != nullptr);  // callers use the state of a live one
   if (live_.has_value() && live_->session == session) return &*live_;
   return FailedPreconditionError("session {} is not registered (any more): {}", session,
                                  live_.has_value() ? "another trainer took its place"
@@ -284,6 +287,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   }
   // A Put of an earlier attempt: its bucket has been reused.
   if (request.attempt() != live->open_attempt) return AttemptGivenUp(request.version());
+  DWS_CHECK(live->registration.ring.has_value());  // else nothing stays open between calls
   const Registration::Ring& ring = *live->registration.ring;
   if (request.bucket() >= ring.bucket_count) {
     return InvalidArgumentError("bucket {} does not exist, the ring has {}", request.bucket(),
@@ -360,6 +364,7 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   }
   DWS_ASSIGN_OR_RETURN(CapturedVersion captured, live->open_version->Finish());
   live->open_version.reset();
+  DWS_CHECK(captured.version == version);
   v1::PublishReply reply;
   reply.set_changed_elements(captured.nnz);
   reply.set_total_elements(state_->layout().element_count());
