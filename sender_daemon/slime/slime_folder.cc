@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/version_folder.h"
@@ -166,6 +167,7 @@ Status SlimeFolder::Abandon(uint64_t version) {
 }
 
 Status SlimeFolder::Discard(uint64_t version) {
+  DWS_CHECK(published_.contains(version));
   const std::string gone = fmt::format(".{}{}", slime::VersionFolderName(version), kGoneEnding);
   DWS_RETURN_IF_ERROR(RemoveHidden(gone));
   const Status hidden = files_.Rename(PathOf(version), root_ + "/" + gone);
@@ -223,6 +225,7 @@ Status SlimeFolder::Retire(size_t keep) {
     if (version->second && !std::exchange(full_stays, true)) continue;
     gone.push_back(version->first);
   }
+  DWS_CHECK(gone.empty() || gone.front() < newest());
   for (auto version = gone.rbegin(); version != gone.rend(); ++version) {
     DWS_RETURN_IF_ERROR(Discard(*version));
   }

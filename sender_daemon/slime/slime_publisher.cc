@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 
 namespace dws {
@@ -113,6 +114,7 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
   const RetainedVersionPtr newest = log.Newest();
   const std::optional<WeightVersion> last = progress_->last;
   if (newest == nullptr || last == newest->version) return Next{};
+  DWS_CHECK(!last.has_value() || *last < newest->version);
   if (last.has_value()) {
     const auto chain = log.Chain(*last, newest->version);
     if (chain.ok() && chain->front()->version.value() == last->value() + 1) {
@@ -154,6 +156,7 @@ Status SlimePublisher::WriteVersion(const Next& next) {
 }
 
 void SlimePublisher::NotePublished(WeightVersion version, bool full, uint64_t bytes) {
+  DWS_CHECK(!progress_->last.has_value() || *progress_->last < version);
   progress_->last = version;
   {
     MutexLock lock(mutex_);

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,7 @@ std::vector<uint32_t> TouchedShards(const RankLayout& layout, const DeltaManifes
   std::vector<uint32_t> shards;
   for (const SliceDelta& delta : manifest.slices) {
     const uint32_t shard = layout.slice(delta.slice).shard;
+    DWS_CHECK(shards.empty() || shards.back() <= shard);
     if (shards.empty() || shards.back() != shard) shards.push_back(shard);
   }
   return shards;
@@ -51,9 +53,12 @@ std::vector<uint32_t> PlannedShards(const RankLayout& layout, const slime::Shard
   for (const auto& file : plan) {
     for (const safetensors::HeaderTensor& tensor : file) {
       // An empty tensor has a slice as well.
-      shards.push_back(layout.slice(*layout.Find(tensor.name, 0)).shard);
+      const std::optional<RankSlice> first = layout.Find(tensor.name, 0);
+      DWS_CHECK(first.has_value());
+      shards.push_back(layout.slice(*first).shard);
     }
   }
+  DWS_CHECK(shards.size() == layout.shards().size());
   return shards;
 }
 

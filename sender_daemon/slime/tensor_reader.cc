@@ -44,6 +44,7 @@ Result<ByteSpan> TensorReader::Next() {
       next_frame_ = 0;
       DWS_CHECK(!frames_.empty());
     }
+    DWS_CHECK(state_->layout().slice(frames_[next_frame_].slice).shard == shards_[next_ - 1]);
     const ByteSpan content = frames_[next_frame_++].content;
     DWS_CHECK(content.size() <= after_.size() - filled);
     std::memcpy(after_.data() + filled, content.data(), content.size());
@@ -57,6 +58,8 @@ Result<ByteSpan> TensorReader::Next() {
 }
 
 Result<ByteSpan> TensorReader::Before() {
+  DWS_CHECK(next_ > 0 && version_->base.has_value());
+  DWS_CHECK(after_.size() == shard().tensor.SizeBytes());
   const RankLayout& layout = state_->layout();
   before_ = after_;
   const Status undone =
@@ -95,10 +98,12 @@ Status TensorReader::ForEachSlice(Fn&& fn) const {
     DWS_RETURN_IF_ERROR(fn(slice, offset, size_bytes));
     offset += size_bytes;
   }
+  DWS_CHECK(offset == after_.size());
   return OkStatus();
 }
 
 ByteSpan RowMajor(const TensorSpec& tensor, ByteSpan slices, std::vector<std::byte>& buffer) {
+  DWS_CHECK(slices.size() == tensor.SizeBytes());
   if (tensor.SliceCount() == 1) return slices;
   uint64_t rows = 1;  // over the dimensions before the cut one
   for (uint32_t dim = 0; dim < tensor.cut_dim; ++dim) rows *= tensor.shape[dim];
@@ -117,6 +122,7 @@ ByteSpan RowMajor(const TensorSpec& tensor, ByteSpan slices, std::vector<std::by
       std::memcpy(buffer.data() + row * row_bytes + range.begin * inner, from, run);
     }
   }
+  DWS_CHECK(from == slices.data() + slices.size());
   return buffer;
 }
 
