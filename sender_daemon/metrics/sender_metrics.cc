@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
+
 namespace dws {
 namespace {
 
@@ -88,6 +90,7 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   gpu_compared_blocks_.Increment(static_cast<double>(version.compared_blocks));
   gpu_copied_blocks_.Increment(static_cast<double>(version.copied_blocks));
   if (!version.base.has_value()) return;
+  DWS_CHECK(version.nnz <= state.layout().element_count());
   published_elements_.Increment(static_cast<double>(state.layout().element_count()));
   changed_elements_.Increment(static_cast<double>(version.nnz));
   full_bytes_.Increment(static_cast<double>(state.layout().size_bytes()));
@@ -97,6 +100,7 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   }
   const uint64_t payload =
       std::accumulate(version.payload_bytes.begin(), version.payload_bytes.end(), uint64_t{0});
+  DWS_CHECK(payload <= version.object.size());
   wire_bytes_[0].Increment(static_cast<double>(version.object.size() - payload));
   wire_bytes_[static_cast<size_t>(BlockMode::kClassSplit)].Increment(
       static_cast<double>(version.split_payload_bytes));
