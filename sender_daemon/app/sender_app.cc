@@ -4,6 +4,7 @@
 #include <future>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/model/limits.h"
@@ -150,6 +151,7 @@ Status SenderApp::StartParts() {
 }
 
 void SenderApp::StartOperations() {
+  DWS_CHECK(hub_ != nullptr && session_ != nullptr && pipeline_ != nullptr);
   operations_ = std::make_unique<SenderOperations>(
       SenderOperations::Names{.job_id = options_.job_id,
                               .trainer_rank = options_.trainer_rank,
@@ -201,6 +203,8 @@ Status SenderApp::ForgetStream(const StreamId& stream) {
 }
 
 Status SenderApp::StartServers() {
+  DWS_CHECK(trainer_executor_ != nullptr && delta_executor_ != nullptr &&
+            full_executor_ != nullptr && recheck_ != nullptr);
   StartOperations();
   trainer_service_ =
       std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_, metrics_);
@@ -275,6 +279,7 @@ std::vector<WatchedWork> SenderApp::VitalWork() const {
 
 Status SenderApp::StartShared() {
   if (options_.shared_dir.root.empty()) return OkStatus();
+  DWS_CHECK(hub_ != nullptr && recheck_ != nullptr);  // its callbacks use them
   SharedPublisher::Options options{.dir = options_.shared_dir,
                                    .job_id = options_.job_id,
                                    .trainer_rank = TrainerRank(options_.trainer_rank),

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
@@ -175,6 +176,7 @@ Status SenderOperations::Verify(const Sink& progress) {
     message.set_done_bytes(check.done_bytes());
     if (!progress(message)) return HungUp();
   }
+  DWS_CHECK(check.done_bytes() == state->layout().size_bytes());
   const RetainedVersionPtr newest = state->log->Newest();
   message.set_step("compared the snapshot");
   message.set_done_bytes(check.done_bytes());

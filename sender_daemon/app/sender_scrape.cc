@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
+
 namespace dws {
 namespace {
 
@@ -60,6 +62,7 @@ void ShowReceivers(Scrape& scrape, const std::vector<RetainedVersionPtr>& versio
 
 void ShowNewest(Scrape& scrape, const RankState& state, const RetainedVersion& newest) {
   if (!newest.base.has_value()) return;  // no delta: nothing to compare
+  DWS_CHECK(!newest.object.empty());
   const auto elements = static_cast<double>(state.layout().element_count());
   scrape.Gauge("dws_sender_density_ratio", "Changed elements of the newest version, of all.",
                static_cast<double>(newest.nnz) / std::max(elements, 1.0));
@@ -123,6 +126,7 @@ void ShowSlime(Scrape& scrape, const SlimeView& view) {
   const auto number = [](uint64_t value) { return static_cast<double>(value); };
   constexpr const char* kVersions =
       "Versions written to the folder of slime's versions: full checkpoints, or deltas.";
+  DWS_CHECK(view.fulls <= view.versions);
   const char* const name = "dws_sender_slime_versions_total";
   scrape.Counter(name, kVersions, number(view.fulls), {{"kind", "full"}});
   scrape.Counter(name, kVersions, number(view.versions - view.fulls), {{"kind", "delta"}});
