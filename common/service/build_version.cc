@@ -23,7 +23,8 @@ constexpr std::string_view kCompiler =
 #undef DWS_TEXT
 #undef DWS_TEXT_OF
 
-// The names of .bazelrc's configs, as this file sees that it is compiled under them.
+// The .bazelrc config this file was compiled with. It is derived from the compiler's macros, so
+// that no flag has to pass the name.
 constexpr std::string_view kConfiguration =
 #if defined(__SANITIZE_ADDRESS__)
     "asan";

@@ -1,6 +1,6 @@
-// What this build is: its version, and what it was made of. The version stands here; the rest comes
-// from the compiler and from tools/package.sh, which says the commit. A new commit alone recompiles
-// one file.
+// Identifies this build: version, source commit, compiler, configuration. The version is defined
+// here, the commit comes from tools/package.sh, the rest from the compiler. A new commit recompiles
+// only one file.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ const Build& ThisBuild();
 // What `program --version` prints, without the last newline. The first line is "PROGRAM VERSION".
 std::string VersionText(std::string_view program);
 
-// All of it but the version, which StatusReply has in a field of its own.
+// Fills in everything except the version, for which StatusReply has a separate field.
 void FillBuildStatus(v1::BuildStatus& status);
 
 }  // namespace dws

@@ -12,7 +12,7 @@ Lifecycle::Lifecycle() : state_{.ready = false, .stopping = false, .reason = "st
 void Lifecycle::SetReady() { Change({.ready = true, .stopping = false, .reason = ""}); }
 
 void Lifecycle::SetNotReady(std::string reason) {
-  // Goes to /readyz, systemd and operators, and may quote anybody.
+  // The reason is shown by /readyz and systemd, and may quote text from any peer.
   reason = EscapeUnprintable(reason);
   Change({.ready = false, .stopping = false, .reason = std::move(reason)});
 }
@@ -32,8 +32,8 @@ void Lifecycle::Change(State state) {
   Deliver();
 }
 
-// One thread delivers at a time, so that a listener never sees an older state after a newer one.
-// Whoever changes the state meanwhile leaves the news to that thread.
+// Only one thread delivers at a time, so that a listener never sees an older state after a newer
+// one. A thread that changes the state meanwhile leaves the delivery to that thread.
 void Lifecycle::Deliver() {
   if (delivering_) return;
   delivering_ = true;

@@ -1,5 +1,5 @@
-// Whether a daemon is ready, and if not why, in words. What /readyz, grpc.health.v1 and the status
-// RPC show.
+// Whether a daemon is ready and, if not, the reason as text. /readyz, grpc.health.v1 and the status
+// RPC show it.
 #pragma once
 
 #include <cstdint>
@@ -30,25 +30,26 @@ class Lifecycle {
   Lifecycle();
 
   void SetReady();
-  // `reason` for the operator: what is missing, and of whom ("waiting for engine rank 1 of 2 to
+  // `reason` tells the operator what is missing and from whom ("waiting for engine rank 1 of 2 to
   // attach").
   void SetNotReady(std::string reason);
   void SetStopping();
 
   State state() const;
 
-  // Calls `listener` with the present state before returning, then after changes, one call at a
-  // time, never under a lock. Quick changes may be seen as one; the last one is always seen. A
-  // listener must not wait for another thread's change.
+  // Calls `listener` with the current state before returning, then after each change, one call at a
+  // time, never under a lock. Changes in quick succession may be merged into one call; the last
+  // state is always delivered. A listener must not wait for a change made by another thread.
   ListenerId AddListener(Listener listener);
-  // No call is running or follows when this returns (unless a listener calls it, for itself).
+  // When this returns, no call of the listener is running and none follows. A listener that removes
+  // itself is the exception: its current call is still running.
   void RemoveListener(ListenerId id);
 
  private:
   struct Entry {
     ListenerId id;
     Listener listener;
-    uint64_t seen = 0;  // the change it was last told
+    uint64_t seen = 0;  // the last change passed to it
   };
 
   void Change(State state);

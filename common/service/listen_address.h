@@ -1,4 +1,4 @@
-// "host:port" of a listening flag, and the rule for addresses that others can reach.
+// Parses "host:port" of a listening flag, and checks whether other machines can reach the address.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 namespace dws {
 
+// The value of a listening flag.
 struct ListenAddress {
   std::string host;  // an IPv4 or IPv6 address without brackets, or "localhost"
   uint16_t port = 0;
@@ -19,16 +20,16 @@ struct ListenAddress {
   friend bool operator==(const ListenAddress&, const ListenAddress&) = default;
 };
 
-// INVALID_ARGUMENT, quoting `text`, unless it is "127.0.0.1:7700", "[::1]:0", "0.0.0.0:80",
-// "localhost:0".
+// Accepts forms such as "127.0.0.1:7700", "[::1]:0", "0.0.0.0:80" and "localhost:0".
+// INVALID_ARGUMENT, quoting `text`, for anything else.
 Result<ListenAddress> ParseListenAddress(std::string_view text);
 
-// For pages that are served without TLS: FAILED_PRECONDITION, saying what to do, when other
-// machines could reach `address` and `insecure` is not set.
+// For pages served without TLS. FAILED_PRECONDITION, saying what to do, when other machines could
+// reach `address` and `insecure` is not set.
 Status CheckExposure(const ListenAddress& address, std::string_view flag, bool insecure);
 
-// For gRPC without TLS: FAILED_PRECONDITION, saying what to do, unless `insecure` is set. On
-// loopback too: every user of the machine reaches that, and plain TCP tells nobody from another.
+// For gRPC without TLS. FAILED_PRECONDITION, saying what to do, unless `insecure` is set. This
+// includes loopback: every user of the machine can reach it, and plain TCP does not identify users.
 Status CheckPlainListener(const ListenAddress& address, bool insecure);
 
 }  // namespace dws

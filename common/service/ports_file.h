@@ -1,4 +1,4 @@
-// The ports a daemon got when it was given port 0, for whoever started it.
+// Reports the ports that the kernel assigned for port 0 to the process that started the daemon.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace dws {
 
-// Writes {"http": 40123, "sync": 40124} to `path`, atomically: a reader sees no file or all of it.
-// Keys are plain words.
+// Writes {"http": 40123, "sync": 40124} to `path`, atomically: a reader sees either no file or the
+// whole file. Keys have only lower-case letters and underscores.
 Status WritePortsFile(FileSystem& file_system, const std::string& path,
                       const std::map<std::string, uint16_t>& ports);
 

@@ -1,5 +1,5 @@
-// The version of the wire protocol. Another major is refused by name; minors interoperate: unknown
-// fields and messages are ignored.
+// The version of the wire protocol. A peer with another major is refused, and the message names
+// both versions. Minors interoperate: unknown fields and messages are ignored.
 #pragma once
 
 #include <cstdint>

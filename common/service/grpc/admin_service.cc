@@ -1,5 +1,5 @@
-// Status and Watch are answered from gRPC's threads and one ticker; operations run on a few threads
-// of their own, and offer their progress to streams that keep only the latest.
+// gRPC's threads and one ticker answer Status and Watch. Operations block, so they run on a few
+// separate threads and offer their progress to streams that keep only the latest message.
 #include "common/service/grpc/admin_service.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kStopPatience{300};
 Result<Duration> WatchInterval(const v1::WatchRequest& request) {
   const double seconds = request.interval_seconds();
   if (seconds == 0) return Duration(limits::kWatchIntervalDefault);
-  // Not a number is neither.
+  // A NaN fails both comparisons.
   if (seconds >= ToSeconds(limits::kWatchIntervalMin) &&
       seconds <= ToSeconds(limits::kWatchIntervalMax)) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
@@ -39,7 +39,7 @@ Result<Duration> WatchInterval(const v1::WatchRequest& request) {
                               ToSeconds(limits::kWatchIntervalDefault));
 }
 
-// Calls of one kind that run now.
+// Counts the running calls of one kind, and limits them.
 class Slots {
  public:
   explicit Slots(size_t count_max) : count_max_(count_max) {}
@@ -74,7 +74,8 @@ class AdminService::Impl {
 
   v1::StatusReply Status() const;
   WatchStream* Watch(grpc::CallbackServerContext* context, const v1::WatchRequest& request);
-  // Runs `operation` behind a stream of its progress. `slots`: of its kind.
+  // Runs `operation` in the background and returns the stream of its progress. `slots` are those of
+  // its kind.
   ProgressStream* Run(grpc::CallbackServerContext* context, Slots& slots, Operation operation);
   void Stop();
 
@@ -93,8 +94,8 @@ class AdminService::Impl {
   AdminOperations& operations_;
   const Clock& clock_;
   const Options options_;
-  // Drains and evictions have slots of their own: many long verifications must not keep an operator
-  // from undoing a drain, nor from ending the wait of a resync.
+  // Drains and evictions have separate slots: many long verifications must not keep an operator
+  // from undoing a drain or from ending the wait of a resync.
   Slots work_{limits::kAdminOperationsMax};
   Slots urgent_{limits::kAdminOperationsMax};
   LatestStreams<v1::StatusReply> watches_;
@@ -114,7 +115,7 @@ v1::StatusReply AdminService::Impl::Status() const {
   FillBuildStatus(*reply.mutable_build());
   if (options_.fill_tls) options_.fill_tls(*reply.mutable_tls());
   for (const std::string& part : options_.insecure) reply.add_insecure(part);
-  // For people and for other machines' clocks: the daemon itself decides nothing by it.
+  // For people and for comparison with other machines' clocks; the daemon decides nothing by it.
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   reply.set_unix_seconds(std::chrono::duration<double>(since_epoch).count());
   return reply;
@@ -148,7 +149,7 @@ void AdminService::Impl::RunTicker() {
       for (Watcher& watcher : watchers_) {
         if (watcher.due <= now) {
           due.push_back(watcher.stream);
-          // Ticks that were missed are not made up for.
+          // Missed ticks are skipped.
           watcher.due = std::max(watcher.due + watcher.interval, now);
         }
         next = std::min(next, watcher.due);
@@ -163,7 +164,7 @@ void AdminService::Impl::RunTicker() {
       for (WatchStream::Ptr& stream : due) {
         if (stream->Offer(reply)) stream.reset();
       }
-      MutexLock lock(mutex_);  // those left have hung up
+      MutexLock lock(mutex_);  // the streams left in `due` have ended
       std::erase_if(watchers_, [&due](const Watcher& watcher) {
         return std::find(due.begin(), due.end(), watcher.stream) != due.end();
       });

@@ -1,5 +1,5 @@
-// What an operator asks a daemon: dws.v1.AdminService over AdminOperations. Brings calls and
-// answers, bounds them, and fills the parts of the status that are the same for both daemons.
+// dws.v1.AdminService on top of AdminOperations. Carries an operator's calls and the answers,
+// limits their number, and fills in the parts of the status that are the same for both daemons.
 #pragma once
 
 #include <functional>
@@ -18,26 +18,27 @@ class Service;
 
 namespace dws {
 
-// Lifecycle: made before the servers, Stop before their shutdown, destroyed after them.
+// Lifecycle: create it before the servers, call Stop before their shutdown, destroy it after them.
 // `operations` and `clock` outlive it. Threads: safe from any.
 class AdminService {
  public:
   struct Options {
-    std::function<void(v1::TlsStatus&)> fill_tls;  // none: no TLS. Must not block
+    std::function<void(v1::TlsStatus&)> fill_tls;  // empty: no TLS. Must not block
     std::vector<std::string> insecure = {};        // as in the status
   };
 
   AdminService(AdminOperations& operations, const Clock& clock, Options options);
   ~AdminService();
 
-  // The service for a server; each server needs its own. Before Stop, on one thread.
+  // Returns a service object for one server; each server needs a separate one. Call it before Stop,
+  // on one thread.
   grpc::Service* AddServer();
 
-  // The whole reply, as Status answers it; for the HTTP endpoint too.
+  // The whole reply of the Status call; the HTTP endpoint shows it too.
   v1::StatusReply Status() const;
 
-  // Ends the watches, makes every operation's sink say false and waits until they have returned;
-  // later calls are UNAVAILABLE. Again: nothing.
+  // Ends the watches, makes every operation's sink return false and waits until the operations have
+  // returned. Later calls are UNAVAILABLE. Idempotent.
   void Stop();
 
  private:

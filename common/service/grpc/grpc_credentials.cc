@@ -24,16 +24,16 @@ void AddUri(std::string_view uri, Peer& peer) {
   }
 }
 
-// What the C library calls back with. The library's credentials own it: they live as long as any
-// listener that uses them.
+// The user data of the C library's callbacks. The library's credentials own it; they live as long
+// as any listener that uses them.
 struct ServerState {
   std::shared_ptr<Credentials> credentials;
   std::string job_id;
   Mutex mutex;
-  uint64_t generation GUARDED_BY(mutex) = 0;  // that gRPC has
+  uint64_t generation GUARDED_BY(mutex) = 0;  // the one that gRPC uses
 };
 
-// Before each handshake.
+// gRPC calls it before each handshake.
 grpc_ssl_certificate_config_reload_status FetchConfig(void* user_data,
                                                       grpc_ssl_server_certificate_config** config) {
   auto& state = *static_cast<ServerState*>(user_data);
@@ -69,8 +69,8 @@ Peer PeerOfCall(const grpc_auth_context* context) {
   return peer;
 }
 
-// The one place where the table is enforced: before a call reaches a service. `state`: null where
-// callers have no certificates.
+// The only place that enforces the access table, before a call reaches a service. `state` is null
+// on listeners where callers have no certificates.
 void ProcessCall(void* state, grpc_auth_context* context, const grpc_metadata* metadata,
                  size_t count, grpc_process_auth_metadata_done_cb done, void* user_data) {
   const std::string_view path = PathOf(metadata, count);
@@ -95,11 +95,11 @@ grpc_server_credentials* ReloadingTls(ServerState* state) {
           GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, &FetchConfig, state));
 }
 
-// gRPC's C++ API has no server credentials whose certificates change, nor plain ones that look at
-// calls; its C API has both.
+// gRPC's C++ API has no server credentials whose certificates change, and no plain ones that check
+// calls. Its C API has both.
 class CheckingServerCredentials final : public grpc::ServerCredentials {
  public:
-  // Takes over `core`. `state`: of ProcessCall.
+  // Takes ownership of `core`. `state` is what ProcessCall gets.
   CheckingServerCredentials(grpc_server_credentials* core, std::unique_ptr<ServerState> state)
       : core_(core) {
     DWS_CHECK(core_ != nullptr);
@@ -111,7 +111,7 @@ class CheckingServerCredentials final : public grpc::ServerCredentials {
   ~CheckingServerCredentials() override { grpc_server_credentials_release(core_); }
 
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {
-    DWS_CHECK(false);  // it would take the place of ours
+    DWS_CHECK(false);  // it would replace ProcessCall
   }
 
  private:
@@ -163,8 +163,8 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> LoadChannelCredentials(const T
 Peer PeerOf(const grpc::AuthContext* context) {
   Peer peer;
   if (context == nullptr) return peer;
-  // By the transport, not by IsPeerAuthenticated: a certificate without any name is verified, too,
-  // and then has no identity.
+  // Looks at the transport and not at IsPeerAuthenticated: a certificate without any name is
+  // verified too, but has no identity.
   for (const grpc::string_ref& type :
        context->FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME)) {
     peer.verified = peer.verified || type == GRPC_SSL_TRANSPORT_SECURITY_TYPE;

@@ -1,4 +1,4 @@
-// TLS as gRPC wants it: of servers, of channels, of a peer.
+// gRPC's form of TLS credentials, for servers and channels, and the identities of a call's peer.
 #pragma once
 
 #include <memory>
@@ -21,14 +21,14 @@ namespace dws {
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     std::shared_ptr<Credentials> credentials, std::string job_id);
 
-// Plain, for an address that --insecure allows. Every call is checked by CheckPlainMethod.
+// No TLS, for an address that --insecure allows. Every call is checked by CheckPlainMethod.
 std::shared_ptr<grpc::ServerCredentials> MakePlainServerCredentials();
 
-// For a channel that uses these files for its whole life.
+// For a channel that uses `material` for its whole life.
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsMaterial& material);
 
-// For a short-lived client: loads and checks the files; plain without TLS if none is given. The
-// server's certificate must have the name that is dialled, or the one given to
+// For a short-lived client: loads and checks the files. If no file is given, the channel has no
+// TLS. The server's certificate must have the name that the client dials, or the name passed to
 // grpc::ChannelArguments::SetSslTargetNameOverride.
 Result<std::shared_ptr<grpc::ChannelCredentials>> LoadChannelCredentials(const TlsFiles& files);
 

@@ -13,8 +13,8 @@
 namespace dws {
 namespace {
 
-// What gRPC would write to stderr in a format of its own: handshakes that failed, mostly, which any
-// stranger can cause as often as he likes.
+// gRPC would write to stderr in a format that is not ours. Most of its lines are failed handshakes,
+// which any stranger can cause at any rate, so they are kept low in level.
 void Log(gpr_log_func_args* line) {
   std::string_view file = line->file;
   file.remove_prefix(file.rfind('/') + 1);
@@ -28,7 +28,7 @@ void Log(gpr_log_func_args* line) {
 
 void KeepGrpcRunning() {
   gpr_set_log_function(Log);
-  // A server that listens nowhere.
+  // This server listens on no address.
   static const grpc::Server* const kept = [] {
     static auto* const service = new grpc::CallbackGenericService;
     grpc::ServerBuilder builder;

@@ -19,10 +19,10 @@
 namespace dws {
 namespace {
 
-// RFC 9113 §3.4: what every client begins with.
+// RFC 9113 §3.4: the first bytes that every client sends.
 constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// Process-wide switches of the library; servers built later have both.
+// These are process-wide switches of the library: servers built later have both services.
 void EnableHealthAndReflection() {
   static const bool once = [] {
     grpc::EnableDefaultHealthCheckService(true);
@@ -38,8 +38,8 @@ void SetLimits(grpc::ServerBuilder& builder) {
   const auto timeout = static_cast<int>(milliseconds(limits::kKeepaliveTimeout).count());
   builder.SetMaxReceiveMessageSize(limits::kGrpcMessageBytesMax);
   builder.SetMaxSendMessageSize(limits::kGrpcMessageBytesMax);
-  // A ping goes out after `interval` of silence, and the rest of the timeout is left for its
-  // answer: together they are the time after which a hung peer is absent.
+  // A ping goes out after `interval` of silence, and its answer may take the rest of `timeout`. So
+  // a hung peer counts as absent after `timeout`.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, timeout - interval);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -47,10 +47,10 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, interval / 2);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kGrpcStreamsMax);
-  // For TLS and for HTTP/2's first words: who is slower is not a client.
+  // Covers the TLS handshake and the HTTP/2 preface. A slower client is disconnected.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(milliseconds(limits::kHandshakeTimeout).count()));
-  // With it, two daemons given one port would both start and share its clients.
+  // With SO_REUSEPORT, two daemons with the same port would both start and share the clients.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
@@ -76,7 +76,7 @@ class GrpcServer::Impl {
   bool shut_down_ GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<UnixListener> local_;  // hands connections to server_
-  std::optional<HeapTrimmer> trimmer_;   // where strangers can connect
+  std::optional<HeapTrimmer> trimmer_;   // only with a TCP address, where strangers can connect
 };
 
 Status GrpcServer::Impl::AddPort(grpc::ServerBuilder& builder, int& tcp_port) const {
@@ -93,7 +93,8 @@ Status GrpcServer::Impl::AddPort(grpc::ServerBuilder& builder, int& tcp_port) co
   return OkStatus();
 }
 
-// gRPC would let in whoever can connect: it looks at no user and counts no connections.
+// UnixListener accepts the connections, because gRPC neither checks the user nor limits the number
+// of connections.
 Status GrpcServer::Impl::ListenLocally() {
   if (options_.unix_socket.empty()) return OkStatus();
   DWS_ASSIGN_OR_RETURN(local_, UnixListener::Listen({.path = options_.unix_socket,

@@ -1,5 +1,5 @@
-// A gRPC server as the daemons want it: a unix socket or a TCP address or both, server reflection,
-// grpc.health.v1 that follows the lifecycle, and the limits of limits.h.
+// The daemons' gRPC server: a unix socket, a TCP address or both, server reflection, grpc.health.v1
+// that follows the lifecycle, and the limits of limits.h.
 #pragma once
 
 #include <chrono>
@@ -32,10 +32,10 @@ class GrpcServer {
 
   struct Options {
     std::string unix_socket;          // path of a socket file, mode 0660; empty: none
-    AllowedUsers allowed_users = {};  // of the socket file
+    AllowedUsers allowed_users = {};  // who may connect to the socket file
     std::string listen;               // "127.0.0.1:0"; empty: none
     bool insecure = false;            // allows `listen` without TLS; orders are refused there
-    // TLS on `listen`, loopback included, and roles of this job (access.h); null: plain.
+    // TLS on `listen`, loopback included; callers need roles in this job (access.h). Null: no TLS.
     std::shared_ptr<Credentials> credentials = nullptr;
     std::string job_id = "";
     std::vector<NamedService> services;
@@ -43,8 +43,8 @@ class GrpcServer {
   };
 
   // Services and lifecycle outlive the server. A service object may belong to one server only.
-  // INVALID_ARGUMENT: neither address given, or one that cannot be read. FAILED_PRECONDITION: an
-  // address without TLS or `insecure`, or a socket file in use. UNAVAILABLE: cannot bind.
+  // INVALID_ARGUMENT: neither address is given, or one cannot be parsed. FAILED_PRECONDITION: an
+  // address without TLS and without `insecure`, or a socket file in use. UNAVAILABLE: cannot bind.
   static Result<std::unique_ptr<GrpcServer>> Start(const Options& options);
 
   ~GrpcServer();
@@ -52,8 +52,8 @@ class GrpcServer {
   // The TCP port, if it listens on one.
   std::optional<uint16_t> port() const;
 
-  // Refuses new calls, lets those in progress end until `grace` has passed, cancels the others and
-  // returns when their handlers have. Health is NOT_SERVING from the start. Idempotent.
+  // Refuses new calls, gives calls in progress `grace` to end, then cancels the others and returns
+  // when all handlers have returned. Health is NOT_SERVING from the beginning. Idempotent.
   void Shutdown(std::chrono::milliseconds grace = limits::kShutdownGrace);
 
  private:

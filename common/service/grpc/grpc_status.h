@@ -1,4 +1,4 @@
-// Between absl::Status and grpc::Status; the codes are the same numbers.
+// Converts between absl::Status and grpc::Status, whose codes have the same numbers.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -14,8 +14,8 @@
 
 namespace dws {
 
-// The start of `text` that a header has room for, in which what is not printable ASCII takes three
-// bytes.
+// The longest prefix of `text` that fits into a header. Each byte that is not printable ASCII, and
+// '%', takes three bytes there.
 inline std::string_view HeaderPrefix(std::string_view text) {
   size_t encoded = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -26,8 +26,9 @@ inline std::string_view HeaderPrefix(std::string_view text) {
   return text;
 }
 
-// A status travels in a header that gRPC limits to 8 KiB; a longer message would not arrive at all,
-// nor would its code. Names from clients are escaped: the message is printed by others.
+// A status is sent in a header, which gRPC limits to 8 KiB. With a longer message neither the
+// message nor the code would arrive. Unprintable characters are escaped because the message may
+// quote names from clients, and the receiver prints it.
 inline grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const std::string whole = EscapeUnprintable(Message(status));
@@ -39,7 +40,8 @@ inline grpc::Status ToGrpc(const Status& status) {
 inline Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
-  // gRPC itself says little of a service that is not there. The peer may be anybody.
+  // gRPC's own errors, such as an unknown service, may have no text. The text is escaped because
+  // the peer may be anybody.
   return MakeStatus(code, status.error_message().empty()
                               ? absl::StatusCodeToString(code)
                               : EscapeUnprintable(status.error_message()));

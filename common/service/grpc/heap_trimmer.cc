@@ -23,6 +23,7 @@ void HeapTrimmer::Run() {
       if (!stopping_) stopped_.WaitFor(mutex_, interval_);
       if (stopping_) return;
     }
+    // Trimming walks the whole heap under malloc's locks, so do it only when it can free much.
     if (::mallinfo2().fordblks > free_bytes_max_) ::malloc_trim(0);
   }
 }

@@ -1,5 +1,5 @@
-// Gives memory back that the allocator keeps: after thousands of connections that came and went,
-// freed pieces lie between those in use, and glibc returns nothing by itself.
+// Returns freed memory to the system. After thousands of short connections the freed blocks lie
+// between blocks in use, and glibc does not return them by itself.
 #pragma once
 
 #include <chrono>
@@ -10,10 +10,10 @@
 
 namespace dws {
 
-// Lifecycle: a thread that looks at the heap now and then, from construction to destruction.
+// Lifecycle: runs a thread that checks the heap once per `interval`, until the destructor.
 class HeapTrimmer {
  public:
-  // Gives back what is free when that is more than `free_bytes_max`.
+  // Returns free memory to the system when it is more than `free_bytes_max`.
   explicit HeapTrimmer(std::chrono::milliseconds interval = std::chrono::seconds(10),
                        size_t free_bytes_max = size_t{32} << 20);
   ~HeapTrimmer();

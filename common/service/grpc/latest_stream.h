@@ -1,6 +1,6 @@
-// The server's end of a streaming answer in which only the latest matters: a message that was not
-// yet sent is replaced by a newer one, so that whoever makes them never waits for a slow reader.
-// For latest_streams.h.
+// The server's end of a streaming answer where only the latest message matters: a newer message
+// replaces one that is not sent yet, so the producer never waits for a slow reader. Used by
+// latest_streams.h.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -18,8 +18,8 @@
 
 namespace dws {
 
-// Lifecycle: made for a call and owned by it until gRPC says that it is done; others may hold on
-// for longer, their offers are then ignored. Threads: safe from any.
+// Lifecycle: made for one call, which owns it until gRPC reports that the call is done. Others may
+// keep a pointer longer; their offers are then ignored. Threads: safe from any.
 template <typename Message>
 class LatestStream final : public grpc::ServerWriteReactor<Message> {
  public:
@@ -34,7 +34,7 @@ class LatestStream final : public grpc::ServerWriteReactor<Message> {
     return stream;
   }
 
-  // Sends it, unless a newer one comes before its turn. False: nobody listens any more.
+  // Sends `message`, unless a newer one replaces it first. False: the stream has ended.
   bool Offer(Message message) {
     {
       MutexLock lock(mutex_);
@@ -45,15 +45,16 @@ class LatestStream final : public grpc::ServerWriteReactor<Message> {
     return true;
   }
 
-  // Ends the call after what was offered; later offers are ignored. Again: nothing.
+  // Ends the call after the messages offered so far; later offers are ignored. Idempotent.
   void Close(const Status& status) { End(status, false); }
-  // Ends the call without what has not been sent.
+  // Ends the call and discards an unsent message.
   void Abort(const Status& status) { End(status, true); }
 
-  // Ends the call whether or not the caller reads. Only while it is not done (LatestStreams).
+  // Ends the call whether or not the caller reads. Only valid before the call is done
+  // (LatestStreams makes sure of it).
   void Cancel() { context_->TryCancel(); }
 
-  // How long a write, or the end, has been waiting for the caller; zero when nothing does.
+  // How long a write or the final status has been waiting for the caller; zero when none waits.
   Duration stalled() const {
     MutexLock lock(mutex_);
     return busy_since_.has_value() ? clock_.Now() - *busy_since_ : Duration::zero();
@@ -89,8 +90,8 @@ class LatestStream final : public grpc::ServerWriteReactor<Message> {
     Pump();
   }
 
-  // Starts what is next, if nothing is in flight. gRPC is called without the lock; `writing_` and
-  // `finished_` keep others from calling it meanwhile.
+  // Starts the next write, or the end, if nothing is in flight. gRPC is called without the lock;
+  // `writing_` and `finished_` keep other threads from calling it at the same time.
   void Pump() {
     bool write = false;
     Status status;
@@ -120,10 +121,10 @@ class LatestStream final : public grpc::ServerWriteReactor<Message> {
   grpc::CallbackServerContext* const context_;
   const Clock& clock_;
   const std::function<void(const Ptr&)> on_done_;
-  Ptr self_;  // until done
+  Ptr self_;  // keeps this object alive until OnDone
   mutable Mutex mutex_;
   std::optional<Message> unsent_ GUARDED_BY(mutex_);
-  Message sending_;  // gRPC's while writing_
+  Message sending_;  // gRPC reads it while writing_
   bool writing_ GUARDED_BY(mutex_) = false;
   bool gone_ GUARDED_BY(mutex_) = false;  // a write failed
   bool finished_ GUARDED_BY(mutex_) = false;

@@ -1,4 +1,4 @@
-// All open LatestStreams of one kind of call: how many there may be, and their end. For
+// All open LatestStreams of one kind of call: limits their number and ends them. Used by
 // admin_service.cc.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace dws {
 
 // The open streams of one kind: counts them, and ends those that nobody reads.
-// Lifecycle: outlives its streams: EndAll, then the server's shutdown. Threads: safe from any.
+// Lifecycle: outlives its streams. Call EndAll, then shut the server down. Threads: safe from any.
 template <typename Message>
 class LatestStreams {
  public:
@@ -22,8 +22,8 @@ class LatestStreams {
 
   LatestStreams(size_t count_max, const Clock& clock) : count_max_(count_max), clock_(clock) {}
 
-  // For a call that has just come. One that is refused (RESOURCE_EXHAUSTED, UNAVAILABLE after
-  // EndAll) is closed with the reason.
+  // Opens a stream for a new call. False: the call is refused (RESOURCE_EXHAUSTED, UNAVAILABLE
+  // after EndAll), and the stream is already closed with the reason.
   std::pair<Ptr, bool> Open(grpc::CallbackServerContext* context) {
     const Ptr stream = LatestStream<Message>::Make(context, clock_, [this](const Ptr& done) {
       MutexLock lock(mutex_);
@@ -45,8 +45,8 @@ class LatestStreams {
     return {stream, refused.ok()};
   }
 
-  // gRPC runs reactions on threads of its own, so that cancelling under the lock, which keeps the
-  // calls from being done meanwhile, does not come back here.
+  // Cancels streams that have stalled for longer than `patience`. It does so under the lock, so
+  // that no call is done meanwhile. That cannot deadlock: gRPC runs reactions on its own threads.
   void CancelStalled(Duration patience) {
     MutexLock lock(mutex_);
     for (const Ptr& stream : open_) {
@@ -54,8 +54,8 @@ class LatestStreams {
     }
   }
 
-  // Ends all streams and refuses new ones; those not read within `patience` are cut off. Returns
-  // when all are done.
+  // Ends all streams and refuses new ones; streams not read within `patience` are cancelled.
+  // Returns when all are done.
   void EndAll(const Status& reason, Duration patience) {
     std::set<Ptr> open;
     {
