@@ -23,7 +23,8 @@ Result<ListenAddress> ParseListenAddress(std::string_view text) {
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
   if (error != std::errc() || end != port.data() + port.size()) return refuse();
 
-  // No name service here: an address must be valid without a network, and mean one interface.
+  // Names except "localhost" are refused: which interface a daemon opens must not depend on a name
+  // service.
   in_addr v4 = {};
   in6_addr v6 = {};
   const bool valid =

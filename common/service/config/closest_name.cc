@@ -5,8 +5,7 @@
 namespace dws {
 
 size_t EditDistance(std::string_view from, std::string_view to) {
-  // Three rows of the table of distances between prefixes: the one before the last, the last, and
-  // the one that is made.
+  // The last three rows of the table of distances between prefixes; `row` is the one being filled.
   std::vector<size_t> before(to.size() + 1), last(to.size() + 1), row(to.size() + 1);
   for (size_t j = 0; j <= to.size(); ++j) last[j] = j;
   for (size_t i = 1; i <= from.size(); ++i) {

@@ -1,4 +1,4 @@
-// "Did you mean": the known name that a mistyped one is closest to.
+// For "did you mean": finds the known name closest to a mistyped one.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,12 @@
 
 namespace dws {
 
-// Insertions, removals, substitutions and swaps of neighbours that turn one into the other
-// (Damerau and Levenshtein's distance, in its "optimal string alignment" form).
+// The number of insertions, removals, substitutions and swaps of neighbours that turn one string
+// into the other (Damerau-Levenshtein distance, "optimal string alignment" variant).
 size_t EditDistance(std::string_view from, std::string_view to);
 
-// The nearest of `names`, the first of equals; nullopt when none is near: more than a third of the
-// name's letters would have to change.
+// The nearest of `names`, the first one if several are equally near. nullopt when none is near,
+// that is when more than a third of the letters would have to change.
 std::optional<std::string> ClosestName(std::string_view name,
                                        const std::vector<std::string>& names);
 

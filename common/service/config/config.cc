@@ -118,8 +118,8 @@ void Config::ReadEnvironmentLayer(const std::vector<std::string>& environment) {
     const std::string value = variable.substr(std::min(end + 1, variable.size()));
     const auto known = names.find(key);
     if (known == names.end()) {
-      // Not a mistake: orchestrators make variables of the names of services (DWS_SENDER_PORT), and
-      // one environment may serve several programs.
+      // Not a mistake: orchestrators derive variables from names of services (DWS_SENDER_PORT), and
+      // several programs may share one environment.
       std::vector<std::string> candidates;
       for (const auto& [candidate, name] : names) candidates.push_back(candidate);
       const auto closest = ClosestName(key, candidates);
@@ -196,7 +196,7 @@ Config::Setting* Config::Find(std::string_view name) {
 std::optional<std::string> Config::Set(Setting& setting, const std::vector<std::string>& values,
                                        const std::string& source) {
   if (auto wrong = Assign(*setting.option, values)) {
-    static_cast<void>(Assign(*setting.option, setting.values));  // what held before
+    static_cast<void>(Assign(*setting.option, setting.values));  // restores the previous values
     return wrong;
   }
   setting.values = AssignedValues(*setting.option);
@@ -237,7 +237,7 @@ std::string Config::EffectiveText() const {
   std::string out;
   for (const std::string& name : order_) {
     const Setting& setting = settings_.find(name)->second;
-    // Those are about this run and not keys of a file.
+    // Options about one run of the program are not keys of a file.
     if (!setting.option->get_configurable()) continue;
     const std::string line =
         fmt::format("{} = {}", name, TomlValue(*setting.option, setting.values));

@@ -1,8 +1,8 @@
-// What a daemon is set to, in four layers, each over the one before: defaults, a TOML file
+// A daemon's configuration, from four layers. Each overrides the one before: defaults, a TOML file
 // (--config or DWS_CONFIG), the environment, flags. An option is declared once, as a CLI11 option;
-// `--retain-bytes`, `retain-bytes = ` in the file and DWS_RETAIN_BYTES are the same.
+// `--retain-bytes`, `retain-bytes = ` in the file and DWS_RETAIN_BYTES set the same option.
 //
-// Nothing stops at the first mistake: all are collected, each with the place it was made in.
+// Loading does not stop at the first mistake: it collects all of them, each with its location.
 #pragma once
 
 #include <map>
@@ -21,7 +21,8 @@ class Option;
 
 namespace dws {
 
-// Lifecycle: the app and what its options are bound to outlive it. Threads: one.
+// The loaded configuration. Lifecycle: the app, and the variables its options are bound to, outlive
+// it. Threads: one.
 class Config {
  public:
   struct Sources {
@@ -33,39 +34,39 @@ class Config {
     std::string text;
   };
 
-  // Reads all layers into the variables that the options of `app` are bound to. Where a layer is
-  // mistaken, the one below it holds. An empty environment variable is none; a list is written
-  // there with commas. A layer's list replaces the one below, it is not added to it.
+  // Reads all layers into the variables that the options of `app` are bound to. If a layer's value
+  // is wrong, the value of the layer below stays. An empty environment variable counts as unset; a
+  // list is written there with commas. A layer's list replaces the list of the layer below.
   static Config Load(CLI::App& app, FileSystem& files, const Sources& sources);
 
-  // Which layer the value is of: "default", or as in Mistake. The name is an option's, without
-  // dashes.
+  // The layer that the value comes from: "default", or as in Mistake. `name` is the option's name
+  // without dashes.
   std::string SourceOf(std::string_view name) const;
   bool IsDefault(std::string_view name) const { return SourceOf(name) == "default"; }
-  // Replaces a default that depends on other options.
+  // Sets a default that depends on other options.
   void Derive(std::string_view name, const std::string& value);
-  // A mistake that only a look at several options shows; it has the place of this one.
+  // Adds a mistake that involves several options; its source is that of this option.
   void Reject(std::string_view name, std::string_view text);
 
   const std::vector<Mistake>& mistakes() const { return mistakes_; }
-  // DWS_* variables that no option has. Others may own them, so they are no mistake.
+  // DWS_* variables that match no option. Other programs may use them, so they are not mistakes.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   // Every option with its value and its source, as a TOML file that can be loaded.
   std::string EffectiveText() const;
-  // Options whose values differ, by name. Of two configurations of one program.
+  // The names of the options whose values differ between two configurations of one program.
   std::vector<std::string> DifferentFrom(const Config& other) const;
 
  private:
   struct Setting {
     CLI::Option* option = nullptr;  // not owned
     std::string source = "default";
-    std::vector<std::string> values;  // as they took effect
+    std::vector<std::string> values;  // those in effect
   };
 
   explicit Config(CLI::App& app);
   void ReadFileLayer(FileSystem& files, const std::string& path);
-  // These two: in words what is wrong, or nullopt.
+  // These two return a text that says what is wrong, or nullopt.
   std::optional<std::string> TakeFileEntry(const std::string& source, const ConfigEntry& entry);
   std::optional<std::string> Set(Setting& setting, const std::vector<std::string>& values,
                                  const std::string& source);
@@ -79,7 +80,7 @@ class Config {
                              std::string_view prefix) const;
 
   std::map<std::string, Setting, std::less<>> settings_;
-  std::vector<std::string> order_;  // of declaration
+  std::vector<std::string> order_;  // in the order of declaration
   std::vector<Mistake> mistakes_;
   std::vector<std::string> warnings_;
 };

@@ -1,6 +1,6 @@
 #include "common/service/config/config_file.h"
 
-// Errors as values, here too.
+// We use no exceptions: the library must return errors as values.
 #define TOML_EXCEPTIONS 0
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -42,7 +42,7 @@ std::string_view TypeName(const toml::node& node) {
   return "a value";
 }
 
-// The value as a flag would have it; nullopt for what no flag takes.
+// The value as a flag would write it; nullopt for a type that no flag takes.
 std::optional<std::pair<ConfigEntry::Kind, std::string>> Scalar(const toml::node& node) {
   if (const auto* text = node.as_string()) return {{ConfigEntry::Kind::kText, text->get()}};
   if (const auto* integer = node.as_integer()) {
@@ -57,9 +57,10 @@ std::optional<std::pair<ConfigEntry::Kind, std::string>> Scalar(const toml::node
   return std::nullopt;
 }
 
-// A key of ours has fewer parts. What the file has deeper is a mistake, and recursion ends there.
+// Every valid key has fewer parts. A deeper table is a mistake, and the recursion ends there.
 constexpr int kTablesMax = 32;
-// In a line: the library's own recursion over a.b.c. A list of a thousand addresses has fewer.
+// The most dots in a line. It limits the library's recursion over a.b.c; a list of a thousand
+// addresses has fewer.
 constexpr std::ptrdiff_t kDotsMax = 4'000;
 
 class Flattener {
@@ -118,7 +119,7 @@ class Flattener {
     Add(std::move(entry));
   }
 
-  // `tls-ca` and `[tls] ca` are one key that TOML takes for two.
+  // `tls-ca` and `[tls] ca` are the same key for us, but two keys for TOML.
   void Add(ConfigEntry entry) {
     const auto [at, added] = entries_.try_emplace(entry.key, entry);
     if (added) return;
@@ -145,8 +146,8 @@ bool IsTableHead(const std::string& line) {
   return first != std::string::npos && line[first] == '[';
 }
 
-// Whether what follows the bracket or brackets can begin a name, or closes them. The library
-// asserts it instead of reporting it.
+// Whether the text after the bracket or brackets can begin a name, or closes them. Checked here
+// because the library asserts it instead of reporting an error.
 bool HasName(const std::string& head) {
   const size_t at = head.find_first_not_of(" \t", head.find('[') + 1);
   if (at == std::string::npos) return false;
@@ -157,8 +158,9 @@ bool HasName(const std::string& head) {
          std::string_view("_-\"']").find(c) != std::string_view::npos;
 }
 
-// Empties a line that cannot be read; after a table's head, also what belongs to that table, whose
-// keys would be taken for another's. False when there is nothing left to empty.
+// Empties a line that cannot be parsed. If it is a table's head, it also empties the lines of that
+// table, because their keys would be read as keys of the table before. False when there is nothing
+// left to empty.
 bool LeaveOut(std::vector<std::string>& lines, size_t index) {
   if (index >= lines.size() || lines[index].empty()) return false;
   const bool head = IsTableHead(lines[index]);

@@ -1,5 +1,5 @@
-// A configuration file (TOML 1.0) as flat entries with their lines. A table is a prefix: `[tls] ca`
-// is "tls-ca". Knows nothing of what the keys mean; common/service/config does.
+// Parses a configuration file (TOML 1.0) into flat entries with their line numbers. A table is a
+// prefix: `[tls] ca` is "tls-ca". The meaning of the keys is in config.h.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 
 namespace dws {
 
+// One key of the file with its values.
 struct ConfigEntry {
   enum class Kind { kText, kInteger, kNumber, kBoolean };  // of all its values
 
@@ -18,7 +19,7 @@ struct ConfigEntry {
   int line = 0;
 };
 
-// Something wrong with one line; the text says what is there and what is expected.
+// A mistake in one line; the text says what was found and what is expected.
 struct ConfigLineMistake {
   int line = 0;
   std::string text;
@@ -29,8 +30,8 @@ struct ConfigFileContent {
   std::vector<ConfigLineMistake> mistakes;  // by line
 };
 
-// Pure. Goes on after a mistake: a line that is no TOML is left out (with the rest of its table,
-// when it is the table's head), and what follows is read.
+// Pure. Continues after a mistake: skips a line that is not TOML (and the whole table, if the line
+// is its head) and reads the lines after it.
 ConfigFileContent ParseConfigFile(std::string_view text);
 
 }  // namespace dws

@@ -10,7 +10,7 @@ namespace {
 
 enum class OptionType { kSwitch, kInteger, kNumber, kSize, kText };
 
-// By the type's name, as --help shows it. Validators add to the name behind a colon.
+// Derived from the type's name as --help shows it. Validators append to the name after a colon.
 OptionType TypeOf(const CLI::Option& option) {
   if (IsSwitch(option)) return OptionType::kSwitch;
   const std::string name = option.get_type_name();
@@ -112,7 +112,7 @@ std::optional<std::string> Assign(CLI::Option& option, const std::vector<std::st
   if (values.size() > 1 && !IsList(option)) {
     return fmt::format("given {} times, expected once", values.size());
   }
-  // CLI11 says with exceptions what is wrong; they end here.
+  // CLI11 reports errors as exceptions; they are all caught here.
   try {
     option.clear();
     if (values.empty()) return std::nullopt;
@@ -132,7 +132,7 @@ std::optional<std::string> Assign(CLI::Option& option, const std::vector<std::st
 std::vector<std::string> AssignedValues(const CLI::Option& option) {
   std::vector<std::string> values = option.results();
   if (!IsSwitch(option)) return values;
-  // CLI11 also takes yes, on and 1.
+  // CLI11 also accepts yes, on and 1.
   for (std::string& value : values) {
     value = CLI::detail::to_flag_value(value) > 0 ? "true" : "false";
   }

@@ -1,4 +1,4 @@
-// How Config sees a CLI11 option: what type it has, how a value is assigned, how it is written.
+// What Config needs from a CLI11 option: its type, assigning a value, and printing it.
 #pragma once
 
 #include <optional>
@@ -13,23 +13,24 @@ class Option;
 
 namespace dws {
 
-// Takes no value on the command line: true when it is there.
+// Whether the option takes no value on the command line, where its presence means true.
 bool IsSwitch(const CLI::Option& option);
-// May be given several times.
+// Whether the option may be given several times.
 bool IsList(const CLI::Option& option);
-// About one run of the program, such as --check-config: neither in a file nor in the environment.
+// Whether the option is only about one run of the program, such as --check-config. It is then not
+// allowed in a file or in the environment.
 bool IsFlagOnly(const CLI::Option& option);
 
-// What the option is bound to before anything is read.
+// The option's values before any layer is read.
 std::vector<std::string> DefaultValues(const CLI::Option& option);
 
 // "expected an integer, found a string", or nullopt.
 std::optional<std::string> WrongType(const CLI::Option& option, const ConfigEntry& entry);
 
-// Converts, checks and stores. In words what is wrong, or nullopt.
+// Converts, checks and stores `values`. Returns a text that says what is wrong, or nullopt.
 std::optional<std::string> Assign(CLI::Option& option, const std::vector<std::string>& values);
 
-// What Assign stored, as the file would say it: a switch is "true" or "false".
+// What Assign stored, as the file would write it: a switch is "true" or "false".
 std::vector<std::string> AssignedValues(const CLI::Option& option);
 
 // "7", "true", "\"text\"" or "[\"a\", \"b\"]".

@@ -1,5 +1,5 @@
-// libevent's HTTP client on a loop that lives as long as the call: there is one call at a time, and
-// it may take as long as an engine takes to load.
+// Each call runs libevent's HTTP client on an event loop of its own. That is simple and enough:
+// there is one call at a time, and it may take as long as an engine takes to load.
 #include "common/service/http/http_caller.h"
 
 #include <arpa/inet.h>
@@ -21,11 +21,11 @@
 namespace dws {
 namespace {
 
-constexpr int kLastPasses = 3;  // a callback, what it defers, what frees
+constexpr int kLastPasses = 3;  // one each for a callback, what it defers, and the freeing
 
 struct Free {
   void operator()(event_base* base) const {
-    // The library frees a connection with its last deferred callback, and that in the loop.
+    // The library frees a connection in its last deferred callback, which only the loop runs.
     for (int pass = 0; pass < kLastPasses; ++pass) event_base_loop(base, EVLOOP_NONBLOCK);
     event_base_free(base);
   }
@@ -51,7 +51,7 @@ evhttp_cmd_type ToType(HttpMethod method) {
   return EVHTTP_REQ_GET;
 }
 
-// One call on a loop of its own. Its thread's.
+// One call with its own event loop. Used by one thread.
 class Exchange {
  public:
   Exchange(const HttpUrl& url, ssl_ctx_st* tls, size_t answer_bytes_max)
@@ -75,12 +75,12 @@ class Exchange {
   std::unique_ptr<event, Free> tick_;
   std::unique_ptr<evdns_base, Free> dns_;
   std::unique_ptr<evhttp_connection, Free> connection_;
-  SSL* ssl_ = nullptr;  // the connection's
+  SSL* ssl_ = nullptr;  // owned by the connection
   const std::function<bool()>* cancelled_ = nullptr;
   bool was_cancelled_ = false;
   bool done_ = false;
   bool connected_ = false;
-  std::optional<evhttp_request_error> error_;  // why OnDone came with null
+  std::optional<evhttp_request_error> error_;  // why OnDone was called with null
   std::optional<HttpAnswer> answer_;
 };
 
@@ -105,7 +105,7 @@ HttpOutcome Exchange::Run(const HttpCall& call, Duration timeout,
     event_base_loopexit(base_.get(), &end);
     event_base_dispatch(base_.get());
   }
-  ERR_clear_error();  // of this thread
+  ERR_clear_error();  // OpenSSL's queue of this thread
   const bool is_open = ssl_ == nullptr || SSL_is_init_finished(ssl_) == 1;
   HttpOutcome outcome{.answer = HttpAnswer{}, .sent = is_open && (connected_ || !done_)};
   if (answer_.has_value()) {
@@ -117,11 +117,11 @@ HttpOutcome Exchange::Run(const HttpCall& call, Duration timeout,
 }
 
 bool Exchange::Connect() {
-  // The library tries one address of a name; servers on "localhost" listen on this one.
+  // The library tries only one address of a name, and servers on "localhost" listen on this one.
   const std::string host = url_.host == "localhost" ? "127.0.0.1" : url_.host;
   if (!url_.IsAddress() && url_.host != "localhost") {
     dns_.reset(evdns_base_new(base_.get(), 0));
-    // Without it there is still /etc/hosts.
+    // Without resolv.conf, /etc/hosts still works.
     if (dns_ != nullptr) {
       evdns_base_resolv_conf_parse(dns_.get(), DNS_OPTIONS_ALL, "/etc/resolv.conf");
     }
@@ -153,7 +153,7 @@ bool Exchange::Connect() {
   }
   evhttp_connection_set_max_headers_size(connection_.get(), limits::kHttpHeadBytesMax);
   evhttp_connection_set_max_body_size(connection_.get(), static_cast<ssize_t>(answer_bytes_max_));
-  // The call's deadline is the one that counts.
+  // Only the call's deadline counts, so this one never fires first.
   const timeval never = ToTimeval(std::chrono::hours(24));
   evhttp_connection_set_timeout_tv(connection_.get(), &never);
   return true;
@@ -170,7 +170,7 @@ bool Exchange::Send(const HttpCall& call) {
   evhttp_add_header(headers, "Host", url_.HostPort().c_str());
   evhttp_add_header(headers, "Connection", "close");
   for (const auto& [name, value] : call.headers) {
-    // Refused by the library when it would end the header.
+    // The library refuses a value that would end the header.
     if (evhttp_add_header(headers, name.c_str(), value.c_str()) != 0) {
       evhttp_request_free(request);
       return false;
@@ -179,12 +179,12 @@ bool Exchange::Send(const HttpCall& call) {
   if (call.method == HttpMethod::kPost) {
     evbuffer_add(evhttp_request_get_output_buffer(request), call.body.data(), call.body.size());
   }
-  // Owns the request from here on, and after an error has freed it.
+  // The library owns the request from here on; after an error it has freed it.
   return evhttp_make_request(connection_.get(), request, ToType(call.method),
                              (url_.path + call.target).c_str()) == 0;
 }
 
-// Null: the connection failed after it was made. Code 0: it was not made.
+// A null request: the connection failed after it was established. Code 0: it was not established.
 void Exchange::OnDone(evhttp_request* request) {
   done_ = true;
   const int code = request == nullptr ? 0 : evhttp_request_get_response_code(request);

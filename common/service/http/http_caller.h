@@ -1,6 +1,7 @@
-// Calls an HTTP server and waits for its reply: one request a connection, in clear or over TLS, a
-// deadline on the whole call, replies bounded. Nothing is retried or followed here, and a reply of
-// any status is a reply: what to make of it is the caller's (receiver_daemon/engine_http).
+// Calls an HTTP server and waits for its reply: one request per connection, with or without TLS, a
+// deadline for the whole call, and a limit on the reply's size. It does not retry and does not
+// follow redirects. A reply of any status is returned as a reply; the caller decides what it means
+// (receiver_daemon/engine_http).
 #pragma once
 
 #include <cstddef>
@@ -36,18 +37,18 @@ struct HttpAnswer {
 
 struct HttpOutcome {
   // UNAVAILABLE: no connection, or it ended before the reply did. DEADLINE_EXCEEDED, CANCELLED.
-  // RESOURCE_EXHAUSTED: the reply is larger than allowed. FAILED_PRECONDITION: the server's
-  // certificate does not prove that it is the one; what came is not HTTP.
+  // RESOURCE_EXHAUSTED: the reply is larger than allowed. FAILED_PRECONDITION: the certificate does
+  // not prove the server's name, or the reply is not HTTP.
   Result<HttpAnswer> answer;
-  // False: the server has surely not seen it, so that it may be repeated whatever it does.
+  // False: the server has certainly not received the request, so any request may be repeated.
   bool sent = false;
 };
 
-// Needs SIGPIPE to be ignored. Lifecycle: as long as calls are made. Threads: safe from any.
+// Calls one server. SIGPIPE must be ignored. Lifecycle: outlives its calls. Threads: safe from any.
 class HttpCaller {
  public:
   struct Options {
-    std::string ca_file;  // PEM: who is trusted for https; "": whom this machine trusts
+    std::string ca_file;  // PEM: the CAs trusted for https; "": those that this machine trusts
     size_t answer_bytes_max = 0;
   };
 
@@ -57,7 +58,7 @@ class HttpCaller {
 
   const HttpUrl& url() const { return url_; }
 
-  // Blocks for `timeout` at most; asks `cancelled`, if any, every limits::kTick.
+  // Blocks for at most `timeout`; calls `cancelled`, if given, every limits::kTick.
   HttpOutcome Call(const HttpCall& call, Duration timeout,
                    const std::function<bool()>& cancelled = nullptr) const;
 
@@ -66,7 +67,7 @@ class HttpCaller {
 
   const HttpUrl url_;
   const Options options_;
-  const std::shared_ptr<ssl_ctx_st> tls_;  // null: in clear
+  const std::shared_ptr<ssl_ctx_st> tls_;  // null: no TLS
 };
 
 }  // namespace dws

@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kLingerTimeout{1000};
 constexpr size_t kLingerBytesMax = limits::kHttpHeadBytesMax + limits::kHttpBodyBytesMax;
 
 bufferevent* OpenStream(event_base* base, UniqueFd socket, ssl_ctx_st* tls) {
-  // Callbacks are deferred: none runs inside a call of ours.
+  // Callbacks are deferred, so that none runs inside one of our calls to the library.
   constexpr int kOptions = BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS;
   if (tls == nullptr) {
     bufferevent* stream = bufferevent_socket_new(base, socket.get(), kOptions);
@@ -59,11 +59,11 @@ std::unique_ptr<HttpConnection> HttpConnection::Open(event_base* base, UniqueFd 
       [](bufferevent*, void* on) { static_cast<HttpConnection*>(on)->OnWritten(); },
       [](bufferevent*, short what, void* on) { static_cast<HttpConnection*>(on)->OnEvent(what); },
       self);
-  // The library reads no more than this ahead of us.
+  // The library buffers at most this much input.
   bufferevent_setwatermark(self->stream_, EV_READ, 0, limits::kHttpHeadBytesMax + 1);
   bufferevent_enable(self->stream_, EV_READ | EV_WRITE);
-  // One deadline for the whole request, handshake included: a client that sends a byte now and then
-  // does not move it.
+  // One deadline for the whole request, handshake included. A client cannot extend it by sending a
+  // byte now and then.
   self->SetTimeout(timeout);
   return connection;
 }
@@ -79,7 +79,7 @@ void HttpConnection::SetTimeout(std::chrono::milliseconds timeout) {
   evtimer_add(timer_, &value);
 }
 
-void HttpConnection::End() { callbacks_.on_end(id_); }  // destroys us
+void HttpConnection::End() { callbacks_.on_end(id_); }  // destroys this object
 
 void HttpConnection::OnReadable() {
   evbuffer* input = bufferevent_get_input(stream_);
@@ -123,7 +123,7 @@ void HttpConnection::OnWritten() {
   if (state_ != State::kWriting || evbuffer_get_length(bufferevent_get_output(stream_)) > 0) return;
   state_ = State::kLingering;
   if (SSL* ssl = bufferevent_openssl_get_ssl(stream_); ssl != nullptr) {
-    SSL_shutdown(ssl);  // one small record into the socket; whether it fits does not matter
+    SSL_shutdown(ssl);  // writes one small record; it does not matter if it does not fit
     ERR_clear_error();
   }
   ::shutdown(bufferevent_getfd(stream_), SHUT_WR);
@@ -135,8 +135,8 @@ void HttpConnection::OnWritten() {
 
 void HttpConnection::OnEvent(short what) {
   if ((what & BEV_EVENT_CONNECTED) != 0) return;  // TLS is up
-  ERR_clear_error();                              // of this thread, which serves the others too
-  // A client may have closed its half once the request was out; it still reads.
+  ERR_clear_error();                              // this thread also serves other connections
+  // A client may close its half after sending the request, and still read the reply.
   const bool half_closed = (what & BEV_EVENT_EOF) != 0 && !idle();
   if (!half_closed) End();
 }

@@ -1,5 +1,5 @@
-// One connection of an HttpEndpoint: reads one request, writes one reply, ends. Everything it does
-// has an end by itself: bytes and time are bounded in each state.
+// One connection of an HttpEndpoint: reads one request, writes one reply, ends. Bytes and time are
+// limited in each state, so every connection ends.
 #pragma once
 
 #include <chrono>
@@ -18,18 +18,18 @@ struct ssl_ctx_st;
 
 namespace dws {
 
-// Lifecycle: reading -> waiting for Reply -> writing -> lingering (what the client still sends is
-// thrown away: closing at once would reset the connection and take the reply along) -> on_end.
-// Threads: the one that runs `base`.
+// Lifecycle: reading -> waiting for Reply -> writing -> lingering -> on_end. While lingering it
+// discards what the client still sends: closing at once would reset the connection, and the client
+// could lose the reply. Threads: only the one that runs `base`.
 class HttpConnection {
  public:
   struct Callbacks {
     std::function<void(uint64_t id, HttpRequest request)> on_request;  // at most once
-    std::function<void(uint64_t id)> on_end;  // the last call, or none: destroys the connection
+    std::function<void(uint64_t id)> on_end;  // the last call, if any; destroys the connection
   };
 
-  // In clear without `tls`. `timeout` to send the request, and again to take the reply. `callbacks`
-  // outlive it. Null when the memory is not to be had.
+  // A null `tls` means no TLS. The client has `timeout` to send the request, and again to take the
+  // reply. `callbacks` outlive the connection. Returns null when memory cannot be allocated.
   static std::unique_ptr<HttpConnection> Open(event_base* base, UniqueFd socket, ssl_ctx_st* tls,
                                               std::chrono::milliseconds timeout, uint64_t id,
                                               const Callbacks& callbacks);
@@ -37,10 +37,10 @@ class HttpConnection {
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  // Once, after on_request.
+  // Call it once, after on_request.
   void Reply(const HttpReply& reply);
 
-  // No request has come, or its reply is out: nothing is lost when it is destroyed.
+  // The request has not arrived yet, or the reply is sent: nothing is lost by destroying it.
   bool idle() const { return state_ == State::kReading || state_ == State::kLingering; }
 
  private:

@@ -25,10 +25,10 @@
 namespace dws {
 namespace {
 
-// A page that takes its time does not keep a probe waiting.
+// More than one, so that a slow page does not delay a probe.
 constexpr size_t kPageThreads = 4;
 constexpr int kBacklog = 128;
-constexpr int kLastPasses = 3;  // a callback, what it defers, what frees
+constexpr int kLastPasses = 3;  // one each for a callback, what it defers, and the freeing
 constexpr timeval kAcceptRetry = {.tv_sec = 0, .tv_usec = 200'000};
 
 struct Bound {
@@ -72,8 +72,8 @@ struct Free {
 //   1. the loop thread accepts, reads a request, and posts its page to the page threads
 //   2. a page thread renders, puts the reply into replies_ and wakes the loop
 //   3. the loop writes the reply
-//   4. at the end the loop stops to accept, drops idle connections, and ends with the last other
-//   one
+//   4. at the end the loop stops accepting, drops idle connections, and ends when the last other
+//      connection has ended
 class HttpEndpoint::Impl {
  public:
   Impl(Bound bound, std::vector<HttpPage> pages, Options options);
@@ -97,9 +97,9 @@ class HttpEndpoint::Impl {
   std::unique_ptr<event_base, Free> base_;
   std::unique_ptr<event, Free> woken_;
   std::unique_ptr<event, Free> accept_again_;
-  std::unique_ptr<evconnlistener, Free> listener_;  // null once it ends
+  std::unique_ptr<evconnlistener, Free> listener_;  // null while stopping
   uint64_t last_id_ = 0;
-  std::map<uint64_t, std::unique_ptr<HttpConnection>> connections_;  // the loop thread's
+  std::map<uint64_t, std::unique_ptr<HttpConnection>> connections_;  // only on the loop thread
 
   Mutex mutex_;
   bool stopping_ GUARDED_BY(mutex_) = false;
@@ -135,7 +135,7 @@ HttpEndpoint::Impl::Impl(Bound bound, std::vector<HttpPage> pages, Options optio
       },
       this, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, bound.socket.release()));
   DWS_CHECK(woken_ != nullptr && accept_again_ != nullptr && listener_ != nullptr);
-  // Out of descriptors: the connection stays in the queue, and asking at once again would spin.
+  // Out of descriptors: the connection stays in the queue, and accepting again at once would spin.
   evconnlistener_set_error_cb(listener_.get(), [](evconnlistener* listener, void* on) {
     evconnlistener_disable(listener);
     evtimer_add(static_cast<Impl*>(on)->accept_again_.get(), &kAcceptRetry);
@@ -152,14 +152,14 @@ HttpEndpoint::Impl::~Impl() {
   Wake();
   loop_.join();
   page_threads_.Stop();
-  connections_.clear();  // before the base they are on
-  // The library frees a connection with its last deferred callback, and that in the loop.
+  connections_.clear();  // before base_, which they use
+  // The library frees a connection in its last deferred callback, which only the loop runs.
   for (int pass = 0; pass < kLastPasses; ++pass) event_base_loop(base_.get(), EVLOOP_NONBLOCK);
 }
 
 void HttpEndpoint::Impl::Wake() {
   const uint64_t one = 1;
-  static_cast<void>(!::write(wake_.get(), &one, sizeof(one)));  // full: it is awake anyway
+  static_cast<void>(!::write(wake_.get(), &one, sizeof(one)));  // full: a wake-up is pending
 }
 
 void HttpEndpoint::Impl::OnAccept(UniqueFd socket) {
@@ -227,7 +227,7 @@ Result<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Listen(const Options& option
                                                            std::vector<HttpPage> pages) {
   DWS_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options.address));
   DWS_RETURN_IF_ERROR(CheckExposure(address, "--http", options.insecure || options.tls != nullptr));
-  // The library's own words to stderr would be no log lines.
+  // Otherwise the library writes to stderr, in a format that is not ours.
   event_set_log_callback([](int, const char* text) {
     LogDebug("http_library", {{"reason", text}});
   });

@@ -1,9 +1,10 @@
 // The HTTP side of a daemon: small pages for probes, people and scrapers (http_pages.h). GET and
-// HEAD, no state, one request a connection; in clear on loopback, elsewhere over mutual TLS when
-// the daemon has certificates.
+// HEAD, no state, one request per connection; no TLS on loopback, mutual TLS elsewhere when the
+// daemon has certificates.
 //
-// Strangers cannot hold it up: heads, connections and the time of a request are bounded (limits.h),
-// and when all connections are taken the oldest that has not sent its request makes room.
+// Strangers cannot block it: the size of a request's head, the number of connections and the time
+// of a request are limited (limits.h). When all connections are in use, the oldest idle one is
+// closed for a new one.
 #pragma once
 
 #include <chrono>
@@ -22,20 +23,20 @@ struct ssl_ctx_st;
 
 namespace dws {
 
-// What the TLS of the next connection is made from: SSL_CTX, as a value that lives as long as it is
-// used. Null: the connection is closed. Called on the endpoint's own thread.
+// Returns the SSL_CTX for the next connection. Null: the connection is closed. Called on the
+// endpoint's thread.
 using SslContextSource = std::function<std::shared_ptr<ssl_ctx_st>()>;
 
-// Lifecycle: serves from Listen to the destructor, which lets requests in progress end and takes
-// `timeout` at most, as long as pages keep their promise not to block. Threads: safe
-// from any; one of its own for the connections, a few for pages.
+// Lifecycle: serves from Listen until the destructor, which lets requests in progress end. That
+// takes at most `timeout` if no page blocks. Threads: safe from any; it runs one thread for the
+// connections and a few for pages.
 class HttpEndpoint {
  public:
   struct Options {
     std::string address = "127.0.0.1:0";  // or "[::1]:0"
-    bool insecure = false;                // allows addresses others can reach in clear
+    bool insecure = false;                // allows addresses that others can reach without TLS
     SslContextSource tls = nullptr;       // used unless the address is loopback
-    // For a client to send its request, and again to take its reply.
+    // The time a client has to send its request, and again to take its reply.
     std::chrono::milliseconds timeout = limits::kHttpTimeout;
     size_t connections_max = limits::kHttpConnectionsMax;
   };

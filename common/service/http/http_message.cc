@@ -23,7 +23,7 @@ std::string_view Reason(int code) {
       return "Service Unavailable";
     case 505:
       return "HTTP Version Not Supported";
-    default:  // a page may answer any code
+    default:  // a page may return any code
       return "Other";
   }
 }

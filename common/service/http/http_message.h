@@ -1,4 +1,4 @@
-// The bytes of HTTP/1.1 as small pages need them: the head of a request in, a whole reply out.
+// HTTP/1.1 as far as small pages need it: parses the head of a request, formats a whole reply.
 // Pure.
 #pragma once
 
@@ -10,19 +10,19 @@
 namespace dws {
 
 struct HttpRequest {
-  int refusal = 0;  // the status code to answer at once: 400, 405 or 505; 0: the rest counts
+  int refusal = 0;  // the status code to answer at once: 400, 405 or 505; 0: the request is valid
   bool head_only = false;
   std::string path;  // without the query
 };
 
-// `head`: the request line and headers, the empty line included. Headers are not looked at: no page
-// depends on one, and the connection ends with the reply.
+// `head` is the request line and the headers, including the empty line. Headers are ignored: no
+// page depends on one, and the connection ends with the reply.
 HttpRequest ParseHttpRequest(std::string_view head);
 
-// "HTTP/1.1 200 OK" to the last byte of the body; no body with `head_only`.
+// All bytes of a reply, from "HTTP/1.1 200 OK" to the end of the body; no body with `head_only`.
 std::string FormatHttpReply(const HttpReply& reply, bool head_only);
 
-// The page of an error: its name in plain text.
+// The page for an error: its name in plain text.
 HttpReply HttpError(int code);
 
 }  // namespace dws

@@ -26,6 +26,7 @@ HttpPage StatusPage(std::function<void(v1::StatusReply&)> fill) {
             v1::StatusReply reply;
             fill(reply);
             google::protobuf::util::JsonPrintOptions options;
+            // Print zeros and false too, so that a script need not know the defaults.
             options.always_print_primitive_fields = true;
             options.preserve_proto_field_names = true;
             HttpReply page{.content_type = "application/json"};

@@ -1,4 +1,4 @@
-// The pages a daemon shows over HTTP: what an HttpEndpoint serves.
+// The pages that a daemon's HttpEndpoint serves.
 #pragma once
 
 #include <functional>
@@ -29,14 +29,14 @@ struct HttpPage {
 // `lifecycle` outlives the pages.
 std::vector<HttpPage> HealthPages(const Lifecycle& lifecycle);
 
-// /status: what AdminService.Status answers, in protobuf's JSON mapping with the names of
+// /status: the reply of AdminService.Status in protobuf's JSON mapping, with the field names of
 // proto/admin.proto, fields at their default included.
 HttpPage StatusPage(std::function<void(v1::StatusReply&)> fill);
 
 // /metrics. `metrics` outlives the page.
 HttpPage MetricsPage(const Metrics& metrics);
 
-// All of the above: what both daemons serve.
+// All of the above, as both daemons serve them.
 std::vector<HttpPage> DaemonPages(const Lifecycle& lifecycle, const Metrics& metrics,
                                   std::function<void(v1::StatusReply&)> fill);
 

@@ -14,7 +14,7 @@ constexpr std::string_view kClear = "http://";
 constexpr std::string_view kTls = "https://";
 constexpr size_t kUrlBytesMax = 2048;
 
-// What may stand in a request line and a header as it is.
+// Whether a character may be written unescaped in a request line and a header.
 bool IsPlain(char c) { return c > ' ' && c < 0x7f; }
 bool IsHostByte(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
@@ -74,7 +74,7 @@ Result<HttpUrl> ParseHttpUrl(std::string_view text) {
         found);
   };
   if (text.size() > kUrlBytesMax) return refuse(fmt::format("{} bytes", text.size()));
-  // Not quoted: it may have a password.
+  // Not quoted, because it may contain a password.
   if (text.find('@') != std::string_view::npos) return refuse("one with a user (\"@\")");
   const auto quoted = [text] { return fmt::format("\"{}\"", text); };
   HttpUrl url{.tls = text.starts_with(kTls)};

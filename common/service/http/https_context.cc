@@ -21,7 +21,7 @@ Status OpenSslError(std::string_view what) {
   return InternalError("OpenSSL refuses {}: {}", what, reason == nullptr ? "no reason" : reason);
 }
 
-// Where the context keeps the job's id; freed with it.
+// The slot in which the context keeps the job's id, which is freed with the context.
 int JobIndex() {
   static const int index = SSL_CTX_get_ex_new_index(
       0, nullptr, nullptr, nullptr, [](void*, void* job, CRYPTO_EX_DATA*, int, long, void*) {
@@ -30,7 +30,7 @@ int JobIndex() {
   return index;
 }
 
-// After OpenSSL has verified the chain: the leaf needs a role in the job.
+// Runs after OpenSSL has verified the chain: the client's certificate also needs a role in the job.
 int VerifyRole(int verified, X509_STORE_CTX* store) {
   if (verified != 1 || X509_STORE_CTX_get_error_depth(store) != 0) return verified;
   const auto* const ssl = static_cast<const SSL*>(
@@ -89,7 +89,7 @@ Result<SslContext> MakeHttpsContext(const TlsMaterial& material, const std::stri
   if (context == nullptr) return OpenSslError("to make a context");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-  // Every connection is verified: none resumes an earlier one.
+  // No session is resumed, so that every connection is verified.
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context.get(), 0);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_TICKET);

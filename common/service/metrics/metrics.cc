@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// One bad value would make Prometheus refuse the whole page.
+// Cleans a label value, because one bad value makes Prometheus refuse the whole page.
 std::string CleanValue(std::string_view text) {
   std::string clean;
   while (!text.empty()) {
@@ -48,7 +48,7 @@ void Counter::Increment(double amount) { counter_->Increment(amount); }
 double Counter::value() const { return counter_->Value(); }
 void Histogram::Observe(double value) { histogram_->Observe(value); }
 
-// The families of one scrape by name, registered ones included.
+// The metric families of one scrape by name, registered ones included.
 class Scrape::Families {
  public:
   Families(std::vector<prometheus::MetricFamily> registered, const MetricLabels& constant)
@@ -112,7 +112,7 @@ class Metrics::Impl {
  public:
   explicit Impl(MetricLabels constant) : constant_(CleanLabels(constant)) {}
 
-  // The library reports a bad name by an exception, which nothing catches: the process ends, as
+  // The library throws an exception for a bad name. Nothing catches it, so the process ends, as
   // with any CHECK.
   prometheus::Counter& AddCounter(const std::string& name, const std::string& help,
                                   const MetricLabels& labels) {

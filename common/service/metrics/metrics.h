@@ -1,15 +1,15 @@
-// The one home of prometheus-cpp: the metrics of a process, and their text for Prometheus.
+// The metrics of a process, and their text for Prometheus. The only user of prometheus-cpp.
 //
-// What is counted as it happens is a Counter or a Histogram, made once and incremented from
-// anywhere. What is merely a state (how much is retained, who is connected) is not kept twice: a
-// collect function reads it when somebody scrapes.
+// Events are counted with a Counter or a Histogram, made once and incremented from anywhere. A
+// state (how much is retained, who is connected) is not stored a second time: a collect function
+// reads it during a scrape.
 //
 //   Metrics metrics(MetricLabels{{"dws_job", job}});
 //   Counter repairs = metrics.AddCounter("dws_receiver_repairs_total", "Tensors taken in full.");
 //   metrics.OnCollect([&](Scrape& scrape) { scrape.Gauge("dws_ready", "...", ready() ? 1 : 0); });
 //   repairs.Increment();
 //
-// Names, units and labels are listed in docs/metrics.md, which a test holds against the daemons.
+// docs/metrics.md lists names, units and labels; a test compares it with the daemons.
 #pragma once
 
 #include <array>
@@ -29,22 +29,23 @@ class Histogram;
 namespace dws {
 
 // Names to values. Values may come from outside: they are shortened to limits::kIdBytesMax, and
-// what is not UTF-8 or is a control character becomes U+FFFD. Names are ours.
+// invalid UTF-8 and control characters become U+FFFD. Names are constants of ours.
 using MetricLabels = std::map<std::string, std::string>;
 
 // Upper bounds of a histogram's buckets, ascending; one up to infinity is always added.
 namespace buckets {
-// What somebody waits for, a trainer or an engine: 100 us to 60 s.
+// For times during which a trainer or an engine waits: 100 us to 60 s.
 inline constexpr std::array kStallSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005,
                                              0.01,   0.025,   0.05,   0.1,   0.25,   0.5,
                                              1.0,    2.5,     5.0,    10.0,  30.0,   60.0};
-// What happens behind: 1 ms to 1 h.
+// For work in the background: 1 ms to 1 h.
 inline constexpr std::array kStageSeconds = {0.001, 0.0025, 0.005, 0.01,  0.025, 0.05,
                                              0.1,   0.25,   0.5,   1.0,   2.5,   5.0,
                                              10.0,  30.0,   60.0,  300.0, 900.0, 3600.0};
 }  // namespace buckets
 
-// A handle, to be copied; good as long as its Metrics. Threads: safe from any, a few nanoseconds.
+// A handle that can be copied, valid as long as its Metrics. Threads: safe from any; a call takes a
+// few nanoseconds.
 class Counter {
  public:
   void Increment(double amount = 1);  // amount >= 0
@@ -56,7 +57,7 @@ class Counter {
   prometheus::Counter* counter_;
 };
 
-// The same for a distribution.
+// A handle like Counter, for a distribution.
 class Histogram {
  public:
   void Observe(double value);
@@ -70,9 +71,9 @@ class Histogram {
 // What a collect function writes to, during one scrape.
 class Scrape {
  public:
-  // One sample. Those of one name have one help text and the same label names. The second of equal
-  // labels is left out, so is what exceeds limits::kMetricSeriesMax for a name: the gauge
-  // dws_metrics_dropped_series tells how many.
+  // One sample. All samples of one name have the same help text and the same label names. A second
+  // sample with equal labels is dropped, and so are samples beyond limits::kMetricSeriesMax for a
+  // name; the gauge dws_metrics_dropped_series counts them.
   void Gauge(const std::string& name, std::string_view help, double value,
              const MetricLabels& labels = {});
   // A total that is kept elsewhere. `name` ends in _total.
@@ -86,27 +87,28 @@ class Scrape {
   Families& families_;
 };
 
-// Lifecycle: Add and OnCollect while the daemon is put together, before the first Text.
-// Threads: Text and the handles, any.
+// All metrics of a process. Lifecycle: call Add... and OnCollect while the daemon is set up, before
+// the first Text. Threads: Text and the handles are safe from any.
 class Metrics {
  public:
   // `constant` labels are on every sample.
   explicit Metrics(MetricLabels constant);
   ~Metrics();
 
-  // Again with the same name and other labels: another series of the same metric. A series is there
-  // from now on, at zero. A name that is no metric's, or is another kind's, is our bug: CHECKed.
+  // A second call with the same name and other labels adds a series to the same metric. The series
+  // exists from now on, starting at zero. An invalid name, or one used for another kind, is our
+  // bug: CHECKed.
   Counter AddCounter(const std::string& name, const std::string& help,
                      const MetricLabels& labels = {});
   Histogram AddHistogram(const std::string& name, const std::string& help,
                          std::span<const double> buckets, const MetricLabels& labels = {});
 
-  // `collect` runs in each Text, on its thread, several at a time; it must not block, and stays
-  // callable until the last Text.
+  // `collect` runs in each Text, on the thread that calls it, possibly several at a time. It must
+  // not block, and must stay callable until the last Text.
   using Collect = std::function<void(Scrape&)>;
   void OnCollect(Collect collect);
 
-  // Everything in Prometheus' text format, ascending by name.
+  // All metrics in Prometheus' text format, ascending by name.
   std::string Text() const;
 
   static constexpr std::string_view kContentType = "text/plain; version=0.0.4; charset=utf-8";

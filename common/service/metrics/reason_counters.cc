@@ -8,7 +8,7 @@
 namespace dws {
 namespace {
 
-constexpr uint32_t kUnknown = 2;
+constexpr uint32_t kUnknown = 2;  // UNKNOWN; a peer can send any number, but not make a new series
 
 std::string Reason(size_t code) {
   std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));

@@ -1,4 +1,4 @@
-// One counter for each status code, as label `reason`: why something was refused.
+// One counter for each status code, with the code as label `reason`: why something was refused.
 #pragma once
 
 #include <array>
@@ -9,13 +9,14 @@
 
 namespace dws {
 
-// Threads: safe from any.
+// A family of counters over all status codes. Lives no longer than its Metrics. Threads: safe from
+// any.
 class ReasonCounters {
  public:
-  // Every code has its series from the start: a rate sees the first refusal too.
+  // Creates the series of every code at once, so that a rate() sees the first refusal too.
   ReasonCounters(Metrics& metrics, const std::string& name, const std::string& help);
 
-  // `code` is a google.rpc.Code, as it came over the wire; one that is none counts as "unknown".
+  // `code` is a google.rpc.Code as received; an invalid number counts as "unknown".
   void Increment(uint32_t code);
 
  private:

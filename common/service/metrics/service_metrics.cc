@@ -23,8 +23,8 @@ double Seconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// The 22nd field of /proc/self/stat: the start in ticks since boot. The second field, the name, is
-// in brackets and may hold spaces.
+// The 22nd field of /proc/self/stat is the start time in ticks since boot. The second field, the
+// name, is in parentheses and may hold spaces, so the fields are counted from the last ')'.
 double StartSeconds() {
   std::ifstream file("/proc/self/stat");
   std::string text;
@@ -47,7 +47,7 @@ double ResidentBytes() {
 }
 
 double OpenDescriptors() {
-  std::error_code error;  // /proc may be hidden: then there is nothing to count
+  std::error_code error;  // /proc may be hidden; then the count is 0
   std::filesystem::directory_iterator entries("/proc/self/fd", error);
   double count = 0;
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {

@@ -16,7 +16,7 @@ namespace {
 using ControlBuffer =
     std::array<std::byte, CMSG_SPACE(limits::kDescriptorsPerMessage * sizeof(int))>;
 
-// Owns at once what the kernel has installed: every later return closes it.
+// Takes ownership of all received descriptors first, so that every later return closes them.
 std::vector<UniqueFd> TakeDescriptors(msghdr& message) {
   std::vector<UniqueFd> descriptors;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;

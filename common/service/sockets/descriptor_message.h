@@ -1,5 +1,5 @@
-// One message of the handle socket's wire (handle_socket.h): bytes with descriptors. Both sides:
-// the daemon receives, clients written in C++ (tests, tools) send.
+// One message of the handle socket's protocol (handle_socket.h): bytes with descriptors. The daemon
+// receives such messages; clients written in C++ (tests, tools) send them.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ struct DescriptorMessage {
 
 // Receives one message without waiting; nullopt when there is none yet. Descriptors are
 // close-on-exec and never leak, whatever the outcome. CANCELLED: the peer hung up (or sent an empty
-// message, which looks the same). INVALID_ARGUMENT: more than `payload_bytes_max` or
-// limits::kDescriptorsPerMessage.
+// message, which looks the same). INVALID_ARGUMENT: more bytes than `payload_bytes_max` or more
+// descriptors than limits::kDescriptorsPerMessage.
 Result<std::optional<DescriptorMessage>> ReceiveDescriptorMessage(const UniqueFd& socket,
                                                                   size_t payload_bytes_max);
 
-// Sends one message, waiting while the socket is full. `descriptors` stay the caller's.
-// UNAVAILABLE: the peer is gone; it may have left a reply to be read.
+// Sends one message, waiting while the socket is full. The caller keeps ownership of `descriptors`.
+// UNAVAILABLE: the peer is gone; a reply that it sent earlier may still be readable.
 Status SendDescriptorMessage(const UniqueFd& socket, ByteSpan payload,
                              std::span<const int> descriptors);
 

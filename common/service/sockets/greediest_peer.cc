@@ -13,7 +13,7 @@ std::optional<size_t> GreediestPeer(std::span<const UnixPeer> oldest_first) {
     ++of_user[peer.uid];
     ++of_process[{peer.uid, peer.pid}];
   }
-  // Processes can be made at will, users cannot: the user counts first.
+  // A client can start any number of processes but not of users, so the user is compared first.
   const auto greed = [&](const UnixPeer& peer) {
     return std::pair(of_user.at(peer.uid), of_process.at({peer.uid, peer.pid}));
   };

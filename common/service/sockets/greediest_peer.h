@@ -1,5 +1,5 @@
-// Who gives way when there is no room for another client's unfinished business: one that takes much
-// must not keep the others out.
+// Chooses which client loses its place when there is no room for another unfinished one. A client
+// that holds many places must not keep the others out.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace dws {
 
-// Which of `oldest_first` gives way: the oldest of the process that has most of them, among those
-// of the user who has most; nullopt: there are none. Pure.
+// The index in `oldest_first` of the peer that gives way: the oldest one of the process with most
+// entries, among the processes of the user with most entries. nullopt: the list is empty. Pure.
 std::optional<size_t> GreediestPeer(std::span<const UnixPeer> oldest_first);
 
 }  // namespace dws

@@ -15,7 +15,7 @@
 namespace dws {
 
 void HandleConnection::Answer(std::string_view text) const {
-  // A client that does not read, or is gone, shows by hanging up.
+  // Errors are ignored: when the client is gone, the hang-up event reports it.
   static_cast<void>(::send(fd_.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 

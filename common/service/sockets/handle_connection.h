@@ -1,4 +1,4 @@
-// One client of a handle socket: where it is on the wire that handle_socket.h describes.
+// One client of a handle socket, and its stage in the protocol that handle_socket.h describes.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@
 
 namespace dws {
 
-// Bytes of each message from the client.
+// The payload size of each message from the client.
 inline constexpr size_t kHandlePayloadBytes = sizeof(HandleToken) + sizeof(uint32_t);
 
-// Owned and used by the socket's thread.
+// The state of one connection. The socket's thread owns it and is the only one that uses it.
 class HandleConnection {
  public:
-  // Numbers as in the header's wire, plus the time after an error was answered.
+  // The numbers are the steps in handle_socket.h. kRefused is the time after an error was answered.
   enum class Stage {
     kReceiving,    // 1
     kEstablished,  // 3
@@ -34,26 +34,27 @@ class HandleConnection {
   const UniqueFd& fd() const { return fd_; }
   const UnixPeer& peer() const { return peer_; }
   Stage stage() const { return stage_; }
-  // Of kReceiving and kRefused.
+  // Valid in kReceiving and kRefused.
   TimePoint deadline() const { return deadline_; }
-  // That it has claimed, and that has not ended.
+  // The registration this connection has claimed, until it ends.
   const std::optional<HandleRegistrationId>& registration() const { return registration_; }
-  // "1 of 2 descriptors": how far it has come.
+  // Progress, for messages: "1 of 2 descriptors".
   size_t received() const { return descriptors_.size(); }
   size_t expected() const { return descriptor_count_; }
 
-  // 1. One message of descriptors; the first claims its registration. INVALID_ARGUMENT and the
-  // errors of HandleRegistry::ClaimToken: the connection is to be refused.
+  // Step 1: takes one message of descriptors; the first message claims the registration. After an
+  // error (INVALID_ARGUMENT, or one of HandleRegistry::ClaimToken) the caller must refuse the
+  // connection.
   Status Take(DescriptorMessage message, HandleRegistry& registry);
   bool complete() const { return registration_ && descriptors_.size() == descriptor_count_; }
 
-  // 2. -> 3. Answers "ok"; call it with the descriptors taken out and delivered.
+  // Step 2, to stage 3: Establish answers "ok". First take the descriptors out and deliver them.
   std::vector<UniqueFd> TakeDescriptors() { return std::exchange(descriptors_, {}); }
   void Establish();
 
-  // Answers the error and forgets the registration, which it returns, and the descriptors. The
-  // connection stays open until `deadline`: closing with unread messages would make the client lose
-  // the answer.
+  // Answers the error, closes the descriptors, and returns the registration, which it forgets. The
+  // connection stays open until `deadline`: if it were closed with unread messages, the client
+  // would lose the answer.
   std::optional<HandleRegistrationId> Refuse(const Status& why, TimePoint deadline);
 
  private:

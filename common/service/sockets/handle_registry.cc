@@ -11,7 +11,7 @@
 namespace dws {
 
 std::optional<HandleRegistrationId> HandleRegistry::GivesWay(const UnixPeer& peer) const {
-  std::vector<HandleRegistrationId> ids;  // those that wait, oldest first
+  std::vector<HandleRegistrationId> ids;  // waiting registrations, oldest first
   std::vector<UnixPeer> peers;
   std::optional<HandleRegistrationId> own;
   size_t own_count = 0;
@@ -112,7 +112,7 @@ void HandleRegistry::End(HandleRegistrationId id, const Status& why) {
 }
 
 void HandleRegistry::Drop(HandleRegistrationId id) {
-  Entry dropped;  // its callbacks may own anything: destroyed outside the lock
+  Entry dropped;  // destroyed outside the lock, because its callbacks may own any object
   MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;

@@ -1,5 +1,5 @@
-// The registrations of a handle socket: who may come with which token, and whom to tell when it
-// ends. Part of handle_socket; knows no sockets.
+// The registrations of a handle socket: which user may use which token, and which callback reports
+// the end. Part of handle_socket; does not use sockets itself.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,8 @@
 
 namespace dws {
 
-// A registration is *waiting* (its token is good), then *claimed* by one connection, then gone.
+// A registration is first *waiting* (its token is valid), then *claimed* by one connection, then
+// removed.
 // Threads: safe from any. Calls no callback under its lock.
 class HandleRegistry {
  public:
@@ -26,21 +27,21 @@ class HandleRegistry {
     size_t descriptor_count = 0;
   };
 
-  // May end another that is waiting, whose on_hangup it calls.
+  // May end another waiting registration to make room, and then calls that one's on_hangup.
   Result<HandleSocket::Registration> Add(HandleSocket::Expectation expectation, TimePoint now);
-  // Uses up `token`. INVALID_ARGUMENT: unknown, used or expired; FAILED_PRECONDITION: of another
-  // user (the token stays good).
+  // Invalidates `token` and claims its registration. INVALID_ARGUMENT: the token is unknown, used
+  // or expired. FAILED_PRECONDITION: it belongs to another user; it then stays valid.
   Result<Claim> ClaimToken(const HandleToken& token, uid_t peer_uid);
   bool Contains(HandleRegistrationId id) const;
-  // Runs on_descriptors, if the registration is still there.
+  // Runs on_descriptors if the registration still exists.
   Status Deliver(HandleRegistrationId id, std::vector<UniqueFd> descriptors, UniqueFd connection);
-  // Removes it and calls on_hangup, if it is still there.
+  // Removes the registration and calls on_hangup, if it still exists.
   void End(HandleRegistrationId id, const Status& why);
-  // Removes it, calls nothing.
+  // Removes the registration without calling anything.
   void Drop(HandleRegistrationId id);
-  // Ends what nobody claimed in time.
+  // Ends the registrations that no connection claimed in time.
   void EndExpired(TimePoint now);
-  // When the next EndExpired is due.
+  // When EndExpired must be called next.
   std::optional<TimePoint> NextDeadline() const;
 
  private:
@@ -51,7 +52,7 @@ class HandleRegistry {
     bool claimed = false;
   };
 
-  // One that has to go before another of `peer` may wait.
+  // The registration to end before another one of `peer` may wait; nullopt: there is room.
   std::optional<HandleRegistrationId> GivesWay(const UnixPeer& peer) const REQUIRES(mutex_);
   void MakeRoom(const UnixPeer& peer);
 

@@ -31,9 +31,9 @@ using Stage = HandleConnection::Stage;
 
 }  // namespace
 
-// One thread owns the connections; everything that other threads touch is in the registry. Drop
-// removes a registration there and wakes the thread, which closes connections whose registration is
-// gone.
+// One thread owns the connections. All state that other threads use is in the registry. Drop
+// removes a registration there and wakes the thread, which closes connections without a
+// registration.
 class HandleSocket::Impl {
  public:
   Impl(Options options, UniqueFd epoll, UnixAcceptor acceptor, UniqueFd wake);
@@ -49,7 +49,7 @@ class HandleSocket::Impl {
   void Wake();
 
   void Accept();
-  // A connection at that stage that gives way to another client (greediest_peer.h).
+  // The connection at `stage` that gives way to another client (greediest_peer.h).
   HandleConnection* GivesWay(Stage stage);
   void MakeRoom();
   size_t InUse() const;
@@ -63,12 +63,12 @@ class HandleSocket::Impl {
 
   const Options options_;
   const UniqueFd epoll_;
-  UnixAcceptor acceptor_;  // of the thread
+  UnixAcceptor acceptor_;  // used by the thread
   const UniqueFd wake_;
   const RealClock clock_;
   HandleRegistry registry_;
   std::atomic<bool> stopping_{false};
-  std::map<int, HandleConnection> connections_;  // by descriptor; of the thread
+  std::map<int, HandleConnection> connections_;  // by descriptor; used by the thread
   std::thread thread_;
 };
 
@@ -90,7 +90,7 @@ Result<HandleSocket::Registration> HandleSocket::Impl::Expect(Expectation expect
   DWS_CHECK(expectation.on_descriptors != nullptr);
   DWS_ASSIGN_OR_RETURN(const Registration registration,
                        registry_.Add(std::move(expectation), clock_.Now()));
-  Wake();  // its deadline may be the next one
+  Wake();  // the thread may have to wake earlier, for the new deadline
   return registration;
 }
 
@@ -101,7 +101,7 @@ void HandleSocket::Impl::Drop(HandleRegistrationId id) {
 
 void HandleSocket::Impl::Wake() {
   const uint64_t one = 1;
-  // Fails only when the counter is full: then the thread is woken already.
+  // Fails only when the counter is full; then a wake-up is pending anyway.
   static_cast<void>(::write(wake_.get(), &one, sizeof(one)) == sizeof(one));
 }
 
@@ -148,7 +148,7 @@ void HandleSocket::Impl::Accept() {
   std::optional<UnixConnection> accepted = acceptor_.Accept(now);
   if (!accepted.has_value()) return;
   MakeRoom();
-  // Refused ones linger beside the others, up to as many again.
+  // Refused connections stay open for a while. They may take as many places again as the others.
   if (connections_.size() >= 2 * options_.connections_max) return;
   const int fd = accepted->fd.get();
   epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
@@ -171,7 +171,7 @@ HandleConnection* HandleSocket::Impl::GivesWay(Stage stage) {
   for (auto& [fd, connection] : connections_) {
     if (connection.stage() == stage) there.push_back(&connection);
   }
-  // All have the same time to finish: the one that is over first is the oldest.
+  // All have the same time to finish, so the one with the first deadline is the oldest.
   std::sort(there.begin(), there.end(),
             [](const auto* a, const auto* b) { return a->deadline() < b->deadline(); });
   std::vector<UnixPeer> peers;
@@ -220,7 +220,7 @@ void HandleSocket::Impl::Read(HandleConnection& connection) {
   connection.Establish();
 }
 
-// Any error ends the registration that the connection has claimed.
+// After any error the registration that the connection has claimed ends too.
 void HandleSocket::Impl::Refuse(HandleConnection& connection, const Status& why) {
   if (connection.stage() == Stage::kRefused) return;
   LogWarning("handles_refused", {{"path", options_.path},
@@ -238,7 +238,8 @@ void HandleSocket::Impl::HangUp(HandleConnection& connection, const Status& why)
   if (registration.has_value()) registry_.End(*registration, why);
 }
 
-// Closing the descriptor would not do: who has the connection once more keeps it in the set.
+// Closing the descriptor is not enough: a duplicate of it (on_descriptors gets one) keeps the
+// connection in the epoll set.
 void HandleSocket::Impl::Forget(const HandleConnection& connection) const {
   DWS_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd().get(), nullptr) == 0);
 }

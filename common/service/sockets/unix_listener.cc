@@ -25,13 +25,13 @@ namespace {
 
 constexpr size_t kEventsPerWait = 64;
 
-// Until its client speaks `fd` is the connection. Then that goes to the server, and `fd` is a
-// duplicate that tells us of its end: whoever closes a connection shuts it down first, which every
-// duplicate sees.
+// Until the client sends something, `fd` is the connection. Then the connection goes to the server,
+// and `fd` becomes a duplicate that reports its end: the server shuts a connection down before it
+// closes it, and every duplicate sees the shutdown.
 struct Connection {
   UniqueFd fd;
   bool handed_out = false;
-  TimePoint deadline;  // to speak
+  TimePoint deadline;  // for the client's first bytes
 };
 
 constexpr size_t kFirstBytesMax = 64;
@@ -72,12 +72,12 @@ class UnixListener::Impl {
 
   const Options options_;
   const UniqueFd epoll_;
-  UnixAcceptor acceptor_;  // of the thread
+  UnixAcceptor acceptor_;  // used by the thread
   const UniqueFd wake_;
   const RealClock clock_;
   std::atomic<bool> stopping_{false};
   std::atomic<size_t> count_{0};
-  // By descriptor; of the thread, then of Stop.
+  // By descriptor; used by the thread, and by Stop after the thread has ended.
   std::map<int, Connection> connections_;
   Mutex join_mutex_;
   std::thread thread_ GUARDED_BY(join_mutex_);
@@ -137,7 +137,8 @@ void UnixListener::Impl::Accept() {
     return;
   }
   const int fd = accepted->fd.get();
-  // By edges: each piece of its first words tells, what was told before does not again.
+  // Edge-triggered: each new piece of the first bytes causes one event. A client that has sent only
+  // some of them causes no further events until it sends more.
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP | EPOLLET)) return;
   connections_.emplace(
       fd, Connection{.fd = std::move(accepted->fd), .deadline = now + options_.speak_timeout});
@@ -154,7 +155,8 @@ void UnixListener::Impl::React(int fd, Connection& connection) {
 
 void UnixListener::Impl::HandOut(int fd, Connection& connection) {
   UniqueFd watch(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  // The set knows the connection, not its number: it has to forget this one by name.
+  // epoll tracks the connection and not the descriptor's number, so a duplicate would keep the
+  // entry alive. Remove it explicitly.
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   UniqueFd out = std::move(connection.fd);
   connections_.erase(fd);
@@ -173,7 +175,7 @@ void UnixListener::Impl::CloseSilent(TimePoint now) {
 void UnixListener::Impl::StopAccepting() {
   stopping_ = true;
   const uint64_t one = 1;
-  // Fails only when the counter is full: then the thread is woken already.
+  // Fails only when the counter is full; then a wake-up is pending anyway.
   static_cast<void>(::write(wake_.get(), &one, sizeof(one)) == sizeof(one));
   MutexLock lock(join_mutex_);
   if (!thread_.joinable()) return;

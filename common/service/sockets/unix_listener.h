@@ -1,5 +1,5 @@
-// A stream socket file whose connections are let in by user, limited in number, and handed to a
-// server, once their client has said something.
+// A stream socket file. It admits connections by user, limits their number, and hands each one to a
+// server once the client has sent its first bytes.
 #pragma once
 
 #include <sys/types.h>
@@ -17,31 +17,32 @@
 
 namespace dws {
 
-// Lifecycle: Listen starts one thread; Stop (or the destructor) ends it, ends every connection that
-// it has handed out and that still lives, and removes the socket file. Threads: safe from any.
+// Lifecycle: Listen starts one thread. Stop (or the destructor) ends it, shuts down every
+// connection that is still open, and removes the socket file. Threads: safe from any.
 class UnixListener {
  public:
   struct Options {
     std::string path;
     AllowedUsers allowed = {};
     size_t connections_max = limits::kLocalConnectionsMax;
-    // How much a client has to say before it is handed out: what its protocol begins with.
+    // How many bytes a client must send before its connection is handed out: the length of its
+    // protocol's preface.
     size_t first_bytes = 1;
-    // From connecting until it has.
+    // The time a client has for that after connecting.
     std::chrono::milliseconds speak_timeout = limits::kHandshakeTimeout;
-    // Takes a connection, not blocking. On the listener's thread; never after StopAccepting.
+    // Takes a non-blocking connection. Called on the listener's thread; never after StopAccepting.
     std::function<void(UniqueFd)> on_connection;
   };
 
-  // Errors as ListenUnix's.
+  // Errors as UnixAcceptor::Listen.
   static Result<std::unique_ptr<UnixListener>> Listen(Options options);
   ~UnixListener();
 
-  // No more connections are handed out after it returns; those that were live on. Idempotent.
+  // After it returns no more connections are handed out; earlier ones stay open. Idempotent.
   void StopAccepting();
   void Stop();
 
-  // Connections that live, silent ones included.
+  // The number of open connections, silent ones included.
   size_t connection_count() const;
 
  private:

@@ -34,7 +34,7 @@ Status CheckPathFits(const std::string& path) {
       kSocketPathBytesMax, path.size(), path);
 }
 
-// `path` fits: CheckPathFits has looked.
+// `path` must have passed CheckPathFits.
 sockaddr_un AddressOf(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -99,12 +99,12 @@ Result<UnixPeer> PeerOfSocket(int fd) {
 
 bool PeerHasShut(const UniqueFd& connection) {
   pollfd events = {.fd = connection.get(), .events = POLLRDHUP, .revents = 0};
-  return ::poll(&events, 1, 0) != 0;  // an error says as much
+  return ::poll(&events, 1, 0) != 0;  // an error counts as shut
 }
 
 std::optional<UnixPeer> PeerOfCall(const std::string& grpc_peer) {
-  // How gRPC names a connection that it was given as a descriptor, which stays open during the
-  // call.
+  // gRPC gives this name to a connection that it got as a descriptor. The descriptor stays open
+  // during the call.
   constexpr std::string_view kPrefix = "fd:";
   int fd = -1;
   const char* const end = grpc_peer.data() + grpc_peer.size();
@@ -166,7 +166,7 @@ Result<UnixConnection> ConnectUnix(const std::string& path) {
                                            "group of the file?)",
                                            ::geteuid(), path));
     }
-    // None yet, none any more, or one whose queue is full.
+    // No daemon listens yet or any more, or its queue is full.
     return UnavailableError(
         "nobody answers on the socket {}: {}; does the daemon that has it as "
         "--socket run?",
@@ -185,7 +185,7 @@ Result<UnixAcceptor> UnixAcceptor::Listen(const std::string& path, int type,
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return ErrnoError(errno, fmt::format("cannot bind the socket {}", path));
   }
-  // The mode first: nobody can connect before listen.
+  // Set the mode before listen, because nobody can connect until then.
   if (::chmod(path.c_str(), kSocketMode) != 0) {
     return ErrnoError(errno, fmt::format("cannot set the mode of the socket {}", path));
   }
@@ -200,7 +200,7 @@ Result<UnixAcceptor> UnixAcceptor::Listen(const std::string& path, int type,
 std::optional<UnixConnection> UnixAcceptor::Accept(TimePoint now) {
   UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd.valid()) {
-    if (errno != EMFILE && errno != ENFILE) return std::nullopt;  // the client is gone again
+    if (errno != EMFILE && errno != ENFILE) return std::nullopt;  // the client is already gone
     LogError(
         "out_of_descriptors",
         {{"path", path_}, {"reason", "no free descriptor for a new client; raise LimitNOFILE"}});

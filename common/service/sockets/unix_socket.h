@@ -1,5 +1,5 @@
-// Socket files: what both sockets of a daemon do before they bind and after, whom they let in, and
-// how another daemon connects and knows whose socket it is.
+// Socket files: how a daemon's two sockets bind and accept, which users they admit, and how another
+// daemon connects and checks whose socket it is.
 #pragma once
 
 #include <sys/types.h>
@@ -16,16 +16,16 @@
 
 namespace dws {
 
-// What fits a socket address.
+// The longest path that fits into a socket address.
 inline constexpr size_t kSocketPathBytesMax = 107;
 
-// Makes `path` free for bind(2): removes a socket file that nobody listens on. OK when there is
-// none. `type` is SOCK_STREAM or SOCK_SEQPACKET. INVALID_ARGUMENT: the path does not fit a socket
-// address (107 bytes). FAILED_PRECONDITION: somebody listens on it, or it is something else than a
+// Makes `path` free for bind(2): removes a socket file that no process listens on. OK when there is
+// none. `type` is SOCK_STREAM or SOCK_SEQPACKET. INVALID_ARGUMENT: the path does not fit into a
+// socket address (107 bytes). FAILED_PRECONDITION: a process listens on it, or the file is not a
 // socket.
 Status ClearSocketPath(const std::string& path, int type);
 
-// The process at the other end, when it connected; the kernel vouches for it.
+// The process at the other end at the time it connected, as reported by the kernel.
 struct UnixPeer {
   uid_t uid = 0;
   pid_t pid = 0;
@@ -33,62 +33,64 @@ struct UnixPeer {
 // FAILED_PRECONDITION and others from errno: not a connected unix socket.
 Result<UnixPeer> PeerOfSocket(int fd);
 
-// Whether the other end of a connected socket has shut its side, or is gone: what the kernel knows
-// now, of whatever was done there before this was called.
+// Whether the other end of a connected socket has shut its side or is gone. Asks the kernel, so it
+// sees everything that happened there before this call.
 bool PeerHasShut(const UniqueFd& connection);
 
-// The process behind a call that came through a UnixListener, from its context's peer(); nullopt
+// The process that made a call through a UnixListener; `grpc_peer` is the context's peer(). nullopt
 // for other calls.
 std::optional<UnixPeer> PeerOfCall(const std::string& grpc_peer);
 
-// Who may use the sockets, of those whom the file's mode lets in. Immutable.
+// Which users may use the sockets, among those whom the file's mode admits. Immutable.
 class AllowedUsers {
  public:
-  // Everybody whom the mode lets in.
+  // Everybody whom the mode admits.
   AllowedUsers() = default;
-  // Root, this process's own user, and these.
+  // Root, the user of this process, and these users.
   static AllowedUsers Only(std::vector<uid_t> uids);
-  // The same, by name or number; an empty list is the first constructor's. INVALID_ARGUMENT: a name
-  // that this system does not know.
+  // The same, by name or number. An empty list means the same as the default constructor.
+  // INVALID_ARGUMENT: a name that this system does not know.
   static Result<AllowedUsers> Parse(const std::vector<std::string>& users);
 
   // PERMISSION_DENIED, saying what to do.
   Status Check(const UnixPeer& peer) const;
 
-  // Of `server`, which listens on the socket file `path` that we connected to: PERMISSION_DENIED,
-  // saying what to do, unless it is of root, of this process's own user or of one of these. No mode
-  // speaks for a server: whoever can write to the folder can take the path.
+  // Checks `server`, which listens on the socket file `path` that we connected to.
+  // PERMISSION_DENIED, saying what to do, unless its user is root, the user of this process or one
+  // of these. The file's mode proves nothing about a server: anybody who can write to the folder
+  // can create the path.
   Status CheckServer(const UnixPeer& server, std::string_view path) const;
 
  private:
-  // Root, this process's own user, or one of those listed.
+  // True for root, the user of this process and the listed users.
   bool Names(uid_t uid) const;
 
   std::optional<std::vector<uid_t>> uids_;
 };
 
+// One end of a connection, and who is at the other end.
 struct UnixConnection {
   UniqueFd fd;  // not blocking, close-on-exec
   UnixPeer peer;
 };
 
 // Connects to the socket file `path`; the peer is the process that listens on it. UNAVAILABLE:
-// nobody listens there, now. PERMISSION_DENIED: this user may not connect. INVALID_ARGUMENT: the
-// path does not fit.
+// no process listens there now. PERMISSION_DENIED: this user may not connect. INVALID_ARGUMENT: the
+// path is too long.
 Result<UnixConnection> ConnectUnix(const std::string& path);
 
-// A listening socket file in somebody's epoll set. Threads: one.
+// A listening socket file in the caller's epoll set, which outlives it. Threads: one.
 class UnixAcceptor {
  public:
-  // Mode 0660: the daemon's user and group. EPOLLIN of fd() in `epoll` says that a client waits.
-  // Errors as ClearSocketPath's; UNAVAILABLE and others from errno.
+  // Mode 0660: the daemon's user and group. EPOLLIN of fd() in `epoll` means that a client waits.
+  // Errors as ClearSocketPath; UNAVAILABLE and others from errno.
   static Result<UnixAcceptor> Listen(const std::string& path, int type, const UniqueFd& epoll);
 
   int fd() const { return listener_.get(); }
 
-  // The next client; nullopt when there is none. Without a free descriptor it logs so and leaves
-  // clients waiting until Resume has been called at paused_until(): they would wake us at once,
-  // again and again.
+  // The next client; nullopt when there is none. Without a free descriptor it logs that and ignores
+  // waiting clients until the caller calls Resume at paused_until(). Otherwise they would wake the
+  // thread in a busy loop.
   std::optional<UnixConnection> Accept(TimePoint now);
   std::optional<TimePoint> paused_until() const { return paused_until_; }
   void Resume(TimePoint now);
