@@ -10,7 +10,7 @@
 namespace dws {
 namespace {
 
-// Wide enough for any machine, and no number of threads or seconds overflows below.
+// One day: long enough in practice, and small enough that no computation with it overflows.
 constexpr uint32_t kTimeoutSecondsMax = 86'400;
 
 }  // namespace
@@ -66,7 +66,7 @@ CLI::Option* AddSizeFlag(CLI::App& app, const std::string& name, uint64_t& bytes
 
 CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::string& help) {
   const auto take = [&profile](const std::string& text) {
-    profile = *ProfileChoiceNamed(text);  // one of those checked
+    profile = *ProfileChoiceNamed(text);  // valid: the check below has passed
   };
   return app.add_option_function<std::string>("--profile", take, help)
       ->check(CLI::IsMember({"auto", "fast", "wan", "direct"}).description(""))
@@ -138,7 +138,7 @@ void RejectExposure(Config& config, const std::string& listen, const std::string
   const auto reject = [&config](std::string_view name, const Status& status) {
     if (!status.ok()) config.Reject(name, Message(status));
   };
-  // One that cannot be read is none, or rejected on its own.
+  // An address that cannot be parsed is either empty or already rejected by its own check.
   if (const Result<ListenAddress> address = ParseListenAddress(listen); address.ok()) {
     reject("listen", CheckPlainListener(*address, secured));
   }

@@ -1,4 +1,4 @@
-// The options that both daemons have, and short ways to declare those that are alike.
+// The options that both daemons have, and helpers to declare similar options.
 #pragma once
 
 #include <chrono>
@@ -14,6 +14,7 @@
 
 namespace dws {
 
+// The values of the options that every daemon has.
 struct DaemonFlags {
   std::string config;
   bool check_config = false;
@@ -35,21 +36,22 @@ struct SizeRange {
   uint64_t bytes_min = 0;
   uint64_t bytes_max = 0;
 };
-// Takes bytes and "256MiB". The default is what `bytes` holds.
+// Accepts a number of bytes or a size such as "256MiB". The default is the value of `bytes`.
 CLI::Option* AddSizeFlag(CLI::App& app, const std::string& name, uint64_t& bytes,
                          const std::string& help, SizeRange range);
 
-// "auto", "fast" or "wan".
+// "auto", "fast", "wan" or "direct".
 CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::string& help);
 
 // --quarantine-damaged-ledger.
 CLI::Option* AddQuarantineFlag(CLI::App& app, bool& quarantine);
 
-// Says, escaped, that an id has control characters, marks of direction, or bytes that are no UTF-8
-// (common/base/printable.h); empty: it can be printed as it is.
+// If `id` has control characters, direction marks or bytes that are not UTF-8 (see
+// common/base/printable.h), returns a text that says so and quotes it escaped. Empty: `id` can be
+// printed unchanged.
 std::string UnprintableIn(const std::string& id);
 
-// An id of limits::kIdBytesMax bytes at most, not empty, that can be printed as it is.
+// An id of at most limits::kIdBytesMax bytes, not empty, that can be printed unchanged.
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
                        const std::string& help);
 
@@ -59,11 +61,11 @@ CLI::Option* AddListenFlag(CLI::App& app, const std::string& name, std::string& 
 
 // --tls-ca, --tls-cert, --tls-key and --allow-user.
 void AddSecurityFlags(CLI::App& app, TlsFiles& tls, std::vector<std::string>& allow_users);
-// Adds a mistake when some of the three TLS files are given and others not.
+// Adds a mistake when some but not all of the three TLS files are given.
 void RejectTlsInPart(Config& config, const TlsFiles& tls);
 
-// Adds a mistake for each of --listen and --http that is reached without TLS by more than it may be
-// (listen_address.h). `secured`: by TLS, or --insecure allows it.
+// Adds a mistake for each of --listen and --http that would be too exposed without TLS
+// (listen_address.h). `secured`: TLS is on, or --insecure is given.
 void RejectExposure(Config& config, const std::string& listen, const std::string& http,
                     bool secured);
 

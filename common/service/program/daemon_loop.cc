@@ -13,7 +13,7 @@
 namespace dws {
 namespace {
 
-// How often the status line and the log's counts are looked at.
+// How often the status line and the log's counts are checked.
 constexpr std::chrono::milliseconds kTick{1000};
 
 }  // namespace
@@ -63,7 +63,8 @@ std::optional<int> DaemonLoop::Step() {
   return number;
 }
 
-// A stuck daemon is not fed: systemd ends and restarts it. One that runs by hand only says so.
+// While the daemon is stuck the watchdog is not fed, so systemd kills and restarts the daemon.
+// Without systemd the daemon only logs it.
 void DaemonLoop::FeedWatchdog() {
   const TimePoint now = clock_.Now();
   std::optional<std::string> stuck = watch_.Stuck(now);

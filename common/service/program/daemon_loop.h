@@ -1,10 +1,10 @@
 // What a daemon's main thread does while the others work: signals, systemd, counts of the log.
 //
-//   SIGTERM, SIGINT   stop: what is under way ends, for --stop-timeout at most; exit status 0
-//   the same again    stop without grace: what waits for somebody is given up, what writes ends
-//   SIGHUP            read configuration and credentials again, go on with what can be changed
-//   broken            what only a new process can mend (a lost GPU): stop as for SIGTERM, exit
-//   status 1
+//   SIGTERM, SIGINT   stop: work in progress has at most --stop-timeout to end; exit status 0
+//   the same again    stop without grace: waits are given up, writes in progress are completed
+//   SIGHUP            read configuration and credentials again, apply what can be changed
+//   broken            a fault that only a new process can repair (a lost GPU): stop as for SIGTERM,
+//                     exit status 1
 #pragma once
 
 #include <chrono>
@@ -20,25 +20,28 @@
 
 namespace dws {
 
-// A daemon that runs. Functions are called on the main thread but where it says otherwise.
+// The interface of a running daemon. The functions are called on the main thread unless the comment
+// says otherwise.
 struct RunningDaemon {
-  // Ends it. Work under way may take `grace`; memory and files are whole however it ends. Called
-  // once, on a thread of its own.
+  // Stops the daemon. Work in progress may take `grace`; memory and files are consistent however it
+  // ends. Called once, on a separate thread.
   std::function<void(std::chrono::milliseconds grace)> stop;
-  // While `stop` runs: the grace is over.
+  // Called while `stop` runs: the grace is over.
   std::function<void()> end_grace;
-  // A line for systemctl: how it is.
+  // The state in one line, for systemctl.
   std::function<std::string()> status_line;
-  // Why this process can never work again, though a new one may; OK: it can.
+  // An error: this process can never work again, but a new one may. OK: it can work.
   std::function<Status()> broken;
-  // Reads certificates, keys and the like again; an error leaves the old ones in force.
+  // Reads certificates, keys and the like again; after an error the old ones stay in use.
   std::function<Status()> reload_credentials;
-  // Work whose getting stuck is worse than a restart.
+  // Work for which being stuck is worse than a restart.
   std::vector<WatchedWork> vital;
-  // Called every second or so while it runs: what comes with time alone. May be empty.
+  // Called about once a second while the daemon runs, for work that depends only on time. May be
+  // empty.
   std::function<void()> tick = {};
 };
 
+// Runs until the daemon has stopped. `daemon` and `signals` outlive it. Threads: the main thread.
 class DaemonLoop {
  public:
   struct Options {
@@ -49,11 +52,11 @@ class DaemonLoop {
   DaemonLoop(const RunningDaemon& daemon, ShutdownSignal& signals, std::function<void()> reload,
              const Options& options);
 
-  // Returns when the daemon has stopped: OK, or what had broken it.
+  // Returns when the daemon has stopped: OK, or the error of `broken`.
   Status Run();
 
  private:
-  // Waits for a signal or the next tick, and does what each tick does.
+  // Waits for a signal or the next tick, then does the work of a tick. Returns the signal's number.
   std::optional<int> Step();
   void FeedWatchdog();
   void TellStatus(const std::string& line);

@@ -22,7 +22,7 @@ constexpr int kExitFailed = 1;
 constexpr int kExitMistaken = 2;
 constexpr int kExitDamaged = 3;
 
-// Its headings become those of the manual page.
+// The headings become headings of the manual page.
 constexpr char kFooter[] =
     "Configuration:\n"
     "An option --some-name is also the key some-name of the file and DWS_SOME_NAME in the\n"
@@ -45,7 +45,7 @@ Config::Sources ReadSources(int argc, char** argv) {
   return sources;
 }
 
-// A program with its options, and what they are set to.
+// A program with its options and their values.
 class ConfiguredProgram {
  public:
   ConfiguredProgram(MakeProgram make, const Config::Sources& sources)
@@ -91,7 +91,7 @@ void LogConfig(const Config& config) {
   }
 }
 
-// Reads everything again and takes over what can change while the daemon runs.
+// Reads all layers again and applies the options that can change while the daemon runs.
 void ReloadConfig(MakeProgram make, const Config::Sources& sources, const Config& running) {
   const ConfiguredProgram again(make, sources);
   LogConfig(again.config());
@@ -110,16 +110,17 @@ void ReloadConfig(MakeProgram make, const Config::Sources& sources, const Config
   LogInfo("reloaded", {{"log_level", again.flags().log_level}});
 }
 
-// A descriptor that is closed at the start would become some file's, and get the log's lines.
+// If a standard descriptor is closed at the start, the next file that is opened would get its
+// number, and the log's lines would go into that file.
 void OpenStandardDescriptors(int, char**, char**) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    static_cast<void>(::open("/dev/null", O_RDWR));  // the lowest that is free: this one
+    static_cast<void>(::open("/dev/null", O_RDWR));  // gets the lowest free number: this one
   }
 }
 
-// Before main and before the constructors of libraries, some of which open descriptors. It
-// registers nothing and needs nothing but the system's calls.
+// Runs before main and before the constructors of libraries, because some of them open descriptors.
+// It uses only system calls, so it needs no initialized library.
 [[gnu::section(".preinit_array"),
   gnu::used]] void (*const kOpenFirst)(int, char**, char**) = OpenStandardDescriptors;
 
@@ -143,7 +144,7 @@ int Serve(MakeProgram make, const Config::Sources& sources, const ConfiguredProg
 }  // namespace
 
 int RunProgram(MakeProgram make, int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // the log's reader may go away, too
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of the log may go away
   const Config::Sources sources = ReadSources(argc, argv);
   const ConfiguredProgram configured(make, sources);
   for (const std::string& argument : sources.arguments) {

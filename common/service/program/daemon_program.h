@@ -1,8 +1,8 @@
-// The life of a daemon's process, the same for both: configuration, log, signals, systemd. What
-// differs is a DaemonProgram; main.cc hands it over and returns what RunProgram returns.
+// The main function that both daemons share: configuration, log, signals, systemd. The differences
+// are in a DaemonProgram, which main.cc passes to RunProgram.
 //
-// Exit status: 0 stopped as asked, 1 could not start or go on, 2 the configuration is mistaken, 3
-// what it keeps on disk is damaged. After 2 and 3 starting again does not help (deploy/systemd).
+// Exit status: 0 stopped as asked, 1 could not start or continue, 2 the configuration has mistakes,
+// 3 the daemon's files on disk are damaged. After 2 and 3 a restart does not help (deploy/systemd).
 #pragma once
 
 #include <functional>
@@ -14,18 +14,19 @@
 
 namespace dws {
 
+// What one of the two daemons adds to the common program.
 struct DaemonProgram {
   std::string name;         // "dws-sender"
-  std::string description;  // what it is for, in a sentence
-  // Declares the options that the other daemon does not have.
+  std::string description;  // its purpose, in a sentence
+  // Declares the options that only this daemon has.
   std::function<void(CLI::App&)> declare;
-  // Fills in defaults that depend on other options; rejects what no option can see alone.
+  // Sets defaults that depend on other options; rejects wrong combinations of options.
   std::function<void(Config&)> finish;
   std::function<Result<RunningDaemon>()> start;
 };
 
-// A program with options of its own, at their defaults: a reload reads everything into a second
-// one.
+// Makes a program with a separate set of options at their defaults. A reload reads the
+// configuration into a second program.
 using MakeProgram = DaemonProgram (*)();
 
 int RunProgram(MakeProgram make, int argc, char** argv);

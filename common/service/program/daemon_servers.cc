@@ -13,7 +13,8 @@
 namespace dws {
 namespace {
 
-// What speaks TCP without TLS, by flag and address, but for pages on loopback: those only show.
+// The parts that use TCP without TLS, as flag and address. Pages on loopback are left out, because
+// they cannot change anything.
 std::vector<std::string> InsecureParts(const DaemonServers::Options& options) {
   std::vector<std::string> parts = options.plain_peers;
   if (options.credentials != nullptr) return parts;

@@ -1,6 +1,6 @@
-// What a daemon is reached by: gRPC on a unix socket for processes of this machine and, where they
-// are asked for, gRPC on an address for others and the HTTP pages. AdminService is beside the
-// daemon's own services on both.
+// The servers of a daemon: gRPC on a unix socket for processes of this machine and, if configured,
+// gRPC on an address for others and the HTTP pages. Both gRPC servers offer AdminService beside the
+// daemon's services.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@
 
 namespace dws {
 
-// Lifecycle: serves from Start until the destructor; StopOperators and Shutdown come before what
-// the services use goes. Threads: status from any; the others one at a time.
+// Lifecycle: serves from Start until the destructor. Call StopOperators and Shutdown before you
+// destroy what the services use. Threads: status from any; the others one at a time.
 class DaemonServers {
  public:
   struct Options {
@@ -34,37 +34,39 @@ class DaemonServers {
     std::string listen;  // gRPC for others; empty: none
     std::string http;    // empty: none
     bool insecure = false;
-    std::shared_ptr<Credentials> credentials;  // null: plain
-    // What the daemon dials over plain TCP: "--sender 10.0.0.5:7700".
+    std::shared_ptr<Credentials> credentials;  // null: no TLS
+    // Peers that the daemon dials over plain TCP: "--sender 10.0.0.5:7700".
     std::vector<std::string> plain_peers = {};
   };
-  // All outlive it.
+  // All of them outlive the servers.
   struct Parts {
     AdminOperations& operations;
     Lifecycle& lifecycle;
-    Metrics& metrics;  // gets those that every daemon has
+    Metrics& metrics;  // the metrics that every daemon has are added to it
     const Clock& clock;
     std::function<bool()> draining;
   };
   using Services = std::vector<GrpcServer::NamedService>;
 
-  // `local` are for the unix socket, `remote` for the address. What speaks TCP without TLS is named
-  // in the log, the status and the metrics. Errors as GrpcServer::Start and HttpEndpoint::Listen.
+  // `local` are for the unix socket, `remote` for the address. Parts that use TCP without TLS are
+  // reported in the log, the status and the metrics. Errors as GrpcServer::Start and
+  // HttpEndpoint::Listen.
   static Result<std::unique_ptr<DaemonServers>> Start(Options options, Parts parts, Services local,
                                                       Services remote);
   ~DaemonServers();
 
-  // 0: there is none.
+  // 0: no such port is open.
   uint16_t grpc_port() const;
   uint16_t http_port() const;
-  // What is open, for WritePortsFile; the first is called `grpc_name`.
+  // The open ports, for WritePortsFile; the gRPC port has the key `grpc_name`.
   std::map<std::string, uint16_t> ports(const std::string& grpc_name) const;
-  // As an operator sees it.
+  // The status that operators see.
   v1::StatusReply status() const;
 
-  // Ends operators' calls; later ones are UNAVAILABLE. Again: nothing.
+  // Ends operators' calls; later ones are UNAVAILABLE. Idempotent.
   void StopOperators();
-  // Refuses new calls, gives the others limits::kCallGrace. Pages are served until the destructor.
+  // Refuses new calls and gives running ones limits::kCallGrace. Pages are served until the
+  // destructor.
   void Shutdown();
 
  private:

@@ -9,6 +9,7 @@
 namespace dws {
 namespace {
 
+// Absent receivers are skipped, so that a receiver that was removed does not appear as the slowest.
 std::string SenderLine(const v1::SenderStatus& sender) {
   uint64_t slowest = sender.newest_version();
   int present = 0;

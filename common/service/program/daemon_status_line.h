@@ -1,4 +1,4 @@
-// A daemon in one line, for `systemctl status`.
+// The state of a daemon in one line, for `systemctl status`.
 #pragma once
 
 #include <string>

@@ -25,7 +25,7 @@ void Send(std::string_view lines) {
   address.sun_family = AF_UNIX;
   if (size < 2 || size > sizeof(address.sun_path)) return;
   std::memcpy(address.sun_path, path, size);
-  // An abstract name begins with a zero byte and is as long as the address says.
+  // An abstract name begins with a zero byte; its length is given by the size of the address.
   if (path[0] == '@') address.sun_path[0] = '\0';
   const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return;
@@ -55,7 +55,7 @@ void NotifyStatus(std::string_view text) {
 }
 
 void NotifyReloading() {
-  // systemd compares it with the time of its own SIGHUP.
+  // systemd compares this time with the time at which it sent SIGHUP.
   timespec now = {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   Send(fmt::format(
@@ -72,7 +72,8 @@ std::optional<std::chrono::microseconds> WatchdogInterval() {
   if (!interval.has_value() || *interval == 0) return std::nullopt;
   const std::optional<uint64_t> pid = NumberFrom("WATCHDOG_PID");
   if (pid.has_value() && *pid != static_cast<uint64_t>(::getpid())) return std::nullopt;
-  // More often than asked does no harm; what overflows a clock's count would be now, for ever.
+  // Cap the interval: feeding more often than asked does no harm, but an interval that overflows
+  // the clock's count would make every moment the next deadline.
   constexpr uint64_t kIntervalMax = std::chrono::microseconds(std::chrono::hours(1)).count();
   return std::chrono::microseconds(std::min(*interval, kIntervalMax));
 }

@@ -1,6 +1,6 @@
-// Tells systemd how the daemon is (Type=notify), over the datagram protocol of sd_notify(3): lines
-// of NAME=VALUE to the unix socket that NOTIFY_SOCKET names; "@" begins an abstract one. Without
-// the variable nothing happens.
+// Reports the daemon's state to systemd (Type=notify) over the datagram protocol of sd_notify(3):
+// lines of NAME=VALUE to the unix socket that NOTIFY_SOCKET names; a leading "@" means an abstract
+// socket. Without the variable nothing happens.
 #pragma once
 
 #include <chrono>
@@ -10,21 +10,21 @@
 
 namespace dws {
 
-// Each is one datagram. Sent and forgotten: whether a supervisor listens changes nothing of what
-// the daemon does. Never blocks. Threads: from any.
+// Each call sends one datagram and ignores errors: the daemon behaves the same without a
+// supervisor. Never blocks. Threads: safe from any.
 
-// Up, or up again after NotifyReloading; says which process is the daemon.
+// The daemon is up, or has finished reloading. Also reports the daemon's process id.
 void NotifyReady();
-// One line for `systemctl status`; what would end the line is a space.
+// One line for `systemctl status`; line breaks in `text` become spaces.
 void NotifyStatus(std::string_view text);
 // The configuration is being read again; NotifyReady follows.
 void NotifyReloading();
 void NotifyStopping();
-// Still alive. See WatchdogInterval.
+// Feeds the watchdog. See WatchdogInterval.
 void NotifyWatchdog();
 
-// How often systemd wants NotifyWatchdog: WATCHDOG_USEC, when it is meant for this process; nullopt
-// when it wants none. Half of it is the time between two calls.
+// The time within which systemd expects NotifyWatchdog: WATCHDOG_USEC, if it is meant for this
+// process; nullopt when systemd expects no calls. Call it at half that interval.
 std::optional<std::chrono::microseconds> WatchdogInterval();
 
 }  // namespace dws

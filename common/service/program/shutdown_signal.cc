@@ -22,7 +22,7 @@ Result<ShutdownSignal> ShutdownSignal::Install() {
   if (const int error = ::pthread_sigmask(SIG_BLOCK, &stop, nullptr); error != 0) {
     return ErrnoError(error, "cannot block SIGTERM, SIGINT and SIGHUP");
   }
-  // A peer that hangs up while we write must be an error of that write, not our end.
+  // When a peer hangs up while we write, the write must fail and not kill the process.
   std::signal(SIGPIPE, SIG_IGN);
   UniqueFd signals(::signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals.valid()) return ErrnoError(errno, "cannot make a signalfd");
@@ -43,7 +43,7 @@ std::optional<int> ShutdownSignal::WaitFor(std::chrono::milliseconds timeout) {
 
 void ShutdownSignal::Trigger() {
   const uint64_t one = 1;
-  // Fails only when the counter is full: then it is triggered already.
+  // Fails only when the counter is full; then it is already triggered.
   static_cast<void>(::write(trigger_.get(), &one, sizeof(one)) == sizeof(one));
 }
 

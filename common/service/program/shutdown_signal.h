@@ -1,5 +1,5 @@
-// Waiting for signals (to stop, to read the configuration again), as a value and not in a signal
-// handler.
+// Waits for signals (to stop, to read the configuration again) and returns them as values, without
+// a signal handler.
 #pragma once
 
 #include <chrono>
@@ -11,11 +11,11 @@
 
 namespace dws {
 
-// Lifecycle: Install first thing in main, before any thread: threads inherit the blocked signals.
-// Signals stay blocked afterwards. Threads: Trigger from any, Wait from one.
+// Lifecycle: call Install before any thread starts, because threads inherit the blocked signals.
+// The signals stay blocked after destruction. Threads: Trigger from any, Wait from one.
 class ShutdownSignal {
  public:
-  // Blocks SIGTERM, SIGINT and SIGHUP for this thread and those it starts, and ignores SIGPIPE.
+  // Blocks SIGTERM, SIGINT and SIGHUP for this thread and all it starts, and ignores SIGPIPE.
   static Result<ShutdownSignal> Install();
 
   // Returns the signal's number, 0 after Trigger. Each signal is returned once.
@@ -23,7 +23,7 @@ class ShutdownSignal {
   // nullopt after `timeout`.
   std::optional<int> WaitFor(std::chrono::milliseconds timeout);
 
-  // Ends a Wait from inside the process: something failed for good.
+  // Ends a Wait from inside the process, after a permanent failure.
   void Trigger();
 
  private:

@@ -26,7 +26,7 @@ constexpr std::array kTable = {
     MethodAccess{"/grpc.reflection.v1alpha.ServerReflection/", CallAccess::kAnyCertificate},
 };
 
-// UNIMPLEMENTED: there is no such method for other machines.
+// UNIMPLEMENTED: other machines cannot call this method.
 Result<CallAccess> AccessOf(std::string_view path) {
   const auto row = std::find_if(kTable.begin(), kTable.end(), [path](const MethodAccess& entry) {
     return entry.path.ends_with('/') ? path.starts_with(entry.path) : path == entry.path;

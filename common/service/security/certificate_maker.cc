@@ -1,5 +1,5 @@
-// Extensions are made of values, never of OpenSSL's configuration text: a name cannot smuggle
-// another.
+// Extensions are built from values and never from OpenSSL's configuration text, so that one name
+// cannot inject another.
 #include "common/service/security/certificate_maker.h"
 
 #include <arpa/inet.h>
@@ -25,11 +25,11 @@ namespace {
 using openssl::Certificate;
 using openssl::Key;
 
-constexpr std::string_view kJobScheme = "dws-job:";  // no identity: an authority has none
+constexpr std::string_view kJobScheme = "dws-job:";  // not an identity: an authority has none
 constexpr std::string_view kScheme = "dws://";
 const std::array<std::string, 3> kLoopback = {"localhost", "127.0.0.1", "::1"};
 
-// A job's id as identities have it.
+// A job's id, escaped as in identities.
 std::string EscapedJob(const std::string& job_id) {
   const std::string uri = ToUri(SenderIdentity(job_id, 0));
   return uri.substr(kScheme.size(), uri.find('/', kScheme.size()) - kScheme.size());
@@ -40,7 +40,7 @@ Status CheckDays(int days, int days_max) {
   return InvalidArgumentError("expected 1 to {} days, found {}", days_max, days);
 }
 
-// INVALID_ARGUMENT: daemons would not take it.
+// INVALID_ARGUMENT: daemons would not accept this identity.
 Status CheckIdentity(const Identity& identity) {
   const Result<Identity> parsed = ParseIdentity(ToUri(identity));
   if (!parsed.ok()) return parsed.status();
@@ -100,7 +100,7 @@ Result<Signer> ReadSigner(const CertificatePem& pem) {
   return signer;
 }
 
-// Signs `key` for the identities. `key` may have no private half.
+// Signs `key` for the identities. A public key is enough.
 Result<std::string> Sign(const Signer& signer, EVP_PKEY* key,
                          const std::vector<Identity>& identities,
                          const std::vector<std::string>& hosts, int days, UnixTime now) {
@@ -145,7 +145,7 @@ Status CheckHost(const std::string& host) {
   const std::string_view all = host;
   std::string_view rest = all.starts_with("*.") ? all.substr(2) : all;
   bool sound = !rest.empty() && all.size() <= kNameMax;
-  bool digits = true;  // a last label of digits means to be an address
+  bool digits = true;  // if the last label has only digits, `host` is a bad address and not a name
   while (sound) {
     const std::string_view label = rest.substr(0, rest.find('.'));
     const auto is_in_names = [](char c) {

@@ -8,7 +8,7 @@
 namespace dws {
 namespace {
 
-constexpr int kLooksBetweenTries = 30;  // at files that were refused
+constexpr int kLooksBetweenTries = 30;  // for files that were refused
 
 int64_t UnixNow() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -77,9 +77,10 @@ Status Credentials::Reload() {
   return status;
 }
 
-// Files that are replaced one after the other do not match for a moment: a change is tried when it
-// has stood still from one look to the next. What was refused is tried again when it has changed,
-// and now and then: a certificate that is not valid yet becomes so.
+// While the files are replaced one after the other, they do not match. So a change is loaded only
+// when two consecutive looks saw the same contents. Refused contents are tried again when they
+// change, and also every kLooksBetweenTries looks, because a certificate may become valid with
+// time.
 void Credentials::WatchFiles() {
   std::string seen;
   int looks = 0;  // since the last try
@@ -90,7 +91,7 @@ void Credentials::WatchFiles() {
       if (stopping_) return;
     }
     const Result<TlsMaterial> material = ReadTlsFiles(options_.files);
-    if (!material.ok()) continue;  // being replaced, or gone: those in use stay
+    if (!material.ok()) continue;  // being replaced, or gone: the current material stays in use
     const std::string contents = Contents(*material);
     const bool settled = std::exchange(seen, contents) == contents;
     bool due = false;

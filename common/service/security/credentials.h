@@ -1,8 +1,9 @@
-// The daemon's TLS files for as long as it runs: checked, reloaded when they change, handed to the
-// servers and channels that need them.
+// The TLS files of a running daemon: checks them, reloads them when they change, and gives them to
+// the servers and channels that need them.
 //
-// Whoever makes a connection takes `current()` at that moment, so new connections use new files and
-// old ones live on. grpc_credentials.h and https_context.h make what gRPC and HTTP want of it.
+// Code that makes a connection calls `current()` at that moment, so new connections use new files
+// and old connections continue. grpc_credentials.h and https_context.h convert it for gRPC and
+// HTTP.
 #pragma once
 
 #include <chrono>
@@ -19,26 +20,27 @@
 
 namespace dws {
 
-// Lifecycle: Load starts a thread that looks at the files; the destructor ends it. Threads: safe
+// Lifecycle: Load starts a thread that watches the files; the destructor ends it. Threads: safe
 // from any.
 class Credentials {
  public:
   struct Options {
     TlsFiles files;
-    // Its own certificate must have this identity; nullopt: any, or none.
+    // The daemon's certificate must have this identity; nullopt: any identity or none.
     std::optional<Identity> required = std::nullopt;
     std::chrono::milliseconds check_interval = limits::kTlsCheckInterval;
   };
 
-  // As ReadTlsFiles and CheckTlsMaterial.
+  // Errors as ReadTlsFiles and CheckTlsMaterial.
   static Result<std::shared_ptr<Credentials>> Load(Options options);
   ~Credentials();
 
-  // Never null. One generation: ca, certificate and key belong together.
+  // Never null. CA, certificate and key are of one generation, so they belong together.
   std::shared_ptr<const TlsMaterial> current() const;
 
-  // Reads the files again. On an error, those of before stay in use. Runs by itself when the
-  // contents have changed and stood still for one check_interval; logs either outcome.
+  // Reads the files again. After an error the previous contents stay in use. The thread does it by
+  // itself when the contents have changed and then stayed the same for one check_interval. Logs
+  // either outcome.
   Status Reload();
 
  private:
@@ -51,7 +53,7 @@ class Credentials {
   CondVar stopped_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::shared_ptr<const TlsMaterial> current_ GUARDED_BY(mutex_);
-  std::string tried_ GUARDED_BY(mutex_);  // the contents that were taken or refused last
+  std::string tried_ GUARDED_BY(mutex_);  // the contents that were last accepted or refused
   std::thread thread_;
 };
 

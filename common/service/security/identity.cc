@@ -14,13 +14,13 @@ namespace {
 constexpr std::string_view kScheme = "dws://";
 constexpr std::array kRoles = {Role::kPublish, Role::kReceive, Role::kOperate};
 
-// RFC 3986's "unreserved": what no segment needs to escape.
+// RFC 3986's "unreserved": characters that no segment needs to escape.
 bool IsUnreserved(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
          c == '.' || c == '_' || c == '~';
 }
 
-// What else a segment may have in clear: "sub-delims", ':' and '@'.
+// A segment may also have "sub-delims", ':' and '@' unescaped.
 bool IsSegmentCharacter(char c) {
   return IsUnreserved(c) || std::string_view("!$&'()*+,;=:@").find(c) != std::string_view::npos;
 }
@@ -37,7 +37,7 @@ std::string Escape(std::string_view text) {
   return escaped;
 }
 
-// nullopt: empty, too long, an escape that is none, or a character that may not be there.
+// nullopt: empty, too long, an invalid escape, or a character that is not allowed.
 std::optional<std::string> Unescape(std::string_view segment) {
   std::string text;
   for (size_t i = 0; i < segment.size(); ++i) {

@@ -1,5 +1,5 @@
-// OpenSSL keeps a queue of complaints for each thread: what a caller does not take is told to the
-// next.
+// OpenSSL keeps a queue of errors for each thread. An error that a caller leaves in the queue is
+// reported to the next caller, so the queue is cleared here.
 #include "common/service/security/openssl_ptr.h"
 
 #include <openssl/err.h>

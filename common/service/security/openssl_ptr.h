@@ -1,4 +1,4 @@
-// Owners of OpenSSL's objects, for the files that call it.
+// Owning pointers to OpenSSL's objects.
 #pragma once
 
 #include <openssl/bio.h>
@@ -33,10 +33,10 @@ inline Bio Open(const std::string& pem) {
   return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
-// For PEM functions: never asks the terminal for a passphrase.
+// A passphrase callback for PEM functions that never asks on the terminal.
 inline int NoPassphrase(char*, int, int, void*) { return 0; }
 
-// What OpenSSL complained of last; forgets the rest.
+// OpenSSL's last error of this thread; clears the queue.
 std::string Reason();
 
 }  // namespace dws::openssl

@@ -28,8 +28,9 @@ using openssl::Open;
 using openssl::Store;
 using openssl::Verification;
 
-// What OpenSSL asks of both ends of a connection on Debian: keys and signatures of 112 bits or
-// more. A weaker certificate would be taken here and then fail every handshake.
+// The security level that OpenSSL requires of both ends of a connection on Debian: keys and
+// signatures of at least 112 bits. Without the check a weaker certificate would be accepted here
+// and then fail every handshake.
 constexpr int kSecurityLevel = 2;
 
 Result<std::vector<Certificate>> ParseCertificates(const std::string& path,
@@ -40,7 +41,7 @@ Result<std::vector<Certificate>> ParseCertificates(const std::string& path,
   while (X509* const parsed = PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr)) {
     certificates.emplace_back(parsed);
   }
-  // The end of the file shows as a missing start line.
+  // OpenSSL reports the end of the file as a missing start line.
   const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   const std::string reason = openssl::Reason();
   if (certificates.empty() || !at_end) {
@@ -80,7 +81,7 @@ Status CheckDates(const std::string& path, const X509* certificate, int64_t now)
   return OkStatus();
 }
 
-// `chain` is the own certificate and what lies between it and a CA.
+// `chain` is the daemon's certificate, then the intermediate ones up to a CA.
 Status CheckSignature(const TlsFiles& files, const std::vector<Certificate>& authorities,
                       const std::vector<Certificate>& chain, int64_t now) {
   const Store store(X509_STORE_new());
@@ -113,7 +114,7 @@ Status CheckSignature(const TlsFiles& files, const std::vector<Certificate>& aut
 
 Result<std::string> ReadFlagFile(FileSystem& file_system, std::string_view flag,
                                  const std::string& path) {
-  // Opening a pipe waits for its writer, for ever and in the way of a stop.
+  // Opening a pipe would wait for its writer, possibly for ever, and block a stop.
   struct stat found = {};
   if (::stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
     return FailedPreconditionError("{}: expected a file, {} is something else", flag, path);

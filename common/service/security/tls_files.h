@@ -11,16 +11,16 @@
 
 namespace dws {
 
-// All three or none.
+// The paths. Either all three are given or none.
 struct TlsFiles {
   std::string ca;    // certificates of the CAs whose clients and servers are trusted
-  std::string cert;  // the own certificate, then those between it and a CA in `ca`
+  std::string cert;  // the own certificate, then the intermediate ones up to a CA in `ca`
   std::string key;   // its private key, not encrypted
 
   bool given() const { return !ca.empty() || !cert.empty() || !key.empty(); }
 };
 
-// What the files said at one moment. Immutable.
+// The contents of the files at one moment. Immutable.
 struct TlsMaterial {
   std::string ca_pem;
   std::string cert_pem;
@@ -36,14 +36,14 @@ struct TlsMaterial {
 // INVALID_ARGUMENT: not all three paths are given.
 Status CheckTlsFiles(const TlsFiles& files);
 
-// The contents as they are, at most limits::kTlsFileBytesMax each. As FileSystem::ReadFile, naming
-// the flag.
+// Reads the files without checking them, at most limits::kTlsFileBytesMax each. Errors as
+// FileSystem::ReadFile, naming the flag.
 Result<TlsMaterial> ReadTlsFiles(const TlsFiles& files);
 
-// Fills in identities and expiry. FAILED_PRECONDITION, naming the file and what is wrong with it:
-// nothing in PEM, an encrypted or broken key, a key of another certificate, a certificate that is
-// not valid yet or not any more at `unix_seconds`, or that no CA of the file has signed, an
-// identity that cannot be read, or `required` not among its identities.
+// Checks the material, and fills in identities and expiry. FAILED_PRECONDITION, naming the file and
+// what is wrong with it: nothing in PEM, an encrypted or broken key, a key of another certificate,
+// a certificate that is not yet or no longer valid at `unix_seconds`, a certificate that no CA of
+// the file has signed, an identity that cannot be parsed, or `required` not among its identities.
 Status CheckTlsMaterial(const TlsFiles& files, const std::optional<Identity>& required,
                         int64_t unix_seconds, TlsMaterial& material);
 

@@ -1,4 +1,4 @@
-// What a daemon says of its own certificate.
+// What a daemon reports about its own certificate.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline void FillTlsStatus(const Credentials* credentials, v1::TlsStatus& status)
   status.set_expires_unix_seconds(material->expires_unix_seconds);
 }
 
-// When the own certificate ends, for the metrics; nullopt without TLS.
+// When the own certificate expires, for the metrics; nullopt without TLS.
 inline std::optional<int64_t> CertificateExpiry(const Credentials* credentials) {
   if (credentials == nullptr) return std::nullopt;
   return credentials->current()->expires_unix_seconds;

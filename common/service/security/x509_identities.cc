@@ -16,6 +16,7 @@ std::vector<std::string> UriNames(const X509* certificate) {
     const ASN1_IA5STRING* const uri = name->d.uniformResourceIdentifier;
     std::string text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
                      static_cast<size_t>(ASN1_STRING_length(uri)));
+    // A zero byte would let C code read a shorter name than the CA signed.
     if (text.find('\0') == std::string::npos) uris.push_back(std::move(text));
   }
   GENERAL_NAMES_free(names);

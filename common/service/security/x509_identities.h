@@ -1,4 +1,4 @@
-// The names in a certificate, for those who have it as an OpenSSL object.
+// The names in a certificate that is already an OpenSSL object.
 #pragma once
 
 #include <openssl/x509.h>
@@ -8,8 +8,8 @@
 
 namespace dws {
 
-// The URIs among the subject alternative names, as they stand, at most limits::kPeerIdentitiesMax;
-// those with a zero byte are left out.
+// The URIs among the subject alternative names, unchanged, at most limits::kPeerIdentitiesMax.
+// Those with a zero byte are left out.
 std::vector<std::string> UriNames(const X509* certificate);
 
 }  // namespace dws

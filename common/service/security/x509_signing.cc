@@ -1,5 +1,5 @@
-// What OpenSSL cannot do for want of memory only is checked; what depends on the caller's values
-// returns.
+// Calls that can fail only for lack of memory are CHECKed. Calls that can fail because of the
+// caller's values return an error.
 #include "common/service/security/x509_signing.h"
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ std::string ToPem(const Write& write) {
   return std::string(data, static_cast<size_t>(size));
 }
 
-// `value` is a constant of this file.
+// `value` must be a constant of this file, because OpenSSL parses it as configuration text.
 void AddExtension(X509* certificate, X509* issuer, int nid, const char* value) {
   X509V3_CTX context;
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
@@ -69,7 +69,7 @@ void AddNames(X509* certificate, const SubjectNames& subject) {
                               X509V3_ADD_DEFAULT) == 1);
 }
 
-// Everything but extensions and signature. `issuer` null: itself.
+// Everything except extensions and signature. A null `issuer` means self-signed.
 Certificate Begin(X509* issuer, EVP_PKEY* key, const std::string& title, const Validity& validity) {
   Certificate certificate(X509_new());
   DWS_CHECK(certificate != nullptr && X509_set_version(certificate.get(), X509_VERSION_3) == 1);
