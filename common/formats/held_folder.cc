@@ -18,7 +18,7 @@ Status Changed(const std::string& what) {
                           what);
 }
 
-// To the end of the file, and not only what fstat says: it may grow.
+// Reads until the end of the file instead of the size from fstat, because the file may grow.
 Result<std::vector<std::byte>> ReadToEnd(int fd, const std::string& path, uint64_t size_bytes_max) {
   constexpr size_t kStepBytes = 64 << 10;
   std::vector<std::byte> bytes;
@@ -77,12 +77,12 @@ FilePlace HeldFolder::PlaceOf(const std::string& name) const {
 
 Result<std::vector<std::string>> HeldFolder::List() const {
   Access(path());
-  // An open directory has one position: each list gets a description of its own.
+  // A directory descriptor has one read position, so each listing opens a new one.
   UniqueFd fd(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot list {}", path()));
   const std::unique_ptr<DIR, int (*)(DIR*)> handle(::fdopendir(fd.get()), &::closedir);
   if (handle == nullptr) return ErrnoError(errno, fmt::format("cannot list {}", path()));
-  static_cast<void>(fd.release());  // the handle's now
+  static_cast<void>(fd.release());  // now owned by the handle
   std::vector<std::string> names;
   errno = 0;
   while (const dirent* entry = ::readdir(handle.get())) {
@@ -99,7 +99,7 @@ Result<std::vector<std::byte>> HeldFolder::ReadFile(const std::string& name,
                                                     uint64_t size_bytes_max) {
   const FilePlace place = PlaceOf(name);
   Access(place.path);
-  // Opening a pipe without O_NONBLOCK waits for its writer, for ever.
+  // Without O_NONBLOCK, opening a pipe would wait for its writer, possibly for ever.
   UniqueFd fd(::openat(place.folder_fd, name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open {}", place.path));
   DWS_ASSIGN_OR_RETURN(const FileStamp stamp, StampOfFile(fd.get(), place.path));
@@ -136,7 +136,7 @@ Status HeldFolder::Note(const std::string& name, const FileStamp& stamp) {
 Status HeldFolder::CheckUnchanged() const {
   Access(path());
   const Result<FileStamp> now = StampAt(place_);
-  // Not its times: a file that nobody reads may come into it.
+  // The folder's times are not compared: a file that we do not read may be added to it.
   if (!now.ok() || now->device != opened_.device || now->inode != opened_.inode) {
     return Changed(path());
   }

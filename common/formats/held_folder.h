@@ -1,11 +1,11 @@
-// A folder that somebody else may exchange, remove or write again at any time: opened once, all
-// that is read of it is read relative to that, and in the end it is asked whether all of it is
-// still what was read.
+// Reads a folder that another process may replace, remove or rewrite at any time. It opens the
+// folder once, reads everything relative to that descriptor, and at the end checks that nothing has
+// changed.
 //
-// What was read is one state of the folder when CheckUnchanged, asked after the last read, says OK:
+// If CheckUnchanged returns OK after the last read, all that was read is one state of the folder:
 // the path still leads to the folder that was opened, and each file in it is the one that was read
-// (device, inode, size, times). A file that was written within one tick of the file system's clock
-// may keep its times: who can, compares content besides.
+// (device, inode, size, times). Two writes within one tick of the file system's clock can leave the
+// same times, so a caller that can should also compare contents.
 #pragma once
 
 #include <cstdint>
@@ -22,32 +22,34 @@
 
 namespace dws {
 
-// Lifecycle: open until destroyed. Threads: one at a time.
+// An open folder. Lifecycle: open until destroyed. Threads: one at a time.
 class HeldFolder {
  public:
-  // Called before each access with its path, and while a long one goes on: a test changes the
-  // folder there, a watchdog is told that there is progress.
+  // Called with the path before each access and during long ones. Tests change the folder in it;
+  // the daemon reports progress to its watchdog.
   using OnAccess = std::function<void(const std::string& path)>;
 
-  // Errors of open(2): NOT_FOUND, FAILED_PRECONDITION (no folder), ...
+  // Errors of open(2): NOT_FOUND, FAILED_PRECONDITION (not a folder), ...
   static Result<HeldFolder> Open(const std::string& path, OnAccess on_access = {});
-  // A folder in this one, which may be closed before it.
+  // Opens a folder in this one. This one may be closed first.
   Result<HeldFolder> OpenFolder(const std::string& name) const;
 
   const std::string& path() const { return place_.path; }  // what it was opened from
 
-  // Names in it, sorted, without "." and "..".
+  // The names in the folder, sorted, without "." and "..".
   Result<std::vector<std::string>> List() const;
-  // A whole file. RESOURCE_EXHAUSTED when it is larger than `size_bytes_max`.
+  // Reads a whole file. RESOURCE_EXHAUSTED when it is larger than `size_bytes_max`.
   Result<std::vector<std::byte>> ReadFile(const std::string& name, uint64_t size_bytes_max);
   // Errors as MappedFile::Open.
   Result<MappedFile> OpenFile(const std::string& name, FileAccess access);
-  // Of a file in it, or in a folder in it, as it is now; nullopt: there is none.
+  // The current stamp of a file in this folder or in a folder in it; nullopt: there is no such
+  // file.
   Result<std::optional<FileStamp>> Stamp(const std::string& name) const;
-  // Of a file that was read, as it was then.
+  // The stamp that a file had when it was read.
   const FileStamp& StampRead(const std::string& name) const { return read_.at(name); }
 
-  // UNAVAILABLE: another folder is at its path, or a file that was read is another or is gone.
+  // UNAVAILABLE: another folder is at the path, or a file that was read has been changed, replaced
+  // or removed.
   Status CheckUnchanged() const;
 
  private:
@@ -55,19 +57,19 @@ class HeldFolder {
       : parent_(std::move(parent)), place_(std::move(place)), on_access_(std::move(on_access)) {}
   Status OpenIt();
   FilePlace PlaceOf(const std::string& name) const;
-  // Notes what was opened; UNAVAILABLE: another file than the last time.
+  // Records the stamp of an opened file. UNAVAILABLE: it differs from the last time.
   Status Note(const std::string& name, const FileStamp& stamp);
   void Access(const std::string& path) const {
     if (on_access_ != nullptr) on_access_(path);
   }
 
-  UniqueFd parent_;  // what place_ is relative to; not valid: the working directory
+  UniqueFd parent_;  // place_ is relative to it; not valid: the working directory
   FilePlace place_;
   OnAccess on_access_;
   UniqueFd folder_;
   FileStamp opened_;
   std::map<std::string, FileStamp> read_;
-  std::vector<UniqueFd> held_;  // of ReadFile: while they are open nothing else gets their inodes
+  std::vector<UniqueFd> held_;  // files of ReadFile; no new file gets their inodes while open
 };
 
 }  // namespace dws

@@ -1,15 +1,15 @@
-// The name of the file in which `dwsctl apply --in-place` writes down what it is about to do
-// (tools/checkpoint/in_place.h). While one is there, the checkpoint is neither version and not to
-// be read: a change of it has not ended.
+// The name of the redo record of `dwsctl apply --in-place` (tools/checkpoint/in_place.h). While
+// such a file exists, a change of the checkpoint has not finished: the checkpoint is of neither
+// version and must not be read.
 #pragma once
 
 #include <string_view>
 
 namespace dws {
 
-// Of a folder: the name of a file in it (CHECKPOINT/.dws-apply.redo). Of a single file: what is
-// added to its path (FILE.dws-apply.redo). A folder is half changed as well when a file in it is,
-// so whoever opens one looks for names that end with this.
+// For a folder: the name of a file in it (CHECKPOINT/.dws-apply.redo). For a single file: a suffix
+// of its path (FILE.dws-apply.redo). A folder is also half changed when one of its files is, so a
+// reader of a folder must look for all names that end with this.
 inline constexpr std::string_view kInPlaceRedoName = ".dws-apply.redo";
 
 }  // namespace dws

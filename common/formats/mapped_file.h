@@ -1,14 +1,13 @@
-// One file's bytes in memory: mapped, to be read or patched where they lie, or copied.
+// One file's bytes in memory: mapped for reading or for patching in place, or copied.
 //
-// A mapping is only as good as its file: if somebody truncates the file while it is mapped,
-// touching the bytes that are gone ends the process (SIGBUS). Nothing here guards against that.
-// Files that another machine may remove at any time, as on a shared file system, are opened as
-// kCopied.
+// If another process truncates the file while it is mapped, access to the missing bytes ends this
+// process (SIGBUS). Nothing here prevents that. Use kCopied for files that another machine may
+// remove at any time, as on a shared file system.
 //
-// Bytes that somebody writes meanwhile are seen, as far as they are written. Who must not take such
-// a mixture for a state asks CheckUnchanged when it has read all it wants. A writer through a
-// mapping of its own is noticed once it has called Sync here; of other programs' mappings a file
-// system may tell later, or not at all.
+// If another process writes the file meanwhile, a reader sees a mixture of old and new bytes. To
+// detect that, call CheckUnchanged after the last read. It notices a writer through a MappedFile
+// once the writer has called Sync. Writes through mappings of other programs may change the file's
+// time later, or not at all.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +20,12 @@
 namespace dws {
 
 enum class FileAccess : uint8_t {
-  kReadOnly,  // mapped, pages are read when they are touched
-  kWritable,  // mapped and shared: what is written to the bytes is written to the file
-  kCopied,    // read as a whole into memory of our own
+  kReadOnly,  // mapped; pages are read on first access
+  kWritable,  // mapped and shared: a write to the bytes is a write to the file
+  kCopied,    // read as a whole into private memory
 };
 
-// By what a file is told from others, and from what it was before.
+// Identifies a file, and shows whether it has changed.
 struct FileStamp {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -38,26 +37,27 @@ struct FileStamp {
 };
 
 // Where a file or folder is: `name` in the folder that is open as `folder_fd`, or AT_FDCWD. `path`
-// is for messages, and for what is asked of it later.
+// is for messages and for later checks.
 struct FilePlace {
   int folder_fd;
   std::string name;
   std::string path;
 };
-// What is there now. Errors as of stat(2).
+// The stamp of what is there now. Errors of stat(2).
 Result<FileStamp> StampAt(const FilePlace& place);
-// Of an open file; `path` is for messages. FAILED_PRECONDITION: no regular file.
+// The stamp of an open file; `path` is for messages. FAILED_PRECONDITION: not a regular file.
 Result<FileStamp> StampOfFile(int fd, const std::string& path);
 
-// Lifecycle: open until destroyed; spans of its bytes end with it, and survive a move of it.
-// Threads: safe from any, as far as the bytes written by one are not touched by another.
+// The bytes of one file. Lifecycle: open until destroyed; spans of its bytes become invalid then,
+// but stay valid when it is moved. Threads: safe from any, if no thread accesses bytes while
+// another writes them.
 class MappedFile {
  public:
-  // NOT_FOUND, PERMISSION_DENIED, ... from the system; FAILED_PRECONDITION: no regular file;
+  // NOT_FOUND, PERMISSION_DENIED, ... from the system; FAILED_PRECONDITION: not a regular file;
   // RESOURCE_EXHAUSTED: no memory for a copy; UNAVAILABLE: it shrank while it was copied.
   static Result<MappedFile> Open(const std::string& path, FileAccess access);
-  // The same of a file in a folder that is open.
-  // `on_piece` is called while a copy goes on, with each kCopyPieceBytes: a sign of life.
+  // The same for a file in an open folder. During a copy `on_piece` is called after each
+  // kCopyPieceBytes, as a sign of progress.
   static constexpr size_t kCopyPieceBytes = size_t{64} << 20;
   static Result<MappedFile> OpenAt(const FilePlace& place, FileAccess access,
                                    const std::function<void()>& on_piece = {});
@@ -68,15 +68,15 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   ByteSpan bytes() const { return bytes_; }
-  const FileStamp& stamp() const { return opened_; }  // when it was opened
-  // Of a file opened as kWritable only.
+  const FileStamp& stamp() const { return opened_; }  // as of Open
+  // Only for a file opened as kWritable.
   MutableByteSpan writable() const;
-  // What was written is on the disk when this returns OK, and the file's time is new: a store to a
-  // mapping alone does not always make it so.
+  // After OK all writes are on the disk and the file's time is updated. (A store to a mapping alone
+  // does not always update the time.)
   Status Sync() const;
-  // False: another file is at its path now, or none.
+  // False: the path now leads to another file, or to none.
   bool in_place() const;
-  // ABORTED: it is not in place, or was changed since it was opened.
+  // ABORTED: the file is not in place, or has changed since it was opened.
   Status CheckUnchanged() const;
 
  private:

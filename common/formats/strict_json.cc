@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Where the text stops being UTF-8; its size when it never does.
+// The size of the longest prefix that is UTF-8.
 size_t Utf8Size(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
@@ -23,7 +23,7 @@ size_t Utf8Size(std::string_view text) {
 }
 
 // Builds the value from the parser's events. An event that returns false ends the parse; error()
-// then says why.
+// then returns the reason.
 class Builder final : public Json::json_sax_t {
  public:
   explicit Builder(const std::string& what) : what_(what) {}
@@ -39,7 +39,7 @@ class Builder final : public Json::json_sax_t {
     return Place(value) != nullptr;
   }
   bool string(string_t& value) override { return Place(std::move(value)) != nullptr; }
-  bool binary(binary_t&) override { return false; }  // not in JSON text
+  bool binary(binary_t&) override { return false; }  // cannot occur in JSON text
   bool start_object(std::size_t) override { return Enter(Json::object()); }
   bool end_object() override { return Leave(); }
   bool start_array(std::size_t) override { return Enter(Json::array()); }
@@ -101,7 +101,7 @@ class Builder final : public Json::json_sax_t {
   Status error_;
   Json value_;
   std::vector<Json*> open_;  // a container does not move while one inside it is open
-  Json* member_ = nullptr;   // of open_.back(): where its last key's value goes
+  Json* member_ = nullptr;   // the place for the value of the last key of open_.back()
   size_t count_ = 0;
 };
 
@@ -111,7 +111,7 @@ Result<Json> ParseStrictJson(std::string_view text, const std::string& what) {
   if (const size_t size = Utf8Size(text); size != text.size()) {
     return DataLossError("{}: expected UTF-8, byte {} of its JSON is not", what, size);
   }
-  // The parser takes a zero byte for the end.
+  // The parser would treat a zero byte as the end.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
     return DataLossError("{}: expected JSON, found a zero byte at byte {} of it", what, zero);
   }

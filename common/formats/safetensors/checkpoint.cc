@@ -18,7 +18,7 @@ std::string LastPart(const std::string& path) {
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
-// Rule 2: numbered files are all there.
+// Rule 2 of the header: all numbered files exist.
 Status CheckNumbers(const std::vector<std::string>& names, const std::string& folder) {
   std::map<uint64_t, std::set<uint64_t>> numbers;  // by total
   for (const std::string& name : names) {
@@ -48,7 +48,7 @@ Result<std::vector<std::string>> FilesWithoutIndex(const std::vector<std::string
   return names;
 }
 
-// Rule 1, for tensors that are sorted and unique.
+// Rule 1 of the header. The checkpoint's tensors are already sorted and unique.
 Status CheckIndex(const CheckpointIndex& index, const Checkpoint& checkpoint,
                   const std::string& folder) {
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {

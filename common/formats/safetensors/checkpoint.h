@@ -1,18 +1,18 @@
-// A checkpoint on disk, its tensors as spans of mapped memory: one safetensors file, or a folder of
-// them with or without an index. Read for publishing, comparing and serving; opened as kWritable, a
-// local checkpoint is patched in place.
+// A checkpoint on disk, with its tensors as spans of mapped memory: one safetensors file, or a
+// folder of them with or without an index. It is read for publishing, comparing and serving; opened
+// as kWritable, a local checkpoint is patched in place.
 //
-// What a folder must be, so that no half of a checkpoint is taken for one:
+// Rules for a folder, so that a partial checkpoint is never accepted:
 // 1. With model.safetensors.index.json: the tensors of the files it names are exactly those of its
-//    weight_map, each in the file it says. Other files of the folder are not looked at.
-// 2. Without: all *.safetensors of the folder, no tensor twice. Files named model-00002-of-00007
-// must be
-//    all there, from 1 to 7: the index of a sharded checkpoint is written last, and a writer that
-//    died before leaves some. (Folders numbered from 0 are slime's; they mean nothing without an
-//    index.)
+//    weight_map, each in the file it names. Other files of the folder are ignored.
+// 2. Without an index: all *.safetensors of the folder count, and no tensor may occur twice. If
+// files
+//    are named like model-00002-of-00007, all of them must exist, from 1 to 7: the index of a sharded
+//    checkpoint is written last, and a writer that died earlier leaves only some files. (Folders
+//    numbered from 0 are slime's; they are not valid without an index.)
 //
-// Files truncated by others after opening are not guarded against, files rewritten are noticed by
-// CheckUnchanged (mapped_file.h).
+// Nothing guards against files that others truncate after opening. CheckUnchanged notices files
+// that others rewrite (mapped_file.h).
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,14 @@
 
 namespace dws::safetensors {
 
+// One file of a checkpoint.
 struct CheckpointFile {
   std::string name;  // in the folder; the last part of the path of a single file
   Metadata metadata;
   MappedFile mapping;
 };
 
+// One tensor of a checkpoint. `bytes` is valid as long as the Checkpoint.
 struct CheckpointTensor {
   std::string name;
   FileDType dtype = FileDType::kU8;
@@ -43,17 +45,17 @@ struct CheckpointTensor {
   ByteSpan bytes;
 };
 
-// Lifecycle: open until destroyed; all spans end with it, and survive a move of it. Threads: const
-// methods from any; bytes as with MappedFile.
+// An open checkpoint. Lifecycle: open until destroyed; all spans become invalid then, but stay
+// valid when it is moved. Threads: const methods from any; bytes as with MappedFile.
 class Checkpoint {
  public:
-  // `path`: a file or a folder. NOT_FOUND: nothing there, no safetensors in the folder, or a file
-  // that the index names. DATA_LOSS: damaged, or not the folder described above.
-  // RESOURCE_EXHAUSTED: more than limits.h allows. Others: as MappedFile.
+  // `path`: a file or a folder. NOT_FOUND: nothing is there, the folder has no safetensors files,
+  // or a file that the index names is missing. DATA_LOSS: damaged, or the folder breaks the rules
+  // above. RESOURCE_EXHAUSTED: more than limits.h allows. Others: as MappedFile.
   static Result<Checkpoint> Open(const std::string& path,
                                  FileAccess access = FileAccess::kReadOnly);
-  // The same of a folder that somebody else may change meanwhile: whether that was so is for its
-  // CheckUnchanged.
+  // The same for a folder that others may change meanwhile. The caller calls the folder's
+  // CheckUnchanged to find out.
   static Result<Checkpoint> Open(HeldFolder& folder, FileAccess access);
 
   Checkpoint(Checkpoint&&) = default;
@@ -62,17 +64,17 @@ class Checkpoint {
   const std::string& path() const { return path_; }                    // what it was opened from
   const std::vector<CheckpointFile>& files() const { return files_; }  // by name
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }  // by name
-  uint64_t tensor_bytes() const;                                             // of all together
+  uint64_t tensor_bytes() const;                                             // sum of all tensors
 
   // nullptr when there is none.
   const CheckpointTensor* Find(std::string_view name) const;
 
-  // Of a checkpoint opened as kWritable: the bytes of one of tensors(), as memory that is the file.
+  // Only for a checkpoint opened as kWritable: the bytes of one of tensors(), mapped from the file.
   MutableByteSpan Writable(const CheckpointTensor& tensor) const;
-  // Writes what was changed to the disk. Errors as MappedFile::Sync; what then is on the disk is
-  // unknown.
+  // Writes all changes to the disk. Errors as MappedFile::Sync; after an error the contents of the
+  // disk are unknown.
   Status Sync() const;
-  // Of all files, as MappedFile::CheckUnchanged.
+  // MappedFile::CheckUnchanged of all files.
   Status CheckUnchanged() const;
 
  private:
@@ -85,8 +87,8 @@ class Checkpoint {
   std::vector<CheckpointTensor> tensors_;
 };
 
-// Whether its files may be changed in place: FAILED_PRECONDITION names one that is a link, symbolic
-// or hard, and so may be another checkpoint's, as those in the cache of a hub are.
+// Checks that the files may be changed in place. FAILED_PRECONDITION names a file that is a
+// symbolic or hard link: it may belong to another checkpoint too, as in the cache of a hub.
 Status CheckNotLinked(const Checkpoint& checkpoint);
 
 }  // namespace dws::safetensors

@@ -14,7 +14,8 @@ constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::string_view kOf = "-of-";
 constexpr size_t kNumberDigits = 5;
 
-// The digits that `text` ends with, taken off it; at least five, as "%05d" writes them.
+// Removes the digits at the end of `text` and returns their number; nullopt for fewer than five
+// digits, because "%05d" writes at least five.
 std::optional<uint64_t> TakeNumber(std::string_view& text) {
   const size_t last_other = text.find_last_not_of("0123456789");
   const size_t begin = last_other == std::string_view::npos ? 0 : last_other + 1;

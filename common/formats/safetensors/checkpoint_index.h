@@ -1,6 +1,6 @@
-// model.safetensors.index.json: which tensor lies in which file of a folder. Pure.
+// model.safetensors.index.json: which tensor is in which file of a folder. Pure.
 //
-// HuggingFace writes numbers into its metadata, slime writes strings only; this reads both.
+// HuggingFace writes numbers into the metadata, slime writes only strings; this reads both.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,24 @@ namespace dws::safetensors {
 
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 
+// The contents of an index.
 struct CheckpointIndex {
-  std::map<std::string, std::string> metadata;    // the strings of it
-  std::set<std::string> other_metadata;           // the keys of what is no string; not written
+  std::map<std::string, std::string> metadata;    // members that are strings
+  std::set<std::string> other_metadata;           // keys of the other members; not written
   std::map<std::string, std::string> weight_map;  // tensor to file
 };
 
-// DATA_LOSS: no such JSON, or a file name that leads out of the folder. RESOURCE_EXHAUSTED: more
-// tensors or longer names than limits.h allows. `what` names it in messages.
+// DATA_LOSS: not such JSON, or a file name that leads out of the folder. RESOURCE_EXHAUSTED: more
+// tensors or longer names than limits.h allows. `what` names the index in messages.
 Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& what);
 
-// The text of an index with these members; metadata as strings. INVALID_ARGUMENT: no UTF-8.
+// The text of an index; metadata is written as strings. INVALID_ARGUMENT: a text that is not UTF-8.
 Result<std::string> MakeIndex(const CheckpointIndex& index);
-// The same as HuggingFace writes it: {"total_size": total_bytes} is the metadata.
+// The same in HuggingFace's form, where the metadata is {"total_size": total_bytes}.
 Result<std::string> MakeIndex(const std::map<std::string, std::string>& weight_map,
                               uint64_t total_bytes);
 
-// Whether `name` is a file's name ending in ".safetensors", in the folder and not elsewhere.
+// Whether `name` ends in ".safetensors" and names a file in the folder itself.
 bool IsShardName(std::string_view name);
 
 // "model-00002-of-00007.safetensors" is 2 of 7; nullopt for other names.

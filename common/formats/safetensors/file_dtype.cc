@@ -15,6 +15,8 @@ struct Entry {
   uint32_t bits;
 };
 
+// In the order of FileDType, whose values are the indices. DWS uses the same names for its dtypes,
+// so ModelDType and FileDTypeOf convert by name.
 constexpr std::array<Entry, kFileDTypeCount> kEntries = {{
     {"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
     {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},

@@ -1,4 +1,4 @@
-// The element types of safetensors files: more than dws::DType, which has those that DWS codes.
+// The element types of safetensors files. dws::DType has only those that DWS can encode.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace dws::safetensors {
 
-// In the official library's order (0.4 to 0.6): by alignment. It writes tensors from the last of
-// these to the first.
+// In the official library's order (0.4 to 0.6), which is by alignment. The library writes tensors
+// of the last type first.
 enum class FileDType : uint8_t {
   kBool,
   kF4,
@@ -44,12 +44,12 @@ std::string_view NameOf(FileDType dtype);
 // Bits of one element: 4, 6, 8, 16, 32 or 64.
 uint32_t ElementBits(FileDType dtype);
 
-// What DWS calls it; nullopt for C64 and for elements smaller than a byte.
+// The dtype of DWS; nullopt for C64 and for elements smaller than a byte.
 std::optional<DType> ModelDType(FileDType dtype);
 FileDType FileDTypeOf(DType dtype);
 
-// Bytes of a tensor. INVALID_ARGUMENT: no whole number of them. RESOURCE_EXHAUSTED: more than
-// limits::kTensorBytesMax, or than 64 bits can say.
+// The size of a tensor in bytes. INVALID_ARGUMENT: not a whole number of bytes. RESOURCE_EXHAUSTED:
+// more than limits::kTensorBytesMax, or too large for 64 bits.
 Result<uint64_t> TensorBytes(FileDType dtype, const std::vector<uint64_t>& shape);
 
 }  // namespace dws::safetensors

@@ -34,7 +34,7 @@ Status CheckName(const std::string& name, const std::string& what) {
                                 name.size(), limits::kTensorNameBytesMax);
 }
 
-// A tensor's entry by itself; where it lies among the others is checked by CheckOffsets.
+// Checks one tensor's entry alone. CheckOffsets checks its place among the others.
 Result<HeaderTensor> ParseTensor(const std::string& name, const nlohmann::json& entry,
                                  const std::string& file) {
   DWS_RETURN_IF_ERROR(CheckName(name, file));
@@ -125,7 +125,7 @@ Result<std::string_view> HeaderText(ByteSpan file, const std::string& what) {
   return text;
 }
 
-// Checks what the JSON cannot say, and puts the tensors in the file's order.
+// Checks the tensors, sorts them into the file's order, and sets their offsets.
 Status PlaceTensors(std::vector<HeaderTensor>& tensors) {
   if (tensors.size() > limits::kTensorsMax) {
     return ResourceExhaustedError("{} tensors for one file, at most {} are allowed", tensors.size(),
@@ -183,7 +183,7 @@ Result<NewHeader> MakeHeader(const Metadata& metadata, std::vector<HeaderTensor>
     if (!IsUtf8(key) || !IsUtf8(value)) return InvalidArgumentError("metadata that is no UTF-8");
   }
   if (!metadata.empty()) root[kMetadataKey] = metadata;
-  // push_back and not []: an ordered_json looks every key up from its front.
+  // push_back instead of []: an ordered_json searches for each key from its front.
   auto& members = root.get_ref<nlohmann::ordered_json::object_t&>();
   std::vector<std::string_view> names;
   for (const HeaderTensor& tensor : tensors) {

@@ -1,8 +1,8 @@
-// The header of a safetensors file: u64 size of the JSON, the JSON, and the tensors' bytes behind
-// it, without a gap. Pure: reads and makes bytes, opens nothing.
+// The header of a safetensors file: u64 size of the JSON, the JSON, and then the tensors' bytes
+// without a gap. Pure: parses and makes bytes, opens nothing.
 //
-// Reading accepts what the official library accepts, except for what its users never meet and
-// attackers do: equal keys, unknown members, numbers with a point. It trusts nothing before it has
+// Parsing accepts what the official library accepts, except for forms that only attackers use:
+// duplicate keys, unknown members, numbers with a decimal point. No value is used before it has
 // been checked.
 #pragma once
 
@@ -24,7 +24,7 @@ struct HeaderTensor {
   std::string name;
   FileDType dtype = FileDType::kU8;
   std::vector<uint64_t> shape;
-  uint64_t begin = 0;  // of its bytes, from content_offset
+  uint64_t begin = 0;  // offset of its bytes from content_offset
   uint64_t end = 0;
 
   uint64_t size_bytes() const { return end - begin; }
@@ -33,43 +33,43 @@ struct HeaderTensor {
 
 struct Header {
   Metadata metadata;
-  std::vector<HeaderTensor> tensors;  // as they follow each other in the file
+  std::vector<HeaderTensor> tensors;  // in the order of the file
   uint64_t content_offset = 8;        // of the first tensor's bytes, from the start of the file
 
-  // The bytes of one of `tensors` in the file this is the header of.
+  // The bytes of one of `tensors` in `file`, which has this header.
   ByteSpan BytesOf(const HeaderTensor& tensor, ByteSpan file) const {
     return file.subspan(content_offset + tensor.begin, tensor.size_bytes());
   }
 };
 
-// The header of the whole file `file`, which `what` names in messages. DATA_LOSS: it breaks the
-// format; the message says where. RESOURCE_EXHAUSTED: more than limits.h allows.
+// Parses the header of `file`, which holds the whole file; `what` names it in messages. DATA_LOSS:
+// it breaks the format; the message says where. RESOURCE_EXHAUSTED: more than limits.h allows.
 Result<Header> ParseHeader(ByteSpan file, const std::string& what);
 
-// A file's start and what it promises. Tensors lie in the official library's order: those with the
-// greatest dtype first, then by name. The JSON is padded with spaces to 8 bytes.
+// The header of a new file, and its bytes. Tensors are in the official library's order: those with
+// the greatest dtype first, then by name. The JSON is padded with spaces to 8 bytes.
 struct NewHeader {
   Header header;
-  std::vector<std::byte> bytes;  // of the file, up to its content
+  std::vector<std::byte> bytes;  // the file up to its content
 
   uint64_t file_bytes() const {
     return bytes.size() + (header.tensors.empty() ? 0 : header.tensors.back().end);
   }
 };
 
-// `begin` and `end` of the tensors are ignored. INVALID_ARGUMENT: a name that stands twice or is no
-// UTF-8, "__metadata__", or a dtype and shape without whole bytes. RESOURCE_EXHAUSTED: too many or
-// too large for limits.h.
+// `begin` and `end` of the tensors are ignored. INVALID_ARGUMENT: a name that is duplicate, not
+// UTF-8 or "__metadata__", or a dtype and shape whose size is not a whole number of bytes.
+// RESOURCE_EXHAUSTED: too many or too large for limits.h.
 Result<NewHeader> MakeHeader(const Metadata& metadata, std::vector<HeaderTensor> tensors);
 
-// A file in memory, small ones and those that are compressed as a whole. `bytes` views into what
-// the caller keeps.
+// A tensor for MakeFile. `bytes` refers to memory that the caller keeps.
 struct TensorBytesView {
   std::string name;
   FileDType dtype = FileDType::kU8;
   std::vector<uint64_t> shape;
   ByteSpan bytes;
 };
+// Makes a whole file in memory, for small files and for files that are compressed as a whole.
 // Errors as MakeHeader; INVALID_ARGUMENT also when bytes and shape disagree.
 Result<std::vector<std::byte>> MakeFile(const Metadata& metadata,
                                         std::span<const TensorBytesView> tensors);

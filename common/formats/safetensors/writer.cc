@@ -72,7 +72,7 @@ Status WriteTensorFile(FileSystem& files, const std::string& path, const Metadat
     DWS_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file, files.Create(temporary));
     const Status written = AppendTensors(*file, *made, source);
     if (!written.ok()) {
-      static_cast<void>(files.Remove(temporary));  // what happened before says more
+      static_cast<void>(files.Remove(temporary));  // the first error is the one to report
       return Annotate(written, path);
     }
   }
