@@ -1,4 +1,4 @@
-// The numbers are the header's.
+// The numbers refer to the steps in apply.h.
 #include "common/formats/slime_delta/apply.h"
 
 #include <algorithm>
@@ -65,12 +65,14 @@ bool LocalCheckpoint::in_place() const {
 Result<std::unique_ptr<LocalCheckpoint>> LocalCheckpoint::Open(FileSystem& files, ThreadPool& pool,
                                                                const std::string& folder,
                                                                const ApplyOptions& options) {
-  // First: what is no checkpoint, or is not to be changed, gets no folder of ours.
+  // Check first, so that no .weight_sync is created in a folder that is not a checkpoint or must
+  // not be changed.
   DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint looked, safetensors::Checkpoint::Open(folder));
   DWS_RETURN_IF_ERROR(safetensors::CheckNotLinked(looked));
   DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
   DWS_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockLocal(files, folder));
-  // Who changes it in place holds this, and begins nothing where the folder of ours is.
+  // `dwsctl apply --in-place` holds this lock while it works, and does not begin where .weight_sync
+  // exists. So after this line none is running.
   DWS_RETURN_IF_ERROR(files.Lock(looked.files()[0].mapping.path()).status());
   DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
   DWS_ASSIGN_OR_RETURN(safetensors::Checkpoint checkpoint,
@@ -87,7 +89,8 @@ Status LocalCheckpoint::Recover() {
     DWS_RETURN_IF_ERROR(LoadDigests());
     return options_.verify_all ? Verify() : OkStatus();
   }
-  // The digests are those of before or of after; Complete makes either those of after.
+  // The digests are those of before or after the change. In both cases Complete makes them those of
+  // after.
   DWS_ASSIGN_OR_RETURN(std::optional<LocalDigests> digests, ReadDigests(files_, folder_));
   if (!digests.has_value()) {
     return DataLossError("{}: a change was begun, and the digests from before it are gone",
@@ -206,7 +209,7 @@ Result<std::optional<int64_t>> LocalCheckpoint::OtherRunSince(const std::string&
                        HeldFolder::Open(versions_folder, options_.on_access));
   DWS_ASSIGN_OR_RETURN(const std::optional<int64_t> seen,
                        RunCheck::NewestOther(versions, digests_));
-  return std::max(known, seen);  // none is less than any
+  return std::max(known, seen);  // nullopt compares less than any value
 }
 
 Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
@@ -253,9 +256,9 @@ Status LocalCheckpoint::Complete(const VersionFolder& redo) {
   DWS_ASSIGN_OR_RETURN(LineageStep step, RedoStep(redo));
   DWS_RETURN_IF_ERROR(Replay(redo, checkpoint_, pool_));
   for (const VersionEntry& entry : redo.entries()) digests_.tensors[entry.name] = entry.digest;
-  // What was compared of a chain that goes on is not read again.
+  // A delta continues the chain, so the comparisons of run_check_ stay valid. Otherwise drop them.
   if (step.full != false) run_check_.Forget();
-  if (digests_.version != version) {  // else it is a second time
+  if (digests_.version != version) {  // equal when a recovery repeats this
     digests_.lineage = After(std::move(digests_.lineage), std::move(step));
     digests_.version = version;
   }

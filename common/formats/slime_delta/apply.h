@@ -1,21 +1,21 @@
-// Applies version folders to a local checkpoint, in place: what an engine that reloads from disk
-// reads.
+// Applies version folders to a local checkpoint, in place, for an engine that reloads from disk.
 //
-// A version is applied as a whole or not at all, whatever happens in between:
+// A version is applied as a whole or not at all, even if the process dies in between:
 // 1. The folder is opened and checked (version_folder.h), and must follow the local version
 //    (NextStep).
-// 2. The folder it lies in must be of the run whose versions were applied here (run_check.h): a
-//    trainer that was started anew counts from 1 again, and its deltas are not ours. Once another
-//    run was seen, nothing but a full checkpoint is taken, whatever the folder has then; that is
-//    remembered in digests.json. What was read in step 1 must still be there as it was.
-// 3. The whole checkpoint must have the digests that it had after the last version: a byte that
-//    went bad in a tensor no delta touches is found here or never.
-// 4. The new bytes of every changed tensor are computed beside it and must have the digest the
-//    version states. A tensor that has it already needs nothing. Until here nothing has been
-//    written.
-// 5. What is to be written is written down (redo.h). From here on, whoever opens the checkpoint
-//    completes the change.
-// 6. It is written, checked and synced; then digests.json, state.json, and the redo record goes.
+// 2. The folder that contains it must be of the run whose versions were applied here (run_check.h):
+//    a restarted trainer counts from 1 again, and its deltas do not fit. Once another run was seen,
+//    only a full checkpoint is accepted, whatever the folder has later; digests.json records that.
+//    What was read in step 1 must still be unchanged.
+// 3. The whole checkpoint must have the digests that it had after the last version. No other step
+//    finds a damaged byte in a tensor that no delta touches.
+// 4. The new bytes of every changed tensor are computed in separate memory and must have the digest
+//    that the version states. A tensor that already has it needs nothing. Until here the checkpoint
+//    is unchanged.
+// 5. The redo record with all new bytes is completed (redo.h). From here on, any process that opens
+//    the checkpoint completes the change.
+// 6. The bytes are written, checked and synced; then digests.json and state.json are written, and
+//    the redo record is removed.
 #pragma once
 
 #include <cstdint>
@@ -35,55 +35,56 @@
 namespace dws::slime {
 
 struct ApplyOptions {
-  // Step 3, and the same when the checkpoint is opened. It reads every byte: off for who does that
-  // at other times, by Verify.
+  // Do step 3, and the same check when the checkpoint is opened. It reads every byte. Set it to
+  // false if you call Verify at other times.
   bool verify_all = true;
-  // HeldFolder's, of the version folders. None: nobody is called.
+  // HeldFolder's OnAccess for the version folders; may be empty.
   HeldFolder::OnAccess on_access = nullptr;
 };
 
 struct ApplyReport {
-  uint64_t version = 0;     // of the checkpoint now
-  bool applied = false;     // false: it had that version already
-  size_t tensor_count = 0;  // of changed ones
+  uint64_t version = 0;     // the checkpoint's version now
+  bool applied = false;     // false: it had that version before
+  size_t tensor_count = 0;  // changed tensors
 };
 
-// Lifecycle: holds the lock of the checkpoint until destroyed. Threads: one at a time; works on
-// those of `pool`.
+// A checkpoint open for applying versions. Lifecycle: holds the checkpoint's lock until destroyed.
+// Threads: one at a time; it uses the threads of `pool`.
 class LocalCheckpoint {
  public:
-  // Completes what a process that died had begun. The first time, the checkpoint is taken for sound
-  // and its digests are written; the same when another program has moved its version on. NOT_FOUND:
-  // no checkpoint there. FAILED_PRECONDITION: its files are links, or a change of it in place has
-  // not ended. UNAVAILABLE: another process has the lock. DATA_LOSS: damaged; the message names the
-  // tensors: copy the base there again, without .weight_sync, or open it without verify_all and
-  // apply a full checkpoint.
+  // Completes a change that a dead process began. The first time, the checkpoint is assumed to be
+  // sound and its digests are written; the same when another program has changed its version.
+  // NOT_FOUND: no checkpoint there. FAILED_PRECONDITION: its files are links, or a change in place
+  // has not finished. UNAVAILABLE: another process has the lock. DATA_LOSS: damaged; the message
+  // names the tensors. Copy the base there again, without .weight_sync, or open it without
+  // verify_all and apply a full checkpoint.
   static Result<std::unique_ptr<LocalCheckpoint>> Open(FileSystem& files, ThreadPool& pool,
                                                        const std::string& folder,
                                                        const ApplyOptions& options);
 
   uint64_t version() const { return digests_.version; }
   const safetensors::Checkpoint& checkpoint() const { return checkpoint_; }
-  // A change was begun and has failed: its files are of two versions until it is opened anew.
+  // A change has begun and failed: the files are a mixture of two versions until the checkpoint is
+  // opened again.
   bool halfway() const { return halfway_; }
 
-  // False: its files, or .weight_sync, have been replaced or removed since it was opened.
+  // False: the files, or .weight_sync, have been replaced or removed since it was opened.
   bool in_place() const;
 
-  // Every tensor against its digest as of version(). DATA_LOSS names those that differ.
+  // Compares every tensor with its digest as of version(). DATA_LOSS names those that differ.
   Status Verify() const;
 
-  // Applies one version folder. After any error but INTERNAL and those of the disk in step 6,
-  // no weights have changed. UNAVAILABLE: not, or not all, published yet, or changed while it was
-  // read. FAILED_PRECONDITION: it does not follow the local version, or is of another run of the
-  // trainer, or needs tensors that are not here; names them. DATA_LOSS: the folder or the
-  // checkpoint is damaged.
+  // Applies one version folder. After any error except INTERNAL and disk errors in step 6 the
+  // weights are unchanged. UNAVAILABLE: the version is not or only partly published yet, or changed
+  // while it was read. FAILED_PRECONDITION: it does not follow the local version, is of another run
+  // of the trainer, or needs tensors that are not here; the message names them. DATA_LOSS: the
+  // folder or the checkpoint is damaged.
   Result<ApplyReport> Apply(const std::string& version_folder);
-  // Step 2 alone, of a folder with version folders. Errors as of Apply.
+  // Only step 2, for a folder with version folders. Errors as of Apply.
   Status CheckRun(const std::string& versions_folder);
-  // After CheckRun or Apply has refused another run: when the newest version that shows it was
-  // written. A full checkpoint that is not newer may be of the run that has ended. nullopt: not
-  // known. `look`: what the folder has now counts too.
+  // After CheckRun or Apply has refused another run: the time at which the newest version that
+  // shows it was written. A full checkpoint that is not newer may be of the run that has ended.
+  // nullopt: not known. With `look`, the current contents of the folder count too.
   Result<std::optional<int64_t>> OtherRunSince(const std::string& versions_folder, bool look) const;
 
  private:
@@ -95,7 +96,7 @@ class LocalCheckpoint {
   LocalDigests ComputeDigests(uint64_t version) const;
   Status CheckRun(const HeldFolder& versions);
   Status CheckStream(const VersionFolder& version);
-  // `other_ns`: Lineage's.
+  // Records the refusal. `other_ns` as in Lineage.
   Status Refuse(const std::string& why, std::optional<int64_t> other_ns);
   Status Complete(const VersionFolder& redo);
 

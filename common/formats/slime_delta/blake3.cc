@@ -1,6 +1,6 @@
-// The tree: chunks of 1024 bytes are leaves, the left side of every node is the largest power of
-// two of chunks that leaves something to the right. Each chunk is a chain of compressions of
-// 64-byte blocks.
+// The tree: the leaves are chunks of 1024 bytes. The left side of a node has the largest power of
+// two of chunks that leaves at least one byte for the right side. Each chunk is a chain of
+// compressions of 64-byte blocks.
 #include "common/formats/slime_delta/blake3.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using Block = std::array<uint32_t, 16>;
 // SHA-256's initial values.
 constexpr ChainingValue kStart = {0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A,
                                   0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19};
-// Where the words of a message go from one round to the next.
+// The permutation of a message's words from one round to the next.
 constexpr std::array<uint8_t, 16> kPermutation = {2, 6,  3,  10, 7, 0,  4,  13,
                                                   1, 11, 12, 5,  9, 14, 15, 8};
 constexpr int kRounds = 7;
@@ -39,7 +39,7 @@ void Mix(Block& state, size_t a, size_t b, size_t c, size_t d, uint32_t x, uint3
   state[b] = std::rotr(state[b] ^ state[c], 7);
 }
 
-// Columns, then diagonals.
+// Mixes the columns, then the diagonals.
 void Round(Block& state, const Block& message) {
   for (size_t i = 0; i < 4; ++i) {
     Mix(state, i, 4 + i, 8 + i, 12 + i, message[2 * i], message[2 * i + 1]);

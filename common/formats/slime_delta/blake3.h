@@ -1,5 +1,5 @@
-// BLAKE3, the plain hash with 32 bytes of output, for slime's checksum format of that name: Debian
-// 12 has no library of it. Portable and plain; xxh3-128 is what fast paths use.
+// BLAKE3, the plain hash with 32 bytes of output, for slime's checksum format of that name. Debian
+// 12 has no library for it. Portable and not optimized; fast paths use xxh3-128.
 #pragma once
 
 #include <array>

@@ -25,7 +25,7 @@ std::string Xxh3(ByteSpan bytes) {
 }
 
 std::string Adler32(ByteSpan bytes) {
-  // The start value by itself: given no bytes at all, zlib starts again whatever it is given.
+  // Adler-32 of no bytes is 1. It is written here because zlib resets its state for a null pointer.
   const uLong value =
       bytes.empty() ? 1
                     : ::adler32_z(1, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());

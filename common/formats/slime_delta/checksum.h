@@ -1,5 +1,4 @@
-// The checksums that slime's version folders carry, as the lowercase hexadecimal text they are
-// written as.
+// The checksums in slime's version folders, in their form as lowercase hexadecimal text.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,8 @@ Result<std::vector<std::byte>> Decompress(ByteSpan file, const std::string& what
   if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN) {
     return DataLossError("{}: expected a zstd frame that states its content size", what);
   }
-  // No more than zstd can make of so many bytes: a block of 128 KiB takes at least 3.
+  // Limit the size to what zstd can produce from so many bytes: a block of 128 KiB takes at least
+  // 3.
   if (size > limits::kSlimeFlushBytesMax || size / (128 << 10) > file.size()) {
     return ResourceExhaustedError("{}: {} bytes that state to be {}", what, file.size(), size);
   }
@@ -64,7 +65,7 @@ Result<std::vector<std::byte>> Decompress(ByteSpan file, const std::string& what
   return content;
 }
 
-// Positions and values of one file.
+// The positions and values of one file.
 struct Columns {
   ByteSpan positions;
   ByteSpan values;
@@ -101,7 +102,7 @@ Result<uint64_t> NumberOf(const nlohmann::json& param, const char* key, const st
   return DataLossError("{}: expected a whole number as its {}", what, key);
 }
 
-// [begin, end) of `column`, given in units of `unit_bytes`.
+// The part [begin, end) of `column`, in units of `unit_bytes`.
 Result<ByteSpan> Part(ByteSpan column, uint64_t begin, uint64_t end, uint64_t unit_bytes,
                       const std::string& what) {
   const uint64_t units = column.size() / unit_bytes;
@@ -176,10 +177,10 @@ Result<bool> HasGaps(const safetensors::Metadata& metadata, std::optional<FlushE
   return *encoding != FlushEncoding::kIndices;
 }
 
-// fn(element) of each position, in order, until one returns false.
+// Calls fn(element) for each position, in order, until a call returns false.
 template <typename Fn>
 bool ForEachElement(const Flush& flush, const FlushParam& param, Fn&& fn) {
-  uint64_t next = 0;  // the smallest number that the next gap can mean
+  uint64_t next = 0;  // the element that a gap of 0 means
   for (size_t at = 0; at < param.positions.size(); at += param.position_bytes) {
     const std::byte* const from = param.positions.data() + at;
     const uint64_t number =

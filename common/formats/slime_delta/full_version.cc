@@ -9,7 +9,7 @@
 namespace dws::slime {
 namespace {
 
-// transformers asks for it.
+// transformers requires this member.
 safetensors::Metadata FileMetadata() { return {{"format", "pt"}}; }
 
 std::string TemporaryPath(const std::string& folder, size_t number) {

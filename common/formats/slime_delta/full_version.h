@@ -1,12 +1,12 @@
-// Writes a version folder that is a full checkpoint: the chain of every reader begins anew with it.
+// Writes a version folder that is a full checkpoint: every reader's chain begins again with it.
 //
-// 1. The tensors are laid out into shards, and asked for one by one, in the order they are written.
+// 1. The tensors are divided into shards, and requested one by one in the order of writing.
 // 2. Each shard is written as model-NNNNN.tmp and synced.
-// 3. When all are there they become model-NNNNN-of-TOTAL.safetensors, and then comes the index,
-//    which has no delta_encoding. Until here the folder has a name that readers do not look for; it
-//    gets its own, which is the publication.
+// 3. When all exist they are renamed to model-NNNNN-of-TOTAL.safetensors. Then the side files and
+//    the index, which has no delta_encoding, are written. Until here the folder has a temporary name
+//    that readers ignore. The rename to its final name publishes it.
 //
-// What a writer that dies leaves under the other name, the next writer of that version clears.
+// If a writer dies, the next writer of that version clears the folder with the temporary name.
 #pragma once
 
 #include <cstdint>
@@ -27,23 +27,23 @@ struct FullVersionOptions {
   std::string writer = {};  // as VersionWriteOptions
   uint64_t shard_bytes_max = limits::kSlimeShardBytesDefault;
   std::map<std::string, std::string> extra;  // more metadata of the index
-  // Other files of the checkpoint, by name: readers take the folder for all of it, and remove what
-  // is not there (config.json, the tokenizer).
+  // Other files of the checkpoint, by name (config.json, the tokenizer). Readers treat the folder
+  // as the complete checkpoint and remove files that are not in it.
   std::map<std::string, std::vector<std::byte>> side_files = {};
   // As VersionWriteOptions.
   std::function<Status()> may_publish = nullptr;
 };
 
-// The tensors of each shard, in the order in which they lie in it.
+// The tensors of each shard, in the order of the file.
 using ShardPlan = std::vector<std::vector<safetensors::HeaderTensor>>;
 
 // Errors as safetensors::SplitShards and MakeHeader. INVALID_ARGUMENT also without tensors.
 Result<ShardPlan> PlanShards(std::vector<safetensors::HeaderTensor> tensors,
                              uint64_t shard_bytes_max);
 
-// Publishes in `folder`/weight_vNNNNNN, and returns the bytes of all tensors. `source` is called in
-// the order of `plan`; its errors end the writing. Others: as BeginVersionFolder, and of the file
-// system.
+// Publishes `folder`/weight_vNNNNNN, and returns the total bytes of all tensors. `source` is called
+// in the order of `plan`; its errors end the writing. Other errors: as BeginVersionFolder, and of
+// the file system.
 Result<uint64_t> WriteFullVersion(FileSystem& files, const std::string& folder,
                                   const FullVersionOptions& options, const ShardPlan& plan,
                                   const safetensors::TensorSource& source);

@@ -39,7 +39,7 @@ void ExtendChain(std::string& chain, const std::string& identity) {
 }
 
 Lineage After(Lineage before, LineageStep step) {
-  // The chain goes on, and what was refused or doubted was not taken.
+  // A delta continues the chain. It was accepted, so an earlier refusal or doubt no longer holds.
   const bool goes_on = step.full == false;
   Lineage after;
   if (goes_on) {

@@ -1,9 +1,9 @@
-// Which versions have been applied to a local checkpoint: by this the folder of another run of the
-// trainer is recognised, which counts from 1 as well. Pure.
+// Records which versions have been applied to a local checkpoint. It is used to recognise the
+// folder of another run of the trainer, whose versions also count from 1. Pure.
 //
-// One version's identity says little: two versions without changes are equal, whatever came before
-// them. So identities are chained, from the full checkpoint or the base that the versions began
-// with: chain(n) = xxh3-128(chain(n-1) "\n" identity(n)), chain(base) = "".
+// The identity of a single version is not enough: two versions without changes are equal, whatever
+// the versions before them were. So identities are chained from the full checkpoint or the base
+// that the versions began with: chain(n) = xxh3-128(chain(n-1) "\n" identity(n)), chain(base) = "".
 #pragma once
 
 #include <cstdint>
@@ -24,39 +24,43 @@ struct AppliedVersion {
 };
 
 struct Lineage {
-  // What the chain began with: a full checkpoint, or 0, the base. nullopt: not known, as of a
-  // checkpoint that another program, or a release before chains, has brought to its version.
+  // The version that the chain began with: a full checkpoint, or 0 for the base. nullopt: not
+  // known, because another program, or a release before chains, brought the checkpoint to its
+  // version.
   std::optional<uint64_t> since;
   std::string chain;   // of the local version; empty: nothing was applied
-  std::string stream;  // where the writer is a dws-sender; empty: another, or not known
+  std::string stream;  // if the writer is a dws-sender; empty: another writer, or not known
   std::map<uint64_t, AppliedVersion> applied;  // the newest limits::kSlimeAppliedMax since then
-  // Why nothing but a full checkpoint may be applied: another run was seen. Empty: may be.
+  // Not empty: another run was seen, and only a full checkpoint may be applied. The text is the
+  // reason.
   std::string refused;
-  // Why what is left in the folder has to prove whose it is. Empty: it need not.
+  // Not empty: the folder may be of another run and has to prove that it is not. The text is the
+  // reason.
   std::string doubted;
-  // Of what was refused or doubted: when the newest version of the folder was written that is not
-  // the one that was applied here. A full checkpoint before that may be the dead run's. nullopt:
-  // not known.
+  // After a refusal or doubt: the time of the newest version in the folder that is not the one that
+  // was applied here. A full checkpoint written before that may be of the dead run. nullopt: not
+  // known.
   std::optional<int64_t> other_ns;
 
   friend bool operator==(const Lineage&, const Lineage&) = default;
 };
 
-// A version that is applied.
+// The application of one version.
 struct LineageStep {
   uint64_t version = 0;
   AppliedVersion applied;
   std::string stream;
-  // Whether it is a full checkpoint. nullopt: a redo record of a release before chains, which does
-  // not say it.
+  // Whether it is a full checkpoint. nullopt: not known, because the redo record is of a release
+  // before chains.
   std::optional<bool> full;
 };
+// The lineage after `step`.
 Lineage After(Lineage before, LineageStep step);
 
 // Adds one version to a chain.
 void ExtendChain(std::string& chain, const std::string& identity);
 
-// "IDENTITY DEVICE INODE SIZE MODIFIED_NS CHANGED_NS", or the identity alone.
+// "IDENTITY DEVICE INODE SIZE MODIFIED_NS CHANGED_NS", or only the identity.
 std::string AppliedText(const AppliedVersion& applied);
 std::optional<AppliedVersion> ParseApplied(std::string_view text);
 

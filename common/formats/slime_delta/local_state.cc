@@ -30,7 +30,7 @@ std::string DigestsPath(const std::string& checkpoint_folder) {
   return SyncFolder(checkpoint_folder) + "/digests.json";
 }
 
-// The object in a file; nullopt where there is no file.
+// The JSON object in a file; nullopt when there is no file.
 Result<std::optional<nlohmann::json>> ReadObject(FileSystem& files, const std::string& path,
                                                  uint64_t size_bytes_max) {
   const Result<std::vector<std::byte>> text = files.ReadFile(path, size_bytes_max);
@@ -55,14 +55,14 @@ Result<std::string> TextOf(const nlohmann::json& object, const char* key, const 
   if (found != object.end() && found->is_string()) return found->get<std::string>();
   return DataLossError("{}: expected a string at '{}'", path, key);
 }
-// The same, empty where there is none.
+// The same; empty when there is no such member.
 Result<std::string> TextIfAny(const nlohmann::json& object, const char* key,
                               const std::string& path) {
   if (!object.contains(key)) return std::string();
   return TextOf(object, key, path);
 }
 
-// As a release before chains has left it.
+// The lineage for state of a release before chains.
 Lineage WithoutChain(uint64_t version, const std::string& identity) {
   Lineage lineage;
   if (version == 0) {

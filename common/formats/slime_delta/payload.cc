@@ -86,7 +86,7 @@ Status CheckSparse(const Sparse& sparse, ByteSpan payload, uint64_t tensor_bytes
   return OkStatus();
 }
 
-// What CheckSparse accepted: fn(byte of the tensor, value).
+// Calls fn(byte of the tensor, value) for each change of a payload that CheckSparse accepted.
 template <typename Fn>
 void ForEachChange(const Sparse& sparse, ByteSpan payload, Fn&& fn) {
   const uint64_t count = LoadNumber(payload.data(), sparse.number_bytes);
@@ -97,7 +97,7 @@ void ForEachChange(const Sparse& sparse, ByteSpan payload, Fn&& fn) {
   }
 }
 
-// Whether a payload of a tensor of `tensor_bytes` can have this size.
+// Whether a payload can have this size, for a tensor of `tensor_bytes`.
 bool SizeFits(Encoding encoding, uint64_t size_bytes, uint64_t tensor_bytes) {
   switch (encoding) {
     case Encoding::kXor:
@@ -169,7 +169,7 @@ std::vector<std::byte> CompressEntry(ByteSpan payload) {
   const size_t size =
       ZSTD_compress(entry.data(), entry.size(), payload.data(), payload.size(), kLevel);
   DWS_CHECK(ZSTD_isError(size) == 0);
-  // Without the bound's room, which is as large as the payload.
+  // Copy, to release the spare room of the bound, which is as large as the payload.
   return {entry.begin(), entry.begin() + static_cast<std::ptrdiff_t>(size)};
 }
 

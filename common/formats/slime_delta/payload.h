@@ -1,15 +1,15 @@
-// What a version folder holds of one changed tensor: a payload, which says how its bytes change, in
+// The entry of one changed tensor in a version folder: a payload that says how its bytes change, in
 // one zstd frame. Pure.
 //
 //   xor         new ^ old, of every byte of the tensor
 //   overwrite   u32 count | u32 byte_pos[count] | u8 value[count]: for tensors up to 4 GiB
-//   xor_sparse  u64 count | u64 byte_pos[count] | u8 diff[count]: a dialect, read and not written
-//   dws_runs    for each run of changed bytes: LEB128 bytes since the last run's end | LEB128 size
-//   |
-//               the new bytes. Ours, for what we write down before we change a file: applying it
-//               again, or over a half-changed tensor, gives the same bytes.
+//   xor_sparse  u64 count | u64 byte_pos[count] | u8 diff[count]: a dialect, read but not written
+//   dws_runs    for each run of changed bytes:
+//               LEB128 bytes since the last run's end | LEB128 size | the new bytes.
+//               Only used by DWS, for redo records: applying it again, or over a half-changed
+//               tensor, gives the same bytes.
 //
-// Nothing is allocated before it is known that the tensor could need so much.
+// A size is checked against the tensor's size before anything is allocated.
 #pragma once
 
 #include <cstdint>
@@ -29,27 +29,28 @@ enum class Encoding : uint8_t { kXor, kOverwrite, kXorSparse, kRuns };
 std::optional<Encoding> EncodingNamed(std::string_view name);
 std::string_view NameOf(Encoding encoding);
 
-// The payload that brings `before` to `after`, which have one size. INVALID_ARGUMENT: two sizes, a
-// tensor above 4 GiB as overwrite (use xor), or xor_sparse.
+// The payload that changes `before` into `after`. INVALID_ARGUMENT: their sizes differ, a tensor
+// above 4 GiB as overwrite (use xor), or xor_sparse.
 Result<std::vector<std::byte>> EncodePayload(Encoding encoding, ByteSpan before, ByteSpan after);
 
-// The same from runs that hold all changed bytes, in order, apart, for encodings that need no old
-// bytes: overwrite and dws_runs. INVALID_ARGUMENT also for other encodings and for runs that are
-// not in order or not in the tensor.
+// The same from runs that hold all changed bytes, in order and without overlap. Only for encodings
+// that need no old bytes: overwrite and dws_runs. INVALID_ARGUMENT also for other encodings and for
+// runs that are not in order or not in the tensor.
 Result<std::vector<std::byte>> EncodeChanged(Encoding encoding, ByteSpan after,
                                              std::span<const ByteRun> changed);
 
-// One zstd frame of level 1, with its content size, as zstandard's compress() writes it.
+// One zstd frame of level 1 that states its content size, as Python's zstandard.compress() writes
+// it.
 std::vector<std::byte> CompressEntry(ByteSpan payload);
 
-// The payload in `entry`, for a tensor of `tensor_bytes`. DATA_LOSS: not exactly one sound frame,
-// one that does not say its size, or a size that no payload of such a tensor has. INVALID_ARGUMENT:
-// the encoding cannot be used for a tensor so large.
+// The payload in `entry`, for a tensor of `tensor_bytes`. DATA_LOSS: not exactly one valid frame, a
+// frame that does not state its size, or a size that no payload of such a tensor has.
+// INVALID_ARGUMENT: the encoding does not support so large a tensor.
 Result<std::vector<std::byte>> DecodeEntry(Encoding encoding, ByteSpan entry,
                                            uint64_t tensor_bytes);
 
-// Changes `tensor` as `payload` says. DATA_LOSS: the payload is malformed or reaches outside the
-// tensor; nothing has been written then.
+// Applies `payload` to `tensor`. DATA_LOSS: the payload is malformed or reaches outside the tensor;
+// nothing has been written then.
 Status ApplyPayload(Encoding encoding, ByteSpan payload, MutableByteSpan tensor);
 
 }  // namespace dws::slime

@@ -16,7 +16,7 @@ namespace dws::slime {
 namespace {
 
 constexpr uint64_t kRedoShardBytes = uint64_t{256} << 20;
-constexpr const char* kIdentity = "dws_identity";  // of releases before chains
+constexpr const char* kIdentity = "dws_identity";  // written by releases before chains
 constexpr const char* kApplied = "dws_applied";
 constexpr const char* kStep = "dws_step";
 constexpr const char* kFull = "full";
@@ -29,7 +29,7 @@ std::string RedoFolder(const std::string& checkpoint_folder) {
 Status ClearFolder(FileSystem& files, const std::string& folder) {
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
   for (const std::string& name : names) DWS_RETURN_IF_ERROR(files.Remove(folder + "/" + name));
-  std::error_code ignored;  // an empty folder means nothing
+  std::error_code ignored;  // a folder that stays behind empty does no harm
   std::filesystem::remove(folder, ignored);
   return OkStatus();
 }
@@ -152,8 +152,8 @@ Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoi
 
 Status RemoveRedo(FileSystem& files, const std::string& checkpoint_folder, uint64_t version) {
   const std::string folder = RedoFolder(checkpoint_folder) + "/" + VersionFolderName(version);
-  // Renamed, which is durable, and not removed: a marker that a power cut brought back would undo
-  // the versions after it.
+  // Rename the marker instead of removing it, because our Rename is durable. If a power cut brought
+  // the marker back, replaying it would undo later versions.
   DWS_RETURN_IF_ERROR(files.Rename(folder + "/" + safetensors::kIndexFile, folder + "/done.tmp"));
   DWS_FAILPOINT("slime.apply.after_unmark");
   return ClearFolder(files, folder);

@@ -1,13 +1,12 @@
-// The intent marker of a local checkpoint: everything that applying a version writes, written down
-// first, in a form that may be written again and again.
+// The redo record of a local checkpoint: all bytes that applying a version will write, stored
+// first, in a form that can be written any number of times.
 //
-// CHECKPOINT/.weight_sync/redo/weight_vNNNNNN is a version folder of encoding dws_runs, whose
-// digests are xxh3-128 of the tensors' new bytes, and whose index has in its metadata dws_applied
-// (AppliedText), dws_stream and dws_step ("full" or "delta") of the version that is applied; a
-// release before chains wrote dws_identity and no dws_step. Its index is the marker: while it is
-// there, the checkpoint may be half changed, and whoever opens it completes the change before
-// anything else. Without the index nothing of the checkpoint has been touched, and the rest is
-// cleared.
+// CHECKPOINT/.weight_sync/redo/weight_vNNNNNN is a version folder of encoding dws_runs. Its digests
+// are xxh3-128 of the tensors' new bytes. The metadata of its index has dws_applied (AppliedText),
+// dws_stream and dws_step ("full" or "delta") of the version that is applied; a release before
+// chains wrote dws_identity and no dws_step. The index is the marker: while it exists, the
+// checkpoint may be half changed, and a process that opens the checkpoint must first complete the
+// change. Without the index the checkpoint is unchanged, and the rest of the record is cleared.
 #pragma once
 
 #include <memory>
@@ -24,27 +23,28 @@
 
 namespace dws::slime {
 
-// Begins to write one down; Finish sets the marker. `step` is the version that is applied.
+// Begins a redo record; Finish sets the marker. `step` is the version that is applied.
 Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                                  const std::string& checkpoint_folder,
                                                  const LineageStep& step);
 
-// The one whose marker is set; nullopt where there is none. Clears what has no marker.
+// The record whose marker is set; nullopt when there is none. Clears records without a marker.
 Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
                                               const std::string& checkpoint_folder);
-// The marker that is set, for whoever only reads the checkpoint; nullopt where there is none.
-// Changes nothing.
+// The path of the marker that is set, for programs that only read the checkpoint; nullopt when
+// there is none. Changes nothing.
 Result<std::optional<std::string>> FindMarker(FileSystem& files,
                                               const std::string& checkpoint_folder);
-// The `step` that it was begun with. DATA_LOSS: it says none.
+// The `step` that the record was begun with. DATA_LOSS: the record has none.
 Result<LineageStep> RedoStep(const VersionFolder& redo);
 
-// Writes it to the checkpoint, which is open as kWritable, checks every tensor written, and syncs.
-// DATA_LOSS: a tensor that is not there, or has not the bytes it should: the checkpoint is lost.
+// Writes the record's bytes to the checkpoint, which is open as kWritable, checks every tensor it
+// has written, and syncs. DATA_LOSS: a tensor is missing, or has wrong bytes after it was written;
+// the checkpoint is lost.
 Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoint,
               ThreadPool& pool);
 
-// Takes the marker away, then the rest.
+// Removes the marker, then the rest.
 Status RemoveRedo(FileSystem& files, const std::string& checkpoint_folder, uint64_t version);
 
 }  // namespace dws::slime

@@ -1,4 +1,4 @@
-// The numbers are the header's.
+// The numbers refer to the list in run_check.h.
 #include "common/formats/slime_delta/run_check.h"
 
 #include <algorithm>
@@ -14,12 +14,12 @@ std::string IndexName(uint64_t version) {
   return VersionFolderName(version) + "/" + safetensors::kIndexFile;
 }
 
-// Copies that keep times are as good as the file.
+// A copy that keeps the times counts as the same file.
 bool SameTime(const FileStamp& a, const FileStamp& b) {
   return a.modified_ns == b.modified_ns && a.size_bytes == b.size_bytes;
 }
 
-// nullopt: it is gone.
+// nullopt: the version is no longer there.
 Result<std::optional<VersionFolder>> OpenIfThere(const HeldFolder& versions, uint64_t version) {
   Result<VersionFolder> opened = VersionFolder::Open(versions, version);
   if (absl::IsNotFound(opened.status())) return std::optional<VersionFolder>();
@@ -29,8 +29,8 @@ Result<std::optional<VersionFolder>> OpenIfThere(const HeldFolder& versions, uin
   return std::optional<VersionFolder>(*std::move(opened));
 }
 
-// A tensor of which the version states another digest than it has here; versions after this one
-// that have been `seen` may have changed it since.
+// The name of a tensor for which `version` states another digest than the local tensor has. Skips
+// tensors in `seen`, which later versions may have changed, and adds its own tensors to it.
 std::optional<std::string> Differing(const VersionFolder& version, std::set<std::string>& seen,
                                      const RunCheck::ChecksumOf& checksum_of) {
   if (version.index().delta.has_value()) {
@@ -100,7 +100,7 @@ Result<bool> RunCheck::SomeWrittenAgain(const HeldFolder& versions, const Lineag
     const auto record = lineage.applied.find(version);
     if (record == lineage.applied.end()) continue;
     DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, versions.Stamp(IndexName(version)));
-    if (!stamp.has_value()) continue;  // it is being removed, or written
+    if (!stamp.has_value()) continue;  // another process is removing or writing it
     if (record->second.index.has_value() && SameTime(*record->second.index, *stamp)) continue;
     if (!IsCompared(version, *stamp)) return true;
   }
@@ -109,7 +109,7 @@ Result<bool> RunCheck::SomeWrittenAgain(const HeldFolder& versions, const Lineag
 
 Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests& local,
                                   const ChecksumOf& checksum_of) {
-  if (local.version == 0) return RunFinding();  // a base is nobody's
+  if (local.version == 0) return RunFinding();  // a base fits any run
   const Lineage& lineage = local.lineage;
   const auto record = lineage.applied.find(local.version);
   const bool remembered = record != lineage.applied.end() && record->second.index.has_value();
@@ -118,7 +118,7 @@ Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> there, ListVersions(versions));
   if (stamp.has_value() && ((remembered && record->second.index == stamp) ||
                             proved_ == std::pair(local.version, *stamp))) {
-    // Another run may have got no further than to versions before it.
+    // Another run may so far have written only versions before the local one.
     DWS_ASSIGN_OR_RETURN(const bool written_again, SomeWrittenAgain(versions, lineage, there));
     if (!written_again) return RunFinding();
   }
@@ -141,15 +141,15 @@ Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDige
                                      const std::vector<uint64_t>& there) {
   const Lineage& lineage = local.lineage;
   std::erase_if(compared_, [&](const auto& one) { return !lineage.applied.contains(one.first); });
-  std::optional<std::pair<uint64_t, FileStamp>> newest;  // of those that were applied
-  bool kept = false;                                     // it is the file that was applied: 1
-  bool settled = false;  // by it: of those before it only what was written again is looked into
+  std::optional<std::pair<uint64_t, FileStamp>> newest;  // the newest applied version in the folder
+  bool kept = false;                                     // its file is the one that was applied: 1
+  bool settled = false;  // so earlier versions are opened only if their file was written again
   for (auto at = there.rbegin(); at != there.rend(); ++at) {
     const auto record = lineage.applied.find(*at);
     if (record == lineage.applied.end()) continue;
     const AppliedVersion& was = record->second;
     DWS_ASSIGN_OR_RETURN(std::optional<FileStamp> stamp, versions.Stamp(IndexName(*at)));
-    if (!stamp.has_value()) continue;  // it is being removed, or written
+    if (!stamp.has_value()) continue;  // another process is removing or writing it
     if (settled && was.index.has_value() && SameTime(*was.index, *stamp)) continue;
     const bool untouched = was.index == stamp;
     bool changes = false;
@@ -167,7 +167,7 @@ Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDige
     if (newest.has_value()) continue;
     newest = std::pair(*at, *stamp);
     kept = was.index.has_value() && SameTime(*was.index, *stamp);
-    // A copy that changes nothing says nothing: then copies before it are looked into too.
+    // A copy of a version without changes proves nothing, so copies before it are opened too.
     settled = kept && (untouched || changes) && *at == local.version;
   }
   if (!newest.has_value()) return RunFinding{.verdict = RunVerdict::kSilent, .why = {}};
@@ -231,7 +231,7 @@ Result<RunFinding> RunCheck::Adopt(const HeldFolder& versions, const LocalDigest
                       "here",
                       versions.path(), VersionText(version), *tensor));
     }
-    if (!opened->index().delta.has_value()) break;  // a full one has all there is
+    if (!opened->index().delta.has_value()) break;  // a full checkpoint states all tensors
   }
   if (!finding.adopted.has_value()) finding.verdict = RunVerdict::kSilent;
   return finding;

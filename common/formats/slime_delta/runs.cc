@@ -3,7 +3,7 @@
 namespace dws::slime {
 namespace {
 
-// Where `before` and `after` next differ, from `at`; their size when they do not.
+// The next position from `at` where `before` and `after` differ; their size when there is none.
 size_t NextDifference(ByteSpan before, ByteSpan after, size_t at) {
   while (at + 8 <= after.size() &&
          LoadLe<uint64_t>(before.data() + at) == LoadLe<uint64_t>(after.data() + at)) {
@@ -18,7 +18,7 @@ void AppendNumber(uint64_t number, std::vector<std::byte>& to) {
   to.push_back(std::byte(number));
 }
 
-// nullopt: cut off, or more than 64 bits.
+// nullopt: cut off, or more than 63 bits.
 std::optional<uint64_t> TakeNumber(ByteSpan& rest) {
   uint64_t number = 0;
   for (uint32_t shift = 0; shift < 63 && !rest.empty(); shift += 7) {

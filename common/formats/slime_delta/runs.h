@@ -1,8 +1,8 @@
 // Runs of changed bytes of a tensor, and payloads made of them. Pure.
 //
 // A dws_runs payload has, for each run: LEB128 bytes since the last run's end | LEB128 size | the
-// new bytes. Applying it again, or over a half-changed tensor, gives the same bytes: it is what a
-// local checkpoint's changes are written down as before the checkpoint is touched (apply.h).
+// new bytes. Applying it again, or over a half-changed tensor, gives the same bytes. So redo
+// records use it for the changes of a local checkpoint (redo.h).
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,32 @@
 
 namespace dws::slime {
 
-// `size_bytes` bytes of a tensor from `offset`.
+// A run: `size_bytes` bytes of a tensor from `offset`.
 struct ByteRun {
   uint64_t offset = 0;
   uint64_t size_bytes = 0;
 };
 
-// Runs of the bytes that differ, with up to `join_bytes` equal ones inside. Both have one size.
+// The runs of bytes that differ. Two runs with at most `join_bytes` equal bytes between them become
+// one. `before` and `after` have the same size.
 std::vector<ByteRun> ChangedRuns(ByteSpan before, ByteSpan after, uint64_t join_bytes);
 
 // INVALID_ARGUMENT: runs that are empty, out of order, overlapping or not in the tensor.
 Status CheckRunOrder(std::span<const ByteRun> runs, uint64_t tensor_bytes);
 
-// Of runs that are in order.
+// The payload of runs that CheckRunOrder accepts.
 std::vector<std::byte> EncodeRuns(ByteSpan after, std::span<const ByteRun> runs);
 
-// Equal bytes between two runs that cost less in a run than between two.
+// So many equal bytes cost no more inside a run than the two numbers of another run.
 inline constexpr uint64_t kRunJoinBytes = 2;
-// No payload of runs is larger: a byte each, two numbers of a byte, and a byte more for each 128
-// bytes that a run covers or skips.
+// An upper bound for a payload of runs: each run has its bytes, two numbers of one byte, and at
+// most one more byte for each 128 bytes that it covers or skips.
 constexpr uint64_t RunsBytesMax(uint64_t tensor_bytes) { return 3 * tensor_bytes + 64; }
 
 // DATA_LOSS: cut off, or a run outside the tensor.
 Status CheckRuns(ByteSpan payload, uint64_t tensor_bytes);
-// The runs of a payload that CheckRuns accepted, one by one.
+// Iterates over the runs of a payload that CheckRuns accepted. The payload outlives it. Threads:
+// one.
 class RunReader {
  public:
   explicit RunReader(ByteSpan checked_payload) : rest_(checked_payload) {}
@@ -50,7 +52,7 @@ class RunReader {
 
  private:
   ByteSpan rest_;
-  uint64_t end_ = 0;  // of the run before
+  uint64_t end_ = 0;  // of the previous run
 };
 
 }  // namespace dws::slime

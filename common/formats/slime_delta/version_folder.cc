@@ -15,8 +15,8 @@ std::string LastPart(const std::string& path) {
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
-// The shards of a folder are those that the index names: numbered from 0 without a gap where they
-// are numbered at all, all there, and no others.
+// The folder must have exactly the shards that the index names. If shards are numbered, the numbers
+// go from 0 without a gap.
 Status CheckShards(const std::vector<std::string>& listed, const VersionIndex& index,
                    const std::string& folder) {
   std::set<std::string> named;
@@ -34,7 +34,7 @@ Status CheckShards(const std::vector<std::string>& listed, const VersionIndex& i
     }
   }
   uint64_t next = 0;
-  for (const std::string& file : named) {  // by number
+  for (const std::string& file : named) {  // the names sort by number
     const auto shard = safetensors::ParseShardName(file);
     if (!shard.has_value()) continue;
     if (shard->total != named.size() || shard->number != next++) {
@@ -54,7 +54,7 @@ std::vector<uint64_t> VersionsAmong(const std::vector<std::string>& names) {
   return versions;
 }
 
-// `text`: of the index, as it was read.
+// `text` is the index as it was read.
 Result<VersionIndex> IndexOf(const std::string& version_folder,
                              const Result<std::vector<std::byte>>& text) {
   const std::optional<uint64_t> version = ParseVersionFolderName(LastPart(version_folder));
@@ -103,7 +103,7 @@ Result<VersionFolder> VersionFolder::Open(const HeldFolder& versions, uint64_t v
 Result<VersionFolder> VersionFolder::OpenHeld(HeldFolder folder, FileAccess access) {
   VersionFolder opened(std::move(folder));
   const Status read = opened.Read(access);
-  // Whatever was made of two folders, it says nothing about either.
+  // Check this first: an error that comes from a mixture of two folders must not be reported.
   DWS_RETURN_IF_ERROR(opened.folder_.CheckUnchanged());
   DWS_RETURN_IF_ERROR(read);
   return opened;
@@ -120,7 +120,7 @@ Status VersionFolder::Read(FileAccess access) {
   DWS_RETURN_IF_ERROR(CheckShards(listed, index_, folder_.path()));
   if (!index_.weight_map.empty()) {
     Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::Open(folder_, access);
-    if (absl::IsNotFound(checkpoint.status())) {  // it went while we looked
+    if (absl::IsNotFound(checkpoint.status())) {  // removed since the folder was listed
       return UnavailableError("{}: {}", folder_.path(), Message(checkpoint.status()));
     }
     DWS_RETURN_IF_ERROR(checkpoint.status());
@@ -129,7 +129,7 @@ Status VersionFolder::Read(FileAccess access) {
     return DataLossError("{}: a full checkpoint without tensors", folder_.path());
   }
   DWS_RETURN_IF_ERROR(ReadEntries());
-  // Files that were written within one tick of the clock have one time: what they say is compared.
+  // Files written within one tick of the clock have the same time, so compare contents too.
   DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> text_again,
                        folder_.ReadFile(safetensors::kIndexFile, limits::kCheckpointIndexBytesMax));
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed_again, folder_.List());

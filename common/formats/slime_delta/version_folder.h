@@ -1,11 +1,11 @@
-// A published version folder, read and checked as a whole before anything of it is used.
+// A published version folder, read and checked as a whole before any of it is used.
 //
-// Who reads what somebody else is writing sees halves of it: a folder without an index is not
-// published yet, whatever shards it has; a folder with an index whose shard is missing is one that
-// this machine does not see all of yet. Both are UNAVAILABLE, to be asked for again. Neither is
-// ever a checkpoint. And a folder may be exchanged for another, or removed and written again, in
-// the middle of being read: it is opened once, read relative to that, and looked at again in the
-// end (held_folder.h); what has changed is UNAVAILABLE as well.
+// A reader can see a folder that is only partly written. A folder without an index is not published
+// yet, whatever shards it has. If a shard that the index names is missing, this machine does not
+// see the whole folder yet. Both are UNAVAILABLE and can be tried again; neither is ever used as a
+// checkpoint. A folder may also be replaced, or removed and written again, while it is read. So it
+// is opened once, read relative to that descriptor, and checked again at the end (held_folder.h); a
+// folder that has changed is UNAVAILABLE as well.
 #pragma once
 
 #include <cstdint>
@@ -33,41 +33,43 @@ struct VersionEntry {
 // The versions with a folder in `folder`, published or not, ascending. Errors of the file system.
 Result<std::vector<uint64_t>> ListVersions(FileSystem& files, const std::string& folder);
 
-// The same of a folder that is open.
+// The same for an open folder.
 Result<std::vector<uint64_t>> ListVersions(const HeldFolder& folder);
 
-// The index in a version folder. UNAVAILABLE: not published yet. Others: as ParseVersionIndex.
+// Reads the index of a version folder. UNAVAILABLE: not published yet. Others: as
+// ParseVersionIndex.
 Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder);
 
-// Lifecycle: open until destroyed; spans end with it and survive a move. Threads: safe from any.
+// An open version folder. Lifecycle: open until destroyed; spans become invalid then, but stay
+// valid when it is moved. Threads: safe from any.
 class VersionFolder {
  public:
   // UNAVAILABLE: not published yet, a shard is missing (the message names it), or the folder was
-  // changed while it was read. DATA_LOSS: an index that is not exact, a tensor in two shards, a
-  // shard that the index does not know, a missing or malformed digest, an entry that is no U8 list.
-  // Others: as ParseVersionIndex and Checkpoint::Open. Copies by default: the writer may remove the
-  // folder at any time.
+  // changed while it was read. DATA_LOSS: an index that does not match the shards, a tensor in two
+  // shards, a shard that the index does not name, a missing or malformed digest, an entry that is
+  // not a list of U8. Others: as ParseVersionIndex and Checkpoint::Open. The default is kCopied
+  // because the writer may remove the folder at any time.
   static Result<VersionFolder> Open(const std::string& version_folder,
                                     FileAccess access = FileAccess::kCopied);
-  // One of the versions in a folder. NOT_FOUND: there is none.
+  // Opens one of the versions in a folder. NOT_FOUND: there is no such version.
   static Result<VersionFolder> Open(const HeldFolder& versions, uint64_t version);
 
-  // Again as Open has asked it in the end. UNAVAILABLE: changed by now.
+  // Repeats the check at the end of Open. UNAVAILABLE: the folder has changed since.
   Status CheckUnchanged() const { return folder_.CheckUnchanged(); }
 
   const VersionIndex& index() const { return index_; }
-  // Of a delta, by name; empty for a full checkpoint.
+  // The entries of a delta, by name; empty for a full checkpoint.
   const std::vector<VersionEntry>& entries() const { return entries_; }
-  // The files; of a full checkpoint, the weights.
+  // The shards; for a full checkpoint these are the weights. Null for a delta without changes.
   const safetensors::Checkpoint* checkpoint() const {
     return checkpoint_ ? &*checkpoint_ : nullptr;
   }
-  // What tells this version from one of the same number that another run of the trainer wrote.
-  // Of itself alone: whose it is say the versions before it as well (lineage.h).
+  // Distinguishes this version from one of the same number that another run of the trainer wrote.
+  // It covers only this version; lineage.h chains it with the versions before.
   const std::string& identity() const { return identity_; }
-  // Of its index's file.
+  // The stamp of the index file.
   const FileStamp& index_stamp() const;
-  // Some tensor is another after it.
+  // Whether the version changes any tensor.
   bool changes() const { return checkpoint_.has_value(); }
 
  private:

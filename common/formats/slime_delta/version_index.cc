@@ -24,7 +24,7 @@ bool IsKey(std::string_view name) {
   return std::find(kKeys.begin(), kKeys.end(), name) != kKeys.end();
 }
 
-// A member of the metadata, taken out of it.
+// Removes a member from the metadata and returns it.
 Result<std::string> Take(std::map<std::string, std::string>& metadata, const char* key,
                          const std::string& what) {
   const auto found = metadata.find(key);
@@ -86,7 +86,7 @@ std::string VersionFolderName(uint64_t version) {
 std::optional<uint64_t> ParseVersionFolderName(std::string_view name) {
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;
   const std::optional<uint64_t> version = ParseVersionText(name.substr(kFolderPrefix.size()));
-  // Only as it is written: two folders are never one version.
+  // Accept only the canonical form, so that two folders never mean one version.
   if (!version.has_value() || VersionFolderName(*version) != name) return std::nullopt;
   return version;
 }

@@ -5,7 +5,7 @@
 //                 "compression_format": "zstd", "checksum_format": "xxh3-128"},
 //    "weight_map": {tensor: file}}
 //
-// An index without delta_encoding is a full checkpoint: the chain begins anew with it.
+// An index without delta_encoding is a full checkpoint: the chain begins again with it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@
 
 namespace dws::slime {
 
-// Version 0 is the base checkpoint, which is never published.
+// How the entries of a delta are encoded. Version 0 is the base checkpoint, which is never
+// published.
 struct DeltaDescription {
   uint64_t base_version = 0;
   Encoding encoding = Encoding::kXor;
@@ -29,38 +30,39 @@ struct DeltaDescription {
   friend bool operator==(const DeltaDescription&, const DeltaDescription&) = default;
 };
 
+// The contents of an index.
 struct VersionIndex {
   uint64_t version = 0;
   std::optional<DeltaDescription> delta;          // nullopt: a full checkpoint
   std::map<std::string, std::string> weight_map;  // tensor to file
-  std::map<std::string, std::string> extra;       // metadata that the format does not know
+  std::map<std::string, std::string> extra;       // metadata that the format does not define
 
-  std::string Extra(const std::string& key) const;  // empty: it is not there
+  std::string Extra(const std::string& key) const;  // empty: there is no such member
 };
 
-// In the metadata of an index that dws-sender wrote: the stream that the version is of.
+// The key in the metadata of an index that dws-sender wrote: the stream of the version.
 inline constexpr const char* kStreamKey = "dws_stream";
 
 std::string VersionText(uint64_t version);                        // "000002"
-std::optional<uint64_t> ParseVersionText(std::string_view text);  // digits alone, within limits.h
+std::optional<uint64_t> ParseVersionText(std::string_view text);  // only digits, within limits.h
 std::string VersionFolderName(uint64_t version);                  // "weight_v000002"
 std::optional<uint64_t> ParseVersionFolderName(std::string_view name);
 
-// DATA_LOSS: not such an index, one of another version than its folder, a delta of anything but the
-// version before, or half a description. UNIMPLEMENTED: an encoding, compression or checksum that
-// is not known. `what` names the index in messages.
+// DATA_LOSS: not such an index, a version that differs from the folder's, a delta whose base is not
+// the version before, or an incomplete description. UNIMPLEMENTED: an unknown encoding, compression
+// or checksum. `what` names the index in messages.
 Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_version,
                                        const std::string& what);
-// INVALID_ARGUMENT: names that are no UTF-8, or extra metadata that the format has for itself.
+// INVALID_ARGUMENT: names that are not UTF-8, or extra metadata with keys that the format defines.
 Result<std::string> MakeVersionIndex(const VersionIndex& index);
 
 enum class ChainStep : uint8_t {
-  kApplied,  // it is the local version
+  kApplied,  // the index is of the local version
   kApply,    // a delta of the local version
   kReset,    // a full checkpoint
 };
-// FAILED_PRECONDITION: a delta of another version than the local one; the message says which is
-// needed.
+// What to do with a version. FAILED_PRECONDITION: a delta whose base is not the local version; the
+// message says which version is needed.
 Result<ChainStep> NextStep(uint64_t local_version, const VersionIndex& index);
 
 }  // namespace dws::slime

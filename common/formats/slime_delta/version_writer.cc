@@ -18,7 +18,7 @@ Status CheckNumber(uint64_t version) {
                               limits::kSlimeVersionMax);
 }
 
-// Without the files that a writer of ours makes.
+// Makes the folder, and removes the files that an earlier writer has left in it.
 Status MakeClean(FileSystem& files, const std::string& path) {
   DWS_RETURN_IF_ERROR(files.MakeFolders(path));
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(path));

@@ -1,14 +1,14 @@
 // Writes a version folder that unmodified readers of the format apply.
 //
-// 1. Tensors are compared, coded and compressed by whoever adds them, on any number of threads.
-// 2. When the entries that wait for a file reach the size of a shard, whoever filled it writes it
-//    to model-NNNNN.tmp and syncs it.
+// 1. Add compares, encodes and compresses a tensor on the calling thread; several threads may add.
+// 2. When the waiting entries reach the size of a shard, the thread that added the last one writes
+//    the shard to model-NNNNN.tmp and syncs it.
 // 3. Finish writes the last shard, renames all to model-NNNNN-of-TOTAL.safetensors, and writes the
-//    index. Until here the folder has a name that readers do not look for; it gets its own, which
-//    is the publication.
+//    index. Until here the folder has a temporary name that readers ignore. The rename to its final
+//    name publishes it.
 //
-// What a writer that dies or is dropped before that leaves under the other name, the next writer
-// of that version clears.
+// If a writer dies or is destroyed before that, the next writer of that version clears the folder
+// with the temporary name.
 #pragma once
 
 #include <cstdint>
@@ -30,53 +30,57 @@ namespace dws::slime {
 
 struct VersionWriteOptions {
   uint64_t version = 0;  // at least 1; its base is the version before
-  // Names whoever may write to the folder at the same time as others: the folder of a version that
-  // is not whole has it in its name. Of a file name's characters.
+  // Identifies the writer if several may write to the folder at the same time: the temporary name
+  // of a version's folder contains it. Only characters allowed in a file name.
   std::string writer = {};
   Encoding encoding = Encoding::kXor;
   ChecksumFormat checksum = ChecksumFormat::kXxh3;
   uint64_t shard_bytes_max = limits::kSlimeShardBytesDefault;
   std::map<std::string, std::string> extra;  // more metadata of the index
-  // Asked last, before readers see anything; its error ends the writing. None: nobody is.
+  // Called last, before the version is published; its error ends the writing. May be empty.
   std::function<Status()> may_publish = nullptr;
-  // Written where it will be, for a folder without readers: the index alone says that it is whole.
+  // Write under the final name from the start, for a folder without readers: only the index shows
+  // that the version is complete.
   bool in_place = false;
 };
 
 struct VersionSummary {
-  size_t tensor_count = 0;  // changed ones
+  size_t tensor_count = 0;  // changed tensors
   size_t shard_count = 0;
-  uint64_t entry_bytes = 0;  // compressed payloads of all
+  uint64_t entry_bytes = 0;  // all compressed payloads together
 };
 
-// The name that a version has in its folder until it is whole. Readers look for no such name; they
-// take a version without an index for a full checkpoint.
+// The temporary name of a version's folder. Readers ignore such names. They need it because some
+// readers treat a version folder without an index as a full checkpoint.
 std::string UnfinishedFolderName(uint64_t version, const std::string& writer);
 
-// A folder of that name in `folder`, made, and cleared of what a writer of that name has left.
-// ALREADY_EXISTS: that version is there, whole or not. INVALID_ARGUMENT: one that cannot be.
+// Makes a folder of that name in `folder`, or clears what an earlier writer of that name has left.
+// ALREADY_EXISTS: the version's folder has files, complete or not. INVALID_ARGUMENT: an impossible
+// version number.
 Result<std::string> BeginVersionFolder(FileSystem& files, const std::string& folder,
                                        uint64_t version, const std::string& writer);
-// Gives what BeginVersionFolder began, and is whole and durable now, its name. ALREADY_EXISTS:
-// somebody else was quicker. After another error it may have its name all the same.
+// Renames a folder of BeginVersionFolder, which is complete and durable now, to its final name.
+// ALREADY_EXISTS: another writer was faster. After another error the rename may still have
+// happened.
 Status PublishVersionFolder(FileSystem& files, const std::string& folder, uint64_t version,
                             const std::string& writer);
 
-// Lifecycle: Create, Add..., Finish once. Threads: Add from several at a time; Finish when all have
-// returned. After an error of Add, Finish gives the same error and publishes nothing.
+// Writes one delta version. Lifecycle: Create, Add..., Finish once. Threads: Add from several at a
+// time; Finish when all have returned. After an error of Add, Finish returns the same error and
+// publishes nothing.
 class VersionWriter {
  public:
-  // In `folder`/weight_vNNNNNN. Errors as BeginVersionFolder. `files` must outlive it.
+  // For `folder`/weight_vNNNNNN. Errors as BeginVersionFolder. `files` must outlive the writer.
   static Result<std::unique_ptr<VersionWriter>> Create(FileSystem& files, const std::string& folder,
                                                        const VersionWriteOptions& options);
 
-  // A tensor, which is left out when nothing of it has changed. INVALID_ARGUMENT: as EncodePayload,
-  // and a name that was added before.
+  // Adds a tensor; an unchanged one is left out. INVALID_ARGUMENT: as EncodePayload, and a name
+  // that was added before.
   Status Add(const std::string& name, ByteSpan before, ByteSpan after);
   // The same from the new bytes and the runs that hold all changes (EncodeChanged).
   Status AddChanged(const std::string& name, ByteSpan after, std::span<const ByteRun> changed);
 
-  // Publishes.
+  // Completes and publishes the version.
   Result<VersionSummary> Finish();
 
  private:
@@ -99,7 +103,7 @@ class VersionWriter {
 
   FileSystem& files_;
   const std::string parent_;
-  const std::string folder_;  // where it is written
+  const std::string folder_;  // the folder that is written
   const VersionWriteOptions options_;
 
   Mutex mutex_;

@@ -11,8 +11,8 @@ namespace {
 
 using safetensors::CheckpointTensor;
 
-// What is wrong with one tensor of a version. Threads write down several at a time, and all that
-// is wrong is reported at once.
+// What is wrong with one tensor of a version. Several threads work on tensors at a time, and all
+// problems are reported together.
 enum class Verdict : uint8_t { kGood, kMissing, kOtherBase };
 
 struct Outcome {
@@ -20,7 +20,7 @@ struct Outcome {
   Status status;
 };
 
-// Of a changed tensor.
+// For a changed tensor of a delta.
 Outcome WriteDownEntry(const VersionEntry& entry, const DeltaDescription& delta,
                        const CheckpointTensor* tensor, VersionWriter& redo) {
   if (tensor == nullptr) return {.verdict = Verdict::kMissing};
@@ -37,7 +37,7 @@ Outcome WriteDownEntry(const VersionEntry& entry, const DeltaDescription& delta,
   return {.verdict = done ? Verdict::kGood : Verdict::kOtherBase};
 }
 
-// The same of a full checkpoint's.
+// For a tensor of a full checkpoint.
 Outcome WriteDownFull(const CheckpointTensor& after, const CheckpointTensor* tensor,
                       VersionWriter& redo) {
   if (tensor == nullptr || tensor->dtype != after.dtype || tensor->shape != after.shape) {

@@ -1,5 +1,5 @@
-// What a version makes of the tensors of a local checkpoint, computed beside them and written down
-// (redo.h): step 4 of apply.h.
+// Step 4 of apply.h: computes the tensors of a local checkpoint after a version, in separate
+// memory, and writes the changes to the redo record (redo.h).
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@
 
 namespace dws::slime {
 
-// Adds the new bytes of every tensor that `version` changes to `redo`; nothing of a tensor that has
-// them already. FAILED_PRECONDITION: tensors that are not in `checkpoint`, or do not come to the
-// digests that the version states, or a full checkpoint of fewer tensors; names them. DATA_LOSS:
-// the version is damaged. Others: of `redo`.
+// Adds the new bytes of every tensor that `version` changes to `redo`; skips a tensor that already
+// has them. FAILED_PRECONDITION: tensors are not in `checkpoint` or do not get the digests that the
+// version states, or a full checkpoint has fewer tensors; the message names them. DATA_LOSS: the
+// version is damaged. Others: of `redo`.
 Status WriteDown(const VersionFolder& version, const safetensors::Checkpoint& checkpoint,
                  ThreadPool& pool, VersionWriter& redo);
 
