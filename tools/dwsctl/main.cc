@@ -1,4 +1,4 @@
-// dwsctl: the command line over both daemons.
+// dwsctl: the command-line tool for both daemons.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,16 +16,17 @@
 
 namespace {
 
-// A connection would take the place of a closed output, and get what is printed. Writing still
-// fails.
+// If an output is closed, a connection would get its descriptor number and receive what is printed.
+// /dev/null takes the number instead; it is open only for reading, so that writing still fails.
 void OpenStandardDescriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    static_cast<void>(::open("/dev/null", O_RDONLY));  // the lowest that is free: this one
+    static_cast<void>(::open("/dev/null", O_RDONLY));  // gets the lowest free number: this one
   }
 }
 
-// CLI11 gives an option that is written "--name=" the next word, be it an option, as its value.
+// Finds an option written as "--name=". CLI11 would use the next word as its value, even if that
+// word is an option.
 std::string_view WithoutValue(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
@@ -41,7 +42,8 @@ int main(int argc, char** argv) {
   using dws::dwsctl::ExitCode;
 
   OpenStandardDescriptors();
-  // `dwsctl ... | head` is not an error: writes then fail with EPIPE, and the command ends.
+  // `dwsctl ... | head` must not kill the process: with SIGPIPE ignored, writes fail with EPIPE and
+  // the command ends normally.
   std::signal(SIGPIPE, SIG_IGN);
   dws::dwsctl::Console console(STDOUT_FILENO, STDERR_FILENO);
   dws::dwsctl::Context context{.console = console};
@@ -62,7 +64,7 @@ int main(int argc, char** argv) {
   }
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {  // CLI11's way to say --help, --version or a wrong flag
+  } catch (const CLI::ParseError& error) {  // CLI11 throws for --help, --version and wrong flags
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
   if (const int error = console.out_errno(); error != 0) {

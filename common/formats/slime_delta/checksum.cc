@@ -25,7 +25,8 @@ std::string Xxh3(ByteSpan bytes) {
 }
 
 std::string Adler32(ByteSpan bytes) {
-  // Adler-32 of no bytes is 1. It is written here because zlib resets its state for a null pointer.
+  // Adler-32 of no bytes is the start value. It is written here because, for a null pointer, zlib
+  // ignores the start value that it is given.
   const uLong value =
       bytes.empty() ? 1
                     : ::adler32_z(1, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());

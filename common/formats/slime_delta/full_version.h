@@ -3,8 +3,8 @@
 // 1. The tensors are divided into shards, and requested one by one in the order of writing.
 // 2. Each shard is written as model-NNNNN.tmp and synced.
 // 3. When all exist they are renamed to model-NNNNN-of-TOTAL.safetensors. Then the side files and
-//    the index, which has no delta_encoding, are written. Until here the folder has a temporary name
-//    that readers ignore. The rename to its final name publishes it.
+//    the index, which has no delta_encoding, are written. Until here the folder has a temporary
+//    name that readers ignore. The rename to its final name publishes it.
 //
 // If a writer dies, the next writer of that version clears the folder with the temporary name.
 #pragma once

@@ -7,9 +7,9 @@
 namespace dws::dwsctl {
 namespace {
 
-// Takes a prefix of `unit`: what it multiplies by.
+// Removes a prefix such as "k" or "Mi" from `unit` and returns its factor.
 double TakePrefix(std::string_view& unit) {
-  constexpr std::string_view kPrefixes = "kMGT";  // and K
+  constexpr std::string_view kPrefixes = "kMGT";  // K is accepted too
   if (unit.empty()) return 1;
   const size_t power = kPrefixes.find(unit[0] == 'K' ? 'k' : unit[0]);
   if (power == std::string_view::npos) return 1;

@@ -1,4 +1,4 @@
-// Speeds of links as people write them. Pure.
+// Parses link speeds as people write them. Pure.
 #pragma once
 
 #include <optional>
@@ -12,9 +12,9 @@ struct Bandwidth {
   double bytes_per_second = 0;
 };
 
-// "300MB/s", "10 Gbit/s", "1.5GiB/s": a number above 0 and a unit of bits or bytes a second with
-// k, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (of 1024); the space may be left out. nullopt: not
-// so.
+// "300MB/s", "10 Gbit/s", "1.5GiB/s": a number above 0 and a unit of bits or bytes per second with
+// k, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (of 1024); the space is optional. nullopt: another
+// form.
 std::optional<Bandwidth> ParseBandwidth(std::string_view text);
 
 }  // namespace dws::dwsctl

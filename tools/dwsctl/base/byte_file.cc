@@ -10,7 +10,7 @@
 namespace dws::dwsctl {
 
 Result<ByteFile> ByteFile::Open(const std::string& path) {
-  // A FIFO would wait for a writer.
+  // O_NONBLOCK, because opening a FIFO would wait for a writer.
   UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!file.valid() || fstat(file.get(), &status) != 0) return ErrnoError(errno, path);
@@ -27,7 +27,7 @@ Result<std::vector<std::byte>> ByteFile::Read(uint64_t offset, uint64_t length) 
                               static_cast<off_t>(begin + filled));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ErrnoError(errno, path_);
-    if (got == 0) break;  // it became shorter meanwhile
+    if (got == 0) break;  // the file has become shorter since Open
     filled += static_cast<size_t>(got);
   }
   bytes.resize(filled);

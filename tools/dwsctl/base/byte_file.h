@@ -1,4 +1,4 @@
-// A regular file read by ranges: objects may be larger than memory.
+// A regular file that is read in ranges, because objects may be larger than memory.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace dws::dwsctl {
 
-// Immutable but for what others do to the file. Threads: one at a time.
+// An open file. Nothing locks it, so other processes may change it. Threads: one at a time.
 class ByteFile {
  public:
-  // NOT_FOUND, PERMISSION_DENIED, ...: from errno, naming the path. INVALID_ARGUMENT: no regular
+  // NOT_FOUND, PERMISSION_DENIED, ...: from errno, naming the path. INVALID_ARGUMENT: not a regular
   // file.
   static Result<ByteFile> Open(const std::string& path);
 
   uint64_t size_bytes() const { return size_bytes_; }
-  // The bytes from `offset` on, `length` of them or up to the file's end. DATA_LOSS: the disk
-  // cannot read them.
+  // Reads `length` bytes from `offset`, fewer at the end of the file. DATA_LOSS: the disk cannot
+  // read them.
   Result<std::vector<std::byte>> Read(uint64_t offset, uint64_t length) const;
 
  private:

@@ -8,7 +8,7 @@
 namespace dws::dwsctl {
 namespace {
 
-constexpr size_t kErrorColumns = 2000;  // whole, as far as a terminal is concerned
+constexpr size_t kErrorColumns = 2000;  // enough for every message in practice
 
 void Print(Console& console, const Status& error) {
   console.Error(fmt::format("dwsctl: {}\n", Printable(Message(error), kErrorColumns)));
@@ -117,7 +117,7 @@ ExitCode FailAnswer(Console& console, const Status& error) {
 }
 
 void AddAllCommands(CLI::App& app, Context& context) {
-  app.formatter(ListFormatter());  // the commands take it over
+  app.formatter(ListFormatter());  // commands inherit it
   AddStatusCommand(app, context);
   AddVersionsCommand(app, context);
   AddReceiversCommand(app, context);

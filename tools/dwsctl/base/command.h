@@ -1,5 +1,5 @@
-// What all commands of dwsctl share: their form, and the flags that name a daemon. A command is a
-// file of its own with a function Add<Name>Command, which AddAllCommands calls.
+// Shared by all commands of dwsctl: how a command is declared, and the flags that name a daemon.
+// Each command has its own file with a function Add<Name>Command, which AddAllCommands calls.
 #pragma once
 
 #include <chrono>
@@ -18,22 +18,22 @@ class Option;
 
 namespace dws::dwsctl {
 
-// What a command is given and leaves behind. Outlives the parsing.
+// A command's input and result. Outlives the parsing.
 struct Context {
   Console& console;
   ExitCode code = ExitCode::kUsage;  // set by the command that ran
 };
 
-// PEM files for mutual TLS, all three or none.
+// PEM files for mutual TLS. Either all three are given or none.
 struct TlsFlags {
   std::string ca;
   std::string cert;
   std::string key;
-  std::string server_name;  // expected in the daemon's certificate instead of the dialled name
+  std::string server_name;  // name expected in the daemon's certificate; "": the dialled name
 };
 
-// Which daemon, and how long to wait for it. With neither address nor socket: the only one in
-// `run_dir`.
+// Which daemon to call, and how long to wait for it. With neither address nor socket: the only
+// socket in `run_dir`.
 struct TargetFlags {
   std::string address;  // host:port
   std::string socket;   // path of a unix socket
@@ -42,14 +42,14 @@ struct TargetFlags {
   TlsFlags tls;
 };
 
-// What names the kinds of values in --help, and tells bash what to complete.
+// The names of value types in --help. The bash completion uses them to choose what to complete.
 inline constexpr char kFileValue[] = "FILE";
 inline constexpr char kFolderValue[] = "DIR";
 inline constexpr char kSocketValue[] = "SOCKET";
 
 // Adds --address, --socket, --run-dir, --timeout and the TLS flags; `flags` outlives the parsing.
 void AddTargetFlags(CLI::App& command, TargetFlags& flags);
-// Those of them that `watch`, which takes several daemons, shares.
+// Adds those of them that `watch` also has. `watch` takes several daemons.
 void AddConnectionFlags(CLI::App& command, TargetFlags& flags);
 
 // Adds a command; the first line of its description is its summary. `examples` are lines of shell,
@@ -57,18 +57,18 @@ void AddConnectionFlags(CLI::App& command, TargetFlags& flags);
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description,
                      const std::vector<std::string>& examples, bool& json);
 
-// Adds a command that has commands of its own, of which one has to be named.
+// Adds a command that has subcommands; the user must name one of them.
 CLI::App* AddGroup(CLI::App& app, const std::string& name, const std::string& description,
                    const std::vector<std::string>& examples);
 
-// Prints "dwsctl: message" to the error output. The code for an error that arose here: what is
-// wrong with the command line, or with reaching the daemon.
+// Prints "dwsctl: message" to the error output, and returns the exit code for an error on this
+// side: a wrong command line, or a daemon that cannot be reached.
 ExitCode Fail(Console& console, const Status& error);
-// For an error that a daemon answered with: what it calls invalid or not found is no mistake of
-// this command line.
+// The same for an error that a daemon returned. Its INVALID_ARGUMENT or NOT_FOUND does not mean
+// that the command line is wrong.
 ExitCode FailAnswer(Console& console, const Status& error);
 
-// dwsctl with all its commands. The commands write to `context.console`.
+// Adds all commands of dwsctl to `app`. They write to `context.console`.
 void AddAllCommands(CLI::App& app, Context& context);
 
 void AddApplyCommand(CLI::App& app, Context& context);

@@ -13,11 +13,11 @@ namespace dws::dwsctl {
 namespace {
 
 constexpr size_t kColumnsMin = 20;
-constexpr size_t kColumnsMax = 1000;  // also bounds what $COLUMNS can ask for
+constexpr size_t kColumnsMax = 1000;  // also limits $COLUMNS
 constexpr size_t kRowsMin = 2;
 constexpr size_t kRowsMax = 1000;
 
-// 0, or errno of the write that failed.
+// Returns 0, or errno of the failed write.
 int WriteAll(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(descriptor, text.data(), text.size());

@@ -1,4 +1,4 @@
-// How dwsctl ends, for scripts. The one list of its exit codes: --help and docs/dwsctl.md show it.
+// The exit codes of dwsctl, for scripts. This is the only list; --help and docs/dwsctl.md show it.
 #pragma once
 
 namespace dws::dwsctl {
@@ -7,11 +7,11 @@ enum class ExitCode : int {
   kOk = 0,             // done; status, watch: ready
   kNotReady = 1,       // status, watch: it answered and is not ready
   kUsage = 2,          // the command line is wrong
-  kUnreachable = 3,    // nobody answers there, or not in time
+  kUnreachable = 3,    // no daemon answers there, or not in time
   kRefused = 4,        // the daemon answered with an error
-  kMismatch = 5,       // weights or tensors are not those that belong together
+  kMismatch = 5,       // weights or tensors do not belong together
   kDamaged = 6,        // a file is damaged or cut off
-  kFile = 7,           // a file cannot be read or written, or the output not
+  kFile = 7,           // a file cannot be read or written, or the output cannot be written
   kInterrupted = 130,  // ^C, SIGTERM or SIGHUP before the end
 };
 

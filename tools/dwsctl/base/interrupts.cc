@@ -27,6 +27,7 @@ Result<std::unique_ptr<Interrupts>> Interrupts::Install() {
 }
 
 Interrupts::~Interrupts() {
+  // Take pending signals first: once unblocked, they would end the process.
   while (Next() != Event::kNone) {
   }
   const sigset_t signals = Signals();

@@ -1,5 +1,5 @@
-// Signals as events: while it lives, SIGINT, SIGTERM and SIGHUP ask a command to end in good order,
-// and SIGWINCH says that the terminal has another size.
+// Signals as events. SIGINT, SIGTERM and SIGHUP ask a command to end cleanly, and SIGWINCH reports
+// a new size of the terminal.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 
 namespace dws::dwsctl {
 
-// Lifecycle: one at a time, installed before other threads are started (they inherit the mask); the
-// destructor gives the signals their old effect back. Threads: the one that installed it; fd() and
-// Next() from any, one at a time.
+// Lifecycle: one object at a time; install it before other threads start, because they inherit the
+// mask. The destructor restores the effect of the signals. Threads: the one that installed it; fd()
+// and Next() from any, one at a time.
 class Interrupts {
  public:
   enum class Event { kNone, kEnd, kResized };
 
-  // RESOURCE_EXHAUSTED, UNAVAILABLE: no descriptor is left.
+  // RESOURCE_EXHAUSTED, UNAVAILABLE: no free descriptor.
   static Result<std::unique_ptr<Interrupts>> Install();
   ~Interrupts();
   Interrupts(const Interrupts&) = delete;
@@ -24,7 +24,7 @@ class Interrupts {
 
   // Readable when Next() has an event.
   int fd() const { return descriptor_.get(); }
-  // What arrived, the oldest first; never waits.
+  // The oldest event that has arrived; never waits.
   Event Next();
 
  private:

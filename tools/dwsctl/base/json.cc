@@ -11,6 +11,7 @@ namespace {
 std::string ToJson(const google::protobuf::Message& message, bool indented) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = indented;
+  // Print zeros and false too: a script must find every field.
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;

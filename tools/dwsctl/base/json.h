@@ -1,4 +1,4 @@
-// Messages as JSON, by protobuf's mapping: field names as in the .proto files, unset fields
+// Messages as JSON in protobuf's mapping: field names as in the .proto files, unset fields
 // included, 64-bit integers as strings.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace dws::dwsctl {
 
 // On one line, without a line end.
 std::string ToJsonLine(const google::protobuf::Message& message);
-// For people too: indented, ends with a line end.
+// Also readable for people: indented, with a line end.
 std::string ToJsonText(const google::protobuf::Message& message);
 
 }  // namespace dws::dwsctl

@@ -11,6 +11,7 @@
 namespace dws::dwsctl {
 namespace {
 
+// A wrong file, such as a checkpoint, must not be loaded into memory.
 constexpr uint64_t kLayoutFileBytesMax = uint64_t{256} << 20;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A rank's layout from a file: a dws.v1.RankLayout of proto/delta.proto in JSON.
+// Reads a rank's layout from a file: a dws.v1.RankLayout of proto/delta.proto in JSON.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace dws::dwsctl {
 
-// INVALID_ARGUMENT: no such JSON, no valid layout, or too large. Others: as ByteFile.
+// INVALID_ARGUMENT: not such JSON, not a valid layout, or too large. Others: as ByteFile.
 Result<RankLayout> ReadLayoutFile(const std::string& path);
 
 }  // namespace dws::dwsctl

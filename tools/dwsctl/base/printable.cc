@@ -23,7 +23,7 @@ constexpr std::array<Range, 8> kCombining = {{{0x300, 0x36F},
                                               {0x20D0, 0x20FF},
                                               {0xFE00, 0xFE0F},
                                               {0xFE20, 0xFE2F}}};
-// Unicode's East Asian Width W and F, in whole blocks.
+// Unicode's East Asian Width W and F, rounded to whole blocks.
 constexpr std::array<Range, 11> kWide = {{{0x1100, 0x115F},
                                           {0x2E80, 0x303E},
                                           {0x3041, 0x4DBF},
@@ -47,7 +47,8 @@ size_t Columns(char32_t c) {
   return IsIn(kWide, c) ? 2 : 1;
 }
 
-// As many whole characters as fit `columns`; combining marks stay with what they are on.
+// The bytes of as many whole characters as fit into `columns`. Combining marks stay with their
+// character.
 size_t BytesThatFit(std::string_view clean, size_t columns) {
   size_t used = 0;
   size_t bytes = 0;
@@ -123,7 +124,7 @@ std::string Wrapped(std::string_view text, size_t columns, size_t lines_max, siz
     if (line == lines_max) return lines + Printable(rest, columns);
     size_t bytes = BytesThatFit(rest, columns);
     if (bytes < rest.size()) {
-      // Not in the middle of a word, unless it fills the line.
+      // Do not break in a word, unless the word fills the line.
       const size_t space = rest.substr(0, bytes + 1).rfind(' ');
       if (space != std::string_view::npos && space > 0) bytes = space;
       bytes = std::max<size_t>(bytes, 1);

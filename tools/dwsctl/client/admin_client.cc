@@ -10,7 +10,7 @@
 
 namespace dws::dwsctl {
 
-// The context of one call, known to its hangup while the call lasts.
+// The context of one call. Its Hangup can cancel it as long as the call runs.
 class CallInProgress {
  public:
   explicit CallInProgress(Hangup& hangup) : hangup_(hangup) {
@@ -104,13 +104,13 @@ Result<AdminClient> AdminClient::Create(const DaemonTarget& target, const TlsFla
                                         std::chrono::milliseconds timeout) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(limits::kGrpcMessageBytesMax);
-  // A daemon is asked directly, whatever http_proxy says.
+  // Connect directly, even if http_proxy is set.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Clients of one target share connections unless told otherwise, and with them their back-off.
+  // By default clients of one target share connections, and so their back-off. Do not share.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  // How long one attempt may take, in truth: a busy machine needs its time. Who listens on nothing
-  // refuses at once.
+  // In gRPC this option also limits the time of one attempt. A busy machine may need all of it; if
+  // nothing listens, the connection is refused at once.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(timeout.count()));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   TlsFiles files;

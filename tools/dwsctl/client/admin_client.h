@@ -1,4 +1,4 @@
-// Calls to one daemon's AdminService. The one place of dwsctl that knows gRPC.
+// Calls to one daemon's AdminService. The only part of dwsctl that uses gRPC.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@ class ClientContext;
 
 namespace dws::dwsctl {
 
-// Ends a call that another thread waits in. Threads: safe from any.
+// Ends a call in which another thread waits. Threads: safe from any.
 class Hangup {
  public:
   // Ends the call in progress with CANCELLED, and every later one at once.
   void HangUp();
-  // Ends the call in progress only.
+  // Ends only the call in progress.
   void EndCall();
   bool hung_up() const;
 
@@ -37,11 +37,11 @@ class Hangup {
 using OperationRequest = std::variant<v1::VerifyRequest, v1::ResyncRequest, v1::DrainRequest,
                                       v1::EvictRequest, v1::ForgetStreamRequest>;
 
-// Lifecycle: connects with the first call, and again with each call after the connection was lost.
-// Threads: safe from any.
+// A client of one daemon. Lifecycle: connects with the first call, and again with a call after the
+// connection was lost. Threads: safe from any.
 class AdminClient {
  public:
-  // INVALID_ARGUMENT: TLS files that cannot be used, the message names them.
+  // INVALID_ARGUMENT: TLS files that cannot be used; the message names them.
   static Result<AdminClient> Create(const DaemonTarget& target, const TlsFlags& tls,
                                     std::chrono::milliseconds timeout);
 
@@ -51,19 +51,19 @@ class AdminClient {
 
   const DaemonTarget& target() const;
 
-  // UNAVAILABLE: nobody answers there. DEADLINE_EXCEEDED: not within the timeout. Otherwise the
-  // daemon's own error. Every message names the target and says what to look at.
+  // UNAVAILABLE: no daemon answers there. DEADLINE_EXCEEDED: no answer within the timeout.
+  // Otherwise the daemon's error. Every message names the target and says what to check.
   Result<v1::StatusReply> FetchStatus();
   // The same, or CANCELLED by `hangup`.
   Result<v1::StatusReply> FetchStatus(Hangup& hangup);
 
-  // Hands every status to `sink` until the call ends: CANCELLED by `hangup`, else as FetchStatus.
-  // Silence has no deadline: the caller knows the interval and hangs up.
+  // Passes every status to `sink` until the call ends: CANCELLED by `hangup`, else as FetchStatus.
+  // There is no deadline for a silent daemon: the caller knows the interval and hangs up.
   Status Watch(double interval_seconds, Hangup& hangup,
                const std::function<void(const v1::StatusReply&)>& sink);
 
-  // Hands every message to `sink` until the daemon ends the call, or `sink` returns false (OK
-  // then). CANCELLED: `hangup`. Otherwise as FetchStatus.
+  // Passes every message to `sink` until the daemon ends the call, or `sink` returns false, which
+  // is OK. CANCELLED: by `hangup`. Otherwise as FetchStatus.
   Status Operate(const OperationRequest& request, Hangup& hangup,
                  const std::function<bool(const v1::OperationProgress&)>& sink);
 
@@ -74,7 +74,7 @@ class AdminClient {
   std::unique_ptr<Connection> connection_;
 };
 
-// FindDaemon and Create in one.
+// FindDaemon, then Create.
 Result<AdminClient> ConnectDaemon(const TargetFlags& flags);
 
 }  // namespace dws::dwsctl

@@ -32,6 +32,7 @@ CallWatchdog::CallWatchdog(UniqueFd stop, Interrupts& interrupts, Hangup& hangup
       thread_([this] { Run(); }) {}
 
 CallWatchdog::~CallWatchdog() {
+  // An eventfd and not a flag: the thread waits in poll, also for signals.
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(stop_.get(), &one, sizeof(one));
   thread_.join();

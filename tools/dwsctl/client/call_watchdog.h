@@ -1,4 +1,4 @@
-// Ends a call that waits: when the user presses ^C, and when the daemon is silent for too long.
+// Ends a waiting call when the user presses ^C or when the daemon is silent for too long.
 #pragma once
 
 #include <atomic>
@@ -11,19 +11,20 @@
 
 namespace dws::dwsctl {
 
-// Lifecycle: a thread of its own from Start to the destructor. Threads: safe from any.
+// Watches one call. Lifecycle: runs a thread from Start until the destructor. Threads: safe from
+// any.
 class CallWatchdog {
  public:
   enum class Cause { kNone, kInterrupt, kSilence };
 
-  // `interrupts` and `hangup` outlive it. RESOURCE_EXHAUSTED: no descriptor is left.
+  // `interrupts` and `hangup` outlive it. RESOURCE_EXHAUSTED: no free descriptor.
   static Result<std::unique_ptr<CallWatchdog>> Start(Interrupts& interrupts, Hangup& hangup,
                                                      std::chrono::milliseconds silence_max);
   ~CallWatchdog();
 
-  // The daemon gave a sign of life.
+  // Call it when the daemon has sent something.
   void Heard();
-  // Why it hung up, if it did.
+  // Why the watchdog ended the call, if it did.
   Cause cause() const { return cause_; }
 
  private:

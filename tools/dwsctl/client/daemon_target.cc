@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr char kPermissionHint[] = "be root, the daemon's user, or in its group";
 
-// gRPC reads a target as a URI: whatever has a meaning there, or is no ASCII, is escaped.
+// gRPC parses a target as a URI, so escape characters that have a meaning there or are not ASCII.
 std::string UriPath(const std::string& path) {
   std::string uri;
   for (const char c : path) {
@@ -58,11 +58,12 @@ Result<DaemonTarget> CheckedAddress(const std::string& address) {
   if (!digits || colon == 0) {
     return InvalidArgumentError("--address '{}' is not host:port, like 127.0.0.1:7700", address);
   }
-  // "host:port" may look like a URI with the scheme "host" to gRPC.
+  // Without "dns:///" gRPC could parse "host:port" as a URI with the scheme "host".
   return DaemonTarget{.grpc_target = "dns:///" + address, .text = address};
 }
 
-// The gRPC sockets of daemons: "sender-0.sock"; beside each lies a "sender-0.sock.handles".
+// The gRPC sockets of daemons, such as "sender-0.sock". Beside each is a "sender-0.sock.handles",
+// which is left out.
 Result<std::vector<std::string>> SocketsIn(const std::string& folder) {
   std::vector<std::string> sockets;
   std::error_code error;
@@ -108,7 +109,7 @@ Result<std::vector<DaemonTarget>> FindDaemons(const std::vector<std::string>& ad
     DWS_ASSIGN_OR_RETURN(DaemonTarget target, CheckedAddress(address));
     targets.push_back(std::move(target));
   }
-  // One that is not there yet, or not any more, is watched for.
+  // A socket that does not exist now is kept: `watch` waits for it.
   for (const std::string& socket : sockets) targets.push_back(SocketTarget(socket));
   if (!targets.empty()) return targets;
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> found, SocketsIn(run_dir));

@@ -1,4 +1,4 @@
-// From the flags that name a daemon to an address gRPC can dial.
+// Turns the flags that name a daemon into an address that gRPC can dial.
 #pragma once
 
 #include <string>
@@ -9,6 +9,7 @@
 
 namespace dws::dwsctl {
 
+// The address of one daemon.
 struct DaemonTarget {
   std::string grpc_target;  // "unix:/run/dws/receiver.sock", "127.0.0.1:7700"
   std::string text;         // the same for messages
@@ -16,11 +17,11 @@ struct DaemonTarget {
 };
 
 // INVALID_ARGUMENT: both an address and a socket; an address that is not host:port; or neither, and
-// `run_dir` holds several sockets (the message lists them). NOT_FOUND: no socket at that path or in
-// `run_dir`. PERMISSION_DENIED: the socket or the folder is not for this user.
+// `run_dir` has several sockets (the message lists them). NOT_FOUND: no socket at that path or in
+// `run_dir`. PERMISSION_DENIED: this user may not use the socket or the folder.
 Result<DaemonTarget> FindDaemon(const TargetFlags& flags);
 
-// The same for each of several; with none given, all sockets in `run_dir`.
+// The same for several daemons; if none is given, all sockets in `run_dir`.
 Result<std::vector<DaemonTarget>> FindDaemons(const std::vector<std::string>& addresses,
                                               const std::vector<std::string>& sockets,
                                               const std::string& run_dir);

@@ -11,20 +11,20 @@
 namespace dws::dwsctl {
 namespace {
 
-// How progress is shown while a call lasts.
+// Shows the progress while a call runs.
 class ProgressDisplay {
  public:
   ProgressDisplay(Console& console, bool json)
       : console_(console), json_(json), redraws_(!json && console.error_is_terminal()) {}
   ~ProgressDisplay() { Clear(); }
 
-  // False: nobody reads the output any more.
+  // False: the reader of the output has gone away.
   bool Show(const v1::OperationProgress& progress) {
     if (json_) return console_.Out(ToJsonLine(progress) + "\n");
     const auto rate =
         rate_.Add(progress.step(), progress.done_bytes(), std::chrono::steady_clock::now());
     if (redraws_) {
-      // The last column stays free: some terminals wrap there.
+      // Leave the last column empty, because some terminals wrap there.
       console_.Error("\r" + FormatProgress(progress, rate, console_.columns() - 1) + "\x1b[K");
       drawn_ = true;
     } else if (progress.step() != step_ && !progress.step().empty()) {
@@ -76,7 +76,7 @@ std::string OperationOutcome::Name() const {
 OperationOutcome RunOperation(const OperationFlags& flags, const OperationRequest& request,
                               const std::string& after_hangup, Console& console) {
   OperationOutcome outcome;
-  // Before the client: its threads must not take the signals.
+  // Before the client: its threads must inherit the blocked signals.
   const auto interrupts = Interrupts::Install();
   if (!interrupts.ok()) return {.code = Fail(console, interrupts.status())};
   auto client = ConnectDaemon(flags.target);
@@ -94,7 +94,7 @@ OperationOutcome RunOperation(const OperationFlags& flags, const OperationReques
   outcome.daemon = *std::move(daemon);
 
   ProgressDisplay display(console, flags.json);
-  bool read = true;  // by whoever reads the output
+  bool read = true;  // the reader of the output is still there
   const Status status =
       client->Operate(request, hangup, [&](const v1::OperationProgress& progress) {
         (*watchdog)->Heard();

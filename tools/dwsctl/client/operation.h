@@ -1,4 +1,4 @@
-// What `verify`, `resync`, `drain`, `evict` and `forget-stream` share: a call that streams its
+// Shared by `verify`, `resync`, `drain`, `evict` and `forget-stream`: a call that streams its
 // progress until it is finished.
 #pragma once
 
@@ -13,21 +13,21 @@ namespace dws::dwsctl {
 
 struct OperationFlags {
   TargetFlags target;
-  bool json = false;     // every message on a line of its own, and nothing else
+  bool json = false;     // prints every message on a separate line, and nothing else
   bool no_wait = false;  // hang up once the daemon has begun
 };
 
 struct OperationOutcome {
-  ExitCode code = ExitCode::kOk;  // of the call; anything else has been explained already
-  v1::StatusReply daemon;         // what it said of itself before
+  ExitCode code = ExitCode::kOk;  // of the call; errors have already been printed
+  v1::StatusReply daemon;         // its status before the operation
   v1::OperationProgress last;     // `finished`, unless no_wait
 
   // For messages: "rollout-0", "sender of rank 2".
   std::string Name() const;
 };
 
-// Progress goes to the error output: redrawn in place on a terminal, else a line a step. ^C hangs
-// up; `after_hangup` says in words what that means.
+// Shows progress on the error output: redrawn in place on a terminal, otherwise one line per step.
+// ^C hangs up; `after_hangup` is the text that explains what that means.
 OperationOutcome RunOperation(const OperationFlags& flags, const OperationRequest& request,
                               const std::string& after_hangup, Console& console);
 

@@ -19,6 +19,7 @@ Result<std::unique_ptr<WatchInbox>> WatchInbox::Create() {
   return std::unique_ptr<WatchInbox>(new WatchInbox(std::move(signal)));
 }
 
+// An eventfd signals new events, so that the reader can poll for them together with signals.
 void WatchInbox::Push(WatchEvent event) {
   const MutexLock lock(mutex_);
   events_.push_back(std::move(event));

@@ -1,4 +1,4 @@
-// A daemon's statuses as they come, over as many connections as it takes.
+// Receives the statuses of a daemon, and reconnects when the connection ends.
 #pragma once
 
 #include <chrono>
@@ -15,23 +15,23 @@
 
 namespace dws::dwsctl {
 
-// Something that was heard of the daemon number `daemon`: a status, or why there is none.
+// News of the daemon with number `daemon`: a status, or the reason why there is none.
 struct WatchEvent {
   size_t daemon = 0;
   std::variant<v1::StatusReply, Status> what;
 };
 
-// Events from the links to whoever shows them. Holds the newest kEventsMax; older ones that nobody
-// took are dropped. Threads: safe from any.
+// Carries events from the links to the display. Holds the newest kEventsMax; older ones are
+// dropped. Threads: safe from any.
 class WatchInbox {
  public:
   static constexpr size_t kEventsMax = 1024;
 
   static Result<std::unique_ptr<WatchInbox>> Create();
   void Push(WatchEvent event);
-  // All of them, the oldest first; never waits.
+  // Takes all events, the oldest first; never waits.
   std::deque<WatchEvent> Take();
-  // Readable when Take() has some.
+  // Readable when Take() has events.
   int fd() const { return signal_.get(); }
 
  private:
@@ -41,22 +41,22 @@ class WatchInbox {
   std::deque<WatchEvent> events_ GUARDED_BY(mutex_);
 };
 
-// Lifecycle: watches from construction to destruction, in a thread of its own; connects again,
-// after a while that grows to kRetryMax, when a call ended. Threads: one at a time.
+// Watches one daemon. Lifecycle: runs a thread from construction to destruction. When a call ends
+// it connects again after a delay that grows to kRetryMax. Threads: one at a time.
 class WatchLink {
  public:
   static constexpr std::chrono::milliseconds kRetryMin{250};
   static constexpr std::chrono::milliseconds kRetryMax{2000};
 
-  // `inbox` outlives it; `daemon` is its number there. A daemon that says nothing for `silence_max`
-  // is given up and called again.
+  // `inbox` outlives it; `daemon` is the number of its events. If the daemon sends nothing for
+  // `silence_max`, the call is ended and repeated.
   WatchLink(size_t daemon, AdminClient client, std::chrono::duration<double> interval,
             std::chrono::milliseconds silence_max, WatchInbox& inbox);
   ~WatchLink();
   WatchLink(const WatchLink&) = delete;
   WatchLink& operator=(const WatchLink&) = delete;
 
-  // Ends a call that has been silent for too long; how long from now it may be silent still.
+  // Ends a call that has been silent for too long. Returns how long from now it may stay silent.
   std::chrono::milliseconds CheckSilence();
 
  private:

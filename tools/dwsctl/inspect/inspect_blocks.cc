@@ -12,8 +12,8 @@ namespace dws::dwsctl {
 
 std::optional<std::string> BlockCheck::Decode(DType dtype, uint32_t elements,
                                               const EncodedBlockView& block) {
-  // Class-split needs the old weights, which an object has not: its bytes are checked by checksum
-  // only.
+  // Class-split needs the old weights, which an object does not contain: only the checksum of its
+  // bytes is checked.
   if (block.mode == BlockMode::kClassSplit) {
     if (has_class_table_) return std::nullopt;
     return "class-split: its slice has no class table";
@@ -28,7 +28,7 @@ std::optional<std::string> BlockCheck::CheckAnySize(const EncodedBlockView& bloc
   constexpr std::array<DType, 4> kSizes = {DType::kU8, DType::kU16, DType::kU32, DType::kU64};
   uint32_t elements = limits::kBlockElements;  // an upper bound is enough for sparse modes
   if (block.mode == BlockMode::kDenseRaw || block.mode == BlockMode::kDenseZstd) {
-    elements = block.nnz;  // all of them
+    elements = block.nnz;  // dense blocks contain all elements
     if (elements > limits::kBlockElements) {
       return fmt::format("{}: {} elements, a block has at most {}", ToString(block.mode), elements,
                          limits::kBlockElements);
@@ -45,7 +45,7 @@ std::optional<std::string> BlockCheck::CheckAnySize(const EncodedBlockView& bloc
     any = any || still[i];
     if (problem.has_value() && why.empty()) why = *problem;
   }
-  if (!any) return why;  // the blocks after it are judged without it
+  if (!any) return why;  // later blocks are checked as if this one were absent
   possible_ = still;
   return std::nullopt;
 }

@@ -1,5 +1,5 @@
-// Whether the blocks of a slice can be decoded, also when nobody knows what the slice's elements
-// are.
+// Checks whether the blocks of a slice can be decoded, even if the slice's element type is not
+// known.
 #pragma once
 
 #include <array>
@@ -12,18 +12,18 @@
 
 namespace dws::dwsctl {
 
-// Checks the blocks of one slice in their order. Without a layout a block is sound when it decodes
-// with an element size that all blocks of the slice before it decoded with; a block of mode
-// dense-ulp that may be the slice's last is not checked, its number of elements is not known.
-// Not thread-safe.
+// Checks the blocks of one slice in their order. Without a layout a block is sound if it decodes
+// with an element size with which all earlier blocks of the slice have decoded. A block of mode
+// dense-ulp that may be the slice's last is not checked, because its number of elements is not
+// known. Not thread-safe.
 class BlockCheck {
  public:
-  // `slice` may be null: no layout. `has_class_table`: its class-split blocks have one.
+  // `slice` may be null: no layout. `has_class_table`: the object has a class table for the slice.
   BlockCheck(const RankLayout::SliceEntry* slice, bool has_class_table)
       : slice_(slice), has_class_table_(has_class_table) {}
 
-  // Why `block`, number `number` of the slice, cannot be decoded; nullopt when it can.
-  // `last_known`: no block of the slice that the object holds comes after it.
+  // The reason why `block`, number `number` of the slice, cannot be decoded; nullopt when it can.
+  // `last_known`: it is the last block of the slice in the object.
   std::optional<std::string> Check(const EncodedBlockView& block, uint32_t number, bool last_known);
 
  private:

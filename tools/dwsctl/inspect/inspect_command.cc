@@ -24,7 +24,7 @@ struct InspectFlags {
 
 enum class FileKind { kUnknown, kObject, kSenderLedger, kReceiverLedger };
 
-// A damaged beginning is still told by what is left of it: more than half.
+// Recognizes the kind of a file with a damaged beginning if more than half of its magic is right.
 bool BeginsAlmostAs(ByteSpan bytes, ByteSpan magic) {
   const size_t count = std::min(bytes.size(), magic.size());
   size_t equal = 0;

@@ -1,5 +1,5 @@
-// What `inspect` finds in a file, one thing after the other: for people as text, for programs as a
-// JSON object a line. Nothing of a file is held for longer than it takes to say it.
+// What `inspect` finds in a file, item by item: text for people, one JSON object per line for
+// programs. Nothing of a file is kept longer than it takes to report it.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace dws::dwsctl {
 
-// The first of all.
+// The first item.
 struct FileItem {
   std::string path;
   std::string kind;  // "delta object", "sender ledger", "receiver ledger"
   uint64_t size_bytes = 0;
 };
 
-// What follows, up to the next section, is part of this.
+// The items after it, up to the next section, are part of it.
 struct SectionItem {
   std::string name;
   uint64_t offset = 0;  // in the file
@@ -26,15 +26,16 @@ struct SectionItem {
   std::string note;
 };
 
+// One field of a header, record or manifest.
 struct FieldItem {
-  uint64_t offset = 0;  // in the file, or `in_manifest` in the manifest before compression
+  uint64_t offset = 0;  // in the file; with `in_manifest`, in the uncompressed manifest
   uint64_t size_bytes = 0;
   std::string name;
   std::string value;
   bool in_manifest = false;
 };
 
-// One block of the frame whose section this is.
+// One block of the frame whose section it is in.
 struct BlockItem {
   uint64_t block = 0;  // of the slice
   std::string mode;
@@ -44,18 +45,18 @@ struct BlockItem {
   uint64_t size_bytes = 0;
 };
 
-// Something is left out for brevity.
+// Something that is left out to keep the output short.
 struct OmissionItem {
   std::string what;
 };
 
-// Not as it must be. `offset` is where in the file.
+// A violation of the format. `offset` is its position in the file.
 struct ProblemItem {
   uint64_t offset = 0;
   std::string message;
 };
 
-// The last of all.
+// The last item.
 struct SummaryItem {
   std::vector<std::pair<std::string, std::string>> facts;
   uint64_t problems = 0;
@@ -64,7 +65,7 @@ struct SummaryItem {
 using InspectItem = std::variant<FileItem, SectionItem, FieldItem, BlockItem, OmissionItem,
                                  ProblemItem, SummaryItem>;
 
-// How much of what a file repeats is shown; all of it is checked.
+// How many of a file's repeated parts are shown. All of them are checked.
 struct InspectLimits {
   uint64_t slices = 16;   // of an object
   uint64_t frames = 4;    // of a slice
@@ -72,10 +73,10 @@ struct InspectLimits {
   uint64_t records = 64;  // of a ledger: the last ones
 };
 
-// False: nobody reads any more.
+// Takes the items. False: the reader of the output has gone away.
 using InspectSink = std::function<bool(const InspectItem&)>;
 
-// Text that ends its lines, made of items in their order.
+// Formats items, in their order, as lines of text. Not thread-safe.
 class InspectText {
  public:
   explicit InspectText(size_t columns) : columns_(columns) {}

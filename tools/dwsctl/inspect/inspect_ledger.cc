@@ -104,7 +104,7 @@ class LedgerInspection {
   bool wanted_ = true;
 };
 
-// False: what follows cannot be read.
+// False: the rest of the file cannot be read.
 bool LedgerInspection::Head() {
   const uint64_t size = std::min<uint64_t>(bytes_.size(), kLedgerHeadBytes);
   Tell(SectionItem{.name = "head", .offset = 0, .size_bytes = size});
@@ -135,7 +135,7 @@ bool LedgerInspection::Head() {
   return true;
 }
 
-// The number of the first record that is shown: of many the last are.
+// The number of the first record that is shown. If there are many, only the last ones are shown.
 uint64_t LedgerInspection::FirstShown() const {
   uint64_t count = 0;
   std::optional<uint64_t> at = kLedgerHeadBytes;

@@ -1,4 +1,4 @@
-// A ledger byte by byte: what common/ledger says of it, in the order of the file.
+// Shows a ledger byte by byte, in the order of the file, as common/ledger parses it.
 #pragma once
 
 #include "common/base/status.h"
@@ -7,10 +7,10 @@
 
 namespace dws::dwsctl {
 
-// Tells `sink` the head, the last limits.records records with their fields, problems, and what the
-// records add up to. After damage it reads on at the next sound record. Takes no lock: of a ledger
-// in use the last record may be incomplete. Returns the number of problems. Memory: the file, at
-// most limits::kLedgerBytesMax; of a larger one the beginning is read.
+// Passes to `sink` the head, the last limits.records records with their fields, problems, and a
+// summary of the records. After damage it continues at the next sound record. Takes no lock: in a
+// ledger in use the last record may be incomplete. Returns the number of problems. Memory: the
+// file, at most limits::kLedgerBytesMax; of a larger file only the beginning is read.
 Result<uint64_t> InspectLedger(const ByteFile& file, const InspectLimits& limits,
                                const InspectSink& sink);
 

@@ -44,7 +44,8 @@ class ManifestWalk {
     if (!quiet_ && wanted_) wanted_ = sink_(item);
   }
 
-  // The fields of a message up to `end`, or to the end of all. False: it cannot be read on.
+  // Reads the fields of a message up to `end`, or to the end of the bytes. False: the rest cannot
+  // be read.
   bool Message(const Descriptor& type, const std::string& prefix, std::optional<uint64_t> end) {
     while (wanted_) {
       if (end.has_value() && At() >= *end) return At() == *end;
@@ -117,7 +118,7 @@ class ManifestWalk {
       quiet_ = quiet_ || frames_ >= limits_.frames;
       ++frames_;
     }
-    // Its tag and length, and all that is in it.
+    // The size includes tag, length and contents.
     Tell(FieldItem{.offset = begin,
                    .size_bytes = At() - begin + length,
                    .name = numbered,
@@ -131,7 +132,7 @@ class ManifestWalk {
   CodedInputStream stream_;
   const InspectLimits limits_;
   const InspectSink& sink_;
-  uint64_t sound_bytes_ = 0;  // whole fields of the manifest itself
+  uint64_t sound_bytes_ = 0;  // bytes of complete top-level fields
   uint64_t slices_ = 0;
   uint64_t frames_ = 0;
   bool quiet_ = false;

@@ -1,5 +1,5 @@
-// The fields of a manifest as they stand in its bytes: protobuf's encoding, read with protobuf's
-// own reader and the names of proto/delta.proto.
+// Shows the fields of a manifest in the order of its bytes: protobuf's encoding, read with
+// protobuf's reader and the names of proto/delta.proto.
 #pragma once
 
 #include "common/base/bytes.h"
@@ -8,8 +8,9 @@
 
 namespace dws::dwsctl {
 
-// Hands the fields of a dws.v1.DeltaManifest to `sink`, of slices and frames only the first. Stops
-// where the bytes are no message; returns where: all of them when they are sound.
+// Passes the fields of a dws.v1.DeltaManifest to `sink`, but only the first slices and frames.
+// Stops where the bytes are not a valid message. Returns the number of valid bytes, which is all of
+// them if the manifest is sound.
 uint64_t InspectManifest(ByteSpan manifest, const InspectLimits& limits, const InspectSink& sink);
 
 }  // namespace dws::dwsctl

@@ -65,14 +65,14 @@ class ObjectInspection {
       Problem(base + field.offset, fmt::format("{}: {}", field.name, field.problem));
     }
   }
-  // How many bytes of it can be read.
+  // Reports the fields; returns how many bytes of the manifest can be read.
   uint64_t ManifestFieldsOf(ByteSpan manifest) {
     return InspectManifest(manifest, limits_, [this](const InspectItem& item) {
       Tell(item);
       return wanted_;
     });
   }
-  // nullopt: nothing behind it can be found.
+  // nullopt: the header does not show where the rest is.
   Result<std::optional<ObjectHeader>> Header();
   Result<std::optional<DeltaManifest>> Manifest(const ObjectHeader& header);
   std::optional<DeltaManifest> ReadManifest(const ObjectHeader& header, ByteSpan stored);
@@ -89,7 +89,7 @@ class ObjectInspection {
   bool wanted_ = true;
   uint64_t problems_ = 0;
   uint64_t slice_nnz_ = 0;  // of the blocks of this slice
-  bool slice_read_ = true;  // all of them could be read
+  bool slice_read_ = true;  // all blocks of this slice could be read
   std::map<BlockMode, ModeTotals> modes_;
   std::vector<std::pair<std::string, std::string>> facts_;
 };
@@ -105,7 +105,8 @@ Result<std::optional<ObjectHeader>> ObjectInspection::Header() {
   }
   const Status status = ParseObjectHeader(bytes).status();
   if (!status.ok() && problems_ == before) Problem(0, std::string(Message(status)));
-  // Another version has its fields elsewhere; a damaged one is read on when its sizes can be right.
+  // Another format version has its fields elsewhere, so stop. With a damaged header, continue if
+  // its sizes are possible.
   if (absl::IsUnimplemented(status)) return std::nullopt;
   const ObjectHeader header = LoadObjectHeader(bytes);
   const uint64_t behind = file_.size_bytes() - kObjectHeaderBytes;

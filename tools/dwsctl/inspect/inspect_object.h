@@ -1,4 +1,4 @@
-// A delta object byte by byte: what common/delta says of it, in the order of the file.
+// Shows a delta object byte by byte, in the order of the file, as common/delta parses it.
 #pragma once
 
 #include "common/base/status.h"
@@ -8,11 +8,11 @@
 
 namespace dws::dwsctl {
 
-// Tells `sink` sections, fields, blocks and problems, and a summary at the end. Reads on after
-// damage as long as it is known where things are. Every checksum is compared and every block
-// decoded; what needs the layout is checked only with `layout` (may be null), digests never: they
-// need the weights. Memory: the manifest and one frame. Returns the number of problems; an error of
-// reading the file otherwise.
+// Passes sections, fields, blocks and problems to `sink`, and a summary at the end. Continues after
+// damage as long as the positions are known. Compares every checksum and decodes every block.
+// Checks that need the layout are done only with `layout` (may be null). Digests are never checked,
+// because they need the weights. Memory: the manifest and one frame. Returns the number of
+// problems, or an error of reading the file.
 Result<uint64_t> InspectObject(const ByteFile& file, const RankLayout* layout,
                                const InspectLimits& limits, const InspectSink& sink);
 
