@@ -1,5 +1,6 @@
-// A key must never be readable by others, not for a moment, and no file may be seen half written:
-// each is made under another name with its mode, synced, then named.
+// A key must never be readable by others, not even for a moment, and no file may be visible half
+// written. So each file is made under a temporary name with its final mode, synced, and then
+// renamed.
 #include "tools/dwsctl/certificates/certificate_files.h"
 
 #include <fcntl.h>
@@ -23,8 +24,8 @@ constexpr unsigned kAuthorityKeyMode = 0600;
 constexpr unsigned kKeyMode = 0640;
 constexpr unsigned kCertificateMode = 0644;
 
-// The process's umask is zero as long as this lives: what is made has the mode that was asked for,
-// from the first moment. dwsctl has one thread here.
+// Sets the process's umask to zero while it lives, so that new files and folders have the requested
+// mode from the start. This is safe because dwsctl has only one thread here.
 class NoUmask {
  public:
   NoUmask() : before_(::umask(0)) {}
@@ -46,7 +47,7 @@ Status WriteAll(int fd, std::string_view content, const std::string& path) {
   return OkStatus();
 }
 
-// `path` holds `file` under the wrong name.
+// Writes `file` to `path`, its temporary name.
 Status Fill(const std::string& path, const NewFile& file) {
   const UniqueFd fd(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -85,7 +86,7 @@ enum class Others { kMayNotWrite, kMayAddTheirOwn };
 
 Status CheckOwn(const std::string& folder, Others others) {
   struct stat found = {};
-  // Nothing there is made later, and anything else is said when it cannot be written to.
+  // A missing folder is created later. If it is not a folder, the later write reports that.
   if (::stat(folder.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return OkStatus();
   const uid_t user = ::geteuid();
   if (found.st_uid != user && found.st_uid != 0) {
@@ -104,7 +105,7 @@ Status CheckOwn(const std::string& folder, Others others) {
   return OkStatus();
 }
 
-// Into a folder that was looked at before, and may have been made by somebody since.
+// Checks the folder again, because another user may have created it since the first check.
 Status WriteKey(const NewFile& file, Existing existing) {
   const std::string folder = FolderOf(file.path);
   DWS_RETURN_IF_ERROR(MakeFolders(folder));

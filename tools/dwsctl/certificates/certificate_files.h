@@ -1,5 +1,5 @@
-// The files of `dwsctl certificates`: an authority's folder (ca.pem, ca.key), and a folder for each
-// certificate with what its owner needs (ca.pem, cert.pem, key.pem).
+// The files of `dwsctl certificates`: the authority's folder (ca.pem, ca.key), and for each
+// certificate a folder with the files that its owner needs (ca.pem, cert.pem, key.pem).
 #pragma once
 
 #include <string>
@@ -12,30 +12,30 @@ namespace dws::dwsctl {
 
 enum class Existing {
   kRefuse,   // a file of that name is an error
-  kReplace,  // atomically
+  kReplace,  // replace it atomically
 };
 
 struct NewFile {
   std::string path;
   std::string content;
-  unsigned mode = 0644;  // whatever the umask
+  unsigned mode = 0644;  // independent of the umask
 };
 
-// Appears as a whole and durably, with its mode from the first moment, in a folder that is made
-// where it is missing (0750, whatever the umask). ALREADY_EXISTS; else from errno. Either names the
-// path.
+// Writes a file atomically and durably, with its mode from the start. Creates a missing folder
+// (0750, independent of the umask). ALREADY_EXISTS; else from errno. The message names the path.
 Status WriteFile(const NewFile& file, Existing existing);
 
-// ALREADY_EXISTS, naming it and --force: one of them is there. For looking before anything is
-// written.
+// For checks before anything is written. ALREADY_EXISTS, naming the file and --force: one of
+// `paths` exists.
 Status CheckAbsent(const std::vector<std::string>& paths);
 
-// That nobody but this user, and root, can read, exchange or remove a private key by its folder.
-// OK too where it is not there yet: then it is made. For looking before anything is written; it is
-// looked at again then. FAILED_PRECONDITION, naming it and what to do: another user owns it, or its
-// group or others can write to it.
+// Checks that the folder lets only this user and root replace or remove a private key in it. OK
+// also when it does not exist yet, because it is then created. Call it before anything is written;
+// the writing functions check again. FAILED_PRECONDITION, naming the folder and what to do: another
+// user owns it, or its group or others can write to it.
 Status CheckKeyFolder(const std::string& folder);
 
+// The files of an authority.
 struct AuthorityFiles {
   explicit AuthorityFiles(const std::string& folder)
       : cert(folder + "/ca.pem"), key(folder + "/ca.key") {}
@@ -43,30 +43,32 @@ struct AuthorityFiles {
   std::string key;  // 0600
 };
 
-// NOT_FOUND: no authority is there, in words.
+// NOT_FOUND, with an explanation: there is no authority.
 Result<CertificatePem> ReadAuthority(const std::string& folder);
 Status WriteAuthority(const std::string& folder, const CertificatePem& authority,
                       Existing existing);
 
+// The files of one certificate.
 struct IdentityFiles {
   // In FOLDER/ROLE-NAME, the name escaped as in the identity's URI.
   IdentityFiles(const std::string& out, const Identity& identity);
   std::string folder;
   std::string ca;
   std::string cert;
-  std::string key;  // 0640, for a group that the daemon is in
+  std::string key;  // 0640, so that the daemon's group can read it
 };
-// CheckKeyFolder of its folder; the one that this lies in may also be one that everybody writes to
-// and nobody takes from another, as /tmp is.
+// CheckKeyFolder for the certificate's folder and for its parent. The parent may also be a folder
+// with the sticky bit, like /tmp, where everybody may write but only remove their own files.
 Status CheckKeyFolders(const IdentityFiles& files);
 
 Status WriteIdentity(const IdentityFiles& files, const std::string& ca_pem,
                      const CertificatePem& certificate, Existing existing);
 
-// FAILED_PRECONDITION, naming both: `path` is a symbolic link, whose place a new file would take.
+// FAILED_PRECONDITION, naming link and target: `path` is a symbolic link, which a new file would
+// replace.
 Status CheckNoLink(const std::string& path);
 
-// A certificate's or a key's file, limits::kTlsFileBytesMax at most.
+// Reads the file of a certificate or a key, at most limits::kTlsFileBytesMax.
 Result<std::string> ReadPem(const std::string& path);
 
 }  // namespace dws::dwsctl

@@ -19,7 +19,7 @@ std::optional<uint32_t> Rank(std::string_view text) {
   return whole && rank < limits::kWorldSizeMax ? std::optional(rank) : std::nullopt;
 }
 
-// The names that `text`, what stands before the '@', is for.
+// The names in `text`, the part of a request before the '@'.
 Result<std::vector<std::string>> Names(Role role, const std::string& text) {
   if (role != Role::kPublish) return std::vector<std::string>{text};
   const size_t dash = text.find('-');

@@ -1,5 +1,5 @@
-// The authority and what is issued are looked for before they are made, so that a run that is
-// refused has written nothing.
+// A run checks for existing files before it makes anything, so that a refused run has written
+// nothing.
 #include "tools/dwsctl/certificates/certificate_run.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 namespace dws::dwsctl {
 namespace {
 
-// What was done for one certificate, for people or as a line of JSON.
+// Prints what was done for one certificate, as text or as a line of JSON.
 Status Show(const CertificateFlags& flags, std::string_view what, const std::string& path,
             const std::string& pem, Console& console) {
   DWS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(pem));
@@ -53,7 +53,7 @@ Result<CertificatePem> MakeAuthorityAt(const std::string& folder, const Certific
   return authority;
 }
 
-// That all of them can be written.
+// Checks that the files of all requests can be written.
 Status CheckPlaces(const CertificateFlags& flags, const std::vector<CertificateRequest>& requests) {
   DWS_RETURN_IF_ERROR(CheckRequests(requests));
   for (const CertificateRequest& request : requests) {
@@ -144,7 +144,7 @@ Status RunJob(const CertificateFlags& flags, Console& console) {
 
 Status RunRenew(const CertificateFlags& flags, Console& console) {
   DWS_ASSIGN_OR_RETURN(const CertificatePem authority, ReadAuthority(flags.authority));
-  Status first;  // one that cannot be renewed keeps no other from it
+  Status first;  // a failure does not stop the renewal of the other files
   for (const std::string& path : flags.files) {
     const Status status = RenewOne(flags, authority, path, console);
     if (status.ok()) continue;

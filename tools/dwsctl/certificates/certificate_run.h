@@ -1,5 +1,5 @@
-// What the commands of `dwsctl certificates` do. What is to be written is made in memory, and
-// looked for on disk, before the first file is written.
+// The actions of the commands of `dwsctl certificates`. Before they write the first file, they
+// check that the target paths are free and safe.
 #pragma once
 
 #include <string>
@@ -12,6 +12,7 @@
 
 namespace dws::dwsctl {
 
+// The flags of all these commands; each command uses some of them.
 struct CertificateFlags {
   bool json = false;
   bool force = false;
@@ -31,13 +32,13 @@ struct CertificateFlags {
   Existing existing() const { return force ? Existing::kReplace : Existing::kRefuse; }
 };
 
-// Each prints a line for each certificate. INVALID_ARGUMENT: the command line; else as the files'
-// functions and certificate_maker.h.
+// Each prints a line for each certificate. INVALID_ARGUMENT: the command line is wrong. Others: as
+// certificate_files.h and certificate_maker.h.
 Status RunAuthority(const CertificateFlags& flags, Console& console);
 Status RunIssue(const CertificateFlags& flags, Console& console);
 Status RunJob(const CertificateFlags& flags, Console& console);
-// One file that cannot be renewed keeps no other from it; the last error is returned, others are
-// printed.
+// A file that cannot be renewed does not stop the renewal of the others. The last error is
+// returned, the others are printed.
 Status RunRenew(const CertificateFlags& flags, Console& console);
 
 }  // namespace dws::dwsctl

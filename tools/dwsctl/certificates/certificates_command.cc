@@ -1,4 +1,4 @@
-// `dwsctl certificates`: commands of its own under one name.
+// `dwsctl certificates` is one name for several subcommands, which share their flags and errors.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@ namespace {
 
 using Flags = std::shared_ptr<CertificateFlags>;
 
-// The files' errors have a code of their own.
+// Errors of files have a separate exit code.
 ExitCode Explain(Console& console, const Status& error) {
   const ExitCode code = Fail(console, error);
   return code == ExitCode::kUsage ? code : ExitCode::kFile;

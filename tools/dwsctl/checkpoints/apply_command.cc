@@ -58,6 +58,8 @@ ExitCode RunInPlace(const ApplyFlags& flags, CheckpointRun& run, Console& consol
   return ExitCode::kOk;
 }
 
+// A new checkpoint or --in-place must be named: neither is a safe default, because one needs the
+// space of a whole checkpoint and the other changes the input.
 ExitCode RunApply(const ApplyFlags& flags, Console& console) {
   if (flags.in_place == !flags.out.empty()) {
     return Fail(console,

@@ -1,5 +1,5 @@
-// What the commands over checkpoints share: threads, progress, ^C and exit codes. They ask no
-// daemon.
+// Shared by the commands for checkpoints: threads, progress, ^C and exit codes. These commands call
+// no daemon.
 #pragma once
 
 #include <chrono>
@@ -21,15 +21,15 @@ struct CheckpointFlags {
   uint32_t threads = 0;  // 0: as many as the machine has cores
   bool json = false;
 };
-// Adds --threads; --json comes with the command.
+// Adds --threads; AddCommand adds --json.
 void AddCheckpointFlags(CLI::App& command, CheckpointFlags& flags);
 
-// Adds --profile, of those of a delta: fast, wan, direct.
+// Adds --profile with the profiles of a delta: fast, wan, direct.
 void AddProfileFlag(CLI::App& command, std::string& profile);
-DeltaProfile ProfileNamed(const std::string& profile);  // one that the flag let pass
+DeltaProfile ProfileNamed(const std::string& profile);  // one that the flag accepts
 
-// One command's work. Lifecycle: made before the work, destroyed after it. ^C, SIGTERM and SIGHUP
-// end the work with CANCELLED at its next sign of progress. Threads: the one that made it.
+// The run of one command. Lifecycle: created before the work, destroyed after it. ^C, SIGTERM and
+// SIGHUP end the work with CANCELLED at its next progress call. Threads: the one that created it.
 class CheckpointRun {
  public:
   static Result<std::unique_ptr<CheckpointRun>> Start(const CheckpointFlags& flags,
@@ -38,7 +38,7 @@ class CheckpointRun {
 
   ThreadPool& pool() { return pool_; }
   const checkpoint::Progress& progress() const { return progress_; }
-  // Takes the progress off the terminal: before anything else is printed.
+  // Removes the progress from the terminal. Call it before anything else is printed.
   void Clear();
 
  private:
@@ -54,14 +54,14 @@ class CheckpointRun {
   bool drawn_ = false;
 };
 
-// Prints the error. The code for one of files: what differs (FAILED_PRECONDITION), is damaged, or
-// cannot be read or written.
+// Prints the error, and returns the exit code for an error of files: they differ
+// (FAILED_PRECONDITION), are damaged, or cannot be read or written.
 ExitCode FailCheckpoint(Console& console, const Status& error);
 
-// Opens it to be read; FAILED_PRECONDITION when an apply in place of it has not ended.
+// Opens a checkpoint for reading. FAILED_PRECONDITION: an apply in place has not finished.
 Result<safetensors::Checkpoint> OpenSettled(const std::string& path);
 
-// Whole numbers for people: "9999", "12.3 k", "4.56 M", "1.20 G", of powers of 1000.
+// Whole numbers for people, in powers of 1000: "9999", "12.3 k", "4.56 M", "1.20 G".
 std::string FormatCount(uint64_t count);
 
 }  // namespace dws::dwsctl

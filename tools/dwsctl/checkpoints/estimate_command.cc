@@ -23,6 +23,7 @@ struct EstimateFlags {
 };
 
 ExitCode RunEstimate(const EstimateFlags& flags, Console& console) {
+  // Parse the flags before the work, which may take minutes.
   std::vector<Bandwidth> bandwidths;
   for (const std::string& text : flags.bandwidths) {
     const std::optional<Bandwidth> parsed = ParseBandwidth(text);

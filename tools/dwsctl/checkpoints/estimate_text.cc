@@ -23,7 +23,7 @@ using checkpoint::StepBinEnd;
 constexpr size_t kGroupColumns = 40;
 constexpr size_t kMismatchesShown = 20;
 
-// The ways to send it, as the tables name them.
+// The ways to send the change, with the names used in the tables, and their bytes.
 std::vector<std::pair<std::string, uint64_t>> Ways(const Estimate& estimate) {
   std::vector<std::pair<std::string, uint64_t>> ways = {{"full", estimate.full_bytes}};
   if (estimate.slime_bytes.has_value()) ways.emplace_back("slime", *estimate.slime_bytes);

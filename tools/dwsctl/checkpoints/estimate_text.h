@@ -1,4 +1,4 @@
-// What `estimate` prints. Pure.
+// Formats the output of `estimate`. Pure.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 
 namespace dws::dwsctl {
 
+// What to format.
 struct EstimateView {
   const checkpoint::Estimate& estimate;
   std::span<const Bandwidth> bandwidths;

@@ -21,6 +21,7 @@ struct MaterializeFlags {
 ExitCode RunMaterialize(const MaterializeFlags& flags, Console& console) {
   const auto run = CheckpointRun::Start(flags.run, console);
   if (!run.ok()) return FailCheckpoint(console, run.status());
+  // Materialize proves the chain before it writes, so a refused run leaves no output behind.
   PosixFileSystem files;
   const auto made =
       checkpoint::Materialize(files, {.base = flags.base, .deltas = flags.deltas, .out = flags.out},

@@ -20,6 +20,7 @@ std::string FormatMaterialized(const checkpoint::MaterializedVersion& made, cons
                                  {"version", made.version},
                                  {"changed_tensors", made.changed_tensors},
                                  {"bytes", made.bytes}};
+  // Paths need not be UTF-8: replace bad bytes instead of throwing.
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -1,4 +1,4 @@
-// What the commands that make checkpoints say of one.
+// The result of a command that makes a checkpoint.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace dws::dwsctl {
 
-// A line for people, or with `json` a JSON object on one.
+// One line: text for people, or with `json` a JSON object.
 std::string FormatMaterialized(const checkpoint::MaterializedVersion& made, const std::string& path,
                                bool json);
 

@@ -23,6 +23,7 @@ struct PackFlags {
 ExitCode RunPack(const PackFlags& flags, Console& console) {
   const auto run = CheckpointRun::Start(flags.run, console);
   if (!run.ok()) return FailCheckpoint(console, run.status());
+  // A checkpoint that an apply in place has left half changed must not become a delta.
   const auto a = OpenSettled(flags.a);
   if (!a.ok()) return FailCheckpoint(console, a.status());
   const auto b = OpenSettled(flags.b);

@@ -27,6 +27,7 @@ std::string FormatPacked(const checkpoint::PackedObject& packed, const std::stri
                                  {"elements", packed.elements},
                                  {"full_bytes", packed.model_bytes},
                                  {"object_bytes", packed.object_bytes}};
+  // Paths need not be UTF-8: replace bad bytes instead of throwing.
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

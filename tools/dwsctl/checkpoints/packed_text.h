@@ -1,4 +1,4 @@
-// What the commands that make delta objects say of one.
+// The result of a command that makes a delta object.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace dws::dwsctl {
 
-// A line for people, or with `json` a JSON object on one.
+// One line: text for people, or with `json` a JSON object.
 std::string FormatPacked(const checkpoint::PackedObject& packed, const std::string& path,
                          bool json);
 

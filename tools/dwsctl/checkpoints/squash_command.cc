@@ -30,6 +30,7 @@ Result<checkpoint::PackedObject> Squash(const SquashFlags& flags, CheckpointRun&
     return checkpoint::SquashOver(files, base, flags.deltas, ProfileNamed(flags.profile), flags.out,
                                   run.pool(), run.progress());
   }
+  // SquashAlone does not know the layout's file, so check here that the output does not replace it.
   DWS_RETURN_IF_ERROR(checkpoint::CheckObjectOutput(flags.out, std::span(&flags.layout, 1)));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, ReadLayoutFile(flags.layout));
   return checkpoint::SquashAlone(files, layout, flags.deltas, flags.out, run.progress());

@@ -12,7 +12,7 @@
 namespace dws::dwsctl {
 namespace {
 
-// What the generated cases call; _NAME_command has them.
+// The functions that the generated cases in _NAME_command call.
 constexpr char kFunctions[] =
     R"(# Sockets in the run directory that the command line names, else the default one.
 _@_sockets() {
@@ -67,7 +67,7 @@ std::string Joined(const std::vector<std::string>& words, std::string_view separ
   return fmt::format("{}", fmt::join(words, separator));
 }
 
-// The shell line that completes a value of a type, "" where nothing is known of it.
+// The shell line that completes a value of `type`; "" for unknown types.
 std::string CompleteValue(const std::string& type) {
   if (type == kFileValue) return R"(_@_files -f "$current")";
   if (type == kFolderValue) return R"(_@_files -d "$current")";
@@ -75,8 +75,8 @@ std::string CompleteValue(const std::string& type) {
   return "";
 }
 
-// Its own, and below the program's name those of its commands: a command that has some completes as
-// if it were one.
+// The options of a command. A command with subcommands also completes the options of all of them.
+// The program itself (empty `name`) completes only its own.
 std::vector<const CLI::Option*> OptionsOf(const CLI::App& command, const std::string& name) {
   std::vector<const CLI::Option*> options = command.get_options();
   if (name.empty()) return options;
@@ -91,7 +91,7 @@ std::vector<const CLI::Option*> OptionsOf(const CLI::App& command, const std::st
   return options;
 }
 
-// The cases of one command: values by the flag before, then flags, then what stands alone.
+// The cases of one command: values, chosen by the flag before, then flags, then positional words.
 std::string CommandCase(const CLI::App& command, const std::string& name) {
   std::vector<std::string> flags;
   std::string values;
@@ -106,7 +106,7 @@ std::string CommandCase(const CLI::App& command, const std::string& name) {
     } else if (const std::string type = option->get_type_name(); type == kFileValue) {
       alone = CompleteValue(type);
     } else {
-      alone = fmt::format(R"(_@_words '{}' "$current")", type);  // its words, "bash"
+      alone = fmt::format(R"(_@_words '{}' "$current")", type);  // the type lists the words: "bash"
     }
   }
   std::vector<std::string> commands;
@@ -147,7 +147,7 @@ std::string BashCompletion(const CLI::App& app) {
       Joined(commands, "|"));
   script += cases + "  esac\n}\n\ncomplete -F _@ @\n";
   for (size_t at = script.find('@'); at != std::string::npos; at = script.find('@', at)) {
-    // "${array[@]}" does not occur: every @ stands for the program's name.
+    // Every @ is replaced by the program's name, so the script must not contain "${array[@]}".
     script.replace(at, 1, app.get_name());
   }
   return script;

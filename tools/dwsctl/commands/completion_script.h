@@ -1,4 +1,4 @@
-// The bash completion of a command line, made of the command line itself.
+// Makes the bash completion from the declared commands and flags.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ class App;
 
 namespace dws::dwsctl {
 
-// Completes commands, flags, and values by the name of their type: files (kFileValue), folders
-// (kFolderValue) and sockets of the run directory (kSocketValue).
+// Completes commands, flags and values. The name of a value's type decides: files (kFileValue),
+// folders (kFolderValue) or sockets of the run directory (kSocketValue).
 std::string BashCompletion(const CLI::App& app);
 
 }  // namespace dws::dwsctl

@@ -32,6 +32,8 @@ std::string ResultText(const OperationOutcome& outcome, bool undo) {
       outcome.Name(), version);
 }
 
+// The drain continues after a hang-up, so every text says how to end it: a forgotten drain stops
+// all new versions.
 ExitCode RunDrain(const DrainFlags& flags, Console& console) {
   v1::DrainRequest request;
   request.set_undo(flags.undo);

@@ -21,7 +21,7 @@ struct EvictFlags {
   std::string reason = "an operator's decision";
 };
 
-// CLI11's way: what is wrong, or nothing.
+// A CLI11 validator: returns what is wrong, or "".
 std::string NotUtf8(const std::string& text) {
   for (std::string_view rest = text; !rest.empty();) {
     const size_t size_bytes = FirstUtf8Character(rest).size_bytes;
@@ -37,7 +37,8 @@ ExitCode RunEvict(const EvictFlags& flags, Console& console) {
     return ExitCode::kUsage;
   }
   v1::EvictRequest request;
-  // With --receiver a member that no group has: no leader may take it for itself.
+  // With --receiver, use a member index that no group has, so that no leader treats the request as
+  // its own.
   request.set_member_index(flags.member.value_or(std::numeric_limits<uint32_t>::max()));
   request.set_receiver_id(flags.receiver);
   request.set_reason(flags.reason);

@@ -19,7 +19,7 @@ struct ForgetFlags {
 
 constexpr size_t kIdDigits = 32;
 
-// The whole of `text` as a number.
+// All of `text` as a number.
 std::optional<uint64_t> Number(std::string_view text, int base) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
@@ -42,7 +42,7 @@ std::optional<v1::StreamId> ParseStream(std::string_view text) {
   return stream;
 }
 
-// CLI11's way: what is wrong, or nothing.
+// A CLI11 validator: returns what is wrong, or "".
 std::string NotAStream(const std::string& text) {
   if (ParseStream(text).has_value()) return "";
   return fmt::format("expected INCARNATION:ID as the daemon prints it, found '{}'",
@@ -51,7 +51,7 @@ std::string NotAStream(const std::string& text) {
 
 ExitCode RunForget(const ForgetFlags& flags, Console& console) {
   v1::ForgetStreamRequest request;
-  // Without one the daemon refuses, and says which it has.
+  // Without a stream the daemon refuses the request, and its message names the stream it has.
   if (!flags.stream.empty()) *request.mutable_stream() = *ParseStream(flags.stream);
   const OperationOutcome outcome =
       RunOperation(flags.operation, request, "`dwsctl status` says which stream it has", console);

@@ -9,6 +9,7 @@
 namespace dws::dwsctl {
 namespace {
 
+// The receiver continues after a hang-up, so ^C must not read like a cancelled resync.
 constexpr char kAfterHangup[] = "the resync goes on, `dwsctl watch` shows it";
 
 struct ResyncFlags {

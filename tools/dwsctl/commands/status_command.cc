@@ -21,6 +21,7 @@ ExitCode RunStatus(const StatusFlags& flags, Console& console) {
   const auto status = client->FetchStatus();
   if (!status.ok()) return FailAnswer(console, status.status());
   console.Out(flags.json ? ToJsonText(*status) : FormatStatus(*status, console.columns()));
+  // The exit code tells scripts whether the daemon is ready, without parsing the output.
   return status->ready() ? ExitCode::kOk : ExitCode::kNotReady;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kAfterHangup[] = "the comparison has ended, nothing was changed";
 
-// A digest's first lane: enough to see which is which; --json has both.
+// The first lane of a digest: enough to tell digests apart; --json has both lanes.
 std::string ShortDigest(bool present, const v1::Digest& digest) {
   return present ? fmt::format("{:016x}", digest.lane0()) : "ranks differ";
 }

@@ -1,4 +1,5 @@
-// `dwsctl versions` and `dwsctl receivers`: one table out of a daemon's status.
+// `dwsctl versions` and `dwsctl receivers`: each shows one table of a daemon's status. They use the
+// Status call, because the daemon has no other call for it.
 #include <CLI/CLI.hpp>
 
 #include <limits>
@@ -19,7 +20,7 @@ using Json = nlohmann::ordered_json;
 struct TableFlags {
   TargetFlags target;
   bool json = false;
-  size_t count = std::numeric_limits<size_t>::max();  // of versions shown
+  size_t count = std::numeric_limits<size_t>::max();  // how many versions are shown
 };
 
 template <typename Messages>

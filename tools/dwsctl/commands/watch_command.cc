@@ -33,11 +33,11 @@ struct WatchFlags {
   bool json = false;
 };
 
-// One daemon on the screen, or one of those whose lines are printed.
+// One of the watched daemons.
 struct Watched {
   DaemonTarget target;
   std::optional<v1::StatusReply> last;
-  std::optional<Status> trouble;  // it does not answer now
+  std::optional<Status> trouble;  // set while the daemon does not answer
   uint64_t events = 0;
   WatchRow row;
   std::unique_ptr<WatchLink> link;
@@ -61,7 +61,7 @@ class WatchRun {
         count_(flags.once ? 1 : flags.count) {}
 
   ExitCode Run() {
-    // Before the links: their threads must not take the signals.
+    // Before the links: their threads must inherit the blocked signals.
     auto interrupts = Interrupts::Install();
     if (!interrupts.ok()) return Fail(console_, interrupts.status());
     auto inbox = WatchInbox::Create();
@@ -107,7 +107,7 @@ class WatchRun {
     return OkStatus();
   }
 
-  // True: ended by a signal.
+  // True: a signal ended it.
   bool Loop(Interrupts& interrupts, WatchInbox& inbox) {
     bool dirty = false;
     auto drawn = steady_clock::now();
@@ -120,7 +120,7 @@ class WatchRun {
                                        {.fd = inbox.fd(), .events = POLLIN, .revents = 0},
                                        {.fd = console_.out(), .events = 0, .revents = 0}}};
       poll(events.data(), events.size(), static_cast<int>(wait.count()) + 1);
-      if ((events[2].revents & POLLERR) != 0) return false;  // nobody reads the output any more
+      if ((events[2].revents & POLLERR) != 0) return false;  // the reader of the output has gone
 
       bool resized = false;
       for (auto event = interrupts.Next(); event != Interrupts::Event::kNone;
@@ -146,7 +146,7 @@ class WatchRun {
     }
   }
 
-  // False: nobody reads the output any more.
+  // False: the reader of the output has gone away.
   bool Take(WatchEvent event) {
     Watched& daemon = daemons_[event.daemon];
     if (count_ > 0 && daemon.events >= count_) return true;
@@ -179,7 +179,7 @@ class WatchRun {
   bool Redraw(bool resized) {
     std::vector<WatchRow> rows;
     for (const Watched& daemon : daemons_) rows.push_back(daemon.row);
-    // The last column stays free: some terminals wrap there.
+    // Leave the last column empty, because some terminals wrap there.
     return console_.Out(
         screen_.Draw(FormatWatchTable(rows, console_.columns() - 1, console_.colour()),
                      console_.rows(), resized));

@@ -1,4 +1,5 @@
-// Groups of tensors that change nearly everywhere, in a sender's status.
+// The groups of tensors in a sender's status in which nearly every element changes. Such a group
+// can make up most of a version's size, so it is shown by name.
 #include <fmt/format.h>
 
 #include <vector>

@@ -21,7 +21,7 @@ constexpr double kFirstRateSeconds = 0.5;
 std::string FormatBar(double share, size_t columns) {
   const size_t cells = std::max<size_t>(columns, 3) - 2;
   const double inside = std::isfinite(share) ? std::clamp(share, 0.0, 1.0) : 0.0;
-  // Full only when it is.
+  // Round down, so that the bar is full only at the end.
   const auto full = static_cast<size_t>(std::floor(inside * static_cast<double>(cells)));
   return "[" + std::string(full, '#') + std::string(cells - full, '-') + "]";
 }

@@ -11,14 +11,14 @@
 
 namespace dws::dwsctl {
 
-// "[#####-----]", `columns` wide (at least 3); `share` is brought into 0 to 1.
+// "[#####-----]", `columns` wide (at least 3); `share` is limited to 0 to 1.
 std::string FormatBar(double share, size_t columns);
 
 // The rate of one step of an operation, since the step began. Not thread-safe.
 class RateMeter {
  public:
-  // `bytes` of `step` are done at `now`. Another step, or fewer bytes, begins anew. Bytes a second;
-  // nullopt until half a second has passed.
+  // `bytes` of `step` are done at `now`. Another step, or fewer bytes, starts a new measurement.
+  // Returns bytes per second; nullopt until half a second has passed.
   std::optional<double> Add(std::string_view step, uint64_t bytes,
                             std::chrono::steady_clock::time_point now);
 

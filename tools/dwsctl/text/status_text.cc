@@ -60,7 +60,7 @@ std::string FormatInsecure(const v1::StatusReply& status) {
   return "TCP without TLS: " + parts;
 }
 
-// What both daemons have in common, below the title.
+// The part below the title that both daemons have.
 std::string FormatService(const v1::StatusReply& status, size_t columns) {
   std::string text = FormatKeyLine("state", FormatState(status), columns);
   const std::string drain = FormatDrain(status.drain());
@@ -77,7 +77,7 @@ std::string OfMax(const std::string& value, const std::string& max, bool limited
   return limited ? fmt::format("{} of {}", value, max) : value;
 }
 
-// `where`: what the daemon is in.
+// `where` describes the daemon's place in the broadcast.
 std::string FormatBroadcast(const v1::BroadcastStatus& broadcast, const std::string& where,
                             size_t columns) {
   return FormatKeyLine("broadcast",
@@ -87,7 +87,8 @@ std::string FormatBroadcast(const v1::BroadcastStatus& broadcast, const std::str
                        columns);
 }
 
-// `folder`: what lies in one that is published to, v1::SharedStatus or v1::SlimeStatus.
+// `folder` is the state of a folder that versions are published to: v1::SharedStatus or
+// v1::SlimeStatus.
 std::string FormatFolder(const char* key, const auto& folder, const std::string& readers,
                          size_t columns) {
   std::string text =
@@ -162,7 +163,7 @@ std::string FormatScrub(const v1::ReceiverStatus& receiver, double now_unix_seco
   const double expected = receiver.scrub_pass_seconds_expected();
   std::string rate = FormatBytes(receiver.scrub_bytes_per_second_max()) + "/s";
   if (target > 0) rate = fmt::format("a pass every {}, at most {}", FormatSeconds(target), rate);
-  if (target > 0 && expected > target * 1.01) {  // not for rounding
+  if (target > 0 && expected > target * 1.01) {  // 1 % tolerance for rounding
     rate += fmt::format(", which makes it {}", FormatSeconds(expected));
   }
   if (receiver.scrub_passes() == 0) return rate + ", no full pass yet";
@@ -171,7 +172,7 @@ std::string FormatScrub(const v1::ReceiverStatus& receiver, double now_unix_seco
                      FormatSeconds(age));
 }
 
-// What a daemon before these fields says of itself is not "now".
+// An older daemon does not send these fields. Its 0 must not be shown as "now".
 std::string FormatAge(const v1::ReceiverStatus& receiver, size_t columns) {
   if (receiver.seconds_since_version() <= 0) return "";
   std::string text = FormatSeconds(receiver.seconds_since_version()) + " with this version";

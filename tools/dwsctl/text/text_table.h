@@ -1,4 +1,4 @@
-// Plain text for people: figures with units, and tables.
+// Formats numbers with units, and tables, as plain text.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,24 @@ namespace dws::dwsctl {
 std::string FormatBytes(uint64_t bytes);
 // "830 us", "12.4 ms", "3.2 s", "4 min 12 s", "3 h 20 min", "5 d 1 h".
 std::string FormatSeconds(double seconds);
-// `part` of `whole`: "0.83 %", "-" of nothing.
+// `part` of `whole`: "0.83 %"; "-" if `whole` is 0.
 std::string FormatShare(uint64_t part, uint64_t whole);
 
-// How many times `part` fits in `whole`: "8.1x", "120x", "-" of nothing.
+// How many times `part` fits in `whole`: "8.1x", "120x"; "-" if one of them is 0.
 std::string FormatRatio(uint64_t whole, uint64_t part);
-// "-" for 0, which is no version.
+// "-" for 0, which means no version.
 std::string FormatVersion(uint64_t version);
 // "2026-03-01 12:00:05 UTC", "-" for none.
 std::string FormatUnixTime(double unix_seconds);
 
 struct Column {
   std::string_view title;
-  bool left = false;  // figures are aligned to the right
+  bool left = false;  // numbers are aligned to the right
 };
 
-// The rows under a line of titles, columns as wide as they need, two spaces between them, each line
-// after `indent` spaces. Every row has one cell a column, of clean text (printable.h).
+// A line of titles, then the rows. Columns are as wide as their contents, with two spaces between
+// them; each line is indented by `indent` spaces. Every row has one cell per column, of clean text
+// (printable.h).
 std::string FormatTable(const std::vector<Column>& columns,
                         const std::vector<std::vector<std::string>>& rows, size_t indent);
 

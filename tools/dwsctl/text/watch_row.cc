@@ -104,7 +104,7 @@ double SenderRate(const v1::SenderStatus& sender) {
   const int count = sender.versions_size();
   const int first = std::max(0, count - kRateVersions);
   if (count - first < 2) return 0;
-  double bytes = 0;  // published since the first of them
+  double bytes = 0;  // published after version `first`
   for (int i = first + 1; i < count; ++i) {
     bytes += static_cast<double>(sender.versions(i).wire_bytes());
   }

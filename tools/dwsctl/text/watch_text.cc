@@ -14,19 +14,19 @@ namespace dws::dwsctl {
 namespace {
 
 constexpr size_t kNameColumnsMin = 8;
-constexpr size_t kNameColumnsKept = 12;  // before a figure is
+constexpr size_t kNameColumnsKept = 12;  // a column is left out before the name gets narrower
 constexpr size_t kNameColumnsMax = 32;
 constexpr size_t kStageColumnsMin = 10;
 constexpr size_t kStageColumnsMax = 36;
 constexpr size_t kStageColumnsWanted = 20;
 
-// The columns whose width is given; name and stage share the rest.
+// The columns of fixed width; name and stage share the rest.
 struct Figure {
   const char* title;
   size_t columns;
   std::string WatchRow::*text;
   bool before_stage;
-  int leave_out;  // the highest goes first; 0 stays
+  int leave_out;  // the column with the highest value is left out first; 0: never
 };
 constexpr std::array<Figure, 6> kFigures = {{{"version", 7, &WatchRow::version, true, 0},
                                              {"lag", 4, &WatchRow::lag, true, 0},
@@ -42,7 +42,7 @@ struct Plan {
 };
 
 size_t FixedColumns(const Plan& plan) {
-  size_t columns = 1;  // between name and stage
+  size_t columns = 1;  // the space between name and stage
   for (size_t i = 0; i < kFigures.size(); ++i) {
     if (plan.shown[i]) columns += kFigures[i].columns + 1;
   }
@@ -73,7 +73,7 @@ Plan MakePlan(const std::vector<WatchRow>& rows, size_t columns) {
   return plan;
 }
 
-// "fetching [####---] 45%", as much of it as fits.
+// "fetching [####---] 45%", or as much of it as fits.
 std::string StageCell(const WatchRow& row, size_t columns) {
   std::string cell = Printable(row.stage, columns);
   if (!row.done.has_value()) return cell;

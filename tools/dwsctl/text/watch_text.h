@@ -1,4 +1,4 @@
-// Rows of `watch` as a table that fits any terminal, and as lines. Pure.
+// Formats the rows of `watch` as a table that fits any terminal, or as lines. Pure.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace dws::dwsctl {
 
-// A line of titles, a line a row, and below it what troubles the daemon. No line is wider than
-// `columns` (at least 20): columns that do not fit are left out, rate first, then bytes, density
-// and pause. With `colour`, escapes that change colours and nothing else.
+// A line of titles, then one line per row with the daemon's problem, if any, below it. No line is
+// wider than `columns` (at least 20): columns that do not fit are left out, rate first, then bytes,
+// density and pause. With `colour` it adds escapes that only change colours.
 std::vector<std::string> FormatWatchTable(const std::vector<WatchRow>& rows, size_t columns,
                                           bool colour);
 
@@ -21,15 +21,15 @@ std::string FormatWatchLine(const WatchRow& row);
 // Redraws lines in place. Not thread-safe.
 class WatchScreen {
  public:
-  // The bytes that put `lines` where the lines before were. At most `rows` - 1 of them are shown,
-  // the last saying how many are missing. `anew`: the terminal has another size, so where lines
-  // stand is not known: clears it.
+  // The bytes that replace the lines drawn before by `lines`. At most `rows` - 1 lines are shown;
+  // if there are more, the last line says how many are missing. `anew`: the terminal has changed
+  // its size, so the position of the old lines is not known, and the screen is cleared.
   std::string Draw(std::vector<std::string> lines, size_t rows, bool anew);
-  // Leaves the cursor on an empty line below what was drawn.
+  // Leaves the cursor on an empty line below the drawn lines.
   std::string End() const { return "\r\x1b[K"; }
 
  private:
-  size_t drawn_ = 0;  // lines
+  size_t drawn_ = 0;  // number of lines
 };
 
 }  // namespace dws::dwsctl
