@@ -1,5 +1,5 @@
-// Where the two states of a block come from: a seam between what is compared and what is done with
-// the difference.
+// Where the two states of a block come from. This interface separates reading the states from what
+// is done with their difference.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,29 @@
 
 namespace dws::checkpoint {
 
+// The bytes of one block in both states.
 struct BlockStates {
   ByteSpan before;
-  ByteSpan after;  // of the same size; the very same memory when nothing changes
+  ByteSpan after;  // of the same size; may be the same memory when nothing changes
 };
 
-// Threads: Read from any, as long as those of one worker do not overlap.
+// A source of block states. Threads: Read from any, but one call per worker at a time.
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
-  // Valid until the worker's next Read. Errors: of the source.
+  // The result is valid until the worker's next Read. Errors: of the source.
   virtual Result<BlockStates> Read(RankSlice slice, uint32_t block, size_t worker) = 0;
 };
 
-// The bytes of a block of a whole tensor.
+// The bytes of one block of `tensor`, which is a whole tensor.
 inline ByteSpan BlockOf(const RankLayout::SliceEntry& entry, uint32_t block, ByteSpan tensor) {
   const uint64_t begin = uint64_t{block} * limits::kBlockElements * ElementBytes(entry.dtype);
   return tensor.subspan(begin,
                         uint64_t{BlockElements(entry.elements, block)} * ElementBytes(entry.dtype));
 }
 
-// Two checkpoints with the same tensors, `before[i]` and `after[i]` being rank slice i of `layout`.
-// Lifecycle: points into both checkpoints and the layout.
+// Two checkpoints with the same tensors; `before[i]` and `after[i]` are rank slice i of `layout`.
+// Lifecycle: points into both checkpoints and the layout, which outlive it.
 class PairSource final : public BlockSource {
  public:
   PairSource(const RankLayout& layout, std::vector<const CheckpointTensor*> before,

@@ -5,11 +5,11 @@
 namespace dws::checkpoint {
 namespace {
 
-// What a worker takes at once: consecutive blocks often share a frame, which is then looked up
-// once.
+// The number of blocks a worker takes at once. Consecutive blocks often share a frame, which is
+// then read only once.
 constexpr size_t kBatchBlocks = 8;
 
-// The blocks of some slices, a window at a time.
+// Divides the blocks of some slices into windows.
 class Windows {
  public:
   Windows(const RankLayout& layout, std::span<const RankSlice> slices)

@@ -1,5 +1,6 @@
-// Takes a pool of threads through the blocks of a layout, a window at a time: blocks of a window in
-// no order, the results of windows in theirs. However large the model, what is held is one window.
+// Processes the blocks of a layout with a pool of threads, one window at a time. The blocks of a
+// window are processed in any order, the results of windows are delivered in order. Only one window
+// is in memory, however large the model is.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +19,26 @@ namespace dws::checkpoint {
 inline constexpr size_t kWindowBlocksMax = 512;
 inline constexpr uint64_t kWindowBytesMax = uint64_t{64} << 20;
 
+// One block, and its place in the window.
 struct WalkedBlock {
   RankSlice slice;
   uint32_t block = 0;   // of the slice
-  size_t index = 0;     // of the window, below kWindowBlocksMax
+  size_t index = 0;     // in the window, below kWindowBlocksMax
   uint64_t offset = 0;  // bytes of the window before it
   uint64_t size_bytes = 0;
 };
 
-// What all passes over a model share. What it points to outlives them.
+// What all passes over a model share. The objects it refers to outlive the passes.
 struct Walk {
   const RankLayout& layout;
   ThreadPool& pool;
   const Progress& progress;
 };
 
-// `work` is called once for each block of `slices` in their order, from the pool's threads, workers
-// apart; `deliver` after each window with its blocks, from the calling thread. The first error in
-// the order of blocks ends the walk, as do those of `deliver` and of the progress.
+// Calls `work` once for each block of `slices`, on the pool's threads, with at most one call per
+// worker at a time. After each window it calls `deliver` with the window's blocks, on the calling
+// thread. The first error in the order of blocks ends the walk, and so do errors of `deliver` and
+// of the progress.
 Status WalkBlocks(const Walk& walk, std::string_view step, std::span<const RankSlice> slices,
                   const std::function<Status(const WalkedBlock&, size_t worker)>& work,
                   const std::function<Status(std::span<const WalkedBlock>)>& deliver);

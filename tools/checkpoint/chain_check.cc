@@ -6,11 +6,11 @@
 namespace dws::checkpoint {
 namespace {
 
-// Digests of all slices, and what each delta adds to them.
+// The digests of all slices, and by how much each delta changes them.
 struct ChainDigests {
   std::vector<Digest> base;
   std::vector<std::vector<Digest>> differences;  // by delta, by rank slice
-  Status decoding;                               // the first error: only right over the right base
+  Status decoding;                               // the first error; expected with a wrong base
 };
 
 Result<ChainDigests> ReadDigests(const Walk& walk, size_t links, ChainSource& source) {
@@ -52,7 +52,7 @@ Result<ChainDigests> ReadDigests(const Walk& walk, size_t links, ChainSource& so
   return digests;
 }
 
-// Names of tensors that `delta` begins or ends with otherwise.
+// The names of tensors for which `found` differs from the digest that `delta` states.
 std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest& delta,
                                    const std::vector<Digest>& found, Digest SliceDelta::*wanted) {
   std::vector<std::string> names;
@@ -63,8 +63,8 @@ std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest
   return names;
 }
 
-// Whether these are the weights that the chain leads to: every slice that a delta touches is as the
-// last of them to do so left it, and the rest is as the last one says.
+// Whether `found` are the weights after the chain: each changed slice has the digest stated by the
+// last delta that changes it, and all slices together have the last delta's state token.
 bool IsResult(std::span<const DeltaFile> chain, const std::vector<Digest>& found) {
   if (StateToken(found) != chain.back().manifest().state_token) return false;
   std::vector<bool> seen(found.size());

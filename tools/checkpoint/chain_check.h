@@ -1,5 +1,5 @@
-// Proves, before anything is written, that a chain of deltas belongs to a checkpoint and leads
-// where it says.
+// Proves, before anything is written, that a chain of deltas belongs to a checkpoint and gives the
+// weights that its manifests state.
 #pragma once
 
 #include <span>
@@ -13,14 +13,15 @@
 namespace dws::checkpoint {
 
 struct CheckedChain {
-  // The checkpoint is what the last delta leads to already: nothing is to be done.
+  // The checkpoint already has the weights of the last delta: nothing needs to be done.
   bool already_applied = false;
   std::vector<Digest> after;  // of all slices, after the last delta
 };
 
-// Reads the whole checkpoint once. `source` is the chain's. FAILED_PRECONDITION: another base, with
-// the names of tensors that differ from it; the last delta's result is no such error. DATA_LOSS: a
-// delta is damaged, or leads to other weights than its manifest says.
+// Reads the whole checkpoint once, through `source`, the source of the chain. FAILED_PRECONDITION:
+// the checkpoint is not the chain's base; the message names tensors that differ. (A checkpoint that
+// is already the last delta's result is OK.) DATA_LOSS: a delta is damaged, or gives other weights
+// than its manifest states.
 Result<CheckedChain> CheckChain(const Walk& walk, std::span<const DeltaFile> chain,
                                 ChainSource& source);
 

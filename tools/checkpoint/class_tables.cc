@@ -8,9 +8,9 @@
 namespace dws::checkpoint {
 namespace {
 
-constexpr uint32_t kSampleOf = 8;        // one block of so many, in slices of at least as many
-constexpr uint32_t kSampledBlocks = 64;  // of one slice, at most
-constexpr size_t kSlicesAtOnce = 256;    // between two signs of progress
+constexpr uint32_t kSampleOf = 8;        // sample one block of 8; all blocks of smaller slices
+constexpr uint32_t kSampledBlocks = 64;  // about as many of one slice
+constexpr size_t kSlicesAtOnce = 256;    // between two progress calls
 
 struct Scratch {
   BlockDiffer differ;
@@ -23,7 +23,7 @@ Result<std::optional<ClassTable>> LearnSlice(const RankLayout& layout, RankSlice
   const RankLayout::SliceEntry& slice = layout.slice(number);
   const uint32_t stride =
       slice.blocks < kSampleOf ? 1 : std::max(kSampleOf, slice.blocks / kSampledBlocks);
-  std::optional<ClassStatistics> statistics;  // large: only for slices that changed
+  std::optional<ClassStatistics> statistics;  // large, so only made for slices that changed
   for (uint64_t b = 0; b < slice.blocks; b += stride) {
     DWS_ASSIGN_OR_RETURN(const BlockStates states,
                          source.Read(number, static_cast<uint32_t>(b), worker));

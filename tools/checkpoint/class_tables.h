@@ -1,4 +1,4 @@
-// The class tables of a difference (FORMAT.md, "Mode 3"), learnt from a sample of its own blocks.
+// Learns the class tables of a difference (FORMAT.md, "Mode 3") from a sample of its blocks.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ namespace dws::checkpoint {
 
 using ClassTables = std::vector<std::optional<ClassTable>>;  // by rank slice
 
-// nullopt for slices of integers, and where no sampled block changed. Errors: of source and
-// progress.
+// nullopt for slices of integers and for slices without a changed block in the sample. Errors: of
+// source and progress.
 Result<ClassTables> LearnClassTables(const Walk& walk, BlockSource& source);
 
 }  // namespace dws::checkpoint

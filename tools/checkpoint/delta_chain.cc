@@ -47,7 +47,8 @@ const SliceDelta* DeltaFile::Find(RankSlice slice) const {
 
 namespace {
 
-// Numbers alone prove nothing: those of `pack` are what it is told.
+// Compares weights too: version numbers alone prove nothing, because `pack` takes them from its
+// command line.
 Status CheckFollows(std::span<const DeltaFile> chain, const DeltaFile& next,
                     const RankLayout& layout) {
   std::vector<std::string> other;
@@ -90,7 +91,7 @@ Result<std::vector<DeltaFile>> OpenChain(std::span<const std::string> paths,
 }
 
 struct ChainSource::Scratch {
-  std::vector<LastFrame> frames;  // of each delta
+  std::vector<LastFrame> frames;  // one per delta
   std::vector<std::byte> after;
   DecodedBlock decoded;
 };

@@ -1,4 +1,4 @@
-// Delta objects over a checkpoint: what its blocks become, one delta after the other.
+// Applies delta objects to the blocks of a checkpoint, one delta after the other.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@
 
 namespace dws::checkpoint {
 
-// One delta object in a file. Lifecycle: open until destroyed. Threads: const, from any.
+// One delta object in a file. Lifecycle: open until destroyed. Threads: const methods from any.
 class DeltaFile {
  public:
-  // DATA_LOSS: damaged, cut off, or with bytes behind its end. FAILED_PRECONDITION: made for other
+  // DATA_LOSS: damaged, cut off, or with bytes after its end. FAILED_PRECONDITION: made for other
   // tensors than those of `layout`. Others: as MappedFile.
   static Result<DeltaFile> Open(const std::string& path, const RankLayout& layout);
 
@@ -29,7 +29,7 @@ class DeltaFile {
   const DeltaManifest& manifest() const { return manifest_; }
   uint64_t size_bytes() const { return mapping_.bytes().size(); }
   ByteSpan Frame(const FrameEntry& entry) const;
-  // nullptr: the delta does not touch it.
+  // nullptr: the delta does not change the slice.
   const SliceDelta* Find(RankSlice slice) const;
 
  private:
@@ -40,16 +40,17 @@ class DeltaFile {
   DeltaManifest manifest_;
 };
 
-// Deltas that follow each other. FAILED_PRECONDITION: one does not begin where those before it end,
-// in version or weights, or is of another stream; names both files. Others: as DeltaFile.
+// Opens deltas that follow each other. FAILED_PRECONDITION: the base version or weights of a delta
+// are not the result of those before it, or it is of another stream; the message names both files.
+// Others: as DeltaFile.
 Result<std::vector<DeltaFile>> OpenChain(std::span<const std::string> paths,
                                          const RankLayout& layout);
 
-// A checkpoint before and after a chain. Lifecycle: points to all it is given.
+// The blocks of a checkpoint before and after a chain. Lifecycle: all that it is given outlives it.
 class ChainSource final : public BlockSource {
  public:
-  // `base[i]` is rank slice i of `layout`, which the deltas were opened with. `worker_count`: of
-  // the pool that reads.
+  // `base[i]` is rank slice i of `layout`, which the deltas were opened with. `worker_count` is
+  // that of the pool that reads.
   ChainSource(const RankLayout& layout, std::vector<ByteSpan> base,
               std::span<const DeltaFile> chain, size_t worker_count);
   ~ChainSource() override;
@@ -58,17 +59,16 @@ class ChainSource final : public BlockSource {
     return BlockOf(layout_.slice(slice), block, base_[slice.value()]);
   }
 
-  // DATA_LOSS: a delta's frame is damaged, or its block does not fit these old bytes.
+  // DATA_LOSS: a delta's frame is damaged, or its block does not fit the old bytes.
   Result<BlockStates> Read(RankSlice slice, uint32_t block, size_t worker) override;
 
-  // The same, telling by how much each delta changes the block's digest: `differences` has one for
-  // each.
+  // The same, and sets `differences[i]` to the difference that delta i makes to the block's digest.
   Result<BlockStates> Follow(RankSlice slice, uint32_t block, size_t worker,
                              std::span<Digest> differences);
 
  private:
   struct Scratch;
-  // The block as one delta has it; kEmpty where it changes nothing.
+  // The encoded block in one delta; kEmpty if the delta does not change it.
   Result<EncodedBlockView> Find(const DeltaFile& delta, size_t link, const SliceDelta& slice,
                                 uint32_t block, Scratch& scratch);
 

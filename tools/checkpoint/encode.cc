@@ -13,14 +13,14 @@
 namespace dws::checkpoint {
 namespace {
 
-// What a class table costs in the manifest: a slice that saves no more has none.
+// The bytes of a class table in the manifest. A slice that saves no more than this gets no table.
 constexpr uint64_t kClassTableCost = kClassesMax + 3;
 
 // One block of a window.
 struct BlockResult {
   EncodedBlock relative;
   EncodedBlock split;   // empty unless it is smaller than `relative`
-  EncodedBlock direct;  // the same where `relative` is dense
+  EncodedBlock direct;  // the same, only if `relative` is dense
   EncodedBlock absolute;
   Digest before;
   Digest difference;
@@ -118,8 +118,8 @@ class Encoder {
     }
   }
 
-  // The blocks of a slice that lies in the window as a whole, and saves less than its table costs,
-  // are not split.
+  // Drops the split blocks of a slice that saves less than its table costs. It does so only if all
+  // blocks of the slice are in the window.
   void DropSmallSavings(std::span<const WalkedBlock> window) {
     for (size_t i = 0; i < window.size();) {
       const uint32_t blocks = walk_.layout.slice(window[i].slice).blocks;
@@ -138,7 +138,7 @@ class Encoder {
     }
   }
 
-  // Moves a block to the last target that wants it, copies it to others.
+  // Takes a target's block out of `result`: moves it if there is only one target, else copies it.
   EncodedBlock Take(Encoding encoding, BlockResult& result) const {
     const auto take = [this](EncodedBlock& block) {
       return targets_.size() == 1 ? std::move(block) : block;
@@ -182,7 +182,7 @@ class Encoder {
   const Walk& walk_;
   BlockSource& source_;
   const std::span<const EncodeTarget> targets_;
-  ClassTables tables_;                // empty: none wanted
+  ClassTables tables_;                // empty: no target needs them
   std::vector<BlockResult> results_;  // of the window
   std::vector<Scratch> scratch_;      // by worker
   std::vector<SliceChange> changes_;  // by rank slice

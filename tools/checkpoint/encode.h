@@ -1,5 +1,5 @@
-// Compares the two states of a model and encodes what changed, block by block: the one path from
-// which `estimate` has its figures and `pack` its object. What a sender does at capture
+// Compares the two states of a model and encodes the changes, block by block. Both `estimate` and
+// `pack` use it, so their sizes agree. It does what a sender does at capture
 // (sender_daemon/capture/capture.h), without a snapshot.
 #pragma once
 
@@ -23,40 +23,41 @@ enum class Encoding : uint8_t {
   kFast,      // the profiles of model/delta_profile.h
   kWan,       //
   kDirect,    //
-  kAbsolute,  // values as they are: may be applied again and again, over anything
+  kAbsolute,  // the new values themselves: may be applied repeatedly, over any bytes
 };
 
-// Changed floats by the size of their step, in units in the last place: 1, 2, 3-4, 5-8, ..., up to
-// 2^(kStepBins - 2), more.
+// Bins for changed floats by the size of their step, in units in the last place: 1, 2, 3-4, 5-8,
+// ..., up to 2^(kStepBins - 2), and larger.
 inline constexpr size_t kStepBins = 9;
 using StepCounts = std::array<uint64_t, kStepBins>;
 inline constexpr uint64_t StepBinEnd(size_t bin) {
   return uint64_t{1} << bin;
-}  // of all but the last
+}  // for all bins except the last
 
-// What became of one slice.
+// The changes of one slice.
 struct SliceChange {
   Digest before;
   Digest after;
   uint64_t nnz = 0;
-  StepCounts steps = {};  // of floats; zeros for integers
+  StepCounts steps = {};  // for floats; zeros for integers
 };
 
-// One encoding of the difference. `writer` gets every slice that has blocks, in order, and is not
-// finished.
+// One encoding of the difference. `writer` gets every slice that has blocks, in order; the caller
+// calls its Finish.
 struct EncodeTarget {
   Encoding encoding = Encoding::kFast;
   ObjectWriter* writer = nullptr;
 };
 
-// By rank slice. Class tables (kWan) are learnt from a sample of the very blocks they are used for:
-// a sender, which learns from the version before, is about 1 % larger. `step` names the work to the
-// progress. Errors: of source, writers and progress.
+// Returns the changes by rank slice. Class tables (kWan) are learnt from a sample of the same
+// blocks that they encode. A sender learns them from the version before, and its objects are about
+// 1 % larger. `step` is the name of the work for the progress. Errors: of source, writers and
+// progress.
 Result<std::vector<SliceChange>> EncodeDifference(const Walk& walk, std::string_view step,
                                                   BlockSource& source,
                                                   std::span<const EncodeTarget> targets);
 
-// The digests before or after of all slices, as StateToken takes them.
+// The digests of all slices after the change, as StateToken takes them.
 std::vector<Digest> DigestsAfter(std::span<const SliceChange> changes);
 
 }  // namespace dws::checkpoint

@@ -63,6 +63,8 @@ Result<Estimate> EstimateSync(const Checkpoint& a, const Checkpoint& b,
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(pairs.before));
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};
   PairSource source(layout, pairs.before, pairs.after);
+  // The objects are really encoded, because a formula would not match `pack`. Their frames are
+  // dropped.
   ObjectWriter fast(DropFrame);
   ObjectWriter wan(DropFrame);
   const std::array<EncodeTarget, 2> targets = {

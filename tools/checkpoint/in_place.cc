@@ -28,7 +28,7 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// Steps 3 and 4, for a redo that is there.
+// Step 3 for an existing redo record, and the check before a repetition.
 class Replay {
  public:
   Replay(const Walk& walk, const Checkpoint& checkpoint, std::span<const DeltaFile> redo,
@@ -37,13 +37,13 @@ class Replay {
         checkpoint_(checkpoint),
         redo_(redo),
         pages_(pages),
-        // Absolute blocks need no old ones: the source reads them alone.
+        // Absolute blocks need no old values, so the source works on a half-changed checkpoint.
         source_(walk.layout, BytesOf(checkpoint), redo, walk.pool.worker_count()) {
     for (const SliceDelta& slice : redo[0].manifest().slices) slices_.push_back(slice.slice);
   }
 
-  // Whether the checkpoint becomes a version with what is written down: the one it was for, with
-  // any part of it written. Files that somebody put in its place since are left alone.
+  // Checks that the redo record turns these files into its version, also if some of it is already
+  // written. If the files were replaced since, they are left unchanged.
   Status CheckBelongs() {
     DWS_ASSIGN_OR_RETURN(const std::vector<Digest> sums,
                          Sums("checking weights", AllSlices(walk_.layout),
@@ -72,7 +72,7 @@ class Replay {
     return Prove();
   }
 
-  // Whether an error was of what the files hold, and so says all there is to do.
+  // Whether the error was about the contents of the files. Its message then says what to do.
   bool judged() const { return judged_; }
 
  private:
@@ -100,7 +100,7 @@ class Replay {
         checkpoint_.files()[0].mapping.path(), NameList(wrong), redo_[0].path());
   }
 
-  // The digests of `slices`, by number, of the bytes that `read` gives for their blocks.
+  // The digests of `slices`, by number, over the bytes that `read` returns for their blocks.
   Result<std::vector<Digest>> Sums(
       std::string_view step, std::span<const RankSlice> slices,
       const std::function<Result<ByteSpan>(const WalkedBlock&, size_t worker)>& read) {
@@ -123,7 +123,7 @@ class Replay {
     return sums;
   }
 
-  // Names of tensors that are to be written and are not what they are to become.
+  // The names of tensors that the redo record writes and that do not have their new digest.
   std::vector<std::string> Wrong(const std::vector<Digest>& sums) const {
     std::vector<std::string> wrong;
     for (const SliceDelta& slice : redo_[0].manifest().slices) {
@@ -144,7 +144,7 @@ class Replay {
 
 enum class RedoOf : uint8_t { kThisCall, kEarlierCall };
 
-// One call, under the lock.
+// One call of ApplyInPlace, under the lock.
 class InPlaceApply {
  public:
   InPlaceApply(const Walk& walk, FileSystem& files, const InPlaceRequest& request,
@@ -171,7 +171,8 @@ class InPlaceApply {
   Status Steps() {
     ObjectFile::RemoveLeftovers(files_, redo_path_);
     if (Exists(redo_path_)) {
-      // Also where a receiver came to keep the checkpoint since: it refuses it as it is.
+      // Complete it even if a receiver has begun to keep the checkpoint: the receiver refuses it
+      // while it is half changed.
       DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
                            LockOutReceiver(files_, request_.checkpoint));
       DWS_RETURN_IF_ERROR(ReplayAndRemove(RedoOf::kEarlierCall));
@@ -179,7 +180,7 @@ class InPlaceApply {
     } else {
       DWS_RETURN_IF_ERROR(Judged(CheckNotKept(request_.checkpoint)));
     }
-    // Of a file in it, or of the folder of it.
+    // Looks for the redo records of a file in the folder, or of the folder of the file.
     DWS_RETURN_IF_ERROR(Judged(CheckSettled(request_.checkpoint)));
     DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain,
                          OpenChain(request_.deltas, walk_.layout));
@@ -211,14 +212,14 @@ class InPlaceApply {
       judged_ = replay.judged();
       DWS_RETURN_IF_ERROR(status);
     }
-    // Renamed first, which is durable: a redo that a power cut brought back would undo what the
-    // checkpoint became since.
+    // Rename first, because our Rename is durable. If a power cut brought the redo record back,
+    // replaying it would undo later versions.
     const std::string done = redo_path_ + ".tmp";
     DWS_RETURN_IF_ERROR(files_.Rename(redo_path_, done));
     return files_.Remove(done);
   }
 
-  // Step 2. Fills in what there is to tell of it.
+  // Step 2. Fills in its part of the outcome.
   Status WriteRedo(std::span<const DeltaFile> chain, ChainSource& source,
                    const CheckedChain& checked) {
     DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectFile> file,
@@ -243,7 +244,7 @@ class InPlaceApply {
   const Checkpoint& checkpoint_;
   const std::string redo_path_;
   InPlaceOutcome outcome_;
-  bool judged_ = false;  // the error says all there is to do
+  bool judged_ = false;  // the error's message says what to do
 };
 
 }  // namespace
@@ -257,7 +258,7 @@ Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& req
   DWS_RETURN_IF_ERROR(
       CheckNotRead(ObjectFile::PathsOf(RedoPath(request.checkpoint)), request.deltas));
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(checkpoint));
-  // A file of the checkpoint is the lock: nothing else is left behind.
+  // Lock a file of the checkpoint itself, so that no lock file stays behind.
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
                        files.Lock(checkpoint.files()[0].mapping.path()));
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};

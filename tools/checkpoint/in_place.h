@@ -1,25 +1,26 @@
-// Brings a local checkpoint from one version to another where it lies, so that no crash spoils it.
+// Changes a local checkpoint from one version to another in place. A crash at any point can be
+// repaired.
 //
-// 1. The chain is proved: base and result, without a write.
-// 2. Everything that will be written is written down first, as a delta object of absolute values
-//    (CHECKPOINT/.dws-apply.redo, or FILE.dws-apply.redo of a single file), synced and renamed.
-//    From then on the checkpoint is the new version, whatever its files say.
+// 1. The chain's base and result are proved, without a write.
+// 2. All values that will be written are first stored in a redo record: a delta object of absolute
+//    values (CHECKPOINT/.dws-apply.redo, or FILE.dws-apply.redo for a single file), synced and
+//    renamed. From then on the checkpoint counts as the new version, whatever its files contain.
 // 3. The values are written to the files, synced, and read again: digests prove them.
-// 4. The redo is removed, durably.
+// 4. The redo record is removed, durably.
 //
-// Whoever dies between 2 and 4 leaves a checkpoint that is neither version. It cannot be mistaken
-// for one: commands over checkpoints look for a redo and refuse (settled.h), and the next
-// ApplyInPlace repeats 3 and 4 before anything else. That may be done again and again. It first
-// proves, without a write, that the redo makes its version of these files: a redo that was left
-// beside others, put there since, is refused, but where it holds all that differs (whole blocks).
-// And it stores what the files hold already as well: what they hold in memory the disk may have
-// refused.
+// A process that dies between 2 and 4 leaves a checkpoint that is neither version. It is never used
+// as one: commands for checkpoints look for a redo record and refuse (settled.h), and the next
+// ApplyInPlace first repeats 3 and 4, which is safe any number of times. Before that it proves,
+// without a write, that the redo record gives its version with these files. If the files were
+// replaced since, the record is refused, unless it has all blocks that differ. The repetition also
+// stores values that the files already have: memory may have them although the disk refused them.
 //
-// A checkpoint that a receiver keeps is not changed. One that came to be kept while it was half
-// changed is completed all the same, with the receiver locked out: it opens it only then.
+// A checkpoint that a receiver keeps is not changed. If a receiver began to keep it while it was
+// half changed, the change is still completed, and the receiver is locked out until then.
 //
-// A file whose blocks are not its own yet (sparse, or a copy on write) may find the disk full in 3;
-// the process is then ended by SIGBUS, and the same command goes on once there is room.
+// With a file whose disk blocks are not allocated yet (sparse, or a copy on write), the disk may
+// become full in step 3. SIGBUS then ends the process; run the same command again when there is
+// room.
 #pragma once
 
 #include <span>
@@ -32,9 +33,10 @@
 
 namespace dws::checkpoint {
 
+// What ApplyInPlace has done.
 struct InPlaceOutcome {
-  bool finished_earlier = false;  // one that was interrupted was completed first
-  bool already_applied = false;   // the checkpoint was the result: nothing written
+  bool finished_earlier = false;  // it first completed an interrupted call
+  bool already_applied = false;   // the checkpoint already was the result: nothing written
   uint64_t version = 0;
   uint64_t changed_tensors = 0;
   uint64_t redo_bytes = 0;
@@ -45,12 +47,13 @@ struct InPlaceRequest {
   std::span<const std::string> deltas;
 };
 
-// UNAVAILABLE: another process is at it, or the receiver that keeps what is to be completed.
-// FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with nothing written; FAILED_PRECONDITION also
-// when a redo is of another state of the files, or a file of the folder, or the folder of the file,
-// is half changed, or as CheckNotShared and CheckNotKept; DATA_LOSS also when the files do not hold
-// what was written to them. Others, and DATA_LOSS of a disk that fails: of files and the progress;
-// the same call then goes on, and the message says so when it has to.
+// UNAVAILABLE: another process is changing the checkpoint, or the receiver that keeps a
+// half-changed one is at work. FAILED_PRECONDITION, DATA_LOSS: as CheckChain, with nothing written.
+// FAILED_PRECONDITION also: a redo record does not belong to these files, a file of the folder or
+// the folder of the file is half changed, or as CheckNotShared and CheckNotKept. DATA_LOSS also:
+// the files do not have the values that were written to them. Others, and DATA_LOSS of a failing
+// disk: of files and the progress. Repeating the call then continues; the message says so when it
+// is needed.
 Result<InPlaceOutcome> ApplyInPlace(FileSystem& files, const InPlaceRequest& request,
                                     ThreadPool& pool, const Progress& progress);
 

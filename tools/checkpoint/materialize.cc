@@ -36,6 +36,7 @@ Result<MaterializedVersion> Materialize(FileSystem& files, const MaterializeRequ
   const OutputPlan plan{
       .base_path = request.base, .base = base, .after = checked.after, .out = request.out};
   if (checked.already_applied) {
+    // The deltas must not be applied a second time, so copy the base with an empty chain.
     ChainSource unchanged(layout, BytesOf(base), {}, pool.worker_count());
     DWS_RETURN_IF_ERROR(WriteOutput(walk, files, plan, unchanged));
   } else {

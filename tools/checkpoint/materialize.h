@@ -1,4 +1,4 @@
-// A version as a checkpoint of its own: a base and the deltas that lead from it.
+// Writes a version as a new checkpoint, from a base and the deltas after it.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct MaterializedVersion {
   uint64_t bytes = 0;  // of all weights
 };
 
-// Writes `out` (output.h) after the chain was proved (chain_check.h). Errors as both; nothing is
-// left behind then. A base that is the last version already is copied.
+// Proves the chain (chain_check.h), then writes `out` (output.h). Errors as both; nothing is left
+// behind then. A base that already is the last version is copied.
 Result<MaterializedVersion> Materialize(FileSystem& files, const MaterializeRequest& request,
                                         ThreadPool& pool, const Progress& progress);
 

@@ -36,7 +36,7 @@ std::vector<std::string> ObjectFile::PathsOf(const std::string& path) {
 }
 
 void ObjectFile::RemoveLeftovers(FileSystem& files, const std::string& path) {
-  // What is not there was renamed, or never made.
+  // A missing file is no error: it was renamed, or never made.
   static_cast<void>(files.Remove(FramesPath(path)));
   static_cast<void>(files.Remove(TemporaryPath(path)));
 }

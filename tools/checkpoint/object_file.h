@@ -1,6 +1,5 @@
-// A delta object as a file in the making. The name appears when all of it is on the disk, in the
-// place of what was there; until then its parts have names of their own (NAME.frames.tmp,
-// NAME.tmp).
+// Writes a delta object to a file. The file gets its name, and replaces an older file, when all of
+// it is on the disk. Until then its parts have temporary names (NAME.frames.tmp, NAME.tmp).
 #pragma once
 
 #include <memory>
@@ -13,22 +12,22 @@
 
 namespace dws::checkpoint {
 
-// Lifecycle: made, writer() is given its slices, then Finish. Without it nothing is left behind.
-// Threads: one.
+// Lifecycle: Create, pass the slices to writer(), then Finish. Without Finish nothing is left
+// behind. Threads: one.
 class ObjectFile {
  public:
   // Errors: of the file system.
   static Result<std::unique_ptr<ObjectFile>> Create(FileSystem& files, const std::string& path);
-  // `path`, and the names that it has while it is made.
+  // `path` and its temporary names.
   static std::vector<std::string> PathsOf(const std::string& path);
-  // Removes what an ObjectFile of `path` left behind whose process was killed.
+  // Removes the temporary files that a killed process has left for `path`.
   static void RemoveLeftovers(FileSystem& files, const std::string& path);
   ~ObjectFile();
   ObjectFile(const ObjectFile&) = delete;
   ObjectFile& operator=(const ObjectFile&) = delete;
 
   ObjectWriter& writer() { return writer_; }
-  // Bytes of the object. Errors: of the file system.
+  // Returns the size of the object in bytes. Errors: of the file system.
   Result<uint64_t> Finish(DeltaManifest identity);
 
  private:

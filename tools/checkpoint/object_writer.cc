@@ -11,7 +11,7 @@
 namespace dws::checkpoint {
 namespace {
 
-// Above what a frame may end before, so that a run of them settles it.
+// More empty blocks than a frame may contain in a row, so that such a run makes the frame final.
 constexpr size_t kEmptyRun = 64;
 
 }  // namespace
@@ -24,7 +24,8 @@ Status ObjectWriter::Add(EncodedBlock block) {
   split_ |= block.mode == BlockMode::kClassSplit;
   pending_bytes_ += block.payload.size();
   pending_.push_back(std::move(block));
-  // As many bytes do not fit into one frame; so many blocks may, and then it is tried less often.
+  // So many bytes do not fit into one frame. So many blocks may fit; then try_at_blocks_ grows, so
+  // that later tries are rarer.
   const bool full = pending_bytes_ >= limits::kFrameBytesMax || pending_.size() >= try_at_blocks_;
   return full ? CutFrames(false) : OkStatus();
 }

@@ -1,5 +1,5 @@
-// A delta object in the making, frame by frame: BuildObject for models whose delta need not fit in
-// memory. The same blocks give the same bytes.
+// Makes a delta object frame by frame: like BuildObject, but the delta need not fit into memory.
+// The same blocks give the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,18 @@
 
 namespace dws::checkpoint {
 
-// Takes the bytes of the frames section, one frame after the other.
+// Gets the bytes of the frames section, one frame after the other.
 using FrameSink = std::function<Status(ByteSpan)>;
 
-// For sizes alone.
+// A sink for callers that need only the sizes.
 inline Status DropFrame(ByteSpan /*frame*/) { return OkStatus(); }
 
+// What the manifest states about a slice.
 struct SliceEnd {
   RankSlice slice;
   Digest before;
   Digest after;
-  std::optional<ClassTable> classes;  // of its class-split blocks; ignored when there are none
+  std::optional<ClassTable> classes;  // for its class-split blocks; ignored if there are none
 };
 
 // Lifecycle: for each slice, in ascending order, Add all its blocks and EndSlice; then Finish,
@@ -34,10 +35,11 @@ class ObjectWriter {
  public:
   explicit ObjectWriter(FrameSink sink) : sink_(std::move(sink)) {}
 
-  // The next block of the slice, an empty one too. Errors of the sink.
+  // Adds the next block of the slice, also if it is empty. Errors: of the sink.
   Status Add(EncodedBlock block);
   Status EndSlice(const SliceEnd& end);
-  // Header and manifest, which come before the frames. `identity` is the manifest without slices.
+  // Returns header and manifest, which come before the frames. `identity` is the manifest without
+  // slices.
   std::vector<std::byte> Finish(DeltaManifest identity);
 
   uint64_t frames_bytes() const { return frames_bytes_; }
@@ -45,13 +47,13 @@ class ObjectWriter {
  private:
   static constexpr size_t kTryAtBlocks = 4096;
 
-  // Whether the next frame is what it is, whatever blocks are still to come.
+  // Whether a next frame of `count` blocks is final, whatever blocks follow.
   bool IsSettled(size_t count) const;
   Status CutFrames(bool slice_ends);
   Status WriteFrame(size_t count);
 
   const FrameSink sink_;
-  std::vector<EncodedBlock> pending_;  // of the slice, from first_pending_ on
+  std::vector<EncodedBlock> pending_;  // blocks of the slice from first_pending_
   uint64_t pending_bytes_ = 0;
   uint32_t first_pending_ = 0;
   size_t try_at_blocks_ = kTryAtBlocks;

@@ -43,7 +43,7 @@ Status AppendAll(AppendFile& file, ByteSpan bytes) {
   return OkStatus();
 }
 
-// The weights of one file, with what lies before, between and behind them.
+// Writes one file: the weights, and the other bytes before, between and after them.
 class FileWriter {
  public:
   FileWriter(const Walk& walk, const OutputPlan& plan, ChainSource& source, AppendFile& file)
@@ -75,7 +75,8 @@ class FileWriter {
     DWS_ASSIGN_OR_RETURN(const BlockStates states, source_.Read(block.slice, block.block, worker));
     std::copy(states.after.begin(), states.after.end(),
               window_.begin() + static_cast<ptrdiff_t>(block.offset));
-    // Of what is written, not of what was read: nothing may change between the two.
+    // Take the digest of the bytes that are written, not of those that were read, so that a change
+    // in between is noticed.
     digests_[block.index] =
         DigestBytes(ByteSpan(window_).subspan(block.offset, block.size_bytes),
                     walk_.layout.slice(block.slice).BlockFirstWord(block.block));
@@ -106,7 +107,7 @@ class FileWriter {
   const OutputPlan& plan_;
   ChainSource& source_;
   AppendFile& file_;
-  uint64_t written_ = 0;  // of the file
+  uint64_t written_ = 0;  // bytes of the file so far
   Digest digest_;         // of the tensor that is being written
   std::vector<std::byte> window_;
   std::array<Digest, kWindowBlocksMax> digests_;
@@ -123,16 +124,17 @@ Status WriteWeights(const Walk& walk, FileSystem& files, const OutputPlan& plan,
   }
   if (written.ok()) written = plan.base.files()[number].mapping.CheckUnchanged();
   if (written.ok()) written = files.Rename(temporary, path);
-  if (!written.ok()) static_cast<void>(files.Remove(temporary));  // what happened says more
+  if (!written.ok()) static_cast<void>(files.Remove(temporary));  // report the first error
   return written;
 }
 
-// What commands and receivers leave in a folder when they are killed, and nobody asked for.
+// Temporary files that killed commands and receivers leave in a folder.
 bool IsLeftover(std::string_view name) {
   return name.ends_with(".tmp") || name.find(kInPlaceRedoName) != std::string_view::npos;
 }
 
-// Files of the folder that hold no weights. Weights that the index does not name stay behind.
+// Copies the files of the folder that are not weights. Weights that the index does not name are not
+// copied.
 Status CopyOthers(FileSystem& files, const std::string& from, const std::string& to) {
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(from));
   for (const std::string& name : names) {
@@ -186,12 +188,12 @@ Status WriteOutput(const Walk& walk, FileSystem& files, const OutputPlan& plan,
     return WriteWeights(walk, files, plan, source, 0, out);
   }
   const std::string partial = PartialPath(out);
-  // Process ids come again, in containers soon: what a killed process left is no part of this one.
+  // Process ids are reused, in containers soon. Remove what a killed process has left here.
   std::filesystem::remove_all(partial, error);
   if (error) return ErrnoError(error.value(), fmt::format("cannot remove {}", partial));
   DWS_RETURN_IF_ERROR(files.MakeFolders(partial));
   Status written = FillFolder(walk, files, plan, source, partial);
-  if (written.ok()) written = CheckUnchanged(plan.base);  // the other files are its as well
+  if (written.ok()) written = CheckUnchanged(plan.base);  // again, after all files are copied
   if (written.ok()) written = files.Rename(partial, out);
   if (!written.ok()) std::filesystem::remove_all(partial, error);
   return written;

@@ -1,10 +1,10 @@
-// Writes what a chain of deltas makes of a checkpoint as a checkpoint of its own. Its files are
-// those of the base, byte for byte but for the weights: split, order, metadata and index are kept,
-// and so are other files of the folder (configuration, tokenizer), but for temporary ones (*.tmp).
+// Writes the result of a chain of deltas as a new checkpoint. Its files are copies of the base's
+// files except for the weights: split, order, metadata and index are kept, and so are other files
+// of the folder (configuration, tokenizer), except temporary ones (*.tmp).
 //
-// Written under another name first (OUT.partial-PID for a folder, OUT.tmp for a file), synced and
-// renamed at the end: OUT is there as a whole or not at all. What a killed process leaves under
-// such a name may be removed, and is by a later one of the same name.
+// The output is written under a temporary name (OUT.partial-PID for a folder, OUT.tmp for a file),
+// synced, and renamed at the end: OUT exists as a whole or not at all. What a killed process leaves
+// under such a name may be removed; a later run with the same temporary name removes it.
 #pragma once
 
 #include <span>
@@ -18,21 +18,22 @@
 
 namespace dws::checkpoint {
 
+// What to write.
 struct OutputPlan {
   const std::string& base_path;  // what `base` was opened from: a file or a folder
   const Checkpoint& base;
-  std::span<const Digest> after;  // of all slices, as CheckChain proved them
+  std::span<const Digest> after;  // of all slices, proved by CheckChain
   const std::string& out;
 };
 
-// ALREADY_EXISTS: `out` is there, and is no empty folder; looked at before anything is read.
+// Call it before anything is read. ALREADY_EXISTS: `out` exists and is not an empty folder.
 Status CheckOutput(const std::string& out);
 
-// INVALID_ARGUMENT: a name that `out` has while it is written is that of something that is `read`.
+// INVALID_ARGUMENT: a temporary name of `out` is the name of a file that is `read`.
 Status CheckApart(const std::string& out, std::span<const std::string> read);
 
 // ABORTED: the base changed while it was read. FAILED_PRECONDITION: as CheckUnchanged. Others: of
-// the file system, with nothing left behind.
+// the file system. Nothing is left behind after an error.
 Status WriteOutput(const Walk& walk, FileSystem& files, const OutputPlan& plan,
                    ChainSource& source);
 

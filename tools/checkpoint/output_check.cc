@@ -24,6 +24,7 @@ Status CheckNotRead(std::span<const std::string> written, std::span<const std::s
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored)) continue;
     for (const std::string& source : read) {
+      // Compare files and not names: a link or another spelling may lead to the same file.
       if (!std::filesystem::equivalent(path, source, ignored)) continue;
       return InvalidArgumentError(
           "{} is read by this command, and would be written over as {}: name another output",

@@ -1,5 +1,5 @@
-// What is written must not take the place of what is read, nor of what somebody else put there:
-// asked before anything is created.
+// An output must not replace an input, nor a foreign file. These checks run before anything is
+// created.
 #pragma once
 
 #include <span>
@@ -11,15 +11,15 @@
 
 namespace dws::checkpoint {
 
-// What is read of an open checkpoint, and where it lies.
+// The path of an open checkpoint and the paths of its files.
 std::vector<std::string> PathsOf(const Checkpoint& checkpoint);
 
-// INVALID_ARGUMENT: one of `written` is one of `read`, by whatever names.
+// INVALID_ARGUMENT: one of `written` is the same file as one of `read`, even under another name.
 Status CheckNotRead(std::span<const std::string> written, std::span<const std::string> read);
 
-// For a delta object that is to be written to `out`, in the place of another at most.
-// INVALID_ARGUMENT: as CheckNotRead, of `out` and the names that it has meanwhile. ALREADY_EXISTS:
-// something is there, not empty and no delta object. Others: of the file that is there.
+// For a delta object that will be written to `out`, which may replace only another delta object.
+// INVALID_ARGUMENT: as CheckNotRead, for `out` and its temporary names. ALREADY_EXISTS: `out`
+// exists, and is neither an empty file nor a delta object. Others: of reading that file.
 Status CheckObjectOutput(const std::string& out, std::span<const std::string> read);
 
 }  // namespace dws::checkpoint

@@ -35,11 +35,12 @@ struct ObjectPlan {
   const std::string& out;
   DeltaProfile profile = DeltaProfile::kFast;
   DeltaManifest identity;  // without the state token
-  // Whether what was read, and ended with these digests, may be trusted.
+  // Checks that the inputs did not change while they were read, and that the digests `after` are
+  // right.
   std::function<Status(const std::vector<Digest>& after)> check;
 };
 
-// Encodes what `source` says changes.
+// Encodes the changes between the two states of `source`.
 Result<PackedObject> WriteObject(const Walk& walk, FileSystem& files, BlockSource& source,
                                  ObjectPlan plan) {
   DeltaManifest& identity = plan.identity;
@@ -111,7 +112,7 @@ Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
   DWS_ASSIGN_OR_RETURN(const std::vector<DeltaFile> chain, OpenChain(deltas, layout));
   ChainSource source(layout, BytesOf(base), chain, pool.worker_count());
   DWS_ASSIGN_OR_RETURN(const CheckedChain checked, CheckChain(walk, chain, source));
-  // Deltas that change nothing lead from every version to itself.
+  // With deltas that change nothing, base and result are equal, so "already applied" is no error.
   const bool changes = std::any_of(chain.begin(), chain.end(), [](const DeltaFile& delta) {
     return !delta.manifest().slices.empty();
   });
@@ -161,7 +162,7 @@ Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
                       .elements = layout.element_count(),
                       .model_bytes = layout.size_bytes(),
                       .object_bytes = object.size()};
-  std::set<uint32_t> shards;  // one a tensor, of one slice or several
+  std::set<uint32_t> shards;  // one per tensor; a tensor has one or more slices
   for (const SliceDelta& slice : manifest.slices) {
     shards.insert(layout.slice(slice.slice).shard);
     packed.changed_elements += slice.nnz;

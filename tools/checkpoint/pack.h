@@ -1,4 +1,5 @@
-// Delta objects out of checkpoints: of two of them, or of one and a chain of deltas over it.
+// Makes delta objects from two checkpoints, from one checkpoint and a chain of deltas, or from
+// deltas alone.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,10 @@
 
 namespace dws::checkpoint {
 
-// All write `out` in the place of a delta object that is there. INVALID_ARGUMENT, ALREADY_EXISTS:
-// as CheckObjectOutput (output_check.h), before anything is created.
+// All functions replace an existing delta object at `out`. INVALID_ARGUMENT, ALREADY_EXISTS: as
+// CheckObjectOutput (output_check.h), before anything is created.
 
-// What a made object is of.
+// A description of the new object.
 struct PackedObject {
   uint64_t base_version = 0;
   uint64_t version = 0;
@@ -35,24 +36,26 @@ struct PackOptions {
   DeltaProfile profile = DeltaProfile::kFast;
 };
 
-// The object that leads from checkpoint `a` to `b`, at `out`. It belongs to the stream 0:0...0: a
-// stream is one run of a trainer, and there was none. INVALID_ARGUMENT: no such versions.
-// FAILED_PRECONDITION: they have not the same tensors; names them. ABORTED, FAILED_PRECONDITION: as
-// CheckUnchanged of either, which were settled when they were opened (settled.h).
+// Writes the object that changes checkpoint `a` into `b` to `out`. Its stream is 0:0...0, because
+// no trainer made it. INVALID_ARGUMENT: invalid versions. FAILED_PRECONDITION: the checkpoints do
+// not have the same tensors; the message names them. ABORTED, FAILED_PRECONDITION: as
+// CheckUnchanged for either checkpoint. The caller calls CheckSettled for both before opening them
+// (settled.h).
 Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoint& b,
                           const PackOptions& options, const std::string& out, ThreadPool& pool,
                           const Progress& progress);
 
-// One object at `out` that does what `deltas` do one after the other, over the checkpoint they
-// begin with, which is read for what they need of it and proved as CheckChain does. Errors as it,
-// and as CheckUnchanged of the base.
+// Writes one object to `out` that does the same as all `deltas` in order. `base` is the checkpoint
+// they begin with; it is proved as in CheckChain. Errors as CheckChain, and as CheckUnchanged of
+// the base.
 Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
                                 std::span<const std::string> deltas, DeltaProfile profile,
                                 const std::string& out, ThreadPool& pool, const Progress& progress);
 
-// The same from the deltas alone (common/delta/squash.h), profile fast; they and the result are
-// held in memory. DATA_LOSS: damaged, or with blocks that do not compose without the weights: those
-// of the profiles wan and direct. FAILED_PRECONDITION: no chain, or of another layout.
+// The same without a checkpoint (common/delta/squash.h), with profile fast; the deltas and the
+// result are in memory. DATA_LOSS: damaged, or with blocks that cannot be composed without the
+// weights (profiles wan and direct). FAILED_PRECONDITION: the deltas are not a chain, or of another
+// layout.
 Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
                                  std::span<const std::string> deltas, const std::string& out,
                                  const Progress& progress);

@@ -1,4 +1,5 @@
-// Stores bytes to memory that is a file, a page at a time: pages are what the disk is given. Pure.
+// Stores bytes to the memory of a mapped file page by page, because the system writes whole pages
+// to the disk. Pure.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +12,14 @@
 namespace dws::checkpoint {
 
 enum class StorePages : uint8_t {
-  kThatDiffer,  // those that hold the bytes already are left alone
-  // Also those that hold them already. A page that the disk refused earlier holds the new bytes and
-  // passes for written, while the disk has the old: only a store makes the next sync write it.
+  kThatDiffer,  // skip pages that already have the bytes
+  // Store to pages that already have the bytes too. If the disk refused a page earlier, memory has
+  // the new bytes and counts as written, but the disk has the old ones. Only a new store makes the
+  // next sync write the page.
   kAll,
 };
 
-// `from` and `to` are of one size.
+// `from` and `to` have the same size.
 inline void StoreBytes(ByteSpan from, MutableByteSpan to, StorePages pages) {
   constexpr size_t kPiece = 4096;
   DWS_CHECK(from.size() == to.size());

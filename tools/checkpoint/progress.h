@@ -1,4 +1,4 @@
-// How long work tells how far it is, and is asked to end.
+// How long-running work reports its progress and can be cancelled.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,18 @@
 
 namespace dws::checkpoint {
 
+// How far the current step is.
 struct ProgressStep {
   std::string_view step;  // "comparing weights"
   uint64_t done_bytes = 0;
   uint64_t total_bytes = 0;
 };
 
-// Called from the thread that called the work, every few dozen megabytes and at the end of a step.
-// An error (CANCELLED) ends the work with it: what was begun is cleared away.
+// Called on the thread that runs the work, every few dozen megabytes and at the end of a step. If
+// it returns an error (CANCELLED), the work removes its partial output and returns the error.
 using Progress = std::function<Status(const ProgressStep&)>;
 
-// For whoever does not look.
+// For callers that do not need the progress.
 inline Status NoProgress(const ProgressStep& /*step*/) { return OkStatus(); }
 
 }  // namespace dws::checkpoint

@@ -18,14 +18,14 @@ bool IsFolder(const std::string& path) {
   return std::filesystem::is_directory(path, ignored);
 }
 
-// Whatever links lead to it.
+// The path after all links are resolved.
 std::filesystem::path RealPath(const std::string& checkpoint) {
   std::error_code failed;
   const std::filesystem::path real = std::filesystem::canonical(checkpoint, failed);
   return failed ? std::filesystem::absolute(checkpoint, failed) : real;
 }
 
-// The checkpoint itself, or the folder that its file lies in.
+// The checkpoint itself if it is a folder, else the folder that contains its file.
 std::string FolderOf(const std::string& checkpoint) {
   return IsFolder(checkpoint) ? checkpoint : RealPath(checkpoint).parent_path().string();
 }
@@ -35,7 +35,7 @@ bool IsKept(const std::string& checkpoint) {
   return std::filesystem::exists(slime::SyncFolder(FolderOf(checkpoint)), ignored);
 }
 
-// Of the folder, and of single files in it.
+// The redo records of the folder and of single files in it.
 std::vector<std::string> RedosIn(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code ended;
@@ -80,7 +80,7 @@ Status CheckSettled(const std::string& checkpoint) {
 }
 
 Status CheckUnchanged(const safetensors::Checkpoint& opened) {
-  // In this order: whoever changes files gives them their new time before its redo goes.
+  // The order matters: a change updates the files' times before it removes its redo record.
   DWS_RETURN_IF_ERROR(CheckSettled(opened.path()));
   return opened.CheckUnchanged();
 }

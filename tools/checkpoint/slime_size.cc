@@ -16,7 +16,7 @@ namespace dws::checkpoint {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;
-constexpr size_t kTensorsAtOnce = 64;  // between two signs of progress
+constexpr size_t kTensorsAtOnce = 64;  // between two progress calls
 
 struct Compressor {
   Compressor() : context(ZSTD_createCCtx(), &ZSTD_freeCCtx) {
@@ -31,7 +31,7 @@ struct Compressor {
   std::vector<std::byte> output;
 };
 
-// Compressed bytes of before ^ after; 0 when they are equal.
+// The compressed size of before ^ after; 0 when they are equal.
 uint64_t CompressedBytes(ByteSpan before, ByteSpan after, Compressor& compressor) {
   ZSTD_CCtx* const context = compressor.context.get();
   ZSTD_CCtx_reset(context, ZSTD_reset_session_only);
@@ -53,7 +53,7 @@ uint64_t CompressedBytes(ByteSpan before, ByteSpan after, Compressor& compressor
           .dst = compressor.output.data(), .size = compressor.output.size(), .pos = 0};
       const size_t left =
           ZSTD_compressStream2(context, &output, &input, last ? ZSTD_e_end : ZSTD_e_continue);
-      DWS_CHECK(ZSTD_isError(left) == 0);  // it was given memory and the size it was told of
+      DWS_CHECK(ZSTD_isError(left) == 0);  // it has its memory and gets exactly the pledged size
       bytes += output.pos;
       if (last ? left == 0 : input.pos == input.size) break;
     }
@@ -61,7 +61,7 @@ uint64_t CompressedBytes(ByteSpan before, ByteSpan after, Compressor& compressor
   return changed ? bytes : 0;
 }
 
-// Headers of the files that hold `entries`, and the index.
+// The size of the headers of the files that hold `entries`, and of the index.
 Result<uint64_t> BytesAround(std::vector<safetensors::HeaderTensor> entries) {
   safetensors::CheckpointIndex index{.metadata = {{"version", "000002"},
                                                   {"base_version", "000001"},
@@ -99,7 +99,7 @@ Result<uint64_t> MeasureSlime(const TensorPairs& pairs, ThreadPool& pool,
     order[i] = i;
     step.total_bytes += pairs.before[i]->bytes.size();
   }
-  // Large ones first: the last to end is then a small one.
+  // Large tensors first, so that no worker still has a large one at the end.
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return std::pair(pairs.before[b]->bytes.size(), a) <
            std::pair(pairs.before[a]->bytes.size(), b);

@@ -1,5 +1,6 @@
-// What slime would send for the same change: its files of encoding xor really made, as far as their
-// sizes need it (every changed tensor's new ^ old in one zstd frame of level 1, headers, index).
+// The bytes that slime would send for the same change with encoding xor. It really makes the parts
+// that determine the sizes: new ^ old of every changed tensor in one zstd frame of level 1, the
+// headers, and the index.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace dws::checkpoint {
 
-// Bytes of all files of a version folder. Tensors are compressed in parallel, each as a stream:
-// what is held is a few megabytes a worker. Errors of the progress.
+// The total size of all files of a version folder. Tensors are compressed in parallel, each as a
+// stream, so each worker needs only a few megabytes. Errors of the progress.
 Result<uint64_t> MeasureSlime(const TensorPairs& pairs, ThreadPool& pool, const Progress& progress);
 
 }  // namespace dws::checkpoint

@@ -31,6 +31,7 @@ TensorSpec CodecSpec(const CheckpointTensor& tensor) {
   const std::optional<DType> known = safetensors::ModelDType(tensor.dtype);
   const uint32_t bits = safetensors::ElementBits(tensor.dtype);
   TensorSpec spec{.name = tensor.name, .dtype = known.value_or(UnsignedOf(bits))};
+  // Elements of 4 or 6 bits are packed across bytes, so only a flat shape of bytes fits them.
   spec.shape = bits >= 8 ? tensor.shape : std::vector<uint64_t>{tensor.bytes.size()};
   return spec;
 }
