@@ -11,8 +11,8 @@ namespace {
 
 using safetensors::CheckpointTensor;
 
-// What is wrong with one tensor of a version. Several threads work on tensors at a time, and all
-// problems are reported together.
+// What is wrong with one tensor of a version. Workers return it instead of stopping at the first
+// problem, so that one message can name all tensors.
 enum class Verdict : uint8_t { kGood, kMissing, kOtherBase };
 
 struct Outcome {

@@ -26,7 +26,8 @@ constexpr std::array kTable = {
     MethodAccess{"/grpc.reflection.v1alpha.ServerReflection/", CallAccess::kAnyCertificate},
 };
 
-// UNIMPLEMENTED: other machines cannot call this method.
+// UNIMPLEMENTED: other machines cannot call this method. Methods that are not in the table are
+// refused, so that a new method is closed until somebody decides who may call it.
 Result<CallAccess> AccessOf(std::string_view path) {
   const auto row = std::find_if(kTable.begin(), kTable.end(), [path](const MethodAccess& entry) {
     return entry.path.ends_with('/') ? path.starts_with(entry.path) : path == entry.path;

@@ -18,7 +18,8 @@ bool IsSilence(const Status& error) {
   return absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error);
 }
 
-// Lists commands by the first line of their descriptions.
+// Lists commands by the first line of their descriptions, because whole descriptions would make the
+// list unreadable.
 class CommandFormatter final : public CLI::Formatter {
  public:
   std::string make_subcommand(const CLI::App* command) const override {

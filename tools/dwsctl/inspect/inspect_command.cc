@@ -24,7 +24,8 @@ struct InspectFlags {
 
 enum class FileKind { kUnknown, kObject, kSenderLedger, kReceiverLedger };
 
-// Recognizes the kind of a file with a damaged beginning if more than half of its magic is right.
+// Recognizes a file if more than half of its magic is right, because `inspect` is often used on
+// damaged files.
 bool BeginsAlmostAs(ByteSpan bytes, ByteSpan magic) {
   const size_t count = std::min(bytes.size(), magic.size());
   size_t equal = 0;

@@ -1,4 +1,5 @@
-// A receiver's commit group in its status.
+// A receiver's commit group in its status. All names come from other machines, so they are cleaned
+// and shortened.
 #include <fmt/format.h>
 
 #include <vector>

@@ -1,4 +1,5 @@
-// The tables of status_text.h that other commands show as well.
+// The tables of status_text.h that other commands also show. Errors are below a table, because its
+// rows have no room for them.
 #include <fmt/format.h>
 
 #include <algorithm>
