@@ -1,6 +1,6 @@
-// What one engine rank handed over: its mapped regions and how they are made of canonical slices.
-// Shared: whoever works on the memory holds it, so that a rank that vanishes is unmapped only after
-// that work has stopped.
+// What one engine rank attached: its mapped regions, and which canonical slices they hold where.
+// Shared: everyone who works on the memory holds a reference. So the memory of a rank that vanishes
+// is unmapped only after that work has stopped.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@
 namespace dws {
 
 struct AttachedMemory {
-  // To whom it belongs. The last to go: its end tells the engine that nobody uses the memory.
+  // The engine rank's connection. First member, so closed last: its close tells the engine that
+  // nobody uses the memory any more.
   UniqueFd connection;
   uint32_t engine_rank = 0;
   Generation generation;  // of the registration

@@ -1,3 +1,5 @@
+// Most blocks are contiguous in engine memory: they are read where they are, and copied only if
+// they are strided.
 #include "receiver_daemon/weights/block_source.h"
 
 #include "common/delta/decoder.h"

@@ -1,4 +1,4 @@
-// The leaves that staging and applying in place share: a frame's blocks, and the old bytes of one.
+// Functions that staging and applying in place share: a frame's blocks, and the old bytes of one.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +16,32 @@
 
 namespace dws {
 
-// The blocks of a frame, checked against its checksum and the slice's number of blocks; they look
-// into `buffer` or the spool. DATA_LOSS: damaged.
+// The blocks of a frame, checked against its checksum and the slice's number of blocks. They are
+// views of `buffer` or of the spool. Errors: DATA_LOSS if the frame is damaged, else Spool::Read's.
 Result<std::vector<EncodedBlockView>> ReadBlocks(const RankLayout::SliceEntry& slice,
                                                  const SpooledFrame& frame, const Spool& spool,
                                                  std::vector<std::byte>& buffer);
 
-// The bytes of `block` at a place, in slice order: a view of the place where it lies in one piece,
-// else gathered to `buffer`.
+// The bytes of `block` at a place, in slice order: a view of the place if the block is contiguous
+// there, else gathered into `buffer`.
 ByteSpan OldBlock(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint32_t block,
                   std::vector<std::byte>& buffer);
 
-// Decodes a block of `slice`. A class-split block is read against what `base` holds (nullptr:
-// DATA_LOSS for those); `buffer` as for OldBlock. Errors as DecodeBlock's.
+// Decodes a block of `slice`. A class-split block is decoded against the old bytes at `base`
+// (nullptr: DATA_LOSS for such a block); `buffer` as for OldBlock. Errors: DecodeBlock's.
 Status DecodeAgainst(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
                      const SegmentMap* base, uint32_t block, const EncodedBlockView& view,
                      DecodedBlock& decoded, std::vector<std::byte>& buffer);
 
-// What one worker reuses from frame to frame.
+// Buffers that one worker reuses from frame to frame.
 struct BlockScratch {
   std::vector<std::byte> frame;
   std::vector<std::byte> block;
   DecodedBlock decoded;
 };
 
-// Calls visit(block number, decoded) for each block of a frame. `base` is where class-split blocks
-// find their old elements. Errors of ReadBlocks, DecodeBlock and `visit`.
+// Calls visit(block number, decoded) for each block of a frame. `base` holds the old elements that
+// class-split blocks need. Errors: those of ReadBlocks, DecodeBlock and `visit`.
 Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
                     const Spool& spool, const SegmentMap* base, BlockScratch& scratch,
                     const std::function<Status(uint32_t, const DecodedBlock&)>& visit);

@@ -11,6 +11,7 @@ Digest DigestOf(const cuda::KernelDigest& digest) {
   return {.lane0 = digest.lane0, .lane1 = digest.lane1};
 }
 
+// Refers to the backend's DeviceWeights, which outlives it.
 class StagedOnDevice final : public StagedFrames {
  public:
   StagedOnDevice(cuda::DeviceWeights& weights, std::vector<Frame> frames, cuda::StagedBlocks blocks)
@@ -30,7 +31,7 @@ class StagedOnDevice final : public StagedFrames {
   cuda::StagedBlocks blocks_;
 };
 
-// A device says that a block is damaged, not what is wrong with it.
+// A device reports only how many blocks are damaged, not what is wrong with them.
 Status DamagedOnDevice(uint32_t failures) {
   return DataLossError("{} blocks of a frame are damaged", failures);
 }
@@ -80,7 +81,7 @@ Result<std::unique_ptr<StagedFrames>> CudaBackend::Stage(const FrameSet& set, St
                                                          ThreadPool& pool) {
   const FrameResults results = NumberResults(set, places_);
   std::vector<Status> statuses(set.frames.size());
-  // The parts of several trainer ranks are staged side by side; a device takes one at a time.
+  // The parts of several trainer ranks are staged concurrently; a device stages one at a time.
   MutexLock lock(weights_->turn());
   cuda::StagingRun run(*weights_, cuda::StagingRun::Mode::kKeep, results.count(), &budget);
   DWS_RETURN_IF_ERROR(ForEachFrameItems(

@@ -1,5 +1,5 @@
-// An engine's weights on one CUDA device: kernels decode, stage, scatter and digest them there; the
-// host checks frames and hands them over.
+// An engine's weights on one CUDA device. The host checks frames and copies them to the device;
+// kernels decode, stage, scatter and digest there.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,15 @@
 
 namespace dws {
 
-// What an operator sets of the work on devices.
+// What an operator configures for the work on devices.
 struct CudaOptions {
   cuda::DutyCycle duty;  // while the engine generates
 };
 
+// Lifecycle and threads: as MemoryBackend.
 class CudaBackend final : public MemoryBackend {
  public:
-  // RESOURCE_EXHAUSTED, INTERNAL: the device's.
+  // RESOURCE_EXHAUSTED: the device has no memory. INTERNAL: the device fails.
   static Result<std::unique_ptr<CudaBackend>> Create(cuda::CudaDevicePtr device,
                                                      SlicePlaces<cuda::Place> places,
                                                      const CudaOptions& options);

@@ -1,3 +1,5 @@
+// An engine may pass anything: every sum of its offsets, shapes and strides is checked for overflow
+// before the mapping uses it.
 #include "receiver_daemon/weights/engine_mapping.h"
 
 #include <algorithm>
@@ -154,8 +156,8 @@ Extent ExtentOf(const MappedSlice& slice) {
           .view = slice.view};
 }
 
-// For extents that overlap, a.begin <= b.begin: their runs do not, because they repeat with one
-// stride.
+// Expects extents that overlap, with a.begin <= b.begin. True if their runs still do not overlap,
+// because both repeat with the same stride.
 bool Interleave(const Extent& a, const Extent& b) {
   const uint64_t stride = std::max(a.stride_bytes, b.stride_bytes);
   if (stride == 0 || a.stride_bytes == 0) return false;
@@ -174,7 +176,7 @@ Status CheckDisjoint(const EngineMapping& mapping) {
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
     return std::pair(a.region, a.begin) < std::pair(b.region, b.begin);
   });
-  std::vector<Extent> active;  // those that reach beyond the present begin
+  std::vector<Extent> active;  // those that end after the present begin
   for (const Extent& extent : extents) {
     std::erase_if(active, [&](const Extent& other) {
       return other.region != extent.region || other.end <= extent.begin;

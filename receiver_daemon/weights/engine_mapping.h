@@ -1,5 +1,5 @@
-// How the views an engine rank attaches are made of canonical slices: the pure check behind Attach.
-// Knows sizes of regions, no memory.
+// Which canonical slices the views of an engine rank hold: the check behind Attach. Pure functions;
+// they know the sizes of regions but touch no memory.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct EngineView {
   uint64_t offset_bytes = 0;
 };
 
-// Where one canonical slice lies in the engine's regions.
+// Where one canonical slice is in the engine's regions.
 struct MappedSlice {
   OwnedSlice slice;
-  uint32_t view = 0;  // index, for messages
+  uint32_t view = 0;  // index in `view_names`, for messages
   uint32_t region = 0;
   uint64_t offset_bytes = 0;  // of its first element
   StridedRuns runs;
@@ -45,33 +45,34 @@ struct MappedRange {
   uint32_t slice_count = 0;
 };
 
+// Where the views of one engine rank hold which slices. A plain value.
 struct EngineMapping {
-  std::vector<MappedSlice> slices;  // those with elements
+  std::vector<MappedSlice> slices;  // only those with elements
   std::vector<MappedRange> ranges;
-  std::vector<std::string> view_names;
-  std::vector<std::string> excluded;
+  std::vector<std::string> view_names;  // by view
+  std::vector<std::string> excluded;    // tensors that this rank does not hold
 };
 
-// INVALID_ARGUMENT, naming view, tensor and the layout's grid: an unknown name, another dtype or
-// shape, a range that is no union of declared slices, strides of two levels, bytes outside the
-// region, two views that write to the same bytes.
+// INVALID_ARGUMENT: an unknown name, a wrong dtype or shape, a range that is no union of declared
+// slices, strides of two levels, bytes outside the region, or two views of the same bytes. The
+// message names the view, the tensor and the layout's grid.
 Result<EngineMapping> MapEngine(const LayoutSet& layouts, std::span<const EngineView> views,
                                 std::span<const uint64_t> region_bytes,
                                 std::vector<std::string> excluded);
 
-// What the engine ranks of one receiver hold together.
+// What the engine ranks of one receiver must hold together of each tensor that is not excluded.
 enum class Coverage : uint8_t {
-  kWhole,  // the engine: every slice
-  kShare,  // in a commit group: of every tensor some slice, the others are other members'
+  kWhole,  // a whole engine: every slice
+  kShare,  // a member of a commit group: at least one slice; other members hold the others
 };
 
-// INVALID_ARGUMENT unless the mappings of all engine ranks together hold that, or none of a tensor
-// that is excluded, and ranges of one tensor are equal (replicas) or apart.
+// INVALID_ARGUMENT unless all engine ranks together hold what `coverage` demands. A tensor that is
+// excluded may be held by none. Ranges of one tensor must be equal (replicas) or must not overlap.
 Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* const> engine_ranks,
                      Coverage coverage = Coverage::kWhole);
 
 // INVALID_ARGUMENT, naming two views: their bytes overlap, or interleave with different strides,
-// which is not supported. (A part of MapEngine, apart for its tests.)
+// which is not supported. A step of MapEngine, public for its tests.
 Status CheckDisjoint(const EngineMapping& mapping);
 
 }  // namespace dws

@@ -85,7 +85,7 @@ EngineShare EngineWeights::Share() const {
   EngineShare share;
   for (const auto& [name, tensor] : layouts_->tensors()) {
     const auto holds = [this](const OwnedSlice& owner) { return Holds(owner.rank, owner.slice); };
-    // What one rank leaves out another one of this receiver may hold.
+    // A tensor that one rank excludes may be held by another rank of this receiver.
     const bool excluded =
         left_out.contains(name) && std::none_of(tensor.owners.begin(), tensor.owners.end(), holds);
     for (const OwnedSlice& owner : tensor.owners) {

@@ -1,5 +1,5 @@
-// The live weights of a whole engine: the memories they are in, over all engine ranks, and digests
-// computed from them.
+// The live weights of a whole engine: the memories of all engine ranks, and digests computed from
+// them.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,9 @@
 
 namespace dws {
 
-// Lifecycle: made when all engine ranks are attached; keeps their memory mapped. Immutable; the
-// bytes it points to are not. Threads: safe from any, but what works on memory from one at a time.
+// Lifecycle: made when all engine ranks are attached; keeps their memory mapped. Immutable, but the
+// bytes it refers to change. Threads: safe from any, except that functions which read or write the
+// weights' bytes need one thread at a time.
 class EngineWeights {
  public:
   // INVALID_ARGUMENT: the ranks together do not fit the layout (see CheckCoverage). INTERNAL,
@@ -34,27 +35,27 @@ class EngineWeights {
 
   const LayoutSet& layouts() const { return *layouts_; }
   const LayoutSetPtr& layouts_ptr() const { return layouts_; }
-  // The highest generation of its ranks: another one is another engine.
+  // The highest generation of its ranks. Another generation means another engine.
   Generation generation() const { return generation_; }
 
   // Which slices these ranks hold.
   EngineShare Share() const;
 
-  // The memories, devices first: theirs is the work that goes on by itself.
+  // The memories, devices first: device work is asynchronous, so callers start it first.
   std::span<const std::unique_ptr<MemoryBackend>> memory() const { return memory_; }
 
-  // In how many places, of all memories, the slice is; 0 when it is excluded.
+  // How many places hold the slice, over all memories; 0: not held here.
   size_t PlaceCount(TrainerRank rank, RankSlice slice) const;
   bool Holds(TrainerRank rank, RankSlice slice) const { return PlaceCount(rank, slice) > 0; }
 
   // The places in host memory.
   std::span<const SegmentMap> HostPlaces(TrainerRank rank, RankSlice slice) const;
 
-  // Reads the memory of `slices` of one trainer rank; parallel to `slices`. Meaningful only if
-  // nobody writes there meanwhile. INTERNAL: a device fails.
+  // Reads the memory of `slices` of one trainer rank; the result is parallel to `slices`.
+  // Meaningful only if nobody writes there meanwhile. INTERNAL: a device fails.
   Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, std::span<const RankSlice> slices,
                                                 Pace pace, ThreadPool& pool) const;
-  // Of all slices of one trainer rank, whose engine is paused.
+  // The same for all slices of one trainer rank, at the pace for a paused engine.
   Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, ThreadPool& pool) const;
 
  private:
@@ -64,7 +65,7 @@ class EngineWeights {
   std::vector<AttachedMemoryPtr> ranks_;
   Generation generation_;
   std::vector<std::unique_ptr<MemoryBackend>> memory_;
-  const HostBackend* host_ = nullptr;  // of memory_; none: no host memory
+  const HostBackend* host_ = nullptr;  // in memory_; null: no host memory
 };
 
 using EngineWeightsPtr = std::shared_ptr<const EngineWeights>;

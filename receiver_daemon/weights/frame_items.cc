@@ -10,9 +10,9 @@
 namespace dws {
 namespace {
 
-// Frames that are in hand at a time: enough to keep workers and device busy.
+// Bytes of frames that are open at a time: enough to keep workers and device busy.
 constexpr uint64_t kBytesInHand = uint64_t{32} << 20;
-// What their compressed blocks become, at a time; one frame more at most.
+// Bytes of inflated blocks that are held at a time; exceeded by one frame at most.
 constexpr uint64_t kInflatedBytesInHand = uint64_t{64} << 20;
 
 cuda::KernelClassTable TableOf(const ClassTable& classes) {
@@ -28,11 +28,11 @@ cuda::Element ElementOf(DType dtype) {
           .is_float = static_cast<uint8_t>(MappingOf(dtype) == Mapping::kFloat ? 1 : 0)};
 }
 
-// One frame in hand.
+// One frame that has been read.
 struct OpenFrame {
   std::vector<std::byte> buffer;
   std::vector<EncodedBlockView> blocks;
-  std::vector<DecodedBlock> inflated;  // what was compressed; `blocks` look into it
+  std::vector<DecodedBlock> inflated;  // blocks that were compressed; `blocks` point into it
   cuda::KernelClassTable table;
 };
 
@@ -43,9 +43,9 @@ uint64_t InflatedBytes(const RankLayout::SliceEntry& slice, const OpenFrame& ope
          limits::kBlockElements * ElementBytes(slice.dtype);
 }
 
-// Replaces what the device cannot decode.
+// Replaces compressed blocks, which the device cannot decode, by raw ones.
 Status Inflate(const RankLayout::SliceEntry& slice, const SpooledFrame& frame, OpenFrame& open) {
-  // `blocks` look into the elements: they must not move.
+  // `blocks` point into the elements of `inflated`, so these must not move.
   open.inflated.reserve(
       static_cast<size_t>(std::count_if(open.blocks.begin(), open.blocks.end(), Compressed)));
   for (uint32_t i = 0; i < open.blocks.size(); ++i) {
@@ -60,7 +60,7 @@ Status Inflate(const RankLayout::SliceEntry& slice, const SpooledFrame& frame, O
   return OkStatus();
 }
 
-// What the kernels take for granted of a block's description (StageBlock).
+// Checks what the kernels rely on in a block's description (StageBlock).
 Status CheckBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame, uint32_t block,
                   const EncodedBlockView& view) {
   const uint32_t elements = BlockElements(slice.elements, block);
@@ -93,7 +93,7 @@ Status Open(const FrameSet& set, const SpooledFrame& frame, OpenFrame& open) {
   return OkStatus();
 }
 
-// How many items the blocks of a frame are, at all of the slice's places.
+// How many items a frame has: one for each block that is not empty, at each of the slice's places.
 size_t ItemCount(const FrameSet& set, const SlicePlaces<cuda::Place>& places, size_t frame_number,
                  const OpenFrame& open) {
   const auto blocks =

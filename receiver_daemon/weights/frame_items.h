@@ -1,5 +1,5 @@
-// From fetched frames to what a device stages: the host's part of verification. Checksums, the
-// block index and the bounds of it are checked here; payloads are decoded on the device.
+// Turns fetched frames into the items that a device stages: the host's part of verification. The
+// host checks checksums, the block index and its bounds; the device decodes payloads.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@
 
 namespace dws {
 
-// Where the results of each frame begin: those of a frame are numbered by place.
+// The number of each frame's first result. A frame has one result for each place of its slice.
 struct FrameResults {
-  std::vector<size_t> first;  // by frame, and the end
+  std::vector<size_t> first;  // by frame; the last element is the count
   size_t count() const { return first.back(); }
 };
 FrameResults NumberResults(const FrameSet& set, const SlicePlaces<cuda::Place>& places);
 
-// Reads the frames of `set` that `places` hold, a number of frames at a time, and hands their
-// blocks to `add` (groups are frames). `statuses`, by frame, gets DATA_LOSS for the damaged ones,
-// which are left out. Errors are those of `add`.
+// Reads the frames of `set` whose slices `places` hold, some frames at a time, and passes their
+// blocks to `add`; an item's group is its frame's number. A damaged frame is left out, and its error
+// (DATA_LOSS, UNIMPLEMENTED) goes to `statuses`, by frame. Errors are those of `add`.
 Status ForEachFrameItems(const FrameSet& set, const SlicePlaces<cuda::Place>& places,
                          const FrameResults& results, ThreadPool& pool, std::span<Status> statuses,
                          const std::function<Status(std::span<const cuda::StageItem>)>& add);

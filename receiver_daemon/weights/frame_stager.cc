@@ -1,7 +1,7 @@
-// A block is decoded, and its changed elements found in memory, before the block in front of it is
-// staged: while that one's values and digests are computed, the words of this one arrive in the
-// cache. Reading the old words anew at each place, instead of once for all copies, is what proves
-// that each copy ends as predicted.
+// Each block is decoded, and its changed elements located in memory, before the previous block is
+// staged. While the previous block's values and digests are computed, the words of this block are
+// prefetched. The old words are read at each place, not once for all copies: this proves that each
+// copy ends as predicted.
 #include "receiver_daemon/weights/frame_stager.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace dws {
 namespace {
 
-// Elements of one run at most: runs are filled in place, in memory of some MiB at a time.
+// The most elements of one run. Runs are filled in place, in memory taken some MiB at a time.
 constexpr uint64_t kRunElementsMax = 256 * 1024;
 
 // The modes that list changes.
@@ -24,7 +24,8 @@ bool ListsChanges(BlockMode mode) {
   return mode != BlockMode::kEmpty && mode != BlockMode::kDenseRaw && mode != BlockMode::kDenseZstd;
 }
 
-// Whether so many changes of a block are staged as elements: when that is no more than the block.
+// Whether `change_count` changes of a block are staged as elements: if that takes no more bytes
+// than the whole block.
 bool IsSparse(const RankLayout::SliceEntry& slice, uint32_t block, uint64_t change_count) {
   const uint32_t element_bytes = ElementBytes(slice.dtype);
   return StagedWrites::ElementsBytes(element_bytes, change_count) <=

@@ -1,6 +1,6 @@
-// From one fetched frame of a delta to staged writes and predicted digests: verify and stage, one
-// worker's share. Reads of the engine's memory what it must: of sparse blocks the words that
-// change, of class-split blocks the block, once; straight from where it lies. Writes nothing there.
+// Verifies and stages one fetched frame of a delta, for one worker: makes staged writes and
+// predicted digests. Reads only what it needs of the engine's memory, in place: for a sparse block
+// the words that change, for a class-split block once the whole block. Never writes there.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@
 
 namespace dws {
 
-// Past the budget, which all workers share, nothing is kept any more, only digests are predicted.
+// All workers share the budget. Once it is exceeded, no write is kept; digests are still predicted.
 // Lifecycle: stages frame after frame, reusing its memory; then its writes are taken. Threads: one.
 class FrameStager {
  public:
-  // What one frame came to. Its runs are [first_run, first_run + run_count) of `writes`.
+  // The result of one frame. Its runs are [first_run, first_run + run_count) of `writes`.
   struct Staged {
-    Status status;                    // DATA_LOSS and the decoder's others: the frame is damaged
+    Status status;                    // DATA_LOSS or another decoder error: the frame is damaged
     std::vector<Digest> differences;  // by place
     const FrameStager* stager = nullptr;
     size_t first_run = 0;
@@ -53,7 +53,7 @@ class FrameStager {
       return by_words ? ElementPlaces{.memory = memory, .offsets = offsets} : ElementPlaces{};
     }
   };
-  // A decoded block, found at its first place.
+  // A decoded block, and its changed elements at the first place.
   struct PlannedBlock {
     uint32_t block = 0;
     DecodedBlock decoded;
@@ -64,9 +64,9 @@ class FrameStager {
   struct OpenRun {
     StagedWrites::Room room;
     std::byte* base = nullptr;
-    uint64_t expected = 0;  // elements that the frame's blocks still bring, at most
+    uint64_t expected = 0;  // upper bound of the elements that are still to come
   };
-  // The frame at hand.
+  // The frame that is being staged.
   struct Frame {
     const RankLayout::SliceEntry& slice;
     std::span<const SegmentMap> places;
@@ -92,7 +92,7 @@ class FrameStager {
   std::vector<std::byte> frame_bytes_;
   PlannedBlock planned_[2];
   std::vector<OpenRun> open_;               // by place
-  std::vector<uint32_t> place_offsets_[2];  // of places behind the first
+  std::vector<uint32_t> place_offsets_[2];  // of the places after the first
   std::vector<std::byte> before_;
   std::vector<std::byte> after_;
   std::vector<std::byte> dry_values_;

@@ -16,9 +16,10 @@ namespace {
 
 // Blocks that one step of a parallel digest reads: 4 MiB of BF16.
 constexpr uint32_t kBlocksPerStep = 32;
-// Of each part's writes: enough that workers which started late leave no gap at the end.
+// Shares of each part's writes: small ones, so that workers which start late still finish together.
 constexpr size_t kScatterSharesPerWorker = 8;
 
+// Refers to the caller's budget until it is sealed.
 class StagedOnHost final : public StagedFrames {
  public:
   StagedOnHost(size_t frame_count, StagingBudget& budget, size_t worker_count)

@@ -1,5 +1,5 @@
-// An engine's weights in host memory: what a CPU core reads and writes itself, frame by frame over
-// a thread pool.
+// An engine's weights in host memory, which CPU cores read and write: frame by frame, over a thread
+// pool.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,10 @@
 
 namespace dws {
 
+// Lifecycle and threads: as MemoryBackend.
 class HostBackend final : public MemoryBackend {
  public:
-  // `places` look into memory that outlives this.
+  // `places` refer to memory that outlives this.
   explicit HostBackend(SlicePlaces<SegmentMap> places) : places_(std::move(places)) {}
 
   std::span<const SegmentMap> At(TrainerRank rank, RankSlice slice) const {

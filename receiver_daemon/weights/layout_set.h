@@ -1,5 +1,5 @@
-// What all trainer ranks own, together: every canonical tensor once, and for each of its slices the
-// rank and the rank slice that carry it.
+// What all trainer ranks own together: every canonical tensor once, and for each of its slices the
+// trainer rank and the rank slice that own it.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class LayoutSet {
   };
 
   // `ranks` by trainer rank, at least one. FAILED_PRECONDITION: two ranks declare a tensor
-  // differently or own the same slice, or a slice is owned by nobody. The message names the tensor.
+  // differently or own the same slice, or no rank owns a slice. The message names the tensor.
   static Result<std::shared_ptr<const LayoutSet>> Create(
       std::vector<std::shared_ptr<const RankLayout>> ranks);
 
@@ -45,9 +45,9 @@ class LayoutSet {
   // "slice 2 of tensor 'embed' (...)" for a slice as EngineShare numbers them.
   std::string SliceName(size_t slice) const;
 
-  // Whether `target` is of exactly these layouts.
+  // Whether `target` has exactly these layouts.
   bool Fits(const SyncTarget& target) const;
-  // Whether the ranks are the same and own the same.
+  // Whether both have as many ranks, with equal layouts.
   bool SameAs(const LayoutSet& other) const;
 
  private:

@@ -1,10 +1,10 @@
-// Work on an engine's weights where they live: the seam between the commit pipeline and the kinds
-// of memory. host_backend.h and cuda_backend.h are the two; an engine has one for its host memory
-// and one for each device, whichever it uses.
+// Work on an engine's weights in place: the interface between the commit pipeline and the kinds of
+// memory. Implemented by host_backend.h and cuda_backend.h. An engine has one backend for its host
+// memory, if it uses any, and one for each device that it uses.
 //
 //   Stage         decodes frames against live memory, predicts digests. Writes nothing there
-//   Scatter       the pause: what was staged goes to live memory
-//   ApplyInPlace  engine paused: frames that were too large to stage
+//   Scatter       engine paused: writes to live memory what was staged
+//   ApplyInPlace  engine paused: writes frames that were too large to stage
 //   Digests       reads live memory
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace dws {
 
-// Frames of one trainer rank. Looks at what its maker owns.
+// Frames of one trainer rank. Refers to objects that its creator owns.
 struct FrameSet {
   const RankLayout& layout;
   TrainerRank rank;
@@ -32,34 +32,33 @@ struct FrameSet {
   const Spool& spool;
 };
 
-// What staging came to in one memory. Made by a backend, for it alone; released before it.
+// The result of staging in one memory. Used only with the backend that made it, which outlives it.
 class StagedFrames {
  public:
   struct Frame {
-    Status status;  // DATA_LOSS and the decoder's others: the frame is damaged
-    std::vector<Digest>
-        differences;  // by place: what it changes in the digest; none: not held here
+    Status status;                    // DATA_LOSS or another decoder error: the frame is damaged
+    std::vector<Digest> differences;  // by place: what it adds to the digest; empty: not held here
   };
 
   virtual ~StagedFrames() = default;
 
-  // By frame of the set.
+  // In the order of the set's frames.
   const std::vector<Frame>& frames() const { return frames_; }
 
-  // Ends staging: of the frames only those stay whose element of `kept` is not 0. Once, before
-  // Scatter. INTERNAL: the device fails.
+  // Ends staging: drops the frames whose element of `kept` is 0. Called once, before Scatter.
+  // INTERNAL: the device fails. RESOURCE_EXHAUSTED: the device has no memory.
   virtual Status Seal(std::span<const uint8_t> kept) = 0;
 
-  // Memory held for it, on the host or a device.
+  // Memory that it holds, on the host or on a device.
   virtual uint64_t size_bytes() const = 0;
 
  protected:
   std::vector<Frame> frames_;
 };
 
-// Lifecycle: made with an engine's mapping, keeps its memory mapped. Threads: Stage, and what it
-// returns, from several at once (the parts of several trainer ranks); PlaceCount from any; the
-// others from one at a time (the worker's), and not while something is staged.
+// Lifecycle: made with an engine's mapping; EngineWeights owns it and keeps the memory mapped.
+// Threads: Stage and its results from several at once (the parts of several trainer ranks);
+// PlaceCount from any; the others from one at a time (the worker's), and not during a Stage.
 class MemoryBackend {
  public:
   virtual ~MemoryBackend() = default;
@@ -74,21 +73,21 @@ class MemoryBackend {
                                                            std::span<const RankSlice> slices,
                                                            Pace pace, ThreadPool& pool) = 0;
 
-  // Takes what it keeps from `budget`; past that nothing is kept any more, only digests are
-  // predicted. Damaged frames are in the result. INTERNAL, RESOURCE_EXHAUSTED: the device fails, or
-  // has no memory.
+  // Charges what it keeps to `budget`. Once that is exceeded, no write is kept; digests are still
+  // predicted. Damaged frames are reported in the result. INTERNAL: the device fails.
+  // RESOURCE_EXHAUSTED: it has no memory.
   virtual Result<std::unique_ptr<StagedFrames>> Stage(const FrameSet& set, StagingBudget& budget,
                                                       ThreadPool& pool) = 0;
 
-  // Begins to write all that is in `parts`, sealed and staged by this backend; Synchronize ends it.
-  // Allocates nothing.
+  // Begins to write everything in `parts`, which this backend staged and which are sealed.
+  // Synchronize waits for the end. Allocates nothing.
   virtual Status Scatter(std::span<const StagedFrames* const> parts, ThreadPool& pool) = 0;
 
-  // Applies frames that were accepted, straight to memory. After an error any part of them may be
-  // applied. DATA_LOSS, UNAVAILABLE: the spool lost bytes.
+  // Applies accepted frames directly to memory. After an error any part of them may be applied.
+  // DATA_LOSS, UNAVAILABLE: the spool lost bytes.
   virtual Status ApplyInPlace(const FrameSet& set, ThreadPool& pool) = 0;
 
-  // Returns when everything written is seen by whoever reads this memory next.
+  // Returns when all writes are visible to every later reader of this memory.
   virtual Status Synchronize() = 0;
 };
 

@@ -15,7 +15,7 @@ namespace dws {
 template <typename Place>
 class SlicePlaces {
  public:
-  // `held` in any order; places of one slice keep theirs.
+  // `held` may be in any order; the places of one slice keep their order.
   SlicePlaces(const LayoutSet& layouts, std::vector<std::pair<OwnedSlice, Place>> held) {
     std::stable_sort(held.begin(), held.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -36,7 +36,7 @@ class SlicePlaces {
   std::span<const Place> At(TrainerRank rank, RankSlice slice) const {
     return std::span(places_).subspan(First(rank, slice), Count(rank, slice));
   }
-  // The number of the slice's first place among all of them, and how many it has.
+  // The index of the slice's first place in all(), and how many places it has.
   size_t First(TrainerRank rank, RankSlice slice) const {
     return first_[rank.value()][slice.value()];
   }

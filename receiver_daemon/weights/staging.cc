@@ -90,7 +90,7 @@ Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
   if (staged.in_place) staged.parts.clear();
   for (const auto& part : staged.parts) {
     const Status sealed = part->Seal(kept);
-    if (absl::IsResourceExhausted(sealed)) {  // a device is full: as past the cap
+    if (absl::IsResourceExhausted(sealed)) {  // the device is full: treated as over the cap
       staged.in_place = true;
       staged.parts.clear();
       break;
@@ -110,7 +110,7 @@ Status Scatter(const EngineWeights& weights, const ScatterList& list, ThreadPool
   for (size_t m = 0; m < list.size() && first.ok(); ++m) {
     first = weights.memory()[m]->Scatter(list[m], pool);
   }
-  // Whatever failed: nothing is on its way when this returns.
+  // After a failure too: no write is in flight when this returns.
   for (size_t m = 0; m < list.size(); ++m) first.Update(weights.memory()[m]->Synchronize());
   return first;
 }

@@ -1,9 +1,11 @@
-// From fetched frames to the engine's memory: the leaves of verify, stage and commit. No network,
-// no protocol; all work runs frame by frame over a thread pool.
+// From fetched frames to the engine's memory: how a version is verified, staged and committed. No
+// network, no protocol; all work runs frame by frame over a thread pool.
 //
-//   StageDelta          decode, read the old values, predict digests, make absolute writes. Writes
-//   nothing VerifyFull          full tensors: decode and sum digests. Touches no engine memory
-//   ApplyFramesInPlace  engine paused: what was too large to stage, and full tensors
+//   StageDelta          decodes, reads old values, predicts digests, makes absolute writes.
+//                       Writes nothing to engine memory
+//   Scatter             engine paused: writes what was staged
+//   VerifyFull          full tensors: decodes, sums digests. Touches no engine memory
+//   ApplyFramesInPlace  engine paused: frames that were too large to stage, and full tensors
 #pragma once
 
 #include <cstdint>
@@ -26,29 +28,31 @@ struct RejectedSlice {
   Status reason;
 };
 
-// By memory of the engine.
+// One part for each memory of the engine, in the order of EngineWeights::memory().
 using StagedParts = std::vector<std::unique_ptr<StagedFrames>>;
 
+// The result of StageDelta. Refers to the memories of its EngineWeights, which outlives it.
 struct StagedDelta {
-  std::vector<RejectedSlice> rejected;  // ascending; nothing of them is in `parts`
+  std::vector<RejectedSlice> rejected;  // ascending; `parts` has none of their writes
   StagedParts parts;                    // sealed
-  // Past the cap: there are no parts, every digest was predicted; apply in place.
+  // Staging exceeded its cap or a device's memory. There are no parts, but every digest was
+  // predicted; apply in place.
   bool in_place = false;
 };
 
-// Stages what `manifest` changes of the slices the engine holds. `frames` are all frames of the
-// object, `live` the tracked states of all slices of the rank. A slice is rejected when its live
-// digest is not the delta's base, a frame of it is damaged, or the predicted digest is not the
+// Stages the changes in `manifest` to the slices that the engine holds. `frames` are all frames of
+// the object, `live` the tracked states of all slices of the rank. A slice is rejected if its live
+// digest is not the delta's base, one of its frames is damaged, or the predicted digest is not the
 // manifest's. Errors are those of a device (MemoryBackend::Stage).
 Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
                                const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
                                const Spool& spool, std::span<const SliceState> live,
                                uint64_t staging_bytes_max, ThreadPool& pool);
 
-// What one pause writes: the parts of all trainer ranks, by memory. Made before the pause.
+// What one pause writes: by memory, the parts of all trainer ranks. Made before the pause.
 using ScatterList = std::vector<std::vector<const StagedFrames*>>;
 void AddToList(const StagedParts& parts, ScatterList& list);
-// Writes them: begins in every memory before one is waited for. INTERNAL: a device.
+// Writes the parts. Begins in every memory before it waits for any. INTERNAL: a device fails.
 Status Scatter(const EngineWeights& weights, const ScatterList& list, ThreadPool& pool);
 
 // OK when `frames` hold every block of exactly `slices` (ascending) as full blocks, and each
@@ -57,8 +61,9 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
                   std::span<const SpooledFrame> frames, const Spool& spool,
                   std::span<const Digest> expected, ThreadPool& pool);
 
-// Applies frames that StageDelta or VerifyFull accepted, straight to memory. After an error any
-// part of them may be applied. DATA_LOSS, UNAVAILABLE: the spool lost bytes. INTERNAL: a device.
+// Applies frames that StageDelta or VerifyFull accepted, directly to memory. After an error any
+// part of them may be applied. DATA_LOSS, UNAVAILABLE: the spool lost bytes. INTERNAL: a device
+// fails.
 Status ApplyFramesInPlace(const EngineWeights& weights, TrainerRank rank,
                           std::span<const SpooledFrame> frames, const Spool& spool,
                           ThreadPool& pool);
