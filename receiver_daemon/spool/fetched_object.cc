@@ -1,3 +1,4 @@
+// Reads only header and manifest, so that an object larger than memory stays in its file.
 #include "receiver_daemon/spool/fetched_object.h"
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A delta object that lies in a spool: its manifest, and where its frames are.
+// A delta object in a spool: its manifest, and where its frames are.
 #pragma once
 
 #include <vector>
@@ -11,12 +11,15 @@
 
 namespace dws {
 
+// A plain value; its frames refer to bytes of the spool by offset.
 struct FetchedObject {
   DeltaManifest manifest;
-  std::vector<SpooledFrame> frames;  // all, in the manifest's order
+  std::vector<SpooledFrame> frames;  // all of them, in the manifest's order
 };
 
-// DATA_LOSS: not a delta object of this layout, or damaged. The frames' content is not checked.
+// Does not check the frames' content. DATA_LOSS: not a delta object, or damaged.
+// FAILED_PRECONDITION: made for another layout. UNIMPLEMENTED: a format that is not supported.
+// Others: Spool::Read's.
 Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout);
 
 }  // namespace dws

@@ -10,13 +10,13 @@
 namespace dws {
 namespace {
 
-// Room for a transfer of unknown size, to begin with.
+// Memory reserved at first for a transfer of unknown size.
 constexpr uint64_t kUnknownBytes = uint64_t{1} << 20;
 
 }  // namespace
 
-// What stays in memory is room taken once, as a rule: a vector that grows holds its bytes twice for
-// a while.
+// While a vector grows it holds its bytes twice, so growth counts the old and the new memory.
+// Append reserves once, if it can, to avoid growth.
 uint64_t Spool::MemoryFor(uint64_t more) const {
   const uint64_t total = size_bytes_ + more;
   if (memory_.empty() || total <= memory_.capacity()) return total;
@@ -31,7 +31,7 @@ Status Spool::Append(ByteSpan bytes) {
     return DataLossError("a sender sent more than the {} bytes it announced",
                          options_.size_bytes_max);
   }
-  // To the file at once when it is known to end there.
+  // If the expected size is over the cap, everything goes to the file from the start.
   const bool too_large = options_.size_bytes_expected > options_.memory_bytes_max;
   if (!on_disk() && (too_large || MemoryFor(bytes.size()) > options_.memory_bytes_max)) {
     DWS_RETURN_IF_ERROR(OpenFile());
@@ -57,7 +57,7 @@ Status Spool::Append(ByteSpan bytes) {
 Status Spool::OpenFile() {
   file_.reset(::open(options_.folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (file_.valid()) return OkStatus();
-  // Not every file system knows O_TMPFILE.
+  // Not every file system supports O_TMPFILE.
   std::string path = options_.folder + "/spool-XXXXXX";
   file_.reset(::mkostemp(path.data(), O_CLOEXEC));
   if (!file_.valid()) {

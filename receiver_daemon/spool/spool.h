@@ -1,5 +1,5 @@
-// Bytes on their way from a sender to the engine, kept whole until they are used: in memory up to a
-// cap, past it in a file without a name, which vanishes with the process.
+// Bytes fetched from a sender, kept until they are applied: in memory up to a cap, beyond it in an
+// unnamed file, which the kernel deletes when the process ends.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +14,38 @@
 
 namespace dws {
 
-// Lifecycle: filled by Append, then read. Moved, never copied. Threads: Append by one; Read by many
-// at a time, after the last Append.
+// Lifecycle: filled by Append, then read. Moved, never copied. Threads: Append from one; Read from
+// many at once, after the last Append.
 class Spool {
  public:
   struct Options {
     std::string folder;                    // for the file
-    uint64_t memory_bytes_max = 0;         // above: everything goes to the file
-    uint64_t size_bytes_max = 0;           // what the sender announced, at most
-    uint64_t size_bytes_expected = 0;      // about; 0: unknown
-    TransferProgress* progress = nullptr;  // not owned; told of every byte that arrives
-    std::function<bool()> wanted = {};     // asked before each Append; none: always
+    uint64_t memory_bytes_max = 0;         // beyond this everything goes to the file
+    uint64_t size_bytes_max = 0;           // the most bytes that Append accepts
+    uint64_t size_bytes_expected = 0;      // an estimate; 0: unknown
+    TransferProgress* progress = nullptr;  // not owned; counts the bytes that arrive
+    std::function<bool()> wanted = {};     // called by each Append; none: always wanted
   };
 
   explicit Spool(Options options) : options_(std::move(options)) {}
   Spool(Spool&&) = default;
   Spool& operator=(Spool&&) = default;
 
-  // DATA_LOSS: more than size_bytes_max. RESOURCE_EXHAUSTED: the disk is full. UNAVAILABLE: other
-  // trouble with it. CANCELLED: not wanted any more.
+  // DATA_LOSS: more than size_bytes_max. RESOURCE_EXHAUSTED: the disk is full. CANCELLED: `wanted`
+  // returned false. Other disk errors: as ErrnoError, mostly UNAVAILABLE.
   Status Append(ByteSpan bytes);
 
-  // `size` bytes from `offset`: a view of memory, or of `buffer`, to which they are read.
-  // DATA_LOSS: not inside the spool, or the disk lost them.
+  // `size` bytes from `offset`: a view of the spool's memory, or of `buffer` after reading the file
+  // into it. DATA_LOSS: not inside the spool, or the disk lost them. Others: as ErrnoError.
   Result<ByteSpan> Read(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer) const;
 
   uint64_t size_bytes() const { return size_bytes_; }
   bool on_disk() const { return file_.valid(); }
-  // Memory held, filled or not.
+  // Memory that it holds, used or not.
   uint64_t memory_bytes() const { return memory_.capacity(); }
 
  private:
-  // The most memory that `more` bytes there would make it.
+  // The peak of memory held if `more` bytes are appended to memory.
   uint64_t MemoryFor(uint64_t more) const;
   Status OpenFile();
   Status WriteFile(ByteSpan bytes, uint64_t offset) const;

@@ -1,4 +1,4 @@
-// A frame that lies in a spool, with what it takes to read it.
+// A frame in a spool, with everything that is needed to read it.
 #pragma once
 
 #include <cstdint>

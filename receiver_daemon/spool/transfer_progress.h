@@ -1,4 +1,4 @@
-// How far the transfers of one step are, over all trainer ranks.
+// How many bytes of one step's transfers have arrived, over all trainer ranks.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 namespace dws {
 
-// Threads: safe from any. `total` grows as transfers begin; 0: not known.
+// Threads: safe from any. `total_bytes` grows as transfers begin; 0: not known.
 struct TransferProgress {
   std::atomic<uint64_t> done_bytes{0};
   std::atomic<uint64_t> total_bytes{0};
@@ -17,11 +17,12 @@ struct TransferProgress {
   }
 };
 
-// What one attempt adds to it, and takes back when it fails: the next one adds its own.
-// Lifecycle: of the attempt; after Keep nothing is taken back. Threads: one.
+// What one attempt adds to a TransferProgress. The destructor subtracts it again, because the next
+// attempt adds the same bytes; after Keep nothing is subtracted. Lifecycle: that of the attempt;
+// the TransferProgress outlives it. Threads: one.
 class AttemptProgress {
  public:
-  // Null: nobody looks.
+  // Null: nothing is counted.
   explicit AttemptProgress(TransferProgress* of) : of_(of) {}
   ~AttemptProgress() {
     if (of_ == nullptr) return;
