@@ -1,4 +1,4 @@
-// The blocking calls to one sender that are under way, so that they can be cancelled.
+// The running blocking calls to one sender, so that they can be cancelled.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -33,12 +33,12 @@ class ActiveCalls {
     grpc::ClientContext context_;
   };
 
-  // Those under way; later ones are not affected.
+  // Cancels the running calls; later ones are not affected.
   void CancelPresent() {
     MutexLock lock(mutex_);
     for (grpc::ClientContext* context : contexts_) context->TryCancel();
   }
-  // Those under way and all later ones.
+  // Cancels the running calls and all later ones.
   void CancelForGood() {
     MutexLock lock(mutex_);
     ended_ = true;

@@ -1,5 +1,5 @@
-// "Something changed, look again": wakes the threads that decide. Carries no data; whoever wakes
-// reads the state.
+// "Something changed, look again": wakes the threads that decide. Carries no data; a thread that
+// wakes reads the state.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ class ChangeSignal {
     changed_.NotifyAll();
   }
 
-  // Returns the number of changes so far, as soon as it is above `seen` or `timeout` has passed.
+  // Waits until the number of changes is above `seen`, at most `timeout`; may return earlier.
+  // Returns the number of changes so far.
   uint64_t WaitBeyond(uint64_t seen, Duration timeout) {
     MutexLock lock(mutex_);
     if (changes_ <= seen) changed_.WaitFor(mutex_, timeout);

@@ -19,8 +19,8 @@ bool HasHostAndPort(std::string_view address) {
   return error == std::errc() && end == text.data() + text.size() && port > 0;
 }
 
-// Relative ones would mean another file after a change of folder; names that are no files
-// (abstract ones) have neither an owner nor a mode.
+// A relative path would name another file after a change of folder. An abstract socket name (not a
+// file) has neither an owner nor a mode.
 bool IsSocketPath(std::string_view path) {
   return path.starts_with('/') && path.size() <= kSocketPathBytesMax &&
          path.find('\0') == std::string_view::npos;

@@ -1,4 +1,4 @@
-// Where another daemon is reached, as flags name it: HOST:PORT, or unix:/PATH on the same host.
+// The address of another daemon, as in flags: HOST:PORT, or unix:/PATH on the same host.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace dws {
 std::optional<std::string> UnixPathOf(std::string_view address);
 
 // INVALID_ARGUMENT, quoting `address`, unless it is a name or number with a port that is not 0, or
-// "unix:" and an absolute path that fits a socket address. `what` is there: "a sender".
+// "unix:" and an absolute path that fits a socket address. `what` names the peer: "a sender".
 Status CheckPeerAddress(std::string_view address, std::string_view what);
 
 }  // namespace dws

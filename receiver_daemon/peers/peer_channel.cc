@@ -23,9 +23,9 @@ grpc::ChannelArguments Arguments(const std::string& server_name) {
                    static_cast<int>(limits::kReconnectDelayMin.count()));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
                    static_cast<int>(limits::kReconnectDelayMax.count()));
-  // A connection of its own: one peer's trouble is not another's.
+  // A separate connection: a problem of one peer does not affect another.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Weights do not go through the proxy of the environment.
+  // Weights must not go through a proxy that environment variables name.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (!server_name.empty()) arguments.SetSslTargetNameOverride(server_name);
   return arguments;
@@ -37,7 +37,7 @@ PeerChannel::PeerChannel(std::string address, PeerTls tls)
     : address_(std::move(address)), socket_(UnixPathOf(address_)), tls_(std::move(tls)) {
   KeepGrpcRunning();
   if (socket_.has_value()) {
-    // Until Refresh knows who listens: one whose calls all fail.
+    // All calls on this channel fail. Refresh replaces it once it knows who listens.
     channel_ = grpc::CreateCustomChannel(address_, nullptr, Arguments(""));
   } else if (secure()) {
     static_cast<void>(Refresh());  // never fails over TCP
@@ -68,8 +68,8 @@ Status PeerChannel::Refresh() {
   return OkStatus();
 }
 
-// The kernel says who listens at the other end of this very connection: looking at the file first
-// would leave time to exchange it.
+// The kernel tells who listens at the other end of this connection. A check of the file before the
+// connect would leave time to exchange the file.
 Result<std::shared_ptr<grpc::Channel>> PeerChannel::ConnectSocket() const {
   DWS_ASSIGN_OR_RETURN(UnixConnection connection, ConnectUnix(*socket_));
   DWS_RETURN_IF_ERROR(tls_.users.CheckServer(connection.peer, *socket_));

@@ -1,5 +1,5 @@
-// The gRPC channel to another daemon: made with the certificates of the day, or over the socket of
-// a daemon of this host, once it is known whose that is.
+// The gRPC channel to another daemon: over TCP with the current certificates, or over the unix
+// socket of a daemon on this host, once its owner is checked.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -17,34 +17,35 @@
 
 namespace dws {
 
-// How a receiver meets other daemons.
+// How a receiver authenticates other daemons.
 struct PeerTls {
-  std::shared_ptr<Credentials> credentials;  // of TCP; null: plain
-  std::string server_name;  // expected in their certificates; empty: the host that is dialled
-  AllowedUsers users = {};  // whose unix sockets are believed, see CheckServer
+  std::shared_ptr<Credentials> credentials;  // for TCP; null: without TLS
+  std::string server_name;  // expected in their certificates; empty: the dialled host
+  AllowedUsers users = {};  // whose unix sockets are trusted, see CheckServer
 };
 
 // Threads: safe from any.
 class PeerChannel {
  public:
-  // `address`: as CheckPeerAddress wants it.
+  // `address`: one that CheckPeerAddress accepts.
   PeerChannel(std::string address, PeerTls tls);
 
   const std::string& address() const { return address_; }
-  // By certificates.
+  // Whether certificates secure the channel.
   bool secure() const { return !socket_.has_value() && tls_.credentials != nullptr; }
 
-  // The newest. Calls on an older one end by themselves, and those made before the first Refresh
-  // fail.
+  // The newest channel. Calls on an older one run to their end. Over a unix socket, calls made
+  // before the first successful Refresh fail.
   std::shared_ptr<grpc::Channel> channel() const;
 
-  // Before each stream. Over TCP it makes a new channel if the certificates have changed since the
-  // last was made. Over a unix socket it connects: UNAVAILABLE: nobody is there. PERMISSION_DENIED:
-  // another user has taken the path, or we may not connect; said once in the log.
+  // Called before each stream. Over TCP, makes a new channel if the certificates have changed since
+  // the last one was made, and never fails. Over a unix socket, connects. UNAVAILABLE: nobody
+  // listens. PERMISSION_DENIED: another user has taken the path, or we may not connect. A refusal
+  // is logged once until its reason changes.
   Status Refresh();
 
-  // UNAUTHENTICATED: with credentials, a peer that is not verified. `who` names it. What a verified
-  // one may say is for CheckPeer and CheckPeerRole.
+  // UNAUTHENTICATED: the channel is secure and the peer is not verified. `who` names it. What a
+  // verified peer may do is checked by CheckPeer and CheckPeerRole.
   Status CheckVerified(const Peer& peer, std::string_view who) const;
 
  private:
@@ -57,7 +58,7 @@ class PeerChannel {
   const PeerTls tls_;
   mutable Mutex mutex_;
   uint64_t generation_ GUARDED_BY(mutex_) = 0;  // of the certificates in use
-  std::string refusal_ GUARDED_BY(mutex_);      // the last, while it lasts
+  std::string refusal_ GUARDED_BY(mutex_);      // the last one logged; empty after a success
   std::shared_ptr<grpc::Channel> channel_ GUARDED_BY(mutex_);
 };
 

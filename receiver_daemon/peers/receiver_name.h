@@ -1,4 +1,4 @@
-// Which receiver this is, as it introduces itself to senders and within its commit group.
+// Which receiver this is, as it identifies itself to senders and in its commit group.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct ReceiverName {
   std::string receiver_id;
 };
 
-// The part that the first messages of all its streams share.
+// Fills the fields that the first messages of all its streams share.
 template <typename Hello>
 void Introduce(const ReceiverName& name, Hello& hello) {
   hello.set_job_id(name.job_id);

@@ -1,5 +1,6 @@
-// The client's end of one bidirectional stream: hands messages on, writes what is queued, one write
-// in flight. Of the Sync streams to senders, and of a commit group's member to its leader.
+// The client's end of one bidirectional stream: passes received messages to a callback, writes
+// queued ones, one write in flight. Used for the Sync streams to senders, and for the stream of a
+// commit group's member to its leader.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -19,7 +20,7 @@
 
 namespace dws {
 
-// Lifecycle: owns itself until gRPC is done with it; whoever started it shares it. Threads: safe
+// Lifecycle: owns itself until gRPC is done with it; its starter shares ownership. Threads: safe
 // from any.
 template <typename Up, typename Down>
 class StreamCall final : public grpc::ClientBidiReactor<Up, Down> {
@@ -27,7 +28,7 @@ class StreamCall final : public grpc::ClientBidiReactor<Up, Down> {
   using Ptr = std::shared_ptr<StreamCall>;
   struct Callbacks {
     // On gRPC's threads, one at a time, never after on_done. Must not block. An error ends the
-    // call. `peer` is who said it.
+    // call. `peer` sent the message.
     std::function<Status(const Ptr& call, const Down& message, const Peer& peer)> on_message;
     std::function<void(const Status&)> on_done;
   };
@@ -46,11 +47,12 @@ class StreamCall final : public grpc::ClientBidiReactor<Up, Down> {
     return call;
   }
 
-  // Queues a message; dropped when the call is ending. False: dropped, the queue is full.
+  // Queues a message. False: dropped, because the queue is full. If the call is ending, the message
+  // is dropped and the result is true.
   bool Send(Up message) {
     {
       MutexLock lock(mutex_);
-      if (ending_) return true;  // on_done says it
+      if (ending_) return true;  // on_done reports the end
       if (queue_.size() >= queue_max_) return false;
       queue_.push_back(std::move(message));
     }
@@ -95,7 +97,7 @@ class StreamCall final : public grpc::ClientBidiReactor<Up, Down> {
     }
     if (reason.ok()) reason = UnavailableError("the other side ended the stream");
     callbacks_.on_done(reason);
-    self_.reset();  // may be the last reference: nothing after this line
+    self_.reset();  // may delete this: no statement may follow
   }
 
  private:
@@ -114,12 +116,12 @@ class StreamCall final : public grpc::ClientBidiReactor<Up, Down> {
     this->StartWrite(&up_);
   }
 
-  // After this nothing is written any more.
+  // No write starts after this.
   void EndWrites() {
     {
       MutexLock lock(mutex_);
       ending_ = true;
-      // A write in flight is answered yet, and lets go of the hold then.
+      // A write in flight still gets its OnWriteDone, which calls this again.
       if (writing_ || !held_) return;
       held_ = false;
     }
@@ -130,7 +132,7 @@ class StreamCall final : public grpc::ClientBidiReactor<Up, Down> {
   const Callbacks callbacks_;
   Ptr self_;
   grpc::ClientContext context_;
-  std::optional<Peer> peer_;  // since the first message; of the reactions
+  std::optional<Peer> peer_;  // set by the first message; used only in reactions
   Down down_;
   Up up_;  // in flight
 
@@ -138,8 +140,8 @@ class StreamCall final : public grpc::ClientBidiReactor<Up, Down> {
   std::deque<Up> queue_ GUARDED_BY(mutex_);
   bool writing_ GUARDED_BY(mutex_) = false;
   bool ending_ GUARDED_BY(mutex_) = false;
-  bool held_ GUARDED_BY(mutex_) = true;  // gRPC's hold, which allows writes from outside reactions
-  Status reason_ GUARDED_BY(mutex_);     // ours, for ending it
+  bool held_ GUARDED_BY(mutex_) = true;  // AddHold's, which allows writes from outside reactions
+  Status reason_ GUARDED_BY(mutex_);     // why we cancelled; OK: we did not
 };
 
 }  // namespace dws

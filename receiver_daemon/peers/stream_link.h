@@ -1,5 +1,5 @@
-// One lasting stream to a peer: connects, connects again when it breaks, drops it when it is
-// silent. LinkState decides; this is its shell around StreamCall.
+// One lasting stream to a peer: connects, reconnects when the stream breaks, drops it when it is
+// silent. LinkState decides; this class carries its decisions out with StreamCall.
 #pragma once
 
 #include <functional>
@@ -18,17 +18,17 @@ class StreamLink {
  public:
   using Call = StreamCall<Up, Down>;
   using CallPtr = typename Call::Ptr;
-  // on_message and on_done come one at a time, and must not block.
+  // on_message and on_done are called one at a time, and must not block.
   struct Callbacks {
-    // Makes the channel ready. An error: the attempt ends with it.
+    // Makes the channel ready. An error ends the attempt and goes to on_done.
     std::function<Status()> prepare;
     // The method of a stub.
     std::function<void(grpc::ClientContext*, grpc::ClientBidiReactor<Up, Down>*)> open;
-    std::function<Up()> hello;  // what is sent first
-    // `first`: of this stream. An error ends it.
+    std::function<Up()> hello;  // the first message to send
+    // `first`: the first message of this stream. An error ends the stream.
     std::function<Status(const CallPtr& call, const Down& message, const Peer& peer, bool first)>
         on_message;
-    // `lost`: it was heard from, and nobody asked for its end.
+    // `lost`: the stream had received a message, and Stop was not called.
     std::function<void(const Status& reason, bool lost)> on_done;
   };
 
@@ -39,7 +39,7 @@ class StreamLink {
         callbacks_(std::move(callbacks)),
         state_(clock.Now()) {}
 
-  // What is due; called every limits::kTick, by one thread.
+  // Connects or drops if it is time to; called every limits::kTick, by one thread.
   LinkState::Step Tick() {
     CallPtr call;
     LinkState::Step step;
@@ -55,7 +55,7 @@ class StreamLink {
     return step;
   }
 
-  // Dropped where there is no stream.
+  // Drops the message if there is no stream.
   void Send(Up message) {
     CallPtr call;
     {
@@ -65,14 +65,13 @@ class StreamLink {
     if (call != nullptr) call->Send(std::move(message));
   }
 
-  // The peer has accepted us: after this stream's end we may be back soon.
+  // The peer has accepted us: the next reconnect may come after the shortest delay.
   void Accepted() {
     MutexLock lock(mutex_);
     state_.OnAccepted();
   }
 
-  // Ends the stream, if there is one, also one that is just being opened; the next Ticks open
-  // another.
+  // Ends the stream, if there is one, even if it is still being opened. A later Tick opens another.
   void Drop(const Status& reason) {
     CallPtr call;
     {
@@ -108,7 +107,7 @@ class StreamLink {
     if (const Status ready = callbacks_.prepare(); !ready.ok()) {
       OnDone(ready);
       MutexLock lock(mutex_);
-      state_.OnStarted();  // over before it began
+      state_.OnStarted();  // OnDone came first, so this ends the attempt
       connecting_ = false;
       changed_.NotifyAll();
       return;
@@ -118,7 +117,7 @@ class StreamLink {
         {.on_message = [this](const CallPtr& on, const Down& message,
                               const Peer& peer) { return OnMessage(on, message, peer); },
          .on_done = [this](const Status& reason) { OnDone(reason); }});
-    Status over;  // why it ends at once; OK: it does not
+    Status over;  // why the new stream ends at once; OK: it goes on
     {
       MutexLock lock(mutex_);
       if (state_.OnStarted()) call_ = call;
@@ -160,7 +159,7 @@ class StreamLink {
   LinkState state_ GUARDED_BY(mutex_);
   CallPtr call_ GUARDED_BY(mutex_);
   bool connecting_ GUARDED_BY(mutex_) = false;  // Connect has not set call_ yet
-  Status dropped_ GUARDED_BY(mutex_);           // while it connects; OK: it was not
+  Status dropped_ GUARDED_BY(mutex_);           // Drop's reason while connecting; OK: none
 };
 
 }  // namespace dws
