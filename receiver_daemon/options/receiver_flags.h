@@ -9,7 +9,7 @@ namespace dws {
 // Declares them, bound to `options`, which outlives the app.
 void AddReceiverFlags(CLI::App& app, ReceiverOptions& options);
 
-// Once they are read: what only several of them show to be mistaken.
+// Called after parsing: rejects mistakes that only several options together show.
 void FinishReceiverFlags(Config& config, const ReceiverOptions& options);
 
 }  // namespace dws

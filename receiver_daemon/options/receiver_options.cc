@@ -1,3 +1,4 @@
+// CheckOptions repeats some checks of the flags, because tests start the daemon without flags.
 #include "receiver_daemon/options/receiver_options.h"
 
 #include "receiver_daemon/peers/peer_address.h"

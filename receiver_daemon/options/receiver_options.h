@@ -1,4 +1,4 @@
-// What a dws-receiver is told when it starts.
+// The options of a dws-receiver.
 #pragma once
 
 #include <chrono>
@@ -19,19 +19,19 @@
 
 namespace dws {
 
-// To follow a folder of slime's versions instead of senders.
+// Options to follow a folder of slime's versions instead of senders.
 struct FollowOptions {
   std::string slime_dir;   // empty: senders are followed
-  std::string checkpoint;  // the local one that versions are applied to
+  std::string checkpoint;  // the local checkpoint that versions are applied to
   uint32_t poll_ms = 500;
-  // The engine that loads it, over its HTTP server; no URL: nobody is told.
+  // The HTTP server of the engine that loads the checkpoint; no URL: no engine is controlled.
   std::string engine_url;
-  std::string engine_kind = "auto";  // "sglang", "vllm"; "auto": to be found out
-  std::string engine_pause_mode;     // empty: the engine's usual
+  std::string engine_kind = "auto";  // "sglang", "vllm"; "auto": detected
+  std::string engine_pause_mode;     // empty: the engine's default
   std::string engine_token_file;
   std::string engine_ca;
   bool engine_insecure = false;
-  std::string engine_checkpoint;  // where the engine sees `checkpoint`; empty: there
+  std::string engine_checkpoint;  // the engine's path of `checkpoint`; empty: the same
   uint32_t load_timeout_seconds = 600;
 };
 
@@ -39,15 +39,16 @@ struct FollowOptions {
 struct SharedSideOptions {
   std::string root;  // empty: none
   std::string key_file;
-  uint32_t ranks = 1;  // trainer ranks, where there are no connections to their senders
+  uint32_t ranks = 1;  // trainer ranks, used when there are no connections to senders
   uint32_t poll_ms = limits::kSharedPollDefault.count();
   std::string before_read;  // a command; empty: none
 };
 
+// A plain value. Set by the flags; CheckOptions checks it.
 struct ReceiverOptions {
   std::string job_id;
   std::string receiver_id;
-  std::vector<std::string> senders;               // as CheckPeerAddress
+  std::vector<std::string> senders;               // as CheckPeerAddress accepts
   std::string socket = "/run/dws/receiver.sock";  // and <socket>.handles
   std::string listen;                             // operators, and a group's members; empty: none
   std::string http;                               // empty: none
@@ -62,8 +63,8 @@ struct ReceiverOptions {
   bool stale_keeps_ready = false;
   size_t threads = 1;  // besides the worker
   ProfileChoice profile = ProfileChoice::kAuto;
-  TlsFiles tls;                 // none: plain
-  std::string tls_server_name;  // expected in senders' certificates; empty: the host dialled
+  TlsFiles tls;                 // none: TCP without TLS
+  std::string tls_server_name;  // expected in senders' certificates; empty: the dialled host
   std::vector<std::string> allow_users;  // names or uids (unix_socket.h)
   SharedSideOptions shared_dir;
   GroupPlace group;
@@ -77,18 +78,18 @@ struct ReceiverOptions {
   }
 };
 
-// Other daemons that it dials over plain TCP.
+// Another daemon that the receiver dials over TCP without TLS.
 struct PlainPeer {
   std::string_view option;  // "sender"
   std::string address;
 };
 std::vector<PlainPeer> PlainPeers(const ReceiverOptions& options);
-// The same as words: "--sender 10.0.0.5:7700".
+// The same as text: "--sender 10.0.0.5:7700".
 std::vector<std::string> PlainPeerNames(const ReceiverOptions& options);
-// FAILED_PRECONDITION, saying what to do, unless --insecure is given.
+// FAILED_PRECONDITION unless --insecure is given; the message says what to do.
 Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer);
 
-// INVALID_ARGUMENT or FAILED_PRECONDITION: an option, by its flag.
+// INVALID_ARGUMENT or FAILED_PRECONDITION names the flag of a wrong option.
 Status CheckOptions(const ReceiverOptions& options);
 
 }  // namespace dws
