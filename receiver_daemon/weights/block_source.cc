@@ -2,6 +2,7 @@
 // they are strided.
 #include "receiver_daemon/weights/block_source.h"
 
+#include "common/base/check.h"
 #include "common/delta/decoder.h"
 #include "common/delta/objects/frame.h"
 #include "common/model/limits.h"
@@ -24,6 +25,8 @@ Result<std::vector<EncodedBlockView>> ReadBlocks(const RankLayout::SliceEntry& s
 
 ByteSpan OldBlock(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint32_t block,
                   std::vector<std::byte>& buffer) {
+  DWS_CHECK(place.element_count() == slice.elements);
+  DWS_CHECK(place.element_bytes() == ElementBytes(slice.dtype));
   const uint64_t first = uint64_t{block} * limits::kBlockElements;
   const uint64_t count = BlockElements(slice.elements, block);
   const ByteSpan there = place.Contiguous(first, count);

@@ -1,5 +1,6 @@
 #include "receiver_daemon/weights/cuda_backend.h"
 
+#include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/weights/frame_items.h"
@@ -20,6 +21,7 @@ class StagedOnDevice final : public StagedFrames {
   }
 
   Status Seal(std::span<const uint8_t> kept) override {
+    DWS_CHECK(kept.size() == frames_.size());
     MutexLock lock(weights_.turn());
     return blocks_.Seal(weights_, kept);
   }
@@ -74,6 +76,7 @@ Result<std::vector<std::vector<Digest>>> CudaBackend::Digests(const RankLayout& 
       digests[i].push_back(DigestOf(sums[next++]));
     }
   }
+  DWS_CHECK(next == sums.size());
   return digests;
 }
 
@@ -88,6 +91,8 @@ Result<std::unique_ptr<StagedFrames>> CudaBackend::Stage(const FrameSet& set, St
       set, places_, results, pool, statuses,
       [&](std::span<const cuda::StageItem> items) { return run.Add(items, pool); }));
   DWS_ASSIGN_OR_RETURN(cuda::StagingRun::Outcome outcome, run.Finish());
+  DWS_CHECK(outcome.differences.size() == results.count());
+  DWS_CHECK(outcome.failures.size() == results.count());
 
   std::vector<StagedFrames::Frame> frames(set.frames.size());
   for (size_t i = 0; i < frames.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -44,7 +45,10 @@ Result<SliceSpan> FindSlices(const EngineView& view, const TensorSpec& spec) {
       }
     }
   }
-  if (begins && ends) return found;
+  if (begins && ends) {
+    DWS_CHECK(found.count > 0 && found.count <= spec.SliceCount() - found.first);
+    return found;
+  }
   return InvalidArgumentError(
       "view '{}' is [{}, {}) of dim {} of tensor '{}', which is no union of the slices the trainer "
       "declared: {}. "
@@ -59,6 +63,7 @@ Status CheckShape(const EngineView& view, const TensorSpec& spec) {
         "view '{}' is {}, tensor '{}' is {}: only bit-exact copies can be attached",
         view.engine_name, ToString(view.dtype), spec.name, ToString(spec));
   }
+  DWS_CHECK(view.whole || view.dim < spec.shape.size());  // FindSlices refuses others
   std::vector<uint64_t> expected = spec.shape;
   if (!view.whole) expected[view.dim] = view.range.end - view.range.begin;
   if (view.shape != expected) {
@@ -75,6 +80,7 @@ Status CheckShape(const EngineView& view, const TensorSpec& spec) {
 }
 
 Status CheckBounds(const EngineView& view, std::span<const uint64_t> region_bytes) {
+  DWS_CHECK(view.strides.size() == view.shape.size());  // CheckShape refuses others
   if (view.region >= region_bytes.size()) {
     return InvalidArgumentError("view '{}' is in region {}, the engine passes {}", view.engine_name,
                                 view.region, region_bytes.size());
@@ -108,6 +114,7 @@ Status CheckBounds(const EngineView& view, std::span<const uint64_t> region_byte
 Status MapView(const LayoutSet::Tensor& tensor, const EngineView& view, SliceSpan span,
                uint32_t index, EngineMapping& mapping) {
   const TensorSpec& spec = tensor.spec;
+  DWS_CHECK(span.first + span.count <= tensor.owners.size());
   const uint64_t view_begin = spec.Slice(span.first).begin;
   const uint64_t element_bytes = ElementBytes(spec.dtype);
   for (uint32_t s = span.first; s < span.first + span.count; ++s) {
@@ -124,6 +131,7 @@ Status MapView(const LayoutSet::Tensor& tensor, const EngineView& view, SliceSpa
       return Annotate(runs.status(),
                       fmt::format("view '{}' of tensor '{}'", view.engine_name, spec.name));
     }
+    DWS_CHECK(runs->run_elements * runs->run_count == spec.SliceElements(s));
     mapping.slices.push_back({.slice = tensor.owners[s],
                               .view = index,
                               .region = view.region,
@@ -145,6 +153,7 @@ struct Extent {
 };
 
 Extent ExtentOf(const MappedSlice& slice) {
+  DWS_CHECK(slice.runs.run_count > 0 && slice.runs.run_elements > 0);
   const uint64_t run_bytes = slice.runs.run_elements * slice.element_bytes;
   const uint64_t stride =
       slice.runs.run_count > 1 ? slice.runs.stride_elements * slice.element_bytes : 0;
@@ -159,6 +168,7 @@ Extent ExtentOf(const MappedSlice& slice) {
 // Expects extents that overlap, with a.begin <= b.begin. True if their runs still do not overlap,
 // because both repeat with the same stride.
 bool Interleave(const Extent& a, const Extent& b) {
+  DWS_CHECK(a.region == b.region && a.begin <= b.begin);
   const uint64_t stride = std::max(a.stride_bytes, b.stride_bytes);
   if (stride == 0 || a.stride_bytes == 0) return false;
   // A single run fits between two runs of a strided extent.
@@ -242,6 +252,7 @@ Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* co
     for (const std::string& name : mapping->excluded) held.at(name).excluded = true;
     for (const MappedRange& range : mapping->ranges) {
       Held& tensor = held.at(range.tensor);
+      DWS_CHECK(range.first_slice + range.slice_count <= tensor.by_slice.size());
       for (uint32_t s = range.first_slice; s < range.first_slice + range.slice_count; ++s) {
         const MappedRange* other = tensor.by_slice[s];
         if (other == nullptr) {

@@ -72,7 +72,7 @@ Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* co
                      Coverage coverage = Coverage::kWhole);
 
 // INVALID_ARGUMENT, naming two views: their bytes overlap, or interleave with different strides,
-// which is not supported. A step of MapEngine, public for its tests.
+// which is not supported. A step of MapEngine.
 Status CheckDisjoint(const EngineMapping& mapping);
 
 }  // namespace dws

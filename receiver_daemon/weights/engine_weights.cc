@@ -9,6 +9,8 @@
 #include <utility>
 #include <variant>
 
+#include "common/base/check.h"
+
 namespace dws {
 namespace {
 
@@ -56,6 +58,7 @@ Result<std::shared_ptr<const EngineWeights>> EngineWeights::Create(
   for (const AttachedMemoryPtr& rank : ranks) {
     weights->generation_ = std::max(weights->generation_, rank->generation);
     for (const MappedSlice& slice : rank->mapping.slices) {
+      DWS_CHECK(slice.region < rank->regions.size());
       DWS_RETURN_IF_ERROR(SortSlice(rank->regions[slice.region], slice, sorted));
     }
   }
@@ -94,6 +97,7 @@ EngineShare EngineWeights::Share() const {
       share.excluded.push_back(excluded);
     }
   }
+  DWS_CHECK(share.held.size() == layouts_->slice_count());
   return share;
 }
 
@@ -116,6 +120,7 @@ Result<std::vector<SliceState>> EngineWeights::ComputeStates(TrainerRank rank,
   for (const auto& memory : memory_) {
     DWS_ASSIGN_OR_RETURN(const std::vector<std::vector<Digest>> digests,
                          memory->Digests(layout, rank, slices, pace, pool));
+    DWS_CHECK(digests.size() == slices.size());
     for (size_t i = 0; i < slices.size(); ++i) {
       for (const Digest& digest : digests[i]) {
         if (layout.slice(slices[i]).blocks == 0) continue;

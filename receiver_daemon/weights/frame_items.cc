@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/delta/decoder.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/weights/block_source.h"
@@ -45,6 +46,7 @@ uint64_t InflatedBytes(const RankLayout::SliceEntry& slice, const OpenFrame& ope
 
 // Replaces compressed blocks, which the device cannot decode, by raw ones.
 Status Inflate(const RankLayout::SliceEntry& slice, const SpooledFrame& frame, OpenFrame& open) {
+  DWS_CHECK(open.inflated.empty());
   // `blocks` point into the elements of `inflated`, so these must not move.
   open.inflated.reserve(
       static_cast<size_t>(std::count_if(open.blocks.begin(), open.blocks.end(), Compressed)));
@@ -103,7 +105,8 @@ size_t ItemCount(const FrameSet& set, const SlicePlaces<cuda::Place>& places, si
 }
 
 void WriteItems(const FrameSet& set, const SlicePlaces<cuda::Place>& places, size_t frame_number,
-                size_t first_result, const OpenFrame& open, cuda::StageItem* item) {
+                size_t first_result, const OpenFrame& open, std::span<cuda::StageItem> items) {
+  cuda::StageItem* item = items.data();
   const SpooledFrame& frame = set.frames[frame_number];
   const RankLayout::SliceEntry& slice = set.layout.slice(frame.slice);
   const size_t first_place = places.First(set.rank, frame.slice);
@@ -126,6 +129,7 @@ void WriteItems(const FrameSet& set, const SlicePlaces<cuda::Place>& places, siz
                  .group = static_cast<uint32_t>(frame_number)};
     }
   }
+  DWS_CHECK(item == items.data() + items.size());
 }
 
 // Frames whose compressed blocks are inflated together.
@@ -140,6 +144,7 @@ struct FrameBatch {
 Status AddBatch(const FrameBatch& batch, ThreadPool& pool, std::span<Status> statuses,
                 const std::function<Status(std::span<const cuda::StageItem>)>& add) {
   const size_t begin = batch.first_frame;
+  DWS_CHECK(begin + batch.open.size() <= batch.set.frames.size());
   pool.ParallelFor(batch.open.size(), [&](size_t i, size_t) {
     const SpooledFrame& frame = batch.set.frames[begin + i];
     Status& status = statuses[begin + i];
@@ -154,7 +159,7 @@ Status AddBatch(const FrameBatch& batch, ThreadPool& pool, std::span<Status> sta
   std::vector<cuda::StageItem> items(first_item.back());
   pool.ParallelFor(batch.open.size(), [&](size_t i, size_t) {
     WriteItems(batch.set, batch.places, begin + i, batch.results.first[begin + i], batch.open[i],
-               items.data() + first_item[i]);
+               std::span(items).subspan(first_item[i], first_item[i + 1] - first_item[i]));
   });
   const Status added = add(items);
   for (OpenFrame& open : batch.open) open.inflated = {};
@@ -177,6 +182,8 @@ FrameResults NumberResults(const FrameSet& set, const SlicePlaces<cuda::Place>& 
 Status ForEachFrameItems(const FrameSet& set, const SlicePlaces<cuda::Place>& places,
                          const FrameResults& results, ThreadPool& pool, std::span<Status> statuses,
                          const std::function<Status(std::span<const cuda::StageItem>)>& add) {
+  DWS_CHECK(statuses.size() == set.frames.size());
+  DWS_CHECK(results.first.size() == set.frames.size() + 1);
   for (size_t begin = 0; begin < set.frames.size();) {
     size_t end = begin;
     for (uint64_t bytes = 0; end < set.frames.size() && bytes < kBytesInHand; ++end) {

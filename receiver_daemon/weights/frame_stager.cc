@@ -37,6 +37,7 @@ bool IsSparse(const RankLayout::SliceEntry& slice, uint32_t block, uint64_t chan
 FrameStager::Staged FrameStager::Stage(const RankLayout::SliceEntry& slice,
                                        std::span<const SegmentMap> places,
                                        const SpooledFrame& frame, const Spool& spool) {
+  DWS_CHECK(!places.empty());
   if (budget_.passed()) writes_.Clear();
   Staged staged;
   staged.differences.resize(places.size());
@@ -49,6 +50,7 @@ FrameStager::Staged FrameStager::Stage(const RankLayout::SliceEntry& slice,
     staged.status = StageBlocks(
         {.slice = slice, .places = places, .spooled = frame, .staged = staged}, *blocks);
   }
+  DWS_CHECK(writes_.run_count() >= staged.first_run);
   staged.run_count = writes_.run_count() - staged.first_run;
   return staged;
 }
@@ -145,6 +147,7 @@ void FrameStager::StageWords(const Frame& frame, size_t place, const PlannedBloc
   const uint32_t element_bytes = ElementBytes(frame.slice.dtype);
   const uint32_t count = static_cast<uint32_t>(located.offsets.size());
   OpenRun* const run = RoomFor(place, element_bytes, located);
+  DWS_CHECK(run == nullptr || (run->room.left >= count && run->base <= located.memory));
   if (run == nullptr) {
     dry_values_.resize(std::max<size_t>(dry_values_.size(), size_t{count} * element_bytes));
   }

@@ -30,6 +30,7 @@ class StagedOnHost final : public StagedFrames {
   }
 
   void Stage(const FrameSet& set, std::span<const SegmentMap> places, size_t frame, size_t worker) {
+    DWS_CHECK(worker < stagers_.size() && frame < parts_.size());
     const RankLayout::SliceEntry& slice = set.layout.slice(set.frames[frame].slice);
     FrameStager::Staged staged =
         stagers_[worker].Stage(slice, places, set.frames[frame], set.spool);
@@ -49,6 +50,8 @@ class StagedOnHost final : public StagedFrames {
         if (kept[i] == 0 || parts_[i].run_count == 0) continue;
         writes_.AppendRuns(parts_[i].stager->writes(), parts_[i].first_run, parts_[i].run_count);
       }
+      // The list stays in the memory that was reserved, which is what the budget counts.
+      DWS_CHECK(writes_.run_count() <= runs);
       for (FrameStager& stager : stagers_) writes_.TakeMemory(stager.TakeWrites());
     }
     stagers_.clear();

@@ -25,6 +25,7 @@ Result<std::shared_ptr<const LayoutSet>> LayoutSet::Create(
             "trainer ranks declare tensor '{}' differently: {} and {} (rank {})", spec.name,
             ToString(tensor->second.spec), ToString(spec), r);
       }
+      DWS_CHECK(layout.slice(RankSlice(s)).slice < slots.size());
       std::optional<OwnedSlice>& slot = slots[layout.slice(RankSlice(s)).slice];
       if (slot.has_value()) {
         return FailedPreconditionError("tensor '{}': slice {} is owned by trainer ranks {} and {}",

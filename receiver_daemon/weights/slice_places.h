@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
 #include "receiver_daemon/weights/layout_set.h"
 
 namespace dws {
@@ -31,6 +32,7 @@ class SlicePlaces {
       }
       first.push_back(static_cast<uint32_t>(next));
     }
+    DWS_CHECK(next == held.size());  // `held` are slices of `layouts`
   }
 
   std::span<const Place> At(TrainerRank rank, RankSlice slice) const {

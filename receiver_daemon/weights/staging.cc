@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/model/limits.h"
 #include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/weights/block_source.h"
@@ -15,6 +16,9 @@ namespace {
 // The reason to reject one slice of the manifest, from the results of its frames in one memory.
 Status CheckPlaces(const std::string& name, const SliceDelta& delta, const SliceState& live,
                    std::span<const StagedFrames::Frame> frames, size_t place_count) {
+  for (const StagedFrames::Frame& frame : frames) {
+    DWS_CHECK(frame.differences.size() == place_count);
+  }
   for (size_t p = 0; p < place_count; ++p) {
     Digest predicted = live.digest;
     Status damaged = OkStatus();
@@ -47,6 +51,8 @@ struct SliceFrames {
 
 Status CheckSlice(const EngineWeights& weights, TrainerRank rank, const SliceDelta& delta,
                   const SliceState& live, const StagedParts& parts, SliceFrames frames) {
+  DWS_CHECK(parts.size() == weights.memory().size());
+  DWS_CHECK(frames.first <= frames.end);
   const RankLayout& layout = weights.layouts().rank(rank);
   const std::string name = fmt::format("tensor '{}' slice {}", layout.tensor(delta.slice).name,
                                        layout.slice(delta.slice).slice);
@@ -67,6 +73,7 @@ Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
                                uint64_t staging_bytes_max, ThreadPool& pool) {
   const FrameSet set{
       .layout = weights.layouts().rank(rank), .rank = rank, .frames = frames, .spool = spool};
+  DWS_CHECK(live.size() == set.layout.slice_count());
   StagingBudget budget(staging_bytes_max);
   StagedDelta staged;
   for (const auto& memory : weights.memory()) {
@@ -86,6 +93,7 @@ Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
     std::fill(kept.begin() + static_cast<ptrdiff_t>(next.first),
               kept.begin() + static_cast<ptrdiff_t>(next.end), uint8_t{1});
   }
+  DWS_CHECK(next.end == frames.size());  // ParseObject orders frames as the manifest's slices
   staged.in_place = budget.passed();
   if (staged.in_place) staged.parts.clear();
   for (const auto& part : staged.parts) {
@@ -106,6 +114,7 @@ void AddToList(const StagedParts& parts, ScatterList& list) {
 }
 
 Status Scatter(const EngineWeights& weights, const ScatterList& list, ThreadPool& pool) {
+  DWS_CHECK(list.size() <= weights.memory().size());
   Status first = OkStatus();
   for (size_t m = 0; m < list.size() && first.ok(); ++m) {
     first = weights.memory()[m]->Scatter(list[m], pool);
@@ -118,6 +127,7 @@ Status Scatter(const EngineWeights& weights, const ScatterList& list, ThreadPool
 Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
                   std::span<const SpooledFrame> frames, const Spool& spool,
                   std::span<const Digest> expected, ThreadPool& pool) {
+  DWS_CHECK(expected.size() == layout.slice_count());
   std::vector<Digest> digests(frames.size());
   std::vector<Status> statuses(frames.size());
   std::vector<BlockScratch> scratch(pool.worker_count());
