@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "common/base/check.h"
 #include "common/delta/objects/object.h"
 
 namespace dws {
@@ -17,6 +18,7 @@ Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout) 
   }
   const uint64_t frames_begin = header.total_bytes() - header.frames_bytes;
   DWS_ASSIGN_OR_RETURN(const ByteSpan head, spool.Read(0, frames_begin, buffer));
+  DWS_CHECK(head.size() == frames_begin && frames_begin <= spool.size_bytes());
   FetchedObject object;
   DWS_ASSIGN_OR_RETURN(object.manifest, ParseObjectManifest(head, layout));
   for (const SliceDelta& slice : object.manifest.slices) {

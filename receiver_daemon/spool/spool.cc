@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "common/base/check.h"
+
 namespace dws {
 namespace {
 
@@ -27,6 +29,8 @@ Status Spool::Append(ByteSpan bytes) {
   if (options_.wanted && !options_.wanted()) {
     return CancelledError("given up after {} bytes", size_bytes_);
   }
+  DWS_CHECK(size_bytes_ <= options_.size_bytes_max);
+  DWS_CHECK(on_disk() || memory_.size() == size_bytes_);
   if (bytes.size() > options_.size_bytes_max - size_bytes_) {
     return DataLossError("a sender sent more than the {} bytes it announced",
                          options_.size_bytes_max);
@@ -85,6 +89,7 @@ Result<ByteSpan> Spool::Read(uint64_t offset, uint64_t size, std::vector<std::by
     return DataLossError("bytes [{}, +{}) are outside a transfer of {} bytes", offset, size,
                          size_bytes_);
   }
+  DWS_CHECK(on_disk() || memory_.size() == size_bytes_);
   if (!on_disk()) return ByteSpan(memory_).subspan(offset, size);
   buffer.resize(size);
   uint64_t done = 0;
