@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/model/limits.h"
 #include "common/service/grpc/grpc_credentials.h"
@@ -47,6 +48,9 @@ PeerChannel::PeerChannel(std::string address, PeerTls tls)
 }
 
 std::shared_ptr<grpc::Channel> PeerChannel::Dial(const TlsMaterial* material) const {
+  // Never without TLS when certificates are configured, and never to a socket whose owner is not
+  // checked.
+  DWS_CHECK((material != nullptr) == secure() && !socket_.has_value());
   const auto credentials =
       material == nullptr ? grpc::InsecureChannelCredentials() : MakeChannelCredentials(*material);
   return grpc::CreateCustomChannel(address_, credentials, Arguments(tls_.server_name));
@@ -54,6 +58,7 @@ std::shared_ptr<grpc::Channel> PeerChannel::Dial(const TlsMaterial* material) co
 
 std::shared_ptr<grpc::Channel> PeerChannel::channel() const {
   MutexLock lock(mutex_);
+  DWS_CHECK(channel_ != nullptr);
   return channel_;
 }
 
@@ -71,6 +76,7 @@ Status PeerChannel::Refresh() {
 // The kernel tells who listens at the other end of this connection. A check of the file before the
 // connect would leave time to exchange the file.
 Result<std::shared_ptr<grpc::Channel>> PeerChannel::ConnectSocket() const {
+  DWS_CHECK(socket_.has_value());
   DWS_ASSIGN_OR_RETURN(UnixConnection connection, ConnectUnix(*socket_));
   DWS_RETURN_IF_ERROR(tls_.users.CheckServer(connection.peer, *socket_));
   return grpc::CreateCustomInsecureChannelFromFd(address_, connection.fd.release(), Arguments(""));
