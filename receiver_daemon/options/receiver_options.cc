@@ -1,6 +1,7 @@
 // CheckOptions repeats some checks of the flags, because tests start the daemon without flags.
 #include "receiver_daemon/options/receiver_options.h"
 
+#include "common/base/check.h"
 #include "receiver_daemon/peers/peer_address.h"
 
 namespace dws {
@@ -25,6 +26,7 @@ std::vector<std::string> PlainPeerNames(const ReceiverOptions& options) {
 }
 
 Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer) {
+  DWS_CHECK(!options.tls.given());  // with TLS there are no PlainPeers
   if (options.insecure) return OkStatus();
   return FailedPreconditionError(
       "--{} {} without TLS: whoever takes that port gives this engine its weights. On one host "
