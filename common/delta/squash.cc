@@ -33,6 +33,7 @@ Result<std::vector<EncodedBlock>> SquashSlice(const RankLayout::SliceEntry& slic
   bool touched = false;
   for (size_t v = 0; v < chain.size(); ++v) {
     DWS_RETURN_IF_ERROR(FindBlocks(chain[v], number, 0, slice.blocks, found[v]));
+    DWS_CHECK(found[v].views.size() == slice.blocks);
     for (const EncodedBlockView& view : found[v].views) touched |= view.mode != BlockMode::kEmpty;
   }
   std::vector<EncodedBlock> blocks;

@@ -71,6 +71,7 @@ Result<uint64_t> ReplayRecords(ByteSpan file, const std::string& path,
     }
     offset += kLedgerRecordHeadBytes + record->payload.size();
   }
+  DWS_CHECK(offset == file.size());
   return offset;
 }
 
@@ -112,6 +113,7 @@ Status FileLedger::OpenSound(const Replay& replay) {
   const std::vector<std::byte>& file = *read;
   DWS_RETURN_IF_ERROR(CheckFileHead(file, kind_, path_));
   DWS_ASSIGN_OR_RETURN(const uint64_t sound_bytes, ReplayRecords(file, path_, replay));
+  DWS_CHECK(sound_bytes >= kLedgerHeadBytes && sound_bytes <= file.size());
   if (sound_bytes < file.size()) {
     LogWarning("ledger_tail_cut", {{"path", path_},
                                    {"bytes", file.size() - sound_bytes},
@@ -151,6 +153,7 @@ Status FileLedger::Append(const RawRecord& record) {
     return FailedPreconditionError("ledger {}: its end is unknown after an error, rewrite it",
                                    path_);
   }
+  DWS_CHECK(size_bytes_ >= kLedgerHeadBytes && size_bytes_ <= limits::kLedgerBytesMax);
   std::vector<std::byte> bytes;
   AppendLedgerRecord(record, bytes, size_bytes_);
   if (bytes.size() > limits::kLedgerBytesMax - size_bytes_) {

@@ -37,6 +37,7 @@ void AppendLedgerRecord(const RawRecord& record, std::vector<std::byte>& file, u
   StoreLe(head + 16, digest.lane0);
   StoreLe(head + 24, digest.lane1);
   file.insert(file.end(), record.payload.begin(), record.payload.end());
+  DWS_CHECK(file.size() - begin == kLedgerRecordHeadBytes + record.payload.size());
 }
 
 LedgerRecordView LookAtLedgerRecord(ByteSpan file, uint64_t offset) {
@@ -78,6 +79,7 @@ std::optional<uint64_t> FindLedgerRecord(ByteSpan file, uint64_t offset) {
 }
 
 std::optional<std::string> LedgerTailDamage(ByteSpan file, uint64_t offset) {
+  DWS_CHECK(offset <= file.size());
   const ByteSpan tail = file.subspan(offset);
   const bool zeros =
       std::all_of(tail.begin(), tail.end(), [](std::byte byte) { return byte == std::byte{0}; });

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/model/identity_limits.h"
 #include "common/model/limits.h"
 
@@ -103,10 +104,12 @@ Status SenderLedgerState::ApplyOne(const VersionPublished& record) {
     return FailedPreconditionError("version {} has the base {}, which is not below it",
                                    record.version.value(), record.base->value());
   }
+  DWS_CHECK(published_.empty() || published_.back().version < record.version);
   last_version_ = record.version;
   published_.push_back(
       {.version = record.version, .base = record.base, .state_token = record.state_token});
   if (published_.size() > limits::kRetainedVersionsMax) published_.pop_front();
+  DWS_CHECK(published_.size() <= limits::kRetainedVersionsMax);
   return OkStatus();
 }
 
@@ -115,6 +118,7 @@ Status SenderLedgerState::ApplyOne(const StreamForgotten& record) {
   std::deque<Fence> forgotten = std::move(forgotten_);
   forgotten.push_back({.stream = record.stream, .rank_epoch = rank_epoch_});
   if (forgotten.size() > limits::kForgottenStreamsMax) forgotten.pop_front();
+  DWS_CHECK(forgotten.size() <= limits::kForgottenStreamsMax);
   *this = SenderLedgerState();
   forgotten_ = std::move(forgotten);
   return OkStatus();
@@ -140,6 +144,7 @@ std::vector<SenderRecord> SenderLedgerState::Records() const {
     records.push_back(StreamForgotten{.stream = known.stream});
   }
   if (!stream_.has_value()) return records;
+  DWS_CHECK(published_.empty() || published_.back().version == last_version_);
   records.push_back(
       StreamOpened{.stream = *stream_,
                    .rank_epoch = rank_epoch_,
@@ -218,6 +223,9 @@ Status ReceiverLedgerState::CheckOpen(const StreamId& stream, WeightVersion targ
 
 Status ReceiverLedgerState::ApplyOne(const VersionCommitted& record) {
   DWS_RETURN_IF_ERROR(CheckOpen(record.stream, record.version, "committed"));
+  // The intent was not below it, and only this record changes it.
+  DWS_CHECK(!committed_.has_value() || committed_->stream != record.stream ||
+            committed_->version <= record.version);
   committed_ = Committed{.stream = record.stream, .version = record.version};
   open_intent_.reset();
   intent_replaced_another_ = false;
@@ -255,6 +263,8 @@ Status ReceiverLedgerState::ApplyOne(const StreamForgotten& record) {
   keep(committed_);
   keep(open_intent_);
   keep(decided_);
+  DWS_CHECK(stream_.has_value() ||
+            !(committed_.has_value() || open_intent_.has_value() || decided_.has_value()));
   return OkStatus();
 }
 
@@ -293,6 +303,7 @@ std::vector<ReceiverRecord> ReceiverLedgerState::Records() const {
     records.push_back(*open_intent_);
   }
   if (stream_.has_value()) accept(*stream_);
+  DWS_CHECK(decided && records.size() <= 9);
   return records;
 }
 

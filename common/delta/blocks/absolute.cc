@@ -1,5 +1,6 @@
 #include "common/delta/blocks/absolute.h"
 
+#include "common/base/check.h"
 #include "common/delta/bits/compression.h"
 
 namespace dws {
@@ -8,6 +9,7 @@ namespace {
 // The same bytes with byte j of element i at j * elements + i: similar bytes side by side compress
 // better.
 std::vector<std::byte> ToBytePlanes(ByteSpan bytes, uint32_t element_bytes) {
+  DWS_CHECK(bytes.size() % element_bytes == 0);
   std::vector<std::byte> planes(bytes.size());
   const size_t elements = bytes.size() / element_bytes;
   for (uint32_t j = 0; j < element_bytes; ++j) {
@@ -18,6 +20,7 @@ std::vector<std::byte> ToBytePlanes(ByteSpan bytes, uint32_t element_bytes) {
 }
 
 void FromBytePlanes(ByteSpan planes, uint32_t element_bytes, MutableByteSpan bytes) {
+  DWS_CHECK(planes.size() == bytes.size() && bytes.size() % element_bytes == 0);
   const size_t elements = planes.size() / element_bytes;
   for (uint32_t j = 0; j < element_bytes; ++j) {
     const std::byte* plane = planes.data() + j * elements;
@@ -40,6 +43,8 @@ Status CheckAllElements(uint32_t element_count, const EncodedBlockView& block) {
 
 EncodedBlock WriteRaw(DType dtype, const BlockChanges& changes, ByteSpan after) {
   const uint32_t element_bytes = ElementBytes(dtype);
+  DWS_CHECK(changes.positions.empty() ||
+            (size_t{changes.positions.back()} + 1) * element_bytes <= after.size());
   EncodedBlock block{.mode = BlockMode::kRaw,
                      .nnz = static_cast<uint32_t>(changes.size()),
                      .parameters = 0,
@@ -53,6 +58,7 @@ EncodedBlock WriteRaw(DType dtype, const BlockChanges& changes, ByteSpan after) 
     std::memcpy(at, after.data() + size_t{position} * element_bytes, element_bytes);
     at += element_bytes;
   }
+  DWS_CHECK(at == block.payload.data() + block.payload.size());
   return block;
 }
 
@@ -95,6 +101,7 @@ Status ReadRaw(DType dtype, uint32_t element_count, const EncodedBlockView& bloc
     std::memcpy(&value, at, element_bytes);
     at += element_bytes;
   }
+  DWS_CHECK(at == block.payload.data() + block.payload.size());
   return OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "common/base/check.h"
 #include "common/delta/bits/element.h"
 #include "common/delta/blocks/hot_magnitudes.h"
 
@@ -31,6 +32,7 @@ void AddBlock(const DecodedBlock& steps, ByteSpan after, ClassStatistics& statis
   }
   for (size_t i = 0; i < seen.size(); ++i) statistics.elements[i] += seen[i] * stride;
 
+  DWS_CHECK(steps.positions.size() == steps.values.size());
   for (size_t i = 0; i < steps.positions.size(); ++i) {
     const auto step = static_cast<Bits>(steps.values[i]);
     const Bits old_bits = Element::FromStep(bits_at(steps.positions[i]), static_cast<Bits>(-step));
@@ -118,6 +120,7 @@ Sums SumUp(const ClassStatistics& statistics) {
 // `c` classes extends the best way to divide the first `i` into `c` - 1.
 void ChooseThresholds(const Sums& sums, double class_bits, ClassTable& table) {
   const size_t count = sums.bytes.size();
+  DWS_CHECK(count > 0 && sums.elements.size() == count + 1 && sums.changes.size() == count + 1);
   constexpr double kNone = std::numeric_limits<double>::infinity();
   std::vector<double> class_cost((count + 1) * (count + 1));  // of magnitudes i to below j
   for (size_t i = 0; i < count; ++i) {

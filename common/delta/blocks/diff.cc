@@ -18,6 +18,7 @@ constexpr size_t kRoom = limits::kBlockElements + kernels::DiffArrays::kSlack;
 template <typename Element>
 void AddSteps(const DecodedBlock& decoded, uint64_t sign, MutableByteSpan block) {
   using Bits = typename Element::Bits;
+  DWS_CHECK(decoded.positions.size() == decoded.values.size());
   for (size_t i = 0; i < decoded.positions.size(); ++i) {
     std::byte* at = block.data() + size_t{decoded.positions[i]} * Element::kBytes;
     StoreLe(at, Element::FromStep(LoadLe<Bits>(at), static_cast<Bits>(decoded.values[i] * sign)));
@@ -26,6 +27,7 @@ void AddSteps(const DecodedBlock& decoded, uint64_t sign, MutableByteSpan block)
 
 template <typename Element>
 void StoreValues(const DecodedBlock& decoded, MutableByteSpan block) {
+  DWS_CHECK(decoded.positions.size() == decoded.values.size());
   for (size_t i = 0; i < decoded.positions.size(); ++i) {
     StoreLe(block.data() + size_t{decoded.positions[i]} * Element::kBytes,
             static_cast<typename Element::Bits>(decoded.values[i]));
@@ -65,6 +67,7 @@ Digest BlockDiffer::Diff(DType dtype, ByteSpan before, ByteSpan after, uint64_t 
     kernels::DiffLines(set, kind,
                        {.before = old_line, .after = new_line, .first = lines, .count = 1}, found);
   }
+  DWS_CHECK(found.element_count <= limits::kBlockElements && found.word_count <= kRoom);
   word_count_ = found.word_count;
   changes.positions.assign(positions_.get(), positions_.get() + found.element_count);
   changes.steps.assign(steps_.get(), steps_.get() + found.element_count);
@@ -78,6 +81,7 @@ Digest BlockDiffer::Diff(DType dtype, ByteSpan before, ByteSpan after, uint64_t 
 void BlockDiffer::Update(MutableByteSpan block) const {
   const uint64_t whole = block.size() / 8;
   uint32_t count = word_count_;
+  DWS_CHECK(count == 0 || uint64_t{words_[count - 1]} * 8 < block.size());
   if (count != 0 && words_[count - 1] == whole) {  // the last word extends beyond the block
     --count;
     std::memcpy(block.data() + whole * 8, &words_after_[count], block.size() % 8);
@@ -121,6 +125,8 @@ void UndoBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block) 
 }
 
 BlockChanges ComposeSteps(DType dtype, const BlockChanges& first, const BlockChanges& second) {
+  DWS_CHECK(first.positions.size() == first.steps.size());
+  DWS_CHECK(second.positions.size() == second.steps.size());
   const uint64_t mask = LowBits(ElementBytes(dtype) * 8);
   BlockChanges sum;
   sum.positions.reserve(first.size() + second.size());

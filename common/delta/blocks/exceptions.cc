@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "common/base/check.h"
 #include "common/delta/bits/element.h"
 
 namespace dws {
@@ -13,6 +14,7 @@ ExceptionCoding ChooseExceptionCoding(std::span<const uint16_t> exceptions,
 
 void WriteExceptions(std::span<const uint16_t> exceptions, std::span<const uint64_t> magnitudes,
                      const ExceptionCoding& coding, BitWriter& writer) {
+  DWS_CHECK(!exceptions.empty() && exceptions.size() == magnitudes.size());
   writer.Put(exceptions.size() - 1, ExceptionCoding::kCountBits);
   writer.Put(coding.gaps.k, GapCoding::kParameterBits);
   writer.Put(PackValueCoding(coding.magnitudes), ValueCoding::kParameterBits);
@@ -24,6 +26,7 @@ void WriteExceptions(std::span<const uint16_t> exceptions, std::span<const uint6
 
 Result<uint64_t> ReadExceptions(ByteSpan payload, uint64_t begin, uint32_t element_bits,
                                 DecodedBlock& decoded) {
+  DWS_CHECK(decoded.values.size() == decoded.positions.size());
   const uint64_t payload_bits = payload.size() * 8;
   if (begin + ExceptionCoding::kHeaderBits > payload_bits) {
     return DataLossError("exceptions: their header is cut off at {} bytes", payload.size());

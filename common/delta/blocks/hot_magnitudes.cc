@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "common/base/check.h"
 #include "common/delta/bits/escapes.h"
 
 namespace dws {
 
 void PlanHotMagnitudes(HotMagnitudes& hot) {
+  DWS_CHECK(hot.values.size() == hot.widths.size());
   uint64_t escapes = 0;  // the bitwise or of all: as wide as the widest
   uint64_t escape_count = 0;
   hot.bits = 0;
@@ -22,6 +24,7 @@ void PlanHotMagnitudes(HotMagnitudes& hot) {
 }
 
 void WriteHotMagnitudes(const HotMagnitudes& hot, BitWriter& writer) {
+  DWS_CHECK(hot.values.size() == hot.widths.size());
   for (size_t i = 0; i < hot.values.size(); ++i) {
     writer.Put(hot.values[i] & LowBits(hot.widths[i]), hot.widths[i]);
   }
@@ -41,6 +44,7 @@ std::optional<uint64_t> ReadHotMagnitudes(ByteSpan payload, uint64_t begin,
   for (const uint8_t width : hot.widths) quotients += width;
   if (quotients > payload.size() * 8) return std::nullopt;
   const size_t count = hot.widths.size();
+  DWS_CHECK(scratch.size() >= count);
   const std::optional<uint64_t> quotients_end =
       SelectOnes(payload, quotients, static_cast<uint32_t>(count), scratch.data());
   if (!quotients_end.has_value()) return std::nullopt;

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "common/base/check.h"
 #include "common/base/instruction_set.h"
 #include "common/delta/kernels/gaps.h"
 #include "common/delta/kernels/pack.h"
@@ -28,6 +29,7 @@ ReadGapsKernel ChooseReadGaps() {
 }  // namespace
 
 GapCoding ChooseGapCoding(std::span<const uint16_t> positions) {
+  DWS_CHECK(!positions.empty());
   // From k to k + 1 a gap g saves ceil((g >> k) / 2) - 1 bits, which never grows with k. So the
   // cost is convex in k, and walking downhill from the estimate ends at the minimum.
   constexpr uint32_t kMax = (1u << GapCoding::kParameterBits) - 1;
@@ -46,6 +48,7 @@ GapCoding ChooseGapCoding(std::span<const uint16_t> positions) {
     bits = below;
     --k;
   }
+  DWS_CHECK(k <= kMax);
   return {.k = k, .bits = bits};
 }
 
@@ -62,6 +65,7 @@ void WriteGapQuotients(std::span<const uint16_t> positions, uint32_t k, BitWrite
 std::optional<uint64_t> ReadGaps(ByteSpan payload, GapPlanes planes, uint32_t k, uint32_t limit,
                                  std::span<uint64_t> scratch, std::span<uint16_t> positions) {
   if (positions.empty()) return planes.quotients;
+  DWS_CHECK(scratch.size() >= positions.size());
   static const ReadGapsKernel read_gaps = ChooseReadGaps();
   const kernels::GapOutput gaps = read_gaps({.payload = payload.data(),
                                              .size_bytes = payload.size(),

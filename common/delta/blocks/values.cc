@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "common/base/check.h"
 #include "common/base/instruction_set.h"
 #include "common/delta/bits/escapes.h"
 #include "common/delta/kernels/value_cost.h"
@@ -33,6 +34,7 @@ Spread Measure(std::span<const uint64_t> values) {
 }
 
 ValueCoding RiceCoding(std::span<const uint64_t> values, uint64_t max, uint32_t width) {
+  DWS_CHECK(width < 64);
   const kernels::QuotientSum sum = kernels::SumQuotients(ActiveInstructionSet(), values.data(),
                                                          values.size(), width, kQuotientMax);
   const uint64_t largest = max >> width;
@@ -71,6 +73,7 @@ ValueCoding ChooseValueCoding(std::span<const uint64_t> values) {
     const ValueCoding rice = RiceCoding(values, spread.max, width);
     if (rice.bits < best.bits) best = rice;
   }
+  DWS_CHECK(best.width + best.escape_width <= 64);
   return best;
 }
 
@@ -84,6 +87,7 @@ void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& c
 void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& coding,
                          BitWriter& writer) {
   if (coding.fixed) return;
+  DWS_CHECK(coding.width < 64);
   for (const uint64_t value : values) {
     writer.PutUnary(std::min<uint64_t>(value >> coding.width, kQuotientMax));
   }
@@ -100,6 +104,7 @@ std::optional<uint64_t> ReadValues(ByteSpan payload, ValuePlanes planes, const V
   const uint32_t count = static_cast<uint32_t>(values.size());
   ReadPlane(payload, planes.remainders, coding.width, count, values.data());
   if (coding.fixed) return planes.quotients;
+  DWS_CHECK(coding.width < 64 && scratch.size() >= values.size());
   const std::optional<uint64_t> quotients_end =
       SelectOnes(payload, planes.quotients, count, scratch.data());
   if (!quotients_end.has_value()) return std::nullopt;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "common/base/check.h"
 #include "common/delta/objects/frame.h"
 
 namespace dws {
@@ -43,6 +44,7 @@ Status FindBlocks(const DeltaLink& link, RankSlice slice, uint32_t first_block, 
     if (uint64_t{entry.first_block} + entry.block_count <= first_block) continue;
     DWS_ASSIGN_OR_RETURN(const auto views,
                          ReadFrame(link, slice, entry, blocks.buffers.emplace_back()));
+    DWS_CHECK(views.size() == entry.block_count);
     for (uint32_t i = 0; i < entry.block_count; ++i) {
       const uint64_t block = uint64_t{entry.first_block} + i;
       if (block >= first_block && block < end) blocks.views[block - first_block] = views[i];

@@ -104,6 +104,7 @@ MutableByteSpan WriteFrameIndex(std::span<const FrameRow> rows, std::byte* frame
     DWS_CHECK(writer.end() == at);
   }
   std::byte* const payloads = frame + shape.SizeBytes() - shape.payload_bytes;
+  DWS_CHECK(at <= payloads);
   std::fill(at, payloads, std::byte{0});
   return {payloads, shape.payload_bytes};
 }
@@ -115,6 +116,7 @@ std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks) {
   std::byte* at = WriteFrameIndex(rows, frame.data()).data();
   for (const EncodedBlock& block : blocks)
     at = std::copy(block.payload.begin(), block.payload.end(), at);
+  DWS_CHECK(at == frame.data() + size_bytes);
   frame.resize(size_bytes);
   return frame;
 }
@@ -124,6 +126,7 @@ uint64_t FrameSize(std::span<const FrameRow> rows) { return ShapeOf(rows).SizeBy
 uint64_t FrameSize(std::span<const EncodedBlock> blocks) { return FrameSize(RowsOf(blocks)); }
 
 size_t BlocksOfNextFrame(std::span<const EncodedBlock> blocks) {
+  DWS_CHECK(!blocks.empty());
   FrameShape shape;
   size_t taken = 1;  // up to and including the last block that is not empty
   for (size_t i = 0; i < blocks.size() && i < kFrameBlocksMax; ++i) {

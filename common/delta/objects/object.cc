@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/check.h"
 #include "common/delta/bits/checksum.h"
 #include "common/delta/bits/compression.h"
 #include "common/delta/objects/frame.h"
@@ -19,6 +20,7 @@ SliceDelta BuildSlice(const SliceBlocks& slice, std::vector<std::byte>& frames) 
     while (next < slice.blocks.size() && slice.blocks[next].mode == BlockMode::kEmpty) ++next;
     if (next == slice.blocks.size()) return delta;
     const size_t count = BlocksOfNextFrame(slice.blocks.subspan(next));
+    DWS_CHECK(count > 0 && count <= slice.blocks.size() - next);
     const std::span<const EncodedBlock> blocks = slice.blocks.subspan(next, count);
     const std::vector<std::byte> frame = BuildFrame(blocks);
     delta.frames.push_back({.first_block = static_cast<uint32_t>(next),
@@ -41,6 +43,7 @@ std::vector<std::byte> BuildObject(DeltaManifest identity, std::span<const Slice
   std::vector<std::byte> frames;
   identity.slices.clear();
   for (const SliceBlocks& slice : slices) {
+    DWS_CHECK(identity.slices.empty() || identity.slices.back().slice < slice.slice);
     SliceDelta delta = BuildSlice(slice, frames);
     if (!delta.frames.empty()) identity.slices.push_back(std::move(delta));
   }
@@ -64,6 +67,7 @@ std::vector<std::byte> BuildObjectHead(const DeltaManifest& manifest, uint64_t f
   std::vector<std::byte> head(kObjectHeaderBytes);
   StoreObjectHeader(header, head.data());
   head.insert(head.end(), stored.begin(), stored.end());
+  DWS_CHECK(head.size() == kObjectHeaderBytes + header.manifest_bytes);
   return head;
 }
 
