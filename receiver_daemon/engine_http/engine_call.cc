@@ -1,6 +1,7 @@
 #include "receiver_daemon/engine_http/engine_call.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/check.h"
@@ -130,7 +131,7 @@ Result<json> RunCall(HttpClient& client, const EngineCall& call, TimePoint deadl
     return MakeStatus(status.code(), fmt::format("{}; {}", Message(status), call.advice));
   };
   Duration delay = limits::kReconnectDelayMin;
-  std::string pending;
+  std::optional<std::string> pending;
   while (true) {
     Result<HttpAnswer> answer = client.Send(http, options);
     const bool is_pending = answer.ok() && answer->code == 400 && call.pending_is_400;
@@ -144,11 +145,11 @@ Result<json> RunCall(HttpClient& client, const EngineCall& call, TimePoint deadl
       delay = std::min<Duration>(delay * 2, limits::kEngineRetryDelayMax);
       continue;
     }
-    if (pending.empty() || (!is_pending && !absl::IsDeadlineExceeded(answer.status()))) {
+    if (!pending.has_value() || (!is_pending && !absl::IsDeadlineExceeded(answer.status()))) {
       return failed(answer.status());
     }
     return failed(DeadlineExceededError("{}: it was pending until the deadline: {}",
-                                        client.NameOf(http), pending));
+                                        client.NameOf(http), *pending));
   }
 }
 

@@ -20,12 +20,14 @@ void FillWelcome(const RankState& state, v1::Welcome& welcome) {
 void FillAnnounce(const RankState& state, v1::Announce& announce) {
   *announce.mutable_stream() = ToProto(state.stream);
   announce.set_rank_epoch(state.rank_epoch.value());
+  // Read once: versions are appended meanwhile, and the object has to be the last version's.
+  RetainedVersionPtr newest;
   for (const RetainedVersionPtr& version : state.log->All()) {
+    newest = version;
     announce.add_versions(version->version.value());
     announce.set_object_bytes(version->object.size());
     *announce.mutable_state_token() = ToProto(version->manifest.state_token);
   }
-  const RetainedVersionPtr newest = state.log->Newest();
   // A small delta goes inside the announcement, so that no fetch is needed.
   if (newest == nullptr || !newest->base.has_value()) return;
   if (newest->object.size() > limits::kInlineObjectBytesMax) return;

@@ -98,6 +98,17 @@ TEST_CASE("a cache that can be flushed once requests are done is flushed before 
   CHECK(server.CallsOf("/flush_cache").size() == 4);
 }
 
+TEST_CASE("a cache that is refused without a word until the deadline ends the pause there",
+          "[engine_http]") {
+  HttpFixture job("sglang");
+  job.mode = "retract";
+  const EngineServer& server = job.Serve();
+  server.Misbehave("/flush_cache", "refuse", 10'000, {{"text", "  "}});
+  const Status paused = job.Control()->Pause(kBrief);
+  CHECK(absl::IsDeadlineExceeded(paused));
+  CHECK(Says(paused, "it was pending until the deadline"));
+}
+
 TEST_CASE("an SGLang that refuses to load says why, stays paused, and loads at the next commit",
           "[engine_http]") {
   HttpFixture job("sglang");
