@@ -1,6 +1,5 @@
-// Between wire messages and model values, both ways. Everything that arrives is validated here:
-// behind this header nobody handles a message field that was not checked. (common/delta/manifest is
-// the one exception.)
+// Converts wire messages to model values and back. Everything that arrives is validated here: code
+// above this header sees checked values only. (common/delta/manifest is the one exception.)
 #pragma once
 
 #include "common/base/status.h"

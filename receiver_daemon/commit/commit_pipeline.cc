@@ -129,7 +129,7 @@ Status CommitPipeline::Fail(Attempt& attempt, const Status& cause) {
     case CommitState::AfterError::kAbandonAndResume: {
       const Status resumed = Abandon(attempt);
       if (resumed.ok()) return Annotate(cause, "nothing was written");
-      // The one way to come back to an engine that may be paused is to commit to it anew.
+      // An engine that may be paused runs again only after another commit.
       attempt.live.Forget();
       return MakeStatus(cause.code(),
                         fmt::format("nothing was written: {}; resuming the engine: {}",

@@ -39,10 +39,10 @@ class CommitPipeline {
     std::function<bool()> is_current;
   };
 
-  // Who lets the engine run again.
+  // Who resumes the engine.
   enum class Release : uint8_t {
     kAtOnce,    // the commit, as soon as memory is whole
-    kByLeader,  // the leader of its commit group, later: whatever happens, the engine stays paused
+    kByLeader,  // the leader of its commit group, later: the engine stays paused in any case
   };
 
   // Brings the engine to `prepared` and lets it run. OK: `live` is at the target; returns for how
@@ -53,13 +53,13 @@ class CommitPipeline {
   Result<Duration> Commit(const Engine& engine, LiveState& live, const Prepared& prepared,
                           Release release = Release::kAtOnce);
 
-  // Tells the senders what Commit came to. Apart from it, so that the caller can publish `live`
-  // before: a connection made in between then says so itself.
+  // Reports the outcome of Commit to the senders. Apart from it, so that the caller can publish
+  // `live` before: a connection made in between then reports that itself.
   void Acknowledge(const Prepared& prepared, Duration pause, Duration stage_time);
 
  private:
   Status Intend(const EngineWeights& weights, const LiveState& live, const SyncTarget& target);
-  // What `cause` obliges to; returns it.
+  // Does what is due after an error, and returns `cause`.
   struct Attempt {
     const Engine& engine;
     LiveState& live;

@@ -1,7 +1,7 @@
-// This receiver's place in a commit group (protocol.md §6): its GroupMemberState and, where it
-// leads, the GroupLeaderState, between the network's threads and the worker's. Decides nothing: it
-// brings what happens to the states, and their actions to connections and, as orders, to the
-// worker. The leader's own member is connected to it in here.
+// This receiver's place in a commit group (protocol.md §6): its GroupMemberState and, on the leader,
+// the GroupLeaderState, between the network's threads and the worker's. Decides nothing: it passes
+// events to the states, and their actions to connections and, as orders, to the worker. The leader
+// is connected to its own member in here.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@
 
 namespace dws {
 
-// What the worker has to do for the group, in this order; each is answered by the call that its
+// What the worker has to do for the group, in this order. It answers each by the call that the
 // action names.
 struct StageOrder {
   uint64_t attempt = 0;  // tells it from one of another connection that has the same nonce
@@ -82,14 +82,14 @@ class CommitGroup {
 
   // The worker's side; see the states.
   std::vector<GroupOrder> TakeOrders();
-  // Whether what is staged for it is still of use.
+  // Whether the group still needs what is staged for it.
   bool Wants(const StageOrder& order) const;
   // `layouts`: what `share` is of, for messages.
   void OnEngine(std::optional<Generation> generation, EngineShare share, LayoutSetPtr layouts);
   void OnProved(Generation generation, const VersionAt& version);
   // Its memory is not what it was, and the engine rank is paused.
   void OnDrift();
-  // Its memory is as it was, and has to be brought to a version anew.
+  // Its memory is unchanged, and has to be brought to a version again.
   void OnResync();
   // An operator had it forgotten; the engine was told of as gone before.
   void OnForget(const StreamId& stream);

@@ -60,7 +60,7 @@ Status LeaderLink::OnWelcome(const GroupStream::CallPtr& call, const v1::GroupWe
           {{"address", channel_.address()},
            {"receiver", welcome.receiver_id().substr(0, limits::kIdBytesMax)}});
   stream_.Accepted();
-  // Weak: the group lets go of it when the stream is done.
+  // Weak: the group drops it when the stream is done.
   connection_ = group_.OnLeaderConnect([weak = std::weak_ptr(call)](const GroupUp& message) {
     const GroupStream::CallPtr on = weak.lock();
     if (on == nullptr || on->Send(ToProto(message))) return;
@@ -81,7 +81,7 @@ void LeaderLink::OnDone(const Status& reason, bool lost) {
         "host unix: and its --socket, of the same version",
         Message(reason));
   }
-  // Said once, not at every attempt; nobody there is not a refusal.
+  // Logged once, not at every attempt. A leader that does not answer has not refused.
   const std::string refusal =
       connection_.has_value() || absl::IsUnavailable(told) ? "" : std::string(Message(told));
   if (!refusal.empty() && refusal != refusal_) {

@@ -1,5 +1,5 @@
-// Where operators leave word for the worker, and read what comes of it: a board between the threads
-// of their calls and the worker's. Decides nothing, touches no memory.
+// Operators' requests to the worker and their results: a queue between the threads of the calls and
+// the worker's thread. Decides nothing, touches no memory.
 #pragma once
 
 #include <atomic>
@@ -101,7 +101,7 @@ class OperatorDesk {
   OperatorTaskPtr resync() const;               // null: none
   void EndResync(const Status& outcome);
   bool draining() const;
-  void SetDrained(bool drained);  // what the worker goes by from now on
+  void SetDrained(bool drained);  // the worker does or does not commit from now on
   // Ends everything, and all that comes later.
   void Close(const Status& reason);
 

@@ -15,9 +15,10 @@ class VersionDriver {
   // One look at senders, engine and memory, and what follows from it. An error: again, a little
   // later.
   virtual Status Round() = 0;
-  // After a round that came to `round`, whatever that is.
+  // After each round; `round` is its outcome.
   virtual void AfterRound(const Status& round) = 0;
-  // What is staged may still be committed by somebody else's decision: the receiver is not drained.
+  // Something is staged that a group's leader may still have committed: the receiver is not drained
+  // yet.
   virtual bool in_flight() const = 0;
 
   // Memory is about to be released: what is staged for it goes first.

@@ -197,9 +197,9 @@ Status Worker::AcceptStream() {
 // memory holds is proved again by the digests of a sender that is welcomed afterwards; until then
 // the engine does not run.
 //
-// 1. the engine is paused: whatever it runs with is of a stream that nobody vouches for any more
+// 1. the engine is paused: it runs with a version of a stream that is no longer trusted
 // 2. the ledger forgets, durably; an error leaves the engine to be proved against the stream it had
-// 3. what is known of memory and senders goes, and the senders are connected to anew
+// 3. what is known of memory and senders is dropped, and the senders are connected to again
 Status Worker::ForgetStream(const StreamId& stream) {
   DWS_RETURN_IF_ERROR(CheckForgotten(parts_.ledger.state().stream(), stream));
   if (engine_.weights() != nullptr) {

@@ -15,7 +15,7 @@
 
 namespace dws {
 
-// What one commit came to.
+// The outcome of one commit.
 struct CommitReport {
   WeightVersion version;
   uint64_t delta_bytes = 0;  // fetched as deltas

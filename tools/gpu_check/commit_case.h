@@ -1,5 +1,5 @@
 // Weights of any size on the device, made of copies of one encoded unit, and the work on them that
-// is timed: staging, committing, digests. What it came to is checked every time.
+// is timed: staging, committing, digests. The result is checked every time.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace dws::gpu_check {
 
 // Lifecycle: Create, Load, then the others. Threads: one. Errors: RESOURCE_EXHAUSTED, INTERNAL: the
-// device's; DATA_LOSS: the kernels came to something else than the codec.
+// device's; DATA_LOSS: the kernels' result is not the codec's.
 class CommitCase {
  public:
   // Room for `copies` of `unit_elements`.

@@ -1,5 +1,5 @@
 // Device memory in another process: what a trainer or an engine is to a daemon. The process is this
-// program again (RunExporter); here it is told what to allocate, and asked for handles.
+// program again (RunExporter); this side says what to allocate and gets the handles.
 #pragma once
 
 #include <cstdint>

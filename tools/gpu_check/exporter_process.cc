@@ -1,4 +1,4 @@
-// The process that exports: allocates as it is told, and hands over handles.
+// The process that exports: allocates what it is asked for, and hands the handles over.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // P8, P9, P10. Staging writes nothing to the weights and a commit writes the same values every
-// time, so both are repeated as they are; digests say whether the device came to what the codec
-// says.
+// time, so both are repeated as they are; digests compare the device's result with the
+// codec's.
 #include <algorithm>
 #include <functional>
 #include <utility>

@@ -1,5 +1,5 @@
 // Stream priorities mean nothing between processes, so staging takes its share of the device from
-// an engine; --gpu-duty says how large. This is what that comes to.
+// an engine; --gpu-duty says how large. This measures the cost.
 #include <algorithm>
 
 #include "common/base/clock.h"

@@ -10,7 +10,7 @@
 namespace dws::nccl {
 namespace {
 
-// For the device to let go of what was aborted.
+// How long the device may take to release what was aborted.
 constexpr std::chrono::seconds kAbortGrace{10};
 
 }  // namespace

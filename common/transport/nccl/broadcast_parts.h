@@ -15,8 +15,8 @@ struct BroadcastOptions {
   std::string gpu;      // OpenCudaLanes
 };
 
-// Nothing when they are not wanted, or not to be had: the daemon goes on without, and its log says
-// why.
+// nullopt: they are not wanted, or not available here. The daemon then runs without them, and its
+// log says why.
 std::optional<nccl::BroadcastChannel::Parts> OpenBroadcasts(const BroadcastOptions& options,
                                                             const Clock& clock);
 

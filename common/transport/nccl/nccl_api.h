@@ -1,4 +1,4 @@
-// The part of NCCL that DWS calls, declared anew and loaded at run time: every program starts on
+// The part of NCCL that DWS calls, declared here and loaded at run time: every program starts on
 // machines without libnccl, and all code that uses it is compiled and tested in every build. Names
 // are NCCL's, in our spelling; a build with a CUDA toolkit holds the declarations against <nccl.h>
 // (nccl_api_check.cc). For nccl_communicator.h alone.

@@ -26,7 +26,7 @@ static_assert(static_cast<int>(NcclResult::kInvalidUsage) == ncclInvalidUsage);
 static_assert(static_cast<int>(NcclResult::kRemoteError) == ncclRemoteError);
 static_assert(static_cast<int>(NcclResult::kInProgress) == ncclInProgress);
 
-// Ours is the beginning of theirs.
+// Our struct has the first fields of NCCL's.
 static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t));
 static_assert(kNcclVersionMin == NCCL_VERSION(2, 18, 0));
 #define DWS_NCCL_FIELD(ours, theirs)                                           \
@@ -43,7 +43,7 @@ DWS_NCCL_FIELD(net_name, netName);
 DWS_NCCL_FIELD(split_share, splitShare);
 #undef DWS_NCCL_FIELD
 
-// A type of theirs as a function's parameter or result, and ours: passed alike.
+// Whether NCCL's type and ours are passed in the same way, as a parameter or a result.
 template <typename Ours, typename Theirs>
 constexpr bool kAlike = std::is_same_v<Ours, Theirs> ||
                         (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) ||

@@ -39,8 +39,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Join(NcclApiPtr api,
 
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ == nullptr) return;
-  // Also of a communicator that is well: the others are told over the control stream, and need not
-  // be there any more.
+  // A healthy communicator is aborted as well: the other members learn of the end over the control
+  // stream, and may be gone already.
   const Status status = api_->Check(api_->functions().abort(comm_), "ncclCommAbort", nullptr);
   if (!status.ok()) LogWarning("nccl_abort_failed", {{"reason", Message(status)}});
 }

@@ -1,5 +1,5 @@
-// How long a caller waits for something that can only be asked for again and again: NCCL and CUDA
-// tell nobody when they are done.
+// How long a caller waits for something that it can only poll: NCCL and CUDA do not notify anybody
+// when they are done.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Small files that vouch for themselves: a message with a SHA-256 of it behind, or with an HMAC
-// where a key is configured (LAYOUT.md, "Sealed files"). A torn or changed one is never taken for
-// whole, and without the key nobody makes one.
+// Small files that prove their own content: a message followed by its SHA-256, or by an HMAC where a
+// key is configured (LAYOUT.md, "Sealed files"). A torn or changed file is always refused, and with
+// a key only its holders can make one.
 #pragma once
 
 #include <string>
