@@ -20,7 +20,7 @@ WARNINGS = [
     "-Wno-restrict",
 ]
 
-# What else a daemon with failpoints compiles anew: those of the ledger's files.
+# What a daemon with failpoints compiles again of common/: the ledger's files.
 FAILPOINT_SRCS = [
     "//common/base:file_system.cc",
     "//common/ledger:file_ledger.cc",
