@@ -278,8 +278,8 @@ void Receiver::ConnectToLeader() {
     if (!leader.up() || world().network.Loses(*this, leader)) return ConnectToLeader();
     const LinkPtr link = world().network.Connect(*this, leader);
     leader_link_ = link;
-    link->on_closed[Link::kClient] = Alive([this, link] {
-      if (leader_link_ != link) return;
+    link->on_closed[Link::kClient] = Alive([this, id = link->id()] {
+      if (leader_link_ == nullptr || leader_link_->id() != id) return;
       leader_link_.reset();
       daemon_->group->OnLeaderDisconnect(std::exchange(leader_connection_, std::nullopt),
                                          UnavailableError("the link broke"));
