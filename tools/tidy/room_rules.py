@@ -1,5 +1,5 @@
-"""The rooms of the tree: which way includes go between folders, how many files a folder has, one class one .cc, and comments
-that name files."""
+"""The rooms of the tree: which way includes go between folders, how many files a folder has, one class one .cc, comments
+that name files, and which sources are compiled again with failpoints."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tools.tidy.source_tree import SourceTree, Violation
 FOLDER_FILES_MAX = 25
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 _DEFINITION = re.compile(r"^(?:\w[\w:<>,*&\[\]() ]*? )?[*&]?(\w+)::~?(\w+)\(", re.M)
+_FAILPOINT = re.compile(r"\bDWS_(?:FAIL|KILL)POINT\(")
+_FAILPOINT_LIST = re.compile(r"^\w+_FAILPOINT_SRCS = \[([^\]]*)\]", re.M)
 _FILE_NAME = re.compile(r"(?<![\w.*<-])[\w/-]*\w\.(?:h|cc|cu|py|proto|sh|bzl)\b(?!\.)")
 
 
@@ -97,9 +99,23 @@ def check_named_files(tree: SourceTree, foreign: frozenset[str]) -> Iterator[Vio
                     yield Violation("named-files", file.path, line, f"there is no {name}")
 
 
+def check_failpoints(tree: SourceTree) -> Iterator[Violation]:
+    """Targets with failpoints compile exactly those .cc of a daemon again that reach one."""
+    for daemon in ("receiver_daemon/", "sender_daemon/"):
+        build = tree.find(daemon + "BUILD.bazel")
+        lists = _FAILPOINT_LIST.findall(build.text) if build is not None else []
+        listed = {daemon + name for one in lists for name in re.findall(r'"([^"]+)"', one)}
+        reached = {file.path for file in tree.ending(".cc")
+                   if file.path.startswith(daemon) and _FAILPOINT.search(file.code)}
+        for path in sorted(reached ^ listed):
+            what = "has a failpoint, and is in no list" if path in reached else "has no failpoint, and is in a list"
+            yield Violation("failpoint-sources", path, 1, f"{what} ..._FAILPOINT_SRCS of {daemon}BUILD.bazel")
+
+
 def check(tree: SourceTree, folder_sizes: dict[str, int], split_classes: frozenset[str],
           foreign_files: frozenset[str]) -> Iterator[Violation]:
     yield from check_cycles(tree)
     yield from check_folder_sizes(tree, folder_sizes)
     yield from check_classes(tree, split_classes)
     yield from check_named_files(tree, foreign_files)
+    yield from check_failpoints(tree)

@@ -235,6 +235,13 @@ class RoomRulesTest(unittest.TestCase):
         found = list(room_rules.check_named_files(self.tree(files), frozenset({"cuda.h"})))
         self.assertEqual([violation.message for violation in found], ["there is no gone.h"])
 
+    def test_sources_with_failpoints_are_listed(self) -> None:
+        files = {"sender_daemon/BUILD.bazel": 'X_FAILPOINT_SRCS = [\n    "a/with.cc",\n    "a/without.cc",\n]\n',
+                 "sender_daemon/a/with.cc": 'DWS_KILLPOINT("x");\n', "sender_daemon/a/without.cc": '// DWS_KILLPOINT("x")\n',
+                 "sender_daemon/a/other.cc": 'DWS_FAILPOINT("x");\n', "common/a/far.cc": 'DWS_FAILPOINT("x");\n'}
+        found = [violation.path for violation in room_rules.check_failpoints(self.tree(files))]
+        self.assertEqual(found, ["sender_daemon/a/other.cc", "sender_daemon/a/without.cc"])
+
 
 if __name__ == "__main__":
     unittest.main()
