@@ -73,7 +73,7 @@ std::optional<std::string> AnnouncerState::GivesWay(const std::string& receiver_
   std::optional<std::string> awaited;
   for (const auto& [id, receiver] : receivers_) {
     if (receiver.connection.has_value()) continue;
-    if (!receiver.awaited) return id;  // what it had committed it will say again
+    if (!receiver.awaited) return id;  // it will report its commits again
     if (!awaited.has_value()) awaited = id;
   }
   return awaited;
@@ -93,7 +93,7 @@ Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& r
   }
   const auto [entry, is_new] = receivers_.try_emplace(receiver_id);
   Receiver& receiver = entry->second;
-  // While one was awaited it was waited for: its time begins when it is back.
+  // An awaited receiver was waited for: its time starts when it is back.
   if ((is_new || receiver.awaited) && AnyAbove(receiver.committed)) receiver.behind_since = now;
   const std::optional<ConnectionId> fenced = receiver.connection;
   if (fenced.has_value()) connections_.erase(*fenced);
@@ -113,7 +113,7 @@ void AnnouncerState::Disconnect(ConnectionId connection) {
 
 Nonce AnnouncerState::NextNonce(ConnectionId connection, bool announcement) {
   const auto found = connections_.find(connection);
-  if (found == connections_.end()) return Nonce(0);  // fenced; nobody will answer
+  if (found == connections_.end()) return Nonce(0);  // fenced: no answer will come
   const Nonce nonce(++found->second.nonce);
   if (announcement) receivers_.at(found->second.receiver_id).last_announced = nonce;
   return nonce;
@@ -172,7 +172,7 @@ bool AnnouncerState::OnCommitted(ConnectionId connection, const StreamId& stream
                                  const AcknowledgedCommit& report, TimePoint now) {
   Receiver* receiver = Find(connection, stream);
   if (receiver == nullptr) return false;
-  // A repetition after a reconnect has nothing to tell of how the commit went.
+  // A report that is repeated after a reconnect has no figures of the commit.
   if (receiver->committed <= report.version && receiver->last_commit.version < report.version) {
     receiver->last_commit = report;
   }

@@ -1,12 +1,12 @@
 // The sender's side of the sync protocol as a pure class: which receivers there are, what each has
 // been offered, staged and committed, and whether a Wait is satisfied. No I/O, no clock, no
-// threads: the gRPC shell (sender_daemon/sync_service) and the simulation drive it and guard it.
+// threads: sender_daemon/serve/receiver_hub.h drives it and guards it.
 //
 // Rules (protocol.md §2): every message down carries a fresh nonce of its connection; STAGED and
 // NACK with another nonce than the last announcement's are ignored; COMMITTED is cumulative,
-// whatever its nonce; a new connection clears the nonce and keeps the versions. What was said of a
-// version before this process published its number counts until it does, then only if the state
-// tokens are the same. Policy all waits for those that are present, and after a restart for those
+// whatever its nonce; a new connection clears the nonce and keeps the versions. A report of a
+// version that this process has not published yet counts until it is published, then only if the
+// state tokens are the same. Policy all waits for those that are present, and after a restart for those
 // that were present before it; it leaves out a receiver that has committed nothing for the time of
 // the policy, while others did.
 #pragma once
@@ -65,12 +65,11 @@ class AnnouncerState {
     Nonce last_announced;  // nonce of the last announcement on this connection
     std::optional<WeightVersion> staged;
     std::optional<WeightVersion> committed;
-    std::optional<Digest> committed_token;  // as it was said with `committed`
+    std::optional<Digest> committed_token;  // as reported with `committed`
     AcknowledgedCommit last_commit;
-    // Since another receiver has committed what this one has not, or, if that is later, since this
-    // one is known, is back where it was awaited, or has committed last; unset: nobody has more.
-    // Connecting again changes nothing else: a receiver that comes and goes would be waited for,
-    // for ever.
+    // The latest of: another receiver committed what this one has not; this one became known, came
+    // back after it was awaited, or committed last. Unset: no other receiver has more. Connecting
+    // again does not change it, or a receiver that comes and goes would be waited for without end.
     std::optional<TimePoint> behind_since;
     std::string last_error;
     uint64_t nacks = 0;  // of this stream or an earlier one, late ones included
@@ -78,27 +77,27 @@ class AnnouncerState {
     std::vector<std::pair<WeightVersion, TimePoint>> commit_times;
   };
 
-  // `laggard_after`: how long a receiver may be behind until policy all leaves it out; zero: for
-  // ever.
+  // `laggard_after`: how long a receiver may be behind until policy all leaves it out; zero: it
+  // never does.
   explicit AnnouncerState(Duration laggard_after) : laggard_after_(laggard_after) {}
   AnnouncerState() = default;  // zero
 
-  // A new stream of the trainer: what receivers had committed of the old one does not count any
-  // more.
+  // A new stream of the trainer: commits of the old one no longer count.
   void StartStream(const StreamId& stream);
-  // The stream was forgotten: the same, and nothing counts until one starts, that one included.
+  // The stream was forgotten: the same, and no report counts until a stream starts, which may be
+  // the same one.
   void ForgetStream();
   const std::optional<StreamId>& stream() const { return stream_; }
 
   // A receiver that the process before this one knew; ignored past limits::kReceiversMax.
   void Remember(const std::string& receiver_id, bool awaited);
-  // Those that were awaited until now: they count as receivers that went away.
+  // The receivers that are still awaited: from now on they count as gone.
   std::vector<std::string> StopAwaiting();
   // NOT_FOUND: it is not known. FAILED_PRECONDITION: it is present.
   Status Forget(const std::string& receiver_id);
 
-  // Who is forgotten when `receiver_id` connects: past limits::kReceiversMax an absent one, one
-  // that is awaited if there is no other.
+  // The receiver that is forgotten when `receiver_id` connects: past limits::kReceiversMax an absent
+  // one, or an awaited one if there is no other.
   std::optional<std::string> GivesWay(const std::string& receiver_id) const;
   // RESOURCE_EXHAUSTED past limits::kReceiversMax. When the receiver already had a connection, that
   // one is returned: it is fenced and must be closed.
@@ -118,7 +117,7 @@ class AnnouncerState {
   bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream, std::string_view error);
 
   // `version` was published, as the newest: no receiver can have a higher one, nor that number with
-  // other weights. The receivers that had said so: their word counts no more.
+  // other weights. Returns the receivers that had reported so; their reports no longer count.
   std::vector<std::string> OnPublished(WeightVersion version, const Digest& state_token);
 
   WaitTally Tally(WeightVersion version, TimePoint now) const;

@@ -49,7 +49,7 @@ CommitState::AfterError CommitState::OnError() {
     case Phase::kAbandoned:
       break;
   }
-  DWS_CHECK(false);  // it was over
+  DWS_CHECK(false);  // the commit had ended
   return AfterError::kStayPaused;
 }
 

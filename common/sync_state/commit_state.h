@@ -1,5 +1,5 @@
-// One commit to one engine, as far as it has got: which step may follow, whether memory may be a
-// mixture, what an error obliges to, and whether the engine may run. protocol.md §4, steps 3 to 8.
+// The state of one commit to one engine: which step may follow, whether memory may be a mixture,
+// what has to be done after an error, and whether the engine may run. protocol.md §4, steps 3 to 8.
 // Pure: receiver_daemon/commit/commit_pipeline does the steps and reports each of them here.
 //
 //   kStaged -> kIntended -> kPaused -> kWriting -> kWritten -> kReleased
@@ -26,11 +26,11 @@ class CommitState {
     kReleased,   // the engine runs with the target, or is the leader's to release
     kAbandoned,  // given up, memory is what it was
   };
-  // What an error at the phase reached obliges to.
+  // What has to be done after an error in the current phase.
   enum class AfterError : uint8_t {
     kNothing,           // nothing durable, nothing paused
     kAbandonAndResume,  // close the intent; a proved engine runs on with what it had
-    kStayPaused,        // memory is forgotten, read anew and repaired before the engine runs
+    kStayPaused,        // memory is unknown: read and repaired before the engine runs
   };
 
   // `staged_for`: whose memory the staged values were made from.
@@ -39,7 +39,7 @@ class CommitState {
   Phase phase() const { return phase_; }
 
   void OnIntentRecorded();
-  // UNAVAILABLE: what is attached now is not what was staged for (nullopt: nothing whole is);
+  // UNAVAILABLE: what is attached now is not what was staged for (nullopt: no complete engine is);
   // nothing may be written.
   Status OnPaused(std::optional<Generation> attached);
   void OnWriteBegin();  // before the first byte

@@ -1,5 +1,5 @@
-// Which slices the engine ranks of one receiver hold, when other receivers hold others: what a
-// commit group needs to know that together they hold everything.
+// Which slices the engine ranks of one receiver hold. A commit group checks with it that its
+// receivers together hold everything.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ struct EngineShare {
   friend bool operator==(const EngineShare&, const EngineShare&) = default;
 };
 
-// The first slice that none of `shares` (at least one, each of one receiver) holds, and not all
-// exclude; where they are of different layouts, at the latest the first that not all know. nullopt:
-// they hold everything.
+// The first slice that none of `shares` (at least one, each of one receiver) holds and not all
+// exclude; with different layouts, at the latest the first slice that not all know. nullopt: they
+// hold everything.
 std::optional<size_t> FirstUnheld(std::span<const EngineShare* const> shares);
 
 }  // namespace dws

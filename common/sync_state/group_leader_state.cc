@@ -16,7 +16,7 @@ void GroupLeaderState::OnConnect(MemberIndex member, ConnectionId connection) {
   Member& entry = members_.at(member.value());
   entry = {};
   entry.connection = connection;
-  unheld_.reset();  // until it has said what it holds
+  unheld_.reset();  // until it has reported what it holds
   if (ended_.has_value()) return Send(member.value(), NextNonce(), *ended_);
   Lose();
 }
@@ -48,7 +48,7 @@ void GroupLeaderState::Hear(Member& member, const GroupReport& report) {
 }
 
 void GroupLeaderState::Hear(Member& member, const GroupShare& share) {
-  // Of one engine rank it is always the same, and looking at all of them takes its time.
+  // One engine rank always holds the same, and comparing all members is slow.
   if (member.share.has_value() && member.share->generation == share.generation) return;
   member.share = share;
   LookForUnheld();
@@ -73,7 +73,7 @@ void GroupLeaderState::Hear(Member& member, const GroupStaged& staged) {
   if (!std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.staged; })) {
     return;
   }
-  if (unheld_.has_value()) return Abort();  // rule 7: it was said while PREPARE was on its way
+  if (unheld_.has_value()) return Abort();  // rule 7: reported while PREPARE was on its way
   round_->phase = Phase::kDeciding;
   actions_.emplace_back(RecordDecided{.round = round_->nonce, .version = round_->target});
 }
@@ -85,7 +85,7 @@ void GroupLeaderState::Hear(Member&, const GroupUnable& unable) {
 }
 
 void GroupLeaderState::Hear(Member& member, const GroupCommitted& committed) {
-  // Cumulative as it is, it says nothing of a later COMMIT: that one's answer is still to come.
+  // Cumulative, but an answer to an older COMMIT: the answer to the last one is still to come.
   if (!member.told.has_value() || committed.round != member.told->round ||
       committed.generation != member.generation) {
     return;
@@ -109,7 +109,7 @@ void GroupLeaderState::OnDecided(const RecordDecided& decision, const Status& st
 }
 
 void GroupLeaderState::OnPaused(GroupNonce round, const Status& status) {
-  members_[0].released = false;  // whoever it was for: its rank has stopped, or is about to
+  members_[0].released = false;  // in any case: its rank has stopped, or is about to
   if (round_.has_value() && round_->nonce == round && round_->phase == Phase::kPausing) {
     if (status.ok()) {
       SendCommits();

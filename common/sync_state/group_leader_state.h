@@ -1,24 +1,21 @@
 // The leader's side of a commit group as a pure class: one pause for the engine, all of its members
-// at the new version or none. No I/O, no clock, no threads: its shell feeds it
-// and carry out its actions.
+// at the new version or none. No I/O, no clock, no threads: CommitGroup feeds it and carries out
+// its actions.
 //
 // Rules (protocol.md, Commit groups):
 //  1. Members hold the round's target, nothing newer, until COMMIT or ABORT.
 //  2. When all have staged: DECIDED(target) is made durable; then the engine is paused once; then
 //     COMMIT goes to all; when all have committed, all are released.
 //  3. ABORT only as long as no COMMIT of the round was sent.
-//  4. From its COMMIT on, what a member's memory is is unknown until the member says so in answer
-//  to
-//     it, or on a new connection: an old report proves nothing.
-//  5. The engine is released when all members are connected and known to hold one version, the
-//  same.
-//  6. Where they differ, the engine stays paused, and a new round brings all to a version that is
-//     not below what was decided or what any of them holds. Members that are there have nothing to
-//     stage.
-//  7. Nothing is staged or released unless what all members hold is together every slice of every
-//     tensor, but for tensors that all of them exclude.
-//  8. A member that is evicted ends the engine: nothing is released or committed any more, and
-//     members that connect later hear it then.
+//  4. After COMMIT a member's memory is unknown until the member reports: in its answer, or on a
+//     new connection. An older report proves nothing.
+//  5. The engine is released when all members are connected and known to hold the same version.
+//  6. If they differ, the engine stays paused, and a new round brings all to a version that is not
+//     below what was decided or what any of them holds. Members at that version stage nothing.
+//  7. Nothing is staged or released unless the members together hold every slice of every tensor,
+//     except tensors that all of them exclude.
+//  8. Evicting a member ends the engine: nothing is released or committed after that, and members
+//     that connect later are informed.
 #pragma once
 
 #include <optional>
@@ -76,7 +73,7 @@ class GroupLeaderState {
     Phase phase = Phase::kStaging;
   };
 
-  // `decided`: what the ledger says is decided and not settled.
+  // `decided`: decided and not settled, by the ledger.
   GroupLeaderState(size_t member_count, std::optional<VersionAt> decided);
 
   // Each is followed by TakeActions. Connections that are not the member's last are ignored.
@@ -88,8 +85,7 @@ class GroupLeaderState {
   void OnDecided(const RecordDecided& decision, const Status& status);
   void OnPaused(GroupNonce round, const Status& status);
   void OnRetry();
-  // The leader's own receiver has forgotten the stream: what was decided of it binds nobody any
-  // more.
+  // The leader's own receiver has forgotten the stream: a decision for it no longer binds anybody.
   void OnForget(const StreamId& stream);
   void Evict(MemberIndex member, const std::string& reason);
 
@@ -99,7 +95,7 @@ class GroupLeaderState {
   const std::optional<Round>& round() const { return round_; }
   const std::optional<VersionAt>& decided() const { return decided_; }
   bool ended() const { return ended_.has_value(); }
-  // A slice that nobody holds (see FirstUnheld), once all have said what they hold.
+  // A slice that no member holds (see FirstUnheld), once all have reported what they hold.
   const std::optional<size_t>& unheld() const { return unheld_; }
 
  private:
@@ -108,7 +104,7 @@ class GroupLeaderState {
   void Hear(Member& member, const GroupStaged& staged);
   void Hear(Member& member, const GroupUnable& unable);
   void Hear(Member& member, const GroupCommitted& committed);
-  void Lose();  // a member does not hold the round any more
+  void Lose();  // a member no longer holds the round
   void Abort();
   void SendCommits();
   void Settle(const VersionAt& version);

@@ -1,5 +1,5 @@
 // A member's side of a commit group as a pure class (group_leader_state.h has the rules): it stages
-// what its leader says, holds exactly that, and writes at COMMIT and only then. The leader's own
+// what its leader asks for, holds exactly that, and writes at COMMIT only. The leader's own
 // receiver is a member too. No I/O, no clock, no threads.
 #pragma once
 
@@ -42,17 +42,17 @@ class GroupMemberState {
 
   // Each is followed by TakeActions.
   //
-  // A new connection to the leader: what an older one asked for is not carried out any more, but
-  // for a write that has begun.
+  // A new connection to the leader: what an older one asked for is dropped, except a write that has
+  // begun.
   void OnConnect(ConnectionId connection);
   void OnDisconnect(ConnectionId connection);
   void OnDown(ConnectionId connection, const GroupDown& message);
-  // An engine rank was attached, paused and of unknown content, or has gone. What was staged for
+  // An engine rank was attached, paused and with unknown content, or has gone. What was staged for
   // another generation is dropped. `share`: what it holds.
   void OnEngine(std::optional<Generation> generation, EngineShare share = {});
   // Its memory was compared, and is exactly this version.
   void OnProved(Generation generation, const VersionAt& version);
-  // Its memory is not known any more (drift), nor is what it was before a write that is under way.
+  // Its memory is no longer known (drift), nor is what it was before a write under way.
   void OnUnproved();
   // The leader's own engine rank was paused for a round.
   void OnPaused() { released_ = false; }
@@ -96,7 +96,7 @@ class GroupMemberState {
   GroupNonce round_;  // unless idle
   VersionAt target_;
   Write write_;                         // while writing
-  std::optional<StageTarget> pending_;  // came while an earlier round was written
+  std::optional<StageTarget> pending_;  // arrived while an earlier round was written
   std::vector<MemberAction> actions_;
 };
 

@@ -1,4 +1,4 @@
-// What the receivers of one commit group say to each other, as values. A group serves one engine
+// The messages between the receivers of one commit group, as values. A group serves one engine
 // whose ranks run on several hosts; its leader is the receiver of engine rank 0 (configured, never
 // elected). group_leader_state.h and group_member_state.h say what the messages mean.
 #pragma once
@@ -46,7 +46,8 @@ struct GroupDown {
 
 // Member to leader.
 //
-// What its memory is, said on each new connection and whenever it changes other than by COMMITTED.
+// The state of its memory, sent on each new connection and whenever it changes other than by
+// COMMITTED.
 struct GroupReport {
   GroupNonce seen;                 // of this connection; an older COMMIT will not be carried out
   std::optional<GroupNonce> held;  // the round it stages, has staged, or writes
@@ -60,7 +61,7 @@ struct GroupStaged {
   std::optional<WeightVersion> base;
   Generation generation;
 };
-// What its engine rank holds, said before the first report of it on each connection.
+// What its engine rank holds, sent before the first report of it on each connection.
 struct GroupShare {
   Generation generation;
   EngineShare share;

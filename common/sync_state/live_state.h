@@ -52,7 +52,7 @@ struct LiveState {
   };
 
   std::vector<Rank> ranks;  // by trainer rank; empty: unknown, to be computed from memory
-  // Set: memory was read or written as exactly this version, and is it still but for drift.
+  // Set: memory was read or written as exactly this version, and still is, except for drift.
   std::optional<VersionAt> at;
   bool drifted = false;  // some slice was found not to be what `published` says
 

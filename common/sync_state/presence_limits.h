@@ -1,4 +1,4 @@
-// The maxima of who is there and of what is read again, by name: beside limits.h.
+// Named limits of presence (who is connected) and of reading memory again: beside limits.h.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ inline constexpr size_t kSendersNamedMax = 5;  // in a reason
 inline constexpr std::chrono::seconds kStaleAfterDefault{30};
 inline constexpr std::chrono::seconds kStaleAfterMax{86'400};
 inline constexpr std::chrono::seconds kRefusedRetryInterval{2};  // of a sender's refused welcome
-// Beside the poll interval: a directory that no look has come back from for longer is lost.
+// Beyond the poll interval: a directory that has not answered for longer is lost.
 inline constexpr std::chrono::seconds kLookSilenceMax{kSharedHookDeadline + kKeepaliveTimeout};
 // A follower's step that makes no progress for so long fails.
 inline constexpr std::chrono::seconds kStepStillMax{60};

@@ -27,7 +27,7 @@ enum class ReceiverStep : uint8_t {
   kHold,     // drained: the engine stays as it is, running or paused
   kResync,   // read everything again, then to the target
   kCurrent,  // the engine runs with what it should have
-  kAwait,    // there is no way on without a target; a proved engine would be kCurrent
+  kAwait,    // without a target nothing can be done; a proved engine would be kCurrent
   kAdopt,    // memory is of no known version: perhaps it is the one committed last; then kAdvance
   kAdvance,  // to the target
 };
@@ -36,8 +36,7 @@ ReceiverStep NextStep(const ReceiverView& view);
 // The version that memory of no known version may hold: the target of the ledger's open intent,
 // else what was committed last; of the target's stream, and below the target (the way there
 // compares everything anyway). With an intent open, memory that equals an earlier version proves
-// nothing: the intent's may have been reached and reported, and the engine have been started again
-// since.
+// nothing: the intent's version may have been reached and reported before the engine was restarted.
 std::optional<VersionAt> Adoptable(const std::optional<VersionAt>& intended,
                                    const std::optional<VersionAt>& committed,
                                    const VersionAt& target);
@@ -63,8 +62,8 @@ std::optional<WeightVersion> VersionIn(const std::optional<VersionAt>& live,
 std::optional<WeightVersion> DeltaBase(Way way, const std::optional<VersionAt>& live,
                                        const VersionAt& target);
 
-// A delta could not be had or used, with this error: whether full tensors may get there at once.
-// Otherwise the whole step is tried again later.
+// Whether full tensors may be fetched at once after a delta failed with this error. Otherwise the
+// whole step is retried later.
 bool FallsBackToFull(const Status& status);
 
 // DATA_LOSS: `manifest` is not `base` -> target of `rank`.

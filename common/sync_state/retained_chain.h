@@ -1,6 +1,6 @@
 // Which published versions a sender still has, under a cap of bytes and of versions, and which of
-// them lead from one version to another. Numbers only: sender_daemon/delta_log keeps the objects
-// beside it, the simulation its model of them.
+// them lead from one version to another. Numbers only: sender_daemon/publish/delta_log.h keeps the
+// objects.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ class RetainedChain {
   RetainedChain(uint64_t bytes_max, size_t versions_max)
       : bytes_max_(bytes_max), versions_max_(versions_max) {}
 
-  // The newest from now on; above all before it (CHECK). Returns how many of the oldest go: until
-  // no limit is passed, but never the newest.
+  // Adds a version above all others (CHECK). Returns how many of the oldest are dropped, so that no
+  // limit is exceeded; the newest always stays.
   size_t Append(WeightVersion version, std::optional<WeightVersion> base, uint64_t bytes);
 
   // Indexes among the retained, oldest 0.

@@ -1,6 +1,5 @@
-// Since when a receiver has been without its senders, as a pure class. No I/O, no clock, no
-// threads, and no senders that only seem to live: receiver_daemon/transfer/subscription tells it
-// what connections and welcomes lead to.
+// How long a receiver has been without its senders, as a pure class. No I/O, no clock, no threads:
+// receiver_daemon/transfer/subscription.h reports to it whether all senders are accepted.
 #pragma once
 
 #include <optional>
@@ -10,10 +9,10 @@
 
 namespace dws {
 
-// What an engine without senders counts as.
+// When an engine without senders counts as stale.
 struct StaleRule {
-  Duration after = limits::kStaleAfterDefault;  // so long without them, and it is stale
-  bool keeps_ready = false;                     // it stays ready all the same
+  Duration after = limits::kStaleAfterDefault;  // stale after so long without them
+  bool keeps_ready = false;                     // a stale engine stays ready
 };
 
 // Threads: one at a time.

@@ -27,7 +27,7 @@ void SubscriptionState::Refuse(SenderIndex sender, const Status& reason) {
   entry.refusal = std::string(Message(reason));
 }
 
-// What is known already raises nothing: a clock that went back does not end what runs.
+// A stream that is known already passes: a clock that went back does not end a running job.
 Status SubscriptionState::CheckClock(const SenderWelcome& welcome, UnixTime now) const {
   const bool same_stream = stream_ == welcome.stream;
   if (!same_stream) {

@@ -1,7 +1,6 @@
-// The receiver's side of the sync protocol as a pure class: what each configured sender says it can
-// serve, and from that the target, the newest version that all ranks of one stream offer. No I/O,
-// no clock, no threads: the gRPC shell (receiver_daemon/subscription) and the simulation drive it
-// and guard it.
+// The receiver's side of the sync protocol as a pure class: what each configured sender can serve,
+// and from that the target, the newest version that all ranks of one stream offer. No I/O, no
+// clock, no threads: receiver_daemon/transfer/subscription.h drives it and guards it.
 //
 // Rules (protocol.md §1, §2): a lower incarnation is refused, and a second id in one incarnation; a
 // higher one replaces everything known, unless it is ahead of the clock; a rank is claimed by one
@@ -69,7 +68,7 @@ class SubscriptionState {
     uint64_t nonce = 0;                  // of the announcement the offers come from
     std::vector<WeightVersion> offers;   // ascending
     std::optional<Digest> newest_token;  // of the last of them
-    std::string refusal;                 // why its last word was not accepted; empty: it was
+    std::string refusal;                 // why its last welcome was refused; empty: it was not
   };
 
   // `accepted`: the highest stream ever followed, from the ledger.
@@ -79,34 +78,34 @@ class SubscriptionState {
   void OnDisconnect(SenderIndex sender);
 
   // FAILED_PRECONDITION: an old or second stream, a rank that another sender holds, an old rank
-  // epoch, a changed layout, a world size that is not that of the others or of the configuration.
-  // INVALID_ARGUMENT: no rank of its world size, which no sender may say. UNAVAILABLE: a new stream
-  // or epoch is further ahead of `now` than clock_bound.h allows; it may be heard again when the
-  // clock is right. The sender then offers nothing.
+  // epoch, a changed layout, a world size other than that of the others or of the configuration.
+  // INVALID_ARGUMENT: the rank is not below the world size. UNAVAILABLE: a new stream or epoch is
+  // further ahead of `now` than clock_bound.h allows; it is accepted once the clock is right. After
+  // an error the sender offers nothing.
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome, UnixTime now);
   // FAILED_PRECONDITION: not welcomed, or of another stream or epoch. INVALID_ARGUMENT: versions
   // not ascending.
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
 
-  // An operator had the stream forgotten: `accepted` is the highest one now. Senders have to be
-  // welcomed anew.
+  // An operator had the stream forgotten: `accepted` is the highest one now. Senders have to send a
+  // welcome again.
   void Forget(std::optional<StreamId> accepted);
 
   // The stream with the highest incarnation accepted so far.
   const std::optional<StreamId>& stream() const { return stream_; }
   const std::vector<Sender>& senders() const { return senders_; }
 
-  // The layouts by trainer rank, when all ranks of the stream were heard; else nullopt. They stay
-  // known when a sender disconnects.
+  // The layouts by trainer rank, once all ranks of the stream have sent theirs; else nullopt. They
+  // stay known when a sender disconnects.
   std::optional<std::vector<std::shared_ptr<const RankLayout>>> Layouts() const;
-  // Trainer ranks not heard of the current stream; empty when nothing was heard at all.
+  // Trainer ranks of the current stream without a welcome; empty when there was none at all.
   std::vector<TrainerRank> MissingRanks() const;
 
   // Whether each trainer rank of the stream has a sender that is connected and was welcomed.
   bool Accepted() const { return SendersByRank().has_value(); }
 
   // An accepted sender whose newest offer is below `live`, a version of its stream that the engine
-  // has: it has begun its numbers again. None: there is no such sender.
+  // has: its version numbers have started again. None: there is no such sender.
   std::optional<SenderIndex> Behind(const VersionAt& live) const;
 
   // The newest version that all ranks offer now.
