@@ -23,7 +23,7 @@ struct FetchedFull {
   std::vector<SpooledFrame> frames;  // in the order asked for
 };
 
-// What a commit came to, for one sender.
+// The outcome of a commit, for one sender.
 struct CommittedReport {
   Digest state_token;  // of the version, for its rank
   double pause_seconds = 0;
@@ -42,9 +42,9 @@ class SenderGroup {
  public:
   virtual ~SenderGroup() = default;
 
-  // All errors: UNAVAILABLE, DEADLINE_EXCEEDED: try again later. ABORTED: this is not to be had
-  // (any more). CANCELLED: the receiver ends, or the spool is not wanted. DATA_LOSS: nonsense
-  // arrived. `spool`: folder and memory cap.
+  // All errors: UNAVAILABLE, DEADLINE_EXCEEDED: try again later. ABORTED: this is not, or no longer,
+  // available. CANCELLED: the receiver ends, or the spool is not wanted. DATA_LOSS: what arrived is
+  // damaged. `spool`: folder and memory cap.
 
   // The whole delta object base -> target.version.
   virtual Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
@@ -56,7 +56,7 @@ class SenderGroup {
                                         const RankLayout& layout, std::span<const RankSlice> slices,
                                         Spool::Options spool) = 0;
 
-  // Never block, never fail: a sender that is gone hears it again once it is accepted.
+  // Never block, never fail: a sender that is gone gets the report once it is accepted again.
   virtual void Staged(const SyncTarget& target, TrainerRank rank) = 0;
   virtual void Committed(const SyncTarget& target, TrainerRank rank,
                          const CommittedReport& report) = 0;

@@ -40,19 +40,18 @@ class Subscription {
   void OnDisconnect(SenderIndex sender, const Status& reason);
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
-  // For senders that say nothing by themselves and are looked at: from now on OnLooked is due
-  // within `limit`, again and again. Else looks do not return, and the senders count as lost since
-  // the last.
+  // For senders that are polled: from now on OnLooked has to be called at least every `limit`.
+  // Otherwise a poll hangs, and the senders count as lost since the last one.
   void ExpectLooks(Duration limit);
   void OnLooked();
-  // The stream was forgotten, `accepted` is what the ledger has now; connections are to be made
-  // anew.
+  // The stream was forgotten, and the ledger has `accepted` now. Senders have to be connected to
+  // again.
   void Forget(std::optional<StreamId> accepted);
 
   std::optional<StreamId> stream() const;
   std::optional<SyncTarget> Target() const;
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
-  // UNAVAILABLE: not all trainer ranks were heard; names the senders that are not.
+  // UNAVAILABLE: not all trainer ranks have sent a welcome; names the senders that have not.
   // FAILED_PRECONDITION: the ranks' layouts do not fit each other.
   Result<LayoutSetPtr> Layouts() const;
   // Why there is no target, in words.
@@ -68,10 +67,10 @@ class Subscription {
   // rank.
   void SetLive(std::optional<VersionAt> live, std::vector<Digest> tokens = {});
   std::optional<VersionAt> live() const;
-  // What its senders are told of it: nothing before a sender is accepted, which says its rank.
+  // What is reported to a sender: nothing before it is accepted, because its welcome has its rank.
   std::optional<RankVersion> LiveFor(SenderIndex sender) const;
   std::optional<RankVersion> LiveOf(TrainerRank rank) const;
-  // Why versions of an accepted sender lead nowhere; empty: they do.
+  // Why no version of an accepted sender can be followed; empty: versions can.
   std::string Behind() const;
 
  private:

@@ -1,5 +1,5 @@
-// Delta objects that come by broadcast, until somebody asks for them: those that came and those
-// that are on their way. What it does not have is fetched.
+// Delta objects that arrive by broadcast, until they are taken: those that have arrived and those
+// that are on their way. An object that is not here is fetched.
 #pragma once
 
 #include <cstddef>
@@ -38,11 +38,11 @@ class BroadcastCache {
   void Fail(const BroadcastKey& key);
   // Nothing that is expected will come; what has come is kept unless `all`.
   void FailAll(bool all);
-  // From now on nothing is waited for.
+  // From now on Take does not wait.
   void Close();
 
-  // The object, taken out; waits while it is on its way, at most until it was to be here. nullopt:
-  // it is not to be had, or `wanted` (asked again and again; none: always) says no.
+  // Moves the object out; waits while it is on its way, at most until its deadline. nullopt: it is
+  // not available, or `wanted` (polled; without it always true) returns false.
   std::optional<std::vector<std::byte>> Take(const BroadcastKey& key,
                                              const std::function<bool()>& wanted);
 

@@ -216,7 +216,7 @@ void BroadcastMember::Abandon(uint64_t connection, uint64_t epoch, const Status&
   {
     MutexLock lock(mutex_);
     view_.epoch = 0;
-    // Given up because it is over: that is told when its end is due.
+    // The epoch is over: its end is reported elsewhere.
     if (wanted_ != epoch) return;
     wanted_ = 0;
   }

@@ -15,8 +15,8 @@
 
 namespace dws {
 
-// Errors as SenderGroup's, and those of `check_peer`, which looks at each call's other end before
-// anything that came from there is used.
+// Errors as SenderGroup's, and those of `check_peer`, which checks the peer of each call before its
+// answer is used.
 class Fetcher {
  public:
   using PeerCheck = std::function<Status(const grpc::ClientContext&)>;

@@ -36,7 +36,7 @@ class LinkSpeed {
   }
 
  private:
-  static constexpr double kKeep = 0.7;  // of what earlier transfers said
+  static constexpr double kKeep = 0.7;  // weight of earlier transfers
 
   mutable Mutex mutex_;
   double bytes_per_second_ GUARDED_BY(mutex_) = 0;  // 0: not measured

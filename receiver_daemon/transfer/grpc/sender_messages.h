@@ -1,4 +1,4 @@
-// What a sender says of itself, checked: on a Sync stream or in a shared directory.
+// A sender's messages, checked: from a Sync stream or a shared directory.
 #pragma once
 
 #include <string>

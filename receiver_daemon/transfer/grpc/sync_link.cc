@@ -23,7 +23,7 @@ Result<SenderAnnouncement> ParseAnnounce(const v1::Announce& message) {
   return announcement;
 }
 
-// Null: none came. One that is larger than it may be is fetched like any other.
+// Null: the announcement has none. An object above the limit is fetched like any other.
 std::shared_ptr<const InlineObject> TakeInline(const SenderAnnouncement& announcement,
                                                const v1::Announce& message) {
   if (message.object().empty() || message.object().size() > limits::kInlineObjectBytesMax ||
@@ -37,8 +37,8 @@ std::shared_ptr<const InlineObject> TakeInline(const SenderAnnouncement& announc
                    .bytes = message.object()});
 }
 
-// A sender that keeps to the rules never says it, whatever trainer it has: its stream ends, and the
-// next is begun after a delay that grows.
+// No sender that keeps the protocol sends this. Its stream ends, and the next one starts after a
+// growing delay.
 bool BreaksProtocol(const Status& status) { return absl::IsInvalidArgument(status); }
 
 }  // namespace

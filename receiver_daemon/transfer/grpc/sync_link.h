@@ -21,7 +21,7 @@
 
 namespace dws {
 
-// A delta object that came inside its announcement.
+// A delta object that an announcement contained.
 struct InlineObject {
   StreamId stream;
   WeightVersion base;
@@ -79,20 +79,20 @@ class SyncLink {
   ActiveCalls calls_;
   LinkSpeed speed_;
 
-  // What the sender said that was refused though it keeps the protocol. What the receiver follows
-  // may change meanwhile, and nobody says it twice.
+  // What was refused although the sender keeps the protocol. It is tried again, because the stream
+  // that the receiver follows may change and the sender does not repeat itself.
   struct Refused {
     SenderWelcome welcome;
     std::optional<std::pair<uint64_t, SenderAnnouncement>> announcement;  // with its nonce
     TimePoint retry_at;
   };
-  // What breaks the protocol: the stream is to end with it.
+  // An error: the sender breaks the protocol, and the stream has to end with it.
   Status RetryRefused();
 
   const Clock& clock_;
   Mutex mutex_;
   std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this stream
-  Mutex order_mutex_;  // held while the subscription is told: in the order of what was heard
+  Mutex order_mutex_;  // held while the subscription is updated: keeps the order of the messages
   std::optional<Refused> refused_ GUARDED_BY(order_mutex_);  // of this stream
   SyncStream stream_;
   std::unique_ptr<BroadcastMember> broadcasts_;  // sends on stream_, and ends before it

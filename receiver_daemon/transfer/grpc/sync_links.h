@@ -42,7 +42,7 @@ class SyncLinks final : public SenderGroup {
   ~SyncLinks() override;
 
   void Start();
-  // Every sender is connected to anew.
+  // Connects to every sender again.
   void Reconnect(const Status& reason);
   // Ends blocking calls, present and future, with CANCELLED. Acknowledgements still go.
   void CancelFetches();

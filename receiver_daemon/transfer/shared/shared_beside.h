@@ -1,6 +1,6 @@
-// A shared directory beside connections to senders: versions are announced and acknowledged over
-// the connections, their bytes come from the directory. What it does not have in time, or not
-// whole, comes from the senders.
+// A shared directory in addition to connections to senders: versions are announced and acknowledged
+// over the connections, their bytes are read from the directory. What is late or damaged there is
+// fetched from the senders.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ class SharedBeside final : public SenderGroup {
   // `senders` and `files` outlive it.
   SharedBeside(Options options, FileSystem& files, SenderGroup& senders);
 
-  // Ends what comes from the directory, now and later, with CANCELLED.
+  // Ends reads from the directory, present and future, with CANCELLED.
   void CancelFetches();
 
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,

@@ -87,7 +87,7 @@ std::vector<DeltaLink> LinksOf(const std::vector<std::unique_ptr<FiledDelta>>& d
   return links;
 }
 
-// Where the frames of the wanted slices are. Every block of theirs is in exactly one.
+// Where the frames of the wanted slices are. Each of their blocks is in exactly one.
 Result<std::vector<std::pair<RankSlice, FrameEntry>>> FindFrames(
     const SharedPlace& place, const shared::Manifest& anchor, const RankLayout& layout,
     std::span<const RankSlice> slices) {

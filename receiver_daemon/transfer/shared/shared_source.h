@@ -1,6 +1,6 @@
 // One trainer rank's folder in a shared directory, as a receiver reads it (common/transport/
 // shared_fs/LAYOUT.md): what is offered there, and the three things a receiver asks a sender for,
-// made from the files. Nothing that comes from here was not checked with a manifest's SHA-256.
+// made from the files. Everything from here was checked with a manifest's SHA-256.
 #pragma once
 
 #include <optional>
@@ -84,8 +84,8 @@ class SharedSource {
   Result<Known> Versions(const StreamId& stream);
   SharedPlace PlaceOf(const Known& known);
   void Forget(const StreamId& stream, WeightVersion from, WeightVersion to);
-  // Runs `attempt` until it works or there is no use; what lies from version `from` to `to` is read
-  // anew after each failure.
+  // Runs `attempt` until it succeeds or another attempt is useless; the files of versions `from` to
+  // `to` are read again after each failure.
   template <typename T, typename Attempt>
   Result<T> Retry(const StreamId& stream, WeightVersion from, WeightVersion to,
                   const Attempt& attempt);
@@ -94,7 +94,7 @@ class SharedSource {
 
   FileSystem& files_;
   const Options options_;
-  // The last welcome that was read, with what it came from.
+  // The last welcome that was read, with its file.
   std::optional<std::pair<shared::FileEntry, SenderWelcome>> welcome_;  // of Look's thread
 
   // Held while the folder is looked at.
