@@ -5,15 +5,9 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/clock.h"
-#include "common/base/file_system.h"
 #include "common/base/log.h"
 #include "common/base/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
-#include "common/service/lifecycle.h"
-#include "common/service/ports_file.h"
-#include "common/service/program/daemon_servers.h"
-#include "common/service/security/credentials.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/app/broadcast_metrics.h"
 #include "receiver_daemon/app/receiver_metrics.h"
@@ -37,52 +31,44 @@ Generation FirstGeneration() {
       std::chrono::duration_cast<std::chrono::microseconds>(since_epoch).count()));
 }
 
-}  // namespace
-
 // Members are declared in the order of construction, so each is destroyed before the ones it calls.
-class ReceiverApp::Impl {
+class ReceiverApp final : public Daemon {
  public:
-  explicit Impl(const ReceiverOptions& options)
-      : options_(options),
+  explicit ReceiverApp(const ReceiverOptions& options)
+      : Daemon(options),
+        options_(options),
         metrics_(options.job_id, options.receiver_id),
         pool_(options.threads),
         devices_(options.gpu_kernels),
         registry_(FirstGeneration(), changed_, grouped() ? Coverage::kShare : Coverage::kWhole,
                   &devices_) {}
-  ~Impl() { Stop(limits::kShutdownGrace); }
+  ~ReceiverApp() override {
+    Stop(limits::kShutdownGrace);
+    CloseServers();
+  }
 
   Status Start();
-  void Stop(std::chrono::milliseconds grace);
-  Status ReloadCredentials() {
-    return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
-  }
-  void EndGrace() { worker_->EndGrace(); }
-  v1::StatusReply status() const { return servers_->status(); }
-  void ShowReadiness() { worker_->ShowReadiness(); }
-  Status broken() const { return devices_.lost(); }
-  std::vector<WatchedWork> VitalWork() const {
+  void Stop(std::chrono::milliseconds grace) override;
+  void EndGrace() override { worker_->EndGrace(); }
+  void Tick() override { worker_->ShowReadiness(); }
+  // Not OK: the process has lost a GPU.
+  Status broken() const override { return devices_.lost(); }
+  std::vector<WatchedWork> VitalWork() const override {
     return {{.name = "the commit worker", .work = &worker_pulse_, .helpers = {&pool_.pulse()}}};
   }
-  uint16_t admin_port() const { return servers_->grpc_port(); }
-  uint16_t http_port() const { return servers_->http_port(); }
 
  private:
   bool grouped() const { return !options_.group.group_id.empty(); }
   void MakeGroup();
   Status StartEngineSide();
-  Status StartServers();
+  Status Serve();
 
   const ReceiverOptions options_;
-  RealClock clock_;
   ReceiverMetrics metrics_;
-  PosixFileSystem file_system_;
   ThreadPool pool_;
-  Lifecycle lifecycle_;
   ChangeSignal changed_;
   cuda::CudaDevices devices_;
   EngineRegistry registry_;
-  std::shared_ptr<Credentials> credentials_;  // null: plain
-  AllowedUsers allowed_users_;
   OperatorDesk operator_desk_{changed_};
   Pulse worker_pulse_;  // of the worker; transfers mark it as waiting
   std::unique_ptr<ReceiverLedger> ledger_;
@@ -95,20 +81,15 @@ class ReceiverApp::Impl {
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<EngineServiceImpl> engine_service_;
   std::unique_ptr<ReceiverOperations> operations_;
-  std::unique_ptr<DaemonServers> servers_;
 };
 
-Status ReceiverApp::Impl::Start() {
+}  // namespace
+
+Status ReceiverApp::Start() {
   DWS_RETURN_IF_ERROR(CheckOptions(options_));
-  DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(options_.allow_users));
-  if (options_.tls.given()) {
-    DWS_ASSIGN_OR_RETURN(
-        credentials_,
-        Credentials::Load({.files = options_.tls,
-                           .required = ReceiverIdentity(options_.job_id, options_.receiver_id)}));
-  }
+  DWS_RETURN_IF_ERROR(LoadSecurity(ReceiverIdentity(options_.job_id, options_.receiver_id)));
   DWS_ASSIGN_OR_RETURN(
-      ledger_, OpenReceiverLedger(file_system_, options_.state_dir,
+      ledger_, OpenReceiverLedger(files_, options_.state_dir,
                                   {.quarantine_damaged = options_.quarantine_damaged_ledger}));
   subscription_ = std::make_unique<Subscription>(SenderNames(options_), ledger_->state().stream(),
                                                  changed_, clock_);
@@ -116,28 +97,25 @@ Status ReceiverApp::Impl::Start() {
                                                   {.credentials = credentials_,
                                                    .server_name = options_.tls_server_name,
                                                    .users = allowed_users_},
-                                                  {.files = file_system_,
+                                                  {.files = files_,
                                                    .subscription = *subscription_,
                                                    .clock = clock_,
                                                    .pulse = worker_pulse_}));
   if (grouped()) MakeGroup();
   DWS_RETURN_IF_ERROR(StartEngineSide());
-  DWS_RETURN_IF_ERROR(StartServers());
+  DWS_RETURN_IF_ERROR(Serve());
   worker_->Start();
   senders_->Start();
   if (group_endpoint_ != nullptr) group_endpoint_->Start();
-  if (!options_.ports_file.empty()) {
-    DWS_RETURN_IF_ERROR(
-        WritePortsFile(file_system_, options_.ports_file, servers_->ports("admin")));
-  }
+  DWS_RETURN_IF_ERROR(WritePorts("admin"));
   LogInfo("serving", {{"socket", options_.socket},
-                      {"admin_port", admin_port()},
+                      {"admin_port", grpc_port()},
                       {"http_port", http_port()},
                       {"senders", subscription_->Peers().size()}});
   return OkStatus();
 }
 
-void ReceiverApp::Impl::MakeGroup() {
+void ReceiverApp::MakeGroup() {
   std::optional<VersionAt> decided;
   if (const auto& open = ledger_->state().decided(); open.has_value()) {
     decided = VersionAt{.stream = open->stream, .version = open->version};
@@ -150,38 +128,31 @@ void ReceiverApp::Impl::MakeGroup() {
       clock_);
 }
 
-Status ReceiverApp::Impl::StartEngineSide() {
+Status ReceiverApp::StartEngineSide() {
   DWS_CHECK(ledger_ != nullptr && subscription_ != nullptr && senders_ != nullptr);
   DWS_CHECK(grouped() == (group_ != nullptr));  // the worker commits alone without a group
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
   desk_ = std::make_unique<AttachDesk>(*subscription_, registry_, *handles_, clock_, changed_);
   worker_ = std::make_unique<Worker>(
-      Worker::Parts{.subscription = *subscription_,
-                    .registry = registry_,
-                    .senders = senders_->senders(),
-                    .ledger = *ledger_,
-                    .pool = pool_,
-                    .clock = clock_,
-                    .changed = changed_,
-                    .desk = operator_desk_,
-                    .on_readiness =
-                        [this](bool ready, const std::string& reason) {
-                          LogInfo("readiness", {{"ready", ready}, {"reason", reason}});
-                          if (ready) {
-                            lifecycle_.SetReady();
-                          } else {
-                            lifecycle_.SetNotReady(reason);
-                          }
-                        },
-                    .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
-                    .on_forgotten =
-                        [this] {
-                          senders_->Reconnect(
-                              UnavailableError("an operator had the stream forgotten"));
-                        },
-                    .pulse = &worker_pulse_,
-                    .group = group_.get()},
+      Worker::Parts{
+          .subscription = *subscription_,
+          .registry = registry_,
+          .senders = senders_->senders(),
+          .ledger = *ledger_,
+          .pool = pool_,
+          .clock = clock_,
+          .changed = changed_,
+          .desk = operator_desk_,
+          .on_readiness = [this](bool ready,
+                                 const std::string& reason) { ShowReadiness(ready, reason); },
+          .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
+          .on_forgotten =
+              [this] {
+                senders_->Reconnect(UnavailableError("an operator had the stream forgotten"));
+              },
+          .pulse = &worker_pulse_,
+          .group = group_.get()},
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,
                                   .staging_bytes_max = options_.staging_bytes},
                       .pause_timeout = limits::kPauseDeadline,
@@ -195,7 +166,7 @@ Status ReceiverApp::Impl::StartEngineSide() {
   return OkStatus();
 }
 
-Status ReceiverApp::Impl::StartServers() {
+Status ReceiverApp::Serve() {
   DWS_CHECK(worker_ != nullptr && engine_service_ != nullptr);
   DWS_CHECK((group_ != nullptr) == (group_endpoint_ != nullptr));
   operations_ = std::make_unique<ReceiverOperations>(
@@ -224,25 +195,15 @@ Status ReceiverApp::Impl::StartServers() {
     local.push_back({.name = "dws.v1.GroupService", .service = group_endpoint_->AddService()});
     for_others.push_back({.name = "dws.v1.GroupService", .service = group_endpoint_->AddService()});
   }
-  DWS_ASSIGN_OR_RETURN(
-      servers_, DaemonServers::Start({.job_id = options_.job_id,
-                                      .socket = options_.socket,
-                                      .allowed_users = allowed_users_,
-                                      .listen = options_.listen,
-                                      .http = options_.http,
-                                      .insecure = options_.insecure,
-                                      .credentials = credentials_,
-                                      .plain_peers = PlainPeerNames(options_)},
-                                     {.operations = *operations_,
-                                      .lifecycle = lifecycle_,
-                                      .metrics = metrics_.registry(),
-                                      .clock = clock_,
-                                      .draining = [this] { return operator_desk_.draining(); }},
-                                     std::move(local), std::move(for_others)));
-  return OkStatus();
+  return StartServers({.operations = *operations_,
+                       .metrics = metrics_.registry(),
+                       .draining = [this] { return operator_desk_.draining(); },
+                       .local = std::move(local),
+                       .remote = std::move(for_others),
+                       .plain_peers = PlainPeerNames(options_)});
 }
 
-void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
+void ReceiverApp::Stop(std::chrono::milliseconds grace) {
   lifecycle_.SetStopping();
   // 1. No new engine attaches.
   // 2. The worker finishes. Only a wait for a pause can block it, and ending the leases ends that.
@@ -252,7 +213,7 @@ void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
   // 5. Servers. The calls that are left only watch.
   if (desk_ != nullptr) desk_->Stop();
   if (senders_ != nullptr) senders_->CancelFetches();
-  if (servers_ != nullptr) servers_->StopOperators();
+  StopOperators();
   const bool ended = worker_ == nullptr || worker_->RequestStop(grace);
   const Status reason = UnavailableError("the receiver is shutting down");
   if (!ended) registry_.EndAll(reason);
@@ -260,26 +221,13 @@ void ReceiverApp::Impl::Stop(std::chrono::milliseconds grace) {
   registry_.EndAll(reason);
   if (senders_ != nullptr) senders_->Stop();
   if (group_endpoint_ != nullptr) group_endpoint_->Stop();
-  if (servers_ != nullptr) servers_->Shutdown();
+  ShutdownServers();
 }
 
-ReceiverApp::ReceiverApp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ReceiverApp::~ReceiverApp() = default;
-
-Result<std::unique_ptr<ReceiverApp>> ReceiverApp::Start(const ReceiverOptions& options) {
-  auto impl = std::make_unique<Impl>(options);
-  DWS_RETURN_IF_ERROR(impl->Start());
-  return std::unique_ptr<ReceiverApp>(new ReceiverApp(std::move(impl)));
+Result<std::unique_ptr<Daemon>> StartReceiver(const ReceiverOptions& options) {
+  auto app = std::make_unique<ReceiverApp>(options);
+  DWS_RETURN_IF_ERROR(app->Start());
+  return std::unique_ptr<Daemon>(std::move(app));
 }
-
-uint16_t ReceiverApp::admin_port() const { return impl_->admin_port(); }
-uint16_t ReceiverApp::http_port() const { return impl_->http_port(); }
-void ReceiverApp::Stop(std::chrono::milliseconds grace) { impl_->Stop(grace); }
-Status ReceiverApp::ReloadCredentials() { return impl_->ReloadCredentials(); }
-void ReceiverApp::EndGrace() { impl_->EndGrace(); }
-v1::StatusReply ReceiverApp::status() const { return impl_->status(); }
-void ReceiverApp::ShowReadiness() { impl_->ShowReadiness(); }
-Status ReceiverApp::broken() const { return impl_->broken(); }
-std::vector<WatchedWork> ReceiverApp::VitalWork() const { return impl_->VitalWork(); }
 
 }  // namespace dws

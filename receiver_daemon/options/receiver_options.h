@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "common/model/delta_profile.h"
 #include "common/model/limits.h"
-#include "common/service/security/tls_files.h"
+#include "common/service/program/daemon.h"
 #include "common/sync_state/presence_limits.h"
 #include "common/sync_state/sender_watch.h"
 #include "common/transport/nccl/broadcast_parts.h"
@@ -44,18 +44,13 @@ struct SharedSideOptions {
   std::string before_read;  // a command; empty: none
 };
 
-// A plain value. Set by the flags; CheckOptions checks it.
-struct ReceiverOptions {
-  std::string job_id;
+// A plain value. Set by the flags; CheckOptions checks it. `listen` is for operators and the members
+// of a group.
+struct ReceiverOptions : DaemonOptions {
   std::string receiver_id;
-  std::vector<std::string> senders;               // as CheckPeerAddress accepts
-  std::string socket = "/run/dws/receiver.sock";  // and <socket>.handles
-  std::string listen;                             // operators, and a group's members; empty: none
-  std::string http;                               // empty: none
+  std::vector<std::string> senders;  // as CheckPeerAddress accepts
   std::string state_dir = "/var/lib/dws/receiver";
   bool quarantine_damaged_ledger = false;
-  std::string ports_file;  // empty: none
-  bool insecure = false;   // TCP without TLS
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   uint64_t scrub_bytes_per_second = limits::kScrubBytesPerSecondDefault;  // cap; 0: no scrub
   uint32_t scrub_pass_seconds = limits::kScrubPassDefault.count();
@@ -63,9 +58,7 @@ struct ReceiverOptions {
   bool stale_keeps_ready = false;
   size_t threads = 1;  // besides the worker
   ProfileChoice profile = ProfileChoice::kAuto;
-  TlsFiles tls;                 // none: TCP without TLS
   std::string tls_server_name;  // expected in senders' certificates; empty: the dialled host
-  std::vector<std::string> allow_users;  // names or uids (unix_socket.h)
   SharedSideOptions shared_dir;
   GroupPlace group;
   FollowOptions follow;

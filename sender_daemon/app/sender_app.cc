@@ -1,16 +1,36 @@
 #include "sender_daemon/app/sender_app.h"
 
+#include <atomic>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/base/check.h"
+#include "common/base/executor.h"
 #include "common/base/log.h"
+#include "common/base/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
+#include "common/memory/cuda/cuda_devices.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
-#include "common/service/ports_file.h"
+#include "common/service/sockets/handle_socket.h"
+#include "sender_daemon/app/sender_operations.h"
 #include "sender_daemon/app/sender_scrape.h"
+#include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/publish/publish_pipeline.h"
+#include "sender_daemon/publish/snapshot_recheck.h"
+#include "sender_daemon/publish/version_sink.h"
+#include "sender_daemon/serve/announcement_sink.h"
+#include "sender_daemon/serve/broadcast_sink.h"
+#include "sender_daemon/serve/receiver_hub.h"
+#include "sender_daemon/serve/sync_service.h"
+#include "sender_daemon/shared/shared_sink.h"
+#include "sender_daemon/slime/slime_sink.h"
+#include "sender_daemon/trainer/drain_switch.h"
+#include "sender_daemon/trainer/trainer_service.h"
+#include "sender_daemon/trainer/trainer_session.h"
 
 namespace dws {
 namespace {
@@ -29,38 +49,90 @@ uint64_t EpochFloor() {
                                    .count());
 }
 
+// Members are declared in the order of construction, so each is destroyed before the ones it uses.
+class SenderApp final : public Daemon {
+ public:
+  explicit SenderApp(SenderOptions options);
+  ~SenderApp() override;
+
+  Status Start();
+  void Stop(std::chrono::milliseconds grace) override;
+  void EndGrace() override;
+  // Not OK: the process has lost a GPU.
+  Status broken() const override { return devices_.lost(); }
+  std::vector<WatchedWork> VitalWork() const override;
+
+ private:
+  Status StartParts();
+  // The places that versions are published to. A new one is made here.
+  Status OpenSinks();
+  void StartPipeline();
+  void StartSession();
+  Status Serve();
+  // Operations, and what operators and scrapers are shown.
+  void StartOperations();
+  Status ForgetStream(const StreamId& stream);
+  void UpdateReadiness();
+  // Wait until all calls, or all records, are done. False: the deadline or EndGrace came first.
+  bool AwaitTrainerCalls(TimePoint deadline);
+  bool AwaitRecords(TimePoint deadline);
+  void AwaitSettled(const VersionSink& sink, TimePoint deadline);
+
+  const SenderOptions options_;
+  Mutex telling_mutex_;
+  Mutex readiness_mutex_;
+  bool registered_ GUARDED_BY(readiness_mutex_) = false;
+  Status trouble_ GUARDED_BY(readiness_mutex_);
+  bool stopped_ = false;
+  Mutex stop_mutex_;
+  CondVar stop_changed_;
+  bool trainer_calls_ended_ GUARDED_BY(stop_mutex_) = false;
+  bool grace_over_ GUARDED_BY(stop_mutex_) = false;
+
+  SenderMetrics metrics_;
+  DrainSwitch drain_;
+  cuda::CudaDevices devices_;
+  std::unique_ptr<SharedSenderLedger> ledger_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<ReceiverHub> hub_;
+  std::unique_ptr<SnapshotRecheck> recheck_;
+  VersionSinks sinks_;
+  Broadcaster* broadcaster_ = nullptr;  // of a sink; null: no broadcasts
+  std::unique_ptr<PublishPipeline> pipeline_;
+  std::unique_ptr<HandleSocket> handles_;
+  std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial
+  std::unique_ptr<Executor> delta_executor_;
+  std::unique_ptr<Executor> full_executor_;
+  std::unique_ptr<TrainerSession> session_;
+  std::unique_ptr<TrainerServiceImpl> trainer_service_;
+  std::atomic<size_t> full_transfers_{0};
+  std::unique_ptr<SyncServiceImpl> local_sync_service_;   // of the unix socket
+  std::unique_ptr<SyncServiceImpl> remote_sync_service_;  // of --listen
+  std::unique_ptr<SenderOperations> operations_;
+};
+
 }  // namespace
 
 SenderApp::SenderApp(SenderOptions options)
-    : options_(std::move(options)),
+    : Daemon(options),
+      options_(std::move(options)),
       metrics_(options_.job_id, options_.trainer_rank),
       devices_(options_.gpu_kernels) {}
 
-Result<std::unique_ptr<SenderApp>> SenderApp::Start(SenderOptions options) {
-  std::unique_ptr<SenderApp> app(new SenderApp(std::move(options)));
-  DWS_RETURN_IF_ERROR(app->StartSecurity());
-  DWS_RETURN_IF_ERROR(app->StartParts());
-  DWS_RETURN_IF_ERROR(app->StartServers());
-  app->UpdateReadiness();
-  return app;
+SenderApp::~SenderApp() {
+  Stop(limits::kShutdownGrace);
+  CloseServers();
 }
 
-SenderApp::~SenderApp() { Stop(); }
-
-Status SenderApp::StartSecurity() {
-  DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(options_.allow_users));
-  if (!options_.tls.given()) return OkStatus();
-  DWS_ASSIGN_OR_RETURN(
-      credentials_,
-      Credentials::Load({.files = options_.tls,
-                         .required = SenderIdentity(options_.job_id, options_.trainer_rank)}));
+Status SenderApp::Start() {
+  DWS_RETURN_IF_ERROR(LoadSecurity(SenderIdentity(options_.job_id, options_.trainer_rank)));
+  DWS_RETURN_IF_ERROR(StartParts());
+  DWS_RETURN_IF_ERROR(Serve());
+  UpdateReadiness();
   return OkStatus();
 }
 
 void SenderApp::StartPipeline() {
-  if (auto parts = OpenBroadcasts(options_.broadcasts, clock_); parts.has_value()) {
-    broadcaster_ = std::make_unique<Broadcaster>(*std::move(parts), options_.broadcast_timeout);
-  }
   pipeline_ = std::make_unique<PublishPipeline>(PublishPipeline::Outputs{
       .record =
           [this](const RankState& state, const RetainedVersion& version) {
@@ -71,12 +143,7 @@ void SenderApp::StartPipeline() {
           },
       .announce =
           [this](const RankStatePtr& state) {
-            if (broadcaster_ != nullptr) {
-              broadcaster_->Offer(state->stream, state->log->Newest());  // before it is announced
-            }
-            hub_->Announce();
-            if (shared_publisher_ != nullptr) shared_publisher_->Offer(state);
-            if (slime_publisher_ != nullptr) slime_publisher_->Offer(state);
+            for (const auto& sink : sinks_) sink->Offer(state);
           },
       .on_trouble =
           [this](const Status& status) {
@@ -104,14 +171,18 @@ Status SenderApp::StartParts() {
       std::make_unique<ReceiverMemory>(files_, options_.state_folder,
                                        [] { return EpochFloor() / 1'000'000; }));
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
-  DWS_RETURN_IF_ERROR(StartShared());
-  DWS_RETURN_IF_ERROR(StartSlime());
+  DWS_RETURN_IF_ERROR(OpenSinks());
   StartPipeline();
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
   trainer_executor_ = std::make_unique<Executor>(1, kTrainerQueueMax);
   delta_executor_ = std::make_unique<Executor>(kDeltaThreads, kServeQueueMax);
   full_executor_ = std::make_unique<Executor>(kFullThreads, kServeQueueMax);
+  StartSession();
+  return OkStatus();
+}
+
+void SenderApp::StartSession() {
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{.job_id = options_.job_id,
                               .trainer_rank = TrainerRank(options_.trainer_rank),
@@ -134,10 +205,7 @@ Status SenderApp::StartParts() {
                                     registered_ = true;
                                   }
                                   UpdateReadiness();
-                                  // So that a layout that the format cannot hold is reported before
-                                  // the first version.
-                                  if (slime_publisher_ != nullptr) slime_publisher_->Offer(state);
-                                  hub_->Welcome(std::move(state));
+                                  for (const auto& sink : sinks_) sink->Welcome(state);
                                 },
                             .on_gone =
                                 [this] {
@@ -147,7 +215,6 @@ Status SenderApp::StartParts() {
                                   }
                                   UpdateReadiness();
                                 }});
-  return OkStatus();
 }
 
 void SenderApp::StartOperations() {
@@ -166,15 +233,11 @@ void SenderApp::StartOperations() {
           .metrics = metrics_,
           .drain = drain_,
           .on_drain = [this] { UpdateReadiness(); },
-          .broadcaster = broadcaster_.get(),
-          .shared = [this] { return ViewShared(); },
-          .slime = [this] { return ViewSlime(); },
+          .sinks = sinks_,
           .forget_stream = [this](const StreamId& stream) { return ForgetStream(stream); }});
   ShowSender(metrics_.registry(),
              {.hub = hub_.get(),
-              .broadcaster = broadcaster_.get(),
-              .shared = [this] { return ViewShared(); },
-              .slime = [this] { return ViewSlime(); },
+              .sinks = &sinks_,
               .trainer_present = [this] { return session_->trainer_present(); },
               .retain_bytes_max = options_.retain_bytes,
               .retain_versions_max = options_.retain_versions});
@@ -202,7 +265,7 @@ Status SenderApp::ForgetStream(const StreamId& stream) {
   }
 }
 
-Status SenderApp::StartServers() {
+Status SenderApp::Serve() {
   DWS_CHECK(trainer_executor_ != nullptr && delta_executor_ != nullptr &&
             full_executor_ != nullptr && recheck_ != nullptr);
   StartOperations();
@@ -210,36 +273,23 @@ Status SenderApp::StartServers() {
       std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_, metrics_);
   // One for each server, over the same parts.
   const auto make_sync_service = [this] {
-    return std::make_unique<SyncServiceImpl>(SyncStream::Parts{.hub = *hub_,
-                                                               .metrics = metrics_,
-                                                               .recheck = *recheck_,
-                                                               .broadcaster = broadcaster_.get()},
-                                             *delta_executor_, *full_executor_, full_transfers_);
+    return std::make_unique<SyncServiceImpl>(
+        SyncStream::Parts{
+            .hub = *hub_, .metrics = metrics_, .recheck = *recheck_, .broadcaster = broadcaster_},
+        *delta_executor_, *full_executor_, full_transfers_);
   };
   local_sync_service_ = make_sync_service();
   remote_sync_service_ = make_sync_service();
-  DWS_ASSIGN_OR_RETURN(
-      servers_, DaemonServers::Start(
-                    {.job_id = options_.job_id,
-                     .socket = options_.socket,
-                     .allowed_users = allowed_users_,
-                     .listen = options_.listen,
-                     .http = options_.http,
-                     .insecure = options_.insecure,
-                     .credentials = credentials_},
-                    {.operations = *operations_,
-                     .lifecycle = lifecycle_,
-                     .metrics = metrics_.registry(),
-                     .clock = clock_,
-                     .draining = [this] { return drain_.draining(); }},
-                    {{.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
-                     {.name = "dws.v1.SyncService", .service = local_sync_service_.get()}},
-                    {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()}}));
-  LogInfo("listening", {{"socket", options_.socket},
-                        {"sync_port", servers_->grpc_port()},
-                        {"http_port", servers_->http_port()}});
-  if (options_.ports_file.empty()) return OkStatus();
-  return WritePortsFile(files_, options_.ports_file, servers_->ports("sync"));
+  DWS_RETURN_IF_ERROR(StartServers(
+      {.operations = *operations_,
+       .metrics = metrics_.registry(),
+       .draining = [this] { return drain_.draining(); },
+       .local = {{.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
+                 {.name = "dws.v1.SyncService", .service = local_sync_service_.get()}},
+       .remote = {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()}}}));
+  LogInfo("listening",
+          {{"socket", options_.socket}, {"sync_port", grpc_port()}, {"http_port", http_port()}});
+  return WritePorts("sync");
 }
 
 void SenderApp::UpdateReadiness() {
@@ -264,10 +314,6 @@ void SenderApp::UpdateReadiness() {
   }
 }
 
-Status SenderApp::ReloadCredentials() {
-  return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
-}
-
 std::vector<WatchedWork> SenderApp::VitalWork() const {
   return {{.name = "a call of the trainer",
            .work = &trainer_executor_->pulse(),
@@ -275,70 +321,34 @@ std::vector<WatchedWork> SenderApp::VitalWork() const {
           {.name = "recording a version", .work = &pipeline_->pulse(), .helpers = {}}};
 }
 
-// What versions are published to beside announcing them.
-
-Status SenderApp::StartShared() {
-  if (options_.shared_dir.root.empty()) return OkStatus();
-  DWS_CHECK(hub_ != nullptr && recheck_ != nullptr);  // its callbacks use them
-  SharedPublisher::Options options{.dir = options_.shared_dir,
-                                   .job_id = options_.job_id,
-                                   .trainer_rank = TrainerRank(options_.trainer_rank),
-                                   .versions_max = options_.retain_versions};
-  if (!options.dir.key_file.empty()) {
-    DWS_ASSIGN_OR_RETURN(options.key, shared::LoadKey(files_, options.dir.key_file));
-  }
-  if (!options.dir.after_write.empty()) {
-    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(options.dir.after_write));
-    options.after_write = shared::VisibilityHook(std::move(words), options.dir.root);
-  }
-  DWS_RETURN_IF_ERROR(
-      SharedRankFolder(options.dir.root, options.job_id, options.trainer_rank).status());
-  shared_publisher_ = std::make_unique<SharedPublisher>(
-      std::move(options), files_, *hub_, [this](const v1::SharedReport& report, bool current) {
-        metrics_.OnNack(report.rejected_code());
-        const auto stream = FromProto(report.stream());
-        const RankStatePtr state = hub_->Current();
-        const bool digests = current && stream.ok() && report.rejected_slices_size() > 0;
-        if (!digests || state == nullptr || state->stream != *stream) return;
-        std::vector<RankSlice> slices(report.rejected_slices().begin(),
-                                      report.rejected_slices().end());
-        recheck_->Ask(state, std::move(slices));
-      });
-  shared_publisher_->Start();
+Status SenderApp::OpenSinks() {
+  DWS_CHECK(hub_ != nullptr && recheck_ != nullptr);
+  auto broadcasts =
+      std::make_unique<BroadcastSink>(options_.broadcasts, options_.broadcast_timeout, clock_);
+  broadcaster_ = broadcasts->broadcaster();
+  sinks_.push_back(std::move(broadcasts));
+  sinks_.push_back(std::make_unique<AnnouncementSink>(*hub_));
+  DWS_ASSIGN_OR_RETURN(
+      sinks_.emplace_back(),
+      SharedSink::Open({.dir = options_.shared_dir,
+                        .job_id = options_.job_id,
+                        .trainer_rank = TrainerRank(options_.trainer_rank),
+                        .versions_max = options_.retain_versions},
+                       {.files = files_,
+                        .hub = *hub_,
+                        .on_nack = [this](uint32_t code) { metrics_.OnNack(code); },
+                        .on_refused =
+                            [this](const RankStatePtr& state, std::vector<RankSlice> slices) {
+                              recheck_->Ask(state, std::move(slices));
+                            }}));
+  DWS_ASSIGN_OR_RETURN(
+      sinks_.emplace_back(),
+      SlimeSink::Open(options_.slime_dir, files_, [this](const RankStatePtr& state) {
+        std::vector<RankSlice> all;
+        for (uint32_t i = 0; i < state->layout().slice_count(); ++i) all.emplace_back(i);
+        recheck_->Ask(state, std::move(all));
+      }));
   return OkStatus();
-}
-
-Status SenderApp::StartSlime() {
-  const SlimeDirOptions& dir = options_.slime_dir;
-  if (dir.root.empty()) return OkStatus();
-  if (dir.checkpoint.empty()) {
-    return InvalidArgumentError(
-        "--slime-dir needs --slime-checkpoint, the folder of the base checkpoint: readers take a "
-        "full version for all of a checkpoint, config.json and tokenizer too");
-  }
-  DWS_ASSIGN_OR_RETURN(BaseCheckpoint base, ReadBaseCheckpoint(files_, dir.checkpoint));
-  slime_publisher_ = std::make_unique<SlimePublisher>(
-      SlimePublisher::Options{.dir = dir,
-                              .base = std::move(base),
-                              .on_damage =
-                                  [this](const RankStatePtr& state) {
-                                    std::vector<RankSlice> slices;
-                                    for (uint32_t i = 0; i < state->layout().slice_count(); ++i) {
-                                      slices.emplace_back(i);
-                                    }
-                                    recheck_->Ask(state, std::move(slices));
-                                  }},
-      files_);
-  slime_publisher_->Start();
-  return OkStatus();
-}
-
-SharedView SenderApp::ViewShared() const {
-  return shared_publisher_ == nullptr ? SharedView() : shared_publisher_->view();
-}
-
-SlimeView SenderApp::ViewSlime() const {
-  return slime_publisher_ == nullptr ? SlimeView() : slime_publisher_->view();
 }
 
 // 1. Refuse new work: waits, Sync streams and operators' calls end, new callers are refused.
@@ -351,13 +361,12 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   if (std::exchange(stopped_, true)) return;
   const TimePoint deadline = clock_.Now() + grace;
   lifecycle_.SetStopping();
-  if (hub_ != nullptr) hub_->Stop();  // 1
-  if (broadcaster_ != nullptr) broadcaster_->Stop();
-  if (servers_ != nullptr) servers_->StopOperators();
+  for (const auto& sink : sinks_) sink->Disconnect();  // 1
+  StopOperators();
   if (trainer_executor_ != nullptr && !AwaitTrainerCalls(deadline)) {  // 2
     LogWarning("stopped_during_a_call_of_the_trainer");
   }
-  if (servers_ != nullptr) servers_->Shutdown();  // 3
+  ShutdownServers();  // 3
   if (trainer_executor_ != nullptr) trainer_executor_->Stop();
   handles_.reset();
   if (delta_executor_ != nullptr) delta_executor_->Stop();
@@ -366,13 +375,9 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   if (pipeline_ == nullptr) return;
   if (!AwaitRecords(deadline)) LogWarning("stopped_before_recording");  // 4
   pipeline_->Stop();
-  if (shared_publisher_ != nullptr) {
-    AwaitPublisher([this] { return shared_publisher_->settled(); }, deadline, "shared-dir");
-    shared_publisher_->Stop();
-  }
-  if (slime_publisher_ != nullptr) {
-    AwaitPublisher([this] { return slime_publisher_->settled(); }, deadline, "slime-dir");
-    slime_publisher_->Stop();
+  for (const auto& sink : sinks_) {
+    AwaitSettled(*sink, deadline);
+    sink->Stop();
   }
 }
 
@@ -404,16 +409,21 @@ bool SenderApp::AwaitRecords(TimePoint deadline) {
   return true;
 }
 
-void SenderApp::AwaitPublisher(const std::function<bool()>& settled, TimePoint deadline,
-                               std::string_view what) {
-  while (!settled()) {
+void SenderApp::AwaitSettled(const VersionSink& sink, TimePoint deadline) {
+  while (!sink.settled()) {
     MutexLock lock(stop_mutex_);
     if (grace_over_ || clock_.Now() >= deadline) {
-      LogWarning("stopped_before_publishing", {{"to", what}});
+      LogWarning("stopped_before_publishing", {{"to", sink.name()}});
       return;
     }
     stop_changed_.WaitFor(stop_mutex_, limits::kTick);
   }
+}
+
+Result<std::unique_ptr<Daemon>> StartSender(SenderOptions options) {
+  auto app = std::make_unique<SenderApp>(std::move(options));
+  DWS_RETURN_IF_ERROR(app->Start());
+  return std::unique_ptr<Daemon>(std::move(app));
 }
 
 }  // namespace dws

@@ -8,65 +8,10 @@
 
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
-#include "common/transport/shared_fs/visibility_hook.h"
+#include "sender_daemon/shared/shared_sink.h"
+#include "sender_daemon/slime/slime_sink.h"
 
 namespace dws {
-
-namespace {
-
-std::string CheckCommand(const std::string& text) {
-  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
-}
-
-void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
-  app.add_option(
-         "--shared-dir", dir.root,
-         "Directory on a shared filesystem to publish to besides; receivers may need nothing "
-         "else")
-      ->type_name("PATH");
-  app.add_option("--shared-dir-key", dir.key_file,
-                 "File with the key to sign with what lies there; the receivers' is the same")
-      ->type_name("PATH");
-  app.add_option("--shared-dir-anchor-every", dir.anchor_every,
-                 "Full tensors there at least every so many versions")
-      ->check(CLI::Range(size_t{1}, limits::kSharedChainMax))
-      ->capture_default_str();
-  app.add_option("--shared-after-write", dir.after_write,
-                 "Command to run after each version there (DWS_SHARED_DIR and DWS_VERSION are set)")
-      ->type_name("COMMAND")
-      ->check(CLI::Validator(CheckCommand, "", "command"));
-}
-
-void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
-  app.add_option("--slime-dir", dir.root,
-                 "Folder to publish slime's versions to besides (weight_vNNNNNN), for readers of "
-                 "that format")
-      ->type_name("PATH");
-  app.add_option("--slime-checkpoint", dir.checkpoint,
-                 "With --slime-dir: the base checkpoint, whose files beside the weights full "
-                 "versions get as well")
-      ->type_name("PATH");
-  app.add_option_function<std::string>(
-         "--slime-encoding",
-         [&dir](const std::string& name) { dir.encoding = *slime::EncodingNamed(name); },
-         "How changed tensors are written there")
-      ->check(CLI::IsMember({"xor", "overwrite"}).description(""))
-      ->type_name("xor|overwrite")
-      ->default_str("xor");
-  app.add_option_function<std::string>(
-         "--slime-checksum",
-         [&dir](const std::string& name) { dir.checksum = *slime::ChecksumFormatNamed(name); },
-         "What their new bytes are checked with")
-      ->check(CLI::IsMember({"xxh3-128", "blake3", "adler32"}).description(""))
-      ->type_name("xxh3-128|blake3|adler32")
-      ->default_str("xxh3-128");
-  app.add_option("--slime-keep", dir.keep,
-                 "Deltas that stay there, with the newest full checkpoint before them; 0: all")
-      ->check(CLI::Range(size_t{0}, size_t{limits::kSlimeVersionMax}))
-      ->capture_default_str();
-}
-
-}  // namespace
 
 void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   options.threads = std::max(1U, std::thread::hardware_concurrency());
@@ -142,9 +87,7 @@ void FinishSenderFlags(Config& config, SenderOptions& options) {
   config.Derive("state-dir", fmt::format("/var/lib/dws/sender-{}", options.trainer_rank));
   RejectExposure(config, options.listen, options.http, options.insecure || options.tls.given());
   RejectTlsInPart(config, options.tls);
-  if (options.shared_dir.root.empty() && !options.shared_dir.after_write.empty()) {
-    config.Reject("shared-after-write", "there is no --shared-dir to write to");
-  }
+  FinishSharedFlags(config, options.shared_dir);
 }
 
 }  // namespace dws

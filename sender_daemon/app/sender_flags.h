@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/service/config/config.h"
-#include "sender_daemon/app/sender_app.h"
+#include "sender_daemon/app/sender_options.h"
 
 namespace dws {
 

@@ -70,47 +70,9 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
   sender.set_trainer_present(parts_.session.trainer_present());
   sender.set_retain_bytes_max(names_.log_limits.bytes_max);
   sender.set_retain_versions_max(names_.log_limits.versions_max);
-  if (parts_.broadcaster != nullptr) {
-    const BroadcastView view = parts_.broadcaster->view();
-    v1::BroadcastStatus& broadcast = *sender.mutable_broadcast();
-    broadcast.set_epoch(view.epoch);
-    broadcast.set_members(static_cast<uint32_t>(view.members));
-    broadcast.set_broadcasts(view.sent);
-    broadcast.set_failed(view.failed);
-  }
-  if (const SharedView view = parts_.shared ? parts_.shared() : SharedView();
-      !view.folder.empty()) {
-    v1::SharedStatus& shared = *sender.mutable_shared();
-    shared.set_folder(view.folder);
-    shared.set_newest_version(view.newest.value_or(WeightVersion(0)).value());
-    shared.set_receivers(static_cast<uint32_t>(view.receivers));
-    shared.set_failing(std::string(Message(view.trouble)));
-  }
-  if (const SlimeView view = parts_.slime ? parts_.slime() : SlimeView(); !view.folder.empty()) {
-    v1::SlimeStatus& slime = *sender.mutable_slime();
-    slime.set_folder(view.folder);
-    slime.set_newest_version(view.newest.value_or(WeightVersion(0)).value());
-    slime.set_versions(view.versions);
-    slime.set_full_versions(view.fulls);
-    slime.set_failing(std::string(Message(view.trouble)));
-  }
-  const auto receivers = parts_.hub.Receivers();
+  for (const auto& sink : parts_.sinks) sink->FillStatus(sender);
   if (const RankStatePtr state = parts_.hub.Current(); state != nullptr) {
-    FillState(*state, receivers, sender);
-  }
-  for (const auto& [id, receiver] : receivers) {
-    v1::ReceiverPeer& peer = *sender.add_receivers();
-    peer.set_receiver_id(id);
-    peer.set_present(receiver.connection.has_value());
-    peer.set_awaited(receiver.awaited);
-    peer.set_committed_version(receiver.committed.value_or(WeightVersion(0)).value());
-    peer.set_staged_version(receiver.staged.value_or(WeightVersion(0)).value());
-    peer.set_last_error(receiver.last_error);
-    peer.set_pause_seconds(receiver.last_commit.pause_seconds);
-    peer.set_stage_seconds(receiver.last_commit.stage_seconds);
-    peer.set_fetched_bytes(receiver.last_commit.fetched_bytes);
-    peer.set_nacks(receiver.nacks);
-    peer.set_left_out(receiver.connection.has_value() && parts_.hub.LeftOut(receiver));
+    FillState(*state, parts_.hub.Receivers(), sender);
   }
 }
 

@@ -11,10 +11,8 @@
 #include "common/service/lifecycle.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/publish_pipeline.h"
-#include "sender_daemon/serve/broadcaster.h"
+#include "sender_daemon/publish/version_sink.h"
 #include "sender_daemon/serve/receiver_hub.h"
-#include "sender_daemon/shared/shared_view.h"
-#include "sender_daemon/slime/slime_view.h"
 #include "sender_daemon/trainer/drain_switch.h"
 #include "sender_daemon/trainer/trainer_session.h"
 
@@ -36,10 +34,8 @@ class SenderOperations final : public AdminOperations {
     const Clock& clock;
     SenderMetrics& metrics;
     DrainSwitch& drain;
-    std::function<void()> on_drain;            // after the switch was turned
-    const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
-    std::function<SharedView()> shared;        // empty: no shared directory
-    std::function<SlimeView()> slime;          // empty: no slime folder
+    std::function<void()> on_drain;  // after the switch was turned
+    const VersionSinks& sinks;
     // As TrainerSession::ForgetStream; also stops serving that stream.
     std::function<Status(const StreamId&)> forget_stream;
   };

@@ -6,19 +6,15 @@
 #include <functional>
 
 #include "common/service/metrics/metrics.h"
-#include "sender_daemon/serve/broadcaster.h"
+#include "sender_daemon/publish/version_sink.h"
 #include "sender_daemon/serve/receiver_hub.h"
-#include "sender_daemon/shared/shared_view.h"
-#include "sender_daemon/slime/slime_view.h"
 
 namespace dws {
 
-// `hub` and `broadcaster` outlive the last scrape; so does what the functions use.
+// `hub` and `sinks` outlive the last scrape; so does what the functions use.
 struct SenderStates {
   const ReceiverHub* hub = nullptr;
-  const Broadcaster* broadcaster = nullptr;  // null: no broadcasts
-  std::function<SharedView()> shared;        // empty: no shared directory
-  std::function<SlimeView()> slime;          // empty: no slime folder
+  const VersionSinks* sinks = nullptr;
   std::function<bool()> trainer_present;
   uint64_t retain_bytes_max = 0;
   size_t retain_versions_max = 0;

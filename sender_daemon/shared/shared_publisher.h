@@ -30,7 +30,6 @@
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/shared/shared_receivers.h"
-#include "sender_daemon/shared/shared_view.h"
 #include "sender_daemon/shared/shared_writer.h"
 
 namespace dws {
@@ -41,6 +40,18 @@ struct SharedDirOptions {
   std::string key_file;
   size_t anchor_every = 32;
   std::string after_write;  // a command; empty: none
+};
+
+// What status and metrics show.
+struct SharedView {
+  std::string folder;                   // empty: none
+  std::optional<WeightVersion> newest;  // in the directory, of the current stream
+  uint64_t deltas = 0;                  // written with their delta only
+  uint64_t anchors = 0;                 // written as one, or made of a version that had its delta
+  uint64_t bytes = 0;                   // of both
+  uint64_t failures = 0;                // attempts that failed
+  size_t receivers = 0;                 // present according to their reports
+  Status trouble;                       // why the last attempt failed; OK if it did not
 };
 
 // Lifecycle: Start, then Stop or the destructor. Threads: safe from any.

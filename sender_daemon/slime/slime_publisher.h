@@ -27,7 +27,6 @@
 #include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/slime/base_checkpoint.h"
 #include "sender_daemon/slime/slime_folder.h"
-#include "sender_daemon/slime/slime_view.h"
 #include "sender_daemon/slime/slime_writer.h"
 
 namespace dws {
@@ -39,6 +38,17 @@ struct SlimeDirOptions {
   slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
   size_t keep = 0;         // deltas; 0: all
   std::string checkpoint;  // that readers start from
+};
+
+// What status and metrics show.
+struct SlimeView {
+  std::string folder;                   // empty: none
+  std::optional<WeightVersion> newest;  // in the folder, of the current stream
+  uint64_t versions = 0;                // written
+  uint64_t fulls = 0;                   // of these, full checkpoints
+  uint64_t bytes = 0;                   // of their tensors
+  uint64_t failures = 0;                // attempts that failed
+  Status trouble;                       // why the last attempt failed; OK if it did not
 };
 
 // Lifecycle: Start, then Stop or the destructor. Threads: safe from any.

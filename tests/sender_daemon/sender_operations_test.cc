@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sender_daemon/app/sender_scrape.h"
+#include "sender_daemon/serve/announcement_sink.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/weights.h"
 
@@ -29,7 +30,9 @@ class SilentConnection final : public SyncConnection {
 class Fixture {
  public:
   Fixture() {
+    sinks.push_back(std::make_unique<AnnouncementSink>(hub));
     ShowSender(metrics.registry(), {.hub = &hub,
+                                    .sinks = &sinks,
                                     .trainer_present = [] { return false; },
                                     .retain_bytes_max = kLimits.bytes_max,
                                     .retain_versions_max = kLimits.versions_max});
@@ -69,6 +72,7 @@ class Fixture {
   Executor executor{1, 100};
   DrainSwitch drain;
   ReceiverHub hub{clock, "job"};
+  VersionSinks sinks;
   PublishPipeline pipeline{
       {.record = [](const RankState&, const RetainedVersion&) { return OkStatus(); },
        .announce = [](const RankStatePtr&) {},
@@ -88,7 +92,8 @@ class Fixture {
                                .clock = clock,
                                .metrics = metrics,
                                .drain = drain,
-                               .on_drain = [this] { ++turned; }}};
+                               .on_drain = [this] { ++turned; },
+                               .sinks = sinks}};
 };
 
 // The progress that an operation reported, and its result.

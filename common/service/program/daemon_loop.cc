@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/service/program/daemon_status_line.h"
 #include "common/service/program/sd_notify.h"
 
 namespace dws {
@@ -18,19 +19,19 @@ constexpr std::chrono::milliseconds kTick{1000};
 
 }  // namespace
 
-DaemonLoop::DaemonLoop(const RunningDaemon& daemon, ShutdownSignal& signals,
-                       std::function<void()> reload, const Options& options)
+DaemonLoop::DaemonLoop(Daemon& daemon, ShutdownSignal& signals, std::function<void()> reload,
+                       const Options& options)
     : daemon_(daemon),
       signals_(signals),
       reload_(std::move(reload)),
       options_(options),
-      watch_(daemon.vital, options.stall_timeout),
+      watch_(daemon.VitalWork(), options.stall_timeout),
       next_feed_(clock_.Now()) {
   if (const auto interval = WatchdogInterval()) feed_interval_ = *interval / 2;
 }
 
 Status DaemonLoop::Run() {
-  TellStatus(daemon_.status_line());
+  TellStatus(StatusLine(daemon_.status()));
   NotifyReady();
   while (true) {
     const std::optional<int> number = Step();
@@ -48,8 +49,8 @@ Status DaemonLoop::Run() {
       Stop();
       return broken;
     }
-    if (daemon_.tick) daemon_.tick();
-    TellStatus(daemon_.status_line());
+    daemon_.Tick();
+    TellStatus(StatusLine(daemon_.status()));
   }
 }
 
@@ -92,7 +93,7 @@ void DaemonLoop::TellStatus(const std::string& line) {
 void DaemonLoop::Reload() {
   NotifyReloading();
   reload_();
-  if (const Status status = daemon_.reload_credentials(); !status.ok()) {
+  if (const Status status = daemon_.ReloadCredentials(); !status.ok()) {
     LogError("credentials_kept", {{"reason", Message(status)}});
   }
   NotifyReady();
@@ -102,7 +103,7 @@ void DaemonLoop::Stop() {
   NotifyStopping();
   TellStatus("stopping: what is under way may end");
   std::thread stopping([this] {
-    daemon_.stop(options_.stop_timeout);
+    daemon_.Stop(options_.stop_timeout);
     signals_.Trigger();
   });
   bool hurried = false;
@@ -113,7 +114,7 @@ void DaemonLoop::Stop() {
     hurried = true;
     LogWarning("stopping_now", {{"signal", *number}});
     TellStatus("stopping now: what writes ends, what waits is given up");
-    daemon_.end_grace();
+    daemon_.EndGrace();
   }
   stopping.join();
 }

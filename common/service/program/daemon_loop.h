@@ -11,35 +11,14 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/pulse.h"
 #include "common/base/status.h"
+#include "common/service/program/daemon.h"
 #include "common/service/program/shutdown_signal.h"
 
 namespace dws {
-
-// The interface of a running daemon. The functions are called on the main thread unless the comment
-// says otherwise.
-struct RunningDaemon {
-  // Stops the daemon. Work in progress may take `grace`; memory and files are consistent however it
-  // ends. Called once, on a separate thread.
-  std::function<void(std::chrono::milliseconds grace)> stop;
-  // Called while `stop` runs: the grace is over.
-  std::function<void()> end_grace;
-  // The state in one line, for systemctl.
-  std::function<std::string()> status_line;
-  // An error: this process can never work again, but a new one may. OK: it can work.
-  std::function<Status()> broken;
-  // Reads certificates, keys and the like again; after an error the old ones stay in use.
-  std::function<Status()> reload_credentials;
-  // Work for which being stuck is worse than a restart.
-  std::vector<WatchedWork> vital;
-  // Called about once a second while the daemon runs, for work that depends only on time. May be
-  // empty.
-  std::function<void()> tick = {};
-};
 
 // Runs until the daemon has stopped. `daemon` and `signals` outlive it. Threads: the main thread.
 class DaemonLoop {
@@ -49,7 +28,7 @@ class DaemonLoop {
     std::chrono::milliseconds stall_timeout;
   };
   // `reload` reads the configuration again and applies what can be applied while running.
-  DaemonLoop(const RunningDaemon& daemon, ShutdownSignal& signals, std::function<void()> reload,
+  DaemonLoop(Daemon& daemon, ShutdownSignal& signals, std::function<void()> reload,
              const Options& options);
 
   // Returns when the daemon has stopped: OK, or the error of `broken`.
@@ -63,7 +42,7 @@ class DaemonLoop {
   void Reload();
   void Stop();
 
-  const RunningDaemon& daemon_;
+  Daemon& daemon_;
   ShutdownSignal& signals_;
   const std::function<void()> reload_;
   const Options options_;

@@ -13,6 +13,7 @@
 #include "common/base/printable.h"
 #include "common/service/build_version.h"
 #include "common/service/program/daemon_flags.h"
+#include "common/service/program/daemon_loop.h"
 #include "common/service/program/shutdown_signal.h"
 
 namespace dws {
@@ -130,12 +131,12 @@ int Serve(MakeProgram make, const Config::Sources& sources, const ConfiguredProg
     LogError("start_failed", {{"reason", Message(signal.status())}});
     return kExitFailed;
   }
-  const Result<RunningDaemon> daemon = configured.program().start();
+  const Result<std::unique_ptr<Daemon>> daemon = configured.program().start();
   if (!daemon.ok()) {
     LogError("start_failed", {{"reason", Message(daemon.status())}});
     return absl::IsDataLoss(daemon.status()) ? kExitDamaged : kExitFailed;
   }
-  DaemonLoop loop(*daemon, *signal, [&] { ReloadConfig(make, sources, configured.config()); },
+  DaemonLoop loop(**daemon, *signal, [&] { ReloadConfig(make, sources, configured.config()); },
                   {.stop_timeout = configured.flags().stop_timeout(),
                    .stall_timeout = configured.flags().stall_timeout()});
   return loop.Run().ok() ? 0 : kExitFailed;

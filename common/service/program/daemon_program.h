@@ -6,11 +6,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "common/base/status.h"
 #include "common/service/config/config.h"
-#include "common/service/program/daemon_loop.h"
+#include "common/service/program/daemon.h"
 
 namespace dws {
 
@@ -22,7 +23,7 @@ struct DaemonProgram {
   std::function<void(CLI::App&)> declare;
   // Sets defaults that depend on other options; rejects wrong combinations of options.
   std::function<void(Config&)> finish;
-  std::function<Result<RunningDaemon>()> start;
+  std::function<Result<std::unique_ptr<Daemon>>()> start;
 };
 
 // Makes a program with a separate set of options at their defaults. A reload reads the

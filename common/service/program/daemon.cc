@@ -1,0 +1,68 @@
+#include "common/service/program/daemon.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "common/service/ports_file.h"
+
+namespace dws {
+
+// The servers use parts of the derived class, which are destroyed by now.
+Daemon::~Daemon() { DWS_CHECK(servers_ == nullptr); }
+
+Status Daemon::LoadSecurity(const Identity& identity) {
+  DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(reached_.allow_users));
+  if (!reached_.tls.given()) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(credentials_,
+                       Credentials::Load({.files = reached_.tls, .required = identity}));
+  return OkStatus();
+}
+
+Status Daemon::ReloadCredentials() {
+  return credentials_ == nullptr ? OkStatus() : credentials_->Reload();
+}
+
+Status Daemon::StartServers(Served served) {
+  DWS_CHECK(servers_ == nullptr);
+  DWS_ASSIGN_OR_RETURN(servers_,
+                       DaemonServers::Start({.job_id = reached_.job_id,
+                                             .socket = reached_.socket,
+                                             .allowed_users = allowed_users_,
+                                             .listen = reached_.listen,
+                                             .http = reached_.http,
+                                             .insecure = reached_.insecure,
+                                             .credentials = credentials_,
+                                             .plain_peers = std::move(served.plain_peers)},
+                                            {.operations = served.operations,
+                                             .lifecycle = lifecycle_,
+                                             .metrics = served.metrics,
+                                             .clock = clock_,
+                                             .draining = std::move(served.draining)},
+                                            std::move(served.local), std::move(served.remote)));
+  return OkStatus();
+}
+
+Status Daemon::WritePorts(const std::string& grpc_name) {
+  if (reached_.ports_file.empty()) return OkStatus();
+  return WritePortsFile(files_, reached_.ports_file, servers_->ports(grpc_name));
+}
+
+void Daemon::ShowReadiness(bool ready, const std::string& reason) {
+  LogInfo("readiness", {{"ready", ready}, {"reason", reason}});
+  if (ready) {
+    lifecycle_.SetReady();
+  } else {
+    lifecycle_.SetNotReady(reason);
+  }
+}
+
+void Daemon::StopOperators() {
+  if (servers_ != nullptr) servers_->StopOperators();
+}
+
+void Daemon::ShutdownServers() {
+  if (servers_ != nullptr) servers_->Shutdown();
+}
+
+}  // namespace dws

@@ -1,0 +1,35 @@
+// The options of a dws-sender.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "common/base/bytes.h"
+#include "common/model/delta_profile.h"
+#include "common/model/limits.h"
+#include "common/service/program/daemon.h"
+#include "common/transport/nccl/broadcast_parts.h"
+#include "sender_daemon/shared/shared_publisher.h"
+#include "sender_daemon/slime/slime_publisher.h"
+
+namespace dws {
+
+// A plain value, set by the flags.
+struct SenderOptions : DaemonOptions {
+  uint32_t trainer_rank = 0;
+  std::string state_folder;
+  bool quarantine_damaged_ledger = false;
+  uint64_t retain_bytes = uint64_t{1} << 30;
+  size_t retain_versions = 64;
+  std::chrono::seconds laggard_after = limits::kLaggardAfterDefault;  // zero: never left out
+  ProfileChoice profile = ProfileChoice::kAuto;
+  size_t threads = 1;    // for captures
+  ByteSpan gpu_kernels;  // kernel_image.h; empty: trainers in host memory only
+  BroadcastOptions broadcasts;
+  std::chrono::milliseconds broadcast_timeout = limits::kBroadcastTimeoutDefault;
+  SharedDirOptions shared_dir;
+  SlimeDirOptions slime_dir;
+};
+
+}  // namespace dws

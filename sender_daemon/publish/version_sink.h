@@ -1,0 +1,47 @@
+// A place that versions are published to: announcements to receivers, broadcasts, the shared
+// directory, slime's folders. SenderApp::OpenSinks lists all of them.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "common/service/metrics/metrics.h"
+#include "proto/admin.pb.h"
+#include "sender_daemon/publish/rank_state.h"
+
+namespace dws {
+
+// One place. The sender offers each version to all places in turn, after it is recorded; a place
+// that fails retries by itself and never delays publishing.
+//
+// Lifecycle: Disconnect, then Stop; the destructor does both. Threads: safe from any.
+class VersionSink {
+ public:
+  virtual ~VersionSink() = default;
+
+  // For the log: "shared-dir".
+  virtual std::string_view name() const = 0;
+  // A trainer has registered. `state` has no version of it yet.
+  virtual void Welcome(const RankStatePtr& /*state*/) {}
+  // `state` has a new version. Never blocks.
+  virtual void Offer(const RankStatePtr& state) = 0;
+  // Everything offered is published, or was tried and failed.
+  virtual bool settled() const { return true; }
+
+  // The sender is shutting down: ends the connections and calls of peers. Later offers are still
+  // allowed.
+  virtual void Disconnect() {}
+  // Nothing is offered any more.
+  virtual void Stop() = 0;
+
+  // Sets its own part of the status. Does not block.
+  virtual void FillStatus(v1::SenderStatus& status) const = 0;
+  // Writes its own metrics; zeros where the place is not configured.
+  virtual void Show(Scrape& scrape) const = 0;
+};
+
+// In the order in which each is offered a version.
+using VersionSinks = std::vector<std::unique_ptr<VersionSink>>;
+
+}  // namespace dws

@@ -1,0 +1,118 @@
+#include "sender_daemon/shared/shared_sink.h"
+
+#include <CLI/CLI.hpp>
+#include <utility>
+
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/transport/shared_fs/visibility_hook.h"
+
+namespace dws {
+namespace {
+
+std::string CheckCommand(const std::string& text) {
+  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
+}
+
+}  // namespace
+
+void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
+  app.add_option(
+         "--shared-dir", dir.root,
+         "Directory on a shared filesystem to publish to besides; receivers may need nothing "
+         "else")
+      ->type_name("PATH");
+  app.add_option("--shared-dir-key", dir.key_file,
+                 "File with the key to sign with what lies there; the receivers' is the same")
+      ->type_name("PATH");
+  app.add_option("--shared-dir-anchor-every", dir.anchor_every,
+                 "Full tensors there at least every so many versions")
+      ->check(CLI::Range(size_t{1}, limits::kSharedChainMax))
+      ->capture_default_str();
+  app.add_option("--shared-after-write", dir.after_write,
+                 "Command to run after each version there (DWS_SHARED_DIR and DWS_VERSION are set)")
+      ->type_name("COMMAND")
+      ->check(CLI::Validator(CheckCommand, "", "command"));
+}
+
+void FinishSharedFlags(Config& config, const SharedDirOptions& dir) {
+  if (dir.root.empty() && !dir.after_write.empty()) {
+    config.Reject("shared-after-write", "there is no --shared-dir to write to");
+  }
+}
+
+Result<std::unique_ptr<VersionSink>> SharedSink::Open(Options options, Parts parts) {
+  std::unique_ptr<SharedSink> sink(new SharedSink(std::move(parts)));
+  if (options.dir.root.empty()) return std::unique_ptr<VersionSink>(std::move(sink));
+  FileSystem& files = sink->parts_.files;
+  SharedPublisher::Options publisher{.dir = options.dir,
+                                     .job_id = options.job_id,
+                                     .trainer_rank = options.trainer_rank,
+                                     .versions_max = options.versions_max};
+  if (!options.dir.key_file.empty()) {
+    DWS_ASSIGN_OR_RETURN(publisher.key, shared::LoadKey(files, options.dir.key_file));
+  }
+  if (!options.dir.after_write.empty()) {
+    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(options.dir.after_write));
+    publisher.after_write = shared::VisibilityHook(std::move(words), options.dir.root);
+  }
+  DWS_RETURN_IF_ERROR(
+      SharedRankFolder(options.dir.root, options.job_id, options.trainer_rank).status());
+  sink->publisher_ = std::make_unique<SharedPublisher>(
+      std::move(publisher), files, sink->parts_.hub,
+      [raw = sink.get()](const v1::SharedReport& report, bool current) {
+        raw->OnRejected(report, current);
+      });
+  sink->publisher_->Start();
+  return std::unique_ptr<VersionSink>(std::move(sink));
+}
+
+void SharedSink::OnRejected(const v1::SharedReport& report, bool current) const {
+  parts_.on_nack(report.rejected_code());
+  const auto stream = FromProto(report.stream());
+  const RankStatePtr state = parts_.hub.Current();
+  const bool digests = current && stream.ok() && report.rejected_slices_size() > 0;
+  if (!digests || state == nullptr || state->stream != *stream) return;
+  parts_.on_refused(state, {report.rejected_slices().begin(), report.rejected_slices().end()});
+}
+
+void SharedSink::Offer(const RankStatePtr& state) {
+  if (publisher_ != nullptr) publisher_->Offer(state);
+}
+
+void SharedSink::Stop() {
+  if (publisher_ != nullptr) publisher_->Stop();
+}
+
+void SharedSink::FillStatus(v1::SenderStatus& status) const {
+  if (publisher_ == nullptr) return;
+  const SharedView view = publisher_->view();
+  v1::SharedStatus& shared = *status.mutable_shared();
+  shared.set_folder(view.folder);
+  shared.set_newest_version(view.newest.value_or(WeightVersion(0)).value());
+  shared.set_receivers(static_cast<uint32_t>(view.receivers));
+  shared.set_failing(std::string(Message(view.trouble)));
+}
+
+void SharedSink::Show(Scrape& scrape) const {
+  const SharedView view = publisher_ == nullptr ? SharedView() : publisher_->view();
+  const auto number = [](uint64_t value) { return static_cast<double>(value); };
+  constexpr const char* kVersions =
+      "Versions written to the shared directory, by what they are: full tensors too, or a delta.";
+  const char* const name = "dws_sender_shared_versions_total";
+  scrape.Counter(name, kVersions, number(view.anchors), {{"kind", "anchor"}});
+  scrape.Counter(name, kVersions, number(view.deltas), {{"kind", "delta"}});
+  scrape.Counter("dws_sender_shared_bytes_total", "Bytes written to the shared directory.",
+                 number(view.bytes));
+  scrape.Counter("dws_sender_shared_failures_total",
+                 "Tries to write to the shared directory that came to nothing.",
+                 number(view.failures));
+  scrape.Gauge("dws_sender_shared_failing",
+               "1 while the last try to write to the shared directory came to nothing.",
+               view.trouble.ok() ? 0 : 1);
+  scrape.Gauge("dws_sender_shared_newest_version",
+               "The newest version in the shared directory; 0: none.",
+               number(view.newest.value_or(WeightVersion(0)).value()));
+}
+
+}  // namespace dws

@@ -1,0 +1,56 @@
+// Publishes versions to a shared directory: the flags, status and metrics of it.
+// shared_publisher.h does the work.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/service/config/config.h"
+#include "sender_daemon/publish/version_sink.h"
+#include "sender_daemon/shared/shared_publisher.h"
+
+namespace dws {
+
+void AddSharedFlags(CLI::App& app, SharedDirOptions& dir);
+void FinishSharedFlags(Config& config, const SharedDirOptions& dir);
+
+class SharedSink final : public VersionSink {
+ public:
+  // All but `on_nack` and `on_damage` outlive it; what they use does.
+  struct Parts {
+    FileSystem& files;
+    ReceiverHub& hub;
+    // A receiver reported there that it refused something, with this status code.
+    std::function<void(uint32_t code)> on_nack;
+    // A receiver refused these slices of the current version: our memory may be damaged.
+    std::function<void(const RankStatePtr& state, std::vector<RankSlice> slices)> on_refused;
+  };
+  struct Options {
+    SharedDirOptions dir;
+    std::string job_id;
+    TrainerRank trainer_rank;
+    size_t versions_max = 64;
+  };
+  // Without a directory it is there and does nothing. Errors: the key, the command or the folder
+  // cannot be used.
+  static Result<std::unique_ptr<VersionSink>> Open(Options options, Parts parts);
+  ~SharedSink() override { Stop(); }
+
+  std::string_view name() const override { return "shared-dir"; }
+  void Offer(const RankStatePtr& state) override;
+  bool settled() const override { return publisher_ == nullptr || publisher_->settled(); }
+  void Stop() override;
+  void FillStatus(v1::SenderStatus& status) const override;
+  void Show(Scrape& scrape) const override;
+
+ private:
+  explicit SharedSink(Parts parts) : parts_(std::move(parts)) {}
+  void OnRejected(const v1::SharedReport& report, bool current) const;
+
+  const Parts parts_;
+  std::unique_ptr<SharedPublisher> publisher_;  // null: no directory
+};
+
+}  // namespace dws

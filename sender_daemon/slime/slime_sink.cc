@@ -1,0 +1,100 @@
+#include "sender_daemon/slime/slime_sink.h"
+
+#include <CLI/CLI.hpp>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/model/limits.h"
+
+namespace dws {
+
+void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
+  app.add_option("--slime-dir", dir.root,
+                 "Folder to publish slime's versions to besides (weight_vNNNNNN), for readers of "
+                 "that format")
+      ->type_name("PATH");
+  app.add_option("--slime-checkpoint", dir.checkpoint,
+                 "With --slime-dir: the base checkpoint, whose files beside the weights full "
+                 "versions get as well")
+      ->type_name("PATH");
+  app.add_option_function<std::string>(
+         "--slime-encoding",
+         [&dir](const std::string& name) { dir.encoding = *slime::EncodingNamed(name); },
+         "How changed tensors are written there")
+      ->check(CLI::IsMember({"xor", "overwrite"}).description(""))
+      ->type_name("xor|overwrite")
+      ->default_str("xor");
+  app.add_option_function<std::string>(
+         "--slime-checksum",
+         [&dir](const std::string& name) { dir.checksum = *slime::ChecksumFormatNamed(name); },
+         "What their new bytes are checked with")
+      ->check(CLI::IsMember({"xxh3-128", "blake3", "adler32"}).description(""))
+      ->type_name("xxh3-128|blake3|adler32")
+      ->default_str("xxh3-128");
+  app.add_option("--slime-keep", dir.keep,
+                 "Deltas that stay there, with the newest full checkpoint before them; 0: all")
+      ->check(CLI::Range(size_t{0}, size_t{limits::kSlimeVersionMax}))
+      ->capture_default_str();
+}
+
+Result<std::unique_ptr<VersionSink>> SlimeSink::Open(
+    const SlimeDirOptions& dir, FileSystem& files,
+    std::function<void(const RankStatePtr&)> on_damage) {
+  std::unique_ptr<SlimeSink> sink(new SlimeSink());
+  if (dir.root.empty()) return std::unique_ptr<VersionSink>(std::move(sink));
+  if (dir.checkpoint.empty()) {
+    return InvalidArgumentError(
+        "--slime-dir needs --slime-checkpoint, the folder of the base checkpoint: readers take a "
+        "full version for all of a checkpoint, config.json and tokenizer too");
+  }
+  DWS_ASSIGN_OR_RETURN(BaseCheckpoint base, ReadBaseCheckpoint(files, dir.checkpoint));
+  sink->publisher_ = std::make_unique<SlimePublisher>(
+      SlimePublisher::Options{
+          .dir = dir, .base = std::move(base), .on_damage = std::move(on_damage)},
+      files);
+  sink->publisher_->Start();
+  return std::unique_ptr<VersionSink>(std::move(sink));
+}
+
+void SlimeSink::Offer(const RankStatePtr& state) {
+  if (publisher_ != nullptr) publisher_->Offer(state);
+}
+
+void SlimeSink::Stop() {
+  if (publisher_ != nullptr) publisher_->Stop();
+}
+
+void SlimeSink::FillStatus(v1::SenderStatus& status) const {
+  if (publisher_ == nullptr) return;
+  const SlimeView view = publisher_->view();
+  v1::SlimeStatus& slime = *status.mutable_slime();
+  slime.set_folder(view.folder);
+  slime.set_newest_version(view.newest.value_or(WeightVersion(0)).value());
+  slime.set_versions(view.versions);
+  slime.set_full_versions(view.fulls);
+  slime.set_failing(std::string(Message(view.trouble)));
+}
+
+void SlimeSink::Show(Scrape& scrape) const {
+  const SlimeView view = publisher_ == nullptr ? SlimeView() : publisher_->view();
+  const auto number = [](uint64_t value) { return static_cast<double>(value); };
+  constexpr const char* kVersions =
+      "Versions written to the folder of slime's versions: full checkpoints, or deltas.";
+  DWS_CHECK(view.fulls <= view.versions);
+  const char* const name = "dws_sender_slime_versions_total";
+  scrape.Counter(name, kVersions, number(view.fulls), {{"kind", "full"}});
+  scrape.Counter(name, kVersions, number(view.versions - view.fulls), {{"kind", "delta"}});
+  scrape.Counter("dws_sender_slime_bytes_total",
+                 "Bytes of tensors written to the folder of slime's versions.", number(view.bytes));
+  scrape.Counter("dws_sender_slime_failures_total",
+                 "Tries to write to the folder of slime's versions that came to nothing.",
+                 number(view.failures));
+  scrape.Gauge("dws_sender_slime_failing",
+               "1 while the last try to write to the folder of slime's versions came to nothing.",
+               view.trouble.ok() ? 0 : 1);
+  scrape.Gauge("dws_sender_slime_newest_version",
+               "The newest version in the folder of slime's versions; 0: none.",
+               number(view.newest.value_or(WeightVersion(0)).value()));
+}
+
+}  // namespace dws

@@ -1,0 +1,40 @@
+// Publishes versions as slime's folders: the flags, status and metrics of it. slime_publisher.h does
+// the work.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "common/service/config/config.h"
+#include "sender_daemon/publish/version_sink.h"
+#include "sender_daemon/slime/slime_publisher.h"
+
+namespace dws {
+
+void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir);
+
+class SlimeSink final : public VersionSink {
+ public:
+  // Without a folder it is there and does nothing. `on_damage`: as in SlimePublisher. `files` and
+  // what `on_damage` uses outlive it. INVALID_ARGUMENT: a folder without a base checkpoint; other
+  // errors are those of reading that.
+  static Result<std::unique_ptr<VersionSink>> Open(
+      const SlimeDirOptions& dir, FileSystem& files,
+      std::function<void(const RankStatePtr&)> on_damage);
+
+  std::string_view name() const override { return "slime-dir"; }
+  // So that a layout that the format cannot hold is reported before the first version.
+  void Welcome(const RankStatePtr& state) override { Offer(state); }
+  void Offer(const RankStatePtr& state) override;
+  bool settled() const override { return publisher_ == nullptr || publisher_->settled(); }
+  void Stop() override;
+  void FillStatus(v1::SenderStatus& status) const override;
+  void Show(Scrape& scrape) const override;
+
+ private:
+  SlimeSink() = default;
+
+  std::unique_ptr<SlimePublisher> publisher_;  // null: no folder
+};
+
+}  // namespace dws
