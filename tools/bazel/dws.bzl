@@ -3,22 +3,7 @@
     load("//tools/bazel:dws.bzl", "dws_cc_library", "dws_cc_test")
 """
 
-# All warnings are errors in our code; system headers and generated headers are exempt.
-WARNINGS = [
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-Wshadow",
-    "-Wnon-virtual-dtor",
-    "-Woverloaded-virtual",
-    "-Wmissing-declarations",
-    "-Wextra-semi",
-    "-Wvla",
-    # Designated initialisers leave the other fields at their defaults on purpose.
-    "-Wno-missing-field-initializers",
-    # False alarms of gcc 12 on std::string operator+ (gcc bug 105651).
-    "-Wno-restrict",
-]
+load("//tools/bazel:warnings.bzl", "WARNINGS")
 
 # What a daemon with failpoints compiles again of common/: the ledger's files.
 FAILPOINT_SRCS = [
@@ -26,19 +11,40 @@ FAILPOINT_SRCS = [
     "//common/ledger:file_ledger.cc",
 ]
 
-def dws_cc_library(name, copts = [], **kwargs):
-    native.cc_library(name = name, copts = WARNINGS + copts, **kwargs)
+def _precompiled(name, copts):
+    """The flags and the dependency that make a target start from a precompiled header.
 
-def dws_cc_binary(name, copts = [], **kwargs):
-    native.cc_binary(name = name, copts = WARNINGS + copts, **kwargs)
+    Not with flags for a processor: the compiler would refuse the header, and parse its text instead.
+    """
+    if [copt for copt in copts if copt.startswith("-m")]:
+        return [], []
+    label = "//tools/bazel/precompiled:" + name
+    off = {
+        "//tools/bazel/precompiled:asked_off": [],
+        "//tools/bazel/precompiled:optimised": [],
+    }
+    flags = dict(off)
+    flags["//conditions:default"] = ["-include", "tools/bazel/precompiled/{}.h".format(name)]
+    deps = dict(off)
+    deps["//conditions:default"] = [label]
+    return select(flags), select(deps)
+
+def dws_cc_library(name, copts = [], deps = [], **kwargs):
+    flags, precompiled = _precompiled("product", copts)
+    native.cc_library(name = name, copts = WARNINGS + copts + flags, deps = deps + precompiled, **kwargs)
+
+def dws_cc_binary(name, copts = [], deps = [], **kwargs):
+    flags, precompiled = _precompiled("product", copts)
+    native.cc_binary(name = name, copts = WARNINGS + copts + flags, deps = deps + precompiled, **kwargs)
 
 def dws_cc_test(name, copts = [], data = [], deps = [], **kwargs):
     """A Catch2 test: `#include <catch2/catch.hpp>` and TEST_CASEs, no main."""
+    flags, precompiled = _precompiled("catch", copts)
     native.cc_test(
         name = name,
-        copts = WARNINGS + copts,
+        copts = WARNINGS + copts + flags,
         data = data + ["//tests:tsan.supp"],
-        deps = deps + ["//tests:catch_main"],
+        deps = deps + ["//tests:catch_main"] + precompiled,
         **kwargs
     )
 

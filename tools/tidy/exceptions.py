@@ -50,6 +50,7 @@ PUBLIC_PACKAGES: frozenset[str] = frozenset({
     "tests",
     "tools/bazel",
     "tools/bazel/debian",
+    "tools/bazel/precompiled",  # in the macros of dws.bzl
     "tools/bazel/remote_coverage_tools",
     "tools/bazel/rules_cc/cc",
 })
