@@ -21,7 +21,9 @@ SlimeFollower::SlimeFollower(Parts parts, Options options)
       options_(std::move(options)),
       versions_(options_.folder, parts_.files, parts_.clock, [this] { SetStage("applying"); }),
       watch_(parts_.clock.Now()),
-      version_since_(parts_.clock.Now()) {
+      version_since_(parts_.clock.Now()),
+      wait_(options_.poll),
+      loop_([this] { return Round(); }) {
   if (parts_.make_control == nullptr) return;
   engine_ = std::make_unique<EngineLoader>(
       parts_.make_control,
@@ -34,32 +36,34 @@ SlimeFollower::SlimeFollower(Parts parts, Options options)
   view_.has_engine = true;
 }
 
-SlimeFollower::~SlimeFollower() { DWS_CHECK(!thread_.joinable()); }
+SlimeFollower::~SlimeFollower() { DWS_CHECK(!loop_.started()); }
 
-void SlimeFollower::Start() {
-  DWS_CHECK(!thread_.joinable());
-  thread_ = std::thread([this] { Run(); });
-}
+void SlimeFollower::Start() { loop_.Start(); }
 
 void SlimeFollower::Stop() {
+  loop_.Stop();
+  std::vector<std::function<void(const Status&)>> left;
   {
     MutexLock lock(mutex_);
-    stopping_ = true;
-    changed_.NotifyAll();
+    left.swap(verifies_);
   }
-  if (thread_.joinable()) thread_.join();
+  for (const auto& done : left) done(UnavailableError("the receiver is stopping"));
 }
 
 void SlimeFollower::SetDrained(bool drained) {
-  MutexLock lock(mutex_);
-  view_.drained = drained;
-  changed_.NotifyAll();
+  {
+    MutexLock lock(mutex_);
+    view_.drained = drained;
+  }
+  loop_.Wake();
 }
 
 void SlimeFollower::RequestVerify(std::function<void(const Status&)> done) {
-  MutexLock lock(mutex_);
-  verifies_.push_back(std::move(done));
-  changed_.NotifyAll();
+  {
+    MutexLock lock(mutex_);
+    verifies_.push_back(std::move(done));
+  }
+  loop_.Wake();
 }
 
 void SlimeFollower::AwaitChange(Duration timeout) const {
@@ -69,7 +73,7 @@ void SlimeFollower::AwaitChange(Duration timeout) const {
 
 bool SlimeFollower::BeginLooking() {
   MutexLock lock(mutex_);
-  if (view_.drained || stopping_) return false;
+  if (view_.drained || loop_.stopping()) return false;
   view_.stage = "looking";
   return true;
 }
@@ -81,31 +85,19 @@ void SlimeFollower::SetStage(std::string stage) {
   seen_.NotifyAll();
 }
 
-void SlimeFollower::Run() {
-  std::string told;
-  Duration wait = options_.poll;
-  while (true) {
-    const Status status = Step();
-    if (const std::string trouble(Message(status)); !status.ok() && trouble != told) {
-      LogWarning("follow_failed", {{"reason", ToString(status)}});
-      told = trouble;
-    } else if (status.ok()) {
-      told.clear();
-    }
-    wait = status.ok()
-               ? options_.poll
-               : std::max<Duration>(options_.poll, std::min<Duration>(wait * 2, kRetryDelayMax));
-    ServeVerifies();
-    MutexLock lock(mutex_);
-    if (!stopping_ && verifies_.empty()) changed_.WaitFor(mutex_, wait);
-    if (stopping_) break;
+Duration SlimeFollower::Round() {
+  const Status status = Step();
+  if (const std::string trouble(Message(status)); !status.ok() && trouble != logged_) {
+    LogWarning("follow_failed", {{"reason", ToString(status)}});
+    logged_ = trouble;
+  } else if (status.ok()) {
+    logged_.clear();
   }
-  std::vector<std::function<void(const Status&)>> left;
-  {
-    MutexLock lock(mutex_);
-    left.swap(verifies_);
-  }
-  for (const auto& done : left) done(UnavailableError("the receiver is stopping"));
+  wait_ = status.ok()
+              ? options_.poll
+              : std::max<Duration>(options_.poll, std::min<Duration>(wait_ * 2, kRetryDelayMax));
+  ServeVerifies();
+  return wait_;
 }
 
 Status SlimeFollower::Step() {
@@ -195,10 +187,7 @@ Result<bool> SlimeFollower::ApplyNext() {
 
 Status SlimeFollower::Load() {
   if (engine_ == nullptr) return OkStatus();
-  {
-    MutexLock lock(mutex_);
-    if (stopping_) return OkStatus();
-  }
+  if (loop_.stopping()) return OkStatus();
   const uint64_t version = local_->version();
   if (engine_->holds() == version) return engine_->Check();
   SetStage("loading");

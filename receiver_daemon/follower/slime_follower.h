@@ -14,12 +14,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/base/loop_thread.h"
 #include "common/base/mutex.h"
 #include "common/base/pulse.h"
 #include "common/base/status.h"
@@ -97,7 +97,8 @@ class SlimeFollower {
   void RequestVerify(std::function<void(const Status&)> done);
 
  private:
-  void Run();
+  // Step, with a longer wait after each failure. Returns the wait.
+  Duration Round();
   Status Open();
   // Applies all versions there are, then loads the last one.
   Status Follow();
@@ -128,9 +129,7 @@ class SlimeFollower {
   Mutex telling_mutex_;  // held during on_readiness, so calls are in order
   std::optional<std::pair<bool, std::string>> told_ GUARDED_BY(telling_mutex_);
   mutable Mutex mutex_;
-  CondVar changed_;       // there is work, or it is stopping
   mutable CondVar seen_;  // the stage has changed
-  bool stopping_ GUARDED_BY(mutex_) = false;
   FollowerView view_ GUARDED_BY(mutex_);
   SenderWatch watch_ GUARDED_BY(mutex_);  // of the folder
   bool stepping_ GUARDED_BY(mutex_) = false;
@@ -138,7 +137,9 @@ class SlimeFollower {
   TimePoint progress_at_ GUARDED_BY(mutex_);  // when a beat, a wait, or no step was last seen
   TimePoint version_since_ GUARDED_BY(mutex_);
   std::vector<std::function<void(const Status&)>> verifies_ GUARDED_BY(mutex_);
-  std::thread thread_;
+  std::string logged_;  // the last failure; used by the thread only
+  Duration wait_;       // of the thread: before the next look
+  LoopThread loop_;
 };
 
 }  // namespace dws

@@ -7,7 +7,11 @@ namespace dws {
 
 GroupEndpoint::GroupEndpoint(const ReceiverName& name, const PeerTls& tls, CommitGroup& group,
                              const Clock& clock)
-    : group_(group), name_(name) {
+    : group_(group), name_(name), ticks_([this] {
+        group_.Tick();
+        if (link_ != nullptr) link_->Tick();
+        return limits::kTick;
+      }) {
   if (!group.leads()) link_ = std::make_unique<LeaderLink>(name, tls, group, clock);
 }
 
@@ -19,27 +23,10 @@ grpc::Service* GroupEndpoint::AddService() {
 
 GroupEndpoint::~GroupEndpoint() { Stop(); }
 
-void GroupEndpoint::Start() {
-  thread_ = std::thread([this] { Run(); });
-}
-
-void GroupEndpoint::Run() {
-  while (true) {
-    group_.Tick();
-    if (link_ != nullptr) link_->Tick();
-    MutexLock lock(mutex_);
-    if (!stopping_) stopped_.WaitFor(mutex_, limits::kTick);
-    if (stopping_) return;
-  }
-}
+void GroupEndpoint::Start() { ticks_.Start(); }
 
 void GroupEndpoint::Stop() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  stopped_.NotifyAll();
-  if (thread_.joinable()) thread_.join();
+  ticks_.Stop();
   group_.Stop();
   if (link_ != nullptr) link_->Stop();
 }

@@ -4,11 +4,10 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/loop_thread.h"
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/group/leader_link.h"
 #include "receiver_daemon/group/leader_service.h"
@@ -33,16 +32,11 @@ class GroupEndpoint {
   void Stop();
 
  private:
-  void Run();
-
   CommitGroup& group_;
   const ReceiverName name_;
   std::vector<std::unique_ptr<LeaderService>> services_;
   std::unique_ptr<LeaderLink> link_;  // null: this is the leader
-  Mutex mutex_;
-  CondVar stopped_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  LoopThread ticks_;
 };
 
 }  // namespace dws

@@ -34,9 +34,17 @@ void LogLeftOut(WeightVersion version, const WaitOutcome& outcome) {
 
 ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after,
                          std::unique_ptr<ReceiverMemory> memory)
-    : clock_(clock), job_id_(std::move(job_id)), state_(laggard_after), memory_(std::move(memory)) {
+    : clock_(clock),
+      job_id_(std::move(job_id)),
+      state_(laggard_after),
+      memory_(std::move(memory)),
+      keepalive_at_(clock.Now() + limits::kKeepaliveInterval),
+      ticker_([this] {
+        Tick();
+        return kTick;
+      }) {
   Recall();
-  ticker_ = std::thread([this] { Run(); });
+  ticker_.Start(kTick);
 }
 
 ReceiverHub::~ReceiverHub() { Stop(); }
@@ -50,13 +58,12 @@ void ReceiverHub::Stop() {
     first = !std::exchange(stopping_, true);
     receivers = state_.receivers();  // before closing the connections below makes them absent
     waits.swap(waits_);
-    changed_.NotifyAll();
   }
   for (Wait& wait : waits) wait.done(UnavailableError("the sender is shutting down"), {});
   for (const auto& connection : Connections()) {
     connection->Close(UnavailableError("the sender is shutting down"));
   }
-  if (ticker_.joinable()) ticker_.join();
+  ticker_.Stop();
   if (!first || memory_ == nullptr) return;
   memory_->Look(receivers, clock_.Now());
   memory_->SaveLast();
@@ -236,20 +243,12 @@ bool ReceiverHub::LeftOut(const AnnouncerState::Receiver& receiver) const {
   return state_.LeftOut(receiver, clock_.Now());
 }
 
-void ReceiverHub::Run() {
-  TimePoint keepalive = clock_.Now() + limits::kKeepaliveInterval;
-  while (true) {
-    {
-      MutexLock lock(mutex_);
-      if (!stopping_) changed_.WaitFor(mutex_, kTick);
-      if (stopping_) return;
-    }
-    KeepKnown(clock_.Now());
-    FinishWaits();
-    if (clock_.Now() < keepalive) continue;
-    keepalive = clock_.Now() + limits::kKeepaliveInterval;
-    for (const auto& connection : Connections()) connection->KeepaliveDue();
-  }
+void ReceiverHub::Tick() {
+  KeepKnown(clock_.Now());
+  FinishWaits();
+  if (clock_.Now() < keepalive_at_) return;
+  keepalive_at_ = clock_.Now() + limits::kKeepaliveInterval;
+  for (const auto& connection : Connections()) connection->KeepaliveDue();
 }
 
 Status ReceiverHub::Forget(const std::string& receiver_id) {

@@ -10,10 +10,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/loop_thread.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/sync_state/announcer_state.h"
@@ -90,7 +90,7 @@ class ReceiverHub {
   const Clock& clock() const { return clock_; }
 
  private:
-  void Run();
+  void Tick();
   // Known receivers. Recall loads those of the previous process. KeepKnown gives up awaiting them
   // when their time is over, and records who is present.
   void Recall();
@@ -112,7 +112,6 @@ class ReceiverHub {
   const Clock& clock_;
   const std::string job_id_;
   mutable Mutex mutex_;
-  CondVar changed_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   AnnouncerState state_ GUARDED_BY(mutex_);
   RankStatePtr rank_ GUARDED_BY(mutex_);
@@ -123,7 +122,8 @@ class ReceiverHub {
   TimePoint await_until_;
   TimePoint look_at_;  // of the next look at the known receivers, at the latest
   std::unique_ptr<ReceiverMemory> memory_;  // used by the ticker's thread while that runs
-  std::thread ticker_;                      // keepalives, deadlines of waits
+  TimePoint keepalive_at_;                  // of the ticker
+  LoopThread ticker_;                       // keepalives, deadlines of waits
 };
 
 }  // namespace dws

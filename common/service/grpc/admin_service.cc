@@ -6,11 +6,11 @@
 #include <atomic>
 #include <chrono>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/base/executor.h"
+#include "common/base/loop_thread.h"
 #include "common/model/limits.h"
 #include "common/service/build_version.h"
 #include "common/service/grpc/latest_streams.h"
@@ -69,7 +69,9 @@ class AdminService::Impl {
         options_(std::move(options)),
         watches_(limits::kWatchersMax, clock),
         progresses_(limits::kAdminStreamsMax, clock),
-        ticker_([this] { RunTicker(); }) {}
+        ticker_([this] { return Tick(); }) {
+    ticker_.Start();
+  }
   ~Impl() { Stop(); }
 
   v1::StatusReply Status() const;
@@ -89,7 +91,8 @@ class AdminService::Impl {
     Duration interval;
     TimePoint due;
   };
-  void RunTicker();
+  // Sends the replies that are due. Returns the time until the next one is.
+  Duration Tick();
 
   AdminOperations& operations_;
   const Clock& clock_;
@@ -103,9 +106,8 @@ class AdminService::Impl {
   Executor executor_{2 * limits::kAdminOperationsMax, 2 * limits::kAdminOperationsMax};
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
-  CondVar wake_;
   std::vector<Watcher> watchers_ GUARDED_BY(mutex_);
-  std::thread ticker_;
+  LoopThread ticker_;
 };
 
 v1::StatusReply AdminService::Impl::Status() const {
@@ -133,45 +135,39 @@ WatchStream* AdminService::Impl::Watch(grpc::CallbackServerContext* context,
   {
     MutexLock lock(mutex_);
     watchers_.push_back({.stream = stream, .interval = *interval, .due = clock_.Now()});
-    wake_.NotifyAll();
   }
+  ticker_.Wake();
   return stream.get();
 }
 
-void AdminService::Impl::RunTicker() {
-  while (true) {
-    std::vector<WatchStream::Ptr> due;
-    {
-      MutexLock lock(mutex_);
-      if (stopping_) return;
-      const TimePoint now = clock_.Now();
-      TimePoint next = now + limits::kWatchIntervalDefault;
-      for (Watcher& watcher : watchers_) {
-        if (watcher.due <= now) {
-          due.push_back(watcher.stream);
-          // Missed ticks are skipped.
-          watcher.due = std::max(watcher.due + watcher.interval, now);
-        }
-        next = std::min(next, watcher.due);
+Duration AdminService::Impl::Tick() {
+  std::vector<WatchStream::Ptr> due;
+  const TimePoint now = clock_.Now();
+  TimePoint next = now + limits::kWatchIntervalDefault;
+  {
+    MutexLock lock(mutex_);
+    for (Watcher& watcher : watchers_) {
+      if (watcher.due <= now) {
+        due.push_back(watcher.stream);
+        // Missed ticks are skipped.
+        watcher.due = std::max(watcher.due + watcher.interval, now);
       }
-      if (due.empty()) {
-        wake_.WaitFor(mutex_, std::max<Duration>(next - now, std::chrono::milliseconds(1)));
-        if (stopping_) return;
-      }
+      next = std::min(next, watcher.due);
     }
-    if (!due.empty()) {
-      const v1::StatusReply reply = Status();
-      for (WatchStream::Ptr& stream : due) {
-        if (stream->Offer(reply)) stream.reset();
-      }
-      MutexLock lock(mutex_);  // the streams left in `due` have ended
-      std::erase_if(watchers_, [&due](const Watcher& watcher) {
-        return std::find(due.begin(), due.end(), watcher.stream) != due.end();
-      });
-    }
-    watches_.CancelStalled(limits::kStalledReaderTimeout);
-    progresses_.CancelStalled(limits::kStalledReaderTimeout);
   }
+  if (!due.empty()) {
+    const v1::StatusReply reply = Status();
+    for (WatchStream::Ptr& stream : due) {
+      if (stream->Offer(reply)) stream.reset();
+    }
+    MutexLock lock(mutex_);  // the streams left in `due` have ended
+    std::erase_if(watchers_, [&due](const Watcher& watcher) {
+      return std::find(due.begin(), due.end(), watcher.stream) != due.end();
+    });
+  }
+  watches_.CancelStalled(limits::kStalledReaderTimeout);
+  progresses_.CancelStalled(limits::kStalledReaderTimeout);
+  return std::max<Duration>(next - clock_.Now(), std::chrono::milliseconds(1));
 }
 
 ProgressStream* AdminService::Impl::Run(grpc::CallbackServerContext* context, Slots& slots,
@@ -200,12 +196,8 @@ ProgressStream* AdminService::Impl::Run(grpc::CallbackServerContext* context, Sl
 }
 
 void AdminService::Impl::Stop() {
-  {
-    MutexLock lock(mutex_);
-    stopping_.store(true);
-    wake_.NotifyAll();
-  }
-  if (ticker_.joinable()) ticker_.join();
+  stopping_.store(true);
+  ticker_.Stop();
   const dws::Status reason = UnavailableError("the daemon is stopping");
   watches_.EndAll(reason, kStopPatience);
   progresses_.EndAll(reason, kStopPatience);

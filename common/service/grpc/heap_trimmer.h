@@ -4,9 +4,8 @@
 
 #include <chrono>
 #include <cstddef>
-#include <thread>
 
-#include "common/base/mutex.h"
+#include "common/base/loop_thread.h"
 
 namespace dws {
 
@@ -16,17 +15,12 @@ class HeapTrimmer {
   // Returns free memory to the system when it is more than `free_bytes_max`.
   explicit HeapTrimmer(std::chrono::milliseconds interval = std::chrono::seconds(10),
                        size_t free_bytes_max = size_t{32} << 20);
-  ~HeapTrimmer();
 
  private:
-  void Run();
+  void Trim() const;
 
-  const std::chrono::milliseconds interval_;
   const size_t free_bytes_max_;
-  Mutex mutex_;
-  CondVar stopped_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  LoopThread loop_;
 };
 
 }  // namespace dws

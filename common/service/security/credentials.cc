@@ -28,24 +28,19 @@ void LogLoaded(std::string_view event, const TlsMaterial& material) {
 
 }  // namespace
 
-Credentials::Credentials(Options options) : options_(std::move(options)) {}
+Credentials::Credentials(Options options)
+    : options_(std::move(options)), loop_([this] {
+        Look();
+        return options_.check_interval;
+      }) {}
 
 Result<std::shared_ptr<Credentials>> Credentials::Load(Options options) {
   std::shared_ptr<Credentials> credentials(new Credentials(std::move(options)));
   DWS_ASSIGN_OR_RETURN(TlsMaterial material, ReadTlsFiles(credentials->options_.files));
   DWS_RETURN_IF_ERROR(credentials->Take(std::move(material)));
   LogLoaded("tls_loaded", *credentials->current());
-  credentials->thread_ = std::thread([raw = credentials.get()] { raw->WatchFiles(); });
+  credentials->loop_.Start(credentials->options_.check_interval);
   return credentials;
-}
-
-Credentials::~Credentials() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  stopped_.NotifyAll();
-  if (thread_.joinable()) thread_.join();
 }
 
 std::shared_ptr<const TlsMaterial> Credentials::current() const {
@@ -81,29 +76,20 @@ Status Credentials::Reload() {
 // when two consecutive looks saw the same contents. Refused contents are tried again when they
 // change, and also every kLooksBetweenTries looks, because a certificate may become valid with
 // time.
-void Credentials::WatchFiles() {
-  std::string seen;
-  int looks = 0;  // since the last try
-  while (true) {
-    {
-      MutexLock lock(mutex_);
-      if (!stopping_) stopped_.WaitFor(mutex_, options_.check_interval);
-      if (stopping_) return;
-    }
-    const Result<TlsMaterial> material = ReadTlsFiles(options_.files);
-    if (!material.ok()) continue;  // being replaced, or gone: the current material stays in use
-    const std::string contents = Contents(*material);
-    const bool settled = std::exchange(seen, contents) == contents;
-    bool due = false;
-    {
-      MutexLock lock(mutex_);
-      const bool in_use = Contents(*current_) == contents;
-      due = !in_use && (tried_ != contents || ++looks >= kLooksBetweenTries);
-    }
-    if (!settled || !due) continue;
-    looks = 0;
-    static_cast<void>(Reload());
+void Credentials::Look() {
+  const Result<TlsMaterial> material = ReadTlsFiles(options_.files);
+  if (!material.ok()) return;  // being replaced, or gone: the current material stays in use
+  const std::string contents = Contents(*material);
+  const bool settled = std::exchange(seen_, contents) == contents;
+  bool due = false;
+  {
+    MutexLock lock(mutex_);
+    const bool in_use = Contents(*current_) == contents;
+    due = !in_use && (tried_ != contents || ++looks_ >= kLooksBetweenTries);
   }
+  if (!settled || !due) return;
+  looks_ = 0;
+  static_cast<void>(Reload());
 }
 
 }  // namespace dws

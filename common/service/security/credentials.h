@@ -10,8 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
+#include "common/base/loop_thread.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/model/limits.h"
@@ -33,7 +33,6 @@ class Credentials {
 
   // Errors as ReadTlsFiles and CheckTlsMaterial.
   static Result<std::shared_ptr<Credentials>> Load(Options options);
-  ~Credentials();
 
   // Never null. CA, certificate and key are of one generation, so they belong together.
   std::shared_ptr<const TlsMaterial> current() const;
@@ -45,16 +44,18 @@ class Credentials {
 
  private:
   explicit Credentials(Options options);
-  void WatchFiles();
+  // Loads the files if they have changed and stay the same.
+  void Look();
   Status Take(TlsMaterial material);
 
   const Options options_;
   mutable Mutex mutex_;
-  CondVar stopped_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
   std::shared_ptr<const TlsMaterial> current_ GUARDED_BY(mutex_);
   std::string tried_ GUARDED_BY(mutex_);  // the contents that were last accepted or refused
-  std::thread thread_;
+  // Of the thread.
+  std::string seen_;
+  int looks_ = 0;  // since the last try
+  LoopThread loop_;
 };
 
 }  // namespace dws

@@ -22,7 +22,10 @@ Result<Spool> SpoolOf(ByteSpan bytes, Spool::Options options) {
 }  // namespace
 
 SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock)
-    : pulse_(options.pulse), profile_(options.profile), clock_(clock) {
+    : pulse_(options.pulse), profile_(options.profile), clock_(clock), ticks_([this] {
+        for (const auto& link : links_) link->Tick();
+        return limits::kTick;
+      }) {
   const uint64_t object_bytes_max =
       options.broadcast_bytes_max /
       (std::clamp<size_t>(options.addresses.size(), 1, limits::kBroadcastLinksMax) *
@@ -42,18 +45,7 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
 
 SyncLinks::~SyncLinks() { Stop(); }
 
-void SyncLinks::Start() {
-  thread_ = std::thread([this] { Run(); });
-}
-
-void SyncLinks::Run() {
-  while (true) {
-    for (const auto& link : links_) link->Tick();
-    MutexLock lock(mutex_);
-    if (!stopping_) stopped_.WaitFor(mutex_, limits::kTick);
-    if (stopping_) return;
-  }
-}
+void SyncLinks::Start() { ticks_.Start(); }
 
 void SyncLinks::Reconnect(const Status& reason) {
   for (const auto& link : links_) link->Reconnect(reason);
@@ -77,12 +69,7 @@ BroadcastMember::View SyncLinks::BroadcastTotals() const {
 }
 
 void SyncLinks::Stop() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  stopped_.NotifyAll();
-  if (thread_.joinable()) thread_.join();
+  ticks_.Stop();
   for (const auto& link : links_) link->Stop();
 }
 

@@ -4,11 +4,10 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/loop_thread.h"
 #include "common/base/pulse.h"
 #include "common/model/delta_profile.h"
 #include "common/transport/nccl/broadcast_channel.h"
@@ -63,17 +62,13 @@ class SyncLinks final : public SenderGroup {
   void Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) override;
 
  private:
-  void Run();
   SyncLink& Link(const SyncTarget& target, TrainerRank rank);
 
   Pulse* const pulse_;
   const ProfileChoice profile_;
   const Clock& clock_;
   std::vector<std::unique_ptr<SyncLink>> links_;
-  Mutex mutex_;
-  CondVar stopped_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  LoopThread ticks_;
 };
 
 }  // namespace dws

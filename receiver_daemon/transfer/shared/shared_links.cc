@@ -9,7 +9,10 @@
 namespace dws {
 
 SharedLinks::SharedLinks(Options options, Subscription& subscription)
-    : options_(std::move(options)), subscription_(subscription) {}
+    : options_(std::move(options)), subscription_(subscription), loop_([this] {
+        Look();
+        return options_.poll;
+      }) {}
 
 Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSystem& files,
                                                          Subscription& subscription) {
@@ -38,7 +41,7 @@ SharedLinks::~SharedLinks() { Stop(); }
 void SharedLinks::Start() {
   reporter_->Start();
   subscription_.ExpectLooks(options_.poll + limits::kLookSilenceMax);
-  thread_ = std::thread([this] { Run(); });
+  loop_.Start();
 }
 
 void SharedLinks::Reconnect() {
@@ -46,7 +49,7 @@ void SharedLinks::Reconnect() {
     MutexLock lock(mutex_);
     reconnect_ = true;
   }
-  stopped_.NotifyAll();
+  loop_.Wake();
 }
 
 void SharedLinks::CancelFetches() {
@@ -55,44 +58,29 @@ void SharedLinks::CancelFetches() {
 
 void SharedLinks::Stop() {
   CancelFetches();
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  stopped_.NotifyAll();
-  if (thread_.joinable()) thread_.join();
+  loop_.Stop();
   if (reporter_ != nullptr) reporter_->Stop();
 }
 
-bool SharedLinks::stopping() {
-  MutexLock lock(mutex_);
-  return stopping_;
-}
-
-void SharedLinks::Run() {
-  while (true) {
-    const std::vector<WeightVersion>& known = links_.front().announced;
-    const Status told =
-        options_.before_read.Run(known.empty() ? "" : fmt::to_string(known.back().value()),
-                                 limits::kSharedHookDeadline, [this] { return !stopping(); });
-    if (stopping()) return;
-    if (const std::string trouble(Message(told)); trouble != hook_trouble_) {
-      hook_trouble_ = trouble;
-      if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", trouble}});
-    }
-    bool reconnect = false;
-    {
-      MutexLock lock(mutex_);
-      reconnect = std::exchange(reconnect_, false);
-    }
-    for (uint32_t rank = 0; rank < links_.size(); ++rank) {
-      if (reconnect) links_[rank].connected = false;
-      Poll(SenderIndex(rank), links_[rank]);
-      subscription_.OnLooked();
-    }
+void SharedLinks::Look() {
+  const std::vector<WeightVersion>& known = links_.front().announced;
+  const Status told =
+      options_.before_read.Run(known.empty() ? "" : fmt::to_string(known.back().value()),
+                               limits::kSharedHookDeadline, [this] { return !loop_.stopping(); });
+  if (loop_.stopping()) return;
+  if (const std::string trouble(Message(told)); trouble != hook_trouble_) {
+    hook_trouble_ = trouble;
+    if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", trouble}});
+  }
+  bool reconnect = false;
+  {
     MutexLock lock(mutex_);
-    if (!stopping_ && !reconnect_) stopped_.WaitFor(mutex_, options_.poll);
-    if (stopping_) return;
+    reconnect = std::exchange(reconnect_, false);
+  }
+  for (uint32_t rank = 0; rank < links_.size(); ++rank) {
+    if (reconnect) links_[rank].connected = false;
+    Poll(SenderIndex(rank), links_[rank]);
+    subscription_.OnLooked();
   }
 }
 

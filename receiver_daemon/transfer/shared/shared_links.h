@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/loop_thread.h"
 #include "common/base/mutex.h"
 #include "common/base/pulse.h"
 #include "common/transport/shared_fs/visibility_hook.h"
@@ -72,8 +72,8 @@ class SharedLinks final : public SenderGroup {
   };
 
   SharedLinks(Options options, Subscription& subscription);
-  bool stopping();
-  void Run();
+  // Looks at all ranks once.
+  void Look();
   void Poll(SenderIndex index, Link& link);
   bool Note(Link& link, const Status& status);
   // A file that is lost or damaged: the sender hears of it even where nothing was rejected.
@@ -86,10 +86,8 @@ class SharedLinks final : public SenderGroup {
   std::unique_ptr<SharedReporter> reporter_;
   std::string hook_trouble_;
   Mutex mutex_;
-  CondVar stopped_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
   bool reconnect_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  LoopThread loop_;
 };
 
 }  // namespace dws

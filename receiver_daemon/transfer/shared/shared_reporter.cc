@@ -39,7 +39,11 @@ SharedReporter::SharedReporter(FileSystem& files, const Subscription& subscripti
       options_(std::move(options)),
       file_name_(std::move(file_name)),
       troubles_(options_.rank_folders.size()),
-      reports_(options_.rank_folders.size()) {
+      reports_(options_.rank_folders.size()),
+      loop_([this] {
+        WriteAll();
+        return limits::kSharedReportInterval;
+      }) {
   const uint64_t session = RandomSession();
   for (size_t rank = 0; rank < reports_.size(); ++rank) {
     Introduce(options_.name, reports_[rank]);
@@ -50,32 +54,16 @@ SharedReporter::SharedReporter(FileSystem& files, const Subscription& subscripti
 
 SharedReporter::~SharedReporter() { Stop(); }
 
-void SharedReporter::Start() {
-  thread_ = std::thread([this] { Run(); });
-}
+void SharedReporter::Start() { loop_.Start(); }
 
 void SharedReporter::Stop() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    changed_.NotifyAll();
-  }
-  if (thread_.joinable()) thread_.join();
+  if (!loop_.started()) return;
+  loop_.Stop();
+  WriteAll();
 }
 
-void SharedReporter::Run() {
-  while (true) {
-    bool last = false;
-    {
-      MutexLock lock(mutex_);
-      last = stopping_;
-      news_ = false;
-    }
-    for (size_t rank = 0; rank < options_.rank_folders.size(); ++rank) Write(rank);
-    if (last) return;
-    MutexLock lock(mutex_);
-    if (!stopping_ && !news_) changed_.WaitFor(mutex_, limits::kSharedReportInterval);
-  }
+void SharedReporter::WriteAll() {
+  for (size_t rank = 0; rank < options_.rank_folders.size(); ++rank) Write(rank);
 }
 
 void SharedReporter::Write(size_t rank) {
@@ -115,8 +103,7 @@ v1::SharedReport& SharedReporter::Of(TrainerRank rank, const StreamId& stream) {
     report.clear_committed_version();
     report.clear_committed_state_token();
   }
-  news_ = true;
-  changed_.NotifyAll();
+  loop_.Wake();
   return report;
 }
 

@@ -5,11 +5,11 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/base/loop_thread.h"
 #include "common/base/mutex.h"
 #include "common/transport/shared_fs/sealed_file.h"
 #include "proto/shared_fs.pb.h"
@@ -36,6 +36,7 @@ class SharedReporter {
   ~SharedReporter();
 
   void Start();
+  // Writes the reports once more.
   void Stop();
 
   void Staged(TrainerRank rank, const VersionAt& at);
@@ -45,7 +46,7 @@ class SharedReporter {
  private:
   SharedReporter(FileSystem& files, const Subscription& subscription, Options options,
                  std::string file_name);
-  void Run();
+  void WriteAll();
   void Write(size_t rank);
   // The report of a rank, which is of `stream` from now on.
   v1::SharedReport& Of(TrainerRank rank, const StreamId& stream) REQUIRES(mutex_);
@@ -57,11 +58,8 @@ class SharedReporter {
   std::vector<std::string> troubles_;  // of the last writes, by rank; of the thread
 
   Mutex mutex_;
-  CondVar changed_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  bool news_ GUARDED_BY(mutex_) = false;
   std::vector<v1::SharedReport> reports_ GUARDED_BY(mutex_);  // by rank
-  std::thread thread_;
+  LoopThread loop_;
 };
 
 }  // namespace dws

@@ -43,16 +43,13 @@ WatchLink::WatchLink(size_t daemon, AdminClient client, std::chrono::duration<do
       silence_max_(silence_max),
       inbox_(inbox),
       heard_(steady_clock::now()),
-      thread_([this] { Run(); }) {}
+      loop_([this] { return Watch(); }) {
+  loop_.Start();
+}
 
 WatchLink::~WatchLink() {
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = true;
-    stopped_.NotifyAll();
-  }
-  hangup_.HangUp();
-  thread_.join();
+  hangup_.HangUp();  // ends a call
+  loop_.Stop();
 }
 
 void WatchLink::Heard() {
@@ -69,25 +66,20 @@ milliseconds WatchLink::CheckSilence() {
   return silence_max_;
 }
 
-void WatchLink::Run() {
-  milliseconds retry = kRetryMin;
-  while (!hangup_.hung_up()) {
+Duration WatchLink::Watch() {
+  Heard();
+  Status ended = client_.Watch(interval_.count(), hangup_, [&](const v1::StatusReply& status) {
     Heard();
-    Status ended = client_.Watch(interval_.count(), hangup_, [&](const v1::StatusReply& status) {
-      Heard();
-      retry = kRetryMin;
-      inbox_.Push({.daemon = daemon_, .what = status});
-    });
-    if (hangup_.hung_up()) return;
-    if (absl::IsCancelled(ended)) {
-      ended = DeadlineExceededError("{} said nothing for {} ms", client_.target().text,
-                                    silence_max_.count());
-    }
-    inbox_.Push({.daemon = daemon_, .what = ended});
-    const MutexLock lock(mutex_);
-    if (!stopping_) stopped_.WaitFor(mutex_, retry);
-    retry = std::min(retry * 2, kRetryMax);
+    retry_ = kRetryMin;
+    inbox_.Push({.daemon = daemon_, .what = status});
+  });
+  if (hangup_.hung_up()) return kRetryMax;
+  if (absl::IsCancelled(ended)) {
+    ended = DeadlineExceededError("{} said nothing for {} ms", client_.target().text,
+                                  silence_max_.count());
   }
+  inbox_.Push({.daemon = daemon_, .what = ended});
+  return std::exchange(retry_, std::min(retry_ * 2, kRetryMax));
 }
 
 }  // namespace dws::dwsctl

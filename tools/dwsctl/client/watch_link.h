@@ -4,10 +4,10 @@
 #include <chrono>
 #include <deque>
 #include <string>
-#include <thread>
 #include <variant>
 #include <vector>
 
+#include "common/base/loop_thread.h"
 #include "common/base/mutex.h"
 #include "common/base/unique_fd.h"
 #include "proto/admin.pb.h"
@@ -60,7 +60,8 @@ class WatchLink {
   std::chrono::milliseconds CheckSilence();
 
  private:
-  void Run();
+  // One call, until it ends. Returns the time until the next one.
+  Duration Watch();
   void Heard();
 
   const size_t daemon_;
@@ -70,10 +71,9 @@ class WatchLink {
   WatchInbox& inbox_;
   Hangup hangup_;
   Mutex mutex_;
-  CondVar stopped_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
   std::chrono::steady_clock::time_point heard_ GUARDED_BY(mutex_);
-  std::thread thread_;  // last: it uses the others
+  std::chrono::milliseconds retry_ = kRetryMin;  // of the thread
+  LoopThread loop_;
 };
 
 }  // namespace dws::dwsctl
