@@ -14,7 +14,7 @@ namespace dws {
 namespace {
 
 Status Changed(const std::string& what) {
-  return UnavailableError("{} was exchanged, removed or written while it was read: read it again",
+  return UnavailableError("{} was replaced, removed or written while it was read: read it again",
                           what);
 }
 

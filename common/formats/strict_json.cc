@@ -48,7 +48,7 @@ class Builder final : public Json::json_sax_t {
   bool key(string_t& name) override {
     const auto [place, added] = open_.back()->emplace(name, nullptr);
     if (!added) {
-      error_ = DataLossError("{}: the key '{}' stands twice in one object", what_, name);
+      error_ = DataLossError("{}: the key '{}' occurs twice in one object", what_, name);
       return false;
     }
     member_ = &*place;

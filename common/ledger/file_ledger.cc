@@ -23,7 +23,7 @@ constexpr std::string_view kWayBack =
 // damage, not a file of another DWS version.
 Status CheckFileHead(ByteSpan file, LedgerKind kind, const std::string& path) {
   if (file.size() < kLedgerHeadBytes || AsText(file.first(kLedgerMagic.size())) != kLedgerMagic) {
-    return DataLossError("{} is damaged, or no ledger: expected it to begin with {}{}", path,
+    return DataLossError("{} is damaged, or is not a ledger: expected it to begin with {}{}", path,
                          kLedgerMagic, kWayBack);
   }
   const bool sound = ParseLedgerRecord(file, kLedgerHeadBytes).has_value();

@@ -86,8 +86,9 @@ Result<std::vector<RawRecord>> BeginWithFence(FenceFile& file, const LedgerOptio
   if (damage.ok() && absl::IsNotFound(fence.status())) return std::vector<RawRecord>();
   if (!fence.ok()) {
     return DataLossError(
-        "{} the second copy of the stream's fence is of no use: {}. Without it nobody knows which "
-        "old trainers to refuse; nothing was changed. Restore either file from a copy; or stop "
+        "{} the second copy of the stream's fence cannot be used: {}. Without it the daemon cannot "
+        "tell which old trainers to refuse; nothing was changed. Restore either file from a copy; "
+        "or stop "
         "every old trainer, move both away and start again",
         damage.ok() ? "there is no ledger, and" : fmt::format("{}. And", Message(damage)),
         Message(fence.status()));

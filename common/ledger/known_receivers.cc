@@ -88,7 +88,7 @@ Result<std::vector<KnownReceiver>> ParseKnownReceivers(std::string_view text) {
   for (std::string_view rest = text.substr(kHead.size(), sum - kHead.size()); !rest.empty();) {
     const size_t end = rest.find('\n');
     if (end == std::string_view::npos || receivers.size() == limits::kReceiversMax) {
-      return Damaged("it has a line too many, or one without an end");
+      return Damaged("it has an extra line, or a line without an end");
     }
     DWS_ASSIGN_OR_RETURN(KnownReceiver receiver, ParseLine(rest.substr(0, end)));
     receivers.push_back(std::move(receiver));

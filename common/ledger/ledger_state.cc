@@ -46,7 +46,8 @@ Status CheckForgotten(const std::optional<StreamId>& recorded, const StreamId& s
   if (*recorded == stream) return OkStatus();
   if (stream.incarnation == 0) {
     return FailedPreconditionError(
-        "stream {0} is recorded here: `dwsctl forget-stream --stream={0}` has it forgotten",
+        "stream {0} is recorded here: `dwsctl forget-stream --stream={0}` makes this daemon forget "
+        "it",
         ToString(*recorded));
   }
   return FailedPreconditionError("stream {} is recorded here, not {}: name the recorded one",
@@ -59,11 +60,11 @@ Status SenderLedgerState::CheckOpen(const StreamId& stream) const {
                                      [&](const Fence& known) { return known.stream == stream; });
   if (!forgotten && !(numbers_lost_ && stream_ == stream)) return OkStatus();
   return FailedPreconditionError(
-      "stream {} is refused: {}, so nobody knows here which of its version numbers are used up. "
+      "stream {} is refused: {}, so it is not known here which of its version numbers are used up. "
       "Start a new stream in all trainer ranks: rank 0 makes it (dws.Stream.new()) and passes it "
       "to the others",
       ToString(stream),
-      forgotten ? "an operator had it forgotten" : "this sender's ledger was lost");
+      forgotten ? "an operator made this daemon forget it" : "this sender's ledger was lost");
 }
 
 RankEpoch SenderLedgerState::NextEpoch(const StreamId& stream) const {

@@ -54,7 +54,7 @@ Status CheckExposure(const ListenAddress& address, std::string_view flag, bool i
 Status CheckPlainListener(const ListenAddress& address, bool insecure) {
   if (insecure) return OkStatus();
   return FailedPreconditionError(
-      "--listen {} without TLS lets everybody who reaches it read the weights and speak for "
+      "--listen {} without TLS lets everybody who reaches it read the weights and act as "
       "receivers, other users of this machine included: give --tls-ca, --tls-cert and --tls-key "
       "(`dwsctl certificates` makes them), or --insecure if all of them are trusted; daemons of "
       "one host need no --listen, they connect to --socket",

@@ -12,7 +12,7 @@ void CommitState::OnIntentRecorded() {
 Status CommitState::OnPaused(std::optional<Generation> attached) {
   DWS_CHECK(phase_ == Phase::kIntended);
   if (attached != staged_for_) {
-    return UnavailableError("the engine was attached anew meanwhile: generation {}, expected {}",
+    return UnavailableError("the engine attached again meanwhile: generation {}, expected {}",
                             attached.has_value() ? attached->value() : 0, staged_for_.value());
   }
   phase_ = Phase::kPaused;

@@ -50,7 +50,8 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
                                        UnixTime now) const {
   if (stream_.has_value() && welcome.stream.incarnation < stream_->incarnation) {
     return FailedPreconditionError(
-        "stream {} is older than {}, which this receiver follows: an old trainer woke up; stop it. "
+        "stream {} is older than {}, which this receiver follows: an old trainer is running again; "
+        "stop it. "
         "If the one followed was wrong, or a clock went back: `dwsctl forget-stream` resets it",
         ToString(welcome.stream), ToString(*stream_));
   }
@@ -83,7 +84,8 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
   if (!known.has_value()) return OkStatus();
   if (welcome.rank_epoch < known->rank_epoch) {
     return FailedPreconditionError(
-        "trainer rank {} with epoch {}, epoch {} was heard already: an old sender; stop it. If the "
+        "trainer rank {} with epoch {}, epoch {} was seen already: this is an old sender; stop it. "
+        "If the "
         "higher epoch was wrong, or a clock went back: `dwsctl forget-stream` resets it",
         welcome.trainer_rank.value(), welcome.rank_epoch.value(), known->rank_epoch.value());
   }
@@ -151,7 +153,7 @@ Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce,
   Sender& entry = senders_.at(sender.value());
   if (!entry.trainer_rank.has_value() || stream_ != announcement.stream) {
     return FailedPreconditionError(
-        "an announcement of stream {} from a sender that is not welcome in it",
+        "an announcement of stream {} from a sender that was not accepted for it",
         ToString(announcement.stream));
   }
   const Rank& rank = *ranks_[entry.trainer_rank->value()];

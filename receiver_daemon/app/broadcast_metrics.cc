@@ -6,12 +6,14 @@ void AddBroadcastMetrics(Metrics& metrics, const SyncLinks& links) {
   // The links keep the counts, so a broadcast does not depend on metrics.
   metrics.OnCollect([&links](Scrape& scrape) {
     const BroadcastMember::View totals = links.BroadcastTotals();
-    constexpr const char* kHelp = "Objects whose broadcast began, by whether they came undamaged.";
+    constexpr const char* kHelp =
+        "Objects whose broadcast began, by whether they arrived undamaged.";
     scrape.Counter("dws_receiver_broadcasts_total", kHelp, static_cast<double>(totals.received),
                    {{"outcome", "received"}});
     scrape.Counter("dws_receiver_broadcasts_total", kHelp, static_cast<double>(totals.failed),
                    {{"outcome", "failed"}});
-    scrape.Counter("dws_receiver_broadcast_bytes_total", "Bytes of objects that came by broadcast.",
+    scrape.Counter("dws_receiver_broadcast_bytes_total",
+                   "Bytes of objects that arrived by broadcast.",
                    static_cast<double>(totals.received_bytes));
     scrape.Gauge("dws_receiver_broadcast_epochs", "Senders whose epoch of broadcasts is joined.",
                  static_cast<double>(totals.epoch));

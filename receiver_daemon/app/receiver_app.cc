@@ -149,7 +149,8 @@ Status ReceiverApp::StartEngineSide() {
           .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
           .on_forgotten =
               [this] {
-                senders_->Reconnect(UnavailableError("an operator had the stream forgotten"));
+                senders_->Reconnect(
+                    UnavailableError("an operator made this daemon forget the stream"));
               },
           .pulse = &worker_pulse_,
           .group = group_.get()},

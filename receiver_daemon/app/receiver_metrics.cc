@@ -34,7 +34,7 @@ void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
       {"write", mismatches.write}, {"renumbered", mismatches.renumbered}};
   for (const auto& [source, count] : by_source) {
     scrape.Counter("dws_receiver_digest_mismatches_total",
-                   "Slices that were not what their digest says, by who found out.", Number(count),
+                   "Slices that did not match their digest, by what found it.", Number(count),
                    {{"source", source}});
   }
 }
@@ -43,27 +43,26 @@ void ShowScrub(Scrape& scrape, const ScrubProgress& scrub, TimePoint now) {
   scrape.Counter("dws_receiver_scrubbed_bytes_total",
                  "Live memory read again in the background and compared.", Number(scrub.bytes));
   scrape.Gauge("dws_receiver_scrub_last_pass_timestamp_seconds",
-               "When all of it had been read last, in seconds since 1970; 0: not yet.",
+               "When the last pass over live memory ended, in seconds since 1970; 0: not yet.",
                scrub.last_pass_unix_seconds);
   const bool on = scrub.asked.bytes_per_second_max > 0;
   scrape.Gauge("dws_receiver_scrub_pass_target_seconds",
-               "--scrub-pass: within how long all of it is to be read; 0: no scrub.",
+               "--scrub-pass: the time in which all live memory is to be read; 0: no scrub.",
                on ? ToSeconds(scrub.asked.pass) : 0);
-  scrape.Gauge(
-      "dws_receiver_scrub_pass_expected_seconds",
-      "How long that takes with the engine there is, as --scrub-rate allows; 0: not known.",
-      ToSeconds(scrub.pass_expected));
+  scrape.Gauge("dws_receiver_scrub_pass_expected_seconds",
+               "How long a pass over this engine takes, as --scrub-rate allows; 0: not known.",
+               ToSeconds(scrub.pass_expected));
   scrape.Gauge("dws_receiver_scrub_pass_age_seconds",
-               "Since all of it had been read last, or the first reading of this engine's began.",
+               "Time since the last pass ended, or since the first pass over this engine began.",
                scrub.complete_since.has_value() ? ToSeconds(now - *scrub.complete_since) : 0);
 }
 
 void ShowStaleness(Scrape& scrape, const WorkerStatus& worker) {
   scrape.Gauge("dws_receiver_seconds_without_sender",
-               "For how long not every trainer rank has had an accepted sender; 0: each has one.",
+               "How long some trainer rank has had no accepted sender; 0: each has one.",
                worker.seconds_without_sender);
   scrape.Gauge("dws_receiver_seconds_since_version",
-               "Since the engine was brought to another version, or since the start.",
+               "Time since the engine's version last changed, or since the start.",
                worker.seconds_since_version);
 }
 
@@ -75,11 +74,11 @@ void ShowWorker(Scrape& scrape, const WorkerStatus& worker, TimePoint now) {
   scrape.Gauge("dws_receiver_engine_paused",
                "1 while the engine is attached and has no version it may generate with.",
                worker.paused_since.has_value() ? 1 : 0);
-  scrape.Gauge("dws_receiver_engine_paused_seconds", "For how long it has been so; 0: it is not.",
+  scrape.Gauge("dws_receiver_engine_paused_seconds", "How long it has been paused; 0: it is not.",
                worker.paused_since.has_value() ? ToSeconds(now - *worker.paused_since) : 0);
   const CommitReport last = worker.last_commit.value_or(CommitReport());
   scrape.Gauge("dws_receiver_last_commit_timestamp_seconds",
-               "When a version was committed last, in seconds since 1970; 0: not yet.",
+               "When a version was last committed, in seconds since 1970; 0: not yet.",
                last.unix_seconds);
   if (last.delta_bytes > 0 && last.elements > 0) {
     scrape.Gauge("dws_receiver_density_ratio", "Changed elements of the last delta, of all.",
@@ -146,8 +145,7 @@ ReceiverMetrics::ReceiverMetrics(const std::string& job_id, const std::string& r
       commit_seconds_(registry_.AddHistogram(
           "dws_receiver_commit_seconds", "Intent, pause, write, resume.", buckets::kStageSeconds)),
       pause_seconds_(registry_.AddHistogram(
-          "dws_receiver_pause_seconds",
-          "For how long a commit kept an engine that was generating from it.",
+          "dws_receiver_pause_seconds", "How long a commit stopped an engine that was generating.",
           buckets::kStallSeconds)) {}
 
 void ReceiverMetrics::OnCommit(const CommitReport& report) {

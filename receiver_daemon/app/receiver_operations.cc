@@ -140,7 +140,7 @@ Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& pr
     if (!progress(message)) return CancelledError("the caller hung up");
     if (message.finished()) return OkStatus();
     if (parts_.desk.draining() == request.undo()) {
-      return AbortedError("somebody else has {} meanwhile",
+      return AbortedError("another operator has {} meanwhile",
                           request.undo() ? "drained the receiver" : "undone the drain");
     }
   }

@@ -14,8 +14,8 @@ EngineLease::State EngineLease::state() const {
 Status EngineLease::CheckDrained(const char* what, bool devices_drained) const {
   if (!needs_.drained_devices || devices_drained) return OkStatus();
   return FailedPreconditionError(
-      "engine rank {} has GPU memory attached and {} without having drained its devices: what it "
-      "computes would meet half a commit. Its client has to synchronize them",
+      "engine rank {} has GPU memory attached and {} without having drained its devices: it could "
+      "compute with half a commit. Its client has to synchronize them",
       engine_rank_, what);
 }
 
@@ -64,7 +64,7 @@ void EngineLease::End(const Status& reason) {
     if (state_ == State::kEnded) return;
     state_ = State::kEnded;
     end_reason_ =
-        reason.ok() ? UnavailableError("engine rank {} gave its lease up", engine_rank_) : reason;
+        reason.ok() ? UnavailableError("engine rank {} gave up its lease", engine_rank_) : reason;
     DWS_CHECK(!end_reason_.ok());  // Open returns it as an error
     stream = std::exchange(stream_, {});
     changed_.NotifyAll();

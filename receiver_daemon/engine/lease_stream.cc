@@ -59,7 +59,7 @@ Status LeaseStream::HandleUp(const v1::LeaseUp& message) {
   const std::shared_ptr<EngineLease> held = lease();
   if ((held != nullptr) == message.has_open()) {
     return InvalidArgumentError(
-        "the first message of a lease stream is LeaseOpen, and only the first");
+        "expected LeaseOpen as the first message of a lease stream, and only there");
   }
   switch (message.message_case()) {
     case v1::LeaseUp::kOpen:

@@ -71,7 +71,7 @@ std::optional<json> ParseObject(std::string_view text) {
 }
 
 std::string Words(const HttpAnswer& answer) {
-  if (answer.body.empty()) return "nothing is said";
+  if (answer.body.empty()) return "no details";
   if (const std::optional<json> object = ParseObject(answer.body); object.has_value()) {
     for (const char* key : {"message", "detail", "error"}) {
       const auto found = object->find(key);
@@ -101,7 +101,7 @@ Result<json> CheckReply(const EngineCall& call, const HttpAnswer& answer) {
   if (call.form == ReplyForm::kAny) return json::object();
   std::optional<json> object = ParseObject(answer.body);
   if (!object.has_value()) {
-    return FailedPreconditionError("expected a JSON object, found \"{}\": is it such an engine?",
+    return FailedPreconditionError("expected a JSON object, found \"{}\": is this such an engine?",
                                    Printable(answer.body));
   }
   const auto success = object->find("success");

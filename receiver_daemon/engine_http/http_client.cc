@@ -83,7 +83,7 @@ Result<std::unique_ptr<HttpClient>> HttpClient::Create(Options options, const Cl
   if (!options.token_file.empty()) {
     if (!url.tls && !url.IsLoopback() && !options.insecure) {
       return FailedPreconditionError(
-          "the token of {} would travel in clear to {}: use https, or allow it as insecure",
+          "the token of {} would be sent unencrypted to {}: use https, or allow it as insecure",
           options.token_file, url.ToString());
     }
     DWS_ASSIGN_OR_RETURN(token, ReadTokenFile(options.token_file));
@@ -172,7 +172,7 @@ Result<HttpAnswer> HttpClient::Send(const HttpCall& call, const SendOptions& opt
         NameOf(call));
   }
   return FailedPreconditionError(
-      "{}: the engine refuses the bearer token (401): {} has to have its API key", NameOf(call),
+      "{}: the engine refuses the bearer token (401): {} must hold its API key", NameOf(call),
       options_.token_file);
 }
 

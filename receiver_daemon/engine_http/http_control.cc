@@ -116,11 +116,10 @@ Status HttpControl::Check(WeightVersion version, Duration timeout) {
   if (!setup_.reports_version || answer->code != 200) return OkStatus();
   const Status same = CheckReply(call, *answer).status();
   if (same.ok()) return same;
-  return Name(
-      "looking at",
-      MakeStatus(same.code(), fmt::format("{}: {}; was it started anew, or is somebody else "
-                                          "updating it?",
-                                          client_->NameOf(call.ToHttp()), Message(same))));
+  return Name("looking at",
+              MakeStatus(same.code(),
+                         fmt::format("{}: {}; was it restarted, or is another process updating it?",
+                                     client_->NameOf(call.ToHttp()), Message(same))));
 }
 
 Result<std::string> HttpControl::Checksum(Duration timeout) {
@@ -150,7 +149,7 @@ Result<std::string> HttpControl::ReportedVersion(Duration timeout) {
   if (!reply.ok()) return Name("asking", reply.status());
   const auto version = reply->find("weight_version");
   if (version == reply->end() || !version->is_string()) {
-    return UnimplementedError("this {} does not report its weight version any more",
+    return UnimplementedError("this {} no longer reports its weight version",
                               ToString(setup_.kind));
   }
   return version->get<std::string>();

@@ -63,7 +63,7 @@ bool IsVllm(const EngineEndpoints& found) {
 const char* HowToGet(EngineKind kind) {
   switch (kind) {
     case EngineKind::kSglang:
-      return "take a build of SGLang that has them";
+      return "use a build of SGLang that has them";
     case EngineKind::kVllm:
       return "start vLLM with VLLM_SERVER_DEV_MODE=1, and take a build that has them";
   }

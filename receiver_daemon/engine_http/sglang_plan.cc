@@ -72,7 +72,7 @@ std::vector<EngineCall> SglangReloadCalls(const EngineSetup& setup, WeightVersio
     calls.push_back({.method = HttpMethod::kGet,
                      .endpoint = SglangInfoEndpoint(setup.endpoints),
                      .expected = ReplyField{.name = "weight_version", .value = text},
-                     .advice = "is somebody else updating this engine?"});
+                     .advice = "is another process updating this engine?"});
   }
   return calls;
 }

@@ -12,7 +12,7 @@ void AskIsPaused(const EngineSetup& setup, bool expected, std::vector<EngineCall
   calls.push_back({.method = HttpMethod::kGet,
                    .endpoint = "/is_paused",
                    .expected = ReplyField{.name = "is_paused", .value = expected},
-                   .advice = "is somebody else pausing and resuming this engine?"});
+                   .advice = "is another process pausing and resuming this engine?"});
 }
 
 }  // namespace

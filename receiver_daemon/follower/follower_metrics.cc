@@ -14,7 +14,7 @@ void AddFollowerMetrics(Metrics& metrics, const SlimeFollower& follower) {
                    Number(*view.version));
     }
     if (view.loaded.has_value()) {
-      scrape.Gauge("dws_follower_loaded_version", "Version that the engine was made to load.",
+      scrape.Gauge("dws_follower_loaded_version", "Version that the engine was last told to load.",
                    Number(*view.loaded));
     }
     scrape.Gauge("dws_follower_newest_version", "Newest version in the folder.",
@@ -22,11 +22,12 @@ void AddFollowerMetrics(Metrics& metrics, const SlimeFollower& follower) {
     scrape.Gauge("dws_follower_failing", "1 while the last look at the folder failed.",
                  view.trouble.empty() ? 0 : 1);
     scrape.Gauge("dws_follower_seconds_failing",
-                 "For how long all looks at the folder have failed; 0: the last did not.",
+                 "How long all looks at the folder have failed; 0: the last did not.",
                  view.seconds_failing);
-    scrape.Gauge("dws_follower_seconds_since_version",
-                 "Since another version was applied to the local checkpoint, or since the start.",
-                 view.seconds_since_version);
+    scrape.Gauge(
+        "dws_follower_seconds_since_version",
+        "Time since another version was applied to the local checkpoint, or since the start.",
+        view.seconds_since_version);
     scrape.Counter("dws_follower_applied_total", "Versions applied to the local checkpoint.",
                    Number(view.applied));
     scrape.Counter("dws_follower_applied_tensors_total", "Changed tensors of those versions.",

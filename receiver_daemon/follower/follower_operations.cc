@@ -54,7 +54,7 @@ Status FollowerOperations::Verify(const Sink& progress) {
 
 Status FollowerOperations::Resync(const v1::ResyncRequest&, const Sink&) {
   return FailedPreconditionError(
-      "this receiver follows a folder, and nobody has the whole of a version for it: copy a full "
+      "this receiver follows a folder, and no sender can give it a full version: copy a full "
       "checkpoint to its place, without .weight_sync, and restart");
 }
 

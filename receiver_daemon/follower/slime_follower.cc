@@ -134,8 +134,7 @@ Status SlimeFollower::Follow() {
   // Load what was applied, even if a later version failed.
   const Status loaded = Load();
   if (status.ok() || loaded.ok()) return status.ok() ? loaded : status;
-  return MakeStatus(loaded.code(),
-                    fmt::format("{}; besides: {}", Message(loaded), Message(status)));
+  return MakeStatus(loaded.code(), fmt::format("{}; also: {}", Message(loaded), Message(status)));
 }
 
 Status SlimeFollower::Open() {

@@ -17,11 +17,11 @@ std::string CommitGroup::WaitsForMember(uint32_t index) const {
            (remotes_[index].receiver_id.empty() ? " has not connected yet" : " is not connected");
   }
   if (!state.reported) {
-    return who + " has not said what it holds: if its group had ended before, restart it";
+    return who + " has not reported what it holds: if its group had ended before, restart it";
   }
   if (!state.generation.has_value()) return who + " has no engine";
   if (!state.share.has_value() || state.share->generation != state.generation) {
-    return who + " has not said which slices its engine holds";
+    return who + " has not reported which slices its engine holds";
   }
   return "";
 }

@@ -38,7 +38,7 @@ v1::GroupUp LeaderLink::Hello() const {
 Status LeaderLink::OnMessage(const GroupStream::CallPtr& call, const v1::GroupDown& message,
                              const Peer& peer) {
   if (message.has_welcome() == connection_.has_value()) {
-    return InvalidArgumentError("the first message of a leader is its welcome, and only the first");
+    return InvalidArgumentError("expected a welcome as the leader's first message, and only there");
   }
   if (message.has_welcome()) return OnWelcome(call, message.welcome(), peer);
   DWS_ASSIGN_OR_RETURN(const std::optional<GroupDown> down, FromProto(message));
@@ -64,7 +64,7 @@ Status LeaderLink::OnWelcome(const GroupStream::CallPtr& call, const v1::GroupWe
   connection_ = group_.OnLeaderConnect([weak = std::weak_ptr(call)](const GroupUp& message) {
     const GroupStream::CallPtr on = weak.lock();
     if (on == nullptr || on->Send(ToProto(message))) return;
-    on->Cancel(ResourceExhaustedError("it does not read what this member says"));
+    on->Cancel(ResourceExhaustedError("it does not read this member's messages"));
   });
   return OkStatus();
 }

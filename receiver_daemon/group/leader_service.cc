@@ -118,7 +118,7 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
   Status Hear(const v1::GroupUp& message) {
     if (connection_.has_value() == message.has_hello()) {
       return InvalidArgumentError(
-          "the first message of a Join stream is GroupHello, and only the first");
+          "expected GroupHello as the first message of a Join stream, and only there");
     }
     if (message.has_hello()) return HearHello(message.hello());
     DWS_ASSIGN_OR_RETURN(const std::optional<GroupUp> up, FromProto(message));
@@ -142,7 +142,7 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
       if (queue_.size() < limits::kGroupQueueMax) {
         queue_.push_back(std::move(message));
       } else {
-        close_reason_ = ResourceExhaustedError("the member does not read what its leader says");
+        close_reason_ = ResourceExhaustedError("the member does not read its leader's messages");
       }
     }
     Pump();

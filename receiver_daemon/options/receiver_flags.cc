@@ -49,8 +49,8 @@ void AddGroupFlags(CLI::App& app, GroupPlace& group) {
       ->check(CLI::Range(0U, limits::kGroupMembersMax))
       ->capture_default_str();
   app.add_option("--group-leader", group.leader_address,
-                 "The leader's --listen, as others reach it, or its --socket on one host; of the "
-                 "leader: none")
+                 "The leader's --listen, as others reach it, or its --socket on one host; the "
+                 "leader needs none")
       ->type_name("HOST:PORT|unix:PATH")
       ->check(CLI::Validator(CheckLeader, "", "leader"));
 }
@@ -79,7 +79,7 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
                  "File with the bearer token it asks for")
       ->type_name("PATH");
   app.add_option("--engine-ca", follow.engine_ca,
-                 "For https: who signs its certificate (default: whom this machine trusts)")
+                 "For https: CA of its certificate (default: those this machine trusts)")
       ->type_name("PATH");
   app.add_flag("--engine-insecure", follow.engine_insecure,
                "Allow the token to travel to another machine without TLS");
@@ -101,8 +101,9 @@ void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
                  "Directory on a shared filesystem where senders publish: instead of --sender, or "
                  "for the bytes of what is announced there")
       ->type_name("PATH");
-  app.add_option("--shared-dir-key", dir.key_file,
-                 "File with the key that what lies there is signed with; the senders' is the same")
+  app.add_option(
+         "--shared-dir-key", dir.key_file,
+         "File with the key that the files there are signed with; the senders have the same")
       ->type_name("PATH");
   app.add_option("--shared-ranks", dir.ranks,
                  "Trainer ranks that publish in --shared-dir; with --sender as many as those")
@@ -125,14 +126,14 @@ void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
       ->check(CLI::Range(int64_t{1}, limits::kStaleAfterMax.count()))
       ->capture_default_str();
   app.add_flag("--stale-keeps-ready", options.stale_keeps_ready,
-               "An engine that is stale stays ready: /readyz is 200, status and metrics tell");
+               "An engine that is stale stays ready: /readyz is 200, status and metrics report it");
 }
 
 void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
-  AddSizeFlag(app, "--scrub-rate", options.scrub_bytes_per_second,
-              "Most live memory to read again and compare with what was published, each second; 0: "
-              "none",
-              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  AddSizeFlag(
+      app, "--scrub-rate", options.scrub_bytes_per_second,
+      "Live memory to read again and compare with what was published, each second at most; 0: none",
+      {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
   app.add_option("--scrub-pass", options.scrub_pass_seconds,
                  "Seconds within which all live memory is to be read again, as far as --scrub-rate "
                  "allows")
@@ -229,13 +230,13 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
     config.Reject("sender", "expected one for each trainer rank, or shared-dir, or slime-dir");
   }
   if (!follows && !(options.follow.checkpoint.empty() && options.follow.engine_url.empty())) {
-    config.Reject("slime-dir", "checkpoint and engine-url are of use with it alone");
+    config.Reject("slime-dir", "checkpoint and engine-url work only with it");
   }
   std::set<std::string> senders;
   for (const std::string& sender : options.senders) {
     if (senders.insert(sender).second) continue;
-    config.Reject("sender", fmt::format("'{}' is given twice, expected each sender once: a trainer "
-                                        "rank has one, of an address of its own",
+    config.Reject("sender", fmt::format("'{}' is given twice, expected each sender once: each "
+                                        "trainer rank has one, with its own address",
                                         EscapeUnprintable(sender)));
     break;
   }

@@ -48,8 +48,8 @@ Status CheckOptions(const ReceiverOptions& options) {
     const bool alone = options.senders.empty() && options.shared_dir.root.empty();
     if (alone && !options.follow.checkpoint.empty()) return OkStatus();
     return InvalidArgumentError(
-        "--slime-dir needs --checkpoint, the local one to apply versions to, and goes without "
-        "--sender and --shared-dir");
+        "--slime-dir needs --checkpoint, the local one to apply versions to, and excludes --sender "
+        "and --shared-dir");
   }
   const bool shared = !options.shared_dir.root.empty();
   if ((options.senders.empty() && !shared) || options.senders.size() > limits::kSendersMax) {

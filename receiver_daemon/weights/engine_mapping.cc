@@ -50,8 +50,8 @@ Result<SliceSpan> FindSlices(const EngineView& view, const TensorSpec& spec) {
     return found;
   }
   return InvalidArgumentError(
-      "view '{}' is [{}, {}) of dim {} of tensor '{}', which is no union of the slices the trainer "
-      "declared: {}. "
+      "view '{}' is [{}, {}) of dim {} of tensor '{}', which is not a union of the slices the "
+      "trainer declared: {}. "
       "Declare cuts at {} and {} on dim {} on the trainer's side, or attach a union of its slices",
       view.engine_name, view.range.begin, view.range.end, view.dim, spec.name, ToString(spec),
       view.range.begin, view.range.end, view.dim);

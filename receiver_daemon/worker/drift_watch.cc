@@ -23,8 +23,9 @@ void DriftWatch::TakeVerifies() {
   std::erase_if(verifies_, [this](const ActiveVerify& active) {
     if (active.task->cancelled()) return true;
     if (engine_.weights().get() == &active.reading.weights()) return false;
-    active.task->End(AbortedError(
-        "the engine has gone or attached again; attaching reads all digests too: verify again"));
+    active.task->End(
+        AbortedError("the engine has disconnected or attached again; attaching reads all digests "
+                     "too: verify again"));
     return true;
   });
 }

@@ -178,7 +178,8 @@ Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget&
     parts_.senders.Staged(target, TrainerRank(r));
   }
   if (!engine_.IsCurrent()) {
-    return UnavailableError("the engine attached again, or has gone, while it was staged for");
+    return UnavailableError(
+        "the engine attached again, or disconnected, after this version was staged for it");
   }
   return prepared;
 }
@@ -207,9 +208,9 @@ void GroupDriver::Obey(const WriteStaged& order) {
   Status status;
   bool untouched = true;
   if (!staged.has_value() || staged->round != order.round || engine_.weights() == nullptr) {
-    status = UnavailableError("the engine that was staged for is gone");
+    status = UnavailableError("the engine that this version was staged for has disconnected");
   } else if (staged->drifts != engine_.drifts()) {
-    status = UnavailableError("live memory has drifted since it was staged for");
+    status = UnavailableError("live memory has drifted since this version was staged");
   } else {
     board_.SetStage("committing", staged->prepared.target.version);
     status = Commit(staged->prepared, staged->begin);

@@ -175,7 +175,7 @@ Status SenderOperations::ForgetStream(const v1::ForgetStreamRequest& request,
                                       const Sink& progress) {
   DWS_RETURN_IF_ERROR(parts_.forget_stream(AsStands(request.stream())));
   v1::OperationProgress message;
-  message.set_step("the stream is forgotten: the next trainer that registers begins anew");
+  message.set_step("the stream is forgotten: the next trainer that registers begins a new one");
   message.set_finished(true);
   progress(message);
   return OkStatus();

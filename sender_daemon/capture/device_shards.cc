@@ -199,15 +199,15 @@ void DeviceShards::CheckFindings(std::span<const uint32_t> blocks, ThreadPool& p
   });
   if (differing.load() == 0) return;
   const BlockRef ref = window_[one.load()].ref;
-  LogWarning("gpu_snapshot_differs", {{"gpu", device_->uuid()},
-                                      {"blocks", differing.load()},
-                                      {"tensor", snapshot_->layout().tensor(ref.slice).name},
-                                      {"rank_slice", ref.slice.value()},
-                                      {"block", ref.block},
-                                      {"reason",
-                                       "what changed since the last version on the GPU does not "
-                                       "lead there from the snapshot: memory of one of the two is "
-                                       "damaged; these blocks are copied whole"}});
+  LogWarning("gpu_snapshot_differs",
+             {{"gpu", device_->uuid()},
+              {"blocks", differing.load()},
+              {"tensor", snapshot_->layout().tensor(ref.slice).name},
+              {"rank_slice", ref.slice.value()},
+              {"block", ref.block},
+              {"reason",
+               "the changes on the GPU since the last version do not fit the snapshot: memory of "
+               "one of the two is damaged; these blocks are copied whole"}});
 }
 
 // False if the changes of result `number` are not changes of the host's `block`.

@@ -75,7 +75,7 @@ void LogSnapshotDamaged(const RankLayout& layout, const SliceDifference& differe
                                 {"expected", ToString(difference.expected)},
                                 {"found", ToString(difference.found)},
                                 {"reason",
-                                 "the next version that brings this tensor mends it, and "
+                                 "the next version that brings this tensor repairs it, and "
                                  "receivers take it in full then"}});
 }
 

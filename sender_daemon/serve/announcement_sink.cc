@@ -62,17 +62,16 @@ void AnnouncementSink::Show(Scrape& scrape) const {
     scrape.Gauge("dws_sender_receiver_committed_version",
                  "The newest version the receiver has committed of this stream; 0: none.",
                  Number(receiver.committed), labels);
-    scrape.Gauge(
-        "dws_sender_receiver_left_out",
-        "1 while waits for all receivers do not wait for this one: it has committed nothing "
-        "for --laggard-after, others have.",
-        is_present(entry) && hub_.LeftOut(receiver) ? 1 : 0, labels);
+    scrape.Gauge("dws_sender_receiver_left_out",
+                 "1 while waits for all receivers leave this one out: it has committed nothing "
+                 "for --laggard-after while others have.",
+                 is_present(entry) && hub_.LeftOut(receiver) ? 1 : 0, labels);
     scrape.Gauge("dws_sender_receiver_lag_versions",
                  "Retained versions that the receiver has not committed.",
                  Lag(versions, receiver.committed), labels);
   }
   constexpr const char* kHelp =
-      "Receivers that have connected to this sender, before its restart too.";
+      "Receivers that have connected to this sender, also before its restart.";
   scrape.Gauge("dws_sender_receivers", kHelp, present, {{"state", "present"}});
   scrape.Gauge("dws_sender_receivers", kHelp, static_cast<double>(receivers.size()) - present,
                {{"state", "absent"}});

@@ -34,7 +34,7 @@ void BroadcastSink::Show(Scrape& scrape) const {
   const BroadcastView view = broadcaster_ == nullptr ? BroadcastView() : broadcaster_->view();
   const auto number = [](uint64_t value) { return static_cast<double>(value); };
   constexpr const char* kHelp =
-      "Versions by what became of their broadcast; receivers fetch those that were not sent.";
+      "Versions by the outcome of their broadcast; receivers fetch those that were not sent.";
   const char* const name = "dws_sender_broadcasts_total";
   scrape.Counter(name, kHelp, number(view.sent), {{"outcome", "sent"}});
   scrape.Counter(name, kHelp, number(view.failed), {{"outcome", "failed"}});

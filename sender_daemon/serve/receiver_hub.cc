@@ -142,7 +142,7 @@ bool ReceiverHub::Plausible(const StreamId& stream, const AcknowledgedCommit& re
               {"newest", newest->version.value()},
               {"reason",
                fmt::format("{}: {}",
-                           other_weights ? "it has other weights than are published as this version"
+                           other_weights ? "its weights differ from those published as this version"
                                          : "this version was never published",
                            kNumbersBeganAgain)}});
   return false;
@@ -194,7 +194,7 @@ void ReceiverHub::Forget() {
     rank_ = nullptr;
     state_.ForgetStream();
   }
-  const std::string reason = "an operator had the stream forgotten";
+  const std::string reason = "an operator made this daemon forget the stream";
   for (Wait& wait : over) {
     wait.done(AbortedError("version {} is no longer waited for: {}", wait.version.value(), reason),
               {});
@@ -291,7 +291,7 @@ void ReceiverHub::KeepKnown(TimePoint now) {
   for (const std::string& id : given_up) {
     LogWarning("receiver_not_returned", {{"id", id},
                                          {"seconds", limits::kReceiverReturnWait.count()},
-                                         {"effect", "nobody waits for it any more"}});
+                                         {"effect", "it is no longer awaited"}});
   }
   if (memory_ == nullptr) return;
   if (look) {

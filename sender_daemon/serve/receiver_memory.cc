@@ -20,7 +20,7 @@ std::vector<KnownReceiver> ReceiverMemory::Load() {
   if (!loaded.ok()) {
     LogWarning("known_receivers_lost",
                {{"reason", Message(loaded.status())},
-                {"effect", "a receiver that does not come back is not missed"}});
+                {"effect", "a receiver that does not come back will not be reported"}});
     return {};
   }
   for (const KnownReceiver& receiver : *loaded) known_[receiver.id] = receiver;

@@ -24,7 +24,7 @@ Result<RankStatePtr> StateOf(const ReceiverHub& hub, const v1::StreamId& message
   const RankStatePtr state = hub.Current();
   if (state == nullptr) return AbortedError("no trainer has registered with this sender yet");
   if (state->stream != stream) {
-    return AbortedError("stream {} is over, this sender serves {}", ToString(stream),
+    return AbortedError("stream {} has ended, this sender serves {}", ToString(stream),
                         ToString(state->stream));
   }
   return state;
@@ -165,7 +165,7 @@ Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
   DWS_ASSIGN_OR_RETURN(auto slices, ParseSlices(request, state->layout()));
   const WeightVersion version(request.version());
   if (state->log->Find(version) == nullptr) {
-    return AbortedError("version {} is not retained (any more); take a newer one", version.value());
+    return AbortedError("version {} is no longer retained; take a newer one", version.value());
   }
   return std::make_unique<FullReader>(state->snapshot, state->log, version, std::move(slices));
 }
@@ -188,8 +188,8 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
   }
   const RetainedVersionPtr version = (*state)->log->Find(WeightVersion(request->version()));
   if (version == nullptr) {
-    reactor->Finish(ToGrpc(AbortedError("version {} is not retained (any more); take a newer one",
-                                        request->version())));
+    reactor->Finish(ToGrpc(
+        AbortedError("version {} is no longer retained; take a newer one", request->version())));
     return reactor;
   }
   DWS_CHECK(version->after.size() == (*state)->layout().slice_count());

@@ -151,7 +151,7 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
     MutexLock lock(mutex_);
     if (connection_.has_value() == message.has_hello()) {
       return InvalidArgumentError(
-          "the first message of a Sync stream is Hello, and only the first");
+          "expected Hello as the first message of a Sync stream, and only there");
     }
     if (connection_.has_value()) connection = *connection_;
   }

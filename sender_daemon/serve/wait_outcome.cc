@@ -72,7 +72,7 @@ void FillCounts(const WaitOutcome& outcome, v1::WaitReply& reply) {
 ReceiverBehind Awaited(std::string receiver_id) {
   return {
       .receiver_id = std::move(receiver_id),
-      .last_error = "not back since the sender's restart; `dwsctl evict --receiver` gives it up"};
+      .last_error = "not back since the sender's restart; `dwsctl evict --receiver` removes it"};
 }
 
 std::string DescribeUnmet(const WaitOutcome& outcome, const WaitCondition& condition) {

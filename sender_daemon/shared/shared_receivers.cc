@@ -49,7 +49,7 @@ Result<v1::SharedReport> SharedReceivers::Read(const std::string& name) const {
                        shared::Unseal(shared::SealedKind::kReport, file, place_.key, path));
   v1::SharedReport report;
   if (!report.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return DataLossError("{} is no SharedReport", path);
+    return DataLossError("{} is not a SharedReport", path);
   }
   DWS_ASSIGN_OR_RETURN(const std::string expected, shared::EscapeId(report.receiver_id()));
   if (report.job_id() != place_.job_id || report.trainer_rank() != place_.rank.value() ||
@@ -105,8 +105,8 @@ Result<std::set<std::string>> SharedReceivers::Names() {
   Status crowded;
   if (names.size() > limits::kReceiversMax) {
     crowded = ResourceExhaustedError(
-        "{} has reports of {} receivers, the first {} are read: remove those of receivers that are "
-        "gone",
+        "{} has reports of {} receivers, the first {} are read: remove those of receivers that no "
+        "longer exist",
         place_.folder, names.size(), limits::kReceiversMax);
     names.erase(std::next(names.begin(), limits::kReceiversMax), names.end());
   }
@@ -166,11 +166,11 @@ bool SharedReceivers::IsOlder(Receiver& receiver, const v1::SharedReport& report
   const bool live = hub_.clock().Now() - receiver.changed_at <= limits::kSharedPresenceTimeout;
   if (found != earlier.end() && live) {
     if (!std::exchange(receiver.twice, true)) {
-      LogWarning("shared_receiver_twice",
-                 {{"id", report.receiver_id()},
-                  {"reason",
-                   "two receivers have this id, the one that began last counts: give "
-                   "each an id of its own"}});
+      LogWarning(
+          "shared_receiver_twice",
+          {{"id", report.receiver_id()},
+           {"reason",
+            "two receivers have this id, the one that started last counts: give each its own id"}});
     }
     return true;
   }

@@ -19,11 +19,11 @@ std::string CheckCommand(const std::string& text) {
 void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
   app.add_option(
          "--shared-dir", dir.root,
-         "Directory on a shared filesystem to publish to besides; receivers may need nothing "
+         "Directory on a shared filesystem to publish to as well; receivers may need nothing "
          "else")
       ->type_name("PATH");
   app.add_option("--shared-dir-key", dir.key_file,
-                 "File with the key to sign with what lies there; the receivers' is the same")
+                 "File with the key that signs the files there; the receivers have the same")
       ->type_name("PATH");
   app.add_option("--shared-dir-anchor-every", dir.anchor_every,
                  "Full tensors there at least every so many versions")
@@ -105,10 +105,9 @@ void SharedSink::Show(Scrape& scrape) const {
   scrape.Counter("dws_sender_shared_bytes_total", "Bytes written to the shared directory.",
                  number(view.bytes));
   scrape.Counter("dws_sender_shared_failures_total",
-                 "Tries to write to the shared directory that came to nothing.",
-                 number(view.failures));
+                 "Attempts to write to the shared directory that failed.", number(view.failures));
   scrape.Gauge("dws_sender_shared_failing",
-               "1 while the last try to write to the shared directory came to nothing.",
+               "1 while the last attempt to write to the shared directory has failed.",
                view.trouble.ok() ? 0 : 1);
   scrape.Gauge("dws_sender_shared_newest_version",
                "The newest version in the shared directory; 0: none.",

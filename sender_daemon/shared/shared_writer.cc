@@ -69,9 +69,8 @@ Status SharedWriter::CheckFence() const {
     if (!AheadOfClock(stream, wall_clock_->Now()).empty()) continue;
     return FailedPreconditionError(
         "{} has stream {}, this sender publishes {}: another trainer has taken over; stop one of "
-        "them, or start this one with a higher incarnation. If `dwsctl forget-stream` took that "
-        "one "
-        "back: remove its folder",
+        "them, or start this one with a higher incarnation. If `dwsctl forget-stream` reset that "
+        "one: remove its folder",
         rank_folder_, ToString(stream), ToString(state_->stream));
   }
   DWS_ASSIGN_OR_RETURN(const auto versions, shared::ListVersions(files_, stream_folder_));
@@ -79,7 +78,7 @@ Status SharedWriter::CheckFence() const {
     if (name.epoch <= state_->rank_epoch) continue;
     return FailedPreconditionError(
         "{} has version {} of epoch {}, this sender has epoch {}: another sender serves trainer "
-        "rank {} by now; stop one of them",
+        "rank {} now; stop one of them",
         stream_folder_, name.version.value(), name.epoch.value(), state_->rank_epoch.value(),
         state_->trainer_rank.value());
   }

@@ -34,7 +34,7 @@ Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& 
     if (absl::IsResourceExhausted(bytes.status())) {
       return InvalidArgumentError(
           "--slime-checkpoint: {}; files beside the weights may have {} bytes in all, remove what "
-          "is no part of the model",
+          "is not part of the model",
           Message(bytes.status()), kSlimeSideBytesMax);
     }
     if (!bytes.ok()) return refuse(bytes.status());

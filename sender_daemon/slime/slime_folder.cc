@@ -59,7 +59,8 @@ Result<SlimeFolder::Owner> SlimeFolder::ReadOwner() const {
                       std::from_chars(text.data() + space + 1, end, owner.epoch).ptr == end - 1;
   if (!parsed || owner.stream.empty()) {
     return FailedPreconditionError(
-        "{} does not say whose the folder is, expected 'STREAM EPOCH': remove it if the folder has "
+        "{} does not say which sender owns the folder, expected 'STREAM EPOCH': remove it if the "
+        "folder has "
         "no versions, or name another folder as --slime-dir",
         path);
   }
@@ -74,7 +75,8 @@ Result<slime::VersionIndex> SlimeFolder::ReadOwnIndex(uint64_t version) const {
     // removed.
     DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(PathOf(version)));
     if (!std::binary_search(names.begin(), names.end(), safetensors::kIndexFile)) {
-      return Refuse(fmt::format("somebody writes {} there, or left it without an index", name));
+      return Refuse(
+          fmt::format("another process writes {} there, or left it without an index", name));
     }
   }
   DWS_RETURN_IF_ERROR(index.status());
@@ -114,12 +116,12 @@ Status SlimeFolder::WriteOwner() {
 Status SlimeFolder::CheckOwner(const Owner& owner) const {
   if (owner.stream == self_.stream && owner.epoch == self_.epoch) return OkStatus();
   if (owner.stream.empty()) {
-    return FailedPreconditionError("{}: {} is gone, which says that the folder is this sender's",
-                                   root_, kOwnerFile);
+    return FailedPreconditionError(
+        "{}: {} is missing, which shows that the folder is this sender's", root_, kOwnerFile);
   }
   return FailedPreconditionError(
-      "{}: another sender publishes there by now (stream {}, epoch {}; this one: stream {}, epoch "
-      "{}): stop one of them, or give each a --slime-dir of its own",
+      "{}: another sender publishes there now (stream {}, epoch {}; this one: stream {}, epoch "
+      "{}): stop one of them, or give each its own --slime-dir",
       root_, owner.stream, owner.epoch, self_.stream, self_.epoch);
 }
 
@@ -142,7 +144,7 @@ Result<bool> SlimeFolder::Begin(uint64_t version) {
   };
   if (newest() > 0 && !there(newest())) {
     return FailedPreconditionError(
-        "{} is gone, the newest of this stream: versions begin anew with a full one",
+        "{} is missing, the newest of this stream: versions start again with a full one",
         PathOf(newest()));
   }
   if (begun_.has_value() && there(*begun_)) {
@@ -154,8 +156,8 @@ Result<bool> SlimeFolder::Begin(uint64_t version) {
   if (published_.contains(version)) return false;
   if (there(version)) {
     return FailedPreconditionError(
-        "{} is there already, and not of this sender: somebody else writes to the folder; stop "
-        "them, or name another folder as --slime-dir",
+        "{} exists already, and is not this sender's: another process writes to the folder; stop "
+        "it, or name another folder as --slime-dir",
         PathOf(version));
   }
   begun_ = version;

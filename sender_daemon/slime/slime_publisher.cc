@@ -129,8 +129,8 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
   // 4. Readers that have the folder's newest version would never see an older one.
   if (newest->version.value() <= progress_->folder.newest()) {
     return FailedPreconditionError(
-        "{} has version {} already, the trainer is at version {}: publishing goes on with version "
-        "{}; for readers to follow from here, empty the folder",
+        "{} has version {} already, the trainer is at version {}: publishing continues with "
+        "version {}; for readers to follow from here, empty the folder",
         progress_->folder.root(), progress_->folder.newest(), newest->version.value(),
         progress_->folder.newest() + 1);
   }

@@ -10,12 +10,12 @@ namespace dws {
 
 void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
   app.add_option("--slime-dir", dir.root,
-                 "Folder to publish slime's versions to besides (weight_vNNNNNN), for readers of "
+                 "Folder to publish slime's versions to as well (weight_vNNNNNN), for readers of "
                  "that format")
       ->type_name("PATH");
   app.add_option("--slime-checkpoint", dir.checkpoint,
-                 "With --slime-dir: the base checkpoint, whose files beside the weights full "
-                 "versions get as well")
+                 "With --slime-dir: the base checkpoint; full versions also get its files that are "
+                 "not weights")
       ->type_name("PATH");
   app.add_option_function<std::string>(
          "--slime-encoding",
@@ -27,12 +27,12 @@ void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
   app.add_option_function<std::string>(
          "--slime-checksum",
          [&dir](const std::string& name) { dir.checksum = *slime::ChecksumFormatNamed(name); },
-         "What their new bytes are checked with")
+         "Checksum of their new bytes")
       ->check(CLI::IsMember({"xxh3-128", "blake3", "adler32"}).description(""))
       ->type_name("xxh3-128|blake3|adler32")
       ->default_str("xxh3-128");
   app.add_option("--slime-keep", dir.keep,
-                 "Deltas that stay there, with the newest full checkpoint before them; 0: all")
+                 "Deltas to keep there, with the newest full checkpoint before them; 0: all")
       ->check(CLI::Range(size_t{0}, size_t{limits::kSlimeVersionMax}))
       ->capture_default_str();
 }
@@ -45,7 +45,7 @@ Result<std::unique_ptr<VersionSink>> SlimeSink::Open(
   if (dir.checkpoint.empty()) {
     return InvalidArgumentError(
         "--slime-dir needs --slime-checkpoint, the folder of the base checkpoint: readers take a "
-        "full version for all of a checkpoint, config.json and tokenizer too");
+        "full version as a whole checkpoint, with config.json and tokenizer");
   }
   DWS_ASSIGN_OR_RETURN(BaseCheckpoint base, ReadBaseCheckpoint(files, dir.checkpoint));
   sink->publisher_ = std::make_unique<SlimePublisher>(
@@ -87,10 +87,10 @@ void SlimeSink::Show(Scrape& scrape) const {
   scrape.Counter("dws_sender_slime_bytes_total",
                  "Bytes of tensors written to the folder of slime's versions.", number(view.bytes));
   scrape.Counter("dws_sender_slime_failures_total",
-                 "Tries to write to the folder of slime's versions that came to nothing.",
+                 "Attempts to write to the folder of slime's versions that failed.",
                  number(view.failures));
   scrape.Gauge("dws_sender_slime_failing",
-               "1 while the last try to write to the folder of slime's versions came to nothing.",
+               "1 while the last attempt to write to the folder of slime's versions has failed.",
                view.trouble.ok() ? 0 : 1);
   scrape.Gauge("dws_sender_slime_newest_version",
                "The newest version in the folder of slime's versions; 0: none.",

@@ -18,7 +18,7 @@ class DrainSwitch {
   Status Admit(std::string_view what) const {
     if (!draining()) return OkStatus();
     return UnavailableError(
-        "this sender is drained by its operator and refuses {}: the versions before are being "
+        "this sender is drained by its operator and refuses {}: earlier versions are being "
         "delivered; `dwsctl drain --undo` makes it take versions again",
         what);
   }

@@ -21,7 +21,7 @@ bool StillWanted(const grpc::CallbackServerContext& context) {
          std::chrono::system_clock::now() + kDeadlineMargin < context.deadline();
 }
 
-Status GivenUp() { return CancelledError("the trainer gave the call up before its turn came"); }
+Status GivenUp() { return CancelledError("the trainer cancelled the call before it began"); }
 
 Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {
   switch (request.policy()) {

@@ -36,7 +36,7 @@ class Mark {
 };
 
 Status AttemptGivenUp(uint64_t version) {
-  return CancelledError("publishing version {} was given up by the trainer: nothing of it is kept",
+  return CancelledError("the trainer cancelled publishing version {}: nothing of it is kept",
                         version);
 }
 
@@ -54,7 +54,7 @@ Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& re
                                 registration.job_id, options_.job_id);
   }
   if (registration.trainer_rank != options_.trainer_rank) {
-    return InvalidArgumentError("trainer rank {} came to the sender of rank {}",
+    return InvalidArgumentError("trainer rank {} connected to the sender of rank {}",
                                 registration.trainer_rank.value(), options_.trainer_rank.value());
   }
   DWS_RETURN_IF_ERROR(CheckAdmission(registration));
@@ -228,7 +228,7 @@ void TrainerSession::OnHangup(uint64_t session) {
 Result<TrainerSession::Live*> TrainerSession::Find(uint64_t session) {
   DWS_CHECK(!live_.has_value() || state_ != nullptr);  // callers use the state of a live one
   if (live_.has_value() && live_->session == session) return &*live_;
-  return FailedPreconditionError("session {} is not registered (any more): {}", session,
+  return FailedPreconditionError("session {} is no longer registered: {}", session,
                                  live_.has_value() ? "another trainer took its place"
                                                    : "register first, or again after a restart");
 }
@@ -265,7 +265,7 @@ Status TrainerSession::Begin(const v1::BeginRequest& request) {
   DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
   if (!live->registration.ring.has_value()) {
     return InvalidArgumentError(
-        "this registration hands over a resident region: publish it, nothing has to be begun");
+        "this registration hands over a resident region: publish it, without beginning a version");
   }
   if (live->open_version != nullptr) {
     return FailedPreconditionError("version {} is open: publish or abort it before beginning {}",
@@ -314,7 +314,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   if (still_wanted() && !GivenUp(*live, request.attempt())) return OkStatus();
   live->open_version.reset();
   return CancelledError(
-      "a put into version {} was given up by the trainer: nothing of the version is kept",
+      "the trainer cancelled a put into version {}: nothing of the version is kept",
       request.version());
 }
 

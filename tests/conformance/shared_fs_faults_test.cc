@@ -177,7 +177,7 @@ TEST_CASE("a folder of another version, stream, rank or job is refused by name",
     state.OnConnect(SenderIndex(0));
     CHECK_THAT(std::string(Message(
                    state.OnWelcome(SenderIndex(0), offer->welcome, kSystemWallClock.Now()))),
-               Contains("an old trainer woke up"));
+               Contains("an old trainer is running again"));
   }
   SECTION("of a second stream with the same incarnation") {
     directory.files.SetContent(

@@ -127,7 +127,7 @@ class GroupSecureTest(GroupCase):
         report = group_pb2.GroupUp(report=group_pb2.GroupReport(seen=0))
         staged = group_pb2.GroupUp(staged=group_pb2.GroupStaged(round=1))
         invalid = grpc.StatusCode.INVALID_ARGUMENT
-        first = "the first message of a Join stream is GroupHello"
+        first = "expected GroupHello as the first message of a Join stream"
         for messages, code, wanted in (
             ((report,), invalid, first),
             ((self.hello(), self.hello()), invalid, first),

@@ -70,7 +70,7 @@ class StaleTest(AdminCase):
         late = self.trainer(stream=dws.Stream.new(incarnation))
         late.register({name: array.copy() for name, array in self.source.items()})
         late.publish(1)
-        self.await_stale("an old trainer woke up")
+        self.await_stale("an old trainer is running again")
         self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
         # The next trainer of that sender is heard on the connection that was refused.
         late.close()

@@ -283,7 +283,7 @@ class QuarantineTest(LedgerCase):
         old.register({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
         old.publish(self.version + 5)
         eventually(
-            lambda: "an old trainer woke up" in self.receiver.log_tail(1000),
+            lambda: "an old trainer is running again" in self.receiver.log_tail(1000),
             lambda: self.receiver.log_tail(50),
         )
         self.check_stays(wanted, self.version)

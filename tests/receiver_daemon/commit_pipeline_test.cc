@@ -284,7 +284,7 @@ TEST_CASE("a failed hook leaves the engine paused, and the next try finds the ve
   for (const std::string& what : job.trainer.Log()) CHECK(what.find("full") == std::string::npos);
 }
 
-TEST_CASE("an engine that cannot be resumed is committed to again, and nothing is said to senders",
+TEST_CASE("an engine that cannot be resumed is committed to again, and no details to senders",
           "[commit]") {
   Job job;
   job.control.fail_resume = UnavailableError("no connection");

@@ -101,11 +101,11 @@ TEST_CASE("a fused projection is two views on one parameter, by rows or by colum
 
 TEST_CASE("a range that is no union of slices is refused, naming the grid", "[mapping]") {
   CheckRefused(Map({Columns(1, 4, 0)}), "BF16 [4, 6] cut on dim 1 at {2, 4}");
-  CheckRefused(Map({Columns(2, 5, 0)}), "no union of the slices");
+  CheckRefused(Map({Columns(2, 5, 0)}), "not a union of the slices");
   EngineView rows = Whole("down", {2, 6}, 0);
   rows.whole = false;
   rows.range = {.begin = 0, .end = 2};
-  CheckRefused(Map({rows}), "no union of the slices");
+  CheckRefused(Map({rows}), "not a union of the slices");
   CheckRefused(Map({Columns(4, 8, 0)}), "[4, 8) of dim 1");
 }
 

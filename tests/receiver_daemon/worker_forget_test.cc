@@ -1,5 +1,4 @@
-// A stream with a wrong incarnation, the trainer that it shuts out, and the operator who has it
-// forgotten.
+// A stream with a wrong incarnation, the trainer that it shuts out, and the operator who makes this daemon forget it.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -169,7 +169,7 @@ TEST_CASE("a sender that is refused, its clock having gone back, does not keep a
   REQUIRE_FALSE(it.Welcome(old).ok());
   it.Pass(limits::kStaleAfterDefault);
   CHECK_FALSE(it.daemon.worker.status().ready);
-  CHECK(it.daemon.readiness.back().find("an old trainer woke up") != std::string::npos);
+  CHECK(it.daemon.readiness.back().find("an old trainer is running again") != std::string::npos);
   StreamId twin = it.trainer.stream();
   ++twin.id_lo;
   REQUIRE_FALSE(it.Welcome(twin).ok());

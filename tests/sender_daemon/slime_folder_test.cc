@@ -38,7 +38,7 @@ TEST_CASE("a sender that starts again goes on in its own folder", "[slime]") {
     rank.Register(1, 1);
     rank.Restart();
     rank.Capture(5);
-    CHECK_THAT(ToString(rank.Write()), Contains("another sender publishes there by now"));
+    CHECK_THAT(ToString(rank.Write()), Contains("another sender publishes there now"));
   }
   SECTION("but not with numbers that are published already") {
     rank.Register(1, 3);
@@ -87,7 +87,7 @@ TEST_CASE("a folder with versions of others is refused by name, and left as it i
     REQUIRE(rank.Publish(1).ok());
     std::filesystem::create_directories(rank.Folder(2));
     std::ofstream(rank.Folder(2) + "/model-00000.tmp") << "theirs";
-    CHECK_THAT(ToString(rank.Publish(2)), Contains("weight_v000002 is there already"));
+    CHECK_THAT(ToString(rank.Publish(2)), Contains("weight_v000002 exists already"));
     CHECK(std::filesystem::exists(rank.Folder(2) + "/model-00000.tmp"));
     std::filesystem::remove_all(rank.Folder(2));
     REQUIRE(rank.Write().ok());
@@ -132,7 +132,7 @@ TEST_CASE("who loses a folder without versions to another run does not take it b
   rank.state = ours;
   rank.Capture(1);
   for (int round = 0; round < 3; ++round) {
-    CHECK_THAT(ToString(rank.Write()), Contains("another sender publishes there by now"));
+    CHECK_THAT(ToString(rank.Write()), Contains("another sender publishes there now"));
   }
   REQUIRE(other.Step().ok());
   std::filesystem::remove_all(rank.dir.root);
@@ -180,7 +180,7 @@ TEST_CASE("a version of others that gets its name first stays, and is told", "[s
   Weights weights = RandomWeights(WholeLayout(), random);
   PublishAll(state, pool, 2, weights);
   files.SetContent("/versions/weight_v000002/model-00000.tmp", std::vector<std::byte>(3));
-  CHECK_THAT(ToString(publisher.Step().status()), Contains("weight_v000002 is there already"));
+  CHECK_THAT(ToString(publisher.Step().status()), Contains("weight_v000002 exists already"));
   CHECK_THAT(ToString(publisher.Step().status()), Contains("somebody writes weight_v000002"));
   CHECK(files.Content("/versions/weight_v000002/model-00000.tmp").size() == 3);
 }

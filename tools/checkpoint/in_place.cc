@@ -57,7 +57,7 @@ class Replay {
     if (wrong.empty() && StateToken(sums) == redo_[0].manifest().state_token) return OkStatus();
     judged_ = true;
     return FailedPreconditionError(
-        "{} was written down for another state of {}: other weights of {}; nothing was written; if "
+        "{} was recorded for another state of {}: other weights of {}; nothing was written; if "
         "the files were replaced since, remove it",
         redo_[0].path(), checkpoint_.files()[0].mapping.path(),
         wrong.empty() ? "tensors that it does not change" : NameList(wrong));
@@ -95,8 +95,8 @@ class Replay {
     if (wrong.empty()) return OkStatus();
     judged_ = true;
     return DataLossError(
-        "{} does not hold what was written to it: {}; the checkpoint is neither version, take it "
-        "from elsewhere and remove {}",
+        "{} does not hold what was written to it: {}; the checkpoint is neither version, restore "
+        "it from a copy and remove {}",
         checkpoint_.files()[0].mapping.path(), NameList(wrong), redo_[0].path());
   }
 
@@ -227,7 +227,7 @@ class InPlaceApply {
     const EncodeTarget target{.encoding = Encoding::kAbsolute, .writer = &file->writer()};
     DWS_ASSIGN_OR_RETURN(
         const std::vector<SliceChange> changes,
-        EncodeDifference(walk_, "writing down what changes", source, std::span(&target, 1)));
+        EncodeDifference(walk_, "recording what changes", source, std::span(&target, 1)));
     if (DigestsAfter(changes) != checked.after) {
       return AbortedError("the checkpoint changed while it was read; nothing was written to it");
     }

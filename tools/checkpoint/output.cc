@@ -171,7 +171,7 @@ Status CheckOutput(const std::string& out) {
   if (std::filesystem::is_directory(out, ignored) && std::filesystem::is_empty(out, ignored)) {
     return OkStatus();
   }
-  return AlreadyExistsError("{} is there already; a checkpoint is written to a new place", out);
+  return AlreadyExistsError("{} exists already; a checkpoint is written to a new place", out);
 }
 
 Status CheckApart(const std::string& out, std::span<const std::string> read) {

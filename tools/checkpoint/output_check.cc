@@ -27,8 +27,8 @@ Status CheckNotRead(std::span<const std::string> written, std::span<const std::s
       // Compare files and not names: a link or another spelling may lead to the same file.
       if (!std::filesystem::equivalent(path, source, ignored)) continue;
       return InvalidArgumentError(
-          "{} is read by this command, and would be written over as {}: name another output",
-          source, path);
+          "{} is read by this command, and would be overwritten as {}: name another output", source,
+          path);
     }
   }
   return OkStatus();
@@ -46,7 +46,7 @@ Status CheckObjectOutput(const std::string& out, std::span<const std::string> re
     DWS_ASSIGN_OR_RETURN(const size_t count, file->ReadAt(0, start));
     if (count == 0 || std::equal(start.begin(), start.end(), magic.begin())) return OkStatus();
   }
-  return AlreadyExistsError("{} is there and is no delta object: name another, or remove it", out);
+  return AlreadyExistsError("{} exists and is not a delta object: name another, or remove it", out);
 }
 
 }  // namespace dws::checkpoint

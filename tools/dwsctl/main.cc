@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   dws::dwsctl::Console console(STDOUT_FILENO, STDERR_FILENO);
   dws::dwsctl::Context context{.console = console};
 
-  CLI::App app("Looks after DWS daemons (dws-sender, dws-receiver).", "dwsctl");
+  CLI::App app("Inspects and operates DWS daemons (dws-sender, dws-receiver).", "dwsctl");
   app.set_version_flag("--version", dws::VersionText("dwsctl"),
                        "Print version and build, and exit");
   app.require_subcommand(1);

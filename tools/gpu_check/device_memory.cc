@@ -82,7 +82,7 @@ Result<uint64_t> AllocateAs(const CudaDevice& device, std::string_view kind, uin
   }
   if (kind == kChunks) return AllocateChunks(device, size_bytes, chunk_bytes);
   if (kind == kDefaultPool) return AllocateFromPool(device, nullptr, size_bytes);
-  if (kind != kPool) return InvalidArgumentError("no kind of device memory: '{}'", kind);
+  if (kind != kPool) return InvalidArgumentError("unknown kind of device memory: '{}'", kind);
   DWS_ASSIGN_OR_RETURN(void* const pool, CreatePool(device));
   return AllocateFromPool(device, pool, size_bytes);
 }

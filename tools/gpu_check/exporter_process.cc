@@ -39,7 +39,7 @@ class Owner {
     if (what == "read") return Read(request["tensor"]);
     if (what == "prepare load") return PrepareLoad();
     if (what == "load") return Load(request["seconds"]);
-    return InvalidArgumentError("do not know '{}'", what);
+    return InvalidArgumentError("unknown request '{}'", what);
   }
 
  private:

@@ -79,7 +79,7 @@ Status RunIpc(const Options&, BenchDevice& device, Results& results) {
   const uint64_t bytes_max = device.fake() ? kFakeBytesMax : free / 2;
   for (const IpcCase& each : kCases) {
     if (each.asked.tensor_bytes * each.asked.count > bytes_max) {
-      results.Skipped(each.name, "the device has no room for it");
+      results.Skipped(each.name, "the device has too little free memory");
       continue;
     }
     results.Checked(each.name, CheckCase(device, each.asked));

@@ -90,8 +90,8 @@ int Main(int argc, char** argv) {
   for (const Section& section : Sections()) names.emplace_back(section.name);
 
   CLI::App app(
-      "Runs everything of DWS that needs a GPU: tests, and the benchmarks P8 to P10. A JSON line a "
-      "check on stdout, then \"N passed, M failed, K skipped\"; a table on stderr.",
+      "Runs everything of DWS that needs a GPU: tests, and the benchmarks P8 to P10. One JSON line "
+      "for each check on stdout, then \"N passed, M failed, K skipped\"; a table on stderr.",
       "gpu_check");
   app.add_option(
          "--size", options.size_bytes,
@@ -100,7 +100,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(kSizeMin, kSizeMax));
   app.add_option("--rounds", options.rounds, "Repetitions of each measurement; the median counts")
       ->check(CLI::Range(1, 1000));
-  app.add_option("--time-factor", options.time_factor, "So many times the time for each section")
+  app.add_option("--time-factor", options.time_factor, "Factor for the time limit of each section")
       ->check(CLI::Range(1, 100));
   app.add_option("--gpu", options.gpu, "The device, by UUID (GPU-...); default: the first");
   app.add_option("--only", options.only, "Sections to run, by comma")

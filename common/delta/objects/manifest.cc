@@ -218,7 +218,7 @@ Result<DeltaManifest> DeserializeManifest(ByteSpan bytes, const RankLayout* layo
   }
   DWS_RETURN_IF_ERROR(ShapeChecker(bytes, layout).Check(*v1::DeltaManifest::descriptor()));
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return DataLossError("manifest: {} bytes are no DeltaManifest", bytes.size());
+    return DataLossError("manifest: {} bytes are not a DeltaManifest", bytes.size());
   }
   DeltaManifest manifest{.stream = {.incarnation = message.stream().incarnation(),
                                     .id_hi = message.stream().id_hi(),

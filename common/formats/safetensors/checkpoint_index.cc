@@ -31,7 +31,7 @@ Result<std::string> Dump(nlohmann::ordered_json metadata,
                          const std::map<std::string, std::string>& weight_map) {
   for (const auto& [name, file] : weight_map) {
     if (!IsUtf8(name) || !IsUtf8(file)) {
-      return InvalidArgumentError("a tensor's name in an index is no UTF-8");
+      return InvalidArgumentError("a tensor's name in an index is not UTF-8");
     }
   }
   nlohmann::ordered_json root;
@@ -87,7 +87,7 @@ Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& wha
   }
   const auto metadata = root.find("metadata");
   if (metadata == root.end()) return index;
-  if (!metadata->is_object()) return DataLossError("{}: its metadata is no object", what);
+  if (!metadata->is_object()) return DataLossError("{}: its metadata is not an object", what);
   for (const auto& [key, value] : metadata->items()) {
     if (value.is_string()) {
       index.metadata.emplace(key, value.get<std::string>());
@@ -100,7 +100,7 @@ Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& wha
 
 Result<std::string> MakeIndex(const CheckpointIndex& index) {
   for (const auto& [key, value] : index.metadata) {
-    if (!IsUtf8(key) || !IsUtf8(value)) return InvalidArgumentError("metadata that is no UTF-8");
+    if (!IsUtf8(key) || !IsUtf8(value)) return InvalidArgumentError("metadata that is not UTF-8");
   }
   return Dump(nlohmann::ordered_json(index.metadata), index.weight_map);
 }

@@ -47,7 +47,7 @@ Result<HeaderTensor> ParseTensor(const std::string& name, const nlohmann::json& 
     return DataLossError("{}: expected dtype, shape and data_offsets alone, found {} members", what,
                          entry.size());
   }
-  if (!entry["dtype"].is_string()) return DataLossError("{}: its dtype is no string", what);
+  if (!entry["dtype"].is_string()) return DataLossError("{}: its dtype is not a string", what);
   const auto dtype_name = entry["dtype"].get<std::string>();
   const std::optional<FileDType> dtype = FileDTypeNamed(dtype_name);
   if (!dtype.has_value()) return DataLossError("{}: unknown dtype '{}'", what, dtype_name);
@@ -180,7 +180,7 @@ Result<NewHeader> MakeHeader(const Metadata& metadata, std::vector<HeaderTensor>
   DWS_RETURN_IF_ERROR(PlaceTensors(tensors));
   nlohmann::ordered_json root = nlohmann::ordered_json::object();
   for (const auto& [key, value] : metadata) {
-    if (!IsUtf8(key) || !IsUtf8(value)) return InvalidArgumentError("metadata that is no UTF-8");
+    if (!IsUtf8(key) || !IsUtf8(value)) return InvalidArgumentError("metadata that is not UTF-8");
   }
   if (!metadata.empty()) root[kMetadataKey] = metadata;
   // push_back instead of []: an ordered_json searches for each key from its front.

@@ -93,7 +93,7 @@ Status LocalCheckpoint::Recover() {
   // after.
   DWS_ASSIGN_OR_RETURN(std::optional<LocalDigests> digests, ReadDigests(files_, folder_));
   if (!digests.has_value()) {
-    return DataLossError("{}: a change was begun, and the digests from before it are gone",
+    return DataLossError("{}: a change was begun, and the digests from before it are lost",
                          SyncFolder(folder_));
   }
   digests_ = *std::move(digests);
@@ -152,7 +152,7 @@ Status LocalCheckpoint::CheckStream(const VersionFolder& version) {
   if (here.empty() || stream == here) return OkStatus();
   return Refuse(
       fmt::format("version {} is of {}, version {} here is of stream {}: the trainer has begun "
-                  "another run; nothing is applied before it publishes a full checkpoint of a "
+                  "another run; nothing is applied until it publishes a full checkpoint of a "
                   "later version, or its base is put in the place of {}, without .weight_sync",
                   VersionText(version.index().version),
                   stream.empty() ? "another writer" : "stream " + stream,
@@ -244,7 +244,7 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   DWS_ASSIGN_OR_RETURN(const VersionSummary summary, redo->Finish());  // 5
   DWS_FAILPOINT("slime.apply.after_intent");
   DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> marked, OpenRedo(files_, folder_));
-  if (!marked.has_value()) return InternalError("{}: the redo record is gone", folder_);
+  if (!marked.has_value()) return InternalError("{}: the redo record is missing", folder_);
   DWS_RETURN_IF_ERROR(Complete(*marked));  // 6
   halfway_ = false;
   return ApplyReport{

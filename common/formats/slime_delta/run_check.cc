@@ -59,8 +59,8 @@ void RunCheck::Forget() {
 RunFinding RunCheck::Other(const std::string& what) const {
   return {.verdict = RunVerdict::kOther,
           .why = fmt::format(
-              "{}: the trainer has begun another run; nothing is applied before it publishes a "
-              "full checkpoint of a later version, or its base is put in the place of {}, without "
+              "{}: the trainer has begun another run; nothing is applied until it publishes a full "
+              "checkpoint of a later version, or its base is put in the place of {}, without "
               ".weight_sync",
               what, checkpoint_)};
 }
@@ -68,7 +68,7 @@ RunFinding RunCheck::Other(const std::string& what) const {
 RunFinding RunCheck::Unproved(const std::string& what) const {
   return {.verdict = RunVerdict::kUnproved,
           .why = fmt::format(
-              "{}: the trainer may have begun another run; nothing is applied before the versions "
+              "{}: the trainer may have begun another run; nothing is applied until the versions "
               "that were applied are there again, a full checkpoint of a later version is "
               "published, or the run's base is put in the place of {}, without .weight_sync",
               what, checkpoint_)};

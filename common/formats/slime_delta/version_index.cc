@@ -96,7 +96,7 @@ Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_ve
   DWS_ASSIGN_OR_RETURN(safetensors::CheckpointIndex parsed, safetensors::ParseIndex(text, what));
   for (const char* const key : kKeys) {
     if (parsed.other_metadata.contains(key)) {
-      return DataLossError("{}: its {} is no string", what, key);
+      return DataLossError("{}: its {} is not a string", what, key);
     }
   }
   VersionIndex index{.version = folder_version, .weight_map = std::move(parsed.weight_map)};

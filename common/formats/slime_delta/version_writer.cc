@@ -39,7 +39,7 @@ Result<std::string> BeginVersionFolder(FileSystem& files, const std::string& fol
   const std::string published = folder + "/" + VersionFolderName(version);
   const Result<std::vector<std::string>> there = files.List(published);
   if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
-  if (there.ok() && !there->empty()) return AlreadyExistsError("{} is there already", published);
+  if (there.ok() && !there->empty()) return AlreadyExistsError("{} exists already", published);
   const std::string path = folder + "/" + UnfinishedFolderName(version, writer);
   DWS_RETURN_IF_ERROR(MakeClean(files, path));
   return path;
@@ -55,7 +55,7 @@ Status PublishVersionFolder(FileSystem& files, const std::string& folder, uint64
     return names.ok() && !names->empty();
   };
   if (renamed.ok() || !has_files(unfinished) || !has_files(published)) return renamed;
-  return AlreadyExistsError("{} is there already", published);
+  return AlreadyExistsError("{} exists already", published);
 }
 
 Result<std::unique_ptr<VersionWriter>> VersionWriter::Create(FileSystem& files,
@@ -66,7 +66,7 @@ Result<std::unique_ptr<VersionWriter>> VersionWriter::Create(FileSystem& files,
     DWS_RETURN_IF_ERROR(CheckNumber(options.version));
     const Result<std::vector<std::string>> there = files.List(path);
     if (there.ok() && std::binary_search(there->begin(), there->end(), safetensors::kIndexFile)) {
-      return AlreadyExistsError("{} is there already", path);
+      return AlreadyExistsError("{} exists already", path);
     }
     DWS_RETURN_IF_ERROR(MakeClean(files, path));
   } else {

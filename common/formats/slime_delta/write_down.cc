@@ -60,12 +60,12 @@ Status Judge(const std::vector<Outcome>& outcomes, const std::vector<std::string
   }
   if (!missing.empty()) {
     return FailedPreconditionError(
-        "version {}: the local checkpoint has not these tensors, or of another shape: {}", version,
-        ShortList(missing));
+        "version {}: the local checkpoint lacks these tensors, or has them with another shape: {}",
+        version, ShortList(missing));
   }
   if (!other_base.empty()) {
     return FailedPreconditionError(
-        "version {}: not a delta of what is here: these tensors would not come to the digests it "
+        "version {}: not a delta of what is here: these tensors would not get the digests it "
         "states: {}",
         version, ShortList(other_base));
   }
@@ -103,8 +103,9 @@ Status WriteDown(const VersionFolder& version, const safetensors::Checkpoint& ch
   const std::string text = VersionText(version.index().version);
   DWS_RETURN_IF_ERROR(Judge(outcomes, names, text));
   if (!full || names.size() == checkpoint.tensors().size()) return OkStatus();
-  return FailedPreconditionError("version {}: a full checkpoint of {} tensors, here are {}", text,
-                                 names.size(), checkpoint.tensors().size());
+  return FailedPreconditionError(
+      "version {}: a full checkpoint of {} tensors, the local checkpoint has {}", text,
+      names.size(), checkpoint.tensors().size());
 }
 
 }  // namespace dws::slime

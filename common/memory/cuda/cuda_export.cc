@@ -81,7 +81,7 @@ Status Exporter::CheckDevice(const DeviceRange& range) const {
       api_.pointer_get_attribute(&ordinal, PointerAttribute::kDeviceOrdinal, range.address);
   if (range.size_bytes == 0 || asked != DriverResult::kSuccess || ordinal != device_.ordinal()) {
     return InvalidArgumentError(
-        "expected memory of device {}, found {} bytes at {:#x} that are none of it", device_.uuid(),
+        "expected memory of device {}, found {} bytes at {:#x} that are not", device_.uuid(),
         range.size_bytes, range.address);
   }
   return OkStatus();

@@ -207,7 +207,7 @@ void Exchange::OnTick() {
 Status Exchange::Failure(Duration timeout) const {
   if (was_cancelled_) return CancelledError("the call was given up");
   if (!done_) {
-    return DeadlineExceededError("no whole reply within {:.3g} s", ToSeconds(timeout));
+    return DeadlineExceededError("no complete reply within {:.3g} s", ToSeconds(timeout));
   }
   if (ssl_ != nullptr && SSL_get_verify_result(ssl_) != X509_V_OK) {
     return FailedPreconditionError("the certificate of {} is not accepted: {}", url_.HostPort(),
@@ -252,7 +252,7 @@ Result<std::unique_ptr<HttpCaller>> HttpCaller::Create(HttpUrl url, Options opti
   std::shared_ptr<ssl_ctx_st> tls;
   if (url.tls) {
     tls.reset(SSL_CTX_new(TLS_client_method()), [](SSL_CTX* context) { SSL_CTX_free(context); });
-    if (tls == nullptr) return TlsError("OpenSSL makes no context");
+    if (tls == nullptr) return TlsError("OpenSSL cannot make a context");
     SSL_CTX_set_min_proto_version(tls.get(), TLS1_2_VERSION);
     SSL_CTX_set_verify(tls.get(), SSL_VERIFY_PEER, nullptr);
     const bool trusts = options.ca_file.empty()

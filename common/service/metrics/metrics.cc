@@ -84,7 +84,7 @@ class Scrape::Families {
   }
 
   std::vector<prometheus::MetricFamily> Take() {
-    Add("dws_metrics_dropped_series", "Samples left out of this page: too many, or twice the same.",
+    Add("dws_metrics_dropped_series", "Samples left out of this page: too many, or duplicates.",
         prometheus::MetricType::Gauge, static_cast<double>(dropped_), {});
     std::vector<prometheus::MetricFamily> families;
     for (auto& [name, family] : families_) families.push_back(std::move(family));

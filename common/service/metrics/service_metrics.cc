@@ -81,7 +81,7 @@ void AddServiceMetrics(Metrics& metrics, ServiceSources sources) {
     scrape.Gauge("dws_draining", "1 while the operator's Drain is in force.",
                  sources.draining() ? 1 : 0);
     scrape.Gauge("dws_insecure_channels",
-                 "What --insecure lets speak TCP without TLS; `dwsctl status` names each.",
+                 "Parts that --insecure allows to use TCP without TLS; `dwsctl status` names each.",
                  static_cast<double>(sources.insecure_channels));
     if (const auto expiry = sources.certificate_expiry(); expiry.has_value()) {
       scrape.Gauge("dws_tls_certificate_expiry_timestamp_seconds",

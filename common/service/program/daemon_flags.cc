@@ -36,20 +36,21 @@ void AddDaemonFlags(CLI::App& app, DaemonFlags& flags) {
          "Print the effective configuration and every mistake, start nothing and open nothing "
          "that it names; exit status 2 when there is one")
       ->configurable(false);
-  app.add_option("--log-level", flags.log_level, "The least that is logged; SIGHUP reads it again")
+  app.add_option("--log-level", flags.log_level,
+                 "Lowest level that is logged; SIGHUP reads it again")
       ->check(CLI::IsMember(std::vector<std::string>{"debug", "info", "warning", "error"}))
       ->capture_default_str();
   app.add_option("--log-format", flags.log_format,
-                 "How: auto is journal where stderr is the journal, else text")
+                 "Format: auto is journal where stderr is the journal, else text")
       ->check(CLI::IsMember(std::vector<std::string>{"auto", "text", "journal", "json"}))
       ->capture_default_str();
   app.add_option("--stop-timeout", flags.stop_timeout_seconds,
-                 "How long SIGTERM lets what is under way take")
+                 "How long work under way may take after SIGTERM")
       ->type_name("SECONDS")
       ->check(CLI::Range(uint32_t{0}, kTimeoutSecondsMax))
       ->capture_default_str();
   app.add_option("--stall-timeout", flags.stall_timeout_seconds,
-                 "Without progress for so long at work, systemd's watchdog is not fed any more")
+                 "Time without progress after which systemd's watchdog is no longer fed")
       ->type_name("SECONDS")
       ->check(CLI::Range(uint32_t{1}, kTimeoutSecondsMax))
       ->capture_default_str();

@@ -101,7 +101,7 @@ void DaemonLoop::Reload() {
 
 void DaemonLoop::Stop() {
   NotifyStopping();
-  TellStatus("stopping: what is under way may end");
+  TellStatus("stopping: work under way may finish");
   std::thread stopping([this] {
     daemon_.Stop(options_.stop_timeout);
     signals_.Trigger();
@@ -113,7 +113,7 @@ void DaemonLoop::Stop() {
     if (!number.has_value() || number == SIGHUP || hurried) continue;
     hurried = true;
     LogWarning("stopping_now", {{"signal", *number}});
-    TellStatus("stopping now: what writes ends, what waits is given up");
+    TellStatus("stopping now: writes finish, waits are given up");
     daemon_.EndGrace();
   }
   stopping.join();

@@ -27,15 +27,17 @@ constexpr int kExitDamaged = 3;
 constexpr char kFooter[] =
     "Configuration:\n"
     "An option --some-name is also the key some-name of the file and DWS_SOME_NAME in the\n"
-    "environment; a table of the file is a prefix: [tls] ca is --tls-ca. The environment is over\n"
-    "the file, a flag over both. A list is an array in the file, has commas in the environment,\n"
+    "environment; a table of the file is a prefix: [tls] ca is --tls-ca. The environment "
+    "overrides\n"
+    "the file, a flag overrides both. A list is an array in the file, has commas in the "
+    "environment,\n"
     "and is a flag that is repeated.\n\n"
     "Signals:\n"
     "SIGTERM or SIGINT stops the daemon; a second one ends the wait that --stop-timeout allows.\n"
     "SIGHUP reads certificates and the log level again.\n\n"
     "Exit status:\n"
-    "0 stopped as asked, 1 could not start or go on, 2 the configuration is mistaken,\n"
-    "3 what it keeps on disk is damaged.";
+    "0 stopped as asked, 1 could not start or continue, 2 the configuration has mistakes,\n"
+    "3 its files on disk are damaged.";
 
 Config::Sources ReadSources(int argc, char** argv) {
   Config::Sources sources;

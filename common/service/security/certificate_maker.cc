@@ -160,7 +160,7 @@ Status CheckHost(const std::string& host) {
     sound = sound && !rest.empty();
   }
   if (sound && !digits) return OkStatus();
-  return InvalidArgumentError("'{}' is no host: expected a DNS name or an IP address",
+  return InvalidArgumentError("'{}' is not a host: expected a DNS name or an IP address",
                               all.substr(0, kNameMax));
 }
 

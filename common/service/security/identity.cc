@@ -118,7 +118,7 @@ Result<Identity> ParseIdentity(std::string_view uri) {
   const auto role = std::find_if(kRoles.begin(), kRoles.end(),
                                  [word](Role candidate) { return ToString(candidate) == word; });
   if (role == kRoles.end()) return refuse("an unknown role");
-  if (*role == Role::kPublish && !IsRank(*name)) return refuse("the rank is no number");
+  if (*role == Role::kPublish && !IsRank(*name)) return refuse("the rank is not a number");
   return Identity{.job_id = *job_id, .role = *role, .name = *name};
 }
 

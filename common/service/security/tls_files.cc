@@ -102,7 +102,7 @@ Status CheckSignature(const TlsFiles& files, const std::vector<Certificate>& aut
   if (error == X509_V_ERR_EE_KEY_TOO_SMALL || error == X509_V_ERR_CA_KEY_TOO_SMALL ||
       error == X509_V_ERR_CA_MD_TOO_WEAK) {
     return FailedPreconditionError(
-        "{}: no connection would take the certificate: {}; issue it anew, with keys of 2048 bits "
+        "{}: no connection would take the certificate: {}; issue it again, with keys of 2048 bits "
         "(RSA) or 256 (EC) and SHA-256",
         files.cert, X509_verify_cert_error_string(error));
   }

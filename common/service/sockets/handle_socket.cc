@@ -253,8 +253,9 @@ void HandleSocket::Impl::CloseExpired(TimePoint now) {
   }
   for (const int fd : expired) {
     HandleConnection& connection = connections_.at(fd);
-    const Status late = DeadlineExceededError("{} of {} descriptors had come when the time was up",
-                                              connection.received(), connection.expected());
+    const Status late =
+        DeadlineExceededError("{} of {} descriptors had arrived when the time was up",
+                              connection.received(), connection.expected());
     Refuse(connection, late);
     HangUp(connection, late);
   }

@@ -125,7 +125,7 @@ std::string Listed(const std::vector<std::string>& uuids) {
 Result<int> ChooseDevice(std::string_view gpu, const std::vector<std::string>& uuids) {
   if (gpu.empty()) {
     if (uuids.size() == 1) return 0;
-    return InvalidArgumentError("{} devices are there ({}): name the one to use with --gpu",
+    return InvalidArgumentError("there are {} devices ({}): name the one to use with --gpu",
                                 uuids.size(), Listed(uuids));
   }
   size_t number = 0;

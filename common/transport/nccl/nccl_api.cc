@@ -52,7 +52,7 @@ Status NcclApi::Check(NcclResult result, const char* what, NcclComm comm) const 
   const char* last = functions_.get_last_error(comm);
   const std::string text =
       fmt::format("{}: {} ({})", what, functions_.get_error_string(result),
-                  last == nullptr || *last == '\0' ? "NCCL says no more" : last);
+                  last == nullptr || *last == '\0' ? "NCCL gives no details" : last);
   const bool elsewhere = result == NcclResult::kSystemError || result == NcclResult::kRemoteError;
   return elsewhere ? UnavailableError("{}", text) : InternalError("{}", text);
 }

@@ -62,7 +62,7 @@ Status CheckFiles(const Manifest& manifest) {
     return DataLossError("full tensors without their index, or the other way round");
   }
   if (!manifest.has_delta() && !manifest.is_anchor()) {
-    return DataLossError("there is neither a delta nor are there full tensors");
+    return DataLossError("it has neither a delta nor full tensors");
   }
   if (manifest.base.has_value() && *manifest.base >= manifest.name.version) {
     return DataLossError("version {} has the base {}", manifest.name.version.value(),
@@ -135,7 +135,7 @@ Result<Manifest> ParseManifest(ByteSpan file, const Key& key, const std::string&
                        Unseal(SealedKind::kManifest, file, key, path));
   v1::SharedManifest message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return DataLossError("{} is no SharedManifest", path);
+    return DataLossError("{} is not a SharedManifest", path);
   }
   auto manifest = FromMessage(message);
   if (!manifest.ok()) return Annotate(manifest.status(), path);

@@ -114,14 +114,14 @@ Result<int> Await(pid_t pid, const UniqueFd& from, std::chrono::milliseconds dea
     const pid_t ended = ::waitpid(pid, &status, WNOHANG);
     if (ended == pid) break;
     if (ended < 0 && errno != EINTR) {
-      return UnavailableError("nobody knows how it ended: {}",
+      return UnavailableError("how it ended is not known: {}",
                               Message(ErrnoError(errno, "waitpid")));
     }
     closed = closed || (waiting.revents & POLLHUP) != 0;
     const bool late = std::chrono::steady_clock::now() >= until;
     if (!late && (!wanted || wanted())) continue;
     Kill(pid);
-    if (!late) return CancelledError("it is not wanted any more and was killed");
+    if (!late) return CancelledError("it was no longer needed and was killed");
     return DeadlineExceededError("it did not end within {} s and was killed", ToSeconds(deadline));
   }
   Drain(from, output);

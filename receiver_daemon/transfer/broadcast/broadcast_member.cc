@@ -195,7 +195,7 @@ void BroadcastMember::Do(uint64_t connection, const Receive& receive) {
   LogError("broadcast_damaged", {{"sender", options_.sender},
                                  {"version", receive.key.version.value()},
                                  {"bytes", object->size()},
-                                 {"reason", "its checksum is another: it is fetched"}});
+                                 {"reason", "its checksum differs: it is fetched"}});
   cache_.Fail(receive.key);
 }
 

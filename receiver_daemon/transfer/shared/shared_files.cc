@@ -100,7 +100,7 @@ Result<std::vector<std::pair<RankSlice, FrameEntry>>> FindFrames(
   DWS_RETURN_IF_ERROR(file.Read(0, file.entry().size_bytes, bytes).status());
   v1::SharedFullIndex index;
   if (!index.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return DataLossError("{} is no SharedFullIndex", file.path());
+    return DataLossError("{} is not a SharedFullIndex", file.path());
   }
   std::vector<std::pair<RankSlice, FrameEntry>> frames;
   int at = 0;
@@ -180,8 +180,9 @@ std::string SharedPlace::FolderOf(const shared::Manifest& manifest) const {
 
 Status SharedPlace::Explain(const Status& status, const shared::Manifest& manifest) const {
   if (!absl::IsNotFound(status) || manifest.name.version >= newest_anchor) return status;
-  return AbortedError("{}: version {} is before the newest full tensors, those of {}, and goes",
-                      Message(status), manifest.name.version.value(), newest_anchor.value());
+  return AbortedError(
+      "{}: version {} is before the newest full tensors, those of {}, and is being removed",
+      Message(status), manifest.name.version.value(), newest_anchor.value());
 }
 
 Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
@@ -192,9 +193,8 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
     for (const auto& manifest : chain) bytes += manifest->Find(shared::kDeltaName)->size_bytes;
     // The blocks as they are composed, the object that they become, and the spool's copy of it.
     if (bytes > options.memory_bytes_max / 3) {
-      return AbortedError(
-          "{} deltas of {} bytes take three times that to compose them, there are {}", chain.size(),
-          bytes, options.memory_bytes_max);
+      return AbortedError("{} deltas of {} bytes take three times that to compose, there are {}",
+                          chain.size(), bytes, options.memory_bytes_max);
     }
     progress.Expect(bytes);
     DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, chain, layout));

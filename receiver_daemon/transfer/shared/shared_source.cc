@@ -155,7 +155,7 @@ Result<SenderWelcome> SharedSource::ReadWelcome(const shared::Manifest& manifest
                        shared::ReadVerified(files_, folder, manifest.welcome, kMessageBytesMax));
   v1::Welcome message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return DataLossError("{}/{} is no Welcome", folder, manifest.welcome.name);
+    return DataLossError("{}/{} is not a Welcome", folder, manifest.welcome.name);
   }
   DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message, options_.job_id));
   if (welcome.stream != manifest.stream || welcome.trainer_rank != manifest.trainer_rank ||
@@ -262,7 +262,7 @@ Result<Description> SharedSource::Describe(const StreamId& stream, WeightVersion
         const std::vector<std::byte>& bytes = *read;
         v1::DescribeReply message;
         if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-          return DataLossError("{}/{} is no DescribeReply", folder, shared::kDescriptionName);
+          return DataLossError("{}/{} is not a DescribeReply", folder, shared::kDescriptionName);
         }
         Description description{.slices = {}, .state_token = FromProto(message.state_token())};
         for (const v1::Digest& digest : message.slices()) {

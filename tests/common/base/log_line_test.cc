@@ -107,7 +107,7 @@ TEST_CASE("one line of valid UTF-8, whatever bytes a value holds", "[log]") {
            {"\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xae", "\xe2\x80\x8b", "\xc2\x85"}) {
         CHECK(line.find(separator) == std::string::npos);
       }
-      CHECK_NOTHROW(nlohmann::json(line).dump());  // which refuses what is no UTF-8
+      CHECK_NOTHROW(nlohmann::json(line).dump());  // which refuses what is not UTF-8
       if (format == LogFormat::kJson) CHECK(nlohmann::json::parse(line)["after"] == 1);
     }
   }

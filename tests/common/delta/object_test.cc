@@ -114,7 +114,8 @@ TEST_CASE("a manifest with fields that it does not have is refused before it is 
         const Status status = in(outer, unknown, times);
         INFO(ToString(status));
         REQUIRE(absl::IsDataLoss(status));
-        REQUIRE(Message(status).find("no DeltaManifest") == std::string_view::npos);  // not parsed
+        REQUIRE(Message(status).find("not a DeltaManifest") ==
+                std::string_view::npos);  // not parsed
       }
     }
   }

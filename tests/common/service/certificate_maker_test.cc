@@ -162,8 +162,8 @@ TEST_CASE("a wrong job, name, host, lifetime or authority is refused by name", "
              Catch::Contains("signs for job 'my job/1', not for job 'another'"));
   CHECK_THAT(refused(ReceiverIdentity("my job/1", ""), {}, 90), Catch::Contains("a part is empty"));
   CHECK_THAT(refused({.job_id = "my job/1", .role = Role::kPublish, .name = "first"}, {}, 90),
-             Catch::Contains("the rank is no number"));
-  CHECK_THAT(refused(kReceiver, {"engine 0"}, 90), Catch::Contains("'engine 0' is no host"));
+             Catch::Contains("the rank is not a number"));
+  CHECK_THAT(refused(kReceiver, {"engine 0"}, 90), Catch::Contains("'engine 0' is not a host"));
   CHECK_THAT(refused(kReceiver, std::vector<std::string>(65, "a.example"), 90),
              Catch::Contains("65 hosts, expected at most 64"));
   CHECK_THAT(refused(kReceiver, {}, 0), Catch::Contains("expected 1 to 825 days, found 0"));

@@ -33,7 +33,7 @@ TEST_CASE("a client that does not finish in time is told and closed", "[handle_s
   const auto registration = daemon.Expect(2);
   const UniqueFd client = Connect(daemon.socket->path());
   REQUIRE(Send(client, registration.token, 2, {client.get()}).ok());
-  CHECK(Receive(client) == "error: 1 of 2 descriptors had come when the time was up");
+  CHECK(Receive(client) == "error: 1 of 2 descriptors had arrived when the time was up");
   CHECK(Receive(client).empty());
   REQUIRE(Eventually([&] { return daemon.hangups == 1; }));
   CHECK(daemon.last_code == absl::StatusCode::kDeadlineExceeded);

@@ -133,8 +133,7 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(twice.returncode, 2)
         self.assertEqual(
             twice.stderr,
-            "flag --sender: sender: 'unix:/run/a.sock' is given twice, expected each sender once: a trainer rank has "
-            "one, of an address of its own\n",
+            "flag --sender: sender: 'unix:/run/a.sock' is given twice, expected each sender once: each trainer rank has one, with its own address\n",
         )
 
     def test_a_file_that_is_not_there_is_a_mistake(self) -> None:

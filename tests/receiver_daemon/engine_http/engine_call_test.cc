@@ -25,7 +25,7 @@ TEST_CASE("a reply says in words of the engine what is wrong", "[engine_http]") 
         R"(expected status 200, found 422: [{"msg":"Field required"}])");
   CHECK(Refusal(kObject, {500, R"({"error": {"message": "boom", "code": 500}})"}) ==
         "expected status 200, found 500: boom");
-  CHECK(Refusal(kObject, {502, ""}) == "expected status 200, found 502: nothing is said");
+  CHECK(Refusal(kObject, {502, ""}) == "expected status 200, found 502: no details");
   CHECK(Refusal(kObject, {403, "denied"}) == "the engine forbids it (403): denied");
   CHECK(Refusal(kObject, {404, ""}) == "the engine has no such endpoint (404)");
   CHECK(absl::IsUnavailable(CheckReply(kObject, {429, "later"}).status()));
@@ -48,7 +48,7 @@ TEST_CASE("only true is success", "[engine_http]") {
   CHECK(CheckReply({.endpoint = "/x", .form = ReplyForm::kAny}, {200, "flushed"}).ok());
 }
 
-TEST_CASE("a reply nested without end is no object", "[engine_http]") {
+TEST_CASE("a reply nested without end is not an object", "[engine_http]") {
   const std::string deep =
       R"({"a":)" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}";
   CHECK_FALSE(ParseObject(deep).has_value());

@@ -38,10 +38,11 @@ TEST_CASE("the token comes from its file, and is read again when the engine want
   server.Tell({{"token", "second"}});
   const auto refused = client->Send(kAsk, Ask(job, Repeat::kUnsent));
   CHECK(absl::IsFailedPrecondition(refused.status()));
-  CHECK(Message(refused.status()) ==
-        fmt::format("GET {}/model_info: the engine refuses the bearer token (401): {} has to have "
-                    "its API key",
-                    server.url(), path));
+  CHECK(
+      Message(refused.status()) ==
+      fmt::format(
+          "GET {}/model_info: the engine refuses the bearer token (401): {} must hold its API key",
+          server.url(), path));
   job.WriteToken("second");
   CHECK(client->Send(kAsk, Ask(job, Repeat::kUnsent))->code == 200);
 }

@@ -151,8 +151,8 @@ TEST_CASE("whatever SGLang answers to a reload, the wait ends in time with its r
     const char* words;
   };
   const Case broken = GENERATE(
-      Case{"hang", {}, absl::StatusCode::kDeadlineExceeded, "no whole reply within"},
-      Case{"drip", {}, absl::StatusCode::kDeadlineExceeded, "no whole reply within"},
+      Case{"hang", {}, absl::StatusCode::kDeadlineExceeded, "no complete reply within"},
+      Case{"drip", {}, absl::StatusCode::kDeadlineExceeded, "no complete reply within"},
       Case{"drop", {}, absl::StatusCode::kUnavailable, "ended before the reply"},
       Case{"lose", {}, absl::StatusCode::kUnavailable, "ended before the reply"},
       Case{"garbage", {}, absl::StatusCode::kFailedPrecondition, "expected a JSON object"},

@@ -63,7 +63,7 @@ TEST_CASE("a vLLM that waits for requests that do not end is resumed at the dead
   const Status paused = control->Pause(kBrief);
   CHECK(watch.elapsed() < kBrief + kSlack);
   CHECK(absl::IsDeadlineExceeded(paused));
-  CHECK(Says(paused, "pausing vLLM: POST " + server.url() + "/pause: no whole reply within"));
+  CHECK(Says(paused, "pausing vLLM: POST " + server.url() + "/pause: no complete reply within"));
   REQUIRE(control->Resume(At(1)).ok());
   CHECK(server.State()["paused"] == false);
   CHECK(server.State()["tensors"] == HttpFixture::Tensors(1));

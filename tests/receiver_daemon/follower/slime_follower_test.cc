@@ -26,7 +26,7 @@ class ManualClock final : public Clock {
   TimePoint now{std::chrono::hours(1)};
 };
 
-// An engine whose calls answer what they are told to, OK where nothing is said.
+// An engine whose calls answer what they are told to, OK where no details.
 struct Engine {
   std::map<std::string, Status> answers;  // by the name of the call
   std::vector<std::string> calls;         // since the last look
@@ -243,7 +243,7 @@ TEST_CASE("a run that counts from 1 again is refused as soon as it is seen", "[f
 
   fs::remove_all(job.versions);
   fs::create_directories(job.versions);
-  CHECK(follower->Step().ok());  // nothing is said by that
+  CHECK(follower->Step().ok());  // no details by that
   job.weights = slime::RandomWeights(2);
   job.Publish(1, 2);
   CHECK_THAT(Text(follower->Step()), Contains("another run"));

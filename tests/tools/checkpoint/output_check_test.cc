@@ -131,7 +131,7 @@ TEST_CASE("only a delta object gives way to another", "[checkpoint]") {
   std::ofstream(other) << "DWS is a text of mine";
   const Status refused = scene.PackTo(scene.A(), scene.B(), other).status();
   CHECK(absl::IsAlreadyExists(refused));
-  CHECK(Says(refused, "other is there and is no delta object: name another, or remove it"));
+  CHECK(Says(refused, "other exists and is not a delta object: name another, or remove it"));
   CHECK(ReadText(other) == "DWS is a text of mine");
   CHECK(absl::IsAlreadyExists(scene.PackTo(scene.A(), scene.B(), scene.folder.path()).status()));
   std::ofstream(other, std::ios::trunc).close();  // empty: nothing is lost

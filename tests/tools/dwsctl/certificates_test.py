@@ -134,7 +134,7 @@ class CertificatesTest(unittest.TestCase):
         before = self.content()
         for line in (job, "authority --job-id job --out ca",
                      "issue --authority ca --role publish --name 1 --out tls"):  # fmt: skip
-            self.assertIn("is there already", self.run_line(line, code=7))
+            self.assertIn("exists already", self.run_line(line, code=7))
             self.assertEqual(self.content(), before)
         # One of several is there: none is made.
         more = job.replace("--operate ann", "--operate bob")
@@ -152,26 +152,26 @@ class CertificatesTest(unittest.TestCase):
         for line, code, words in (
             ("authority --job-id job --out x --days 7301", 2, "7301"),
             ("authority --job-id '' --out x", 2, "a part is empty"),
-            (f"{issue} boss --name a", 2, "'boss' is no role: expected publish, receive or operate"),
-            (f"{issue} publish --name first", 2, "'first' is no trainer rank: expected a number from 0 to 4095"),
-            (f"{issue} publish --name 99999", 2, "'99999' is no trainer rank: expected a number from 0 to 4095"),
-            (f"{issue} publish --name 4096", 2, "'4096' is no trainer rank"),
-            (f"{issue} publish --name 007", 2, "'007' is no trainer rank"),
+            (f"{issue} boss --name a", 2, "'boss' is not a role: expected publish, receive or operate"),
+            (f"{issue} publish --name first", 2, "'first' is not a trainer rank: expected a number from 0 to 4095"),
+            (f"{issue} publish --name 99999", 2, "'99999' is not a trainer rank: expected a number from 0 to 4095"),
+            (f"{issue} publish --name 4096", 2, "'4096' is not a trainer rank"),
+            (f"{issue} publish --name 007", 2, "'007' is not a trainer rank"),
             (f"{issue} receive --name= --out tls", 2, "--name= has no value: expected one after the '='"),
             (f"{issue} receive --name r --host= --days 5", 2, "--host= has no value"),
-            (f"{issue} receive --name r --host 'a b'", 2, "'a b' is no host"),
+            (f"{issue} receive --name r --host 'a b'", 2, "'a b' is not a host"),
             (f"{issue} receive --name r --days 0", 2, "0"),
             ("issue --authority nowhere --out tls --role receive --name r", 7,
              "nowhere has no authority (ca.pem): make one with"),
             ("job --job-id other --authority ca --out tls --receive r", 2,
              "signs for job 'job', not for job 'other'"),
             ("job --job-id job --authority ca --out tls", 2, "nothing to issue"),
-            ("job --job-id job --authority ca --out tls --publish 3-1", 2, "'3-1' is no trainer rank"),
+            ("job --job-id job --authority ca --out tls --publish 3-1", 2, "'3-1' is not a trainer rank"),
             ("job --job-id job --authority new --out tls --publish 0-3 --publish 2@h", 2,
              "--publish names '2' twice, expected one certificate for each"),
             ("job --job-id job --authority new --out tls --receive r --operate r --receive r@h --force", 2,
              "--receive names 'r' twice"),
-            ("job --job-id job --authority ca --out tls --receive r@x..y", 2, "'x..y' is no host"),
+            ("job --job-id job --authority ca --out tls --receive r@x..y", 2, "'x..y' is not a host"),
             ("renew --authority ca ca/ca.pem --within 825", 0, "not due"),
             ("renew --authority ca nowhere.pem", 7, "nowhere.pem: No such file"),
             ("renew --authority ca ca/ca.key", 7, "expected a certificate in PEM"),

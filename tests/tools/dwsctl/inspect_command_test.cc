@@ -78,7 +78,7 @@ record 4, CommitAbandoned: at 296, 64 bytes
 stream                 4:00000000000000010000000000000002
 committed version      1 of stream 4:00000000000000010000000000000002
 records                5
-sound, as far as it can be told without the weights
+sound, as far as can be checked without the weights
 )");
 }
 

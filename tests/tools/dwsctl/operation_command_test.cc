@@ -169,7 +169,7 @@ TEST_CASE("evict names a sender's absent receiver", "[dwsctl]") {
   const Ran ran = RunLine("evict --receiver rollout-3 --address " + daemon.address());
   CHECK(ran.code == ExitCode::kOk);
   CHECK(daemon.answers.evict.receiver_id() == "rollout-3");
-  CHECK(ran.out.find("receiver rollout-3 is forgotten, nobody waits for it\n") !=
+  CHECK(ran.out.find("receiver rollout-3 is forgotten, nothing waits for it\n") !=
         std::string::npos);
   CHECK(RunLine("evict --receiver r --address " + daemon.address()).code == ExitCode::kOk);
   // A group's leader that this was sent to by mistake has no such member.
@@ -205,8 +205,8 @@ TEST_CASE("a daemon that falls silent in an operation is hung up on", "[dwsctl]"
   daemon.answers.hang = true;
   const Ran ran = RunLine("drain --timeout 2 --address " + daemon.address());
   CHECK(ran.code == ExitCode::kUnreachable);
-  CHECK(ran.error.find("said nothing for 2000 ms") != std::string::npos);
-  CHECK(ran.error.find("goes on draining") != std::string::npos);
+  CHECK(ran.error.find("sent nothing for 2000 ms") != std::string::npos);
+  CHECK(ran.error.find("continues draining") != std::string::npos);
 }
 
 TEST_CASE("watch --count prints so many lines of each daemon", "[dwsctl]") {

@@ -133,10 +133,11 @@ TEST_CASE("a socket of another user says who may connect", "[dwsctl]") {
   REQUIRE(chmod((folder.File("receiver.sock")).c_str(), 0) == 0);
   const Ran ran = RunLine("status --socket " + (folder.File("receiver.sock")));
   CHECK(ran.code == ExitCode::kUnreachable);
-  CHECK(ran.error.find("you may not connect to it") != std::string::npos);
+  CHECK(ran.error.find("you have no permission to connect to it") != std::string::npos);
 }
 
-TEST_CASE("a socket whose name is no UTF-8 and has a percent sign is found and asked", "[dwsctl]") {
+TEST_CASE("a socket whose name is not UTF-8 and has a percent sign is found and asked",
+          "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   REQUIRE(rename(folder.File("receiver.sock").c_str(), folder.File("a%20\xff #?.sock").c_str()) ==

@@ -60,16 +60,16 @@ TEST_CASE("a daemon that takes part in broadcasts says how they go", "[dwsctl]")
   broadcast.set_broadcasts(12);
   broadcast.set_failed(1);
   CHECK(FormatStatus(reply, 100)
-            .find("  broadcast none, versions are fetched; 12 ended well, 1 failed\n") !=
+            .find("  broadcast none, versions are fetched; 12 succeeded, 1 failed\n") !=
         std::string::npos);
   broadcast.set_epoch(3);
   broadcast.set_members(4);
   CHECK(FormatStatus(reply, 100)
-            .find("  broadcast epoch 3 with 4 receivers; 12 ended well, 1 failed\n") !=
+            .find("  broadcast epoch 3 with 4 receivers; 12 succeeded, 1 failed\n") !=
         std::string::npos);
   v1::StatusReply receiver;
   *receiver.mutable_receiver()->mutable_broadcast() = broadcast;
-  CHECK(FormatStatus(receiver, 100).find("  broadcast of 4 senders; 12 ended well, 1 failed\n") !=
+  CHECK(FormatStatus(receiver, 100).find("  broadcast of 4 senders; 12 succeeded, 1 failed\n") !=
         std::string::npos);
 }
 

@@ -106,7 +106,7 @@ class TerminalTest(unittest.TestCase):
     def test_an_interrupted_operation_says_what_goes_on(self) -> None:
         for command, words in (
             ("verify", "nothing was changed"),
-            ("resync", "the resync goes on"),
+            ("resync", "the resync continues"),
             ("drain", "stays drained until `dwsctl drain --undo`"),
         ):
             with self.subTest(command):

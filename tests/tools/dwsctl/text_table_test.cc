@@ -32,7 +32,7 @@ TEST_CASE("a time that cannot be is printed as none", "[dwsctl]") {
   CHECK(FormatSeconds(std::numeric_limits<double>::infinity()) == "-");
 }
 
-TEST_CASE("a share of nothing is no number", "[dwsctl]") {
+TEST_CASE("a share of nothing is not a number", "[dwsctl]") {
   CHECK(FormatShare(1, 120) == "0.83 %");
   CHECK(FormatShare(0, 0) == "-");
 }

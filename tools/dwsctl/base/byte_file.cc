@@ -14,7 +14,7 @@ Result<ByteFile> ByteFile::Open(const std::string& path) {
   UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!file.valid() || fstat(file.get(), &status) != 0) return ErrnoError(errno, path);
-  if (!S_ISREG(status.st_mode)) return InvalidArgumentError("{} is no regular file", path);
+  if (!S_ISREG(status.st_mode)) return InvalidArgumentError("{} is not a regular file", path);
   return ByteFile(std::move(file), static_cast<uint64_t>(status.st_size), path);
 }
 

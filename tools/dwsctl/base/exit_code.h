@@ -24,7 +24,7 @@ inline constexpr char kExitCodeHelp[] =
     "  4    the daemon answered with an error\n"
     "  5    weights or tensors are not those that belong together\n"
     "  6    a file is damaged or cut off\n"
-    "  7    a file cannot be read or written, or the output not\n"
+    "  7    a file or the output cannot be read or written\n"
     "  130  ended by ^C, SIGTERM or SIGHUP (watch: 0)\n";
 
 }  // namespace dws::dwsctl

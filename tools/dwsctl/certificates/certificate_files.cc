@@ -152,8 +152,8 @@ Status CheckAbsent(const std::vector<std::string>& paths) {
     struct stat found = {};
     if (::lstat(path.c_str(), &found) != 0) continue;
     return AlreadyExistsError(
-        "{} is there already, expected no such file: `dwsctl certificates renew` goes on with a "
-        "certificate, --force makes everything anew in its place",
+        "{} exists already, expected no such file: `dwsctl certificates renew` extends a "
+        "certificate, --force replaces everything",
         path);
   }
   return OkStatus();

@@ -27,7 +27,7 @@ Result<std::vector<std::string>> Names(Role role, const std::string& text) {
   const auto last = dash == std::string::npos ? first : Rank(text.substr(dash + 1));
   if (!first.has_value() || !last.has_value() || *last < *first) {
     return InvalidArgumentError(
-        "'{}' is no trainer rank: expected a number from 0 to {}, or two with '-' between", text,
+        "'{}' is not a trainer rank: expected a number from 0 to {}, or two with '-' between", text,
         limits::kWorldSizeMax - 1);
   }
   std::vector<std::string> names;
@@ -41,7 +41,7 @@ Status CheckName(Role role, const std::string& name) {
   if (role != Role::kPublish) return OkStatus();
   const std::optional<uint32_t> rank = Rank(name);
   if (rank.has_value() && std::to_string(*rank) == name) return OkStatus();
-  return InvalidArgumentError("'{}' is no trainer rank: expected a number from 0 to {}", name,
+  return InvalidArgumentError("'{}' is not a trainer rank: expected a number from 0 to {}", name,
                               limits::kWorldSizeMax - 1);
 }
 
@@ -65,7 +65,7 @@ Result<Role> RoleNamed(const std::string& text) {
   for (const Role role : {Role::kPublish, Role::kReceive, Role::kOperate}) {
     if (text == ToString(role)) return role;
   }
-  return InvalidArgumentError("'{}' is no role: expected publish, receive or operate", text);
+  return InvalidArgumentError("'{}' is not a role: expected publish, receive or operate", text);
 }
 
 Result<std::vector<CertificateRequest>> ParseRequest(const std::string& job_id, Role role,

@@ -38,7 +38,7 @@ void AddAuthority(CLI::App& command, CertificateFlags& flags) {
 }
 void AddOut(CLI::App& command, CertificateFlags& flags, const std::string& what) {
   command.add_option("--out", flags.out, what)->type_name(kFolderValue)->required();
-  command.add_flag("--force", flags.force, "replace files that are there already");
+  command.add_flag("--force", flags.force, "replace files that exist already");
 }
 void AddJobId(CLI::App& command, CertificateFlags& flags) {
   command.add_option("--job-id", flags.job_id, "the daemons' --job-id")
@@ -83,7 +83,7 @@ void AddIssueCommand(CLI::App& parent, Context& context) {
       "Writes OUT/ROLE-NAME with ca.pem, cert.pem and key.pem, which the daemon's --tls flags "
       "name.\n"
       "publish: a sender, its name is the trainer rank. receive: a receiver, its --receiver-id.\n"
-      "operate: whoever gives orders with dwsctl, and Prometheus.",
+      "operate: an operator who gives orders with dwsctl, and Prometheus.",
       {"dwsctl certificates issue --authority ca --role publish --name 0 --host trainer0.example "
        "--out tls"},
       flags, &RunIssue, context);
@@ -129,7 +129,7 @@ void AddRenewCommand(CLI::App& parent, Context& context) {
   const auto flags = std::make_shared<CertificateFlags>();
   CLI::App* command = AddOne(
       parent, "renew",
-      "Signs certificates anew before they end: same key, identity and hosts.\n"
+      "Renews certificates before they end: same key, identity and hosts.\n"
       "\n"
       "Replaces each file whose certificate ends soon, in one step; nothing else changes. A "
       "daemon\n"
@@ -157,7 +157,7 @@ void AddCertificatesCommand(CLI::App& app, Context& context) {
       "\n"
       "An authority signs certificates with the identities of deploy/SECURITY.md: EC P-256, "
       "SHA-256.\n"
-      "Nothing that is there already is overwritten without --force.",
+      "Nothing that exists is overwritten without --force.",
       {"dwsctl certificates authority --job-id my-job --out ca",
        "dwsctl certificates issue --authority ca --role receive --name rollout-0 --out tls",
        "dwsctl certificates renew --authority ca tls/*/cert.pem"});

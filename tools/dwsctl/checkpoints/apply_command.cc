@@ -42,7 +42,7 @@ std::string OutcomeText(const checkpoint::InPlaceOutcome& outcome, const ApplyFl
   if (outcome.already_applied) {
     return text + fmt::format("{}: version {}, nothing to write\n", path, outcome.version);
   }
-  return text + fmt::format("{}: version {}, {} tensors changed in place, {} written down before\n",
+  return text + fmt::format("{}: version {}, {} tensors changed in place, {} recorded before\n",
                             path, outcome.version, FormatCount(outcome.changed_tensors),
                             FormatBytes(outcome.redo_bytes));
 }

@@ -55,7 +55,7 @@ void AddEstimateCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<EstimateFlags>();
   CLI::App* command = AddCommand(
       app, "estimate",
-      "Tells what syncing from one checkpoint to another would take.\n"
+      "Shows what syncing from one checkpoint to another would take.\n"
       "\n"
       "Compares two safetensors checkpoints and encodes the difference: density by group of\n"
       "tensors, sizes as delta objects, as slime's files and in full, and how long these take to\n"
@@ -71,7 +71,7 @@ void AddEstimateCommand(CLI::App& app, Context& context) {
   command->add_option("B", flags->b, "the checkpoint after")->type_name(kFileValue)->required();
   command
       ->add_option("--bandwidth", flags->bandwidths,
-                   "a speed to tell times for: 300MB/s, 10Gbit/s, 1.5GiB/s; may be repeated")
+                   "a speed to give times for: 300MB/s, 10Gbit/s, 1.5GiB/s; may be repeated")
       ->type_name("SPEED")
       ->allow_extra_args(false)
       ->capture_default_str();

@@ -41,8 +41,8 @@ void AddMaterializeCommand(CLI::App& app, Context& context) {
       "Writes a version as a checkpoint: a base, and the deltas that lead to it.\n"
       "\n"
       "Deltas are given in order, each the base of the next. Digests prove the base and every\n"
-      "step before anything is written; exits with 5 when something does not follow. Files of\n"
-      "the new checkpoint are the base's but for the weights.",
+      "step before anything is written; exits with 5 when something does not follow. All other\n"
+      "files of the new checkpoint are the base's.",
       {"dwsctl materialize --base step_100/ 101.dws 102.dws 103.dws -o step_103/"},
       flags->run.json);
   command->add_option("--base", flags->base, "the checkpoint to begin with: a file or a folder")

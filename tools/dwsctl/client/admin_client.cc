@@ -61,7 +61,7 @@ Status Explain(const grpc::Status& error, const DaemonTarget& target,
                                    target.text, timeout.count());
     case grpc::StatusCode::UNIMPLEMENTED:
       return UnimplementedError(
-          "{} does not know this call ({}); it is no DWS daemon, or one of an older version",
+          "{} does not know this call ({}); it is not a DWS daemon, or has an older version",
           target.text, error.error_message());
     default:
       return MakeStatus(static_cast<absl::StatusCode>(error.error_code()),

@@ -45,7 +45,8 @@ Result<DaemonTarget> CheckedSocket(const std::string& path) {
         "{}: no such socket; is the daemon running, and was it given this --socket?", path);
   }
   if (!fs::is_socket(status)) return InvalidArgumentError("{} is not a socket", path);
-  if (access(path.c_str(), W_OK) != 0) return Denied(path, "you may not connect to it");
+  if (access(path.c_str(), W_OK) != 0)
+    return Denied(path, "you have no permission to connect to it");
   return SocketTarget(path);
 }
 
@@ -68,7 +69,8 @@ Result<std::vector<std::string>> SocketsIn(const std::string& folder) {
   std::vector<std::string> sockets;
   std::error_code error;
   fs::directory_iterator entry(folder, error);
-  if (error == std::errc::permission_denied) return Denied(folder, "you may not look into it");
+  if (error == std::errc::permission_denied)
+    return Denied(folder, "you have no permission to look into it");
   for (const fs::directory_iterator end; !error && entry != end; entry.increment(error)) {
     std::error_code ignored;
     if (entry->path().extension() == ".sock" && entry->is_socket(ignored)) {

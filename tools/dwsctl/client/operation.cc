@@ -56,7 +56,7 @@ ExitCode ExplainEnd(const Status& status, CallWatchdog::Cause cause, const Opera
       return ExitCode::kInterrupted;
     case CallWatchdog::Cause::kSilence:
       return FailAnswer(console, DeadlineExceededError(
-                                     "{} said nothing for {} ms; hung up, and {}; --timeout allows "
+                                     "{} sent nothing for {} ms; hung up, and {}; --timeout allows "
                                      "longer silence",
                                      target, flags.target.timeout.count(), after_hangup));
     case CallWatchdog::Cause::kNone:

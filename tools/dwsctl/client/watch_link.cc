@@ -75,7 +75,7 @@ Duration WatchLink::Watch() {
   });
   if (hangup_.hung_up()) return kRetryMax;
   if (absl::IsCancelled(ended)) {
-    ended = DeadlineExceededError("{} said nothing for {} ms", client_.target().text,
+    ended = DeadlineExceededError("{} sent nothing for {} ms", client_.target().text,
                                   silence_max_.count());
   }
   inbox_.Push({.daemon = daemon_, .what = ended});

@@ -39,7 +39,7 @@ ExitCode RunDrain(const DrainFlags& flags, Console& console) {
   request.set_undo(flags.undo);
   const std::string after_hangup =
       flags.undo ? "`dwsctl status` says whether it is still draining"
-                 : "the daemon goes on draining and stays drained until `dwsctl drain --undo`";
+                 : "the daemon continues draining and stays drained until `dwsctl drain --undo`";
   const OperationOutcome outcome = RunOperation(flags.operation, request, after_hangup, console);
   if (outcome.code != ExitCode::kOk || flags.operation.json) return outcome.code;
   console.Out(ResultText(outcome, flags.undo));
@@ -51,7 +51,7 @@ ExitCode RunDrain(const DrainFlags& flags, Console& console) {
 void AddDrainCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<DrainFlags>();
   CLI::App* command = AddCommand(app, "drain",
-                                 "Lets what is in flight end, and begins nothing new.\n"
+                                 "Finishes the work in flight, and begins nothing new.\n"
                                  "\n"
                                  "Receiver: ends the commit in flight and begins no other. Sender: "
                                  "takes no more versions, and\n"

@@ -33,7 +33,8 @@ std::string NotUtf8(const std::string& text) {
 
 ExitCode RunEvict(const EvictFlags& flags, Console& console) {
   if (!flags.member.has_value() && flags.receiver.empty()) {
-    console.Error("dwsctl: --member or --receiver is needed: it says who will not come back\n");
+    console.Error(
+        "dwsctl: --member or --receiver is needed: it names the peer that will not come back\n");
     return ExitCode::kUsage;
   }
   v1::EvictRequest request;
@@ -49,7 +50,7 @@ ExitCode RunEvict(const EvictFlags& flags, Console& console) {
                    console);
   if (outcome.code != ExitCode::kOk || flags.operation.json) return outcome.code;
   if (!flags.member.has_value()) {
-    console.Out(fmt::format("{}: receiver {} is forgotten, nobody waits for it\n", outcome.Name(),
+    console.Out(fmt::format("{}: receiver {} is forgotten, nothing waits for it\n", outcome.Name(),
                             Printable(flags.receiver, limits::kIdBytesMax)));
     return ExitCode::kOk;
   }
@@ -66,16 +67,18 @@ void AddEvictCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<EvictFlags>();
   CLI::App* command = AddCommand(
       app, "evict",
-      "Gives up who will not come back: a member of a commit group, or a sender's receiver.\n"
+      "Removes a peer that will not come back: a member of a commit group, or a sender's "
+      "receiver.\n"
       "\n"
-      "--receiver asks a sender to forget an absent receiver: nobody waits for it, and no metric\n"
+      "--receiver asks a sender to forget an absent receiver: nothing waits for it, and no metric\n"
       "shows it any more.\n"
       "\n"
       "--member asks the receiver that leads a commit group to end the engine. Its ranks need "
       "each\n"
       "other: when a host will not come back, all members end their registrations, so that no "
       "rank\n"
-      "waits for ever or goes on with old weights. Afterwards restart the group's receivers, the\n"
+      "waits for ever or continues with old weights. Afterwards restart the group's receivers, "
+      "the\n"
       "leader first, and the engine.",
       {"dwsctl evict --member 2 --reason 'host r7 has burnt' --address r5:7710",
        "dwsctl evict --receiver r7-rollout-0 --socket /run/dws/sender-0.sock"},

@@ -58,7 +58,7 @@ ExitCode RunForget(const ForgetFlags& flags, Console& console) {
   if (outcome.code != ExitCode::kOk || flags.operation.json) return outcome.code;
   console.Out(fmt::format("{}: stream {} is forgotten; {}\n", outcome.Name(), flags.stream,
                           outcome.daemon.has_sender()
-                              ? "start the trainer, and have the receivers forget it as well"
+                              ? "start the trainer, and make the receivers forget it as well"
                               : "its engine runs again once a sender's newest version is proved"));
   return ExitCode::kOk;
 }
@@ -69,14 +69,12 @@ void AddForgetStreamCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<ForgetFlags>();
   CLI::App* command = AddCommand(
       app, "forget-stream",
-      "Has a daemon forget the stream it follows, whose incarnation is too high.\n"
+      "Makes a daemon forget the stream it follows, whose incarnation is too high.\n"
       "\n"
-      "A daemon refuses trainers with a lower incarnation than one it has seen, as old. When that "
-      "one\n"
-      "was wrong, or a clock went back, the trainer that should be followed is refused: this "
-      "takes\n"
-      "the fence back. Stop every old trainer first; then ask the sender, then its receivers.\n"
-      "A receiver pauses its engine until a sender's newest version is proved or committed anew; "
+      "A daemon refuses trainers with a lower incarnation than one it has seen, as old. When that\n"
+      "one was wrong, or a clock went back, the trainer that should be followed is refused: this\n"
+      "resets the fence. Stop every old trainer first; then ask the sender, then its receivers.\n"
+      "A receiver pauses its engine until a sender's newest version is proved or committed again; "
       "it\n"
       "ends its step first, and waits up to 60 s for an engine that is inside a running section.\n"
       "Without --stream it changes nothing and says which stream the daemon has.",

@@ -10,7 +10,7 @@ namespace dws::dwsctl {
 namespace {
 
 // The receiver continues after a hang-up, so ^C must not read like a cancelled resync.
-constexpr char kAfterHangup[] = "the resync goes on, `dwsctl watch` shows it";
+constexpr char kAfterHangup[] = "the resync continues, `dwsctl watch` shows it";
 
 struct ResyncFlags {
   OperationFlags operation;
@@ -38,11 +38,11 @@ void AddResyncCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<ResyncFlags>();
   CLI::App* command = AddCommand(
       app, "resync",
-      "Makes a receiver prove every weight anew.\n"
+      "Makes a receiver prove every weight again.\n"
       "\n"
       "It assumes nothing of the engine's live weights, recomputes all digests and takes in full\n"
       "what differs from the newest version; with --full every tensor, whatever its digest.\n"
-      "It goes on when dwsctl hangs up (^C, --no-wait).",
+      "It continues when dwsctl hangs up (^C, --no-wait).",
       {"dwsctl resync --socket /run/dws/receiver.sock", "dwsctl resync --full --no-wait"},
       flags->operation.json);
   command->add_flag("--full", flags->full, "take every tensor in full");

@@ -30,7 +30,7 @@ ExitCode RunStatus(const StatusFlags& flags, Console& console) {
 void AddStatusCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<StatusFlags>();
   CLI::App* command = AddCommand(app, "status",
-                                 "Shows what a daemon says of itself.\n"
+                                 "Shows the state that a daemon reports.\n"
                                  "\n"
                                  "Its stream, versions, peers and memory, how it was built, and "
                                  "whether it is ready; if not, why.",

@@ -122,7 +122,7 @@ std::string InspectText::operator()(const SummaryItem& summary) {
   for (const auto& [name, value] : summary.facts) {
     text += fmt::format("{} {}\n", Padded(Clean(name), kFactColumns, true), Clean(value));
   }
-  if (summary.problems == 0) return text + "sound, as far as it can be told without the weights\n";
+  if (summary.problems == 0) return text + "sound, as far as can be checked without the weights\n";
   return text + fmt::format("DAMAGED: {} problem{}, above\n", summary.problems,
                             summary.problems == 1 ? "" : "s");
 }

@@ -81,7 +81,7 @@ std::string OfMax(const std::string& value, const std::string& max, bool limited
 std::string FormatBroadcast(const v1::BroadcastStatus& broadcast, const std::string& where,
                             size_t columns) {
   return FormatKeyLine("broadcast",
-                       fmt::format("{}; {} ended well, {} failed",
+                       fmt::format("{}; {} succeeded, {} failed",
                                    broadcast.members() > 0 ? where : "none, versions are fetched",
                                    broadcast.broadcasts(), broadcast.failed()),
                        columns);

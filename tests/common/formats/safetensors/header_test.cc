@@ -99,26 +99,26 @@ TEST_CASE("a header that is no JSON is refused", "[safetensors]") {
   CHECK_THAT(Refusal("{'a':1}", 0), Contains("expected JSON"));
 }
 
-TEST_CASE("a header that is no UTF-8 is refused", "[safetensors]") {
+TEST_CASE("a header that is not UTF-8 is refused", "[safetensors]") {
   CHECK_THAT(Refusal("{\"\xFF\":1}", 0), Contains("expected UTF-8, byte 2"));
   CHECK_THAT(Refusal("{\"a\xC0\x80\":1}", 0), Contains("expected UTF-8, byte 3"));
 }
 
 TEST_CASE("two tensors of one name are refused", "[safetensors]") {
   const std::string a = R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
-  CHECK_THAT(Refusal("{" + a + "," + a + "}", 1), Contains("the key 'a' stands twice"));
+  CHECK_THAT(Refusal("{" + a + "," + a + "}", 1), Contains("the key 'a' occurs twice"));
   // The same name, written another way.
   const std::string escaped = R"("\u0061":{"dtype":"U8","shape":[1],"data_offsets":[1,2]})";
-  CHECK_THAT(Refusal("{" + a + "," + escaped + "}", 2), Contains("the key 'a' stands twice"));
+  CHECK_THAT(Refusal("{" + a + "," + escaped + "}", 2), Contains("the key 'a' occurs twice"));
 }
 
-TEST_CASE("a member that stands twice in a tensor or in the metadata is refused", "[safetensors]") {
+TEST_CASE("a member that occurs twice in a tensor or in the metadata is refused", "[safetensors]") {
   CHECK_THAT(Refusal(R"({"a":{"dtype":"U8","shape":[1],"shape":[2],"data_offsets":[0,1]}})", 1),
-             Contains("the key 'shape' stands twice"));
+             Contains("the key 'shape' occurs twice"));
   CHECK_THAT(Refusal(R"({"__metadata__":{"k":"1","k":"2"}})", 0),
-             Contains("the key 'k' stands twice"));
+             Contains("the key 'k' occurs twice"));
   CHECK_THAT(Refusal(R"({"__metadata__":{},"__metadata__":{}})", 0),
-             Contains("the key '__metadata__' stands twice"));
+             Contains("the key '__metadata__' occurs twice"));
 }
 
 TEST_CASE("metadata whose values are no strings is refused", "[safetensors]") {
@@ -136,7 +136,7 @@ TEST_CASE("a tensor's entry with missing, wrong or unknown members is refused", 
   CHECK_THAT(Refusal(R"({"a":{"dtype":"U8","shape":[1]}})", 1), Contains("has no data_offsets"));
   CHECK_THAT(Refusal(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"strides":[1]}})", 1),
              Contains("found 4 members"));
-  CHECK_THAT(Refusal(One("[1]", "[0,1]", "8"), 1), Contains("its dtype is no string"));
+  CHECK_THAT(Refusal(One("[1]", "[0,1]", "8"), 1), Contains("its dtype is not a string"));
   CHECK_THAT(Refusal(One("1", "[0,1]"), 1), Contains("shape: expected a list"));
   CHECK_THAT(Refusal(One("[[1]]", "[0,1]"), 1), Contains("found array in it"));
 }

@@ -104,12 +104,12 @@ TEST_CASE("a full checkpoint of another model is refused by the tensors' names",
   more["new"] = Bytes(2);
   WriteBase(scene.published + "/weight_v000009", more);
   CHECK_THAT(ApplyOnce(scene.local, scene.published + "/weight_v000009"),
-             Contains("has not these tensors") && Contains("new"));
+             Contains("lacks these tensors") && Contains("new"));
   Weights fewer = scene.states[0];
   fewer.erase("scale");
   WriteBase(scene.published + "/weight_v000008", fewer);
   CHECK_THAT(ApplyOnce(scene.local, scene.published + "/weight_v000008"),
-             Contains("a full checkpoint of 10 tensors, here are 11"));
+             Contains("a full checkpoint of 10 tensors, the local checkpoint has 11"));
   CHECK(Load(scene.local) == scene.states[0]);
 }
 

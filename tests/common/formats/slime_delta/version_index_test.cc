@@ -70,12 +70,12 @@ TEST_CASE("an index that is half a description is refused", "[slime]") {
   CHECK_THAT(Refusal(index), Contains("neither a delta nor a full checkpoint"));
 }
 
-TEST_CASE("metadata that is no string is refused, and never taken for missing", "[slime]") {
+TEST_CASE("metadata that is not a string is refused, and never taken for missing", "[slime]") {
   for (const char* const key :
        {"version", "base_version", "delta_encoding", "compression_format", "checksum_format"}) {
     nlohmann::json index = Sound();
     index["metadata"][key] = 2;
-    CHECK_THAT(Refusal(index), Contains(std::string("its ") + key + " is no string"));
+    CHECK_THAT(Refusal(index), Contains(std::string("its ") + key + " is not a string"));
   }
 }
 

@@ -101,7 +101,7 @@ TEST_CASE("a command that somebody else has waited for is not taken for a succes
   const Status status = Run("exit 3");
   ::sigaction(SIGCHLD, &before, nullptr);
   CHECK(absl::IsUnavailable(status));
-  CHECK_THAT(ToString(status), Contains("nobody knows how it ended"));
+  CHECK_THAT(ToString(status), Contains("how it ended is not known"));
 }
 
 }  // namespace dws::shared
