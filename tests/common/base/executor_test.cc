@@ -72,7 +72,7 @@ TEST_CASE("a full queue refuses a task and keeps those it has", "[executor]") {
   Door door;
   Executor executor(1, 2);
   REQUIRE(executor.Post([&] { door.Enter(); }));
-  door.AwaitEntered();  // it runs, and is in the queue no more
+  door.AwaitEntered();  // it runs and is no longer in the queue
   CHECK(executor.Post([&] { ++ran; }));
   CHECK(executor.Post([&] { ++ran; }));
   CHECK_FALSE(executor.Post([&] { ran += 100; }));
@@ -115,8 +115,8 @@ TEST_CASE("a task may post the next one", "[executor]") {
   CHECK(Eventually([&] { return ran == 2; }));
 }
 
-TEST_CASE("a dropped task may hold what posts when it is destroyed", "[executor]") {
-  // As the last reference to a stream would, whose destructor posts its clean-up.
+TEST_CASE("a dropped task whose destructor posts another task does not deadlock", "[executor]") {
+  // Like the last reference to a stream, whose destructor posts its clean-up.
   struct PostsWhenDestroyed {
     PostsWhenDestroyed(Executor& to, bool& answer) : executor(to), accepted(answer) {}
     ~PostsWhenDestroyed() {

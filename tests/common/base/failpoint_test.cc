@@ -44,7 +44,7 @@ TEST_CASE("a failpoint armed with kill ends the process as a power cut would", "
   CHECK(WTERMSIG(status) == SIGKILL);
 }
 
-TEST_CASE("the last of two entries for one failpoint counts", "[failpoint]") {
+TEST_CASE("of two entries for one failpoint the last one applies", "[failpoint]") {
   const std::string armed = "test.work:kill@7,test.work:error";
   CHECK(FindFailpoint(armed, "test.work").action == FailpointAction::kError);
   CHECK(FindFailpoint(armed, "test.work").at == 0);

@@ -19,7 +19,7 @@ std::string Read(FileSystem& fs, const std::string& path) {
   return bytes.ok() ? std::string(AsText(*bytes)) : ToString(bytes.status());
 }
 
-// The promises of the interface, on the real disk and on the fake.
+// The contract of the interface, on the real disk and on the fake.
 void CheckContract(FileSystem& fs, const std::string& folder) {
   REQUIRE(fs.MakeFolders(folder).ok());
   REQUIRE(fs.MakeFolders(folder).ok());
@@ -74,13 +74,13 @@ void CheckContract(FileSystem& fs, const std::string& folder) {
   CHECK(fs.Lock(folder + "/lock").ok());
 }
 
-TEST_CASE("the real file system keeps the interface's promises", "[file_system]") {
+TEST_CASE("the real file system keeps the interface's contract", "[file_system]") {
   TempFolder folder;
   PosixFileSystem fs;
   CheckContract(fs, folder.File("some/deep"));
 }
 
-TEST_CASE("the fault file system keeps the interface's promises", "[file_system]") {
+TEST_CASE("the fault file system keeps the interface's contract", "[file_system]") {
   FaultFileSystem fs;
   CheckContract(fs, "/state/some/deep");
 }
@@ -110,7 +110,7 @@ TEST_CASE("a replace that fails leaves the old file and no temporary one", "[fil
   CHECK(*names == std::vector<std::string>{"target"});
 }
 
-TEST_CASE("making a folder where a file is says so", "[file_system]") {
+TEST_CASE("making a folder where a file exists is FAILED_PRECONDITION", "[file_system]") {
   TempFolder folder;
   PosixFileSystem fs;
   REQUIRE(fs.ReplaceFile(folder.File("state"), AsBytes("x")).ok());
@@ -130,7 +130,7 @@ TEST_CASE("the fault file system loses what was not synced", "[file_system]") {
   CHECK(Read(fs, "/f") == "keptl");
 }
 
-TEST_CASE("a pipe is read to its end, and is not waited for without a writer", "[file_system]") {
+TEST_CASE("a pipe is read to its end and a pipe without a writer is UNAVAILABLE", "[file_system]") {
   const TempFolder folder;
   const std::string path = folder.File("pipe");
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);

@@ -1,4 +1,4 @@
-// How a log line looks, whatever it holds.
+// The text of a log line, for every kind of content.
 #include "common/base/log_line.h"
 
 #include <catch2/catch.hpp>
@@ -45,7 +45,7 @@ TEST_CASE("the journal's priorities are syslog's", "[log]") {
   CHECK(Format(LogFormat::kJournal, {}, 0, LogLevel::kError) == "<3>nack");
 }
 
-TEST_CASE("fields keep their types in JSON, and what JSON uses already is renamed", "[log]") {
+TEST_CASE("fields keep their types in JSON and a field with a reserved name is renamed", "[log]") {
   const auto line =
       nlohmann::json::parse(Format(LogFormat::kJson,
                                    {{"least", std::numeric_limits<int64_t>::min()},
@@ -73,7 +73,7 @@ TEST_CASE("text in every script stays readable", "[log]") {
   CHECK(nlohmann::json::parse(Format(LogFormat::kJson, {{"reason", text}}))["reason"] == text);
 }
 
-TEST_CASE("one line of valid UTF-8, whatever bytes a value holds", "[log]") {
+TEST_CASE("a value with any bytes gives one line of valid UTF-8", "[log]") {
   const std::vector<std::string> pieces = {"\n",
                                            "\r",
                                            "\x1b[31m",
@@ -107,7 +107,7 @@ TEST_CASE("one line of valid UTF-8, whatever bytes a value holds", "[log]") {
            {"\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xae", "\xe2\x80\x8b", "\xc2\x85"}) {
         CHECK(line.find(separator) == std::string::npos);
       }
-      CHECK_NOTHROW(nlohmann::json(line).dump());  // which refuses what is not UTF-8
+      CHECK_NOTHROW(nlohmann::json(line).dump());  // throws for invalid UTF-8
       if (format == LogFormat::kJson) CHECK(nlohmann::json::parse(line)["after"] == 1);
     }
   }
@@ -127,7 +127,7 @@ TEST_CASE("a line fits a pipe's buffer, and keeps its event and its other fields
         if (format == LogFormat::kJson) CHECK(nlohmann::json::parse(line)["after"] == 5);
       }
     }
-    // More fields than any line has: the event stays.
+    // More fields than any line has: the event is still written.
     std::vector<LogField> many;
     for (int i = 0; i < 1000; ++i) many.emplace_back("key", i);
     CHECK(Format(format, many).size() < 200);

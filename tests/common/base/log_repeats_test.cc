@@ -1,4 +1,4 @@
-// Which repeats are written, and that none is lost without a count.
+// Which repeated lines are written; each of the others is counted.
 #include "common/base/log_repeats.h"
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ TEST_CASE("repeats above the limit are counted, and the count has the last one's
   CHECK(repeats.TakeCounts(At(seconds(11))).empty());
 }
 
-TEST_CASE("the next window begins with lines again", "[log]") {
+TEST_CASE("the next window writes lines again", "[log]") {
   LogRepeats repeats(kOptions);
   for (int i = 0; i < 5; ++i) {
     static_cast<void>(repeats.Admit(LogLevel::kInfo, "a", {}, At(seconds(0))));
@@ -38,7 +38,7 @@ TEST_CASE("the next window begins with lines again", "[log]") {
   CHECK(repeats.Admit(LogLevel::kInfo, "a", {}, At(seconds(10))));
 }
 
-TEST_CASE("events and levels do not share a window", "[log]") {
+TEST_CASE("each event and each level has a window of its own", "[log]") {
   LogRepeats repeats(kOptions);
   for (int i = 0; i < 3; ++i) {
     CHECK(repeats.Admit(LogLevel::kInfo, "a", {}, At(seconds(0))));
@@ -67,7 +67,7 @@ TEST_CASE("every occurrence is either written or in a count", "[log]") {
   CHECK(written <= 7 * 3);
 }
 
-TEST_CASE("with more events than it remembers, the others are written", "[log]") {
+TEST_CASE("events beyond the number that is remembered are all written", "[log]") {
   LogRepeats repeats(kOptions);
   for (size_t i = 0; i < LogRepeats::kEventsMax; ++i) {
     static_cast<void>(repeats.Admit(LogLevel::kInfo, std::to_string(i), {}, At(seconds(0))));

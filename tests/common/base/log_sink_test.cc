@@ -1,4 +1,4 @@
-// A log that cannot be written does not hold up, and what was lost is known.
+// A log that cannot be written does not block its writer, and lost lines are counted.
 #include "common/base/log_sink.h"
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@ double SecondsOf(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-TEST_CASE("a full pipe costs one short wait, and goes on when it is read", "[log]") {
+TEST_CASE("a full pipe costs one short wait and takes lines again once it is read", "[log]") {
   const Ends pipe = Pipe();
   LogSink sink(pipe.write.get());
   const std::string line(4000, 'x');
@@ -58,7 +58,7 @@ TEST_CASE("a full pipe costs one short wait, and goes on when it is read", "[log
   CHECK(ReadAll(pipe.read.get()) == "again\n");
 }
 
-TEST_CASE("nobody at the other end is no reason to die", "[log]") {
+TEST_CASE("a pipe without a reader loses lines and does not end the process", "[log]") {
   std::signal(SIGPIPE, SIG_IGN);
   Ends pipe = Pipe();
   LogSink sink(pipe.write.get());
@@ -67,7 +67,7 @@ TEST_CASE("nobody at the other end is no reason to die", "[log]") {
   CHECK(sink.lost_lines() == 100);
 }
 
-TEST_CASE("a closed descriptor is no reason to die", "[log]") {
+TEST_CASE("a closed descriptor loses lines and does not end the process", "[log]") {
   Ends pipe = Pipe();
   LogSink sink(pipe.write.get());
   pipe.write.reset();
@@ -75,7 +75,7 @@ TEST_CASE("a closed descriptor is no reason to die", "[log]") {
   CHECK(sink.lost_lines() == 1);
 }
 
-TEST_CASE("the journal's socket is told not to wait", "[log]") {
+TEST_CASE("a full journal socket does not block the writer", "[log]") {
   int fds[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
   const UniqueFd ours(fds[0]), theirs(fds[1]);
@@ -87,7 +87,7 @@ TEST_CASE("the journal's socket is told not to wait", "[log]") {
   });
   CHECK(seconds < 10.0);
   CHECK(sink.lost_lines() > 0);
-  // Whatever was cut by the full buffer, the next line begins a line.
+  // A line that the full buffer cut off is ended before the next line is written.
   while (!ReadAll(theirs.get()).empty() && !sink.Ready()) {
   }
   sink.Write("last");
@@ -96,7 +96,7 @@ TEST_CASE("the journal's socket is told not to wait", "[log]") {
   CHECK((text == "last\n" || text.find("\nlast\n") != std::string::npos));
 }
 
-TEST_CASE("a disk that is full loses lines and nothing else", "[log]") {
+TEST_CASE("a full disk loses lines and nothing else", "[log]") {
   const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   REQUIRE(full.valid());
   LogSink sink(full.get());

@@ -8,7 +8,8 @@
 namespace dws {
 namespace {
 
-TEST_CASE("what a terminal could obey is escaped, everything else stays", "[printable]") {
+TEST_CASE("characters that could control a terminal are escaped and all others stay",
+          "[printable]") {
   CHECK(EscapeUnprintable("layers.0.q") == "layers.0.q");
   CHECK(EscapeUnprintable("a\nb\x1b[31mc\x7f") == "a\\x0ab\\x1b[31mc\\x7f");
   CHECK(EscapeUnprintable(std::string_view("\0", 1)) == "\\x00");

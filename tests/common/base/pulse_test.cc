@@ -1,4 +1,4 @@
-// Who is stuck, and who only works for long.
+// A thread that is stuck is told apart from one that works for a long time.
 #include "common/base/pulse.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,7 @@ std::optional<std::string> Watch(PulseWatch& watch, int from, int to) {
   return stuck;
 }
 
-TEST_CASE("work without progress is stuck, and is not any more when it goes on", "[pulse]") {
+TEST_CASE("work without progress is stuck until it makes progress again", "[pulse]") {
   Pulse worker, pool;
   PulseWatch watch({{.name = "the worker", .work = &worker, .helpers = {&pool}}}, seconds(20));
   worker.BeginWork();
@@ -30,7 +30,7 @@ TEST_CASE("work without progress is stuck, and is not any more when it goes on",
   CHECK(Watch(watch, 62, 64) == std::nullopt);
 }
 
-TEST_CASE("who has no work, or waits for others, is not stuck", "[pulse]") {
+TEST_CASE("a thread without work or waiting for others is not stuck", "[pulse]") {
   Pulse worker;
   PulseWatch watch({{.name = "the worker", .work = &worker, .helpers = {}}}, seconds(20));
   CHECK(Watch(watch, 0, 100) == std::nullopt);
@@ -53,7 +53,7 @@ TEST_CASE("a process that did not run for an hour is not stuck", "[pulse]") {
   CHECK(watch.Stuck(At(seconds(3602))) == std::nullopt);
 }
 
-TEST_CASE("one of several that is stuck is named", "[pulse]") {
+TEST_CASE("of several threads the stuck one is named", "[pulse]") {
   Pulse a, b;
   PulseWatch watch(
       {{.name = "a", .work = &a, .helpers = {}}, {.name = "b", .work = &b, .helpers = {}}},

@@ -36,7 +36,7 @@ TEST_CASE("workers that run at the same time have different numbers", "[thread_p
   CHECK(total == 10'000);
 }
 
-TEST_CASE("loops of several callers share the threads and all finish", "[thread_pool]") {
+TEST_CASE("loops of several callers share the threads and all of them finish", "[thread_pool]") {
   ThreadPool pool(2);
   std::vector<std::thread> callers;
   std::vector<size_t> sums(4, 0);

@@ -8,7 +8,7 @@
 namespace dws {
 namespace {
 
-// As the standard lays it out; every code point but the surrogates.
+// The encoding of the Unicode standard; for every code point except the surrogates.
 std::string Encoded(char32_t c) {
   const auto tail = [c](int shift) { return static_cast<char>(0x80 | ((c >> shift) & 0x3F)); };
   if (c < 0x80) return {static_cast<char>(c)};
@@ -17,7 +17,7 @@ std::string Encoded(char32_t c) {
   return {static_cast<char>(0xF0 | (c >> 18)), tail(12), tail(6), tail(0)};
 }
 
-TEST_CASE("every code point is read, and not when its last byte is missing", "[utf8]") {
+TEST_CASE("every code point is read and is refused when its last byte is missing", "[utf8]") {
   size_t wrong = 0;
   for (char32_t c = 0; c <= 0x10FFFF; ++c) {
     if (c >= 0xD800 && c <= 0xDFFF) continue;
@@ -31,7 +31,7 @@ TEST_CASE("every code point is read, and not when its last byte is missing", "[u
   CHECK(wrong == 0);
 }
 
-TEST_CASE("overlong forms, surrogates and what lies above Unicode are no UTF-8", "[utf8]") {
+TEST_CASE("overlong forms and surrogates and numbers above Unicode are not UTF-8", "[utf8]") {
   for (const std::string_view bytes :
        {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xED\xA0\x80", "\xED\xBF\xBF",
         "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\x80", "\xFF", "\xC3("}) {

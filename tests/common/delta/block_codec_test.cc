@@ -1,5 +1,5 @@
-// Laws of the block codec: every state of every dtype comes back exactly, the encoding is a
-// function of its input, is no larger than it must be, and damage is an error.
+// Properties of the block codec: every state of every dtype decodes exactly, the encoding depends
+// on its input alone and is no larger than it has to be, and damage is an error.
 #include <catch2/catch.hpp>
 
 #include "common/delta/blocks/diff.h"
@@ -19,7 +19,7 @@ constexpr EncodeOptions kOptions[] = {{.relative = true, .absolute = false, .zst
                                       {.relative = true, .absolute = true, .zstd = false},
                                       {.relative = true, .absolute = true, .zstd = true}};
 
-// Encodes, checks what must hold of every encoding, and returns its size.
+// Encodes, checks the properties that every encoding has, and returns its size.
 size_t RoundTrip(DType dtype, const Bytes& before, const Bytes& after,
                  const EncodeOptions& options) {
   BlockChanges changes;
@@ -47,7 +47,7 @@ size_t RoundTrip(DType dtype, const Bytes& before, const Bytes& after,
 
 }  // namespace
 
-TEST_CASE("every dtype at every density comes back exactly", "[delta]") {
+TEST_CASE("every dtype at every density decodes exactly", "[delta]") {
   Random random(samples::TestSeed());
   for (const DType dtype : samples::kAllDTypes) {
     for (const uint32_t elements : {1u, 2u, 7u, 64u, 1001u, 65'535u, 65'536u}) {
@@ -65,7 +65,7 @@ TEST_CASE("every dtype at every density comes back exactly", "[delta]") {
   }
 }
 
-TEST_CASE("hostile states of every dtype come back exactly", "[delta]") {
+TEST_CASE("hostile states of every dtype decode exactly", "[delta]") {
   Random random(samples::TestSeed());
   for (const DType dtype : samples::kAllDTypes) {
     for (const uint32_t elements : {1u, 2u, 5u, 1001u, 65'536u}) {

@@ -1,5 +1,5 @@
-// Laws of class-split: every state of every float dtype comes back exactly under every table;
-// damage is an error; where small weights change more often it beats mode A.
+// Properties of class-split: every state of every float dtype decodes exactly under every table;
+// damage is an error; where small weights change more often it is smaller than mode A.
 #include "common/delta/blocks/class_split.h"
 
 #include <catch2/catch.hpp>
@@ -63,7 +63,8 @@ void RoundTrip(DType dtype, const Bytes& before, const Bytes& after, const Class
 
 }  // namespace
 
-TEST_CASE("class-split: every float at every density comes back under any table", "[delta]") {
+TEST_CASE("class-split: every float dtype at every density decodes exactly under any table",
+          "[delta]") {
   Random random(samples::TestSeed());
   EncodeScratch scratch;
   for (const DType dtype : kFloats) {
@@ -79,7 +80,7 @@ TEST_CASE("class-split: every float at every density comes back under any table"
   }
 }
 
-TEST_CASE("class-split: hostile states come back under any table", "[delta]") {
+TEST_CASE("class-split: hostile states decode exactly under any table", "[delta]") {
   Random random(samples::TestSeed());
   EncodeScratch scratch;
   for (const DType dtype : kFloats) {
@@ -92,7 +93,7 @@ TEST_CASE("class-split: hostile states come back under any table", "[delta]") {
   }
 }
 
-TEST_CASE("class-split: the table that statistics make fits its dtype, to the last magnitude",
+TEST_CASE("class-split: the table made from statistics fits its dtype up to the last magnitude",
           "[delta]") {
   Random random(samples::TestSeed());
   EncodeScratch scratch;
@@ -142,7 +143,7 @@ TEST_CASE("class-split: truncated and longer payloads are errors", "[delta]") {
   }
 }
 
-TEST_CASE("class-split: damage is an error or decodes inside the block, and harms no later one",
+TEST_CASE("class-split: damage is an error or decodes inside the block and harms no later block",
           "[delta]") {
   Random random(samples::TestSeed());
   EncodeScratch scratch;
@@ -184,7 +185,7 @@ TEST_CASE("class-split: damage is an error or decodes inside the block, and harm
   REQUIRE(refused > 500);
 }
 
-TEST_CASE("class-split: needs a table that fits, and the old block", "[delta]") {
+TEST_CASE("class-split: decoding needs a table that fits and the old block", "[delta]") {
   Random random(samples::TestSeed());
   EncodeScratch scratch;
   BlockChanges changes;
@@ -207,8 +208,7 @@ TEST_CASE("class-split: needs a table that fits, and the old block", "[delta]") 
 
 TEST_CASE("class-split: where small weights change more often it is much smaller than mode A",
           "[delta]") {
-  // As an optimiser does it: an update of one size for all, which rounding hides from large
-  // weights.
+  // Like an optimiser: one size of update for all weights, which rounding removes from large ones.
   Random random(samples::TestSeed());
   Bytes before(size_t{65'536} * 2);
   Bytes after = before;
@@ -242,7 +242,7 @@ TEST_CASE("class-split: where small weights change more often it is much smaller
   RoundTrip(DType::kBF16, before, after, *table, scratch);
 }
 
-TEST_CASE("class statistics: no floats, or no change, is no table", "[delta]") {
+TEST_CASE("class statistics: other dtypes than floats or no changes give no table", "[delta]") {
   CHECK_FALSE(ChooseClassTable(DType::kBF16, ClassStatistics{}, 10).has_value());
   ClassStatistics statistics;
   DecodedBlock steps;

@@ -1,5 +1,5 @@
-// Arbitrary bytes give an error or changes inside the block, never anything else; sizes are bounded
-// by the block before anything is allocated; modes this build does not know are refused by number.
+// Arbitrary bytes give an error or changes inside the block; sizes are checked against the block
+// before anything is allocated; unknown modes are refused by number.
 #include "common/delta/decoder.h"
 
 #include <catch2/catch.hpp>
@@ -45,7 +45,7 @@ std::vector<Sample> EveryMode(Random& random) {
   return sampled;
 }
 
-// Whatever the decoder accepted can be applied: ASan and these checks would see it otherwise.
+// What the decoder accepted can be applied: these checks and ASan fail otherwise.
 void CheckApplies(DType dtype, uint32_t elements, const DecodedBlock& decoded) {
   Bytes state(size_t{elements} * ElementBytes(dtype));
   for (size_t i = 0; i < decoded.positions.size(); ++i) {
@@ -57,7 +57,7 @@ void CheckApplies(DType dtype, uint32_t elements, const DecodedBlock& decoded) {
 
 }  // namespace
 
-TEST_CASE("samples of every mode were taken", "[delta]") {
+TEST_CASE("the samples contain every mode", "[delta]") {
   Random random(samples::TestSeed());
   std::vector<int> seen(7);
   for (const Sample& sample : EveryMode(random)) ++seen[static_cast<size_t>(sample.block.mode)];
@@ -141,8 +141,7 @@ TEST_CASE("unknown modes are refused by number", "[delta]") {
   }
 }
 
-TEST_CASE("a decoded block holds no more than the block's elements, whatever the count says",
-          "[delta]") {
+TEST_CASE("a decoded block has at most the block's elements whatever the count says", "[delta]") {
   const Bytes payload(1 << 20);
   for (const BlockMode mode : {BlockMode::kRaw, BlockMode::kSplitRice, BlockMode::kDenseUlp,
                                BlockMode::kDenseRaw, BlockMode::kDenseZstd}) {

@@ -1,5 +1,5 @@
-// Laws of comparing and applying: digests follow from changed words alone, undoing is the inverse
-// of applying, and steps of consecutive versions compose.
+// Properties of comparing and applying: digests follow from changed words alone, undoing is the
+// inverse of applying, and steps of consecutive versions compose.
 #include "common/delta/blocks/diff.h"
 
 #include <catch2/catch.hpp>
@@ -52,7 +52,7 @@ TEST_CASE("a diff lists exactly the elements whose bits differ", "[delta]") {
   REQUIRE(next == changes.size());
 }
 
-TEST_CASE("composed steps are the same as steps applied one after the other", "[delta]") {
+TEST_CASE("composed steps give the same state as steps applied one after the other", "[delta]") {
   Random random(samples::TestSeed());
   for (const DType dtype : samples::kAllDTypes) {
     for (const double density : {0.01, 0.3, 1.0}) {
@@ -84,7 +84,7 @@ TEST_CASE("composed steps are the same as steps applied one after the other", "[
   }
 }
 
-TEST_CASE("nothing to undo leaves a block alone", "[delta]") {
+TEST_CASE("undoing no changes leaves a block as it is", "[delta]") {
   Bytes block(16, std::byte{7});
   UndoBlock(DType::kF32, DecodedBlock{}, block);
   REQUIRE(block == Bytes(16, std::byte{7}));

@@ -29,7 +29,8 @@ constexpr EncodeOptions kBoth{.relative = true, .absolute = true, .zstd = false}
 
 }  // namespace
 
-TEST_CASE("an unchanged block is empty when relative, all values when absolute", "[delta]") {
+TEST_CASE("an unchanged block is empty when relative and holds all values when absolute",
+          "[delta]") {
   Random random(samples::TestSeed());
   const Bytes state = samples::RandomBytes(random, 2000);
   REQUIRE(Encode(DType::kBF16, state, state, {}).mode == BlockMode::kEmpty);
@@ -41,8 +42,7 @@ TEST_CASE("an unchanged block is empty when relative, all values when absolute",
   REQUIRE(full.nnz == 1000);
 }
 
-TEST_CASE("sparse changes are split-Rice, dense ones dense ulp, few large ones raw where allowed",
-          "[delta]") {
+TEST_CASE("the encoder chooses the mode by the number and size of the changes", "[delta]") {
   Random random(samples::TestSeed());
   const Bytes before = samples::RandomBytes(random, 65'536 * 4);
   const Bytes sparse = samples::Nudge(random, DType::kF32, before, 0.01, 2);
@@ -72,7 +72,7 @@ TEST_CASE("a relative block is never larger than its values", "[delta]") {
   }
 }
 
-TEST_CASE("dense steps lead to the same state as what is chosen, and are never larger than values",
+TEST_CASE("dense steps lead to the same state as the chosen mode and are never larger than values",
           "[delta]") {
   Random random(samples::TestSeed());
   EncodeScratch scratch;

@@ -1,5 +1,5 @@
-// Frames: what is built comes back block by block, its size is known beforehand, grouping keeps the
-// limits, and every damage is named.
+// Frames: a built frame parses into the same blocks, its size is known beforehand, grouping keeps
+// the limits, and every damage is named.
 #include "common/delta/objects/frame.h"
 
 #include <catch2/catch.hpp>
@@ -54,7 +54,7 @@ void RequireDamaged(const Result<std::vector<EncodedBlockView>>& views, std::str
 
 }  // namespace
 
-TEST_CASE("the blocks of a frame come back as they were", "[delta]") {
+TEST_CASE("the blocks parsed from a frame are those it was built from", "[delta]") {
   Random random(samples::TestSeed());
   RequireSame({Block(random, BlockMode::kSplitRice, 1)});
   RequireSame({EncodedBlock{}});
@@ -72,7 +72,7 @@ TEST_CASE("the blocks of a frame come back as they were", "[delta]") {
   }
 }
 
-TEST_CASE("the index of like blocks costs two bytes a block or less", "[delta]") {
+TEST_CASE("the index of similar blocks costs at most two bytes a block", "[delta]") {
   Random random(samples::TestSeed());
   std::vector<EncodedBlock> blocks;
   uint64_t payload_bytes = 0;
@@ -86,8 +86,7 @@ TEST_CASE("the index of like blocks costs two bytes a block or less", "[delta]")
   REQUIRE(FrameSize(blocks) - payload_bytes <= 2000);
 }
 
-TEST_CASE("frames take blocks up to the limit of bytes and stop at long unchanged runs",
-          "[delta]") {
+TEST_CASE("frames take blocks up to the byte limit and stop at long unchanged runs", "[delta]") {
   Random random(samples::TestSeed());
   const std::vector<EncodedBlock> full(20, Block(random, BlockMode::kDenseRaw, 131'072));
   REQUIRE(BlocksOfNextFrame(full) == 7);
@@ -126,7 +125,7 @@ TEST_CASE("every truncation and every flipped bit of a frame is an error", "[del
   }
 }
 
-TEST_CASE("a frame whose checksum fits but whose index does not is an error that says what",
+TEST_CASE("a frame with a right checksum and a wrong index is an error that names the fault",
           "[delta]") {
   Random random(samples::TestSeed());
   std::vector<EncodedBlock> blocks;
@@ -150,7 +149,7 @@ TEST_CASE("a frame whose checksum fits but whose index does not is an error that
   RequireDamaged(ParseFrame(sound, EntryOf(sound, 4)), "the manifest has 4");
 }
 
-TEST_CASE("frames with random damage under sound checksums are errors or stay inside the frame",
+TEST_CASE("frames with random damage under right checksums are errors or stay inside the frame",
           "[delta]") {
   Random random(samples::TestSeed());
   for (int round = 0; round < 20'000; ++round) {

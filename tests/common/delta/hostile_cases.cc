@@ -27,7 +27,7 @@ Shard Tensor(std::string name, DType dtype, std::vector<uint64_t> shape) {
   return shard;
 }
 
-// Moves the elements begin, begin + stride, ... below `end` by one unit up.
+// Moves the elements begin, begin + stride, ... below `end` up by one unit.
 Bytes StepUp(DType dtype, const Bytes& before, size_t begin, size_t end, size_t stride) {
   Bytes after = before;
   WithElement(dtype, [&](auto element) {
@@ -41,7 +41,7 @@ Bytes StepUp(DType dtype, const Bytes& before, size_t begin, size_t end, size_t 
   return after;
 }
 
-// The E4M3 code of a value, by truncation: enough like a quantiser, and the same everywhere.
+// The E4M3 code of a value, by truncation: close to a quantiser, and the same on every machine.
 std::byte ToF8(float value) {
   const float magnitude = std::min(std::fabs(value), 448.0F);
   if (magnitude < 0x1p-9F) return std::byte{0};

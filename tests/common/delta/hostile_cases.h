@@ -1,5 +1,5 @@
-// Pairs of states of whole layouts that a codec may meet and would rather not: dense, degenerate,
-// odd. hostile_test encodes them every way, tests/golden/sizes.csv has their exact sizes.
+// Pairs of states of whole layouts that are hard for a codec: dense, degenerate, odd. hostile_test
+// encodes them in every way, tests/golden/sizes.csv has their exact sizes.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ RankLayout VectorLayout(DType dtype, uint64_t element_count);
 std::vector<HostileCase> HostileTensors(Random& random, DType dtype, uint32_t element_count);
 
 // FP8 weights in tiles of 128 x 128 with an FP32 scale each. Between the states some scales double,
-// so that all codes of their tiles move by a binary order, and all other weights make a small step.
+// so that all codes of their tiles change by a power of two; all other weights make a small step.
 HostileCase FlippedScales(Random& random);
 
 // Tensors of 0 and of 1 element, and of odd sizes with tails of 1 to 7 bytes, of every dtype;

@@ -17,7 +17,7 @@
 namespace dws::samples {
 namespace {
 
-// A file of zeros that takes no room until it is written to, mapped.
+// A mapped file of zeros that takes no disk space until it is written to.
 class SparseFile {
  public:
   SparseFile(const std::string& path, uint64_t size_bytes)
@@ -102,7 +102,7 @@ Digest Apply(ByteSpan object, const RankLayout& layout, const SparseFile& file) 
 
 }  // namespace
 
-TEST_CASE("a tensor above 4 GiB is changed at its ends and around every power of two",
+TEST_CASE("changes at the ends of a tensor above 4 GiB and around powers of two are exact",
           "[hostile]") {
   const DType dtype = GENERATE(DType::kU8, DType::kBF16, DType::kF64);
   constexpr uint64_t kFourGiB = uint64_t{1} << 32;
@@ -120,7 +120,8 @@ TEST_CASE("a tensor above 4 GiB is changed at its ends and around every power of
     const BlockRange range(slice, block);
     StoreLe(range.In(before).data(), uint8_t{0x35});
     StoreLe(range.In(after).data(), uint8_t{0x36});
-    StoreLe(range.In(before).last(1).data(), uint8_t{0x01});  // in a tail of a few bytes at the end
+    StoreLe(range.In(before).last(1).data(),
+            uint8_t{0x01});  // at the end, in a tail of a few bytes
     StoreLe(range.In(after).last(1).data(), static_cast<uint8_t>(block | 2));
   }
   const Bytes object = Seal(layout, changed, before, after);

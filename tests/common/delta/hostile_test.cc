@@ -1,4 +1,4 @@
-// Dense and hostile states: exact both ways, and never dearer than the raw data.
+// Dense and hostile states: exact in every profile, and at most 0.1 % larger than the raw data.
 #include <catch2/catch.hpp>
 
 #include "common/delta/decoder.h"
@@ -32,7 +32,8 @@ Bytes Encode(const HostileCase& hostile, const Profile& profile) {
   return SealObject(layout, encoding, 4);
 }
 
-// The object between the two states of `hostile`, applied: REQUIREs that it leads there exactly.
+// Returns the object between the two states of `hostile`; REQUIREs that applying it gives the
+// second state exactly.
 Bytes CheckExact(const HostileCase& hostile, const Profile& profile) {
   Bytes object = Encode(hostile, profile);
   State state = hostile.before;
@@ -43,14 +44,14 @@ Bytes CheckExact(const HostileCase& hostile, const Profile& profile) {
   return object;
 }
 
-// Objects that need no base lead to the new state from any other.
+// An object that needs no base leads to the new state from any other state.
 void CheckNeedsNoBase(const HostileCase& hostile, ByteSpan object) {
   State state = RandomState(hostile.layout, 77);
   REQUIRE(ApplyObject(object, hostile.layout, false, state).ok());
   REQUIRE(state == hostile.after);
 }
 
-// Every block class-split, by a table that fits nothing in particular and small weights' sizes.
+// Every block is class-split by a table of arbitrary thresholds.
 void CheckSplitEverywhere(const HostileCase& hostile) {
   const ClassTable table{.thresholds = {1, 9, 40, 70, 101, 126, 127},
                          .threshold_count = 7,
@@ -65,7 +66,7 @@ void CheckSplitEverywhere(const HostileCase& hostile) {
 
 }  // namespace
 
-TEST_CASE("hostile tensors of every dtype come through every profile exactly", "[hostile]") {
+TEST_CASE("hostile tensors of every dtype are exact in every profile", "[hostile]") {
   Random random(TestSeed());
   for (const DType dtype : kAllDTypes) {
     for (const uint32_t elements : {1U, 2U, 3U, 1021U, limits::kBlockElements + 3}) {
@@ -75,7 +76,7 @@ TEST_CASE("hostile tensors of every dtype come through every profile exactly", "
           INFO(hostile.name << ", " << profile.name);
           const Bytes object = CheckExact(hostile, profile);
           if (!profile.options.relative) CheckNeedsNoBase(hostile, object);
-          // Header, identity, one slice, one frame of one block: wherever the element is.
+          // Header, identity, one slice and one frame of one block, wherever the element is.
           if (hostile.name.ends_with(": one element") && profile.options.relative) {
             REQUIRE(object.size() < 400);
           }
@@ -85,7 +86,7 @@ TEST_CASE("hostile tensors of every dtype come through every profile exactly", "
   }
 }
 
-TEST_CASE("an object is never larger than its tensor and a thousandth", "[hostile]") {
+TEST_CASE("an object is at most a thousandth larger than its tensor", "[hostile]") {
   Random random(TestSeed());
   constexpr uint32_t kBytes = 1 << 20;
   for (const DType dtype : {DType::kU8, DType::kF8E5M2, DType::kI16, DType::kBF16, DType::kU32,
@@ -101,14 +102,15 @@ TEST_CASE("an object is never larger than its tensor and a thousandth", "[hostil
   }
 }
 
-TEST_CASE("FP8 codes follow their flipped scales exactly, for less than raw", "[hostile]") {
+TEST_CASE("FP8 codes under flipped scales are exact and relative objects are below half of raw",
+          "[hostile]") {
   Random random(TestSeed());
   const HostileCase flipped = FlippedScales(random);
   size_t moved = 0;
   for (size_t i = 0; i < flipped.before[1].size(); ++i) {
     moved += flipped.before[1][i] != flipped.after[1][i] ? 1 : 0;
   }
-  // A third of the tiles moves whole (but for their zeros), the others here and there.
+  // In a third of the tiles all codes change except zeros, in the others single codes.
   REQUIRE(moved > flipped.before[1].size() / 5);
   for (const Profile& profile : kProfiles) {
     INFO(profile.name);
@@ -118,7 +120,7 @@ TEST_CASE("FP8 codes follow their flipped scales exactly, for less than raw", "[
   }
 }
 
-TEST_CASE("tensors of no, of one and of an odd number of elements come through", "[hostile]") {
+TEST_CASE("tensors of no or one or an odd number of elements are exact", "[hostile]") {
   Random random(TestSeed());
   const HostileCase odd = OddTensors(random);
   for (const Profile& profile : kProfiles) {
@@ -127,7 +129,7 @@ TEST_CASE("tensors of no, of one and of an odd number of elements come through",
   }
 }
 
-TEST_CASE("an object without changes is a header and an identity", "[hostile]") {
+TEST_CASE("an object without changes has only a header and an identity", "[hostile]") {
   Random random(TestSeed());
   HostileCase same = OddTensors(random);
   same.after = same.before;

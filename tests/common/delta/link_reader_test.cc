@@ -1,4 +1,4 @@
-// A delta's blocks one after the other are those of FindBlocks, and each frame is read once.
+// Blocks of a delta read in order equal those of FindBlocks, and each frame is read once.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <utility>
@@ -54,7 +54,7 @@ struct Delta {
 
 }  // namespace
 
-TEST_CASE("blocks read in order are those of the delta, from frames read once", "[delta]") {
+TEST_CASE("blocks read in order are those of the delta and each frame is read once", "[delta]") {
   Delta delta;
   LinkReader reader(delta.Link());
   for (uint32_t slice = 0; slice < 5; ++slice) {
@@ -76,7 +76,7 @@ TEST_CASE("blocks read in order are those of the delta, from frames read once", 
   }
 }
 
-TEST_CASE("a frame that is damaged is no frame, and is not kept", "[delta]") {
+TEST_CASE("a damaged frame is an error and is not cached", "[delta]") {
   Delta delta;
   LinkReader reader(delta.Link());
   delta.frames[1].back() ^= std::byte{1};

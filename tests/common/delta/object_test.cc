@@ -1,6 +1,6 @@
 // Whole objects: a delta brings a receiver from its base to exactly the new state; every truncation
-// and every flipped byte is an error; manifests that do not fit their layout are refused, naming
-// what does not.
+// and every flipped byte is an error; a manifest that does not fit its layout is refused, and the
+// message names the part that does not fit.
 #include "common/delta/objects/object.h"
 
 #include <catch2/catch.hpp>
@@ -85,9 +85,8 @@ TEST_CASE("a manifest of more slices or frames than a layout has is refused befo
   REQUIRE(Message(many_frames.status()).find("frames") != std::string_view::npos);
 }
 
-TEST_CASE("a manifest with fields that it does not have is refused before it is parsed",
-          "[delta]") {
-  // Each would be kept, as fifty times its bytes where it is a group.
+TEST_CASE("a manifest with unknown fields is refused before it is parsed", "[delta]") {
+  // The parser would keep each of them; a group would take fifty times its bytes.
   const auto in = [](std::vector<uint8_t> outer, std::vector<uint8_t> unknown, size_t times) {
     Bytes inner;
     for (size_t i = 0; i < times; ++i) {
@@ -142,7 +141,7 @@ TEST_CASE("an object brings every slice from its base to the new version", "[del
   }
 }
 
-TEST_CASE("a manifest comes back as it was, with untouched slices left out", "[delta]") {
+TEST_CASE("a manifest is read as it was written and leaves out unchanged slices", "[delta]") {
   const RankLayout layout = MixedLayout();
   const State before = samples::RandomState(layout, 1);
   State after = before;
@@ -289,7 +288,7 @@ TEST_CASE("a manifest that does not fit its layout is refused", "[delta]") {
           kDataLoss);
 }
 
-TEST_CASE("the manifest of a layout with every block in a frame of its own stays below its maximum",
+TEST_CASE("a manifest with a frame for every block and the widest numbers stays below its maximum",
           "[delta]") {
   const RankLayout layout = MixedLayout();
   DeltaManifest manifest;
@@ -315,7 +314,7 @@ TEST_CASE("the manifest of a layout with every block in a frame of its own stays
   REQUIRE(SerializeManifest(manifest).size() <= ManifestBytesMax(layout));
 }
 
-TEST_CASE("a squashed object equals the objects it was made of, one after the other", "[delta]") {
+TEST_CASE("a squashed object gives the same state as its objects one after the other", "[delta]") {
   const uint64_t seed = samples::TestSeed();
   Random random(seed);
   const RankLayout layout = SmallLayout();

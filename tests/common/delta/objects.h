@@ -30,17 +30,15 @@ struct Encoding {
 Encoding EncodeState(const RankLayout& layout, const State& before, const State& after,
                      const EncodeOptions& options);
 
-// Makes every block with changes class-split where `table` fits its dtype, smaller or not.
+// Makes every block with changes class-split where `table` fits its dtype, even if it grows.
 void SplitEveryBlock(const RankLayout& layout, const State& before, const State& after,
                      const ClassTable& table, Encoding& encoding);
 
-// The class table of every slice that the changes between two states make; none where there is
-// none.
+// The class table of every slice, from the changes between two states; nullopt for a slice without.
 using ClassTables = std::vector<std::optional<ClassTable>>;
 ClassTables ChooseTables(const RankLayout& layout, const State& before, const State& after);
 
-// Makes the blocks class-split that are smaller so: what a sender has for links where bytes are
-// dear.
+// Makes those blocks class-split that become smaller, as a sender does for slow links.
 void SplitWhereSmaller(const RankLayout& layout, const State& before, const State& after,
                        const ClassTables& tables, Encoding& encoding);
 
@@ -54,7 +52,7 @@ Bytes SealObject(const Encoding& encoding, DeltaManifest identity);
 // are compared when `compare_base`. DATA_LOSS also when a digest differs.
 Status ApplyObject(ByteSpan object, const RankLayout& layout, bool compare_base, State& state);
 
-// An object of these parts with sound checksums, whatever the parts hold.
+// An object of these parts with right checksums, whatever the parts hold.
 Bytes Assemble(const DeltaManifest& manifest, ByteSpan frames, uint32_t format_version);
 
 // Puts the right checksum into the header at the front of `object`.

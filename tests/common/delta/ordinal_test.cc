@@ -27,14 +27,14 @@ void CheckAll(Mapping mapping) {
 
 }  // namespace
 
-TEST_CASE("every 8- and 16-bit value has an ordinal of its own and comes back from it", "[delta]") {
+TEST_CASE("every 8- and 16-bit value has an ordinal of its own that maps back to it", "[delta]") {
   for (const Mapping mapping : {Mapping::kInteger, Mapping::kFloat}) {
     CheckAll<uint8_t>(mapping);
     CheckAll<uint16_t>(mapping);
   }
 }
 
-TEST_CASE("ordinals of BF16 ascend with the numbers, minus zero below zero", "[delta]") {
+TEST_CASE("ordinals of BF16 ascend with the numbers and minus zero is below zero", "[delta]") {
   const auto ordinal = [](uint32_t bits) {
     return static_cast<int16_t>(ToOrdinal(static_cast<uint16_t>(bits), Mapping::kFloat));
   };
@@ -46,7 +46,7 @@ TEST_CASE("ordinals of BF16 ascend with the numbers, minus zero below zero", "[d
   }
 }
 
-TEST_CASE("32- and 64-bit ordinals come back and order random floats", "[delta]") {
+TEST_CASE("32- and 64-bit ordinals map back to their values and order random floats", "[delta]") {
   samples::Random random(samples::TestSeed());
   for (int i = 0; i < 100'000; ++i) {
     const uint64_t wide = random.Next();

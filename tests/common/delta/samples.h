@@ -19,7 +19,7 @@ inline constexpr DType kAllDTypes[] = {DType::kBool,   DType::kU8,     DType::kI
                                        DType::kF16,    DType::kBF16,   DType::kU32, DType::kI32,
                                        DType::kF32,    DType::kU64,    DType::kI64, DType::kF64};
 
-// SplitMix64. Not a standard engine: distributions of the library differ from machine to machine.
+// SplitMix64. Not the standard library: its distributions differ from machine to machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -37,8 +37,7 @@ uint64_t TestSeed();
 Bytes RandomBytes(Random& random, size_t size);
 
 // `before` with each element changed with chance `density`: nine of ten by a step of +-1, the
-// others by up to
-// +-2^`step_bits`.
+// others by up to +-2^`step_bits`.
 Bytes Nudge(Random& random, DType dtype, const Bytes& before, double density, uint32_t step_bits);
 
 // Pairs of states that break codecs: zeros of both signs, NaN payloads, alternating signs, all

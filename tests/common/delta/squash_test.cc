@@ -1,4 +1,5 @@
-// Deltas as one: a chain that is none is refused, not composed to an object that fits nothing.
+// Squashing deltas: links that do not follow each other are refused instead of squashed into a
+// wrong object.
 #include "common/delta/squash.h"
 
 #include <catch2/catch.hpp>
@@ -11,7 +12,7 @@ namespace {
 using samples::Bytes;
 using samples::State;
 
-// A delta and what a link to it needs.
+// A delta, and the data that a link to it needs.
 struct Delta {
   Delta(const RankLayout& layout, const State& before, const State& after, uint64_t base)
       : object(samples::SealObject(layout, samples::EncodeState(layout, before, after, {}), base)),
@@ -32,7 +33,8 @@ struct Delta {
 
 }  // namespace
 
-TEST_CASE("deltas over other weights than those before them end with are not squashed", "[delta]") {
+TEST_CASE("a delta whose base differs from the end of the delta before it is not squashed",
+          "[delta]") {
   const Result<RankLayout> layout =
       RankLayout::Create({{.tensor = {.name = "kept", .shape = {500}}},
                           {.tensor = {.name = "trained", .shape = {500}}}});
@@ -44,7 +46,7 @@ TEST_CASE("deltas over other weights than those before them end with are not squ
   }
   const Delta first(*layout, states[0], states[1], 1);
   const Delta next(*layout, states[1], states[2], 2);
-  const Delta other(*layout, states[2], states[3], 2);  // calls itself one over version 2
+  const Delta other(*layout, states[2], states[3], 2);  // claims base version 2, has base 3
 
   const std::vector<DeltaLink> chain = {first.Link(), next.Link()};
   const auto squashed = Squash(*layout, chain);

@@ -1,4 +1,4 @@
-// safetensors files written by hand, sound and unsound, and files of tests on the disk.
+// Valid and invalid safetensors files written by hand, and reading and writing files in tests.
 #pragma once
 
 #include <catch2/catch.hpp>

@@ -12,7 +12,7 @@ constexpr StreamId kStream = {.incarnation = 4, .id_hi = 1, .id_lo = 2};
 const Fence kSender = {.stream = kStream, .rank_epoch = RankEpoch(9)};
 const Fence kReceiver = {.stream = kStream, .rank_epoch = RankEpoch(0)};
 
-TEST_CASE("a fence is higher by its incarnation, and in one stream by its epoch", "[ledger]") {
+TEST_CASE("fences are ordered by incarnation and inside one stream by rank epoch", "[ledger]") {
   Fence later = kSender;
   later.rank_epoch = RankEpoch(10);
   CHECK(kSender.BelowOf(later));
@@ -41,7 +41,7 @@ TEST_CASE("fences of format version 1 are written and read byte for byte", "[led
   CHECK_FALSE(DecodeFence(LedgerKind::kReceiver, golden("none_v1.fence")).value().has_value());
 }
 
-TEST_CASE("a fence with any byte flipped, cut off or added is damaged", "[ledger]") {
+TEST_CASE("a fence with any byte flipped or cut off or added is damaged", "[ledger]") {
   const std::vector<std::byte> sound = EncodeFence(LedgerKind::kSender, kSender);
   for (size_t at = 0; at < sound.size(); ++at) {
     std::vector<std::byte> file = sound;
@@ -58,7 +58,7 @@ TEST_CASE("a fence with any byte flipped, cut off or added is damaged", "[ledger
   CHECK_THAT(std::string(Message(other)), Catch::Contains("fence of a receiver"));
 }
 
-TEST_CASE("a fence is written when it changes, and survives a power cut", "[ledger]") {
+TEST_CASE("a fence is written only when it changes and survives a power cut", "[ledger]") {
   FaultFileSystem fs;
   FenceFile file(fs, "/state/sender.fence", LedgerKind::kSender);
   CHECK(absl::IsNotFound(file.Read().status()));

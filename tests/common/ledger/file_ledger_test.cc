@@ -76,7 +76,7 @@ TEST_CASE("two daemons cannot share a ledger", "[ledger]") {
   CHECK_THAT(std::string(Message(second.status)), Catch::Contains(folder.File("l")));
 }
 
-TEST_CASE("a torn last record of any length is cut off, and appending goes on", "[ledger]") {
+TEST_CASE("a torn last record of any length is cut off and appending continues", "[ledger]") {
   const size_t last_bytes = kRecordHeadBytes + 6;
   for (size_t torn = 1; torn < last_bytes; ++torn) {
     FaultFileSystem fs;
@@ -95,7 +95,7 @@ TEST_CASE("a torn last record of any length is cut off, and appending goes on", 
   }
 }
 
-TEST_CASE("a tail of zeros, as file systems leave after a power cut, is cut off", "[ledger]") {
+TEST_CASE("a tail of zeros from a power cut is cut off", "[ledger]") {
   FaultFileSystem fs;
   WriteRecords(fs, {"first"});
   std::vector<std::byte> content = fs.Content(kPath);
@@ -106,14 +106,14 @@ TEST_CASE("a tail of zeros, as file systems leave after a power cut, is cut off"
   CHECK(opened.records == std::vector<std::string>{"5:first"});
 }
 
-TEST_CASE("a flipped bit in front of a sound record is refused with its offset", "[ledger]") {
+TEST_CASE("a flipped bit before an intact record is refused with its offset", "[ledger]") {
   FaultFileSystem fs;
   WriteRecords(fs, {"first", "second", "third"});
   const std::vector<std::byte> sound = fs.Content(kPath);
   const size_t first = kHeadBytes;
   const size_t second = first + kRecordHeadBytes + 5;
   const size_t third = second + kRecordHeadBytes + 6;
-  // Every byte of the first two records: lengths that point anywhere included.
+  // Every byte of the first two records, including their lengths.
   for (size_t at = first; at < third; ++at) {
     std::vector<std::byte> content = sound;
     content[at] ^= std::byte{0x10};
@@ -127,7 +127,7 @@ TEST_CASE("a flipped bit in front of a sound record is refused with its offset",
   }
 }
 
-TEST_CASE("a sound record at another place than it was written to is damage", "[ledger]") {
+TEST_CASE("an intact record that was moved to another offset is damage", "[ledger]") {
   FaultFileSystem fs;
   WriteRecords(fs, {"aaaa", "bbbb", "cccc"});
   std::vector<std::byte> content = fs.Content(kPath);
@@ -138,8 +138,7 @@ TEST_CASE("a sound record at another place than it was written to is damage", "[
   CHECK(absl::IsDataLoss(Open(fs).status));
 }
 
-TEST_CASE("a rest that is longer than one record is damage even without a sound record",
-          "[ledger]") {
+TEST_CASE("a damaged tail longer than one record is damage and is not cut off", "[ledger]") {
   FaultFileSystem fs;
   WriteRecords(fs, {"first"});
   std::vector<std::byte> content = fs.Content(kPath);
@@ -149,7 +148,7 @@ TEST_CASE("a rest that is longer than one record is damage even without a sound 
   CHECK(fs.Content(kPath) == content);
 }
 
-TEST_CASE("another file, another kind and a newer format are refused by name", "[ledger]") {
+TEST_CASE("a file of another program or daemon or format version is refused by name", "[ledger]") {
   FaultFileSystem fs;
   fs.SetContent(kPath, {});
   CHECK(absl::IsDataLoss(Open(fs).status));
@@ -204,7 +203,7 @@ TEST_CASE("after a failed append nothing is appended until a rewrite", "[ledger]
   }
 }
 
-TEST_CASE("what replay refuses ends Open with the record's offset", "[ledger]") {
+TEST_CASE("an error of the replay function ends Open and has the record's offset", "[ledger]") {
   FaultFileSystem fs;
   WriteRecords(fs, {"one", "two"});
   int seen = 0;

@@ -15,14 +15,15 @@ const std::vector<KnownReceiver> kTwo = {
 
 }  // namespace
 
-TEST_CASE("the file of known receivers has the bytes that LEDGER.md says", "[ledger]") {
+TEST_CASE("the file of known receivers has the bytes that LEDGER.md describes", "[ledger]") {
   const std::vector<KnownReceiver> one = {kTwo.front()};
   const std::string text = FormatKnownReceivers(one);
   CHECK(text.starts_with("DWSKNOWN 1\n1 1700000000 726f6c6c6f75742d30\nsum "));
   CHECK(text.size() == 11 + 32 + 4 + 32 + 1);
 }
 
-TEST_CASE("known receivers come back as they were, whatever bytes their ids have", "[ledger]") {
+TEST_CASE("known receivers are read as they were written whatever bytes their ids have",
+          "[ledger]") {
   const auto parsed = ParseKnownReceivers(FormatKnownReceivers(kTwo));
   REQUIRE(parsed.ok());
   CHECK(*parsed == kTwo);
@@ -39,8 +40,7 @@ TEST_CASE("as many known receivers as a sender takes fit the file's limit", "[le
   CHECK(ParseKnownReceivers(text)->size() == limits::kReceiversMax);
 }
 
-TEST_CASE("known receivers with a flipped or a lost byte are damaged, none is made up",
-          "[ledger]") {
+TEST_CASE("a file of known receivers with a flipped or missing byte is damaged", "[ledger]") {
   const std::string whole = FormatKnownReceivers(kTwo);
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string flipped = whole;
@@ -50,8 +50,7 @@ TEST_CASE("known receivers with a flipped or a lost byte are damaged, none is ma
   }
 }
 
-TEST_CASE("known receivers are none where there is no file, and an error where it is no such file",
-          "[ledger]") {
+TEST_CASE("a missing file of known receivers is empty and another file is an error", "[ledger]") {
   TempFolder folder;
   PosixFileSystem files;
   CHECK(LoadKnownReceivers(files, folder.path())->empty());

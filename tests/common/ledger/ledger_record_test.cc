@@ -16,7 +16,7 @@ std::string Words(const RawRecord& raw) {
   return text;
 }
 
-TEST_CASE("records have the bytes that LEDGER.md says", "[ledger]") {
+TEST_CASE("records have the bytes that LEDGER.md describes", "[ledger]") {
   const SenderRecord opened =
       StreamOpened{.stream = kStream, .rank_epoch = RankEpoch(3), .last_version = WeightVersion(9)};
   const SenderRecord published = VersionPublished{.stream = kStream,
@@ -60,7 +60,7 @@ TEST_CASE("records have the bytes that LEDGER.md says", "[ledger]") {
   }
 }
 
-TEST_CASE("a payload of a wrong size, or version 0, is damage", "[ledger]") {
+TEST_CASE("a payload of a wrong size or with version 0 is damage", "[ledger]") {
   for (const uint32_t type : {1u, 2u, 3u, 4u}) {
     const std::vector<std::byte> payload(8);
     CHECK(absl::IsDataLoss(DecodeSenderRecord(type, payload).status()));
@@ -74,7 +74,7 @@ TEST_CASE("a payload of a wrong size, or version 0, is damage", "[ledger]") {
   CHECK(absl::IsDataLoss(DecodeReceiverRecord(18, std::vector<std::byte>(32)).status()));
 }
 
-TEST_CASE("a record of a newer version is refused, not skipped", "[ledger]") {
+TEST_CASE("a record type of a newer version is refused and not skipped", "[ledger]") {
   const Status status = DecodeReceiverRecord(99, {}).status();
   CHECK(absl::IsFailedPrecondition(status));
   CHECK_THAT(std::string(Message(status)), Catch::Contains("99") && Catch::Contains("newer"));

@@ -58,7 +58,7 @@ State Replay(const std::vector<typename State::Record>& records) {
   return state;
 }
 
-TEST_CASE("an old trainer, and a second one in the same incarnation, are refused", "[ledger]") {
+TEST_CASE("an old trainer and a second one of the same incarnation are refused", "[ledger]") {
   SenderLedgerState sender;
   REQUIRE(sender.Apply(Open(kNew, 1)).ok());
   CheckRefused(sender, Open(kOld, 5));
@@ -72,7 +72,7 @@ TEST_CASE("an old trainer, and a second one in the same incarnation, are refused
   CHECK(receiver.stream() == kNew);
 }
 
-TEST_CASE("a sender's versions only increase, and go on after it lost its snapshot", "[ledger]") {
+TEST_CASE("a sender's versions only increase and continue after a lost snapshot", "[ledger]") {
   SenderLedgerState state;
   CheckRefused(state, Publish(kOld, 1));
   REQUIRE(state.Apply(Open(kOld, 1)).ok());
@@ -105,7 +105,7 @@ TEST_CASE("a sender remembers a bounded number of versions", "[ledger]") {
   CHECK(Replay<SenderLedgerState>(state.Records()) == state);
 }
 
-TEST_CASE("a commit needs its intent, and versions do not go back", "[ledger]") {
+TEST_CASE("a commit needs its intent and versions of a stream do not decrease", "[ledger]") {
   ReceiverLedgerState state;
   CheckRefused(state, Intent(kOld, 1));
   REQUIRE(state.Apply(Accept(kOld)).ok());
@@ -142,8 +142,7 @@ TEST_CASE("an intent may be abandoned unless an earlier one may have torn the me
   REQUIRE(state.Apply(Abandon(kOld, 3)).ok());
 }
 
-TEST_CASE("an intent replaces another only forward: the engine may have reached that already",
-          "[ledger]") {
+TEST_CASE("an open intent is replaced only by one of the same or a later version", "[ledger]") {
   ReceiverLedgerState state;
   REQUIRE(state.Apply(Accept(kOld)).ok());
   REQUIRE(state.Apply(Intent(kOld, 4)).ok());
@@ -154,7 +153,7 @@ TEST_CASE("an intent replaces another only forward: the engine may have reached 
   REQUIRE(state.Apply(Intent(kNew, 1)).ok());
 }
 
-TEST_CASE("a group's decision stays open until it is settled, and replaces an earlier one",
+TEST_CASE("a group's decision stays open until it is settled and replaces an earlier one",
           "[ledger]") {
   ReceiverLedgerState state;
   CheckRefused(state, Decide(kOld, 4));
@@ -171,7 +170,7 @@ TEST_CASE("a group's decision stays open until it is settled, and replaces an ea
   CheckRefused(state, Decide(kOld, 4));
 }
 
-TEST_CASE("a sender that forgets its stream takes a lower incarnation", "[ledger]") {
+TEST_CASE("a sender that forgot its stream accepts a lower incarnation", "[ledger]") {
   SenderLedgerState state;
   CheckRefused(state, SenderRecord(Forget(kNew)));
   REQUIRE(state.Apply(Open(kNew, 4)).ok());
@@ -187,7 +186,7 @@ TEST_CASE("a sender that forgets its stream takes a lower incarnation", "[ledger
   CHECK(state.fence() == Fence{.stream = kOld, .rank_epoch = RankEpoch(1)});
 }
 
-TEST_CASE("a forgotten stream is not opened again: its version numbers would begin again",
+TEST_CASE("a forgotten stream is not opened again because its version numbers would repeat",
           "[ledger]") {
   SenderLedgerState state;
   REQUIRE(state.Apply(Open(kNew, 4)).ok());
@@ -195,8 +194,8 @@ TEST_CASE("a forgotten stream is not opened again: its version numbers would beg
   REQUIRE(state.Apply(Forget(kNew)).ok());
   CheckRefused(state, Open(kNew, 9));
   CHECK_THAT(std::string(Message(state.CheckOpen(kNew))),
-             Catch::Contains("made this daemon forget it") && Catch::Contains("dws.Stream.new()"));
-  CHECK(state.NextEpoch(kTwin) == RankEpoch(5));  // epochs only rise
+             Catch::Contains("had it forgotten") && Catch::Contains("dws.Stream.new()"));
+  CHECK(state.NextEpoch(kTwin) == RankEpoch(5));  // epochs only increase
   REQUIRE(state.Apply(Open(kOld, 5)).ok());
   CheckRefused(state, Open(kNew, 9));
   REQUIRE(state.Apply(Forget(kOld)).ok());
@@ -212,7 +211,7 @@ TEST_CASE("a forgotten stream is not opened again: its version numbers would beg
   CHECK(state.forgotten().size() == limits::kForgottenStreamsMax);
 }
 
-TEST_CASE("a sender whose version numbers are lost opens another stream", "[ledger]") {
+TEST_CASE("a sender whose version numbers are lost opens only another stream", "[ledger]") {
   SenderLedgerState state;
   CheckRefused(state, NumbersLost{.stream = kOld});
   REQUIRE(state.Apply(Open(kOld, 4)).ok());
@@ -230,7 +229,7 @@ TEST_CASE("a sender whose version numbers are lost opens another stream", "[ledg
   REQUIRE(state.Apply(Publish(kNew, 1)).ok());
 }
 
-TEST_CASE("a receiver that forgets a stream knows nothing of its versions any more", "[ledger]") {
+TEST_CASE("a receiver that forgets its only stream has an empty ledger", "[ledger]") {
   ReceiverLedgerState state;
   REQUIRE(state.Apply(Accept(kNew)).ok());
   REQUIRE(state.Apply(Intent(kNew, 3)).ok());
@@ -244,7 +243,7 @@ TEST_CASE("a receiver that forgets a stream knows nothing of its versions any mo
   REQUIRE(state.Apply(Intent(kOld, 1)).ok());
 }
 
-TEST_CASE("a receiver that forgets a stream is fenced by the one it knows besides", "[ledger]") {
+TEST_CASE("a receiver that forgets a newer stream is fenced by the stream before", "[ledger]") {
   constexpr StreamId kPoisoned = {.incarnation = ~uint64_t{0}, .id_hi = 6, .id_lo = 6};
   ReceiverLedgerState state;
   REQUIRE(state.Apply(Accept(kNew)).ok());
@@ -260,7 +259,7 @@ TEST_CASE("a receiver that forgets a stream is fenced by the one it knows beside
   CHECK(Replay<ReceiverLedgerState>(state.Records()) == state);
 }
 
-TEST_CASE("what is to be forgotten is named when it is another one", "[ledger]") {
+TEST_CASE("forgetting another stream than the recorded one is refused and names it", "[ledger]") {
   const auto message = [](const std::optional<StreamId>& recorded, const StreamId& stream) {
     return std::string(Message(CheckForgotten(recorded, stream)));
   };
@@ -270,7 +269,7 @@ TEST_CASE("what is to be forgotten is named when it is another one", "[ledger]")
   CHECK_THAT(message(kNew, {}), Catch::Contains("forget-stream --stream=" + ToString(kNew)));
 }
 
-TEST_CASE("any reachable state survives compaction exactly", "[ledger]") {
+TEST_CASE("compaction keeps every reachable state exactly", "[ledger]") {
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -278,7 +277,7 @@ TEST_CASE("any reachable state survives compaction exactly", "[ledger]") {
     SenderLedgerState sender;
     ReceiverLedgerState receiver;
     for (int step = 0; step < 30; ++step) {
-      // What the rules refuse changes nothing.
+      // Records that the rules refuse change nothing.
       const StreamId stream = {.incarnation = 1 + random() % 3, .id_hi = random() % 2, .id_lo = 0};
       const uint64_t number = 1 + random() % 8;
       const SenderRecord sent = random() % 3 == 0 ? Open(stream, number)

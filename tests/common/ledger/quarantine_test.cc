@@ -1,5 +1,5 @@
-// Damaged ledgers, with --quarantine-damaged-ledger and without: what is refused, what is kept, and
-// that old trainers stay refused.
+// Damaged ledgers, with and without --quarantine-damaged-ledger: which are refused, what is kept of
+// them, and that old trainers stay refused.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -31,7 +31,7 @@ CommitIntent Intent(uint64_t target) {
           .generation = Generation(3)};
 }
 
-// A ledger of several records, the last two of which are no tail that may be cut off.
+// A ledger of several records; damage in all but the last is not a torn tail.
 void Fill(FileSystem& fs) {
   auto ledger = OpenReceiverLedger(fs, "/state");
   REQUIRE(ledger.ok());
@@ -44,7 +44,7 @@ void Fill(FileSystem& fs) {
   }
 }
 
-// What an old trainer, a second one and a new one are told.
+// Checks that the stream is known, and that an older one and a second one are refused.
 void CheckFenced(ReceiverLedger& ledger) {
   CHECK(ledger.state().stream() == kStream);
   CHECK(absl::IsFailedPrecondition(ledger.Append(StreamAccepted{.stream = kOld})));
@@ -71,7 +71,8 @@ const Damage kDamages[] = {
     {"empty", [](Bytes) { return Bytes(); }},
 };
 
-TEST_CASE("a damaged ledger is refused without the flag, which the message names", "[ledger]") {
+TEST_CASE("without the flag a damaged ledger is refused and the message names the flag",
+          "[ledger]") {
   for (const Damage& damage : kDamages) {
     INFO(damage.what);
     FaultFileSystem fs;
@@ -88,7 +89,7 @@ TEST_CASE("a damaged ledger is refused without the flag, which the message names
   }
 }
 
-TEST_CASE("with the flag it is set aside, and old trainers stay refused", "[ledger]") {
+TEST_CASE("with the flag a damaged ledger is set aside and old trainers stay refused", "[ledger]") {
   for (const Damage& damage : kDamages) {
     INFO(damage.what);
     FaultFileSystem fs;
@@ -99,7 +100,7 @@ TEST_CASE("with the flag it is set aside, and old trainers stay refused", "[ledg
       auto ledger = OpenReceiverLedger(fs, "/state", kQuarantine);
       REQUIRE(ledger.ok());
       CheckFenced(**ledger);
-      // Nothing else is known: memory is proved by digests.
+      // Nothing else is known; memory is proved by its digests.
       CHECK_FALSE((*ledger)->state().committed().has_value());
       CHECK_FALSE((*ledger)->state().open_intent().has_value());
       REQUIRE((*ledger)->Append(Intent(3)).ok());
@@ -114,7 +115,7 @@ TEST_CASE("with the flag it is set aside, and old trainers stay refused", "[ledg
   }
 }
 
-TEST_CASE("every byte of a ledger flipped: refused or sound, and never a lower fence", "[ledger]") {
+TEST_CASE("a flipped byte anywhere in a ledger never lowers the fence", "[ledger]") {
   FaultFileSystem whole;
   Fill(whole);
   const Bytes sound = whole.Content(kPath);
@@ -132,7 +133,7 @@ TEST_CASE("every byte of a ledger flipped: refused or sound, and never a lower f
   }
 }
 
-TEST_CASE("a sender keeps its fence, and does not count versions of that stream from 1 again",
+TEST_CASE("a sender with a damaged ledger keeps its fence and opens only a new stream",
           "[ledger]") {
   FaultFileSystem fs;
   const std::string path = "/state/sender.ledger";
@@ -192,8 +193,7 @@ TEST_CASE("a crash between a sender's fence and its record loses no version numb
   CHECK(open(**ledger, 10).ok());
 }
 
-TEST_CASE("without a sound second copy a damaged ledger is refused, with the flag too",
-          "[ledger]") {
+TEST_CASE("without an intact fence a damaged ledger is refused even with the flag", "[ledger]") {
   for (const bool missing : {true, false}) {
     FaultFileSystem fs;
     Fill(fs);
@@ -216,7 +216,7 @@ TEST_CASE("without a sound second copy a damaged ledger is refused, with the fla
   }
 }
 
-TEST_CASE("a ledger that is gone begins with the fence, and without one is empty", "[ledger]") {
+TEST_CASE("a missing ledger starts from the fence and is empty without a fence", "[ledger]") {
   FaultFileSystem fs;
   Fill(fs);
   REQUIRE(fs.Remove(kPath).ok());
@@ -233,14 +233,14 @@ TEST_CASE("a ledger that is gone begins with the fence, and without one is empty
   CHECK_FALSE((*empty)->state().stream().has_value());
 }
 
-TEST_CASE("a sound ledger mends its second copy", "[ledger]") {
+TEST_CASE("an intact ledger repairs its fence", "[ledger]") {
   FaultFileSystem fs;
   Fill(fs);
   const Bytes fence = fs.Content(kFencePath);
   fs.SetContent(kFencePath, Bytes(64, std::byte{3}));
   REQUIRE(OpenReceiverLedger(fs, "/state").ok());
   CHECK(fs.Content(kFencePath) == fence);
-  REQUIRE(fs.Remove(kFencePath).ok());  // of a DWS that had none
+  REQUIRE(fs.Remove(kFencePath).ok());  // as an older DWS without fences leaves it
   REQUIRE(OpenReceiverLedger(fs, "/state").ok());
   CHECK(fs.Content(kFencePath) == fence);
 }
@@ -260,7 +260,7 @@ TEST_CASE("an older copy of the ledger is raised to the fence", "[ledger]") {
   CHECK((*ledger)->state().committed()->version == WeightVersion(2));
 }
 
-TEST_CASE("a crash at any step of accepting a stream leaves the fence at or above the ledger",
+TEST_CASE("after a crash at any step of accepting a stream the fence is not below the ledger",
           "[ledger]") {
   for (int step = 1; step <= 3; ++step) {
     FaultFileSystem fs;
@@ -275,12 +275,13 @@ TEST_CASE("a crash at any step of accepting a stream leaves the fence at or abov
     auto again = OpenReceiverLedger(fs, "/state");
     REQUIRE(again.ok());
     CHECK((*again)->state().stream() == (step == 1 ? kStream : kNew));
-    // And goes on.
+    // The ledger can still be appended to.
     REQUIRE((*again)->Append(StreamAccepted{.stream = kNew}).ok());
   }
 }
 
-TEST_CASE("a crash while a ledger is set aside loses neither it nor the fence", "[ledger]") {
+TEST_CASE("a crash while a ledger is set aside loses neither the ledger nor the fence",
+          "[ledger]") {
   for (int step = 1; step <= 2; ++step) {
     FaultFileSystem fs;
     Fill(fs);
@@ -297,7 +298,7 @@ TEST_CASE("a crash while a ledger is set aside loses neither it nor the fence", 
   }
 }
 
-TEST_CASE("a stream that was forgotten is fenced by neither copy", "[ledger]") {
+TEST_CASE("a forgotten stream fences no other in the ledger or in the fence", "[ledger]") {
   FaultFileSystem fs;
   Fill(fs);
   {
@@ -314,7 +315,7 @@ TEST_CASE("a stream that was forgotten is fenced by neither copy", "[ledger]") {
   REQUIRE((*ledger)->Append(StreamAccepted{.stream = kOld}).ok());
 }
 
-TEST_CASE("no more than so many damaged ledgers are kept, and none is overwritten", "[ledger]") {
+TEST_CASE("a bounded number of damaged ledgers is kept and none is overwritten", "[ledger]") {
   FaultFileSystem fs;
   Fill(fs);
   for (size_t number = 1; number <= limits::kDamagedLedgersMax; ++number) {
@@ -330,8 +331,8 @@ TEST_CASE("no more than so many damaged ledgers are kept, and none is overwritte
   CHECK(fs.Content(kPath).size() == 99);
 }
 
-// On a real file system: the fake one has no folders.
-TEST_CASE("a folder in the place of the ledger is a damaged ledger", "[ledger]") {
+// Uses the real file system because the fake one has no folders.
+TEST_CASE("a folder in the place of the ledger is treated as a damaged ledger", "[ledger]") {
   const TempFolder state;
   const std::string path = state.File("receiver.ledger");
   PosixFileSystem fs;
@@ -355,7 +356,7 @@ TEST_CASE("a folder in the place of the ledger is a damaged ledger", "[ledger]")
   CHECK(std::filesystem::is_directory(path + ".damaged-1/something"));
   CHECK(OpenReceiverLedger(fs, state.path()).ok());
 
-  // And with a folder for a fence nothing says whom to refuse.
+  // If the fence is a folder too, it is not known which trainers to refuse.
   std::filesystem::remove(path);
   std::filesystem::create_directories(path);
   std::filesystem::remove(state.File("receiver.fence"));
@@ -368,7 +369,7 @@ TEST_CASE("a folder in the place of the ledger is a damaged ledger", "[ledger]")
   CHECK(std::filesystem::is_directory(path));
 }
 
-TEST_CASE("a folder in the place of a sound ledger's fence is set aside with the flag",
+TEST_CASE("a folder in the place of an intact ledger's fence is set aside with the flag",
           "[ledger]") {
   const TempFolder state;
   const std::string fence = state.File("receiver.fence");
@@ -387,14 +388,14 @@ TEST_CASE("a folder in the place of a sound ledger's fence is set aside with the
   CHECK(std::filesystem::is_directory(fence + "/something"));
   CHECK(OpenReceiverLedger(fs, state.path(), kQuarantine).ok());
   CHECK(std::filesystem::is_directory(fence + ".damaged-1/something"));
-  // It says again what it did: without the ledger old trainers stay refused.
+  // The new fence has the same content: without the ledger old trainers stay refused.
   std::filesystem::remove(state.File("receiver.ledger"));
   auto ledger = OpenReceiverLedger(fs, state.path());
   REQUIRE(ledger.ok());
   CheckFenced(**ledger);
 }
 
-TEST_CASE("what a newer DWS wrote, and another daemon's ledger, are not damage", "[ledger]") {
+TEST_CASE("a ledger of a newer DWS or of another daemon is refused and not set aside", "[ledger]") {
   FaultFileSystem fs;
   REQUIRE(OpenReceiverLedger(fs, "/state").ok());
   Bytes newer = fs.Content(kPath);

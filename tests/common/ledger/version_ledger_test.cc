@@ -33,7 +33,7 @@ SenderRecord Publish(uint64_t version) {
                           .state_token = {.lane0 = version, .lane1 = 0}};
 }
 
-// What every ledger promises. `fail_next` makes the next write fail.
+// The contract of every ledger. `fail_next` makes the next write fail.
 void CheckConformance(ReceiverLedger& ledger, const std::function<void()>& fail_next) {
   CHECK_FALSE(ledger.state().stream().has_value());
   CHECK(absl::IsFailedPrecondition(ledger.Append(Intent(1))));
@@ -51,7 +51,7 @@ void CheckConformance(ReceiverLedger& ledger, const std::function<void()>& fail_
   CHECK_FALSE(ledger.state().open_intent().has_value());
 }
 
-TEST_CASE("the file ledger keeps the ledger's promises, and its state over a restart", "[ledger]") {
+TEST_CASE("the file ledger keeps the ledger's contract and its state over a restart", "[ledger]") {
   FaultFileSystem fs;
   auto ledger = OpenReceiverLedger(fs, "/state");
   REQUIRE(ledger.ok());
@@ -64,14 +64,13 @@ TEST_CASE("the file ledger keeps the ledger's promises, and its state over a res
   CHECK((*again)->state() == before);
 }
 
-TEST_CASE("the memory ledger keeps the ledger's promises", "[ledger]") {
+TEST_CASE("the memory ledger keeps the ledger's contract", "[ledger]") {
   MemoryReceiverLedger ledger;
   CheckConformance(ledger, [&ledger] { ledger.FailNext(ResourceExhaustedError("disk full")); });
   CHECK(ledger.records().size() == 3);
 }
 
-TEST_CASE("power lost in the middle of any append leaves the state before or after it",
-          "[ledger]") {
+TEST_CASE("a power cut during an append leaves the state before or after it", "[ledger]") {
   // The last record has 32 + 32 bytes; any part of it may have reached the disk.
   for (uint64_t kept = 0; kept <= 64; ++kept) {
     FaultFileSystem fs;
@@ -91,7 +90,7 @@ TEST_CASE("power lost in the middle of any append leaves the state before or aft
   }
 }
 
-TEST_CASE("a ledger compacts itself and stays small, whatever is appended", "[ledger]") {
+TEST_CASE("a ledger compacts itself and stays small after many appends", "[ledger]") {
   FaultFileSystem fs;  // a real disk would sync 20,000 times
   auto ledger = OpenSenderLedger(fs, "/state");
   REQUIRE(ledger.ok());
@@ -114,14 +113,14 @@ TEST_CASE("a sender and a receiver cannot take each other's ledger", "[ledger]")
   TempFolder folder;
   PosixFileSystem fs;
   REQUIRE(OpenSenderLedger(fs, folder.path()).ok());
-  REQUIRE(OpenReceiverLedger(fs, folder.path()).ok());  // a file of its own
+  REQUIRE(OpenReceiverLedger(fs, folder.path()).ok());  // in another file
   const auto bytes = fs.ReadFile(folder.File("sender.ledger"), 1000);
   REQUIRE(bytes.ok());
   REQUIRE(fs.ReplaceFile(folder.File("receiver.ledger"), *bytes).ok());
   CHECK(absl::IsFailedPrecondition(OpenReceiverLedger(fs, folder.path()).status()));
 }
 
-TEST_CASE("records that cannot follow each other are refused with the offset", "[ledger]") {
+TEST_CASE("records in an impossible order are refused with the offset", "[ledger]") {
   TempFolder folder;
   PosixFileSystem fs;
   {
@@ -174,7 +173,7 @@ TEST_CASE("ledgers of format version 1 are written and read byte for byte", "[le
   CHECK_FALSE((*receiver)->state().open_intent().has_value());
 }
 
-TEST_CASE("a sender's marks of streams it does not open again are written byte for byte",
+TEST_CASE("a sender's records of forgotten and lost streams are written byte for byte",
           "[ledger]") {
   const StreamId next = {.incarnation = 5, .id_hi = 1, .id_lo = 3};
   const std::vector<std::byte> golden =

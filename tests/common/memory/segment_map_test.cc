@@ -36,8 +36,7 @@ uint64_t ExtentBytes(const StridedRuns& runs, uint32_t width) {
   return ((runs.run_count - 1) * runs.stride_elements + runs.run_elements) * width;
 }
 
-TEST_CASE("gathering, writing and staging agree with the definition on random layouts",
-          "[memory]") {
+TEST_CASE("gathering and writing and staging follow the definition on random layouts", "[memory]") {
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -61,7 +60,7 @@ TEST_CASE("gathering, writing and staging agree with the definition on random la
       REQUIRE(map->Address(first + i) == region.data() + at);
     }
 
-    // New bytes for some positions, or for all, or written at once.
+    // Stages some positions, stages all, or writes at once.
     const std::vector<std::byte> new_block = RandomBytes(count * width, random);
     std::vector<uint16_t> positions;
     const int way = round % 3;
@@ -82,7 +81,7 @@ TEST_CASE("gathering, writing and staging agree with the definition on random la
   }
 }
 
-TEST_CASE("offsets of words are those of their elements, and words lie in one piece", "[memory]") {
+TEST_CASE("word offsets are those of their elements and each word is contiguous", "[memory]") {
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -128,7 +127,7 @@ TEST_CASE("offsets of words are those of their elements, and words lie in one pi
   CHECK(refused > 50);
 }
 
-TEST_CASE("elements that lie side by side are seen where they are", "[memory]") {
+TEST_CASE("contiguous elements are returned as a span of the region", "[memory]") {
   const StridedRuns runs{.run_elements = 10, .run_count = 3, .stride_elements = 16};
   std::vector<std::byte> region(2 * 42);
   const Result<SegmentMap> map = SegmentMap::Create(region, 0, runs, 2);
@@ -172,7 +171,7 @@ TEST_CASE("a segment that reaches beyond its region is refused", "[memory]") {
   CHECK(absl::IsInvalidArgument(ConstSegmentMap::Create(region, 0, wrapped, 8).status()));
 }
 
-TEST_CASE("elements that share memory, and unknown widths, are refused", "[memory]") {
+TEST_CASE("overlapping elements and unknown widths are refused", "[memory]") {
   std::vector<std::byte> region(100);
   const StridedRuns overlapping = {.run_elements = 4, .run_count = 3, .stride_elements = 3};
   CHECK(absl::IsInvalidArgument(SegmentMap::Create(region, 0, overlapping, 1).status()));
@@ -183,7 +182,7 @@ TEST_CASE("elements that share memory, and unknown widths, are refused", "[memor
   CHECK(absl::IsInvalidArgument(SegmentMap::Create(region, 0, plain, 3).status()));
 }
 
-TEST_CASE("an empty slice is mapped and holds nothing", "[memory]") {
+TEST_CASE("an empty slice can be mapped", "[memory]") {
   const Result<SegmentMap> map = SegmentMap::Create({}, 0, StridedRuns(), 2);
   REQUIRE(map.ok());
   CHECK(map->element_count() == 0);

@@ -17,7 +17,7 @@ std::vector<std::byte> RandomBytes(size_t size, std::mt19937_64& random) {
   return bytes;
 }
 
-TEST_CASE("a scatter writes exactly the staged elements, of every width", "[memory]") {
+TEST_CASE("a scatter writes exactly the staged elements of every width", "[memory]") {
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -28,7 +28,7 @@ TEST_CASE("a scatter writes exactly the staged elements, of every width", "[memo
     std::vector<uint32_t> elements(10'000);
     std::iota(elements.begin(), elements.end(), 0u);
     std::shuffle(elements.begin(), elements.end(), random);
-    elements.resize(20 + random() % 3000);  // random bytes: some of them are a change
+    elements.resize(20 + random() % 3000);  // random values: some of them are changes
     std::vector<uint32_t> offsets;
     for (const uint32_t element : elements) offsets.push_back(element * width);
     const std::vector<std::byte> values = RandomBytes(offsets.size() * width, random);
@@ -64,7 +64,7 @@ TEST_CASE("a scatter that was interrupted can be repeated", "[memory]") {
   }
 }
 
-TEST_CASE("contiguous pieces are copied where they belong", "[memory]") {
+TEST_CASE("contiguous pieces are copied to their addresses", "[memory]") {
   std::vector<std::byte> memory(100);
   StagedWrites staged;
   staged.AppendCopy(memory.data() + 10, AsBytes("hello"));
@@ -76,8 +76,8 @@ TEST_CASE("contiguous pieces are copied where they belong", "[memory]") {
   CHECK(memory[15] == std::byte{0});
 }
 
-TEST_CASE("values stay where they are while more is staged and taken over", "[memory]") {
-  // Many chunks, an entry larger than a chunk, and other memory taken over in between.
+TEST_CASE("staged values keep their addresses while more memory is added", "[memory]") {
+  // Many chunks, an entry larger than a chunk, and memory taken over from others in between.
   std::vector<std::byte> memory(8 << 20);
   std::vector<std::byte> expected(memory.size());
   StagedWrites all;
@@ -92,7 +92,7 @@ TEST_CASE("values stay where they are while more is staged and taken over", "[me
     }
     all.AppendRuns(staged, 0, staged.run_count());
     all.TakeMemory(std::move(staged));
-    CHECK(staged.run_count() == 0);   // NOLINT: promised
+    CHECK(staged.run_count() == 0);   // NOLINT: by contract
     CHECK(staged.size_bytes() == 0);  // NOLINT
     all.AppendCopy(memory.data() + at, AsBytes("x"));
     expected[at++] = static_cast<std::byte>('x');
@@ -105,7 +105,7 @@ TEST_CASE("values stay where they are while more is staged and taken over", "[me
   CHECK(memory == expected);
 }
 
-TEST_CASE("later runs win over earlier ones at the same address", "[memory]") {
+TEST_CASE("a later run overwrites an earlier one at the same address", "[memory]") {
   std::vector<std::byte> memory(4);
   StagedWrites staged;
   const std::vector<uint32_t> offsets = {0};
@@ -115,7 +115,7 @@ TEST_CASE("later runs win over earlier ones at the same address", "[memory]") {
   CHECK(AsText(ByteSpan(memory).first(2)) == "cd");
 }
 
-TEST_CASE("a run is filled in its room, and only what was filled is written", "[memory]") {
+TEST_CASE("a run is filled in its room and only filled elements are written", "[memory]") {
   std::vector<std::byte> memory(16, std::byte{'.'});
   StagedWrites staged;
   StagedWrites::Room one = staged.Open(memory.data(), 2, 1, 3);
@@ -141,8 +141,7 @@ TEST_CASE("a run is filled in its room, and only what was filled is written", "[
   CHECK(AsText(memory) == "ab..cd..y......x");
 }
 
-TEST_CASE("what is allocated is taken from the budget first, and never more than it has",
-          "[memory]") {
+TEST_CASE("allocations are taken from the budget first and never exceed it", "[memory]") {
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -150,7 +149,7 @@ TEST_CASE("what is allocated is taken from the budget first, and never more than
     INFO("a budget of " << bytes_max << " bytes");
     StagingBudget budget(bytes_max);
     std::vector<std::byte> memory(8 << 20);
-    // Two of them, as two workers, with runs of every size.
+    // Two of them, like two workers, with runs of every size.
     StagedWrites staged[2] = {StagedWrites(budget), StagedWrites(budget)};
     uint64_t filled = 0;
     for (int i = 0; i < 100'000 && !budget.passed(); ++i) {
@@ -174,15 +173,15 @@ TEST_CASE("what is allocated is taken from the budget first, and never more than
       REQUIRE(staged[0].size_bytes() + staged[1].size_bytes() <= budget.bytes());
     }
     CHECK(budget.passed());
-    // It is runs that fill the memory, but for a chunk of each that may be empty yet, and for the
-    // tail of a chunk that was too short for the next run: nine tenths of this budget or more.
+    // Unused are at most an empty chunk of each, and tails of chunks that were too short for the
+    // next run.
     if (bytes_max > 40'000'000) CHECK(filled > bytes_max / 4 * 3);
 
     const uint64_t held = staged[0].size_bytes();
-    // Larger than any chunk: it does not fit what is left of one, which was counted before.
+    // Larger than any chunk, so it does not fit into the rest of one, which is already counted.
     staged[0].AppendCopy(memory.data(), ByteSpan(memory).first(5 << 20));
     CHECK(staged[0].size_bytes() == held);
-    // What is merged was counted before.
+    // Merging needs no more of the budget.
     StagedWrites all;
     all.ReserveRuns(staged[0].run_count() + staged[1].run_count());
     for (StagedWrites& writes : staged) all.AppendRuns(writes, 0, writes.run_count());
@@ -194,8 +193,7 @@ TEST_CASE("what is allocated is taken from the budget first, and never more than
   }
 }
 
-TEST_CASE("runs that are a little more than half of a chunk leave no other half unused",
-          "[memory]") {
+TEST_CASE("runs slightly larger than half a chunk do not waste the other half", "[memory]") {
   std::vector<std::byte> memory(16);
   StagingBudget budget(uint64_t{64} << 20);
   StagedWrites staged(budget);
@@ -209,12 +207,12 @@ TEST_CASE("runs that are a little more than half of a chunk leave no other half 
   CHECK(budget.bytes() <= (uint64_t{64} << 20));
 }
 
-TEST_CASE("shares write everything once, evenly, whatever the runs", "[memory]") {
+TEST_CASE("shares write everything once and evenly for any runs", "[memory]") {
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
   for (int round = 0; round < 30; ++round) {
-    // Runs of 1 to 3000 elements of random widths and pieces, each in an area of its own.
+    // Runs of 1 to 3000 elements of random widths, and pieces, each in an area of its own.
     std::vector<std::byte> memory(size_t{4} << 20);
     std::vector<std::byte> expected = memory;
     StagedWrites staged;
@@ -247,7 +245,7 @@ TEST_CASE("shares write everything once, evenly, whatever the runs", "[memory]")
     for (const size_t share : order) {
       const std::vector<std::byte> before = memory;
       staged.ScatterShare(share, shares);
-      // What a share changes is at most its part: up to 128 bytes for each unit of its cost.
+      // A share changes at most its part: up to 128 bytes for each unit of its cost.
       size_t changed = 0;
       for (size_t i = 0; i < memory.size(); ++i) changed += memory[i] != before[i] ? 1 : 0;
       CHECK(changed <= (cost / shares + 1) * 128);
@@ -256,7 +254,7 @@ TEST_CASE("shares write everything once, evenly, whatever the runs", "[memory]")
   }
 }
 
-TEST_CASE("nothing staged is nothing written, in any number of shares", "[memory]") {
+TEST_CASE("without staged elements nothing is written in any number of shares", "[memory]") {
   StagedWrites staged;
   staged.Seal();
   staged.Scatter();

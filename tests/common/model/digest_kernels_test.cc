@@ -11,7 +11,7 @@ namespace {
 using samples::Bytes;
 using samples::Random;
 
-// Those of this machine that are not portable.
+// The vector instruction sets of this machine.
 std::vector<InstructionSet> VectorSets() {
   std::vector<InstructionSet> sets;
   for (const InstructionSet set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
@@ -20,7 +20,7 @@ std::vector<InstructionSet> VectorSets() {
   return sets;
 }
 
-// Numbers whose products carry between halves, or nowhere at all.
+// Numbers whose products carry between halves, or do not carry at all.
 uint64_t Word(Random& random) {
   constexpr uint64_t kHostile[] = {
       0, 1, ~uint64_t{0}, 0xFFFFFFFF, uint64_t{1} << 63, uint64_t{1} << 32, ~uint64_t{0xFFFFFFFF}};
@@ -53,7 +53,7 @@ TEST_CASE("every instruction set sums the same difference of changed words", "[d
   for (const InstructionSet set : VectorSets()) {
     INFO(ToString(set));
     for (size_t count = 0; count < 100; ++count) {
-      // Exactly as long as they are: what reads past the end is seen by AddressSanitizer.
+      // Grown to exactly their size, so that AddressSanitizer reports a read past the end.
       std::vector<uint16_t> numbers;
       std::vector<uint64_t> before;
       std::vector<uint64_t> after;

@@ -1,5 +1,5 @@
-// Laws of the additive digest: known answers, sums over slices, and no single wrong word goes
-// unseen.
+// Properties of the additive digest: known answers, sums over slices, and every single wrong word
+// changes it.
 #include "common/model/digest.h"
 
 #include <catch2/catch.hpp>
@@ -34,7 +34,7 @@ ByteSpan SliceBytes(const TensorSpec& spec, const Bytes& state, uint32_t slice) 
 
 }  // namespace
 
-TEST_CASE("digests are those another implementation computed", "[digest]") {
+TEST_CASE("digests equal those of another implementation", "[digest]") {
   std::ifstream file("tests/golden/digest_known_answers.json");
   const nlohmann::json answers = nlohmann::json::parse(file);
   REQUIRE(answers.size() > 5);
@@ -52,7 +52,7 @@ TEST_CASE("digests of blocks sum to slices and slices to the tensor", "[digest]"
   spec.shape = {301, 1003};
   spec.cuts = {1, 100, 230};
   const Bytes state = samples::RandomBytes(random, spec.SizeBytes());
-  // Word by word from the definition: every block pads its tail by itself.
+  // Word by word from the definition: every block pads its own tail.
   Digest expected;
   Digest from_slices;
   uint64_t word = 0;
@@ -73,7 +73,7 @@ TEST_CASE("digests of blocks sum to slices and slices to the tensor", "[digest]"
   REQUIRE(from_slices == expected);
 }
 
-TEST_CASE("a single wrong word is always caught", "[digest]") {
+TEST_CASE("a single wrong word always changes the digest", "[digest]") {
   Random random(samples::TestSeed());
   const Bytes state = samples::RandomBytes(random, 1024);
   const Digest sound = DigestBytes(state, 9);
@@ -91,7 +91,7 @@ TEST_CASE("a single wrong word is always caught", "[digest]") {
   }
 }
 
-TEST_CASE("no two words with their numbers mix to the same pair of lanes", "[digest]") {
+TEST_CASE("different words or word numbers mix to different pairs of lanes", "[digest]") {
   // The map is a bijection; small numbers and words are where a careless mix would collide.
   std::set<std::pair<uint64_t, uint64_t>> seen;
   for (uint64_t index = 0; index < 300; ++index) {
@@ -102,7 +102,7 @@ TEST_CASE("no two words with their numbers mix to the same pair of lanes", "[dig
   }
 }
 
-TEST_CASE("swapped blocks, zeroed pages, shifts and pairs of sign flips change the digest",
+TEST_CASE("swapped blocks and zeroed pages and shifts and pairs of sign flips change the digest",
           "[digest]") {
   Random random(samples::TestSeed());
   const Bytes state = samples::RandomBytes(random, 1 << 16);
@@ -128,7 +128,7 @@ TEST_CASE("swapped blocks, zeroed pages, shifts and pairs of sign flips change t
   }
 }
 
-TEST_CASE("padding counts as zeros, and only whole blocks may be summed apart", "[digest]") {
+TEST_CASE("padding counts as zeros and a digest prints as 32 hex digits", "[digest]") {
   const Bytes three = {std::byte{1}, std::byte{2}, std::byte{3}};
   Bytes padded = three;
   padded.resize(8);

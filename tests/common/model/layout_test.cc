@@ -1,4 +1,4 @@
-// Rank layouts number the slices of their shards, and their signatures tell any two apart.
+// Rank layouts number the slices of their shards, and different layouts have different signatures.
 #include "common/model/layout.h"
 
 #include <catch2/catch.hpp>
@@ -87,7 +87,7 @@ TEST_CASE("layouts that differ anywhere have different signatures", "[model]") {
   REQUIRE(RankLayout::Create(Shards())->signature() == RankLayout::Create(Shards())->signature());
 }
 
-TEST_CASE("layouts that make no sense are refused, naming the tensor", "[model]") {
+TEST_CASE("impossible layouts are refused and the error names the tensor", "[model]") {
   RequireRefused({}, "no tensors");
   RequireRefused({MakeShard("b", {1}, {}, 0, 1), MakeShard("a", {1}, {}, 0, 1)}, "'a' follows 'b'");
   RequireRefused({MakeShard("a", {1}, {}, 0, 1), MakeShard("a", {1}, {}, 0, 1)}, "'a' follows 'a'");

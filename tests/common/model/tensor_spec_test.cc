@@ -29,7 +29,7 @@ absl::StatusCode Refused(const TensorSpec& spec, std::string_view word) {
 
 }  // namespace
 
-TEST_CASE("every dtype number has a dtype of its own and back", "[model]") {
+TEST_CASE("dtype numbers and dtypes map to each other one to one", "[model]") {
   for (uint32_t number = 1; number <= 16; ++number) {
     REQUIRE(DTypeFromNumber(number).has_value());
     REQUIRE(static_cast<uint32_t>(*DTypeFromNumber(number)) == number);
@@ -41,7 +41,7 @@ TEST_CASE("every dtype number has a dtype of its own and back", "[model]") {
   REQUIRE_FALSE(DTypeFromNumber(17).has_value());
 }
 
-TEST_CASE("slices partition a tensor", "[model]") {
+TEST_CASE("the slices of a tensor are disjoint and cover it", "[model]") {
   const TensorSpec spec = Spec({6, 10, 3}, 1, {4, 5, 9});
   REQUIRE(Validate(spec).ok());
   REQUIRE(spec.SliceCount() == 4);
@@ -60,7 +60,8 @@ TEST_CASE("slices partition a tensor", "[model]") {
   REQUIRE(spec.SliceFirstWord(2) == 23);
 }
 
-TEST_CASE("scalars have one element, tensors with an extent of 0 none and no blocks", "[model]") {
+TEST_CASE("a scalar has one element and a tensor with an extent of 0 has no elements or blocks",
+          "[model]") {
   REQUIRE(Spec({}).ElementCount() == 1);
   REQUIRE(Spec({}).SliceBlocks(0) == 1);
   REQUIRE(Spec({5, 0, 7}).ElementCount() == 0);
@@ -69,7 +70,7 @@ TEST_CASE("scalars have one element, tensors with an extent of 0 none and no blo
   REQUIRE(Validate(Spec({5, 0, 7})).ok());
 }
 
-TEST_CASE("blocks cover a slice, the last one with the rest", "[model]") {
+TEST_CASE("blocks cover a slice and the last one has the rest", "[model]") {
   const uint64_t elements = 3 * uint64_t{limits::kBlockElements} + 7;
   REQUIRE(Spec({elements}).SliceBlocks(0) == 4);
   REQUIRE(BlockElements(elements, 0) == limits::kBlockElements);
@@ -78,7 +79,7 @@ TEST_CASE("blocks cover a slice, the last one with the rest", "[model]") {
   REQUIRE(BlockElements(limits::kBlockElements, 0) == limits::kBlockElements);
 }
 
-TEST_CASE("specs that make no sense are refused, naming the tensor", "[model]") {
+TEST_CASE("impossible specs are refused and the error names the tensor", "[model]") {
   constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
   TensorSpec nameless = Spec({1});
   nameless.name.clear();
@@ -96,7 +97,7 @@ TEST_CASE("specs that make no sense are refused, naming the tensor", "[model]") 
   REQUIRE(Refused(Spec({}, 0, {1}), "0 dimensions") == kInvalid);
 }
 
-TEST_CASE("strided views reduce to runs where one stride is enough", "[model]") {
+TEST_CASE("a strided view reduces to runs if one stride is enough", "[model]") {
   const auto runs = [](std::vector<uint64_t> shape, std::vector<uint64_t> strides) {
     const Result<StridedRuns> result = CoalesceRuns(shape, strides);
     REQUIRE(result.ok());
@@ -114,7 +115,7 @@ TEST_CASE("strided views reduce to runs where one stride is enough", "[model]") 
   REQUIRE_FALSE(CoalesceRuns({4, 6}, {6}).ok());
 }
 
-TEST_CASE("specs print as messages show them", "[model]") {
+TEST_CASE("a spec prints its name and dtype and shape and cuts", "[model]") {
   REQUIRE(ToString(Spec({4096, 512}, 0, {1024, 2048})) ==
           "BF16 [4096, 512] cut on dim 0 at {1024, 2048}");
   REQUIRE(ToString(Spec({})) == "BF16 [] uncut");

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
-// A layout with every form a shard has: uncut, cut and owned in part, a scalar, an empty tensor.
+// A layout with every form of shard: uncut, cut and owned in part, a scalar, an empty tensor.
 std::vector<Shard> Shards() {
   return {
       {.tensor = {.name = "bias", .dtype = DType::kF32, .shape = {7}}},
@@ -31,7 +31,7 @@ RankLayout Layout() {
   return *layout;
 }
 
-// What a peer could send instead of `Layout()`.
+// The message of `Layout()`, for tests to damage as a peer could.
 v1::RankLayout Sent() { return ToProto(Layout()); }
 
 // The refusal of a layout message; fails the test when it is accepted.
@@ -48,7 +48,7 @@ bool Contains(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("a layout comes back equal, with the same signature", "[proto_convert]") {
+TEST_CASE("a layout converts to a message and back with the same signature", "[proto_convert]") {
   const auto back = FromProto(ToProto(Layout()));
   REQUIRE(back.ok());
   CHECK(*back == Layout());
@@ -63,7 +63,8 @@ TEST_CASE("a layout survives serialisation", "[proto_convert]") {
   CHECK(*back == Layout());
 }
 
-TEST_CASE("every dtype comes back as itself and has the number of the model", "[proto_convert]") {
+TEST_CASE("every dtype converts to a message and back with the number of the model",
+          "[proto_convert]") {
   for (uint32_t number = 1; number <= 16; ++number) {
     const auto dtype = FromProto(static_cast<v1::DType>(number));
     REQUIRE(dtype.ok());
@@ -85,20 +86,20 @@ TEST_CASE("a dtype that is unset or unknown is refused by its number", "[proto_c
   }
 }
 
-TEST_CASE("a stream id comes back equal", "[proto_convert]") {
+TEST_CASE("a stream id converts to a message and back", "[proto_convert]") {
   const StreamId stream{.incarnation = 7, .id_hi = kMax, .id_lo = 1};
   const auto back = FromProto(ToProto(stream));
   REQUIRE(back.ok());
   CHECK(*back == stream);
 }
 
-TEST_CASE("one half of a stream's random id may be zero, both may not", "[proto_convert]") {
+TEST_CASE("one half of a stream's random id may be zero but not both", "[proto_convert]") {
   CHECK(FromProto(ToProto(StreamId{.incarnation = 1, .id_hi = 0, .id_lo = 5})).ok());
   CHECK(FromProto(ToProto(StreamId{.incarnation = 1, .id_hi = 5, .id_lo = 0})).ok());
   CHECK_FALSE(FromProto(ToProto(StreamId{.incarnation = 1})).ok());
 }
 
-TEST_CASE("a stream id that nobody set is refused", "[proto_convert]") {
+TEST_CASE("an unset stream id is refused", "[proto_convert]") {
   const auto unset = FromProto(v1::StreamId());
   REQUIRE_FALSE(unset.ok());
   CHECK(absl::IsInvalidArgument(unset.status()));
@@ -106,13 +107,13 @@ TEST_CASE("a stream id that nobody set is refused", "[proto_convert]") {
   CHECK_FALSE(FromProto(ToProto(StreamId{.incarnation = 0, .id_hi = 5, .id_lo = 5})).ok());
 }
 
-TEST_CASE("a digest comes back equal", "[proto_convert]") {
+TEST_CASE("a digest converts to a message and back", "[proto_convert]") {
   const Digest digest{.lane0 = kMax, .lane1 = 0x0123456789ABCDEF};
   CHECK(FromProto(ToProto(digest)) == digest);
   CHECK(FromProto(v1::Digest()) == Digest{});
 }
 
-TEST_CASE("a frame entry comes back equal", "[proto_convert]") {
+TEST_CASE("a frame entry converts to a message and back", "[proto_convert]") {
   const FrameEntry entry{
       .first_block = 3, .block_count = 9, .offset = kMax, .size_bytes = 77, .checksum = kMax - 1};
   CHECK(FromProto(ToProto(entry)) == entry);
@@ -122,7 +123,8 @@ TEST_CASE("an empty layout is refused", "[proto_convert]") {
   CHECK(Contains(Refusal(v1::RankLayout()), "no tensors"));
 }
 
-TEST_CASE("a layout with an unknown dtype is refused, naming the tensor", "[proto_convert]") {
+TEST_CASE("a layout with an unknown dtype is refused and the error names the tensor",
+          "[proto_convert]") {
   v1::RankLayout message = Sent();
   message.mutable_shards(1)->mutable_tensor()->set_dtype(static_cast<v1::DType>(99));
   CHECK(Contains(Refusal(message), "tensor 'embed': dtype number 99"));
@@ -173,7 +175,7 @@ TEST_CASE("a cut on a dimension the tensor does not have is refused by name", "[
   CHECK(Contains(Refusal(message), "tensor 'embed'"));
 }
 
-TEST_CASE("a shape whose size overflows is refused by name, not computed", "[proto_convert]") {
+TEST_CASE("a shape whose size overflows is refused by name", "[proto_convert]") {
   v1::RankLayout message = Sent();
   v1::TensorSpec& tensor = *message.mutable_shards(0)->mutable_tensor();
   tensor.add_shape(kMax);

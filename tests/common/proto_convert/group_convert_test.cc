@@ -26,7 +26,7 @@ std::string Refusal(const Message& message) {
   return std::string(dws::Message(parsed.status()));
 }
 
-TEST_CASE("what a member says arrives as it was said", "[group]") {
+TEST_CASE("a member's messages convert to protobuf and back", "[group]") {
   const std::vector<GroupUp> messages = {
       GroupReport{.seen = GroupNonce(5),
                   .held = kRound,
@@ -52,7 +52,7 @@ TEST_CASE("what a member says arrives as it was said", "[group]") {
   }
 }
 
-TEST_CASE("what a leader says arrives as it was said", "[group]") {
+TEST_CASE("a leader's messages convert to protobuf and back", "[group]") {
   const std::vector<decltype(GroupDown::body)> bodies = {
       GroupPrepare{.target = kAt}, GroupCommit{.round = kRound}, GroupAbort{.round = kRound},
       GroupResume{.version = kAt, .generation = kGeneration}, GroupEnd{.reason = "evicted"}};
@@ -68,7 +68,7 @@ TEST_CASE("what a leader says arrives as it was said", "[group]") {
   }
 }
 
-TEST_CASE("what belongs to the connection, or is of a newer version, says nothing", "[group]") {
+TEST_CASE("messages of the connection and of newer versions convert to nothing", "[group]") {
   v1::GroupUp up;
   CHECK_FALSE(FromProto(up).value().has_value());
   up.mutable_hello();
@@ -81,7 +81,7 @@ TEST_CASE("what belongs to the connection, or is of a newer version, says nothin
   CHECK_FALSE(FromProto(down).value().has_value());
 }
 
-TEST_CASE("a member that says too little or too much is refused", "[group]") {
+TEST_CASE("a member's message with missing or excess fields is refused", "[group]") {
   using Change = std::function<void(v1::GroupUp&)>;
   const auto staged = [](const Change& change) {
     v1::GroupUp message =
@@ -126,7 +126,7 @@ TEST_CASE("a member that says too little or too much is refused", "[group]") {
   CHECK_THAT(Refusal(committed), Catch::Contains("a group's COMMITTED: stream id"));
 }
 
-TEST_CASE("a leader that says too little is refused", "[group]") {
+TEST_CASE("a leader's message with missing fields is refused", "[group]") {
   v1::GroupDown message = ToProto(GroupDown{.nonce = GroupNonce(1), .body = GroupCommit{kRound}});
   message.clear_nonce();
   CHECK_THAT(Refusal(message), Catch::Contains("the nonce of a group's message is 0"));
@@ -145,7 +145,7 @@ TEST_CASE("a leader that says too little is refused", "[group]") {
   CHECK_THAT(Refusal(message), Catch::Contains("the generation of a group's RESUME is 0"));
 }
 
-TEST_CASE("a reason that is too long is cut before it is said", "[group]") {
+TEST_CASE("a reason that is too long is cut before it is sent", "[group]") {
   const std::string reason = std::string(limits::kErrorBytesMax - 1, 'x') + "\xc3\xa4";
   const v1::GroupUp message = ToProto(GroupUp(GroupUnable{.round = kRound, .reason = reason}));
   CHECK(message.unable().reason() == std::string(limits::kErrorBytesMax - 1, 'x'));

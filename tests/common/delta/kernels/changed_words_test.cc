@@ -1,5 +1,5 @@
-// Every variant lists the same words and makes the same values; and both are what applying the
-// changes to the whole block gives.
+// Every variant lists the same words and makes the same values, and both equal the result of
+// applying the changes to the whole block.
 #include "common/delta/kernels/changed_words.h"
 
 #include <catch2/catch.hpp>
@@ -82,7 +82,7 @@ Listed List(const Sample& sample, Kernel kernel) {
   return listed;
 }
 
-TEST_CASE("changed words are listed the same by every instruction set", "[kernels]") {
+TEST_CASE("every instruction set lists the same changed words", "[kernels]") {
   if (MachineInstructionSet() != InstructionSet::kAvx512) {
     WARN("no AVX-512 here: nothing to compare with the portable kernel");
     return;
@@ -97,7 +97,7 @@ TEST_CASE("changed words are listed the same by every instruction set", "[kernel
   }
 }
 
-TEST_CASE("a prediction is what applying and comparing gives", "[delta][digest]") {
+TEST_CASE("a prediction equals the result of applying and comparing", "[delta][digest]") {
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);

@@ -1,5 +1,5 @@
-// Every instruction set says of each element which class and rank it has, and finds it again by
-// them, at every alignment and tail.
+// Every instruction set gives the class and rank of each element, and finds the element by them,
+// at every alignment and tail.
 #include "common/delta/kernels/class_index.h"
 
 #include <catch2/catch.hpp>
@@ -39,7 +39,7 @@ ClassTable TableOf(Random& random, uint32_t element_bytes, size_t class_count) {
 
 }  // namespace
 
-TEST_CASE("class index: all instruction sets count classes as one counts them", "[kernels]") {
+TEST_CASE("class index: every instruction set counts classes as a simple loop does", "[kernels]") {
   Random random(samples::TestSeed());
   const auto index = std::make_unique<ClassIndex>();
   const auto mask = std::make_unique<BlockMask>();
@@ -99,11 +99,12 @@ TEST_CASE("class index: all instruction sets count classes as one counts them", 
   }
 }
 
-TEST_CASE("list ones: all instruction sets list the ones in front, and none behind", "[kernels]") {
+TEST_CASE("list ones: every instruction set lists the ones before the end and none after it",
+          "[kernels]") {
   Random random(samples::TestSeed());
   for (const uint32_t size : {0U, 1U, 31U, 32U, 33U, 63U, 64U, 65U, 1000U, 65'536U}) {
     for (const double density : {0.0, 0.01, 0.5, 1.0}) {
-      std::vector<uint64_t> words(CeilDiv(size, 64) + 1, ~uint64_t{0});  // bits behind are ignored
+      std::vector<uint64_t> words(CeilDiv(size, 64) + 1, ~uint64_t{0});  // ignored after the end
       std::vector<uint16_t> ones;
       for (uint32_t i = 0; i < size; ++i) {
         if (random.Chance(density)) {

@@ -26,7 +26,7 @@ struct Found {
   friend bool operator==(const Found&, const Found&) = default;
 };
 
-// What a kernel finds; the arrays are exactly as large as promised.
+// What a kernel finds; the arrays have exactly the size that the kernel requires.
 Found Run(InstructionSet set, DType dtype, const LineRun& lines) {
   const size_t elements =
       size_t{lines.count} * kLineBytes / ElementBytes(dtype) + DiffArrays::kSlack;
@@ -61,7 +61,7 @@ Found Run(InstructionSet set, DType dtype, const LineRun& lines) {
   return found;
 }
 
-// The same from the definition.
+// The same, computed from the definition.
 Found Expected(DType dtype, const LineRun& lines) {
   Found found;
   const size_t size = size_t{lines.count} * kLineBytes;

@@ -15,14 +15,14 @@
 namespace dws {
 namespace {
 
-// Says so when there is nothing to compare.
+// Warns when there is nothing to compare.
 bool HasAvx512() {
   if (MachineInstructionSet() == InstructionSet::kAvx512) return true;
   WARN("no AVX-512 here: nothing to compare with the portable kernel");
   return false;
 }
 
-// Bytes in an allocation of exactly their size: the sanitizer sees a read beyond it.
+// Bytes in an allocation of exactly their size: the sanitizer reports a read beyond it.
 struct Planes {
   std::vector<std::byte> bytes;
   kernels::GapInput input;
@@ -60,7 +60,7 @@ void CheckSame(const kernels::GapInput& input) {
   if (portable.last < 65'536) REQUIRE(positions == expected);
 }
 
-TEST_CASE("positions are read the same by every instruction set", "[kernels]") {
+TEST_CASE("every instruction set reads the same positions", "[kernels]") {
   if (!HasAvx512()) return;
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
@@ -95,7 +95,7 @@ TEST_CASE("positions are read the same by every instruction set", "[kernels]") {
   }
 }
 
-TEST_CASE("arbitrary planes give the same decision with every instruction set", "[kernels]") {
+TEST_CASE("every instruction set accepts and refuses the same arbitrary planes", "[kernels]") {
   if (!HasAvx512()) return;
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
@@ -120,7 +120,7 @@ TEST_CASE("arbitrary planes give the same decision with every instruction set", 
   }
 }
 
-TEST_CASE("signs are read the same by every instruction set", "[kernels]") {
+TEST_CASE("every instruction set reads the same signs", "[kernels]") {
   if (!HasAvx512()) return;
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);

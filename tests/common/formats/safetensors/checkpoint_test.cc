@@ -19,7 +19,7 @@ using dws::testing::ReadFile;
 using dws::testing::WriteFile;
 using dws::testing::WriteText;
 
-// A file with U8 tensors of `size` bytes by these names.
+// A file with U8 tensors of these names and of `size` bytes each.
 Bytes FileOf(const std::vector<std::string>& names, uint64_t size = 3) {
   std::string json;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -52,7 +52,8 @@ TEST_CASE("a single file is a checkpoint", "[safetensors]") {
   CHECK(checkpoint->tensor_bytes() == 6);
 }
 
-TEST_CASE("a folder with an index is read by it, whatever else lies there", "[safetensors]") {
+TEST_CASE("a folder with an index is read by its index whatever other files it has",
+          "[safetensors]") {
   const TempFolder folder;
   WriteFile(folder.File("one.safetensors"), FileOf({"a"}));
   WriteFile(folder.File("two.safetensors"), FileOf({"b"}));
@@ -70,7 +71,7 @@ TEST_CASE("an index that names a missing file is refused", "[safetensors]") {
   CHECK_THAT(Refusal(folder.path()), Contains("NOT_FOUND") && Contains("one.safetensors"));
 }
 
-TEST_CASE("an index that is not exact is refused", "[safetensors]") {
+TEST_CASE("an index that does not match the tensors of its files is refused", "[safetensors]") {
   const TempFolder folder;
   WriteFile(folder.File("one.safetensors"), FileOf({"a", "b"}));
   WriteFile(folder.File("two.safetensors"), FileOf({"c"}));
@@ -84,7 +85,7 @@ TEST_CASE("an index that is not exact is refused", "[safetensors]") {
   CHECK_THAT(Refusal(folder.path()), Contains("has no tensor 'd'"));
 }
 
-TEST_CASE("an index that leads out of its folder is refused", "[safetensors]") {
+TEST_CASE("an index with file names outside its folder is refused", "[safetensors]") {
   const TempFolder folder;
   for (const std::string name :
        {"../x.safetensors", "/etc/x.safetensors", "a/x.safetensors", "..", "", ".safetensors",
@@ -95,7 +96,7 @@ TEST_CASE("an index that leads out of its folder is refused", "[safetensors]") {
   }
 }
 
-TEST_CASE("an index that is no index is refused", "[safetensors]") {
+TEST_CASE("a malformed index is refused", "[safetensors]") {
   const TempFolder folder;
   for (const std::string text :
        {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{"a":1}})",
@@ -107,7 +108,7 @@ TEST_CASE("an index that is no index is refused", "[safetensors]") {
   }
 }
 
-TEST_CASE("a folder without an index is all its files", "[safetensors]") {
+TEST_CASE("a folder without an index is read from all its safetensors files", "[safetensors]") {
   const TempFolder folder;
   CHECK_THAT(Refusal(folder.path()), Contains("NOT_FOUND"));
   WriteFile(folder.File("one.safetensors"), FileOf({"a"}));
@@ -126,7 +127,7 @@ TEST_CASE("one tensor in two files is refused", "[safetensors]") {
   CHECK_THAT(Refusal(folder.path()), Contains("tensor 'a' is in two files"));
 }
 
-TEST_CASE("numbered files without an index must be all there, from 1", "[safetensors]") {
+TEST_CASE("numbered files without an index must be complete and start at 1", "[safetensors]") {
   const TempFolder folder;
   WriteFile(folder.File("model-00001-of-00002.safetensors"), FileOf({"a"}));
   CHECK_THAT(Refusal(folder.path()), Contains("DATA_LOSS") && Contains("of 2 numbered files 1"));
@@ -137,14 +138,14 @@ TEST_CASE("numbered files without an index must be all there, from 1", "[safeten
   CHECK_THAT(Refusal(from_zero.path()), Contains("not published yet"));
 }
 
-TEST_CASE("a damaged file of a folder is named", "[safetensors]") {
+TEST_CASE("a damaged file of a folder is refused and named", "[safetensors]") {
   const TempFolder folder;
   WriteFile(folder.File("one.safetensors"), FileOf({"a"}));
   WriteText(folder.File("two.safetensors"), "short");
   CHECK_THAT(Refusal(folder.path()), Contains("DATA_LOSS") && Contains("two.safetensors"));
 }
 
-TEST_CASE("nothing, and what is no file, is refused", "[safetensors]") {
+TEST_CASE("a missing path and a path that is not a regular file are refused", "[safetensors]") {
   const TempFolder folder;
   CHECK_THAT(Refusal(folder.File("none")), Contains("NOT_FOUND"));
   std::filesystem::create_directories(folder.File("sub.safetensors"));
@@ -152,8 +153,7 @@ TEST_CASE("nothing, and what is no file, is refused", "[safetensors]") {
   CHECK_THAT(Refusal("/dev/null"), Contains("expected a file"));
 }
 
-TEST_CASE("a writable checkpoint is patched in place, and nothing else of it changes",
-          "[safetensors]") {
+TEST_CASE("a writable checkpoint is patched in place and all other bytes stay", "[safetensors]") {
   const TempFolder folder;
   const std::string path = folder.File("one.safetensors");
   WriteFile(path, FileOf({"a", "b"}));
@@ -171,7 +171,7 @@ TEST_CASE("a writable checkpoint is patched in place, and nothing else of it cha
   CHECK(ReadFile(path) == expected);
 }
 
-TEST_CASE("whoever has a checkpoint open can tell that it was changed since", "[safetensors]") {
+TEST_CASE("an open checkpoint reports that its files were changed since", "[safetensors]") {
   const TempFolder folder;
   const std::string path = folder.File("model-00002-of-00002.safetensors");
   WriteFile(folder.File("model-00001-of-00002.safetensors"), FileOf({"a"}));
@@ -182,28 +182,28 @@ TEST_CASE("whoever has a checkpoint open can tell that it was changed since", "[
   REQUIRE(reader.ok());
   CHECK(reader->path() == folder.path());
   CHECK(reader->CheckUnchanged().ok());
-  SECTION("through a mapping") {
+  SECTION("by a write through a mapping") {
     const Result<Checkpoint> writer = Checkpoint::Open(path, FileAccess::kWritable);
     REQUIRE(writer.ok());
     writer->Writable(*writer->Find("b"))[1] = std::byte{0x77};
     REQUIRE(writer->Sync().ok());
-    // Also of a file whose pages were dirty already: where a store alone gave it no time.
+    // Sync sets the time even if the pages were dirty before: a store alone then does not.
     CHECK(std::filesystem::last_write_time(path) >
           file_time_type::clock::now() - std::chrono::minutes(1));
   }
-  SECTION("by another file of the same bytes") {
+  SECTION("by replacing a file with another of the same bytes") {
     WriteFile(folder.File("other"), FileOf({"b"}));
     std::filesystem::last_write_time(folder.File("other"), std::filesystem::last_write_time(path));
     std::filesystem::rename(folder.File("other"), path);
   }
-  SECTION("by taking it away") { std::filesystem::remove(path); }
+  SECTION("by removing a file") { std::filesystem::remove(path); }
   const Status changed = reader->CheckUnchanged();
   INFO(ToString(changed));
   CHECK(absl::IsAborted(changed));
   CHECK(ToString(changed).find(path + " was changed") != std::string::npos);
 }
 
-TEST_CASE("a copy does not follow the file", "[safetensors]") {
+TEST_CASE("a copied checkpoint does not follow its file", "[safetensors]") {
   const TempFolder folder;
   const std::string path = folder.File("one.safetensors");
   WriteFile(path, FileOf({"a"}));
@@ -213,7 +213,7 @@ TEST_CASE("a copy does not follow the file", "[safetensors]") {
   CHECK(checkpoint->Find("a")->bytes[2] == std::byte{2});
 }
 
-TEST_CASE("numbered names are read as they are written", "[safetensors]") {
+TEST_CASE("names of numbered files are parsed and written the same", "[safetensors]") {
   const auto shard = ParseShardName("model-00002-of-00007.safetensors");
   REQUIRE(shard.has_value());
   CHECK(shard->number == 2);

@@ -92,7 +92,7 @@ TEST_CASE("a header that does not begin with a brace is refused", "[safetensors]
   CHECK_THAT(Refusal("", 0), Contains("does not begin with '{'"));
 }
 
-TEST_CASE("a header that is no JSON is refused", "[safetensors]") {
+TEST_CASE("a header that is not JSON is refused", "[safetensors]") {
   CHECK_THAT(Refusal("{\"a\":", 0), Contains("expected JSON"));
   CHECK_THAT(Refusal("{} {}", 0), Contains("expected JSON") && Contains("byte 3"));
   CHECK_THAT(Refusal(std::string("{}\0", 3), 0), Contains("expected JSON"));
@@ -112,7 +112,7 @@ TEST_CASE("two tensors of one name are refused", "[safetensors]") {
   CHECK_THAT(Refusal("{" + a + "," + escaped + "}", 2), Contains("the key 'a' occurs twice"));
 }
 
-TEST_CASE("a member that occurs twice in a tensor or in the metadata is refused", "[safetensors]") {
+TEST_CASE("a repeated member of a tensor or of the metadata is refused", "[safetensors]") {
   CHECK_THAT(Refusal(R"({"a":{"dtype":"U8","shape":[1],"shape":[2],"data_offsets":[0,1]}})", 1),
              Contains("the key 'shape' occurs twice"));
   CHECK_THAT(Refusal(R"({"__metadata__":{"k":"1","k":"2"}})", 0),
@@ -121,7 +121,7 @@ TEST_CASE("a member that occurs twice in a tensor or in the metadata is refused"
              Contains("the key '__metadata__' occurs twice"));
 }
 
-TEST_CASE("metadata whose values are no strings is refused", "[safetensors]") {
+TEST_CASE("metadata with values that are not strings is refused", "[safetensors]") {
   CHECK_THAT(Refusal(R"({"__metadata__":{"k":1}})", 0),
              Contains("__metadata__: expected a string at 'k', found number"));
   CHECK_THAT(Refusal(R"({"__metadata__":{"k":{}}})", 0), Contains("found object"));
@@ -146,7 +146,7 @@ TEST_CASE("an unknown dtype is refused", "[safetensors]") {
   CHECK_THAT(Refusal(One("[1]", "[0,1]", "\"u8\""), 1), Contains("unknown dtype 'u8'"));
 }
 
-TEST_CASE("numbers that are not whole, negative or too large are refused", "[safetensors]") {
+TEST_CASE("numbers that are fractional or negative or too large are refused", "[safetensors]") {
   for (const char* const number : {"-1", "1.0", "1e0", "18446744073709551616", "\"1\"", "true"}) {
     INFO(number);
     CHECK_THAT(Refusal(One(fmt::format("[{}]", number), "[0,1]"), 1),
@@ -156,7 +156,7 @@ TEST_CASE("numbers that are not whole, negative or too large are refused", "[saf
   }
 }
 
-TEST_CASE("a shape that the data_offsets do not hold is refused", "[safetensors]") {
+TEST_CASE("a shape that does not match the size of its data_offsets is refused", "[safetensors]") {
   CHECK_THAT(Refusal(One("[2,3]", "[0,5]"), 5), Contains("has 6 bytes, its data_offsets hold 5"));
   CHECK_THAT(Refusal(One("[]", "[0,2]", "\"F32\""), 2), Contains("has 4 bytes"));
   CHECK_THAT(Refusal(One("[0]", "[0,1]"), 1), Contains("has 0 bytes"));
@@ -178,7 +178,7 @@ TEST_CASE("a shape whose size overflows is refused", "[safetensors]") {
   CHECK(Refusal(One("[" + huge + ",0," + huge + "]", "[0,0]"), 0) == "accepted");
 }
 
-TEST_CASE("data_offsets out of order, and others than two, are refused", "[safetensors]") {
+TEST_CASE("data_offsets out of order or not exactly two are refused", "[safetensors]") {
   CHECK_THAT(Refusal(One("[1]", "[1,0]"), 1), Contains("are not in order"));
   CHECK_THAT(Refusal(One("[1]", "[0]"), 1), Contains("expected two data_offsets, found 1"));
   CHECK_THAT(Refusal(One("[1]", "[0,1,2]"), 1), Contains("expected two data_offsets, found 3"));
@@ -199,7 +199,7 @@ TEST_CASE("tensors that overlap are refused", "[safetensors]") {
   CHECK_THAT(Refusal(Two("[0,2]", "[0,2]"), 2), Contains("inside the tensor before it"));
 }
 
-TEST_CASE("bytes behind the last tensor are refused", "[safetensors]") {
+TEST_CASE("bytes after the last tensor are refused", "[safetensors]") {
   CHECK_THAT(Refusal(One("[1]", "[0,1]"), 3), Contains("2 bytes behind the last tensor"));
   CHECK_THAT(Refusal("{}", 1), Contains("1 bytes behind the last tensor"));
 }
@@ -230,7 +230,7 @@ TEST_CASE("more tensors than the limit are refused", "[safetensors]") {
   CHECK_THAT(Refusal(json + "}", 0), Contains("RESOURCE_EXHAUSTED") && Contains("tensors"));
 }
 
-TEST_CASE("a new header is padded, and its tensors lie in the official order", "[safetensors]") {
+TEST_CASE("a new header is padded and its tensors are in the official order", "[safetensors]") {
   const Result<NewHeader> made =
       MakeHeader({{"k", "v"}}, {{.name = "b", .dtype = FileDType::kBF16, .shape = {3}},
                                 {.name = "z", .dtype = FileDType::kF32, .shape = {1}},
@@ -250,7 +250,7 @@ TEST_CASE("a new header is padded, and its tensors lie in the official order", "
   CHECK(read->metadata == made->header.metadata);
 }
 
-TEST_CASE("a new header refuses what a reader would", "[safetensors]") {
+TEST_CASE("making a header refuses what a reader would refuse", "[safetensors]") {
   const HeaderTensor a{.name = "a", .dtype = FileDType::kU8, .shape = {1}};
   CHECK_THAT(ToString(MakeHeader({}, {a, a}).status()), Contains("two tensors are named 'a'"));
   HeaderTensor wide = a;
@@ -264,7 +264,7 @@ TEST_CASE("a new header refuses what a reader would", "[safetensors]") {
   CHECK_THAT(ToString(MakeFile({}, {&view, 1}).status()), Contains("0 bytes, its shape has 2"));
 }
 
-TEST_CASE("a damaged byte of a header never reads outside the file", "[safetensors]") {
+TEST_CASE("a damaged header is never read outside its file", "[safetensors]") {
   std::mt19937_64 random(5);
   const Bytes sound = RawFile(Two("[0,2]", "[2,4]"), 4);
   for (int round = 0; round < 20'000; ++round) {

@@ -1,5 +1,5 @@
-"""Files written by DWS in the eyes of others: a reader of a few lines that follows the format's description, and
-the official library where it is installed (skipped, and said so, where it is not).
+"""Files written by DWS are read by other programs: by a small reader written from the format's description, and
+by the official library where it is installed (otherwise that test is reported as skipped).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class OfficialTest(unittest.TestCase):
             self.assertEqual(found[name].shape, values.shape, name)
             self.assertEqual(found[name].tobytes(), values.tobytes(), name)
 
-    def test_files_written_by_another_writer_are_read_and_written_for_another_reader(self) -> None:
+    def test_files_of_another_writer_are_read_and_another_reader_reads_ours(self) -> None:
         for seed in range(5):
             with self.subTest(seed=seed), tempfile.TemporaryDirectory() as folder:
                 self.folder = Path(folder)
@@ -101,7 +101,7 @@ class OfficialTest(unittest.TestCase):
                 )
 
     @unittest.skipIf(official is None, "the official safetensors library is not installed")
-    def test_the_official_library_reads_what_we_write_and_the_other_way_round(self) -> None:
+    def test_the_official_library_reads_our_files_and_we_read_its_files(self) -> None:
         expected = model(7)
         official.save_file(expected, self.folder / "x.safetensors", {"format": "pt"})
         copy = self.copy(self.folder / "x.safetensors", 1 << 30) / "model.safetensors"

@@ -56,7 +56,7 @@ void CheckSame(const Model& model, const std::string& folder) {
   }
 }
 
-TEST_CASE("a written checkpoint of any layout reads back, in one file and in many",
+TEST_CASE("a written checkpoint of any layout reads back from one file and from many",
           "[safetensors]") {
   PosixFileSystem files;
   for (uint64_t seed = 1; seed <= 30; ++seed) {
@@ -73,7 +73,7 @@ TEST_CASE("a written checkpoint of any layout reads back, in one file and in man
   }
 }
 
-TEST_CASE("shards are numbered from 1, and the index has the total size", "[safetensors]") {
+TEST_CASE("shards are numbered from 1 and the index has the total size", "[safetensors]") {
   PosixFileSystem files;
   const TempFolder folder;
   Model model(3);

@@ -1,4 +1,4 @@
-// Local checkpoints and the versions applied to them, with deaths at every step.
+// Applying versions to local checkpoints, with the process killed at every step.
 #include "common/formats/slime_delta/apply.h"
 
 #include <catch2/catch.hpp>
@@ -16,7 +16,7 @@ namespace {
 using Catch::Contains;
 using dws::testing::ReadFile;
 
-// A local checkpoint at its base, and three versions published.
+// A local checkpoint at its base, and three published versions.
 struct Scene {
   Scene() {
     states = {RandomWeights(1)};
@@ -38,7 +38,7 @@ struct Scene {
   std::vector<std::string> folders;
 };
 
-TEST_CASE("versions are applied one after the other, and state.json names the last", "[slime]") {
+TEST_CASE("versions are applied one after the other and state.json names the last", "[slime]") {
   const Scene scene;
   CHECK(OpenOnce(scene.local) == "version 0");
   for (uint64_t version = 1; version <= 3; ++version) {
@@ -67,7 +67,7 @@ TEST_CASE("one process applies versions without opening the checkpoint again", "
   CHECK_THAT(OpenOnce(scene.local), Contains("UNAVAILABLE") && Contains("locked"));
 }
 
-TEST_CASE("keys of others in state.json stay", "[slime]") {
+TEST_CASE("other keys in state.json are kept", "[slime]") {
   const Scene scene;
   dws::testing::WriteText(scene.local + "/.weight_sync/state.json",
                           R"({"version": "000000", "other": {"a": [1]}})");
@@ -76,14 +76,15 @@ TEST_CASE("keys of others in state.json stay", "[slime]") {
   CHECK(AsText(state) == R"({"other":{"a":[1]},"version":"000001"})");
 }
 
-TEST_CASE("a version that does not follow is refused, and nothing is written", "[slime]") {
+TEST_CASE("a version that does not follow the local one is refused and nothing is written",
+          "[slime]") {
   const Scene scene;
   CHECK_THAT(ApplyOnce(scene.local, scene.Folder(2)),
              Contains("FAILED_PRECONDITION") && Contains("it needs version 000001"));
   CHECK(Load(scene.local) == scene.states[0]);
 }
 
-TEST_CASE("a full checkpoint begins the chain anew", "[slime]") {
+TEST_CASE("a full checkpoint starts a new chain", "[slime]") {
   const Scene scene;
   REQUIRE(ApplyOnce(scene.local, scene.Folder(1)) == "applied");
   const Weights other = Next(RandomWeights(1), 99);
@@ -98,7 +99,7 @@ TEST_CASE("a full checkpoint begins the chain anew", "[slime]") {
   CHECK(Load(scene.local) == next);
 }
 
-TEST_CASE("a full checkpoint of another model is refused by the tensors' names", "[slime]") {
+TEST_CASE("a full checkpoint of another model is refused because its tensors differ", "[slime]") {
   const Scene scene;
   Weights more = scene.states[0];
   more["new"] = Bytes(2);
@@ -113,7 +114,7 @@ TEST_CASE("a full checkpoint of another model is refused by the tensors' names",
   CHECK(Load(scene.local) == scene.states[0]);
 }
 
-TEST_CASE("files that may be another checkpoint's are never changed", "[slime]") {
+TEST_CASE("files that another checkpoint may share by a link are never changed", "[slime]") {
   const Scene scene;
   const std::string other = scene.folder.File("other");
   std::filesystem::create_directories(other);
@@ -132,7 +133,7 @@ TEST_CASE("files that may be another checkpoint's are never changed", "[slime]")
   CHECK(Load(scene.local) == scene.states[0]);
 }
 
-TEST_CASE("a checkpoint that a change in place has left halfway is no base", "[slime]") {
+TEST_CASE("a checkpoint with an unfinished change in place is refused", "[slime]") {
   const Scene scene;
   const std::string redo =
       scene.local + GENERATE("/.dws-apply.redo", "/model.safetensors.dws-apply.redo");
@@ -143,7 +144,7 @@ TEST_CASE("a checkpoint that a change in place has left halfway is no base", "[s
   CHECK(OpenOnce(scene.local) == "version 0");
 }
 
-TEST_CASE("a checkpoint is not followed while somebody changes it in place", "[slime]") {
+TEST_CASE("a checkpoint that another process changes in place is not opened", "[slime]") {
   const Scene scene;
   PosixFileSystem files;
   const auto checkpoint = safetensors::Checkpoint::Open(scene.local);
@@ -155,7 +156,8 @@ TEST_CASE("a checkpoint is not followed while somebody changes it in place", "[s
   CHECK(OpenOnce(scene.local) == "version 0");
 }
 
-TEST_CASE("a delta of another stream of a sender is refused, also without its base", "[slime]") {
+TEST_CASE("a delta of another stream of a sender is refused even if its base is not there",
+          "[slime]") {
   const Scene scene;
   const auto publish = [&](uint64_t version, const std::string& stream) {
     return Publish(scene.folder.File(stream), scene.states[version - 1], scene.states[version],
@@ -166,11 +168,11 @@ TEST_CASE("a delta of another stream of a sender is refused, also without its ba
   CHECK_THAT(ApplyOnce(scene.local, other),
              Contains("is of stream second") && Contains("is of stream first"));
   CHECK(Load(scene.local) == scene.states[1]);
-  // From then on nothing is taken but a full checkpoint.
+  // After that only a full checkpoint is accepted.
   CHECK_THAT(ApplyOnce(scene.local, publish(2, "first")), Contains("another run"));
 }
 
-TEST_CASE("a delta of the same stream needs no base", "[slime]") {
+TEST_CASE("a delta of the same stream is applied without its base's folder", "[slime]") {
   const Scene scene;
   for (const uint64_t version : {1, 2}) {
     const std::string path =
@@ -180,7 +182,7 @@ TEST_CASE("a delta of the same stream needs no base", "[slime]") {
   }
 }
 
-TEST_CASE("a base that is there and cannot be read vouches for nothing", "[slime]") {
+TEST_CASE("a base whose folder cannot be read blocks the next delta", "[slime]") {
   const Scene scene;
   REQUIRE(ApplyOnce(scene.local, scene.Folder(1)) == "applied");
   dws::testing::WriteText(scene.Folder(1) + "/" + safetensors::kIndexFile, "{");
@@ -191,9 +193,9 @@ TEST_CASE("a base that is there and cannot be read vouches for nothing", "[slime
   CHECK(ApplyOnce(scene.local, scene.Folder(2)) == "applied");
 }
 
-TEST_CASE("a tensor that is at its new bytes already is done", "[slime]") {
+TEST_CASE("a tensor that already has its new bytes is accepted", "[slime]") {
   const Scene scene;
-  // As another program leaves it that died between two tensors.
+  // The state that another program leaves if it dies between two tensors.
   Weights part = scene.states[0];
   part["layer.3"] = scene.states[1].at("layer.3");
   std::filesystem::remove_all(scene.local);
@@ -202,7 +204,7 @@ TEST_CASE("a tensor that is at its new bytes already is done", "[slime]") {
   CHECK(Load(scene.local) == scene.states[1]);
 }
 
-TEST_CASE("damage in a version folder is refused, and nothing is written", "[slime]") {
+TEST_CASE("damage in a version folder is refused and nothing is written", "[slime]") {
   const Scene scene;
   std::mt19937_64 random(7);
   for (const auto& item : std::filesystem::directory_iterator(scene.Folder(1))) {
@@ -213,7 +215,7 @@ TEST_CASE("damage in a version folder is refused, and nothing is written", "[sli
       damaged[random() % damaged.size()] ^= std::byte(1 + random() % 255);
       dws::testing::WriteFile(path, damaged);
       const std::string result = ApplyOnce(scene.local, scene.Folder(1));
-      if (result == "applied") {  // by a byte that means nothing, as a space in JSON
+      if (result == "applied") {  // the byte has no meaning, for example a space in JSON
         REQUIRE(Load(scene.local) == scene.states[1]);
         std::filesystem::remove_all(scene.local);
         WriteBase(scene.local, scene.states[0]);
@@ -225,7 +227,7 @@ TEST_CASE("damage in a version folder is refused, and nothing is written", "[sli
   CHECK(ApplyOnce(scene.local, scene.Folder(1)) == "applied");
 }
 
-TEST_CASE("what is no checkpoint gets no folder of ours", "[slime]") {
+TEST_CASE("a folder without a checkpoint is refused and stays empty", "[slime]") {
   const TempFolder folder;
   CHECK_THAT(OpenOnce(folder.path()), Contains("NOT_FOUND"));
   CHECK(std::filesystem::is_empty(folder.path()));
@@ -239,8 +241,9 @@ std::vector<std::string> FailpointsOfApply() {
   return names;
 }
 
-// Death at a step, and at a step of the recovery from it: whole before or whole after, always.
-TEST_CASE("a death at any step leaves the version before or the version after", "[slime]") {
+// Killed at a step, or at a step of the recovery from that: the result is one whole version.
+TEST_CASE("a process killed at any step leaves the version before or the version after",
+          "[slime]") {
   for (const std::string& name : FailpointsOfApply()) {
     for (const std::string times : {"", "@3", "@40"}) {
       const bool many = name.ends_with("tensor");
@@ -263,7 +266,7 @@ TEST_CASE("a death at any step leaves the version before or the version after", 
   }
 }
 
-TEST_CASE("a death during the recovery from a death is recovered from", "[slime]") {
+TEST_CASE("a process killed during a recovery is recovered from", "[slime]") {
   for (const std::string& again : FailpointsOfApply()) {
     if (again == "slime.write.before_index" || again.ends_with("_intent")) continue;
     INFO(again);
@@ -272,16 +275,17 @@ TEST_CASE("a death during the recovery from a death is recovered from", "[slime]
     REQUIRE(DiesAt("slime.apply.inside_tensor:kill@20",
                    [&] { ApplyOnce(scene.local, scene.Folder(2)); }));
     REQUIRE(DiesAt(again + ":kill", [&] { OpenOnce(scene.local); }));
-    // The version folder is gone by now: what is needed was written down.
+    // The version folder is gone: the recovery needs only the redo log.
     std::filesystem::remove_all(scene.published);
     CHECK(OpenOnce(scene.local) == "version 2");
     CHECK(Load(scene.local) == scene.states[2]);
   }
 }
 
-TEST_CASE("an error at any step is told, and the next to open completes or repeats", "[slime]") {
+TEST_CASE("an error at any step is reported and the next attempt completes or repeats the work",
+          "[slime]") {
   for (const std::string& name : FailpointsOfApply()) {
-    if (name == "slime.apply.inside_tensor") continue;  // knows no error
+    if (name == "slime.apply.inside_tensor") continue;  // kill only
     INFO(name);
     const Scene scene;
     REQUIRE(ApplyOnce(scene.local, scene.Folder(1)) == "applied");

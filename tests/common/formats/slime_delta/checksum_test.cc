@@ -10,8 +10,8 @@
 namespace dws::slime {
 namespace {
 
-// BLAKE3's official test vectors, their first 32 bytes: the input's bytes count from 0 to 250,
-// again and again.
+// BLAKE3's official test vectors, their first 32 bytes: the input's bytes count from 0 to 250
+// repeatedly.
 const std::vector<std::pair<size_t, std::string>> kBlake3Vectors = {
     {0, "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"},
     {1, "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213"},
@@ -46,15 +46,15 @@ TEST_CASE("blake3 gives the official test vectors", "[slime]") {
   }
 }
 
-TEST_CASE("xxh3-128 is canonical, and adler32 has eight digits", "[slime]") {
-  // xxhsum -H2, and zlib.adler32, of the same.
+TEST_CASE("xxh3-128 is in canonical form and adler32 has eight digits", "[slime]") {
+  // Made with xxhsum -H2 and zlib.adler32.
   CHECK(ChecksumText(ChecksumFormat::kXxh3, {}) == "99aa06d3014798d86001c324468d497f");
   CHECK(ChecksumText(ChecksumFormat::kXxh3, AsBytes("abc")) == "06b05ab6733a618578af5f94892f3950");
   CHECK(ChecksumText(ChecksumFormat::kAdler32, {}) == "00000001");
   CHECK(ChecksumText(ChecksumFormat::kAdler32, AsBytes("Wikipedia")) == "11e60398");
 }
 
-TEST_CASE("formats have their names, and texts their form", "[slime]") {
+TEST_CASE("checksum formats are found by name and texts are checked for their form", "[slime]") {
   for (const char* const name : {"xxh3-128", "blake3", "adler32"}) {
     const auto format = ChecksumFormatNamed(name);
     REQUIRE(format.has_value());

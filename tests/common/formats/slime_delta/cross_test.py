@@ -1,5 +1,5 @@
-"""Version folders of ours read by, and written for, a reader and writer made of what the format's users run:
-numpy, zstandard, xxhash and zlib. Both ways, for every encoding and checksum (blake3 where it is installed).
+"""Version folders are exchanged with another reader and writer, made of what the format's users run: numpy,
+zstandard, xxhash and zlib. In both directions, for every encoding and checksum (blake3 where it is installed).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def decode(encoding: str, payload: bytes, old: np.ndarray) -> np.ndarray:
 def publish(
     folder: Path, version: int, old: Weights, new: Weights, encoding: str, checksum: str
 ) -> Path:
-    """As the format's own writer does it: a shard a rank, of two ranks."""
+    """Writes like the format's own writer: one shard for each of two ranks."""
     path = folder / f"weight_v{version:06d}"
     changed = [name for name in new if not np.array_equal(old[name], new[name])]
     weight_map = {}
@@ -111,7 +111,7 @@ def publish(
 
 
 def apply(path: Path, weights: Weights) -> Weights:
-    """As the format's own reader does it, checks included."""
+    """Applies like the format's own reader, with its checks."""
     index = json.loads((path / INDEX).read_text())
     metadata = index["metadata"]
     assert all(isinstance(value, str) for value in metadata.values()), metadata
@@ -171,7 +171,7 @@ class CrossTest(unittest.TestCase):
         for name in expected:
             self.assertEqual(found[name].tobytes(), expected[name].tobytes(), name)
 
-    def test_what_we_publish_is_applied_by_a_reader_of_others(self) -> None:
+    def test_another_reader_applies_what_we_publish(self) -> None:
         for encoding in ("xor", "overwrite"):
             for checksum in CHECKSUMS:
                 for density in (0.0, 0.02, 1.0):
@@ -192,7 +192,7 @@ class CrossTest(unittest.TestCase):
                         )
                         self.check(apply(folder / "weight_v000003", old), new)
 
-    def test_what_others_publish_is_applied_by_us(self) -> None:
+    def test_we_apply_what_another_writer_publishes(self) -> None:
         for encoding in ("xor", "overwrite", "xor_sparse"):
             for checksum in CHECKSUMS:
                 with self.subTest(encoding=encoding, checksum=checksum):
@@ -208,7 +208,7 @@ class CrossTest(unittest.TestCase):
                     self.assertEqual(state["version"], "000003")
 
     @unittest.skipIf(blake3 is not None, "blake3 is installed and was tested")
-    def test_blake3_by_another_implementation(self) -> None:
+    def test_blake3_is_compared_with_another_implementation(self) -> None:
         self.skipTest("no other implementation of blake3 is installed")
 
 

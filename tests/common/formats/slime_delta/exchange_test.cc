@@ -1,4 +1,4 @@
-// Version folders that are exchanged, or removed and written again, while they are read.
+// Version folders that are exchanged, or removed and written again, while they are being read.
 #include <fcntl.h>
 
 #include <array>
@@ -21,7 +21,7 @@ void Exchange(const std::string& one, const std::string& other) {
   REQUIRE(::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0);
 }
 
-// A base, and version 1 of two runs from it that both change 25 tensors, in the same shards.
+// A base, and version 1 of two runs from it. Both runs change 25 tensors, in the same shards.
 struct Scene {
   struct Sizes {
     size_t tensor_bytes = 64;
@@ -42,7 +42,7 @@ struct Scene {
     spare = Publish(folder.File("other"), base, other, options);
   }
 
-  // Opens and applies with `change` made before access number `at`; "applied", or the error.
+  // Opens and applies; calls `change` before access number `at`. Returns "applied" or the error.
   std::string ApplyDuring(size_t at, const std::function<void()>& change) {
     accesses = 0;
     return ApplyOnce(local, path, {.on_access = [&](const std::string&) {
@@ -54,13 +54,13 @@ struct Scene {
   Weights base, one, other;
   std::string local = folder.File("local");
   std::string path;   // what is applied
-  std::string spare;  // of the other run
+  std::string spare;  // version 1 of the other run
   size_t accesses = 0;
 };
 
 constexpr auto kOver = fs::copy_options::recursive | fs::copy_options::overwrite_existing;
 
-// What makes another run's folder of what is at Scene::path.
+// Replaces the folder at Scene::path by the other run's.
 using Change = void (*)(Scene&);
 void ExchangeThem(Scene& scene) { Exchange(scene.path, scene.spare); }
 void ExchangeTheirFolders(Scene& scene) {
@@ -70,16 +70,16 @@ void RemoveAndWrite(Scene& scene) {
   fs::remove_all(scene.path);
   fs::copy(scene.spare, scene.path);
 }
-void EmptyAndWrite(Scene& scene) {  // the folder stays
+void EmptyAndWrite(Scene& scene) {  // keeps the folder
   for (const auto& item : fs::directory_iterator(scene.path)) fs::remove(item.path());
   fs::copy(scene.spare, scene.path, kOver);
 }
-void WriteOver(Scene& scene) {  // and its files
+void WriteOver(Scene& scene) {  // keeps the folder and its files
   fs::copy(scene.spare, scene.path, kOver);
 }
 void Remove(Scene& scene) { fs::remove_all(scene.path); }
 
-TEST_CASE("a version that becomes another run's at any access is applied whole, or not at all",
+TEST_CASE("a version replaced by another run's at any access is applied whole or not at all",
           "[slime]") {
   const Change change =
       GENERATE(Change(ExchangeThem), Change(ExchangeTheirFolders), Change(RemoveAndWrite),
@@ -90,7 +90,7 @@ TEST_CASE("a version that becomes another run's at any access is applied whole, 
     INFO("access " << at);
     Scene scene;
     const std::string result = scene.ApplyDuring(at, [&] { change(scene); });
-    if (at >= scene.accesses) break;  // all were tried
+    if (at >= scene.accesses) break;  // every access was tried
     const Weights held = Load(scene.local);
     if (result == "applied") {
       CHECK((held == scene.one || held == scene.other));
@@ -100,15 +100,15 @@ TEST_CASE("a version that becomes another run's at any access is applied whole, 
     CHECK_THAT(result, Contains("UNAVAILABLE"));
     CHECK(held == scene.base);
     if (change == Remove) continue;
-    // The next look reads what is there then.
+    // The next attempt applies the folder that is there now.
     CHECK(ApplyOnce(scene.local, scene.path) == "applied");
     CHECK(Load(scene.local) == scene.other);
   }
-  CHECK(at > 20);  // folder, index, list and shards, and all of them again
+  CHECK(at > 20);  // folder, index, list and shards, each of them twice
   CHECK(dropped > 15);
 }
 
-TEST_CASE("a folder that is exchanged and exchanged back is read as one", "[slime]") {
+TEST_CASE("a folder that is exchanged and exchanged back is applied as one version", "[slime]") {
   for (size_t at = 0; at < 25; ++at) {
     INFO("access " << at);
     Scene scene;
@@ -132,7 +132,7 @@ TEST_CASE("a folder that is exchanged and exchanged back is read as one", "[slim
 class Exchanger {
  public:
   explicit Exchanger(const Scene& scene) {
-    constexpr int kExchangesMax = 1'000'000;  // it is killed before
+    constexpr int kExchangesMax = 1'000'000;  // it is killed before it reaches this
     std::array<int, 2> begun = {};
     REQUIRE(::pipe(begun.data()) == 0);
     child_ = ::fork();
@@ -155,11 +155,11 @@ class Exchanger {
   pid_t child_ = -1;
 };
 
-TEST_CASE("of two folders that are exchanged all the time one is applied whole", "[slime]") {
+TEST_CASE("of two folders that are exchanged continuously one is applied whole", "[slime]") {
   constexpr int kRounds = 10;
   constexpr int kTriesMax = 1000;
   for (int round = 0; round < kRounds; ++round) {
-    const Scene scene({.tensor_bytes = 200'000, .shard_bytes_max = 1});  // a shard each
+    const Scene scene({.tensor_bytes = 200'000, .shard_bytes_max = 1});  // one shard per tensor
     const Exchanger exchanger(scene);
     std::string result;
     for (int i = 0; i < kTriesMax && result != "applied"; ++i) {

@@ -76,7 +76,7 @@ Bytes Apply(const Parts& parts, std::optional<FlushEncoding> encoding = std::nul
   return tensor;
 }
 
-TEST_CASE("indices, gaps and compressed gaps say the same", "[slime]") {
+TEST_CASE("indices and gaps and compressed gaps make the same change", "[slime]") {
   Bytes expected(40);
   for (const size_t element : {0, 7, 19}) {
     expected[2 * element] = expected[2 * element + 1] = std::byte{9};
@@ -100,7 +100,7 @@ TEST_CASE("indices, gaps and compressed gaps say the same", "[slime]") {
   CHECK(Apply(indices, FlushEncoding::kIndices) == expected);
 }
 
-TEST_CASE("an encoding that is missing, unknown or contradicted is refused", "[slime]") {
+TEST_CASE("a missing or unknown or contradicted encoding is refused", "[slime]") {
   Parts parts = Sound();
   parts.encoding = "";
   CHECK_THAT(Refusal(parts), Contains("has no encoding"));
@@ -112,7 +112,7 @@ TEST_CASE("an encoding that is missing, unknown or contradicted is refused", "[s
   CHECK_THAT(Refusal(parts), Contains("its encoding says otherwise"));
 }
 
-TEST_CASE("elements outside the tensor are refused, and nothing is written", "[slime]") {
+TEST_CASE("elements outside the tensor are refused and nothing is written", "[slime]") {
   Parts parts = Sound();
   parts.positions = Numbers<uint16_t>({0, 6, 12});
   const Bytes file = parts.File();
@@ -180,7 +180,7 @@ TEST_CASE("a compressed file that states an impossible size is refused", "[slime
              Contains("RESOURCE_EXHAUSTED"));
 }
 
-TEST_CASE("flushes are listed when DONE is there", "[slime]") {
+TEST_CASE("flushes are listed once the DONE file exists", "[slime]") {
   const TempFolder folder;
   PosixFileSystem files;
   for (const char* const name : {"rank0001_flush000000.safetensors",

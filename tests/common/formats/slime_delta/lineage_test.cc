@@ -20,7 +20,7 @@ std::string ChainOf(const std::vector<std::string>& identities) {
   return lineage.chain;
 }
 
-TEST_CASE("a chain says all versions and their order", "[slime]") {
+TEST_CASE("a chain identifies all versions and their order", "[slime]") {
   CHECK(ChainOf({"a", "empty"}) == ChainOf({"a", "empty"}));
   CHECK(ChainOf({"a", "empty"}) != ChainOf({"b", "empty"}));
   CHECK(ChainOf({"a", "b"}) != ChainOf({"b", "a"}));
@@ -28,7 +28,7 @@ TEST_CASE("a chain says all versions and their order", "[slime]") {
   CHECK(ChainOf({"a"}) != "a");
 }
 
-TEST_CASE("a full checkpoint begins a chain, and ends what was refused", "[slime]") {
+TEST_CASE("a full checkpoint starts a chain and clears what was refused or doubted", "[slime]") {
   Lineage lineage = After({.since = 0, .refused = "r", .doubted = "d"}, Delta(1, "a"));
   lineage.refused = "r";
   lineage.doubted = "d";
@@ -41,12 +41,13 @@ TEST_CASE("a full checkpoint begins a chain, and ends what was refused", "[slime
   CHECK(after.applied.size() == 1);
   CHECK(after.applied.at(7).identity == "f");
   CHECK(after.chain == After({}, full).chain);
-  // A record that does not say which it was: the chain's beginning is not known.
+  // A record that does not say whether it was full: the start of the chain is not known.
   full.full.reset();
   CHECK_FALSE(After(lineage, full).since.has_value());
 }
 
-TEST_CASE("a lineage remembers a bounded number of versions, and the chain of all", "[slime]") {
+TEST_CASE("a lineage remembers a bounded number of versions and keeps where its chain starts",
+          "[slime]") {
   Lineage lineage{.since = 0};
   constexpr uint64_t kVersions = limits::kSlimeAppliedMax + 3;
   for (uint64_t version = 1; version <= kVersions; ++version) {
@@ -57,7 +58,7 @@ TEST_CASE("a lineage remembers a bounded number of versions, and the chain of al
   CHECK(lineage.since == 0);
 }
 
-TEST_CASE("what is remembered of a version is read as it was written", "[slime]") {
+TEST_CASE("the record of an applied version is read as it was written", "[slime]") {
   const AppliedVersion whole{
       .identity = "00ff",
       .index = FileStamp{

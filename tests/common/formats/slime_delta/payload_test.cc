@@ -72,7 +72,7 @@ TEST_CASE("every encoding brings any tensor from before to after", "[slime]") {
   }
 }
 
-TEST_CASE("overwrite is what the format says, byte for byte", "[slime]") {
+TEST_CASE("an overwrite payload has exactly the bytes that the format defines", "[slime]") {
   const Bytes before = {std::byte{1}, std::byte{2}, std::byte{3}};
   const Bytes after = {std::byte{1}, std::byte{9}, std::byte{8}};
   const auto payload = EncodePayload(Encoding::kOverwrite, before, after);
@@ -113,7 +113,7 @@ TEST_CASE("runs given by the caller make the same change", "[slime]") {
   CHECK_FALSE(EncodeChanged(Encoding::kXor, after, single).ok());
 }
 
-TEST_CASE("runs of one byte that touch are read again, though no payload is longer", "[slime]") {
+TEST_CASE("adjacent runs of one byte are decoded although no payload is longer", "[slime]") {
   std::mt19937_64 random(6);
   const Bytes after = RandomBytes(random, 1000);
   std::vector<ByteRun> single;
@@ -128,7 +128,7 @@ TEST_CASE("runs of one byte that touch are read again, though no payload is long
   CHECK(tensor == after);
 }
 
-TEST_CASE("runs out of order, empty or outside the tensor are refused", "[slime]") {
+TEST_CASE("runs that are out of order or empty or outside the tensor are refused", "[slime]") {
   const Bytes after(10);
   for (const std::vector<ByteRun>& runs :
        std::vector<std::vector<ByteRun>>{{{5, 1}, {4, 1}},
@@ -141,7 +141,7 @@ TEST_CASE("runs out of order, empty or outside the tensor are refused", "[slime]
   }
 }
 
-TEST_CASE("applying runs again, or over a half-changed tensor, gives the same bytes", "[slime]") {
+TEST_CASE("applying runs twice or over a half-changed tensor gives the same bytes", "[slime]") {
   std::mt19937_64 random(3);
   const Bytes before = RandomBytes(random, 10'000);
   const Bytes after = Change(random, before, 0.1);
@@ -166,7 +166,8 @@ TEST_CASE("xor_sparse is read", "[slime]") {
   CHECK_FALSE(EncodePayload(Encoding::kXorSparse, tensor, tensor).ok());
 }
 
-TEST_CASE("sparse payloads that lie about their count or reach outside are refused", "[slime]") {
+TEST_CASE("sparse payloads with a wrong count or positions outside the tensor are refused",
+          "[slime]") {
   CHECK_THAT(Applied(Encoding::kOverwrite, Bytes(3), 8), Contains("has no count"));
   CHECK_THAT(Applied(Encoding::kXorSparse, Bytes(7), 8), Contains("has no count"));
   CHECK_THAT(Applied(Encoding::kOverwrite, Sparse<uint32_t>(2, {1}, 1), 8),
@@ -182,7 +183,7 @@ TEST_CASE("sparse payloads that lie about their count or reach outside are refus
   CHECK_THAT(Applied(Encoding::kXor, Bytes(7), 8), Contains("an xor of 7 bytes"));
 }
 
-TEST_CASE("runs that are cut off or reach outside are refused", "[slime]") {
+TEST_CASE("runs that are cut off or reach outside the tensor are refused", "[slime]") {
   const auto payload = [](std::initializer_list<int> bytes) {
     Bytes made;
     for (const int byte : bytes) made.push_back(std::byte(byte));
@@ -199,7 +200,7 @@ TEST_CASE("runs that are cut off or reach outside are refused", "[slime]") {
       Contains("cut off"));
 }
 
-TEST_CASE("an entry is one sound frame that states a size its tensor can need", "[slime]") {
+TEST_CASE("an entry that is not one valid frame of a possible size is refused", "[slime]") {
   const Bytes sound = CompressEntry(Bytes(1000));
   CHECK(Decoded(Encoding::kXor, sound, 1000) == "accepted");
   CHECK_THAT(Decoded(Encoding::kXor, sound, 999),
@@ -228,7 +229,7 @@ TEST_CASE("a frame that does not state its size is refused", "[slime]") {
   CHECK_THAT(Decoded(Encoding::kXor, entry, 100), Contains("states its content size"));
 }
 
-TEST_CASE("a bomb is refused before anything is allocated", "[slime]") {
+TEST_CASE("a decompression bomb is refused before anything is allocated", "[slime]") {
   // A frame header that states 2^60 bytes, and an empty last block.
   Bytes bomb(16);
   StoreLe<uint32_t>(bomb.data(), ZSTD_MAGICNUMBER);
@@ -239,19 +240,19 @@ TEST_CASE("a bomb is refused before anything is allocated", "[slime]") {
              Contains("1152921504606846976 bytes for a tensor"));
 }
 
-TEST_CASE("overwrite refuses tensors above 4 GiB, where its numbers would wrap", "[slime]") {
+TEST_CASE("overwrite refuses tensors above 4 GiB because its numbers would wrap", "[slime]") {
   const Bytes entry = CompressEntry(Sparse<uint32_t>(1, {0}, 1));
   CHECK(Decoded(Encoding::kOverwrite, entry, uint64_t{1} << 32) == "accepted");
   CHECK_THAT(Decoded(Encoding::kOverwrite, entry, (uint64_t{1} << 32) + 1),
              Contains("INVALID_ARGUMENT"));
-  // Never read, so that it needs no memory.
+  // Never read, so it needs no memory.
   const Bytes one(1);
   const ByteSpan large(one.data(), (uint64_t{1} << 32) + 1);
   CHECK_THAT(ToString(EncodeChanged(Encoding::kOverwrite, large, {}).status()),
              Contains("use xor"));
 }
 
-TEST_CASE("arbitrary payloads never reach outside their tensor", "[slime]") {
+TEST_CASE("arbitrary payloads never write outside their tensor", "[slime]") {
   std::mt19937_64 random(4);
   for (int round = 0; round < 50'000; ++round) {
     Bytes payload = RandomBytes(random, random() % 60);

@@ -1,7 +1,7 @@
-// Faults seen in readers of slime's format, each against a reader that has it and against ours.
+// Faults seen in readers of slime's format. Each test runs a reader that has the fault, and ours.
 //
-// NaiveReader is what such readers do, in few lines: it takes a version number for a version, what
-// is in a folder for all of it, and writes before it has checked.
+// NaiveReader has these faults: it takes a version number as the identity of a version, takes the
+// files in a folder as complete, and writes before it checks.
 #include <sys/mman.h>
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,7 @@ class NaiveReader {
  public:
   explicit NaiveReader(std::string local) : local_(std::move(local)) {}
 
-  // Dies after so many bytes of an xor.
+  // Makes the reader die after so many bytes of an xor.
   void DieAfter(uint64_t bytes) { bytes_left_ = bytes; }
 
   std::string Pull(const std::string& folder, uint64_t version) {
@@ -51,7 +51,7 @@ class NaiveReader {
     std::ifstream text(folder + "/" + kIndexFile);
     const nlohmann::json index = nlohmann::json::parse(text, nullptr, false);
     const bool delta = index.is_object() && index["metadata"].contains("delta_encoding");
-    if (!delta) {  // a full checkpoint, then
+    if (!delta) {  // so it is a full checkpoint
       for (const auto& item : fs::directory_iterator(local_)) {
         if (item.path().extension() == ".safetensors") fs::remove(item.path());
       }
@@ -117,7 +117,7 @@ TEST_CASE("a restarted trainer's version 1 is not taken for the old run's versio
   first = Publish(scene.published, scene.base, new_run, {.version = 1});
 
   CHECK(scene.naive.Pull(scene.published, 1) == "already");
-  CHECK(Load(scene.naive_folder) != new_run);  // and says it had it
+  CHECK(Load(scene.naive_folder) != new_run);  // although it reports that it has the version
   CHECK_THAT(ApplyOnce(scene.ours, first),
              Contains("FAILED_PRECONDITION") && Contains("another run"));
   CHECK(Load(scene.ours) == old_run);
@@ -128,7 +128,7 @@ TEST_CASE("a restarted trainer's version 2 is not applied to the old run's versi
   Scene scene;
   const Weights old_run = Next(scene.base, 2);
   const Weights new_run = Next(scene.base, 3);
-  Weights second_state = new_run;  // changes one tensor, and the runs agree on that one
+  Weights second_state = new_run;  // changes one tensor, which is equal in both runs
   second_state["layer.0"][0] ^= std::byte{1};
   Weights old_agreeing = old_run;
   old_agreeing["layer.0"] = new_run.at("layer.0");
@@ -143,14 +143,15 @@ TEST_CASE("a restarted trainer's version 2 is not applied to the old run's versi
   CHECK(Load(scene.naive_folder) != second_state);  // every checksum was right
   CHECK_THAT(ApplyOnce(scene.ours, second),
              Contains("FAILED_PRECONDITION") && Contains("another run"));
-  // What was seen once is not forgotten when the folder no longer shows it.
+  // The refusal stays when the folder no longer has the version that proved it.
   fs::remove_all(scene.published + "/weight_v000001");
   CHECK_THAT(ApplyOnce(scene.ours, second), Contains("another run"));
   CHECK(Load(scene.ours) == old_agreeing);
 }
 
-TEST_CASE("where nothing that was applied is left, the digests of what a delta touches decide",
-          "[slime][regression]") {
+TEST_CASE(
+    "without any applied version left a delta of another run is refused by its tensors' digests",
+    "[slime][regression]") {
   Scene scene;
   const Weights old_run = Next(scene.base, 2);
   const Weights new_run = Next(scene.base, 3);
@@ -162,7 +163,7 @@ TEST_CASE("where nothing that was applied is left, the digests of what a delta t
   CHECK(Load(scene.ours) == old_run);
 }
 
-TEST_CASE("equal versions of two runs do not make them one run", "[slime][regression]") {
+TEST_CASE("two runs with equal versions are still told apart", "[slime][regression]") {
   Scene scene;
   const std::string old_folder = scene.folder.File("old");
   const auto old_run = PublishRun(old_folder, scene.base, {"layer.0", ""});
@@ -181,7 +182,7 @@ TEST_CASE("equal versions of two runs do not make them one run", "[slime][regres
   CHECK_THAT(ApplyOnce(scene.ours, third),
              Contains("FAILED_PRECONDITION") && Contains("another run") &&
                  Contains(pruned ? "version 000002 was written again" : "version 000001 there"));
-  // Nor does it become one when the new run's first versions are gone.
+  // They are still told apart when the new run's first versions are gone.
   fs::remove_all(scene.published + "/weight_v000001");
   fs::remove_all(scene.published + "/weight_v000002");
   CHECK_THAT(ApplyOnce(scene.ours, third), Contains("another run"));
@@ -202,7 +203,7 @@ TEST_CASE("an index that is visible before one of its shards is not applied in p
   const std::string name = (*files.List(version))[1];
   fs::rename(version + "/" + name, shard);
 
-  CHECK(scene.naive.Pull(scene.published, 1) == "applied");  // without it
+  CHECK(scene.naive.Pull(scene.published, 1) == "applied");  // without the shard
   CHECK(Load(scene.naive_folder) != after);
   CHECK_THAT(ApplyOnce(scene.ours, version), Contains("UNAVAILABLE") && Contains(name));
   CHECK(Load(scene.ours) == scene.base);
@@ -211,7 +212,7 @@ TEST_CASE("an index that is visible before one of its shards is not applied in p
   CHECK(Load(scene.ours) == after);
 }
 
-TEST_CASE("shards that are visible before the index are no full checkpoint",
+TEST_CASE("shards that are visible before the index are not taken for a full checkpoint",
           "[slime][regression]") {
   Scene scene;
   const Weights after = Next(scene.base, 2);
@@ -228,7 +229,7 @@ TEST_CASE("shards that are visible before the index are no full checkpoint",
   CHECK(ApplyOnce(scene.ours, version) == "applied");
 }
 
-TEST_CASE("a death in the middle of an xor heals", "[slime][regression]") {
+TEST_CASE("a process killed in the middle of an xor is recovered from", "[slime][regression]") {
   Scene scene;
   const Weights after = Next(scene.base, 2);
   const std::string version = Publish(scene.published, scene.base, after, {.version = 1});
@@ -241,12 +242,12 @@ TEST_CASE("a death in the middle of an xor heals", "[slime][regression]") {
   }
   REQUIRE(DiesAt("slime.apply.inside_tensor:kill@17", [&] { ApplyOnce(scene.ours, version); }));
   const Weights torn = Load(scene.ours);
-  CHECK((torn != scene.base && torn != after));  // the death was in the middle
+  CHECK((torn != scene.base && torn != after));  // killed in the middle
   CHECK(ApplyOnce(scene.ours, version) == "already");
   CHECK(Load(scene.ours) == after);
 }
 
-TEST_CASE("a byte that went bad in a tensor no delta touches is found", "[slime][regression]") {
+TEST_CASE("a damaged byte in a tensor that no delta changes is found", "[slime][regression]") {
   Scene scene;
   REQUIRE(OpenOnce(scene.ours) == "version 0");
   for (const std::string& folder : {scene.naive_folder, scene.ours}) {
@@ -262,7 +263,7 @@ TEST_CASE("a byte that went bad in a tensor no delta touches is found", "[slime]
   const std::string result = ApplyOnce(scene.ours, version);
   CHECK_THAT(result, Contains("DATA_LOSS") && Contains(": untouched"));
   CHECK_THAT(OpenOnce(scene.ours), Contains("DATA_LOSS") && Contains(": untouched"));
-  // A full checkpoint heals it.
+  // A full checkpoint repairs it.
   const std::string full = scene.published + "/weight_v000002";
   WriteBase(full, after);
   CHECK(ApplyOnce(scene.ours, full, {.verify_all = false}) == "applied");
@@ -274,16 +275,16 @@ TEST_CASE("one tensor in two shards is refused before anything is applied", "[sl
   Scene scene;
   const Weights after = Next(scene.base, 2);
   const std::string version = Publish(scene.published, scene.base, after, {.version = 1});
-  // The first shard's tensor also in another file.
+  // The first shard's tensor is also in another file.
   PosixFileSystem files;
   const std::string first = (*files.List(version))[0];
   fs::copy(version + "/" + first, version + "/again.safetensors");
 
   CHECK(scene.naive.Pull(scene.published, 1) == "checksum mismatch");
-  CHECK(Load(scene.naive_folder) != scene.base);  // written already
+  CHECK(Load(scene.naive_folder) != scene.base);  // already written to
   CHECK_THAT(ApplyOnce(scene.ours, version),
              Contains("DATA_LOSS") && Contains("again.safetensors"));
-  // And where the index knows both files: one shard with another's content.
+  // The index names both files: one shard has the content of another.
   fs::remove(version + "/again.safetensors");
   fs::copy_file(version + "/" + first, version + "/" + (*files.List(version))[1],
                 fs::copy_options::overwrite_existing);
@@ -293,7 +294,7 @@ TEST_CASE("one tensor in two shards is refused before anything is applied", "[sl
 
 TEST_CASE("positions above 32 bits are refused and do not wrap around", "[slime][regression]") {
   constexpr uint64_t kSize = (uint64_t{1} << 32) + 8;
-  // What a writer does that converts positions to u32: a change behind 4 GiB lands at the start.
+  // A writer that converts positions to u32 moves a change above 4 GiB to the start.
   CHECK(static_cast<uint32_t>((uint64_t{1} << 32) + 3) == 3);
 
   void* const zeros =

@@ -1,5 +1,5 @@
-// Whose versions a folder has, where files alone do not say it: copies, what retention leaves, and
-// what was written down by others.
+// Which run the versions in a folder belong to: for copies, for folders with only the newest
+// versions, and for records written by older releases.
 #include "common/formats/slime_delta/run_check.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct Scene {
   static void Remove(const std::string& versions, std::initializer_list<uint64_t> numbers) {
     for (const uint64_t version : numbers) fs::remove_all(PathOf(versions, version));
   }
-  // Puts what `from` has of `version` in the place of what was applied, a second later.
+  // Replaces the applied folder of `version` by the one in `from`, with a time one second later.
   void WriteAgain(uint64_t version, const std::string& from) const {
     const std::string aside = folder.File("aside");
     fs::copy(PathOf(from, version), aside);
@@ -50,7 +50,7 @@ struct Scene {
     fs::last_write_time(PathOf(ours, version) + "/" + safetensors::kIndexFile,
                         then + std::chrono::seconds(1));
   }
-  // The folder as `cp -r` (other times), or `cp -a` leaves it.
+  // A copy of the folder as `cp -r` (new times) or `cp -a` (times kept) makes it.
   static std::string Copy(const std::string& versions, bool times_kept) {
     std::string copy = versions + ".copy";
     fs::copy(versions, copy, fs::copy_options::recursive);
@@ -63,7 +63,7 @@ struct Scene {
   }
   std::string DigestsPath() const { return local + "/.weight_sync/digests.json"; }
   json Digests() const { return json::parse(AsText(dws::testing::ReadFile(DigestsPath()))); }
-  // What a release before chains would have written.
+  // Leaves the record as a release before chains wrote it.
   void ForgetChain() const {
     json digests = Digests();
     for (const char* const key : {"chain", "since", "applied"}) digests.erase(key);
@@ -79,7 +79,7 @@ struct Scene {
   std::vector<Weights> others;
 };
 
-TEST_CASE("the folder that was applied is the same run, also under another path", "[slime]") {
+TEST_CASE("the folder that was applied is the same run under another path too", "[slime]") {
   const Scene scene;
   const std::string moved = scene.folder.File("moved");
   fs::rename(scene.ours, moved);
@@ -87,14 +87,14 @@ TEST_CASE("the folder that was applied is the same run, also under another path"
   CHECK(Load(scene.local) == scene.states[4]);
 }
 
-TEST_CASE("a whole copy is the same run, whatever its times", "[slime]") {
+TEST_CASE("a complete copy is the same run whatever its times", "[slime]") {
   const Scene scene;
   const std::string copy = Scene::Copy(scene.ours, false);
   CHECK(scene.Apply(copy, 4) == "applied");
   CHECK(Load(scene.local) == scene.states[4]);
 }
 
-TEST_CASE("a copy of the newest versions is the same run when it has their times", "[slime]") {
+TEST_CASE("a copy of the newest versions with their times is the same run", "[slime]") {
   const Scene scene;
   Scene::Remove(scene.ours, {1, 2});
   const std::string copy = Scene::Copy(scene.ours, true);
@@ -102,7 +102,7 @@ TEST_CASE("a copy of the newest versions is the same run when it has their times
   CHECK(Load(scene.local) == scene.states[4]);
 }
 
-TEST_CASE("a copy of the newest versions without their times proves nothing by empty ones",
+TEST_CASE("empty versions without their times do not prove that a copy is the same run",
           "[slime]") {
   const Scene scene;
   const std::string copy = Scene::Copy(scene.ours, false);
@@ -111,15 +111,15 @@ TEST_CASE("a copy of the newest versions without their times proves nothing by e
   CHECK_THAT(scene.Apply(copy, 4), Contains("FAILED_PRECONDITION") && Contains("may have begun") &&
                                        Contains("version 000003 was written again"));
   CHECK(Load(scene.local) == scene.states[3]);
-  // Nor when even those are gone.
+  // Nor is it proved when these versions are gone too.
   Scene::Remove(copy, {2, 3});
   CHECK_THAT(scene.Apply(copy, 4), Contains("may have begun"));
-  // What was doubted, and is not refused, can be proved.
+  // A run that was doubted and not refused can still be proved.
   CHECK(scene.Apply(scene.ours, 4) == "applied");
   CHECK_FALSE(scene.Digests().contains("doubted"));
 }
 
-TEST_CASE("a stream of a dws-sender needs no other proof", "[slime]") {
+TEST_CASE("the stream id of a dws-sender proves that a folder is the same run", "[slime]") {
   const TempFolder folder;
   const std::string local = folder.File("local");
   const Weights base = RandomWeights(1);
@@ -137,20 +137,20 @@ TEST_CASE("a stream of a dws-sender needs no other proof", "[slime]") {
   fs::remove_all(folder.File("ofs") + "/weight_v000001");
   fs::copy(folder.File("ofs"), folder.File("copy"), fs::copy_options::recursive);
   CHECK(ApplyOnce(local, folder.File("copy") + "/weight_v000003") == "applied");
-  // A writer that names no stream is not that sender.
+  // A writer that names no stream is another writer.
   for (const uint64_t version : {1, 2, 3}) publish(version, "");
   const std::string fourth = Publish(folder.File("of"), base, base, {.version = 4});
   CHECK_THAT(ApplyOnce(local, fourth), Contains("is of another writer") && Contains("another run"));
 }
 
-TEST_CASE("a writer that removes what was loaded is followed", "[slime]") {
+TEST_CASE("a writer that removes applied versions is still followed", "[slime]") {
   const Scene scene;
   Scene::Remove(scene.ours, {1, 2, 3});
   CHECK(scene.Apply(scene.ours, 4) == "applied");
   CHECK(Load(scene.local) == scene.states[4]);
 }
 
-TEST_CASE("a folder that begins anew is refused by its first version, for good", "[slime]") {
+TEST_CASE("a new run in a folder is detected by its first version and stays refused", "[slime]") {
   const Scene scene;
   PosixFileSystem files;
   ThreadPool pool(1);
@@ -164,7 +164,7 @@ TEST_CASE("a folder that begins anew is refused by its first version, for good",
   CHECK_THAT(scene.Apply(scene.ours, 4), Contains("another run"));
 }
 
-TEST_CASE("a run that has written only versions before the local one is seen by them", "[slime]") {
+TEST_CASE("a new run is detected even if all its versions are below the local one", "[slime]") {
   const Scene scene;
   PosixFileSystem files;
   ThreadPool pool(1);
@@ -174,13 +174,13 @@ TEST_CASE("a run that has written only versions before the local one is seen by 
                             {.on_access = [&](const std::string& path) { seen.push_back(path); }});
   REQUIRE(local.ok());
   const auto look = [&] { return ToString((*local)->CheckRun(scene.ours)); };
-  const auto read_of = [&](uint64_t version) {  // more than the time of its index
+  const auto read_of = [&](uint64_t version) {  // not only the time of its index
     return std::count(seen.begin(), seen.end(), Scene::PathOf(scene.ours, version)) > 0;
   };
   REQUIRE(look() == "OK");
   CHECK_FALSE((read_of(1) || read_of(2) || read_of(3)));
 
-  // The same version, written again: read once, and one that is removed is not missed.
+  // The same version written again is read once. A removed version is accepted.
   scene.WriteAgain(1, scene.ours);
   REQUIRE(look() == "OK");
   CHECK((read_of(1) && !read_of(2) && !read_of(3)));
@@ -188,7 +188,7 @@ TEST_CASE("a run that has written only versions before the local one is seen by 
   seen.clear();
   REQUIRE(look() == "OK");
   CHECK_FALSE((read_of(1) || read_of(3)));
-  // Nor is it read again when the next version has been applied.
+  // It is not read again after the next version has been applied.
   REQUIRE((*local)->Apply(Scene::PathOf(scene.ours, 4)).ok());
   seen.clear();
   REQUIRE(look() == "OK");
@@ -200,7 +200,7 @@ TEST_CASE("a run that has written only versions before the local one is seen by 
   CHECK(scene.Digests().contains("refused"));
 }
 
-TEST_CASE("versions before a full checkpoint say nothing, and later ones are waited for",
+TEST_CASE("versions before a full checkpoint prove nothing and later ones are waited for",
           "[slime]") {
   const Scene scene;
   WriteBase(Scene::PathOf(scene.ours, 9), scene.states[4]);
@@ -215,22 +215,22 @@ TEST_CASE("versions before a full checkpoint say nothing, and later ones are wai
     REQUIRE(local.ok());
     CHECK_THAT(ToString((*local)->CheckRun(next)), Contains("has versions up to 2"));
   }
-  // Seen when it had no proof, it needs one now: not just the next version.
+  // This folder was doubted, so the next version alone does not prove it.
   const std::string path = Publish(next, scene.states[4], tenth, {.version = 10});
   fs::remove_all(Scene::PathOf(next, 2));
   CHECK_THAT(ApplyOnce(scene.local, path), Contains("has versions up to 2"));
   fs::copy(Scene::PathOf(scene.ours, 9), Scene::PathOf(next, 9));
-  CHECK(ApplyOnce(scene.local, path) == "applied");  // it has all since the full one
+  CHECK(ApplyOnce(scene.local, path) == "applied");  // it has every version since the full one
   CHECK(Load(scene.local) == tenth);
 }
 
-TEST_CASE("what was refused stays so for whoever opens the checkpoint next", "[slime]") {
+TEST_CASE("a refusal stays in effect when the checkpoint is opened again", "[slime]") {
   const Scene scene;
   REQUIRE_THAT(scene.Apply(scene.theirs, 4), Contains("version 000001 there is not"));
   CHECK_THAT(scene.Apply(scene.theirs, 4), Contains("another run"));
   CHECK_THAT(scene.Apply(scene.ours, 4), Contains("another run") && Contains(scene.theirs));
   CHECK(Load(scene.local) == scene.states[3]);
-  // A full one of either run ends it.
+  // A full checkpoint of either run ends it.
   WriteBase(Scene::PathOf(scene.theirs, 5), scene.others[4]);
   CHECK(scene.Apply(scene.theirs, 5) == "applied");
   CHECK(Load(scene.local) == scene.others[4]);
@@ -240,14 +240,14 @@ TEST_CASE("what was refused stays so for whoever opens the checkpoint next", "[s
   CHECK(ApplyOnce(scene.local, path) == "applied");
 }
 
-TEST_CASE("a version that was applied and is damaged now vouches for nothing", "[slime]") {
+TEST_CASE("an applied version that is damaged now blocks the next version", "[slime]") {
   const Scene scene;
   dws::testing::WriteText(Scene::PathOf(scene.ours, 3) + "/" + safetensors::kIndexFile, "{");
   CHECK_THAT(scene.Apply(scene.ours, 4), Contains("DATA_LOSS") && Contains("applied here"));
   CHECK_FALSE(scene.Digests().contains("refused"));
 }
 
-TEST_CASE("digests of a release before chains are taken over", "[slime]") {
+TEST_CASE("digests written by a release before chains are adopted", "[slime]") {
   const Scene scene;
   scene.ForgetChain();
   const bool pruned = GENERATE(false, true);
@@ -255,23 +255,24 @@ TEST_CASE("digests of a release before chains are taken over", "[slime]") {
   CHECK(scene.Apply(scene.ours, 4) == "applied");
   CHECK(Load(scene.local) == scene.states[4]);
   const json digests = scene.Digests();
-  CHECK(digests["applied"].size() == 2);  // what it was at, and the new one
+  CHECK(digests["applied"].size() == 2);  // the version before and the new one
   CHECK_FALSE(digests.contains("since"));
   CHECK(digests["identity"].get<std::string>() ==
         VersionFolder::Open(Scene::PathOf(scene.ours, 4))->identity());
 }
 
-TEST_CASE("digests of a release before chains do not take over another run", "[slime]") {
+TEST_CASE("digests written by a release before chains still refuse another run", "[slime]") {
   const Scene scene;
   scene.ForgetChain();
-  // Its last version is equal; the one before it states a tensor that is not so here.
+  // Its last version is equal; the one before it has a tensor that differs here.
   CHECK_THAT(scene.Apply(scene.theirs, 4),
              Contains("another run") && Contains("after version 000001 tensor 'layer.1'"));
   CHECK_THAT(scene.Apply(scene.ours, 4), Contains("another run"));
   CHECK(Load(scene.local) == scene.states[3]);
 }
 
-TEST_CASE("a checkpoint that another program has brought on takes its folder over", "[slime]") {
+TEST_CASE("a checkpoint advanced by another program adopts its folder if the tensors match",
+          "[slime]") {
   const Scene scene;
   fs::remove(scene.DigestsPath());
   const bool same = GENERATE(true, false);
@@ -287,7 +288,7 @@ TEST_CASE("a change that a release before chains began is completed", "[slime]")
   const Scene scene;
   scene.ForgetChain();
   PosixFileSystem files;
-  // As that release wrote it down.
+  // The redo log as that release wrote it.
   const std::string redo = SyncFolder(scene.local) + "/redo";
   const std::string identity = VersionFolder::Open(Scene::PathOf(scene.ours, 4))->identity();
   const auto writer =
@@ -309,7 +310,7 @@ TEST_CASE("a change that a release before chains began is completed", "[slime]")
         "applied");
 }
 
-TEST_CASE("digests that are damaged are refused", "[slime]") {
+TEST_CASE("damaged digests are refused", "[slime]") {
   const Scene scene;
   const json sound = scene.Digests();
   for (const auto& [key, value] :

@@ -1,7 +1,7 @@
 // For cross_test.py:
-//   slime_tool publish BEFORE AFTER FOLDER VERSION ENCODING CHECKSUM   two checkpoints to a version
-//   slime_tool apply LOCAL VERSION_FOLDER                              a version to a checkpoint
-// Prints what went wrong and exits with 1.
+//   slime_tool publish BEFORE AFTER FOLDER VERSION ENCODING CHECKSUM   makes a version
+//   slime_tool apply LOCAL VERSION_FOLDER                              applies one
+// BEFORE, AFTER and LOCAL are checkpoints. On an error prints it and exits with 1.
 #include <fmt/format.h>
 
 #include <cstdio>

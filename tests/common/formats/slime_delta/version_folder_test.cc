@@ -54,8 +54,9 @@ std::string HandMade(const TempFolder& folder, const std::string& shard_json, si
   return path;
 }
 
-TEST_CASE("what is published brings before to after, whatever the encoding, checksum and shards",
-          "[slime]") {
+TEST_CASE(
+    "a published version brings before to after with every encoding and checksum and shard size",
+    "[slime]") {
   for (const Encoding encoding : {Encoding::kXor, Encoding::kOverwrite, Encoding::kRuns}) {
     for (const ChecksumFormat checksum :
          {ChecksumFormat::kXxh3, ChecksumFormat::kBlake3, ChecksumFormat::kAdler32}) {
@@ -71,7 +72,7 @@ TEST_CASE("what is published brings before to after, whatever the encoding, chec
         CHECK(After(path, before) == after);
         const auto opened = VersionFolder::Open(path, FileAccess::kReadOnly);
         REQUIRE(opened.ok());
-        CHECK(opened->entries().size() == before.size() - 1);  // not the untouched one
+        CHECK(opened->entries().size() == before.size() - 1);  // without the unchanged one
         CHECK(opened->checkpoint()->files().size() > 1);
         CHECK(opened->checkpoint()->files()[0].name.starts_with("model-00000-of-0"));
       }
@@ -101,7 +102,7 @@ TEST_CASE("several threads write one version", "[slime]") {
   CHECK(After(folder.File("weight_v000007"), before) == after);
 }
 
-TEST_CASE("a version without changes is an index alone", "[slime]") {
+TEST_CASE("a version without changes has only an index", "[slime]") {
   const TempFolder folder;
   const Weights weights = RandomWeights(5);
   const std::string path = Publish(folder.path(), weights, weights, {.version = 1});
@@ -110,7 +111,7 @@ TEST_CASE("a version without changes is an index alone", "[slime]") {
   CHECK(After(path, weights) == weights);
 }
 
-TEST_CASE("a version is published once, and never as version 0", "[slime]") {
+TEST_CASE("a version is published only once and never as version 0", "[slime]") {
   const TempFolder folder;
   const Weights weights = RandomWeights(6);
   Publish(folder.path(), weights, Next(weights, 7), {.version = 1});
@@ -121,7 +122,7 @@ TEST_CASE("a version is published once, and never as version 0", "[slime]") {
       VersionWriter::Create(files, folder.path(), {.version = 0}).status()));
 }
 
-TEST_CASE("a writer that died is cleared by the next one", "[slime]") {
+TEST_CASE("the next writer removes the unfinished files of one that died", "[slime]") {
   const TempFolder folder;
   const Weights before = RandomWeights(8);
   const Weights after = Next(before, 9);
@@ -135,7 +136,7 @@ TEST_CASE("a writer that died is cleared by the next one", "[slime]") {
   CHECK_FALSE(std::filesystem::exists(path + "/model-00000-of-00009.safetensors"));
 }
 
-TEST_CASE("a version has its name only once it is whole", "[slime]") {
+TEST_CASE("a version folder gets its name only when it is complete", "[slime]") {
   const TempFolder folder;
   PosixFileSystem files;
   const std::string path = folder.File("weight_v000001");
@@ -152,13 +153,13 @@ TEST_CASE("a version has its name only once it is whole", "[slime]") {
   CHECK(asked);
   CHECK_FALSE(std::filesystem::exists(path));
 
-  // Another writer's, and not whole: it is left as it is.
+  // An incomplete folder of another writer is left as it is.
   dws::testing::WriteText(path + "/model-00000.tmp", "theirs");
   CHECK(
       absl::IsAlreadyExists(VersionWriter::Create(files, folder.path(), {.version = 1}).status()));
 }
 
-TEST_CASE("a tensor added twice, or of two sizes, fails the version", "[slime]") {
+TEST_CASE("a tensor added twice or with two sizes fails the version", "[slime]") {
   const TempFolder folder;
   PosixFileSystem files;
   auto writer = VersionWriter::Create(files, folder.path(), {.version = 1});
@@ -173,14 +174,15 @@ TEST_CASE("a tensor added twice, or of two sizes, fails the version", "[slime]")
   CHECK_FALSE((*other)->Finish().ok());
 }
 
-TEST_CASE("a disk that fails at any step, and loses power, publishes nothing", "[slime]") {
+TEST_CASE("a disk that fails at any step and then loses power publishes nothing", "[slime]") {
   const Weights before = RandomWeights(10);
   const Weights after = Next(before, 11);
   const auto publish = [&](FaultFileSystem& disk) -> Status {
     DWS_ASSIGN_OR_RETURN(auto writer,
                          VersionWriter::Create(disk, "/d", {.version = 1, .shard_bytes_max = 300}));
     for (const auto& [name, bytes] : after) {
-      static_cast<void>(writer->Add(name, before.at(name), bytes));  // Finish says it again
+      static_cast<void>(
+          writer->Add(name, before.at(name), bytes));  // Finish reports the error again
     }
     return writer->Finish().status();
   };
@@ -198,7 +200,7 @@ TEST_CASE("a disk that fails at any step, and loses power, publishes nothing", "
   }
 }
 
-TEST_CASE("folders are listed by version, whatever else is there", "[slime]") {
+TEST_CASE("version folders are listed in order and other folders are ignored", "[slime]") {
   const TempFolder folder;
   for (const char* const name : {"weight_v000010", "weight_v000002", "weight_v3", "other"}) {
     std::filesystem::create_directories(folder.File(name));
@@ -210,8 +212,7 @@ TEST_CASE("folders are listed by version, whatever else is there", "[slime]") {
              Contains("UNAVAILABLE") && Contains("not published yet"));
 }
 
-TEST_CASE("entries that are no U8 lists, and digests that are missing or malformed, are refused",
-          "[slime]") {
+TEST_CASE("entries that are not U8 lists and missing or malformed digests are refused", "[slime]") {
   const std::string map = R"({"a":")" + std::string(kOneShard) + R"("})";
   const std::string entry = R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})";
   const auto refusal = [&](const std::string& json) {
@@ -232,7 +233,7 @@ TEST_CASE("entries that are no U8 lists, and digests that are missing or malform
              Contains("expected a list of U8"));
 }
 
-TEST_CASE("a shard that the index does not know, and numbers with gaps, are refused", "[slime]") {
+TEST_CASE("a shard missing in the index and shard numbers with gaps are refused", "[slime]") {
   const TempFolder folder;
   const Weights before = RandomWeights(12);
   const std::string path = Publish(folder.path(), before, Next(before, 13), {.version = 1});
@@ -249,7 +250,7 @@ TEST_CASE("a shard that the index does not know, and numbers with gaps, are refu
   CHECK_THAT(Refusal(other), Contains("expected numbers from 00000 without a gap"));
 }
 
-TEST_CASE("a full checkpoint is published whole, and its tensors are asked for as planned",
+TEST_CASE("a full checkpoint is published complete and asks for its tensors in file order",
           "[slime]") {
   const TempFolder folder;
   PosixFileSystem files;
@@ -279,7 +280,7 @@ TEST_CASE("a full checkpoint is published whole, and its tensors are asked for a
   const auto written = WriteFullVersion(files, folder.path(), options, *plan, source);
   REQUIRE(written.ok());
   CHECK(*written == 15);
-  CHECK(asked == "bac");  // by shard, then as the official library orders them
+  CHECK(asked == "bac");  // by shard, then in the order of the official library
   const auto opened = VersionFolder::Open(folder.File("weight_v000007"));
   INFO(opened.status());
   REQUIRE(opened.ok());
@@ -294,7 +295,7 @@ TEST_CASE("a full checkpoint is published whole, and its tensors are asked for a
   CHECK_FALSE(PlanShards({}, 12).ok());
 }
 
-TEST_CASE("two runs' versions of one number have two identities, one version has one", "[slime]") {
+TEST_CASE("versions of two runs with one number have two identities", "[slime]") {
   const Weights before = RandomWeights(14);
   const auto identity = [&](uint64_t seed) {
     const TempFolder folder;

@@ -24,7 +24,7 @@ std::string Refusal(const nlohmann::json& index, uint64_t version = 2) {
   return parsed.ok() ? "accepted" : ToString(parsed.status());
 }
 
-TEST_CASE("an index is read as it is written by others", "[slime]") {
+TEST_CASE("an index of another writer is read", "[slime]") {
   nlohmann::json index = Sound();
   index["metadata"]["more"] = "kept";
   index["metadata"]["number"] = 7;
@@ -39,7 +39,7 @@ TEST_CASE("an index is read as it is written by others", "[slime]") {
   CHECK(parsed->extra == std::map<std::string, std::string>{{"more", "kept"}});
 }
 
-TEST_CASE("an index is written as others read it, all metadata as strings", "[slime]") {
+TEST_CASE("an index is written with all metadata as strings", "[slime]") {
   const VersionIndex index{
       .version = 12,
       .delta = DeltaDescription{.base_version = 11, .encoding = Encoding::kOverwrite},
@@ -57,7 +57,7 @@ TEST_CASE("an index is written as others read it, all metadata as strings", "[sl
   CHECK_FALSE(MakeVersionIndex({.version = 1, .extra = {{"base_version", "0"}}}).ok());
 }
 
-TEST_CASE("an index that is half a description is refused", "[slime]") {
+TEST_CASE("an index with an incomplete delta description is refused", "[slime]") {
   for (const char* const key :
        {"version", "base_version", "compression_format", "checksum_format"}) {
     nlohmann::json index = Sound();
@@ -70,7 +70,7 @@ TEST_CASE("an index that is half a description is refused", "[slime]") {
   CHECK_THAT(Refusal(index), Contains("neither a delta nor a full checkpoint"));
 }
 
-TEST_CASE("metadata that is not a string is refused, and never taken for missing", "[slime]") {
+TEST_CASE("metadata that is not a string is refused and is not taken for missing", "[slime]") {
   for (const char* const key :
        {"version", "base_version", "delta_encoding", "compression_format", "checksum_format"}) {
     nlohmann::json index = Sound();
@@ -79,7 +79,7 @@ TEST_CASE("metadata that is not a string is refused, and never taken for missing
   }
 }
 
-TEST_CASE("what is not known is UNIMPLEMENTED", "[slime]") {
+TEST_CASE("an unknown encoding or compression or checksum is UNIMPLEMENTED", "[slime]") {
   for (const char* const key : {"delta_encoding", "compression_format", "checksum_format"}) {
     nlohmann::json index = Sound();
     index["metadata"][key] = "other";
@@ -87,7 +87,7 @@ TEST_CASE("what is not known is UNIMPLEMENTED", "[slime]") {
   }
 }
 
-TEST_CASE("versions must be the folder's and without gaps", "[slime]") {
+TEST_CASE("a version must be that of its folder and follow its base without a gap", "[slime]") {
   CHECK(Refusal(Sound()) == "accepted");
   CHECK_THAT(Refusal(Sound(), 3), Contains("is of version 000002, its folder of 000003"));
   nlohmann::json index = Sound();
@@ -117,7 +117,7 @@ TEST_CASE("an empty weight map is a version without changes", "[slime]") {
   CHECK(Refusal(index) == "accepted");
 }
 
-TEST_CASE("folders have six digits or as many as they need", "[slime]") {
+TEST_CASE("folder names have six digits or as many as the version needs", "[slime]") {
   CHECK(VersionFolderName(2) == "weight_v000002");
   CHECK(ParseVersionFolderName("weight_v000002") == 2);
   CHECK(ParseVersionFolderName("weight_v1234567") == 1'234'567);
@@ -128,7 +128,7 @@ TEST_CASE("folders have six digits or as many as they need", "[slime]") {
   }
 }
 
-TEST_CASE("a delta follows its base and nothing else", "[slime]") {
+TEST_CASE("a delta is applied only to its base", "[slime]") {
   const VersionIndex third{.version = 3, .delta = DeltaDescription{.base_version = 2}};
   CHECK(NextStep(2, third).value() == ChainStep::kApply);
   CHECK(NextStep(3, third).value() == ChainStep::kApplied);

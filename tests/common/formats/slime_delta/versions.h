@@ -25,7 +25,7 @@ namespace dws::slime {
 using dws::testing::Bytes;
 using Weights = std::map<std::string, Bytes>;
 
-// A few tensors of BF16, one of which no delta of Next touches.
+// A few tensors of BF16; Next never changes the one named "untouched".
 inline Weights RandomWeights(uint64_t seed) {
   std::mt19937_64 random(seed);
   Weights weights;
@@ -37,7 +37,7 @@ inline Weights RandomWeights(uint64_t seed) {
   return weights;
 }
 
-// `weights` after a step: 3 bytes in 100 of all tensors but one.
+// `weights` after a step: 3 bytes in 100 are changed in every tensor but "untouched".
 inline Weights Next(const Weights& weights, uint64_t seed) {
   std::mt19937_64 random(seed);
   Weights next = weights;
@@ -73,7 +73,7 @@ inline void WriteBase(const std::string& folder, const Weights& weights) {
   REQUIRE(written.ok());
 }
 
-// weight_vNNNNNN in `folder`, of several shards.
+// Writes the version from `before` to `after` into `folder`, in several shards; returns its path.
 inline std::string Publish(const std::string& folder, const Weights& before, const Weights& after,
                            VersionWriteOptions options) {
   PosixFileSystem files;
@@ -89,14 +89,14 @@ inline std::string Publish(const std::string& folder, const Weights& before, con
   return folder + "/" + VersionFolderName(options.version);
 }
 
-// `weights` with one byte of one tensor changed; no name: as they are.
+// `weights` with one byte of tensor `name` changed; unchanged when `name` is empty.
 inline Weights Touched(Weights weights, const std::string& name) {
   if (!name.empty()) weights.at(name)[0] ^= std::byte{0x55};
   return weights;
 }
 
-// A run of a trainer from `base`: version i + 1 changes the tensor touches[i], or nothing where
-// that is "". Returns its weights after each version, those of the base first.
+// Publishes a trainer's run from `base`: version i + 1 changes the tensor touches[i], or nothing if
+// that is "". Returns the base's weights and then those after each version.
 inline std::vector<Weights> PublishRun(const std::string& folder, const Weights& base,
                                        const std::vector<std::string>& touches) {
   std::vector<Weights> states = {base};
@@ -118,7 +118,7 @@ inline Weights Load(const std::string& folder) {
   return weights;
 }
 
-// Opens the local checkpoint, applies a version, and closes it. "applied", "already", or the error.
+// Opens the local checkpoint and applies a version. Returns "applied", "already" or the error.
 inline std::string ApplyOnce(const std::string& local, const std::string& version_folder,
                              const ApplyOptions& options = {}) {
   PosixFileSystem files;
@@ -130,7 +130,7 @@ inline std::string ApplyOnce(const std::string& local, const std::string& versio
   return report->applied ? "applied" : "already";
 }
 
-// Opens and closes it: "version 2", or the error.
+// Opens the local checkpoint; returns "version 2", for example, or the error.
 inline std::string OpenOnce(const std::string& local, const ApplyOptions& options = {}) {
   PosixFileSystem files;
   ThreadPool pool(2);
@@ -139,8 +139,8 @@ inline std::string OpenOnce(const std::string& local, const ApplyOptions& option
   return "version " + std::to_string((*opened)->version());
 }
 
-// Runs `work` in a process of its own that dies where `failpoint` says
-// ("slime.apply.after_write:kill"). False when it came to its end.
+// Runs `work` in a child process with `failpoint` armed ("slime.apply.after_write:kill"). Returns
+// whether the failpoint killed it.
 template <typename Work>
 bool DiesAt(const std::string& failpoint, Work&& work) {
   const pid_t child = ::fork();

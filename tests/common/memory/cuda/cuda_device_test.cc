@@ -1,4 +1,4 @@
-// Devices, buffers and streams. Runs over the fake driver, and as it is on a GPU.
+// Devices, buffers and streams. Runs over the fake driver, and unchanged on a GPU.
 #include "common/memory/cuda/cuda_device.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ CudaBuffer MakeBuffer(const CudaDevicePtr& device, uint64_t size) {
   return *std::move(buffer);
 }
 
-TEST_CASE("errors after which this process cannot go on are remembered, and no others", "[cuda]") {
+TEST_CASE("only errors after which CUDA is unusable in this process are remembered", "[cuda]") {
   for (const int error : {4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 805,
                           806, 810, 911, 999}) {
     CAPTURE(error);
@@ -51,7 +51,7 @@ TEST_CASE("errors after which this process cannot go on are remembered, and no o
   CHECK(driver->lost().ok());
 }
 
-TEST_CASE("UUIDs are written as nvidia-smi shows them", "[cuda]") {
+TEST_CASE("UUIDs are written in the form of nvidia-smi", "[cuda]") {
   const CudaDriverPtr driver = LoadDriver();
   CHECK(driver->version() >= 12000);
   const std::string uuid = FirstUuid(driver);
@@ -62,7 +62,7 @@ TEST_CASE("UUIDs are written as nvidia-smi shows them", "[cuda]") {
   CHECK(OpenDevice()->uuid() == uuid);
 }
 
-TEST_CASE("a device that is not there is not opened, and the message says which are", "[cuda]") {
+TEST_CASE("opening an unknown device is NOT_FOUND and names the devices that exist", "[cuda]") {
   const CudaDriverPtr driver = LoadDriver();
   const Status status =
       OpenStatus(driver, "GPU-00000000-0000-0000-0000-000000000000", KernelImage());
@@ -86,7 +86,7 @@ TEST_CASE("a MIG instance is refused by name", "[cuda]") {
   CHECK_THAT(ToString(instance), Catch::Contains("1g.10gb"));
 }
 
-TEST_CASE("a program without kernels says how to get one with them", "[cuda]") {
+TEST_CASE("the error of a program without kernels says how to build one with them", "[cuda]") {
   const CudaDriverPtr driver = LoadDriver();
   const Status none = OpenStatus(driver, FirstUuid(driver), {});
   CHECK(none.code() == absl::StatusCode::kUnimplemented);
@@ -98,7 +98,7 @@ TEST_CASE("a program without kernels says how to get one with them", "[cuda]") {
   CHECK_THAT(ToString(damaged), Catch::Contains("cuModuleLoadData"));
 }
 
-TEST_CASE("a stream does its work in order", "[cuda]") {
+TEST_CASE("a stream runs its work in order", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   const CudaStream stream = MakeStream(device);
   const CudaBuffer one = MakeBuffer(device, 10'000);
@@ -121,7 +121,7 @@ TEST_CASE("a stream does its work in order", "[cuda]") {
   CHECK(std::memcmp(got.data() + 150, bytes.data() + 149, 4800) == 0);
 }
 
-TEST_CASE("memory of the host is pinned where it is, for all devices that ask", "[cuda]") {
+TEST_CASE("host memory is pinned in place and may be pinned several times", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   std::vector<std::byte> host = Pattern(1, 300'000);
   const CudaStream stream = MakeStream(device);
@@ -140,7 +140,7 @@ TEST_CASE("memory of the host is pinned where it is, for all devices that ask", 
   CHECK(ReadDevice(*device, buffer.address(), host.size()) == host);
 }
 
-TEST_CASE("memory that there is not is refused with numbers", "[cuda]") {
+TEST_CASE("an allocation above the free memory is refused with both sizes", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   const Result<CudaBuffer> buffer = device->Allocate(uint64_t{1} << 44);
   CHECK(buffer.status().code() == absl::StatusCode::kResourceExhausted);
@@ -153,7 +153,7 @@ TEST_CASE("memory that there is not is refused with numbers", "[cuda]") {
   CHECK(none->size_bytes() == 0);
 }
 
-TEST_CASE("freed memory is there again", "[cuda]") {
+TEST_CASE("freed memory is available again", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   const Result<uint64_t> before = device->FreeBytes();
   REQUIRE(before.ok());
@@ -168,9 +168,9 @@ TEST_CASE("freed memory is there again", "[cuda]") {
   CHECK(*device->FreeBytes() + (uint64_t{32} << 20) > *before);
 }
 
-TEST_CASE("the kernels are launched with their structs", "[cuda]") {
+TEST_CASE("a kernel is launched with its argument struct", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
-  constexpr uint32_t kBlocks = 300;  // more than one warp each
+  constexpr uint32_t kBlocks = 300;  // more than one for each warp
   constexpr uint32_t kElements = 64;
   const CudaBuffer live = MakeBuffer(device, kBlocks * kElements * 2);
   const CudaBuffer arena = MakeBuffer(device, kBlocks * kElements * 2);

@@ -1,4 +1,4 @@
-// Device memory handed from one process to another. Runs over the fake driver, and as it is on a
+// Device memory handed from one process to another. Runs over the fake driver, and unchanged on a
 // GPU.
 #include "common/memory/cuda/cuda_region.h"
 
@@ -35,7 +35,7 @@ std::vector<CudaRegion> ImportAll(const CudaDevicePtr& device, Exported& exporte
   return regions;
 }
 
-// What its owner wrote is there, and what is written here is seen by its owner.
+// Checks that each side sees the bytes that the other side wrote.
 void CheckShared(const CudaDevice& device, const ExporterProcess& exporter,
                  const Exported& exported, const std::vector<CudaRegion>& regions) {
   bool same = true;
@@ -49,7 +49,7 @@ void CheckShared(const CudaDevice& device, const ExporterProcess& exporter,
   CHECK(exporter.Verify(kTurn) == "right");
 }
 
-// Exports, imports, checks; gives what crossed.
+// Exports, imports and checks; returns the handles that were passed.
 std::vector<RegionHandle> CheckScenario(const std::string& scenario) {
   const CudaDevicePtr device = OpenDevice();
   const ExporterProcess exporter(scenario, device->uuid());
@@ -59,13 +59,14 @@ std::vector<RegionHandle> CheckScenario(const std::string& scenario) {
   return exported.regions;
 }
 
-// What importing the only region of `exported` says.
+// The status of importing `handle` with the descriptors of `exported`.
 Status ImportChanged(const CudaDevicePtr& device, Exported& exported, const RegionHandle& handle) {
   return CudaRegion::Import(device, handle, std::move(exported.descriptors)).status();
 }
 
-TEST_CASE("allocations are shared by legacy handles, an import an allocation, at odd offsets",
-          "[cuda]") {
+TEST_CASE(
+    "allocations with ranges at odd offsets are shared by legacy handles with one import each",
+    "[cuda]") {
   const std::vector<RegionHandle> regions = CheckScenario("legacy");
   REQUIRE(regions.size() == 3);
   for (const RegionHandle& region : regions) {
@@ -74,7 +75,7 @@ TEST_CASE("allocations are shared by legacy handles, an import an allocation, at
   }
 }
 
-TEST_CASE("5,000 tensors in three allocations are three imports", "[cuda]") {
+TEST_CASE("5000 tensors in three allocations need three imports", "[cuda]") {
   CHECK(CheckScenario("tensors").size() == 3);
 }
 
@@ -85,16 +86,16 @@ TEST_CASE("a chunk of virtual memory is shared by its descriptor", "[cuda]") {
   CHECK(regions[0].cuda->chunks[0].kind == CudaChunkHandle::Kind::kDescriptor);
 }
 
-TEST_CASE("a tensor over several chunks takes all of them along, each once", "[cuda]") {
+TEST_CASE("a tensor over several chunks shares each of its chunks once", "[cuda]") {
   const std::vector<RegionHandle> regions = CheckScenario("chunks");
   REQUIRE(regions.size() == 2);
   CHECK(regions[0].cuda->chunks.size() == 3);
   CHECK(regions[0].size_bytes == 8 * kMiB);
-  CHECK(regions[1].cuda->chunks.size() == 1);  // the one between them holds nothing asked for
+  CHECK(regions[1].cuda->chunks.size() == 1);  // the chunk between them holds no range
   CHECK(regions[1].size_bytes == 6 * kMiB);
 }
 
-TEST_CASE("memory of an explicit pool is shared, its descriptor passed once", "[cuda]") {
+TEST_CASE("memory of an explicit pool is shared and its descriptor is passed once", "[cuda]") {
   const std::vector<RegionHandle> regions = CheckScenario("pool");
   REQUIRE(regions.size() == 3);
   size_t opened = 0;
@@ -102,7 +103,7 @@ TEST_CASE("memory of an explicit pool is shared, its descriptor passed once", "[
   CHECK(opened == 1);
 }
 
-TEST_CASE("what cannot be shared is refused with the remedy", "[cuda]") {
+TEST_CASE("memory that cannot be shared is refused and the error says what to do", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   SECTION("the default pool") {
     const ExporterProcess exporter("default pool", device->uuid());
@@ -147,7 +148,7 @@ TEST_CASE("fabric handles are used when a chunk has no other", "[cuda]") {
   REQUIRE(::unsetenv("DWS_FAKE_CUDA_FABRIC") == 0);
 }
 
-TEST_CASE("devices are the same by UUID, whatever their numbers are", "[cuda]") {
+TEST_CASE("devices are identified by UUID and not by ordinal", "[cuda]") {
   const Result<std::vector<std::string>> uuids = LoadDriver()->DeviceUuids();
   REQUIRE(uuids.ok());
   if (uuids->size() < 2) {
@@ -160,12 +161,12 @@ TEST_CASE("devices are the same by UUID, whatever their numbers are", "[cuda]") 
   const std::vector<CudaRegion> regions = ImportAll(device, exported);
   CheckShared(*device, exporter, exported, regions);
 
-  // Over there it is another device of this machine: nothing here is it.
+  // The memory is on the first device, so the second refuses it.
   const CudaDevicePtr other = OpenDevice(1);
   const Status refused = CudaRegion::Import(other, exported.regions[0], {}).status();
   CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
   CHECK_THAT(ToString(refused), Catch::Contains(other->uuid()) && Catch::Contains(device->uuid()));
-  // A handle that lies about it is found out by the driver, where it tells.
+  // A handle with a false UUID is refused where the driver can tell; the fake driver can.
   RegionHandle lying = exported.regions[0];
   lying.cuda->device_uuid = other->uuid();
   const Status found_out = CudaRegion::Import(other, lying, {}).status();
@@ -190,23 +191,23 @@ TEST_CASE("a chunk of another device is not mapped", "[cuda]") {
   CHECK_THAT(ToString(refused), Catch::Contains("chunk 0"));
 }
 
-TEST_CASE("a size that the driver does not find is refused", "[cuda]") {
+TEST_CASE("a declared size that differs from the driver's is refused", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   const std::string scenario = GENERATE("legacy", "chunk", "pool");
   const bool more = GENERATE(true, false);
   CAPTURE(scenario, more);
-  // That a part of a chunk can be mapped is for the driver to say.
+  // A real driver may allow mapping a part of a chunk.
   if (scenario == "chunk" && !more && !IsFake(*device)) return;
   const ExporterProcess exporter(scenario, device->uuid());
   Exported exported = exporter.Receive();
   REQUIRE(exported.error.empty());
-  // The region of the largest allocation, first in none or one of them.
+  // The region of the largest legacy allocation, otherwise the first region.
   RegionHandle handle = exported.regions[0];
   for (const RegionHandle& region : exported.regions) {
     if (scenario == "legacy" && region.size_bytes > handle.size_bytes) handle = region;
   }
   const uint64_t declared = more ? handle.size_bytes + 4 * kMiB : handle.size_bytes - 2 * kMiB;
-  if (declared == 0) return;  // the pool's smallest came first
+  if (declared == 0) return;  // the first region is the pool's smallest
   handle.size_bytes = declared;
   handle.cuda->chunks[0].size_bytes = declared;
   const Status refused = ImportChanged(device, exported, handle);
@@ -214,7 +215,7 @@ TEST_CASE("a size that the driver does not find is refused", "[cuda]") {
   CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("handles that do not fit together are refused before the driver is asked", "[cuda]") {
+TEST_CASE("inconsistent handles are refused before the driver is called", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   const std::string bytes(kDriverHandleBytes, 'x');
   const auto import = [&](std::vector<CudaChunkHandle> chunks, uint64_t size) {
@@ -237,13 +238,13 @@ TEST_CASE("handles that do not fit together are refused before the driver is ask
   CHECK(import({shorter}, kMiB) == absl::StatusCode::kInvalidArgument);
   CHECK(import({odd}, kMiB + 1) == absl::StatusCode::kInvalidArgument);
   CHECK(import({described}, 2 * kMiB) == absl::StatusCode::kInvalidArgument);  // no descriptor
-  CHECK(import({pooled}, kMiB) == absl::StatusCode::kInvalidArgument);         // no pool before
+  CHECK(import({pooled}, kMiB) == absl::StatusCode::kInvalidArgument);         // no pool was opened
   CHECK(import({legacy, legacy}, 2 * kMiB) == absl::StatusCode::kUnimplemented);
   CHECK(CudaRegion::Import(device, {.size_bytes = kMiB}, {}).status().code() ==
         absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("a legacy handle of this very process is refused", "[cuda]") {
+TEST_CASE("a legacy handle of the same process is refused", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   const Result<std::unique_ptr<OwnedMemory>> memory = MakeScenario("legacy", device);
   REQUIRE(memory.ok());
@@ -255,7 +256,8 @@ TEST_CASE("a legacy handle of this very process is refused", "[cuda]") {
   CHECK_THAT(ToString(refused), Catch::Contains("PID namespace"));
 }
 
-TEST_CASE("a legacy handle whose owner is dead is refused, and says what it needs", "[cuda]") {
+TEST_CASE("a legacy handle of a dead process is refused and the error says what it needs",
+          "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   ExporterProcess exporter("legacy", device->uuid());
   const Exported exported = exporter.Receive();
@@ -267,7 +269,7 @@ TEST_CASE("a legacy handle whose owner is dead is refused, and says what it need
   CHECK_THAT(ToString(refused), Catch::Contains("alive") && Catch::Contains("--pid"));
 }
 
-TEST_CASE("imports outlive their exporter without harm to others", "[cuda]") {
+TEST_CASE("regions of a dead exporter are unmapped and the device still works", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   const std::string scenario = GENERATE("legacy", "chunks", "pool");
   CAPTURE(scenario);
@@ -276,7 +278,7 @@ TEST_CASE("imports outlive their exporter without harm to others", "[cuda]") {
     Exported exported = exporter.Receive();
     std::vector<CudaRegion> regions = ImportAll(device, exported);
     exporter.Kill();
-    regions.clear();  // what it mapped is unmapped, alive or not
+    regions.clear();  // unmaps the memory of the dead exporter
   }
   const Result<CudaBuffer> buffer = device->Allocate(kMiB);
   REQUIRE(buffer.ok());
@@ -284,7 +286,7 @@ TEST_CASE("imports outlive their exporter without harm to others", "[cuda]") {
   CHECK(ReadDevice(*device, buffer->address(), kMiB) == Pattern(1, kMiB));
 }
 
-TEST_CASE("a region is moved, and unmapped once", "[cuda]") {
+TEST_CASE("a moved region is unmapped once", "[cuda]") {
   const CudaDevicePtr device = OpenDevice();
   const ExporterProcess exporter("chunk", device->uuid());
   Exported exported = exporter.Receive();

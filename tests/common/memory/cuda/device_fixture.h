@@ -1,5 +1,5 @@
-// What tests of CUDA memory begin with: the driver that is there (the fake one, or a GPU's), its
-// devices, bytes to and from them.
+// Fixture of tests of CUDA memory: the driver (the fake one, or a GPU's), its devices, and copying
+// bytes to and from them.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -30,7 +30,7 @@ inline CudaDevicePtr OpenDevice(size_t ordinal = 0) {
   return *device;
 }
 
-// Whether what the fake alone promises may be asserted.
+// Whether the device is the fake driver's: some checks hold only there.
 inline bool IsFake(const CudaDevice& device) { return device.name().starts_with("Fake"); }
 
 inline std::vector<std::byte> ReadDevice(const CudaDevice& device, uint64_t address, size_t size) {
@@ -51,7 +51,7 @@ inline void WriteDevice(const CudaDevice& device, uint64_t address, ByteSpan byt
   REQUIRE((copied.ok() && stream->Synchronize().ok()));
 }
 
-// Bytes that tell range and place.
+// Bytes that depend on the range and the offset.
 inline std::vector<std::byte> Pattern(size_t range, size_t size, uint8_t turn = 0) {
   std::vector<std::byte> bytes(size);
   for (size_t i = 0; i < size; ++i) {

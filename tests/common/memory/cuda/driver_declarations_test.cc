@@ -1,8 +1,8 @@
-// Our declarations of the driver's interface (driver_api.h) against <cuda.h>. All is checked when
-// this is compiled, in builds with --config=cuda, but that the symbols exist.
+// Compares our declarations of the driver's interface (driver_api.h) with <cuda.h>. This is checked
+// at compile time, in builds with --config=cuda; the test checks that the symbols exist.
 //
-// The names of <cuda.h> that are macros give the symbols' versions: so cuMemAlloc must expand to
-// what our table has. ABI is compared, not names of types: both pointers, or the same size and
+// Macros of <cuda.h> give the versions of symbols: cuMemAlloc must expand to the name in our table.
+// The ABI is compared, not the names of types: both are pointers, or both have the same size and
 // class.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ constexpr bool SamePassed() {
       using OursTo = std::remove_pointer_t<Ours>;
       using TheirsTo = std::remove_pointer_t<Theirs>;
       if constexpr (std::is_void_v<OursTo>) {
-        return true;  // handles of the driver are void* with us
+        return true;  // we declare the driver's handles as void*
       } else if constexpr (std::is_void_v<TheirsTo>) {
         return false;
       } else {
@@ -59,7 +59,7 @@ struct SameFunction<DriverResult (*)(Ours...), CUresult (*)(Theirs...)> {
   static constexpr bool value = Compare();
 };
 
-// cuMemAlloc_v2 of our table is declared by <cuda.h> as cuMemAlloc, a macro for the same.
+// <cuda.h> declares cuMemAlloc_v2 of our table as cuMemAlloc, a macro for cuMemAlloc_v2.
 #define DWS_CHECK_FUNCTION(member, symbol, parameters) \
   static_assert(SameFunction<decltype(DriverApi::member), decltype(&symbol)>::value, #symbol);
 DWS_CUDA_DRIVER_FUNCTIONS(DWS_CHECK_FUNCTION)
@@ -196,8 +196,8 @@ DWS_CHECK_FIELD(MemPoolProperties, max_size, CUmemPoolProps, maxSize);
 DWS_CHECK_FIELD(MemPoolProperties, usage, CUmemPoolProps, usage);
 DWS_CHECK_FIELD(MemPoolProperties, reserved, CUmemPoolProps, reserved);
 
-TEST_CASE("the CUDA driver of the toolkit has all symbols that are loaded", "[cuda]") {
-  // What programs that link the driver are linked with: it has its symbols, and does nothing.
+TEST_CASE("the toolkit's driver library has all symbols that we load", "[cuda]") {
+  // The stub that programs link against: it has the driver's symbols and does nothing.
   void* const stub = ::dlopen("../cuda/stubs/libcuda.so", RTLD_LAZY | RTLD_LOCAL);
   REQUIRE(stub != nullptr);
 #define DWS_SYMBOL(member, symbol, parameters) DWS_TEXT(symbol),

@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// cudaMalloc: sizes that are no multiple of anything, ranges at odd offsets.
+// cudaMalloc: sizes that are not multiples of anything, ranges at odd offsets.
 class Allocations : public OwnedMemory {
  public:
   Status Make(const CudaDevicePtr& device, const std::vector<uint64_t>& sizes) {
@@ -43,7 +43,7 @@ Result<std::unique_ptr<OwnedMemory>> Tensors(const CudaDevicePtr& device) {
   return memory;
 }
 
-// VMM: chunks of these sizes side by side, or with a hole where the size is 0.
+// VMM: chunks of these sizes side by side; a size of 0 makes a hole.
 class Chunks : public OwnedMemory {
  public:
   explicit Chunks(CudaDevicePtr device) : device_(std::move(device)) {}
@@ -91,7 +91,7 @@ Result<std::unique_ptr<OwnedMemory>> OneChunk(const CudaDevicePtr& device, Handl
   return memory;
 }
 
-// The second range spans three chunks, the third only the last one; nothing lies in the fourth.
+// The second range spans three chunks, the third only the last one; the fourth chunk has no range.
 Result<std::unique_ptr<OwnedMemory>> ManyChunks(const CudaDevicePtr& device, HandleType types) {
   auto memory = std::make_unique<Chunks>(device);
   DWS_RETURN_IF_ERROR(memory->Make(types, {2 * kMiB, 4 * kMiB, 2 * kMiB, 2 * kMiB, 6 * kMiB}));
@@ -103,7 +103,7 @@ Result<std::unique_ptr<OwnedMemory>> ManyChunks(const CudaDevicePtr& device, Han
   return memory;
 }
 
-// Of a pool; null: the device's default pool.
+// Memory of a pool; a null `pool` is the device's default pool.
 class Pooled : public OwnedMemory {
  public:
   explicit Pooled(CudaDevicePtr device) : device_(std::move(device)) {}
@@ -127,7 +127,7 @@ class Pooled : public OwnedMemory {
     DWS_ASSIGN_OR_RETURN(const CudaStream stream, device_->CreateStream());
     for (const uint64_t size : sizes) {
       uint64_t address = 0;
-      // Stream 0 of the driver, which waits: the memory is there when this returns.
+      // Stream 0 of the driver is synchronous: the memory is allocated when this returns.
       DWS_RETURN_IF_ERROR(
           driver.Check(own_pool ? api.alloc_from_pool_async(&address, size, pool_, nullptr)
                                 : api.alloc_async(&address, size, nullptr),

@@ -17,7 +17,7 @@ class OwnedMemory {
 };
 
 // "legacy", "tensors" (5,000 in three allocations), "chunk", "chunks", "fabric", "unshared" (a
-// chunk that cannot be), "pool", "default pool".
+// chunk that cannot be shared), "pool", "default pool".
 Result<std::unique_ptr<OwnedMemory>> MakeScenario(const std::string& name, CudaDevicePtr device);
 
 }  // namespace dws::cuda

@@ -44,7 +44,7 @@ void SendText(int socket, const std::string& text, const std::vector<UniqueFd>& 
   REQUIRE(::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
 }
 
-// "" when the other side is gone.
+// Returns "" when the other side has closed.
 std::string ReceiveText(int socket, std::vector<UniqueFd>* descriptors = nullptr) {
   std::string text(kTextBytesMax, '\0');
   iovec part = {.iov_base = text.data(), .iov_len = text.size()};
@@ -144,7 +144,7 @@ std::string CheckRanges(const CudaDevice& device, const OwnedMemory& memory, uin
   return "right";
 }
 
-// What the other process does; see ExporterProcess.
+// The program of the other process; see ExporterProcess.
 TEST_CASE("the exporter of other tests", "[.exporter]") {
   const char* const socket_text = std::getenv("DWS_EXPORTER_SOCKET");
   const char* const scenario = std::getenv("DWS_EXPORTER_SCENARIO");
@@ -200,7 +200,7 @@ ExporterProcess::ExporterProcess(const std::string& scenario, const std::string&
     ::setenv("DWS_EXPORTER_SCENARIO", scenario.c_str(), 1);
     ::setenv("DWS_EXPORTER_UUID", uuid.c_str(), 1);
     if (!visible.empty()) ::setenv("CUDA_VISIBLE_DEVICES", visible.c_str(), 1);
-    // Another reporter than ours: what counts the cases in a log must not count these.
+    // Another reporter, so that tools/count_tests.py does not count this case in the log.
     ::execl("/proc/self/exe", "exporter", "the exporter of other tests", "--reporter", "compact",
             nullptr);
     ::_exit(127);

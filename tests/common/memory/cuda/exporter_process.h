@@ -1,4 +1,4 @@
-// Another process that owns device memory and hands it over: this test program, started anew.
+// Another process that owns device memory and hands it over: this test program, started again.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@ namespace dws::cuda {
 
 // Ranges hold Pattern(their number, their size).
 struct Exported {
-  std::string error;  // why nothing was exported; empty: it was
+  std::string error;  // why nothing was exported; empty on success
   std::vector<RegionHandle> regions;
   std::vector<UniqueFd> descriptors;
   std::vector<ExportedMemory::Place> places;
@@ -24,16 +24,16 @@ struct Exported {
   std::vector<UniqueFd> TakeDescriptors(const RegionHandle& region);
 };
 
-// Lifecycle: killed by the destructor, if it still lives.
+// Lifecycle: the destructor kills the process if it is still alive.
 class ExporterProcess {
  public:
-  // `scenario` is one of exporter_process.cc. `visible` is its CUDA_VISIBLE_DEVICES; empty: ours.
+  // `scenario` is one of export_scenarios.h. `visible` is its CUDA_VISIBLE_DEVICES; empty: ours.
   ExporterProcess(const std::string& scenario, const std::string& uuid,
                   const std::string& visible = "");
   ~ExporterProcess();
 
   Exported Receive() const;
-  // Whether each of its ranges holds Pattern(number, size, turn); else what is wrong.
+  // "right" if each of its ranges holds Pattern(number, size, turn), otherwise what is wrong.
   std::string Verify(uint8_t turn) const;
   void Kill();
 

@@ -1,4 +1,4 @@
-// That the fake driver is as strict as a driver may be: mistakes of its callers show here first.
+// The fake driver is as strict as any driver may be, so that it finds mistakes of its callers.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Sets a variable of the environment for a while.
+// Sets an environment variable for the lifetime of the object.
 class Setting {
  public:
   Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
@@ -35,7 +35,7 @@ struct Fake {
   CudaStream stream = *device->CreateStream();
 };
 
-TEST_CASE("work waits until somebody waits for it", "[cuda]") {
+TEST_CASE("asynchronous work runs only when its stream is waited for", "[cuda]") {
   Fake fake;
   REQUIRE(IsFake(*fake.device));
   Result<CudaBuffer> pinned = fake.device->AllocatePinned(16);
@@ -43,7 +43,7 @@ TEST_CASE("work waits until somebody waits for it", "[cuda]") {
   REQUIRE(fake.stream.Zero(fake.buffer.address(), 16).ok());
   pinned->host_bytes()[0] = std::byte{7};
   REQUIRE(fake.stream.CopyToHost(pinned->host_bytes(), fake.buffer.address()).ok());
-  CHECK(pinned->host_bytes()[0] == std::byte{7});  // a forgotten wait shows
+  CHECK(pinned->host_bytes()[0] == std::byte{7});  // a missing wait is visible
   REQUIRE(fake.stream.Synchronize().ok());
   CHECK(pinned->host_bytes()[0] == std::byte{0});
 }
@@ -56,7 +56,7 @@ TEST_CASE("pageable memory is read before the copy returns", "[cuda]") {
   CHECK(ReadDevice(*fake.device, fake.buffer.address(), 1)[0] == std::byte{1});
 }
 
-TEST_CASE("memory is freed once, and not used afterwards", "[cuda]") {
+TEST_CASE("freeing memory twice and using freed memory are errors", "[cuda]") {
   Fake fake;
   uint64_t address = 0;
   REQUIRE(fake.api.mem_alloc(&address, 4096) == DriverResult::kSuccess);
@@ -88,8 +88,7 @@ TEST_CASE("calls need the context of their device", "[cuda]") {
   CHECK(fake.api.stream_destroy(stream) == DriverResult::kInvalidHandle);
 }
 
-TEST_CASE("virtual memory is used when it is mapped and accessible, and given back whole",
-          "[cuda]") {
+TEST_CASE("virtual memory must be mapped and accessible to be used and is freed whole", "[cuda]") {
   Fake fake;
   REQUIRE(fake.device->Enter().ok());
   const MemLocation here{.type = LocationType::kDevice, .id = fake.device->ordinal()};
@@ -114,13 +113,12 @@ TEST_CASE("virtual memory is used when it is mapped and accessible, and given ba
   CHECK(fake.api.address_free(range, 8 * kMiB) == DriverResult::kInvalidValue);  // still mapped
   CHECK(fake.api.chunk_unmap(range, 2 * kMiB) == DriverResult::kInvalidValue);
   CHECK(fake.api.chunk_unmap(range, 4 * kMiB) == DriverResult::kSuccess);
-  CHECK(fake.api.chunk_release(chunk) == DriverResult::kInvalidValue);  // gone with its mapping
+  CHECK(fake.api.chunk_release(chunk) == DriverResult::kInvalidValue);  // freed with its mapping
   CHECK(fake.api.address_free(range, 4 * kMiB) == DriverResult::kInvalidValue);
   CHECK(fake.api.address_free(range, 8 * kMiB) == DriverResult::kSuccess);
 }
 
-TEST_CASE("a launch of bad arguments fails where its stream is waited for, and from then on",
-          "[cuda]") {
+TEST_CASE("a launch with bad arguments fails at the next wait and at every later one", "[cuda]") {
   Fake fake;
   const CommitArgs misaligned{.blocks = fake.buffer.address() + 4, .block_count = 1};
   REQUIRE(fake.stream.Launch(Kernel::kCommit, misaligned, 1).ok());
@@ -142,7 +140,7 @@ TEST_CASE("the nth call of a function fails on demand", "[cuda]") {
   CHECK(fake.stream.Zero(fake.buffer.address(), 1).ok());
 }
 
-TEST_CASE("when guarded, the host cannot touch memory of a device", "[cuda]") {
+TEST_CASE("with DWS_FAKE_CUDA_GUARD the host cannot access device memory", "[cuda]") {
   const Setting setting("DWS_FAKE_CUDA_GUARD", "1");
   Fake fake;
   WriteDevice(*fake.device, fake.buffer.address(), Pattern(2, 4096));

@@ -1,4 +1,4 @@
-// In a build with --config=cuda: that programs carry the kernels.
+// In a build with --config=cuda programs contain the kernels.
 #include "common/memory/cuda/kernel_image.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@
 namespace dws::cuda {
 namespace {
 
-TEST_CASE("a build with --config=cuda carries a fat binary", "[cuda]") {
+TEST_CASE("a build with --config=cuda contains a fat binary", "[cuda]") {
   const ByteSpan image = KernelImage();
   REQUIRE(image.size() > 16);
   CHECK(LoadLe<uint32_t>(image.data()) == kFatBinaryMagic);

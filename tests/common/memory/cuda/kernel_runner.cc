@@ -7,7 +7,8 @@
 namespace dws::cuda {
 namespace {
 
-// Each allocation on its own and as large as was asked for: AddressSanitizer sees what leaves it.
+// Each allocation is separate and of exactly the requested size, so that AddressSanitizer reports
+// every access outside it.
 class HostRunner final : public KernelRunner {
  public:
   uint64_t Allocate(uint64_t size_bytes) override {

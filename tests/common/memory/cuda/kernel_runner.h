@@ -1,5 +1,5 @@
-// Where the kernels run in tests: the same cases run wherever there is a runner. Addresses are the
-// runner's; tests reach its memory through it alone.
+// Runs kernels in tests: the same cases run with every runner. Addresses are the runner's; tests
+// access its memory only through it.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ class KernelRunner {
  public:
   virtual ~KernelRunner() = default;
 
-  // Memory of exactly so many bytes, at a multiple of 16.
+  // Memory of exactly `size_bytes`, at a multiple of 16.
   virtual uint64_t Allocate(uint64_t size_bytes) = 0;
   virtual void Write(uint64_t address, ByteSpan bytes) = 0;
   virtual void Read(uint64_t address, MutableByteSpan bytes) = 0;
-  // Runs the kernel with its struct at `args` for so many work items, to the end.
+  // Runs the kernel with its struct at `args` for `items` work items; returns when it has finished.
   virtual void LaunchKernel(Kernel kernel, const void* args, uint64_t items) = 0;
   virtual void Clear() = 0;
 
@@ -50,8 +50,8 @@ class KernelRunner {
   }
 };
 
-// The one this program is linked with: kernel_runner.cc, the kernels compiled for the host in this
-// process's memory, or tests/gpu/device_runner.cc, those of a device.
+// The runner that this program links: kernel_runner.cc runs kernels compiled for the host, in this
+// process's memory; tests/gpu/device_runner.cc runs those of a device.
 std::unique_ptr<KernelRunner> MakeKernelRunner();
 
 }  // namespace dws::cuda

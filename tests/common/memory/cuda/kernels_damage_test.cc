@@ -1,6 +1,5 @@
-// The stage kernel on payloads that something happened to: it accepts exactly what the codec for
-// the host accepts, with the same result, and never leaves its room (run this under
-// AddressSanitizer).
+// The stage kernel on damaged payloads: it accepts exactly what the codec for the host accepts,
+// with the same result, and stays inside its buffers (run this under AddressSanitizer).
 #include <catch2/catch.hpp>
 
 #include "common/delta/bits/element.h"
@@ -15,7 +14,7 @@ using samples::Random;
 constexpr DType kDTypes[] = {DType::kU8,  DType::kF8E4M3, DType::kBF16,
                              DType::kI16, DType::kF32,    DType::kF64};
 
-// Something wrong with one field or with the payload.
+// Damages up to three fields or parts of the payload.
 void Damage(Random& random, StageCase& each) {
   EncodedBlock& block = each.block;
   const uint64_t count = 1 + random.Below(3);
@@ -45,14 +44,14 @@ void Damage(Random& random, StageCase& each) {
         break;
     }
   }
-  // Neither is asked about blocks that have no such number of changes.
+  // The number of changes stays possible: callers check it before they decode.
   const auto elements = static_cast<uint32_t>(each.before.size() / ElementBytes(each.dtype));
   block.nnz = std::clamp(block.nnz, 1U, elements);
 }
 
 }  // namespace
 
-TEST_CASE("damaged payloads are refused as the codec refuses them, and harm nothing", "[cuda]") {
+TEST_CASE("the stage kernel refuses the damaged payloads that the codec refuses", "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   EncodeScratch scratch;
@@ -83,7 +82,7 @@ TEST_CASE("damaged payloads are refused as the codec refuses them, and harm noth
   REQUIRE(sound < all);
 }
 
-TEST_CASE("random bytes as payloads of every mode harm nothing", "[cuda]") {
+TEST_CASE("random payloads of every mode are refused or staged as the codec does", "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   for (int round = 0; round < 30; ++round) {

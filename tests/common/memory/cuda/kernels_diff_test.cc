@@ -13,7 +13,7 @@ namespace {
 using samples::Bytes;
 using samples::Random;
 
-// One block of a slice that is now `after` and was `before`.
+// One block of a slice, with its former and its present bytes.
 struct DiffCase {
   DType dtype = DType::kBF16;
   Bytes before;
@@ -68,7 +68,7 @@ struct DiffLaunch {
   DiffArgs args;
 };
 
-// What the arena has to hold of a block, in the order of kernel_args.h.
+// The bytes that the arena must have for a block, in the order of kernel_args.h.
 Bytes ListOf(const DiffCase& each, const BlockChanges& changes) {
   const uint32_t element_bytes = ElementBytes(each.dtype);
   const uint64_t values_bytes = CeilDiv(changes.size() * element_bytes, 8) * 8;
@@ -86,7 +86,7 @@ Bytes ListOf(const DiffCase& each, const BlockChanges& changes) {
   return list;
 }
 
-// Returns whether the block was listed; if so it is as it has to be.
+// Returns whether the block was listed, and checks its list if so.
 bool CheckListed(const DiffLaunch& launch, size_t i, const DiffCase& each, const DiffResult& result,
                  bool updated) {
   BlockChanges changes;
@@ -126,7 +126,7 @@ std::vector<DiffCase> RandomCases(Random& random) {
 
 }  // namespace
 
-TEST_CASE("diff: changes, digests and snapshots are those of the codec", "[cuda]") {
+TEST_CASE("diff: changes and digests and snapshots are those of the codec", "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   for (const uint32_t update : {0U, 1U}) {
@@ -140,7 +140,7 @@ TEST_CASE("diff: changes, digests and snapshots are those of the codec", "[cuda]
   }
 }
 
-TEST_CASE("diff: a block that changes in too many elements is left as it is", "[cuda]") {
+TEST_CASE("diff: a block with too many changes is not listed and keeps its snapshot", "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   const std::vector<DiffCase> cases = RandomCases(random);
@@ -157,7 +157,8 @@ TEST_CASE("diff: a block that changes in too many elements is left as it is", "[
   }
 }
 
-TEST_CASE("diff: blocks that the arena has no room for are left as they are", "[cuda]") {
+TEST_CASE("diff: blocks that do not fit into the arena are not listed and keep their snapshot",
+          "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   const std::vector<DiffCase> cases = RandomCases(random);
@@ -174,7 +175,7 @@ TEST_CASE("diff: blocks that the arena has no room for are left as they are", "[
   }
 }
 
-TEST_CASE("digests of live blocks, in any layout, add up by result", "[cuda]") {
+TEST_CASE("digests of live blocks in any layout are summed per result", "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   std::vector<LiveSlice> lives;

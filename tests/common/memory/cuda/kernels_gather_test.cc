@@ -1,4 +1,4 @@
-// The gather kernel: live blocks, wherever they lie, in slice order.
+// The gather kernel: live blocks of any layout, in slice order.
 #include <catch2/catch.hpp>
 
 #include "tests/common/memory/cuda/live_slice.h"
@@ -42,15 +42,15 @@ void CheckGather(KernelRunner& runner, Random& random, const GatherCase& c) {
     const auto begin = c.slice.begin() + static_cast<ptrdiff_t>(block.first_element) *
                                              static_cast<ptrdiff_t>(c.element_bytes);
     Bytes expected(begin, begin + static_cast<ptrdiff_t>(size));
-    expected.resize((size + 7) / 8 * 8);                    // zeros behind the last element
-    expected.resize(expected.size() + 8, std::byte{0xEE});  // and nothing behind those
+    expected.resize((size + 7) / 8 * 8);                    // zeros after the last element
+    expected.resize(expected.size() + 8, std::byte{0xEE});  // and nothing after those
     CHECK(runner.ReadBytes(block.target, expected.size()) == expected);
   }
   CHECK(live.Read() == c.slice);
   CHECK(live.SurroundingsIntact());
 }
 
-TEST_CASE("gathered blocks are the live ones in slice order, however they lie", "[kernels]") {
+TEST_CASE("blocks of any layout are gathered in slice order", "[kernels]") {
   Random random(samples::TestSeed());
   const auto runner = MakeKernelRunner();
   for (const uint32_t element_bytes : {1U, 2U, 4U, 8U}) {

@@ -17,7 +17,7 @@ constexpr DType kFloats[] = {DType::kF8E4M3, DType::kF8E5M2, DType::kF16,
 
 }  // namespace
 
-TEST_CASE("staging: every dtype at every density in every mode gives what the codec gives",
+TEST_CASE("staging: every dtype at every density in every mode gives the codec's result",
           "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
@@ -37,7 +37,7 @@ TEST_CASE("staging: every dtype at every density in every mode gives what the co
   }
 }
 
-TEST_CASE("staging: full blocks of every width give what the codec gives", "[cuda]") {
+TEST_CASE("staging: full blocks of every width give the codec's result", "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   EncodeScratch scratch;
@@ -56,7 +56,8 @@ TEST_CASE("staging: full blocks of every width give what the codec gives", "[cud
   }
 }
 
-TEST_CASE("staging: trained weights under the table a sender chooses", "[cuda]") {
+TEST_CASE("staging: trained weights under a sender's class table give the codec's result",
+          "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   EncodeScratch scratch;
@@ -72,7 +73,7 @@ TEST_CASE("staging: trained weights under the table a sender chooses", "[cuda]")
   }
 }
 
-TEST_CASE("staging: hostile states come back in every mode", "[cuda]") {
+TEST_CASE("staging: hostile states in every mode give the codec's result", "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   EncodeScratch scratch;
@@ -88,8 +89,7 @@ TEST_CASE("staging: hostile states come back in every mode", "[cuda]") {
   }
 }
 
-TEST_CASE("staging: differences of many blocks of one result sum up, and failures count",
-          "[cuda]") {
+TEST_CASE("staging: differences and failures of many blocks of one result are summed", "[cuda]") {
   Random random(samples::TestSeed());
   const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
   const Bytes before = samples::RandomBytes(random, 2 * 1000);
@@ -110,7 +110,7 @@ TEST_CASE("staging: differences of many blocks of one result sum up, and failure
                          .mode = 2,
                          .element = {2, 1}};
   std::vector<StageBlock> blocks(6, sound);
-  blocks[1].mode = 6;            // not for the kernel
+  blocks[1].mode = 6;            // a mode that the kernel does not have
   blocks[2].nnz = 1001;          // more than elements
   blocks[3].payload_bytes -= 1;  // cut off
   blocks[4].payload_bytes += 1;  // too long

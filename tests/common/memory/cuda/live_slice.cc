@@ -8,7 +8,7 @@ namespace dws::cuda {
 SliceLayout RandomLayout(samples::Random& random, uint64_t elements) {
   const uint64_t offset = random.Chance(0.5) ? 0 : random.Below(9);
   if (random.Chance(0.4)) return {.offset_elements = offset};
-  // Runs of powers of two as tensors have them, and of any length.
+  // Runs of a power of two, as tensors have, or of any length.
   const uint64_t run = random.Chance(0.5) ? uint64_t{1} << random.Below(17)
                                           : 1 + random.Below(std::max<uint64_t>(elements, 2));
   const uint64_t gap = random.Chance(0.2) ? 0 : random.Chance(0.5) ? run : random.Below(13);

@@ -1,5 +1,5 @@
-// A slice in live memory, as kernel tests lay it out: side by side or in strided runs, at any
-// element's offset, with bytes around and between that nobody may touch.
+// A slice in live memory of kernel tests: contiguous or in strided runs, at the offset of any
+// element, with guard bytes around and between the runs.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace dws::cuda {
 
-// How a slice lies.
+// The layout of a slice in memory.
 struct SliceLayout {
-  uint64_t run_elements = uint64_t{1} << 40;  // more than there are: side by side
+  uint64_t run_elements = uint64_t{1} << 40;  // more than any slice has: contiguous
   uint64_t stride_elements = uint64_t{1} << 40;
   uint64_t offset_elements = 0;  // from a multiple of 16 bytes
 };
 
-// One of many kinds, drawn.
+// A random layout.
 SliceLayout RandomLayout(samples::Random& random, uint64_t elements);
 
 class LiveSlice {
@@ -29,7 +29,7 @@ class LiveSlice {
   const Place& place() const { return place_; }
   // The slice as it is now, canonical.
   samples::Bytes Read() const;
-  // Whether the bytes that are not the slice's are as they were.
+  // Whether all bytes outside the slice are unchanged.
   bool SurroundingsIntact() const;
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 using samples::Bytes;
 
-// About a normal distribution.
+// An approximation of the normal distribution.
 double Normal(samples::Random& random) {
   double sum = -6;
   for (int i = 0; i < 12; ++i) sum += static_cast<double>(random.Next() >> 11) * 0x1p-53;

@@ -1,4 +1,4 @@
-// Encoded blocks for kernel tests: the same change in every mode that can say it.
+// Encoded blocks for kernel tests: the same change in every mode that can encode it.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace dws::cuda {
 ClassTable RandomTable(samples::Random& random, DType dtype);
 
 // Adds blocks that bring `before` to `after`, one for each mode; none when nothing changes. Layout,
-// place in the slice and word number are drawn.
+// place in the slice and word number are random.
 void AddAllModes(samples::Random& random, const std::string& name, DType dtype,
                  const samples::Bytes& before, const samples::Bytes& after, const ClassTable& table,
                  EncodeScratch& scratch, std::vector<StageCase>& cases);
 
-// Weights as training leaves them, and a step of an optimiser later: steps of about one size, so
-// that small weights change more often, and by more units.
+// Trained weights before and after one step of an optimiser. Steps have about one size, so small
+// weights change more often, and by more units.
 struct Weights {
   samples::Bytes before;
   samples::Bytes after;
@@ -28,7 +28,7 @@ struct Weights {
 // weight's usual size.
 Weights TrainedWeights(samples::Random& random, DType dtype, uint32_t element_count, double step);
 
-// The table that a sender would choose after it saw this change.
+// The table that a sender chooses after this change.
 ClassTable ChosenTable(DType dtype, const Weights& weights);
 
 }  // namespace dws::cuda

@@ -23,7 +23,7 @@ uint64_t RoomBytes(const StageCase& each) {
                      ElementBytes(each.dtype));
 }
 
-// What the codec for the host makes of a block.
+// The result of the codec for the host on a block.
 struct Expected {
   bool sound = false;
   Bytes staged;
@@ -67,7 +67,7 @@ void ClearFill(const StageCase& each, Bytes& staged) {
     staged[at] = std::byte{0};
 }
 
-// Everything of one launch.
+// Data and results of one launch.
 class Launch {
  public:
   Launch(KernelRunner& runner, const std::vector<StageCase>& cases, samples::Random& random)
@@ -124,7 +124,7 @@ class Launch {
   }
 
  private:
-  // The whole slice: the block, and what is in front of it.
+  // The whole slice: the block and the elements before it.
   static Bytes Slice(const StageCase& each, const Bytes& block) {
     Bytes slice(each.elements_in_front * ElementBytes(each.dtype), std::byte{0x3C});
     slice.insert(slice.end(), block.begin(), block.end());

@@ -1,5 +1,5 @@
-// One launch of dws_stage in tests: encoded blocks against live memory, the results beside what the
-// codec for the host makes of the same bytes.
+// One launch of dws_stage in tests: encoded blocks against live memory. The results are compared
+// with those of the codec for the host on the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct StageCase {
   uint64_t first_word = 0;
 };
 
-// Stages all of `cases` in one launch, and checks for each: what the host's decoder accepts is
-// staged as it would apply it, with the difference of digests that DiffBlock finds; what it refuses
-// is counted as a failure; nothing is written beside the blocks' rooms, nor to live memory. Commits
-// what was staged of the sound ones then, and checks live memory. Returns how many were sound.
+// Stages all of `cases` in one launch and checks each: a block that the host's decoder accepts is
+// staged with the same values and with DiffBlock's difference of digests; a block that it refuses
+// is counted as a failure; nothing is written outside the blocks' rooms or to live memory. Then
+// commits the valid blocks and checks live memory. Returns how many blocks were valid.
 size_t CheckStaging(KernelRunner& runner, const std::vector<StageCase>& cases,
                     samples::Random& random);
 
