@@ -22,7 +22,7 @@ absl::StatusCode Ask(const std::string& path, const std::vector<Identity>& ident
   return CheckMethod(path, "job", identities).code();
 }
 
-TEST_CASE("each role may call what it is for", "[access]") {
+TEST_CASE("each role may call exactly its own methods", "[access]") {
   const auto kYes = absl::StatusCode::kOk;
   const auto kNo = absl::StatusCode::kPermissionDenied;
   for (const std::string method : {"SyncService/Sync", "SyncService/Describe", "SyncService/Fetch",
@@ -48,7 +48,7 @@ TEST_CASE("each role may call what it is for", "[access]") {
     const std::string path = "/dws.v1.AdminService/" + method;
     CHECK(Ask(path, {kOperator}) == kYes);
     CHECK(Ask(path, {kSender, kReceiver}) == kNo);
-    // The operator of another job, who has a role in this one.
+    // An operator of another job that has another role in this job.
     CHECK(Ask(path, {kReceiver, {.job_id = "another", .role = Role::kOperate, .name = "ann"}}) ==
           kNo);
   }
@@ -56,7 +56,7 @@ TEST_CASE("each role may call what it is for", "[access]") {
   CHECK(Ask("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", {}) == kYes);
 }
 
-TEST_CASE("over plain TCP everything but orders may be called", "[access]") {
+TEST_CASE("over plain TCP every method except orders may be called", "[access]") {
   for (const MethodAccess& row : AccessTable()) {
     INFO(row.path);
     const Status status = CheckPlainMethod(row.path);
@@ -69,7 +69,7 @@ TEST_CASE("over plain TCP everything but orders may be called", "[access]") {
   CHECK(absl::IsUnimplemented(CheckPlainMethod("")));
 }
 
-TEST_CASE("a method that is not in the table is nobody's", "[access]") {
+TEST_CASE("a method that is not in the table is refused for every role", "[access]") {
   for (const std::string path :
        {"", "/", "/dws.v1.SyncService/", "/dws.v1.SyncService/Sync/", "/dws.v1.SyncService/sync",
         "dws.v1.SyncService/Sync", "/dws.v1.TrainerService/Register",
@@ -80,7 +80,7 @@ TEST_CASE("a method that is not in the table is nobody's", "[access]") {
   }
 }
 
-// A new method must not be forgotten, nor one stay that is gone.
+// Fails when a new method is missing in the table or a removed one is still in it.
 TEST_CASE("the table has exactly the methods that daemons serve over TCP", "[access]") {
   std::vector<std::string> wanted = {"/grpc.health.v1.Health/",
                                      "/grpc.reflection.v1alpha.ServerReflection/"};
@@ -100,14 +100,14 @@ TEST_CASE("the table has exactly the methods that daemons serve over TCP", "[acc
   CHECK(found == wanted);
 }
 
-TEST_CASE("a refusal names what is needed and what was shown", "[access]") {
+TEST_CASE("a refusal names the needed role and the identity of the caller", "[access]") {
   const Status refused = CheckMethod("/dws.v1.AdminService/Drain", "job", std::vector{kReceiver});
   CHECK_THAT(std::string(Message(refused)), Catch::Contains("operate") &&
                                                 Catch::Contains("dws://job/receive/r0") &&
                                                 Catch::Contains("'job'"));
 }
 
-TEST_CASE("a verified peer is who its certificate says", "[access]") {
+TEST_CASE("a verified peer has only the identities of its certificate", "[access]") {
   const Peer peer{.verified = true, .identities = {kOperator, kReceiver}};
   CHECK(CheckPeer(peer, kReceiver, "receiver 'r0'").ok());
   const Status other = CheckPeer(peer, ReceiverIdentity("job", "r1"), "receiver 'r1'");
@@ -119,7 +119,7 @@ TEST_CASE("a verified peer is who its certificate says", "[access]") {
   CHECK(CheckPeer({.verified = false, .identities = {}}, kReceiver, "x").ok());
 }
 
-TEST_CASE("a verified peer has a role of the job, or not", "[access]") {
+TEST_CASE("a verified peer has only the roles of its certificate in the job", "[access]") {
   const Peer peer{.verified = true, .identities = {kOperator, kReceiver}};
   CHECK(CheckPeerRole(peer, "job", Role::kReceive, "the leader").ok());
   CHECK(CheckPeerRole(peer, "job", Role::kOperate, "the leader").ok());

@@ -1,4 +1,4 @@
-// The operator's service over real sockets, in front of operations that do what a test tells them.
+// The operator's service over real sockets, with operations that each test scripts.
 #include "common/service/grpc/admin_service.h"
 
 #include <grpcpp/grpcpp.h>
@@ -77,7 +77,7 @@ class ScriptedOperations final : public AdminOperations {
   }
 };
 
-// Goes on until its caller is gone.
+// Runs until its caller has hung up.
 dws::Status UntilHungUp(const AdminOperations::Sink& sink) {
   const bool gone = Eventually([&] { return !sink(v1::OperationProgress()); }, seconds(300));
   return gone ? CancelledError("hung up") : DeadlineExceededError("nobody hung up");
@@ -114,7 +114,7 @@ struct Daemon {
   std::unique_ptr<GrpcServer> remote;
 };
 
-// A streaming call under way.
+// A streaming call in progress.
 template <typename Message>
 struct Call {
   v1::OperationProgress ReadAll() {
@@ -152,8 +152,7 @@ std::unique_ptr<Operating> Verify(v1::AdminService::Stub& stub) {
 
 }  // namespace
 
-TEST_CASE("both servers give one status, with the parts that are the same for all daemons",
-          "[admin]") {
+TEST_CASE("both servers give one status with the fields that all daemons have", "[admin]") {
   const Daemon daemon;
   const std::string port = std::to_string(daemon.remote->port().value());
   for (const std::string& target :
@@ -173,7 +172,7 @@ TEST_CASE("both servers give one status, with the parts that are the same for al
   CHECK(daemon.operations.fills == 2);
 }
 
-TEST_CASE("a watch tells the present state again and again until the caller hangs up", "[admin]") {
+TEST_CASE("a watch reports the status repeatedly until the caller hangs up", "[admin]") {
   const Daemon daemon;
   const auto stub = daemon.Stub();
   const auto begin = daemon.clock.Now();
@@ -182,7 +181,7 @@ TEST_CASE("a watch tells the present state again and again until the caller hang
   double before = 0;
   for (int i = 0; i < 4; ++i) {
     REQUIRE(watch->reader->Read(&reply));
-    CHECK(reply.uptime_seconds() > before);  // a new one; who is slow misses some
+    CHECK(reply.uptime_seconds() > before);  // a new one; a slow reader misses some
     before = reply.uptime_seconds();
   }
   const double seconds_passed = ToSeconds(daemon.clock.Now() - begin);
@@ -205,7 +204,7 @@ TEST_CASE("a watch's interval has bounds", "[admin]") {
   CHECK(watch->reader->Read(&reply));
 }
 
-TEST_CASE("watchers are bounded, and one that hangs up makes room", "[admin]") {
+TEST_CASE("watchers are bounded and one that hangs up makes room", "[admin]") {
   const Daemon daemon;
   const auto stub = daemon.Stub();
   v1::StatusReply reply;
@@ -219,7 +218,7 @@ TEST_CASE("watchers are bounded, and one that hangs up makes room", "[admin]") {
   CHECK(Eventually([&] { return Watch(*stub, 1)->reader->Read(&reply); }));
 }
 
-TEST_CASE("open watches do not hold up the shutdown", "[admin]") {
+TEST_CASE("open watches do not delay the shutdown", "[admin]") {
   Daemon daemon;
   const auto stub = daemon.Stub();
   v1::StatusReply reply;
@@ -236,7 +235,7 @@ TEST_CASE("open watches do not hold up the shutdown", "[admin]") {
   CHECK((code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::CANCELLED));
 }
 
-TEST_CASE("an operation is never held up by its reader, who gets the last message", "[admin]") {
+TEST_CASE("a slow reader never blocks an operation and still gets the last message", "[admin]") {
   Daemon daemon;
   std::atomic<bool> over{false};
   daemon.operations.verify = [&over](const AdminOperations::Sink& sink) {
@@ -260,7 +259,7 @@ TEST_CASE("an operation is never held up by its reader, who gets the last messag
   CHECK(call->messages < 1000);
 }
 
-TEST_CASE("a caller that reads nothing does not hold up the shutdown", "[admin]") {
+TEST_CASE("a caller that reads nothing does not delay the shutdown", "[admin]") {
   Daemon daemon;
   daemon.operations.verify = [](const AdminOperations::Sink& sink) {
     v1::OperationProgress progress;
@@ -278,7 +277,7 @@ TEST_CASE("a caller that reads nothing does not hold up the shutdown", "[admin]"
   CHECK(daemon.operations.running == 0);
 }
 
-TEST_CASE("an operation hears that its caller hung up", "[admin]") {
+TEST_CASE("an operation ends when its caller hangs up", "[admin]") {
   Daemon daemon;
   daemon.operations.verify = UntilHungUp;
   const auto stub = daemon.Stub();
@@ -288,7 +287,7 @@ TEST_CASE("an operation hears that its caller hung up", "[admin]") {
   CHECK(Eventually([&] { return daemon.operations.running == 0; }));
 }
 
-TEST_CASE("an operation's error and its request go through", "[admin]") {
+TEST_CASE("an operation gets its request and its caller gets the error", "[admin]") {
   Daemon daemon;
   daemon.operations.verify = [](const auto&) { return FailedPreconditionError("no engine"); };
   const auto stub = daemon.Stub();
@@ -303,7 +302,7 @@ TEST_CASE("an operation's error and its request go through", "[admin]") {
   CHECK(daemon.operations.resync_full);
 }
 
-TEST_CASE("operations are bounded, and a drain does not wait behind them", "[admin]") {
+TEST_CASE("operations are bounded and a drain does not wait for them", "[admin]") {
   Daemon daemon;
   daemon.operations.verify = UntilHungUp;
   const auto stub = daemon.Stub();
@@ -335,7 +334,7 @@ TEST_CASE("a daemon that stops ends operations and refuses new ones", "[admin]")
   daemon.admin.Stop();
   CHECK(daemon.operations.running == 0);
   call->ReadAll();
-  // A stop waits for its goodbye a moment only: on a machine that is busy the call is cut off.
+  // Stop waits only briefly for the call to finish: on a busy machine it is cancelled.
   const grpc::StatusCode ended = call->reader->Finish().error_code();
   CHECK((ended == grpc::StatusCode::UNAVAILABLE || ended == grpc::StatusCode::CANCELLED));
   CHECK(Verify(*stub)->reader->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);

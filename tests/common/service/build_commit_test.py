@@ -1,4 +1,4 @@
-"""What of Bazel's status file becomes the commit that --version and the status tell."""
+"""How Bazel's status file gives the commit that --version and the status report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BuildCommitTest(unittest.TestCase):
         self.assertEqual(commit_of("BUILD_EMBED_LABEL \nBUILD_USER me\n"), "unknown")
         self.assertEqual(commit_of(""), "unknown")
 
-    def test_a_label_that_is_no_commit_never_reaches_the_source(self) -> None:
+    def test_a_label_that_is_not_a_commit_gives_an_unknown_commit(self) -> None:
         self.assertEqual(commit_of('BUILD_EMBED_LABEL "; system("true\n'), "unknown")
 
 

@@ -9,10 +9,10 @@
 namespace dws {
 namespace {
 
-TEST_CASE("a build says what it was made of", "[service]") {
+TEST_CASE("a build has a version and a commit and a compiler and a configuration", "[service]") {
   const Build& build = ThisBuild();
   CHECK(build.version == kBuildVersion);
-  // The commit's spelling is build_commit_test.py's.
+  // build_commit_test.py checks the form of the commit.
   CHECK_FALSE(build.commit.empty());
   CHECK((build.compiler.starts_with("gcc 1") || build.compiler.starts_with("clang 1")));
   CHECK_FALSE(build.configuration.empty());

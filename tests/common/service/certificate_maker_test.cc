@@ -26,7 +26,7 @@ CertificatePem Authority(const std::string& job = "my job/1", int days = 100) {
   return *std::move(authority);
 }
 
-// As a daemon that starts at that time.
+// Checks the files as a daemon does that starts at that time.
 Status Check(const CertificatePem& authority, const CertificatePem& own,
              const std::optional<Identity>& required, int64_t unix_seconds = kNowSeconds) {
   TlsMaterial material{.ca_pem = authority.cert_pem,
@@ -49,7 +49,8 @@ std::string Refused(const Status& status) {
 
 }  // namespace
 
-TEST_CASE("a daemon takes a certificate of each role for its identity alone", "[certificates]") {
+TEST_CASE("a daemon accepts a certificate of each role only for its own identity",
+          "[certificates]") {
   const CertificatePem authority = Authority();
   for (const Identity& identity :
        {SenderIdentity("my job/1", 17), kReceiver,
@@ -65,7 +66,7 @@ TEST_CASE("a daemon takes a certificate of each role for its identity alone", "[
   }
 }
 
-TEST_CASE("keys are P-256, signatures SHA-256, and uses as narrow as they can be",
+TEST_CASE("certificates have P-256 keys and SHA-256 signatures and the narrowest key usage",
           "[certificates]") {
   const CertificatePem authority = Authority();
   const auto ca = Parse(authority.cert_pem);
@@ -91,7 +92,7 @@ TEST_CASE("keys are P-256, signatures SHA-256, and uses as narrow as they can be
                          X509_get0_serialNumber(Parse(person->cert_pem).get())) != 0);
 }
 
-TEST_CASE("hosts and the loopback are in a certificate, and no other", "[certificates]") {
+TEST_CASE("a certificate is valid for its hosts and loopback and no other host", "[certificates]") {
   const CertificatePem authority = Authority();
   const auto made = IssueCertificate(authority, kReceiver,
                                      {"*.rack.example", "10.0.0.5", "2001:db8::7"}, 90, kNow);
@@ -118,7 +119,7 @@ TEST_CASE("hosts and the loopback are in a certificate, and no other", "[certifi
   CHECK(facts->ends_unix_seconds == kNowSeconds + 90 * kDay);
 }
 
-TEST_CASE("a certificate is valid from a little before it was made to its last day",
+TEST_CASE("a certificate is valid from an hour before its creation to its last day",
           "[certificates]") {
   const CertificatePem authority = Authority();
   const auto made = IssueCertificate(authority, kReceiver, {}, 3, kNow);
@@ -129,12 +130,12 @@ TEST_CASE("a certificate is valid from a little before it was made to its last d
   CHECK_FALSE(Check(authority, *made, kReceiver, kNowSeconds + 3 * kDay).ok());
 }
 
-TEST_CASE("a renewed certificate has the old key, identity and hosts, and a new end",
+TEST_CASE("a renewed certificate keeps key and identity and hosts and has a new end",
           "[certificates]") {
   const CertificatePem authority = Authority();
   const auto made = IssueCertificate(authority, kReceiver, {"engine0.example"}, 10, kNow);
   REQUIRE(made.ok());
-  const UnixTime later = kNow + std::chrono::hours(24) * 20;  // it has ended
+  const UnixTime later = kNow + std::chrono::hours(24) * 20;  // it has expired
   const auto renewed =
       RenewCertificate({authority.cert_pem, authority.key_pem}, made->cert_pem, 10, later);
   REQUIRE(renewed.ok());
@@ -146,12 +147,13 @@ TEST_CASE("a renewed certificate has the old key, identity and hosts, and a new 
   const CertificatePem other = Authority();
   CHECK_THAT(Refused(RenewCertificate(other, made->cert_pem, 10, kNow).status()),
              Catch::Contains("not signed by this authority"));
-  // Another certificate of the same authority that says nothing of ours.
+  // A certificate of the same authority without a dws:// identity.
   CHECK_THAT(Refused(RenewCertificate(authority, authority.cert_pem, 10, kNow).status()),
              Catch::Contains("no dws:// identity"));
 }
 
-TEST_CASE("a wrong job, name, host, lifetime or authority is refused by name", "[certificates]") {
+TEST_CASE("a wrong job or name or host or lifetime or authority is refused by name",
+          "[certificates]") {
   const CertificatePem authority = Authority();
   CHECK(JobOfAuthority(authority.cert_pem).value() == "my job/1");
   const auto refused = [&](const Identity& identity, const std::vector<std::string>& hosts,

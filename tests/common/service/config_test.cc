@@ -1,4 +1,4 @@
-// Defaults, file, environment and flags over one declaration; every mistake with its place.
+// Defaults, file, environment and flags of one declaration; every mistake has its source.
 #include "common/service/config/config.h"
 
 #include <CLI/CLI.hpp>
@@ -58,7 +58,7 @@ std::vector<std::string> Texts(const Config& config) {
 
 using Lines = std::vector<std::string>;
 
-TEST_CASE("each layer is over the one before", "[config]") {
+TEST_CASE("flags override the environment and the environment overrides the file", "[config]") {
   Program program;
   const Config config =
       program.Load("job-id = \"file\"\nrank = 1\nratio = 2\n", {"DWS_RANK=2", "DWS_RATIO=0.25"},
@@ -75,18 +75,18 @@ TEST_CASE("each layer is over the one before", "[config]") {
   CHECK(config.SourceOf("keep-bytes") == "default");
 }
 
-TEST_CASE("every mistake is found, each with its line", "[config]") {
+TEST_CASE("every mistake of a file is found and has its line", "[config]") {
   Program program;
   const Config config = program.Load(
       "job-id = 7\n"             // 1 wrong type
       "rank = 10\n"              // 2 out of range
       "kepe-bytes = 4\n"         // 3 unknown, close to another
-      "keep-bytes = \"4 ox\"\n"  // 4 no size
+      "keep-bytes = \"4 ox\"\n"  // 4 not a size
       "ratio = = 1\n"            // 5 syntax
       "insecure = 1\n"           // 6 wrong type
       "peer = [\"a\", 7]\n"      // 7 mixed
-      "check = true\n"           // 8 a flag's
-      "when = 2026-01-01\n"      // 9 a type that nothing has
+      "check = true\n"           // 8 only a flag
+      "when = 2026-01-01\n"      // 9 a type that no key has
       "zzzzzzzz = 1\n"           // 10 unknown, close to nothing
       "job-id = \"again\"\n");   // 11 duplicate
   const Lines lines = Texts(config);
@@ -102,13 +102,13 @@ TEST_CASE("every mistake is found, each with its line", "[config]") {
   CHECK_THAT(lines[8], Catch::StartsWith("/c.toml:9: when: "));
   CHECK(lines[9] == "/c.toml:10: zzzzzzzz: there is no such key");
   CHECK_THAT(lines[10], Catch::StartsWith("/c.toml:11: "));
-  // What was mistaken has the value below it.
+  // An option with a mistake keeps the value of the layer below.
   CHECK(program.id == "default");
   CHECK(program.rank == 0);
   CHECK(program.bytes == 1 << 20);
 }
 
-TEST_CASE("flags and variables are checked as the file is", "[config]") {
+TEST_CASE("flags and variables are checked like the file", "[config]") {
   Program program;
   const Config config =
       program.Load("rank = 4\n", {"DWS_RANK=many", "DWS_KEEP_BYTES="},
@@ -122,7 +122,7 @@ TEST_CASE("flags and variables are checked as the file is", "[config]") {
   CHECK(program.rank == 4);
 }
 
-TEST_CASE("a table is a prefix, and its key is not given twice", "[config]") {
+TEST_CASE("a table's name is a prefix and a key given in both ways is a mistake", "[config]") {
   Program program;
   CHECK(Texts(program.Load("[tls]\nca = \"/a\"\n")) == Lines{});
   CHECK(program.path == "/a");
@@ -130,7 +130,7 @@ TEST_CASE("a table is a prefix, and its key is not given twice", "[config]") {
         Lines{"/c.toml:3: tls-ca: given twice, first in line 1"});
 }
 
-TEST_CASE("a table's broken head takes its keys with it", "[config]") {
+TEST_CASE("keys under a broken table header are skipped", "[config]") {
   Program program;
   const Config config = program.Load("[tls\nca = \"/a\"\n[keep]\nbytes = 5\n");
   const Lines lines = Texts(config);
@@ -139,7 +139,7 @@ TEST_CASE("a table's broken head takes its keys with it", "[config]") {
   CHECK(program.bytes == 5);
 }
 
-TEST_CASE("lists replace each other", "[config]") {
+TEST_CASE("a list in a higher layer replaces the one below", "[config]") {
   Program program;
   CHECK(Texts(program.Load("peer = [\"a\", \"b\"]\n")) == Lines{});
   CHECK(program.peers == Lines{"a", "b"});
@@ -168,7 +168,7 @@ TEST_CASE("sizes are bytes or have a unit", "[config]") {
   }
 }
 
-TEST_CASE("what is required may come from any layer", "[config]") {
+TEST_CASE("a required option may be set in any layer", "[config]") {
   const std::string wanted =
       "nowhere: need: has no default and must be set, by --need, DWS_NEED or a line in the file";
   Program program;
@@ -178,12 +178,12 @@ TEST_CASE("what is required may come from any layer", "[config]") {
   CHECK(Texts(program.Load("need = \"x\"\n")) == Lines{});
   CHECK(Texts(program.Load("", {"DWS_NEED=x"})) == Lines{});
   CHECK(Texts(program.Load("", {}, {"--need=x"})) == Lines{});
-  // Mistaken is not missing: one mistake is enough.
+  // A wrong value is not also reported as missing.
   CHECK(Texts(program.Load("need = 7\n")) ==
         Lines{"/c.toml:1: need: expected a string, found an integer"});
 }
 
-TEST_CASE("variables of others are no mistake", "[config]") {
+TEST_CASE("unknown DWS variables are warnings and not mistakes", "[config]") {
   Program program;
   const Config config =
       program.Load("", {"DWS_SENDER_SERVICE_HOST=10.0.0.1", "DWS_RANKS=1", "PATH=/bin"});
@@ -194,21 +194,21 @@ TEST_CASE("variables of others are no mistake", "[config]") {
                                    "program"});
 }
 
-TEST_CASE("a file that is named must be there, and be small", "[config]") {
+TEST_CASE("a configuration file must exist and be small", "[config]") {
   Program program;
   const Config missing =
       Config::Load(program.app, program.files, {.arguments = {"--config", "/none.toml"}});
   REQUIRE(missing.mistakes().size() == 1);
   CHECK(missing.mistakes()[0].source == "/none.toml");
   CHECK(Texts(program.Load(std::string((1 << 20) + 1, '#'))).size() == 1);
-  // The environment may name it too; a flag is over it.
+  // The environment can name the file too.
   Program other;
   REQUIRE(other.files.ReplaceFile("/e.toml", AsBytes(std::string_view("rank = 5\n"))).ok());
   static_cast<void>(Config::Load(other.app, other.files, {.environment = {"DWS_CONFIG=/e.toml"}}));
   CHECK(other.rank == 5);
 }
 
-TEST_CASE("the effective configuration can be loaded and is the same", "[config]") {
+TEST_CASE("loading the effective configuration gives the same configuration", "[config]") {
   Program program;
   const Config first = program.Load("tls-ca = \"a \\\"b\\\" \\n\\\\\"\npeer = [\"x\"]\n",
                                     {"DWS_KEEP_BYTES=2KiB", "DWS_INSECURE=yes"}, {"--ratio=0.125"});
@@ -223,7 +223,7 @@ TEST_CASE("the effective configuration can be loaded and is the same", "[config]
   CHECK(second.DifferentFrom(first) == Lines{});
 }
 
-TEST_CASE("an id that cannot be printed is refused, in printable words", "[config]") {
+TEST_CASE("an id with unprintable characters is refused with a printable message", "[config]") {
   for (const auto& [id, shown] :
        std::vector<std::pair<std::string, std::string>>{{"a\nE forged", "'a\\x0aE forged'"},
                                                         {"\x1b[31m", "'\\x1b[31m'"},
@@ -242,7 +242,7 @@ TEST_CASE("an id that cannot be printed is refused, in printable words", "[confi
   CHECK(Texts(program.Load("", {}, {"--job-id=r\u00e4t 1/\u65e5"})) == Lines{});
 }
 
-TEST_CASE("a default that depends on others gives way to any layer", "[config]") {
+TEST_CASE("a derived default does not replace a value that was set", "[config]") {
   Program program;
   Config config = program.Load("");
   config.Derive("tls-ca", "/derived");
@@ -256,7 +256,7 @@ TEST_CASE("a default that depends on others gives way to any layer", "[config]")
   CHECK(Texts(other) == Lines{"/c.toml:1: tls-ca: is alone"});
 }
 
-TEST_CASE("tables in tables end somewhere", "[config]") {
+TEST_CASE("deeply nested tables are a mistake and do not overflow the stack", "[config]") {
   for (const size_t depth : {100, 4'000, 500'000}) {
     std::string name = "a";
     for (size_t i = 1; i < depth; ++i) name += ".a";
@@ -268,7 +268,7 @@ TEST_CASE("tables in tables end somewhere", "[config]") {
   }
 }
 
-TEST_CASE("no text makes the file's reader fail", "[config]") {
+TEST_CASE("malformed text is reported as mistakes and never crashes the reader", "[config]") {
   for (const std::string_view text :
        {"\xff\xfe", "a", "[", "[[", "[.]", "[ [", "[a", "]", "a = \"\"\"", "a = [",
         "[[x]]\na=1\n[[x]]\n", "= 1\n= 2\n", "rank.b.c = 1\nrank = 2\n", "\"\" = 1\n",
@@ -277,7 +277,7 @@ TEST_CASE("no text makes the file's reader fail", "[config]") {
     INFO(text);
     CHECK_FALSE(program.Load(text).mistakes().empty());
   }
-  // Pieces of TOML in any order: the library reports, and never asserts.
+  // Pieces of TOML in any order: the library reports errors and never asserts.
   const std::vector<std::string_view> pieces = {
       "[",     "]",    "{",          "}",    "=", ".",   ",",  "\"",   "\"\"\"", "'",
       "\n",    " ",    "a",          "-",    "1", "1e",  "0x", "true", "#",      "\\",
@@ -292,7 +292,8 @@ TEST_CASE("no text makes the file's reader fail", "[config]") {
   }
 }
 
-TEST_CASE("the closest name is by letters inserted, removed, changed or swapped", "[config]") {
+TEST_CASE("the closest name has the fewest inserted or removed or changed or swapped letters",
+          "[config]") {
   CHECK(EditDistance("", "abc") == 3);
   CHECK(EditDistance("kitten", "sitting") == 3);
   CHECK(EditDistance("ab", "ba") == 1);

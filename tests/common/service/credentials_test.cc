@@ -50,7 +50,7 @@ struct Fixture {
   }
 };
 
-TEST_CASE("good files are loaded, with identities and expiry", "[credentials]") {
+TEST_CASE("good files are loaded with their identities and expiry", "[credentials]") {
   Fixture fixture;
   fixture.Install(fixture.authority.Issue(
       {.names = {"DNS:localhost", "URI:https://elsewhere", "URI:dws://job/operate/a%20b", kUri}}));
@@ -66,7 +66,7 @@ TEST_CASE("good files are loaded, with identities and expiry", "[credentials]") 
   CHECK(material->generation == 1);
 }
 
-TEST_CASE("files that would not work are refused in words", "[credentials]") {
+TEST_CASE("files that would not work are refused and the error says why", "[credentials]") {
   Fixture fixture;
   const TestPair good = fixture.Issue();
   const TestPair other = fixture.Issue();
@@ -107,7 +107,7 @@ TEST_CASE("files that would not work are refused in words", "[credentials]") {
   }
 }
 
-TEST_CASE("the three files come together, and have to be there", "[credentials]") {
+TEST_CASE("the three files must be given together and must exist", "[credentials]") {
   Fixture fixture;
   CHECK(CheckTlsFiles({}).ok());
   const Status missing = CheckTlsFiles({.ca = "x", .cert = "", .key = ""});
@@ -115,7 +115,8 @@ TEST_CASE("the three files come together, and have to be there", "[credentials]"
   CHECK_THAT(std::string(Message(fixture.Load().status())), Catch::Contains("--tls-ca"));
 }
 
-TEST_CASE("a pipe is no file, and nobody waits for its writer", "[credentials]") {
+TEST_CASE("a pipe in the place of a file is refused without waiting for its writer",
+          "[credentials]") {
   Fixture fixture;
   fixture.Install(fixture.Issue());
   const auto credentials = fixture.Load();
@@ -131,14 +132,14 @@ TEST_CASE("a pipe is no file, and nobody waits for its writer", "[credentials]")
   CHECK((*credentials)->Reload().ok());
 }
 
-TEST_CASE("a bad reload keeps what is in use, a good one replaces it", "[credentials]") {
+TEST_CASE("a bad reload keeps the files in use and a good one replaces them", "[credentials]") {
   Fixture fixture;
   const TestPair first = fixture.Issue();
   fixture.Install(first);
   const auto credentials = fixture.Load();
   REQUIRE(credentials.ok());
   const TestPair second = fixture.Issue();
-  Fixture::Write(fixture.files.cert, second.cert_pem);  // and the key of the first
+  Fixture::Write(fixture.files.cert, second.cert_pem);  // with the key of the first
   CHECK(absl::IsFailedPrecondition((*credentials)->Reload()));
   CHECK((*credentials)->current()->cert_pem == first.cert_pem);
   CHECK((*credentials)->current()->generation == 1);
@@ -148,7 +149,7 @@ TEST_CASE("a bad reload keeps what is in use, a good one replaces it", "[credent
   CHECK((*credentials)->current()->generation == 2);
 }
 
-TEST_CASE("changed files are found without being told", "[credentials]") {
+TEST_CASE("changed files are loaded without a reload command", "[credentials]") {
   Fixture fixture;
   fixture.Install(fixture.Issue());
   const auto credentials = fixture.Load(std::chrono::milliseconds(5));
@@ -159,7 +160,7 @@ TEST_CASE("changed files are found without being told", "[credentials]") {
   CHECK((*credentials)->current()->generation == 2);
 }
 
-TEST_CASE("files that are not valid yet are taken once they are", "[credentials]") {
+TEST_CASE("files that are not valid yet are loaded once they are valid", "[credentials]") {
   Fixture fixture;
   fixture.Install(fixture.Issue());
   const auto credentials = fixture.Load(std::chrono::milliseconds(5));
@@ -209,7 +210,7 @@ bool Handshake(SSL_CTX& server_context, const TestAuthority& authority, const Te
   return agreed;
 }
 
-TEST_CASE("HTTPS wants a certificate with a role in the job", "[credentials]") {
+TEST_CASE("HTTPS needs a client certificate with a role in the job", "[credentials]") {
   Fixture fixture;
   fixture.Install(fixture.Issue());
   const auto credentials = fixture.Load();
@@ -235,8 +236,7 @@ TEST_CASE("HTTPS wants a certificate with a role in the job", "[credentials]") {
   CHECK_FALSE(Handshake(**context, fixture.authority, nullptr));
 }
 
-TEST_CASE("HTTPS uses new files after a reload, and only then makes a new context",
-          "[credentials]") {
+TEST_CASE("HTTPS makes a new context with the new files only after a reload", "[credentials]") {
   Fixture fixture;
   fixture.Install(fixture.Issue());
   const auto credentials = fixture.Load();

@@ -112,7 +112,7 @@ GrpcServer::Options OptionsFor(grpc::Service& admin, Lifecycle& lifecycle) {
           .lifecycle = &lifecycle};
 }
 
-TEST_CASE("a status fits its header, whatever it says", "[grpc]") {
+TEST_CASE("a status message is shortened to fit its header", "[grpc]") {
   const auto sent = [](const std::string& message) {
     return ToGrpc(InternalError("{}", message)).error_message();
   };
@@ -123,11 +123,11 @@ TEST_CASE("a status fits its header, whatever it says", "[grpc]") {
   CHECK(sent(umlauts) == umlauts.substr(0, 4096 / 6 * 2) + " ... (shortened)");
   CHECK(sent("100 %") == "100 %");
   CHECK(ToGrpc(OkStatus()).ok());
-  // gRPC says nothing of a service that it does not know.
+  // gRPC gives no message for an unknown service.
   CHECK(Message(FromGrpc({grpc::StatusCode::UNIMPLEMENTED, ""})) == "UNIMPLEMENTED");
 }
 
-TEST_CASE("a server answers on its socket file and on the port it was given", "[grpc]") {
+TEST_CASE("a server answers on its socket file and on its port", "[grpc]") {
   TempFolder folder;
   Lifecycle lifecycle;
   TestAdmin admin;
@@ -200,7 +200,7 @@ TEST_CASE("server reflection lists the services", "[grpc]") {
   CHECK_THAT(reply, Catch::Contains(kAdmin) && Catch::Contains("grpc.health.v1.Health"));
 }
 
-TEST_CASE("an address without TLS is refused without --insecure, loopback too", "[grpc]") {
+TEST_CASE("an address without TLS is refused without --insecure even on loopback", "[grpc]") {
   Lifecycle lifecycle;
   TestAdmin admin;
   GrpcServer::Options options = OptionsFor(admin, lifecycle);
@@ -216,7 +216,7 @@ TEST_CASE("an address without TLS is refused without --insecure, loopback too", 
   }
 }
 
-TEST_CASE("orders are taken on the socket file and never on a plain port", "[grpc]") {
+TEST_CASE("orders are accepted on the socket file and never on a plain port", "[grpc]") {
   TempFolder folder;
   Lifecycle lifecycle;
   TestAdmin admin;
@@ -235,7 +235,7 @@ TEST_CASE("orders are taken on the socket file and never on a plain port", "[grp
     const grpc::Status refused = RawCall(port, method, "", reply);
     CHECK(refused.error_code() == grpc::StatusCode::PERMISSION_DENIED);
     CHECK_THAT(refused.error_message(), Catch::Contains("unix socket") && Catch::Contains("TLS"));
-    // TestAdmin has none of them: it was asked.
+    // TestAdmin, which has none of these methods, answers UNIMPLEMENTED: the call was let through.
     CHECK(RawCall(socket, method, "", reply).error_code() == grpc::StatusCode::UNIMPLEMENTED);
   }
   CHECK(Call(port).ok());
@@ -263,7 +263,7 @@ TEST_CASE("two servers cannot share a port or a socket file", "[grpc]") {
   CHECK(Call("unix:" + folder.File("sock")).ok());
 }
 
-TEST_CASE("shutdown is bounded: calls that do not end are cancelled", "[grpc]") {
+TEST_CASE("shutdown takes bounded time and cancels calls that do not end", "[grpc]") {
   TempFolder folder;
   Lifecycle lifecycle;
   HoldingAdmin admin;
@@ -282,7 +282,7 @@ TEST_CASE("shutdown is bounded: calls that do not end are cancelled", "[grpc]") 
   CHECK(admin.open == 0);
   (*server)->Shutdown();
   CHECK_FALSE(Call("unix:" + folder.File("sock"), milliseconds(200)).ok());
-  // A listener left behind would call into a server that is gone.
+  // A listener that was not removed would call into the destroyed server.
   server->reset();
   lifecycle.SetReady();
 }

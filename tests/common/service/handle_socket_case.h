@@ -1,4 +1,4 @@
-// What tests of the handle socket share: a client by hand, and a daemon that counts.
+// Shared by tests of the handle socket: a client made by hand, and a daemon that counts callbacks.
 #pragma once
 
 #include <sys/socket.h>
@@ -57,7 +57,7 @@ inline size_t OpenDescriptors() {
   return count;
 }
 
-// A handle socket in a folder of its own, and what its callbacks saw.
+// A handle socket in a folder of its own, and counts of its callbacks.
 struct Daemon {
   explicit Daemon(HandleSocket::Options options = {}) {
     options.path = folder.File("handles");

@@ -1,4 +1,4 @@
-// How registrations end, from either side.
+// How registrations are ended by either side.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST_CASE("a registration nobody comes for ends with its time-out", "[handle_socket]") {
+TEST_CASE("a registration without a client ends with its timeout", "[handle_socket]") {
   Daemon daemon;
   const auto registration = daemon.Expect(
       1, {.timeout = milliseconds(20), .on_descriptors = nullptr, .on_hangup = nullptr});
@@ -28,7 +28,7 @@ TEST_CASE("a registration nobody comes for ends with its time-out", "[handle_soc
   CHECK_THAT(Receive(client), Catch::Contains("expired"));
 }
 
-TEST_CASE("a client that does not finish in time is told and closed", "[handle_socket]") {
+TEST_CASE("a client that does not finish in time gets an error and is closed", "[handle_socket]") {
   Daemon daemon({.path = "", .finish_timeout = milliseconds(500)});
   const auto registration = daemon.Expect(2);
   const UniqueFd client = Connect(daemon.socket->path());
@@ -57,7 +57,7 @@ TEST_CASE("a dropped registration is closed and not called back", "[handle_socke
   CHECK(daemon.hangups == 0);
 }
 
-TEST_CASE("the client sees the end once the registration and who holds its memory are gone",
+TEST_CASE("the client sees the end once the registration and the holder of its memory are gone",
           "[handle_socket]") {
   Daemon daemon;
   UniqueFd held;
@@ -75,7 +75,7 @@ TEST_CASE("the client sees the end once the registration and who holds its memor
     REQUIRE(Eventually([&] { return daemon.hangups == 1; }));
   }
   SECTION("the daemon ends it") { daemon.socket->Drop(registration.id); }
-  // The socket's thread has let go of it: it serves the next one.
+  // The socket's thread no longer holds the connection, since it serves the next one.
   const auto next = daemon.Expect(1);
   const UniqueFd other = Connect(daemon.socket->path());
   REQUIRE(Send(other, next.token, 1, {other.get()}).ok());
@@ -86,9 +86,9 @@ TEST_CASE("the client sees the end once the registration and who holds its memor
   CHECK(Receive(client).empty());
 }
 
-TEST_CASE("drops and hang-ups that meet call back at most once", "[handle_socket]") {
+TEST_CASE("a concurrent drop and hang-up call back at most once", "[handle_socket]") {
   constexpr size_t kRounds = 200;
-  // A round's call may come after the round.
+  // The callback of a round may run after the round.
   std::array<std::atomic<int>, kRounds> hangups = {};
   std::optional<Daemon> made(std::in_place);
   Daemon& daemon = *made;

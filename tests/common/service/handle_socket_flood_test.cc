@@ -1,4 +1,4 @@
-// Clients that begin and never finish: they are bounded, and keep nobody out.
+// Clients that start and never finish: they are bounded and do not shut out others.
 #include <catch2/catch.hpp>
 #include <chrono>
 
@@ -20,8 +20,7 @@ std::string HandOver(const Daemon& daemon, const HandleToken& token) {
   return Receive(client);
 }
 
-TEST_CASE("a process that registers again and again loses its own oldest registrations",
-          "[handle_socket]") {
+TEST_CASE("a process with too many registrations loses its own oldest ones", "[handle_socket]") {
   Daemon daemon;
   const auto good = daemon.Expect(1, Of(1));
   const auto first = daemon.Expect(1, Of(2));
@@ -33,7 +32,7 @@ TEST_CASE("a process that registers again and again loses its own oldest registr
   CHECK(HandOver(daemon, good.token) == "ok");
 }
 
-TEST_CASE("many processes of one user keep out nobody", "[handle_socket]") {
+TEST_CASE("many processes of one user do not shut out others", "[handle_socket]") {
   Daemon daemon;
   const auto other_user = daemon.Expect(1, Of(1));
   for (size_t i = 0; i < 2 * limits::kHandleExpectationsMax; ++i) {
@@ -41,25 +40,25 @@ TEST_CASE("many processes of one user keep out nobody", "[handle_socket]") {
   }
   CHECK(static_cast<size_t>(daemon.hangups) == limits::kHandleExpectationsMax + 1);
   CHECK(HandOver(daemon, other_user.token) == "ok");
-  // One more of any user gets in while that goes on.
+  // A registration of any other process is still accepted meanwhile.
   const auto late = daemon.Expect(1, Of(2));
   for (int i = 0; i < 100; ++i) daemon.Expect(1, Of(5000 + i, ::geteuid() + 1));
   CHECK(HandOver(daemon, late.token) == "ok");
 }
 
-TEST_CASE("connections that never finish give way to one that does", "[handle_socket]") {
+TEST_CASE("connections that never finish make room for one that does", "[handle_socket]") {
   Daemon daemon({.finish_timeout = std::chrono::hours(1), .connections_max = 4});
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 40; ++i) silent.push_back(Connect(daemon.socket->path()));
   const auto registration = daemon.Expect(1);
   CHECK(HandOver(daemon, registration.token) == "ok");
   CHECK_THAT(Receive(silent.front()), Catch::Contains("4 clients are connected"));
-  // Those that have finished stay.
+  // Connections that have finished are kept.
   const auto second = daemon.Expect(1);
   const UniqueFd client = Connect(daemon.socket->path());
   REQUIRE(Send(client, second.token, 1, {client.get()}).ok());
   REQUIRE(Receive(client) == "ok");
-  REQUIRE(Eventually([&] { return daemon.hangups == 1; }));  // of the first, which has gone
+  REQUIRE(Eventually([&] { return daemon.hangups == 1; }));  // of the first, which has hung up
   for (int i = 0; i < 40; ++i) silent.push_back(Connect(daemon.socket->path()));
   CHECK(HandOver(daemon, daemon.Expect(1).token) == "ok");
   REQUIRE(Eventually([&] { return daemon.hangups == 2; }));

@@ -86,7 +86,7 @@ TEST_CASE("more descriptors than fit one message arrive in order", "[handle_sock
 TEST_CASE("the death of the client is reported exactly once", "[handle_socket]") {
   Daemon daemon;
   const auto registration = daemon.Expect(1);
-  // A process of its own, that dies without a word.
+  // A process that dies without closing the connection itself.
   const pid_t child = ::fork();
   if (child == 0) {
     const UniqueFd client = Connect(daemon.socket->path());
@@ -99,7 +99,7 @@ TEST_CASE("the death of the client is reported exactly once", "[handle_socket]")
   REQUIRE(Eventually([&] { return daemon.hangups == 1; }));
   CHECK(daemon.delivered == 1);
   CHECK(daemon.last_code == absl::StatusCode::kCancelled);
-  // The daemon's thread has gone through another round by the time a second client is served.
+  // When a second client is served, the daemon's thread has run another round of its loop.
   const auto next = daemon.Expect(1);
   const UniqueFd client = Connect(daemon.socket->path());
   REQUIRE(Send(client, next.token, 1, {client.get()}).ok());
@@ -147,7 +147,7 @@ TEST_CASE("a token works once", "[handle_socket]") {
   CHECK(third.token != registration.token);
 }
 
-TEST_CASE("malformed messages are answered with what is wrong and end the registration",
+TEST_CASE("malformed messages are answered with an error and end the registration",
           "[handle_socket]") {
   Daemon daemon;
   const auto registration = daemon.Expect(2);
@@ -158,7 +158,7 @@ TEST_CASE("malformed messages are answered with what is wrong and end the regist
   SECTION("an unknown token") {
     REQUIRE(Send(client, HandleToken{}, 2, {fd}).ok());
     words = "unknown";
-    ends = false;  // nobody's registration
+    ends = false;  // no registration has it
   }
   SECTION("a short message") {
     REQUIRE(SendDescriptorMessage(client, AsBytes("hello"), {}).ok());
@@ -187,7 +187,7 @@ TEST_CASE("malformed messages are answered with what is wrong and end the regist
     REQUIRE(Send(client, HandleToken{}, 2, {fd}).ok());
     words = "token changed";
   }
-  SECTION("something more after ok") {
+  SECTION("another message after ok") {
     REQUIRE(Send(client, registration.token, 2, {fd, fd}).ok());
     REQUIRE(Receive(client) == "ok");
     REQUIRE(Send(client, registration.token, 2, {fd}).ok());
@@ -200,7 +200,7 @@ TEST_CASE("malformed messages are answered with what is wrong and end the regist
   if (ends) CHECK(daemon.last_code == absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("what a refused client still sends is discarded, and leaks no descriptor",
+TEST_CASE("later messages of a refused client are discarded without leaking descriptors",
           "[handle_socket]") {
   Daemon daemon;
   const auto registration = daemon.Expect(400);
@@ -214,7 +214,7 @@ TEST_CASE("what a refused client still sends is discarded, and leaks no descript
   CHECK(Eventually([&] { return OpenDescriptors() <= before + 1; }));
 }
 
-TEST_CASE("an error of the daemon is answered in its words", "[handle_socket]") {
+TEST_CASE("the client gets the daemon's error message", "[handle_socket]") {
   Daemon daemon;
   const auto registration =
       daemon.Expect(1, {.on_descriptors =
@@ -229,7 +229,7 @@ TEST_CASE("an error of the daemon is answered in its words", "[handle_socket]") 
   CHECK(daemon.last_code == absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("callbacks may use the socket they come from", "[handle_socket]") {
+TEST_CASE("callbacks may call the socket that calls them", "[handle_socket]") {
   Daemon daemon;
   HandleSocket::Registration registration;
   std::atomic<bool> ready{false};
@@ -248,7 +248,7 @@ TEST_CASE("callbacks may use the socket they come from", "[handle_socket]") {
   CHECK(Receive(client).empty());
 }
 
-TEST_CASE("clients beyond the limit are refused by a message", "[handle_socket]") {
+TEST_CASE("clients beyond the limit are refused with a message", "[handle_socket]") {
   Daemon daemon({.path = "", .connections_max = 2});
   std::vector<UniqueFd> clients;
   for (int i = 0; i < 2; ++i) {
@@ -267,7 +267,7 @@ TEST_CASE("clients beyond the limit are refused by a message", "[handle_socket]"
   CHECK(Receive(fourth) == "ok");
 }
 
-TEST_CASE("a token bound to a user works for no other", "[handle_socket]") {
+TEST_CASE("a token bound to a user is refused for other users", "[handle_socket]") {
   Daemon daemon;
   const auto registration = daemon.Expect(
       1,
@@ -278,7 +278,7 @@ TEST_CASE("a token bound to a user works for no other", "[handle_socket]") {
   CHECK(daemon.hangups == 0);
 }
 
-// Connects as uid nobody; true when the daemon's first words are an error about the uid, nullopt
+// Connects as uid nobody; true when the daemon's first message is an error about the uid, nullopt
 // when this process cannot become another user.
 std::optional<bool> RefusedAsNobody(const std::string& path) {
   constexpr uid_t kNobody = 65534;
@@ -287,7 +287,7 @@ std::optional<bool> RefusedAsNobody(const std::string& path) {
     if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(3);
     const UniqueFd client = Connect(path);
     if (!client.valid()) ::_exit(2);
-    // An allowed client is told that this is no registration.
+    // An allowed client gets another error, because this is not a registration.
     const std::vector<std::byte> junk(3);
     static_cast<void>(SendDescriptorMessage(client, junk, {}));
     ::_exit(Receive(client).starts_with("error: uid 65534") ? 1 : 0);
@@ -305,7 +305,7 @@ TEST_CASE("another user is refused unless the daemon allows it", "[handle_socket
     Daemon daemon({.path = "",
                    .allowed = AllowedUsers::Only(allowed ? std::vector<uid_t>{65534}
                                                          : std::vector<uid_t>{})});
-    // Past the file permissions, which refuse it first.
+    // Without this the file permissions refuse the client first.
     REQUIRE(::chmod(daemon.folder.path().c_str(), 0755) == 0);
     REQUIRE(::chmod(daemon.socket->path().c_str(), 0666) == 0);
     const std::optional<bool> refused = RefusedAsNobody(daemon.socket->path());
@@ -328,7 +328,7 @@ TEST_CASE("a stale socket file is replaced, a live one is not", "[handle_socket]
   CHECK(absl::IsFailedPrecondition(second.status()));
   CHECK(Connect(path).valid());
 
-  // What a daemon that was killed leaves behind.
+  // The socket file that a killed daemon leaves.
   const std::string stale = daemon.folder.File("stale");
   {
     const UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET, 0));

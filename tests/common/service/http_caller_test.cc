@@ -39,7 +39,7 @@ bool Says(const HttpOutcome& outcome, std::string_view words) {
 
 }  // namespace
 
-TEST_CASE("a reply of any status is a reply", "[http]") {
+TEST_CASE("a reply with any status code is returned as a reply", "[http]") {
   const Place place;
   const EngineServer server({.model = place.folder.path()});
   const HttpOutcome good = place.Call(server.url());
@@ -55,7 +55,7 @@ TEST_CASE("a reply of any status is a reply", "[http]") {
   CHECK(place.Call("http://localhost:" + port).answer->code == 200);
 }
 
-TEST_CASE("a server that is not there has not seen the call", "[http]") {
+TEST_CASE("a call that cannot connect is reported as not sent", "[http]") {
   const Place place;
   std::string url;
   {
@@ -68,7 +68,7 @@ TEST_CASE("a server that is not there has not seen the call", "[http]") {
   CHECK(Says(none, "cannot connect to 127.0.0.1:"));
 }
 
-TEST_CASE("a server that drops the call may have seen it", "[http]") {
+TEST_CASE("a call that the server drops or delays is reported as sent", "[http]") {
   const Place place;
   const EngineServer server({.model = place.folder.path()});
   server.Misbehave("/model_info", "drop");
@@ -81,7 +81,7 @@ TEST_CASE("a server that drops the call may have seen it", "[http]") {
   CHECK(late.sent);
 }
 
-TEST_CASE("a reply larger than allowed is not taken", "[http]") {
+TEST_CASE("a reply larger than allowed is refused", "[http]") {
   const Place place;
   const EngineServer server({.model = place.folder.path()});
   CHECK(place.Call(server.url(), kAsk, kAmple, "", 4096).answer.ok());
@@ -90,7 +90,7 @@ TEST_CASE("a reply larger than allowed is not taken", "[http]") {
   CHECK(Says(large, "larger than 10 bytes"));
 }
 
-TEST_CASE("a header cannot end early", "[http]") {
+TEST_CASE("a header with a line break is refused and the call is not sent", "[http]") {
   const Place place;
   const EngineServer server({.model = place.folder.path()});
   HttpCall call = kAsk;
@@ -99,7 +99,7 @@ TEST_CASE("a header cannot end early", "[http]") {
   CHECK(server.Calls().empty());
 }
 
-TEST_CASE("over TLS only the server that is meant is called", "[http]") {
+TEST_CASE("over TLS only a server with a trusted certificate for the host is called", "[http]") {
   const Place place;
   const TestAuthority trusted("trusted");
   const TestAuthority other("other");
@@ -112,12 +112,12 @@ TEST_CASE("over TLS only the server that is meant is called", "[http]") {
     const EngineServer server(
         {.model = place.folder.path(), .pem = serve(trusted, "IP:127.0.0.1"), .ca_file = ca});
     CHECK(place.Call(server.url(), kAsk, kAmple, ca).answer->code == 200);
-    // Its certificate is for the address, not for the name.
+    // The certificate is for the address, not for the name.
     const std::string port = std::to_string(server.port());
     const HttpOutcome named = place.Call("https://localhost:" + port, kAsk, kAmple, ca);
     CHECK(absl::IsFailedPrecondition(named.answer.status()));
     CHECK(Says(named, "hostname mismatch"));
-    // Who this machine trusts has not signed it.
+    // No authority that this machine trusts has signed it.
     CHECK(absl::IsFailedPrecondition(place.Call(server.url()).answer.status()));
     const HttpOutcome clear = place.Call("http://127.0.0.1:" + port);
     CHECK_FALSE(clear.answer.ok());
@@ -132,7 +132,7 @@ TEST_CASE("over TLS only the server that is meant is called", "[http]") {
   CHECK_FALSE(stranger.sent);
 }
 
-TEST_CASE("a file that has no CA makes no caller", "[http]") {
+TEST_CASE("a CA file without a certificate is refused by name", "[http]") {
   const Place place;
   const HttpUrl url = *ParseHttpUrl("https://127.0.0.1");
   const auto caller =

@@ -1,4 +1,4 @@
-// A client of an HttpEndpoint, down to the bytes: for tests of what strangers may send.
+// A client of an HttpEndpoint that sends raw bytes, for tests of malformed requests.
 #pragma once
 
 #include <arpa/inet.h>
@@ -35,7 +35,7 @@ class HttpClient {
            static_cast<ssize_t>(bytes.size());
   }
 
-  // Everything until the other side closes; what there is after the time-out.
+  // Everything until the other side closes or the timeout passes.
   std::string ReadAll() {
     std::string answer;
     char part[1000];

@@ -23,7 +23,7 @@ std::string Get(uint16_t port, const std::string& path, int timeout_ms = 20'000)
   return HttpClient::Get(port, path, timeout_ms);
 }
 
-TEST_CASE("readyz says why a daemon is not ready, healthz that it lives", "[http]") {
+TEST_CASE("readyz says why a daemon is not ready and healthz that it is alive", "[http]") {
   Lifecycle lifecycle;
   auto endpoint = HttpEndpoint::Listen({}, HealthPages(lifecycle));
   REQUIRE(endpoint.ok());
@@ -46,7 +46,7 @@ TEST_CASE("readyz says why a daemon is not ready, healthz that it lives", "[http
   CHECK_THAT(Get(port, "/nothing"), Catch::StartsWith("HTTP/1.1 404 "));
 }
 
-TEST_CASE("further pages are a list entry each", "[http]") {
+TEST_CASE("a page in the list is served with its content type", "[http]") {
   std::vector<HttpPage> pages = {
       {.path = "/status",
        .render = [] { return HttpReply{.content_type = "application/json", .body = "{}"}; }}};
@@ -56,7 +56,7 @@ TEST_CASE("further pages are a list entry each", "[http]") {
              Catch::Contains("Content-Type: application/json") && Catch::EndsWith("{}"));
 }
 
-TEST_CASE("a port in use, and an address others can reach, are refused by name", "[http]") {
+TEST_CASE("a port in use and an address that others can reach are refused", "[http]") {
   auto first = HttpEndpoint::Listen({}, {});
   REQUIRE(first.ok());
   const std::string address = fmt::format("127.0.0.1:{}", (*first)->port());
@@ -68,7 +68,7 @@ TEST_CASE("a port in use, and an address others can reach, are refused by name",
   CHECK(HttpEndpoint::Listen({.address = "0.0.0.0:0", .insecure = true}, {}).ok());
 }
 
-TEST_CASE("IPv6 is served as IPv4", "[http]") {
+TEST_CASE("IPv6 is served like IPv4", "[http]") {
   Lifecycle lifecycle;
   auto endpoint = HttpEndpoint::Listen({.address = "[::1]:0"}, HealthPages(lifecycle));
   if (!endpoint.ok()) {
@@ -86,7 +86,8 @@ TEST_CASE("IPv6 is served as IPv4", "[http]") {
   CHECK_THAT(std::string(answer), Catch::StartsWith("HTTP/1.1 200 OK"));
 }
 
-TEST_CASE("GET and HEAD are answered, everything else is refused by its code", "[http]") {
+TEST_CASE("GET and HEAD are answered and everything else is refused with the right code",
+          "[http]") {
   Lifecycle lifecycle;
   auto endpoint = HttpEndpoint::Listen({}, HealthPages(lifecycle));
   REQUIRE(endpoint.ok());
@@ -114,7 +115,7 @@ TEST_CASE("GET and HEAD are answered, everything else is refused by its code", "
   }
 }
 
-TEST_CASE("status is the status reply as JSON, with every name and every default", "[http]") {
+TEST_CASE("the status page is the status reply as JSON with field names and defaults", "[http]") {
   std::vector<HttpPage> pages = {StatusPage([](v1::StatusReply& reply) {
     reply.set_daemon("dws-sender");
     reply.set_reason("\"quoted\"\n");
@@ -131,7 +132,7 @@ TEST_CASE("status is the status reply as JSON, with every name and every default
                          Catch::Contains(R"("retain_bytes_max":"0")"));
 }
 
-TEST_CASE("metrics are shown as Prometheus wants them", "[http]") {
+TEST_CASE("metrics are served in the format of Prometheus", "[http]") {
   Metrics metrics({});
   metrics.AddCounter("dws_things_total", "Things.").Increment(3);
   auto endpoint = HttpEndpoint::Listen({}, {MetricsPage(metrics)});
@@ -143,7 +144,7 @@ TEST_CASE("metrics are shown as Prometheus wants them", "[http]") {
                                      "dws_things_total 3\n"));
 }
 
-TEST_CASE("probes while the daemon stops do no harm", "[http]") {
+TEST_CASE("probes while the endpoint is destroyed are harmless", "[http]") {
   for (int round = 0; round < 3; ++round) {
     Lifecycle lifecycle;
     auto endpoint = HttpEndpoint::Listen({}, HealthPages(lifecycle));

@@ -1,4 +1,4 @@
-// What strangers may do to an HTTP endpoint: it goes on answering everybody else.
+// Hostile clients of an HTTP endpoint: it continues to answer all others.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -43,7 +43,7 @@ size_t OpenDescriptors() {
   return count;
 }
 
-TEST_CASE("a client that sends a byte now and then is dropped in time", "[http]") {
+TEST_CASE("a client that sends its request too slowly is dropped in time", "[http]") {
   const auto endpoint = Serve({.timeout = milliseconds(400)});
   const auto began = std::chrono::steady_clock::now();  // before the endpoint can take it
   HttpClient slow(endpoint->port());
@@ -67,11 +67,11 @@ TEST_CASE("a client that does not read its reply is dropped in time", "[http]") 
   HttpClient deaf(endpoint->port());
   REQUIRE(deaf.Send("GET /large HTTP/1.1\r\n\r\n"));
   REQUIRE(deaf.Readable(5000));
-  CHECK(Eventually([&] { return OpenDescriptors() == before + 1; }));  // ours alone
+  CHECK(Eventually([&] { return OpenDescriptors() == before + 1; }));  // only the client's
   CHECK(deaf.ReadAll().size() < body.size());
 }
 
-TEST_CASE("heads that are too large are refused, and cost no memory", "[http]") {
+TEST_CASE("request heads that are too large are refused and take no memory", "[http]") {
   const auto endpoint = Serve({});
   const uint16_t port = endpoint->port();
   const std::string fits = "GET /healthz HTTP/1.1\r\nX: ";
@@ -82,12 +82,12 @@ TEST_CASE("heads that are too large are refused, and cost no memory", "[http]") 
              Catch::StartsWith("HTTP/1.1 431 "));
   HttpClient endless(port);
   const std::string part(64 << 10, 'x');
-  for (int i = 0; i < 1000 && endless.Send(part); ++i) {  // 64 MB, if anybody read them
+  for (int i = 0; i < 1000 && endless.Send(part); ++i) {  // 64 MB, if the endpoint read them
   }
   CHECK(Healthy(port));
 }
 
-TEST_CASE("bodies are thrown away, and requests behind the first are not answered", "[http]") {
+TEST_CASE("bodies are ignored and requests after the first are not answered", "[http]") {
   const auto endpoint = Serve({});
   const uint16_t port = endpoint->port();
   CHECK_THAT(HttpClient::Request(port, "GET /healthz HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"),
@@ -99,7 +99,7 @@ TEST_CASE("bodies are thrown away, and requests behind the first are not answere
   CHECK(answer.find("HTTP/1.1", 1) == std::string::npos);
 }
 
-TEST_CASE("bytes that are no HTTP are refused", "[http]") {
+TEST_CASE("bytes that are not HTTP are refused", "[http]") {
   const auto endpoint = Serve({});
   const uint16_t port = endpoint->port();
   CHECK_THAT(HttpClient::Request(port, std::string("\0\x01\xff \r\n\r\n", 8)),
@@ -110,7 +110,7 @@ TEST_CASE("bytes that are no HTTP are refused", "[http]") {
   CHECK(Healthy(port));
 }
 
-TEST_CASE("a thousand connections opened and dropped leave nothing behind", "[http]") {
+TEST_CASE("a thousand connections opened and dropped leak no descriptor", "[http]") {
   const auto endpoint = Serve({});
   const uint16_t port = endpoint->port();
   const size_t before = OpenDescriptors();
@@ -134,7 +134,7 @@ TEST_CASE("silent clients that take all connections do not shut others out", "[h
   CHECK_FALSE(silent.back()->Readable(0));
 }
 
-TEST_CASE("a page that hangs keeps no probe waiting, and is waited for at the end", "[http]") {
+TEST_CASE("a page that hangs does not block probes and the endpoint's end waits for it", "[http]") {
   std::promise<void> release;
   std::shared_future<void> released = release.get_future().share();
   std::atomic<bool> entered{false};

@@ -33,7 +33,7 @@ class Fixture {
     REQUIRE(listening.ok());
     endpoint = *std::move(listening);
   }
-  // A new certificate of the daemon. Returns it.
+  // Installs a new certificate of the daemon and returns it.
   std::string Install() {
     const TestPair pair = authority.Issue({.names = {"DNS:localhost", "URI:dws://job/publish/0"}});
     std::ofstream(files_.ca) << authority.pem();
@@ -63,7 +63,7 @@ BIO* Memory(const std::string& text) {
   return ::BIO_new_mem_buf(text.data(), static_cast<int>(text.size()));
 }
 
-// A client's end of one connection. `pair` may be null: it shows no certificate.
+// A client's end of one connection. With a null `pair` it has no certificate.
 class TlsClient {
  public:
   TlsClient(uint16_t port, const TestPair* pair) : client_(port) {
@@ -85,7 +85,7 @@ class TlsClient {
   }
   bool connected() const { return connected_; }
 
-  // Empty when the server refuses us: with TLS 1.3 a client learns of it only when it reads.
+  // Empty when the server refuses us: with TLS 1.3 a client sees the refusal only when it reads.
   std::string Ask() {
     if (!connected_ ||
         ::SSL_write(ssl_.get(), kRequest, static_cast<int>(std::strlen(kRequest))) <= 0) {
@@ -118,7 +118,7 @@ class TlsClient {
 
 std::string Ask(uint16_t port, const TestPair* pair) { return TlsClient(port, pair).Ask(); }
 
-TEST_CASE("beyond loopback a page is for those with a certificate of the job", "[http_tls]") {
+TEST_CASE("beyond loopback a page is served only to certificates of the job", "[http_tls]") {
   Fixture fixture;
   const TestPair known = fixture.Operator();
   const std::string answer = Ask(fixture.port(), &known);
@@ -133,19 +133,19 @@ TEST_CASE("beyond loopback a page is for those with a certificate of the job", "
   CHECK_THAT(Ask(fixture.port(), &known), Catch::StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_CASE("clear text to a TLS port is no request", "[http_tls]") {
+TEST_CASE("clear text to a TLS port is not answered", "[http_tls]") {
   Fixture fixture;
   CHECK_THAT(HttpClient::Request(fixture.port(), kRequest), !Catch::Contains("HTTP/1.1 200"));
   const TestPair known = fixture.Operator();
   CHECK_THAT(Ask(fixture.port(), &known), Catch::StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_CASE("loopback is served in clear", "[http_tls]") {
+TEST_CASE("loopback is served without TLS", "[http_tls]") {
   Fixture fixture("127.0.0.1:0");
   CHECK_THAT(HttpClient::Request(fixture.port(), kRequest), Catch::StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_CASE("new connections use new certificates, old ones end with theirs", "[http_tls]") {
+TEST_CASE("new connections use new certificates and old ones keep theirs", "[http_tls]") {
   Fixture fixture;
   const TestPair known = fixture.Operator();
   TlsClient before(fixture.port(), &known);

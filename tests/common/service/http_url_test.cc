@@ -5,7 +5,7 @@
 
 namespace dws {
 
-TEST_CASE("the URL of a server is taken apart", "[http]") {
+TEST_CASE("the URL of a server is split into its parts", "[http]") {
   CHECK(*ParseHttpUrl("http://127.0.0.1:30000") == HttpUrl{.host = "127.0.0.1", .port = 30000});
   CHECK(*ParseHttpUrl("https://engine-3.pool/prefix/") ==
         HttpUrl{.tls = true, .host = "engine-3.pool", .port = 443, .path = "/prefix"});
@@ -19,7 +19,7 @@ TEST_CASE("the URL of a server is taken apart", "[http]") {
   CHECK_FALSE(ParseHttpUrl("http://localhost")->IsAddress());
 }
 
-TEST_CASE("what is no URL of a server is refused", "[http]") {
+TEST_CASE("a malformed URL of a server is refused", "[http]") {
   for (const std::string text :
        {"", "127.0.0.1:30000", "ftp://a", "http://", "http://:80", "http://a:0", "http://a:65536",
         "http://a:8x", "http://a:", "http://[::1", "http://[a]:1", "http://[::1]x", "http://a b",
@@ -28,7 +28,7 @@ TEST_CASE("what is no URL of a server is refused", "[http]") {
     CHECK(absl::IsInvalidArgument(ParseHttpUrl(text).status()));
   }
   CHECK(absl::IsInvalidArgument(ParseHttpUrl("http://" + std::string(3000, 'a')).status()));
-  // A password does not get into messages.
+  // A password is not shown in messages.
   const Status secret = ParseHttpUrl("http://me:secret@a").status();
   CHECK(absl::IsInvalidArgument(secret));
   CHECK(Message(secret).find("secret") == std::string_view::npos);

@@ -30,14 +30,14 @@ TEST_CASE("an identity is read from its URI and written to it", "[identity]") {
   }
 }
 
-TEST_CASE("spellings of one identity are equal", "[identity]") {
+TEST_CASE("different spellings of one identity are equal", "[identity]") {
   const Identity wanted = ReceiverIdentity("job", "a@b:c");
   for (const std::string uri : {"dws://job/receive/a@b:c", "dws://%6Aob/receive/a%40b%3ac"}) {
     CHECK(*ParseIdentity(uri) == wanted);
   }
 }
 
-TEST_CASE("every byte of an id survives, or is refused", "[identity]") {
+TEST_CASE("every byte of an id is kept in the URI or is refused", "[identity]") {
   for (int byte = 0; byte < 256; ++byte) {
     INFO(byte);
     const Identity identity = ReceiverIdentity("j", std::string("x") + static_cast<char>(byte));
@@ -47,7 +47,7 @@ TEST_CASE("every byte of an id survives, or is refused", "[identity]") {
   }
 }
 
-TEST_CASE("what is no identity is refused and quoted", "[identity]") {
+TEST_CASE("a malformed identity is refused and quoted", "[identity]") {
   const std::string longest(limits::kIdBytesMax, 'x');
   CHECK(ParseIdentity("dws://j/receive/" + longest).ok());
   for (const std::string& uri : {std::string(),

@@ -11,7 +11,7 @@
 namespace dws {
 namespace {
 
-TEST_CASE("a daemon starts not ready and says why", "[lifecycle]") {
+TEST_CASE("a daemon is not ready at its start and gives the reason", "[lifecycle]") {
   Lifecycle lifecycle;
   CHECK_FALSE(lifecycle.state().ready);
   CHECK(lifecycle.state().reason == "starting");
@@ -32,7 +32,7 @@ TEST_CASE("stopping is final", "[lifecycle]") {
         Lifecycle::State{.ready = false, .stopping = true, .reason = "stopping"});
 }
 
-TEST_CASE("a listener hears the present state at once and every change after", "[lifecycle]") {
+TEST_CASE("a listener gets the present state at once and every later change", "[lifecycle]") {
   Lifecycle lifecycle;
   std::vector<std::string> heard;
   const auto id = lifecycle.AddListener([&](const Lifecycle::State& state) {
@@ -48,12 +48,12 @@ TEST_CASE("a listener hears the present state at once and every change after", "
   CHECK(heard.size() == 3);
 }
 
-TEST_CASE("changes from many threads: no listener ends on an old state", "[lifecycle]") {
+TEST_CASE("after changes from many threads a listener has the last state", "[lifecycle]") {
   for (int round = 0; round < 50; ++round) {
     Lifecycle lifecycle;
     std::atomic<int> inside{0};
     std::atomic<bool> overlapped{false};
-    std::string last;  // not atomic: calls of one listener do not overlap
+    std::string last;  // not atomic because calls of one listener do not overlap
     const auto id = lifecycle.AddListener([&](const Lifecycle::State& state) {
       if (++inside != 1) overlapped = true;
       last = state.reason;

@@ -12,7 +12,7 @@
 namespace dws {
 namespace {
 
-TEST_CASE("addresses to listen on are read and written", "[service]") {
+TEST_CASE("listen addresses are parsed and written", "[service]") {
   for (const std::string text : {"127.0.0.1:7700", "[::1]:0", "0.0.0.0:65535", "localhost:80"}) {
     const Result<ListenAddress> address = ParseListenAddress(text);
     REQUIRE(address.ok());
@@ -21,7 +21,7 @@ TEST_CASE("addresses to listen on are read and written", "[service]") {
   CHECK(ParseListenAddress("[fe80::1]:8")->host == "fe80::1");
 }
 
-TEST_CASE("what is no address is quoted back", "[service]") {
+TEST_CASE("a malformed address is refused and quoted", "[service]") {
   for (const std::string text : {"", "7700", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x",
                                  "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:80 ", "::1:80",
                                  "[::1]", "host.example:80", ":80", "[127.0.0.1]:80", "1.2.3:80"}) {
@@ -32,7 +32,7 @@ TEST_CASE("what is no address is quoted back", "[service]") {
   }
 }
 
-TEST_CASE("an address others can reach needs to be asked for", "[service]") {
+TEST_CASE("an address that others can reach needs --insecure", "[service]") {
   for (const char* text : {"127.0.0.1:1", "127.8.9.1:1", "[::1]:1", "localhost:1"}) {
     CHECK(CheckExposure(*ParseListenAddress(text), "--listen", false).ok());
   }
@@ -45,7 +45,7 @@ TEST_CASE("an address others can reach needs to be asked for", "[service]") {
   }
 }
 
-TEST_CASE("gRPC without TLS needs to be asked for, on loopback too", "[service]") {
+TEST_CASE("gRPC without TLS needs --insecure even on loopback", "[service]") {
   for (const char* text : {"127.0.0.1:1", "[::1]:1", "localhost:1", "0.0.0.0:1", "10.0.0.1:1"}) {
     const Status refused = CheckPlainListener(*ParseListenAddress(text), false);
     CHECK(absl::IsFailedPrecondition(refused));
@@ -56,14 +56,14 @@ TEST_CASE("gRPC without TLS needs to be asked for, on loopback too", "[service]"
   }
 }
 
-TEST_CASE("a socket path that does not fit is refused with its length", "[service]") {
+TEST_CASE("a socket path that is too long is refused with its length", "[service]") {
   CHECK(ClearSocketPath("/tmp/" + std::string(102, 'x'), SOCK_STREAM).ok());
   const Status status = ClearSocketPath("/tmp/" + std::string(103, 'x'), SOCK_STREAM);
   CHECK(absl::IsInvalidArgument(status));
   CHECK_THAT(std::string(Message(status)), Catch::Contains("108 bytes"));
 }
 
-TEST_CASE("a file that is no socket is never removed", "[service]") {
+TEST_CASE("a file that is not a socket is never removed", "[service]") {
   TempFolder folder;
   std::ofstream(folder.File("precious")) << "x";
   CHECK(absl::IsFailedPrecondition(ClearSocketPath(folder.File("precious"), SOCK_STREAM)));

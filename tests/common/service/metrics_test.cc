@@ -38,7 +38,7 @@ size_t Count(const std::string& text, const std::string& begin) {
   return count;
 }
 
-TEST_CASE("a counter is there from the start and adds up over threads", "[metrics]") {
+TEST_CASE("a counter is shown from the start and adds up over threads", "[metrics]") {
   Metrics metrics(MetricLabels{{"dws_job", "j"}});
   Counter delta = metrics.AddCounter("served_bytes_total", "Help.", {{"kind", "delta"}});
   Counter full = metrics.AddCounter("served_bytes_total", "Help.", {{"kind", "full"}});
@@ -57,7 +57,7 @@ TEST_CASE("a counter is there from the start and adds up over threads", "[metric
   CHECK(Count(text, "# TYPE served_bytes_total counter") == 1);
 }
 
-TEST_CASE("a histogram counts into its buckets, sum and count", "[metrics]") {
+TEST_CASE("an observation counts in the buckets and sum and count of a histogram", "[metrics]") {
   Metrics metrics({});
   Histogram pause = metrics.AddHistogram("pause_seconds", "Help.", buckets::kStallSeconds);
   pause.Observe(0.0002);
@@ -72,7 +72,7 @@ TEST_CASE("a histogram counts into its buckets, sum and count", "[metrics]") {
   CHECK(Value(text, "pause_seconds_sum") == Approx(1000.2002));
 }
 
-TEST_CASE("states are read at scrape time, and series come and go", "[metrics]") {
+TEST_CASE("gauges are read at scrape time and their series come and go", "[metrics]") {
   Metrics metrics(MetricLabels{{"dws_job", "j"}});
   std::vector<std::string> receivers = {"a", "b"};
   metrics.OnCollect([&](Scrape& scrape) {
@@ -107,8 +107,7 @@ TEST_CASE("label values from outside cannot break the page", "[metrics]") {
   for (const std::string& line : Lines(text)) CHECK(line.size() < 2 * limits::kIdBytesMax);
 }
 
-TEST_CASE("the number of series of one metric is bounded, and what is left out counted",
-          "[metrics]") {
+TEST_CASE("the series of one metric are bounded and dropped series are counted", "[metrics]") {
   Metrics metrics({});
   metrics.OnCollect([](Scrape& scrape) {
     for (size_t i = 0; i < limits::kMetricSeriesMax + 5; ++i) {
@@ -123,7 +122,7 @@ TEST_CASE("the number of series of one metric is bounded, and what is left out c
   CHECK(Value(text, "dws_metrics_dropped_series") == 6);
 }
 
-TEST_CASE("every daemon shows its process, its build and whether it is ready", "[metrics]") {
+TEST_CASE("every daemon has metrics of its process and build and readiness", "[metrics]") {
   Lifecycle lifecycle;
   bool draining = false;
   std::optional<int64_t> expiry;

@@ -1,4 +1,4 @@
-// What a daemon's process does around its work: signals, the ports file, systemd.
+// A daemon's process: signals, the ports file, systemd.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST_CASE("SIGTERM, SIGINT and SIGHUP are returned, not fatal", "[service]") {
+TEST_CASE("SIGTERM and SIGINT and SIGHUP are returned and do not end the process", "[service]") {
   Result<ShutdownSignal> shutdown = ShutdownSignal::Install();
   REQUIRE(shutdown.ok());
   CHECK_FALSE(shutdown->WaitFor(milliseconds(0)).has_value());
@@ -35,7 +35,7 @@ TEST_CASE("SIGTERM, SIGINT and SIGHUP are returned, not fatal", "[service]") {
   CHECK_FALSE(shutdown->WaitFor(milliseconds(0)).has_value());
 }
 
-TEST_CASE("a wait ends from inside, too", "[service]") {
+TEST_CASE("the process itself can end its wait for a signal", "[service]") {
   Result<ShutdownSignal> shutdown = ShutdownSignal::Install();
   REQUIRE(shutdown.ok());
   std::thread failing([&shutdown] { shutdown->Trigger(); });
@@ -43,7 +43,7 @@ TEST_CASE("a wait ends from inside, too", "[service]") {
   failing.join();
 }
 
-TEST_CASE("writing to a closed pipe is an error, not the end", "[service]") {
+TEST_CASE("writing to a closed pipe is an error and does not end the process", "[service]") {
   REQUIRE(ShutdownSignal::Install().ok());
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
@@ -53,7 +53,7 @@ TEST_CASE("writing to a closed pipe is an error, not the end", "[service]") {
   ::close(ends[1]);
 }
 
-TEST_CASE("the ports file is JSON, complete or absent", "[service]") {
+TEST_CASE("the ports file is JSON and is either complete or absent", "[service]") {
   FaultFileSystem fs;
   fs.FailOperation(1, ResourceExhaustedError("disk full"));
   CHECK_FALSE(WritePortsFile(fs, "/run/ports", {{"sync", uint16_t{1}}}).ok());
@@ -63,7 +63,7 @@ TEST_CASE("the ports file is JSON, complete or absent", "[service]") {
   CHECK(AsText(fs.Content("/run/ports")) == "{\"http\": 9, \"sync\": 40123}\n");
 }
 
-TEST_CASE("systemd hears how the daemon is", "[service]") {
+TEST_CASE("systemd is notified of the daemon's state", "[service]") {
   TempFolder folder;
   const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un address = {};
@@ -90,7 +90,7 @@ TEST_CASE("systemd hears how the daemon is", "[service]") {
   CHECK(receive() == "WATCHDOG=1");
   NotifyStopping();
   CHECK(receive() == "STOPPING=1");
-  // Nobody there, a name too long, no name: nothing happens.
+  // No listener, a name too long, no name: nothing happens.
   for (const std::string& name : {folder.File("none"), std::string(300, 'x'), std::string("@")}) {
     ::setenv("NOTIFY_SOCKET", name.c_str(), 1);
     NotifyReady();
@@ -98,7 +98,7 @@ TEST_CASE("systemd hears how the daemon is", "[service]") {
   ::unsetenv("NOTIFY_SOCKET");
 }
 
-TEST_CASE("the watchdog's interval is for this process, or for nobody", "[service]") {
+TEST_CASE("the watchdog interval is used only if it is for this process", "[service]") {
   ::unsetenv("WATCHDOG_USEC");
   ::unsetenv("WATCHDOG_PID");
   CHECK(WatchdogInterval() == std::nullopt);

@@ -47,7 +47,7 @@ bool Ends(const UniqueFd& fd) {
   return size == 0 || (size < 0 && errno == ECONNRESET);
 }
 
-// A listener that keeps what it is handed.
+// A listener that keeps the connections it is given.
 class Server {
  public:
   explicit Server(UnixListener::Options options = {}) {
@@ -82,7 +82,7 @@ class Server {
   std::vector<UniqueFd> taken_ GUARDED_BY(mutex_);
 };
 
-TEST_CASE("a client that speaks is handed over with its words", "[unix_listener]") {
+TEST_CASE("a client is handed over once it sends and its bytes are kept", "[unix_listener]") {
   Server server;
   const UniqueFd client = Connect(server.path());
   REQUIRE(Say(client));
@@ -97,7 +97,7 @@ TEST_CASE("a client that speaks is handed over with its words", "[unix_listener]
   CHECK(peer->pid == ::getpid());
 }
 
-TEST_CASE("the end of a connection is noticed, whoever ends it", "[unix_listener]") {
+TEST_CASE("the end of a connection is noticed whichever side ends it", "[unix_listener]") {
   Server server;
   for (const bool by_client : {true, false}) {
     UniqueFd client = Connect(server.path());
@@ -116,7 +116,7 @@ TEST_CASE("the end of a connection is noticed, whoever ends it", "[unix_listener
   }
 }
 
-TEST_CASE("a client that says nothing is hung up on", "[unix_listener]") {
+TEST_CASE("a client that sends nothing is disconnected", "[unix_listener]") {
   Server server({.speak_timeout = milliseconds(30)});
   const UniqueFd client = Connect(server.path());
   CHECK(Ends(client));
@@ -124,7 +124,7 @@ TEST_CASE("a client that says nothing is hung up on", "[unix_listener]") {
   CHECK(Eventually([&] { return server.listener->connection_count() == 0; }));
 }
 
-TEST_CASE("first words may come in pieces, but have to come", "[unix_listener]") {
+TEST_CASE("the first bytes may come in pieces but must come in time", "[unix_listener]") {
   Server patient({.first_bytes = 12});
   const UniqueFd client = Connect(patient.path());
   REQUIRE(Say(client));
@@ -143,12 +143,11 @@ TEST_CASE("first words may come in pieces, but have to come", "[unix_listener]")
   CHECK(strict.taken() == 0);
 }
 
-TEST_CASE("clients beyond the limit are hung up on, and find room when others go",
-          "[unix_listener]") {
+TEST_CASE("clients beyond the limit are disconnected until others leave", "[unix_listener]") {
   Server server({.connections_max = 2});
   UniqueFd first = Connect(server.path());
   const UniqueFd second = Connect(server.path());
-  REQUIRE(Say(first));  // the other one is silent: it counts too
+  REQUIRE(Say(first));  // the other one is silent and counts too
   REQUIRE(Eventually([&] { return server.taken() == 1; }));
   REQUIRE(Eventually([&] { return server.listener->connection_count() == 2; }));
   const UniqueFd third = Connect(server.path());
@@ -160,7 +159,8 @@ TEST_CASE("clients beyond the limit are hung up on, and find room when others go
   CHECK(Eventually([&] { return server.taken() == 2; }));
 }
 
-TEST_CASE("stopping ends what was handed over and removes the socket file", "[unix_listener]") {
+TEST_CASE("stopping ends the connections handed over and removes the socket file",
+          "[unix_listener]") {
   Server server;
   const UniqueFd spoken = Connect(server.path());
   const UniqueFd silent = Connect(server.path());
@@ -168,7 +168,7 @@ TEST_CASE("stopping ends what was handed over and removes the socket file", "[un
   REQUIRE(Eventually([&] { return server.taken() == 1; }));
   server.listener->StopAccepting();
   CHECK_FALSE(Connect(server.path()).valid());
-  CHECK(Say(spoken));  // lives on
+  CHECK(Say(spoken));  // is still connected
   server.listener->Stop();
   CHECK(Ends(silent));
   CHECK(Ends(spoken));
@@ -176,8 +176,7 @@ TEST_CASE("stopping ends what was handed over and removes the socket file", "[un
   CHECK(::stat(server.path().c_str(), &found) != 0);
 }
 
-TEST_CASE("without free descriptors clients wait, and are served when there are some",
-          "[unix_listener]") {
+TEST_CASE("without free descriptors clients wait until there are some", "[unix_listener]") {
   Server server;
   rlimit before = {};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
@@ -201,7 +200,7 @@ TEST_CASE("without free descriptors clients wait, and are served when there are 
   CHECK(Eventually([&] { return server.taken() == 2; }));
 }
 
-// True when the daemon hangs up on uid nobody within `patience`; nullopt when this process cannot
+// True when the daemon disconnects uid nobody within `patience`; nullopt when this process cannot
 // become nobody.
 std::optional<bool> RefusedAsNobody(const std::string& path, seconds patience) {
   const pid_t child = ::fork();
@@ -224,7 +223,7 @@ std::optional<bool> RefusedAsNobody(const std::string& path, seconds patience) {
   return WEXITSTATUS(status) == 1;
 }
 
-TEST_CASE("users that are not on the list are hung up on", "[unix_listener]") {
+TEST_CASE("users that are not on the list are disconnected", "[unix_listener]") {
   for (const bool allowed : {false, true}) {
     Server server({.allowed = AllowedUsers::Only(allowed ? std::vector<uid_t>{kNobody}
                                                          : std::vector<uid_t>{})});
@@ -240,7 +239,7 @@ TEST_CASE("users that are not on the list are hung up on", "[unix_listener]") {
   }
 }
 
-TEST_CASE("users are read by name and by number", "[unix_listener]") {
+TEST_CASE("users are given by name or by number", "[unix_listener]") {
   const auto users = AllowedUsers::Parse({"nobody", "1234"});
   REQUIRE(users.ok());
   for (const uid_t uid : {uid_t{0}, ::geteuid(), kNobody, uid_t{1234}}) {

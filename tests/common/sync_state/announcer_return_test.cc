@@ -1,4 +1,4 @@
-// Receivers that come back, and those that give way or lose their stream: who is waited for then.
+// Which receivers are waited for when some return, are removed or lose their stream.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <string>
@@ -40,24 +40,23 @@ struct Sender {
 
 }  // namespace
 
-TEST_CASE("an awaited receiver that is back has its time from then on", "[protocol]") {
+TEST_CASE("the laggard time of an awaited receiver starts when it is back", "[protocol]") {
   Sender sender;
   sender.state.Remember("awaited", /*awaited=*/true);
   sender.Commit(sender.Connect("a"), 1, 0);
-  CHECK_FALSE(sender.Met(1, 100));  // it is awaited, however long the others have had more
+  CHECK_FALSE(sender.Met(1, 100));  // it is awaited, however long it is behind the others
   const ConnectionId back = sender.Connect("awaited", 100);
   CHECK_FALSE(sender.Met(1, 100));
   CHECK_FALSE(sender.Met(1, 109));
   CHECK(sender.state.Tally(WeightVersion(1), At(109)).missing == Names{"awaited"});
   CHECK(sender.Met(1, 110));
-  // It was back, and is awaited no more: another connection does not begin the time anew.
+  // Since it was back, it is no longer awaited: another connection does not restart the time.
   sender.state.Disconnect(back);
   sender.Connect("awaited", 200);
   CHECK(sender.Met(1, 200));
 }
 
-TEST_CASE("what receivers had of a stream that was forgotten does not count in it again",
-          "[protocol]") {
+TEST_CASE("commits of a forgotten stream do not count when it starts again", "[protocol]") {
   Sender sender;
   const ConnectionId connection = sender.Connect("a");
   sender.Commit(connection, 7, 0);
@@ -70,7 +69,7 @@ TEST_CASE("what receivers had of a stream that was forgotten does not count in i
   CHECK_FALSE(sender.state.receivers().at("a").committed.has_value());
 }
 
-TEST_CASE("what is said of a commit again has no details, and takes none away", "[protocol]") {
+TEST_CASE("a late or repeated report of a commit does not change its details", "[protocol]") {
   Sender sender;
   const ConnectionId connection = sender.Connect("a");
   const auto report = [&](uint64_t version, double pause_seconds) {
@@ -84,7 +83,7 @@ TEST_CASE("what is said of a commit again has no details, and takes none away", 
   CHECK(report(5, 0) == 0.25);    // again, after a reconnect
 }
 
-TEST_CASE("past the maximum an awaited receiver gives way last", "[protocol]") {
+TEST_CASE("past the maximum an awaited receiver is removed last", "[protocol]") {
   Sender sender;
   sender.state.Remember("a awaited", /*awaited=*/true);
   sender.state.Remember("z absent", /*awaited=*/false);

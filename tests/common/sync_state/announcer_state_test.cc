@@ -22,7 +22,7 @@ WaitCondition Quorum(uint32_t quorum) { return {.policy = Policy::kQuorum, .quor
 WeightVersion Version(uint64_t version) { return WeightVersion(version); }
 TimePoint At(int seconds) { return TimePoint(std::chrono::seconds(seconds)); }
 
-// A sender with a stream, and short ways to say what receivers do.
+// A sender with a stream, and short calls for what receivers do.
 struct Sender {
   explicit Sender(int laggard_after_seconds = 0)
       : state(std::chrono::seconds(laggard_after_seconds)) {
@@ -48,7 +48,7 @@ struct Sender {
 
 }  // namespace
 
-TEST_CASE("every message down a connection has a fresh nonce, from 1", "[protocol]") {
+TEST_CASE("every message down a connection has a new nonce starting at 1", "[protocol]") {
   Sender sender;
   const ConnectionId first = sender.Connect("a");
   const ConnectionId second = sender.Connect("b");
@@ -75,7 +75,7 @@ TEST_CASE("STAGED with the nonce of an older announcement is ignored", "[protoco
   CHECK_FALSE(sender.receiver("a").staged.has_value());
 }
 
-TEST_CASE("a message that is no announcement leaves the last announcement's nonce", "[protocol]") {
+TEST_CASE("other messages do not change the nonce that STAGED must have", "[protocol]") {
   Sender sender;
   const ConnectionId connection = sender.Connect("a");
   const Nonce announced = sender.Announce(connection);
@@ -133,11 +133,12 @@ TEST_CASE("COMMITTED needs no nonce and is counted on every connection", "[proto
   CHECK(sender.receiver("a").committed == Version(2));
 }
 
-TEST_CASE("COMMITTED is cumulative: a late older report lowers nothing", "[protocol]") {
+TEST_CASE("a late COMMITTED of an older version does not lower the committed version",
+          "[protocol]") {
   Sender sender;
   const ConnectionId connection = sender.Connect("a");
   CHECK(sender.Commit(connection, 5));
-  CHECK(sender.Commit(connection, 3));  // counted, that is, not an error
+  CHECK(sender.Commit(connection, 3));  // accepted, not an error
   CHECK(sender.receiver("a").committed == Version(5));
   CHECK(sender.state.Met(Version(5), kAll) == Names{"a"});
   CHECK(sender.state.Met(Version(2), kAll) == Names{"a"});
@@ -177,14 +178,14 @@ TEST_CASE("a second connection of a receiver fences the first", "[protocol]") {
   CHECK(sender.receiver("a").connection == ConnectionId(77));
 }
 
-TEST_CASE("a first connection fences nobody", "[protocol]") {
+TEST_CASE("a first connection fences no other", "[protocol]") {
   Sender sender;
   const auto fenced = sender.state.Connect("a", ConnectionId(1));
   REQUIRE(fenced.ok());
   CHECK_FALSE(fenced->has_value());
 }
 
-TEST_CASE("nothing a fenced connection says counts", "[protocol]") {
+TEST_CASE("messages of a fenced connection are ignored", "[protocol]") {
   Sender sender;
   const ConnectionId old = sender.Connect("a");
   const Nonce nonce = sender.Announce(old);
@@ -208,12 +209,12 @@ TEST_CASE("a receiver that disconnects is known but absent", "[protocol]") {
   Sender sender;
   const ConnectionId connection = sender.Connect("a");
   sender.state.Disconnect(connection);
-  sender.state.Disconnect(connection);  // again: nothing
+  sender.state.Disconnect(connection);  // the second time changes nothing
   REQUIRE(sender.state.receivers().contains("a"));
   CHECK_FALSE(sender.receiver("a").connection.has_value());
 }
 
-TEST_CASE("what a receiver has of a number that is published now counts with its weights only",
+TEST_CASE("a newly published version discards commits above it and commits of other weights",
           "[protocol]") {
   Sender sender;
   const Digest published{.lane0 = 1, .lane1 = 2};
@@ -232,7 +233,7 @@ TEST_CASE("what a receiver has of a number that is published now counts with its
   CHECK(sender.receiver("below").committed == Version(5));
   CHECK_FALSE(sender.receiver("other").committed.has_value());
   CHECK_FALSE(sender.state.CommitTime({"above"}, Version(1)).has_value());
-  // It may say so again once it has been repaired.
+  // It may report the version again once it has been repaired.
   commit("other", 6, published);
   CHECK(sender.receiver("other").committed == Version(6));
 }
@@ -279,7 +280,7 @@ TEST_CASE("policy all waits for every receiver that is present", "[protocol]") {
   const ConnectionId second = sender.Connect("b");
   sender.Commit(first, 1);
   CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
-  sender.Commit(second, 2);  // above counts
+  sender.Commit(second, 2);  // a higher version counts
   CHECK(sender.state.Met(Version(1), kAll) == Names{"a", "b"});
 }
 
@@ -292,7 +293,8 @@ TEST_CASE("policy all does not wait for a receiver that went away", "[protocol]"
   CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
 }
 
-TEST_CASE("policy all waits after a restart for who was present before it", "[protocol]") {
+TEST_CASE("policy all waits after a restart for receivers that were present before it",
+          "[protocol]") {
   Sender sender;
   sender.state.Remember("was here", /*awaited=*/true);
   sender.state.Remember("had left", /*awaited=*/false);
@@ -306,7 +308,7 @@ TEST_CASE("policy all waits after a restart for who was present before it", "[pr
   CHECK(sender.state.Met(Version(1), kAll) == Names{"a", "was here"});
 }
 
-TEST_CASE("a receiver that comes back after a restart and leaves again has gone away",
+TEST_CASE("a receiver that comes back after a restart and leaves is no longer waited for",
           "[protocol]") {
   Sender sender;
   sender.state.Remember("b", /*awaited=*/true);
@@ -315,7 +317,7 @@ TEST_CASE("a receiver that comes back after a restart and leaves again has gone 
   CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
 }
 
-TEST_CASE("who is given up or forgotten is waited for no more", "[protocol]") {
+TEST_CASE("a receiver that is given up or forgotten is no longer waited for", "[protocol]") {
   Sender sender;
   sender.state.Remember("b", /*awaited=*/true);
   sender.state.Remember("c", /*awaited=*/true);
@@ -324,7 +326,7 @@ TEST_CASE("who is given up or forgotten is waited for no more", "[protocol]") {
   CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
   CHECK(sender.state.StopAwaiting() == Names{"c"});
   CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
-  CHECK(sender.state.receivers().contains("c"));  // missed all the same
+  CHECK(sender.state.receivers().contains("c"));  // still listed
   CHECK_FALSE(sender.state.receivers().contains("b"));
   CHECK(absl::IsFailedPrecondition(sender.state.Forget("a")));
   CHECK(absl::IsNotFound(sender.state.Forget("b")));
@@ -344,18 +346,18 @@ TEST_CASE("policy all leaves out a receiver that has not committed while others 
   Sender sender(10);
   const ConnectionId good = sender.Connect("good");
   const ConnectionId never = sender.Connect("never");
-  // Nobody has committed: nobody is behind, however long it takes.
+  // Nobody has committed, so nobody is behind, however long it takes.
   CHECK(sender.state.Tally(Version(1), At(1000)).missing == Names{"good", "never"});
   sender.Commit(good, 1, 100);
   CHECK_FALSE(sender.state.Met(Version(1), kAll, At(109)).has_value());
   CHECK(sender.state.Met(Version(1), kAll, At(110)) == Names{"good"});
   CHECK(sender.state.Tally(Version(1), At(110)).left_out == Names{"never"});
-  // Later versions do not begin the time anew, and neither does another connection.
+  // Neither later versions nor another connection restart the time.
   sender.Commit(good, 2, 111);
   sender.state.Disconnect(never);
   const ConnectionId again = sender.Connect("never", 112);
   CHECK(sender.state.Met(Version(2), kAll, At(112)) == Names{"good"});
-  // A commit does.
+  // A commit restarts it.
   sender.Commit(again, 1, 113);
   CHECK_FALSE(sender.state.Met(Version(2), kAll, At(122)).has_value());
   CHECK(sender.state.Met(Version(2), kAll, At(123)) == Names{"good"});
@@ -375,7 +377,7 @@ TEST_CASE("a receiver that is slow and commits is never left out", "[protocol]")
   }
 }
 
-TEST_CASE("a receiver that comes late has its time from then on", "[protocol]") {
+TEST_CASE("the laggard time of a late receiver starts when it connects", "[protocol]") {
   Sender sender(10);
   sender.Commit(sender.Connect("a"), 5, 0);
   sender.Connect("late", 100);
@@ -383,7 +385,7 @@ TEST_CASE("a receiver that comes late has its time from then on", "[protocol]") 
   CHECK(sender.state.Met(Version(5), kAll, At(110)) == Names{"a"});
 }
 
-TEST_CASE("policy all is not met by receivers that are left out alone", "[protocol]") {
+TEST_CASE("policy all is not met while only left-out receivers are present", "[protocol]") {
   Sender sender(10);
   const ConnectionId good = sender.Connect("good");
   sender.Connect("never");
@@ -392,14 +394,14 @@ TEST_CASE("policy all is not met by receivers that are left out alone", "[protoc
   CHECK_FALSE(sender.state.Met(Version(1), kAll, At(1000)).has_value());
 }
 
-TEST_CASE("without a time nobody is ever left out", "[protocol]") {
+TEST_CASE("without a laggard time no receiver is left out", "[protocol]") {
   Sender sender;
   sender.Commit(sender.Connect("a"), 1, 0);
   sender.Connect("b");
   CHECK_FALSE(sender.state.Met(Version(1), kAll, At(1'000'000)).has_value());
 }
 
-TEST_CASE("a new stream begins everybody's time anew", "[protocol]") {
+TEST_CASE("a new stream restarts the laggard time of all receivers", "[protocol]") {
   Sender sender(10);
   sender.Commit(sender.Connect("a"), 1, 0);
   sender.Connect("b");
@@ -407,7 +409,7 @@ TEST_CASE("a new stream begins everybody's time anew", "[protocol]") {
   CHECK(sender.state.Tally(Version(1), At(1000)).missing == Names{"a", "b"});
 }
 
-TEST_CASE("policy quorum is met by so many present receivers", "[protocol]") {
+TEST_CASE("policy quorum is met by that many present receivers", "[protocol]") {
   Sender sender;
   const ConnectionId first = sender.Connect("a");
   const ConnectionId second = sender.Connect("b");
@@ -421,7 +423,7 @@ TEST_CASE("policy quorum is met by so many present receivers", "[protocol]") {
   CHECK_FALSE(sender.state.Met(Version(1), Quorum(2)).has_value());
 }
 
-TEST_CASE("policy any is met by one", "[protocol]") {
+TEST_CASE("policy any is met by one receiver", "[protocol]") {
   Sender sender;
   sender.Connect("a");
   CHECK_FALSE(sender.state.Met(Version(1), kAny).has_value());
@@ -451,7 +453,7 @@ TEST_CASE("a repeated report does not move the commit time", "[protocol]") {
   CHECK(sender.state.CommitTime({"a"}, Version(1)) == At(10));
 }
 
-TEST_CASE("there is no commit time before a commit, nor of a stranger", "[protocol]") {
+TEST_CASE("there is no commit time before a commit or for an unknown receiver", "[protocol]") {
   Sender sender;
   sender.Connect("a");
   CHECK_FALSE(sender.state.CommitTime({"a"}, Version(1)).has_value());
@@ -468,7 +470,8 @@ TEST_CASE("the commit times kept of a receiver are bounded", "[protocol]") {
   CHECK(sender.state.CommitTime({"a"}, Version(1000)) == At(1000));
 }
 
-TEST_CASE("past the maximum a connected receiver is never pushed out", "[protocol]") {
+TEST_CASE("past the maximum a new receiver is refused while all others are connected",
+          "[protocol]") {
   Sender sender;
   for (size_t i = 0; i < limits::kReceiversMax; ++i) sender.Connect("r" + std::to_string(i));
   const auto refused = sender.state.Connect("one more", ConnectionId(1'000'000));
@@ -476,11 +479,11 @@ TEST_CASE("past the maximum a connected receiver is never pushed out", "[protoco
   CHECK(absl::IsResourceExhausted(refused.status()));
   CHECK(std::string(Message(refused.status())).find("'one more'") != std::string::npos);
   CHECK_FALSE(sender.state.receivers().contains("one more"));
-  // Those that are known are not refused.
+  // Known receivers are not refused.
   CHECK(sender.state.Connect("r0", ConnectionId(1'000'001)).ok());
 }
 
-TEST_CASE("past the maximum an absent receiver makes room", "[protocol]") {
+TEST_CASE("past the maximum an absent receiver is removed for a new one", "[protocol]") {
   Sender sender;
   for (size_t i = 0; i < limits::kReceiversMax; ++i) {
     const ConnectionId connection = sender.Connect("r" + std::to_string(i));

@@ -13,7 +13,7 @@ using std::chrono::seconds;
 constexpr seconds kJoin{5};
 constexpr ConnectionId kA{1}, kB{2}, kC{3};
 
-// A sender with time of its own.
+// A sender with its own clock.
 struct Sender {
   BroadcastState state{kJoin};
   TimePoint now{std::chrono::hours(1)};
@@ -22,7 +22,7 @@ struct Sender {
     now += after;
     return state.Next(now);
   }
-  // The epoch that is due now, with exactly these members.
+  // Checks that an epoch with exactly these members is to be formed now; returns it.
   BroadcastEpoch Form(const std::vector<ConnectionId>& members, Duration after = {}) {
     const auto step = Next(after);
     REQUIRE(std::holds_alternative<BroadcastState::Form>(step));
@@ -47,7 +47,7 @@ struct Sender {
 
 TEST_CASE("an epoch is ready when the sender and all members have joined", "[broadcast]") {
   Sender sender;
-  CHECK(sender.Idles());  // nobody is there
+  CHECK(sender.Idles());  // no receiver yet
   sender.state.OnCapable(kA);
   sender.state.OnCapable(kB);
   const BroadcastEpoch epoch = sender.Form({kA, kB});
@@ -56,7 +56,7 @@ TEST_CASE("an epoch is ready when the sender and all members have joined", "[bro
   sender.state.OnFormed(epoch);
   CHECK(sender.Idles());
   CHECK_FALSE(sender.state.ready());
-  sender.state.OnJoined(kB, BroadcastEpoch(epoch.value() + 7));  // of no epoch
+  sender.state.OnJoined(kB, BroadcastEpoch(epoch.value() + 7));  // of an epoch that does not exist
   CHECK(sender.Idles());
   CHECK_FALSE(sender.state.ready());
   sender.state.OnJoined(kB, epoch);
@@ -64,7 +64,7 @@ TEST_CASE("an epoch is ready when the sender and all members have joined", "[bro
   CHECK(sender.state.ready());
 }
 
-TEST_CASE("an epoch ends with the loss of a member, and the next has the others", "[broadcast]") {
+TEST_CASE("an epoch ends when a member is lost and the next has the other members", "[broadcast]") {
   Sender sender;
   for (const ConnectionId member : {kA, kB, kC}) sender.state.OnCapable(member);
   sender.Join(sender.Form({kA, kB, kC}));
@@ -81,7 +81,7 @@ TEST_CASE("an epoch ends with the loss of a member, and the next has the others"
   CHECK(sender.Form({kA, kC}).value() == end.epoch.value() + 1);
 }
 
-TEST_CASE("a member that does not answer is not in the next epochs, until it does", "[broadcast]") {
+TEST_CASE("a member that does not answer is left out of epochs until it does", "[broadcast]") {
   Sender sender;
   sender.state.OnCapable(kA);
   sender.state.OnCapable(kB);
@@ -95,8 +95,8 @@ TEST_CASE("a member that does not answer is not in the next epochs, until it doe
   const BroadcastEpoch second = sender.Form({kA});
   sender.Join(second);
 
-  sender.state.OnLeft(kB, first, Departure::kAsked, sender.now);  // it lives after all
-  CHECK(sender.Idles());                                          // not too often
+  sender.state.OnLeft(kB, first, Departure::kAsked, sender.now);  // it is alive after all
+  CHECK(sender.Idles());  // no rebuild before the interval is over
   const BroadcastState::End end = sender.End(limits::kBroadcastRebuildInterval);
   CHECK_FALSE(end.failed);
   sender.state.OnLeft(kA, second, Departure::kAsked, sender.now);
@@ -104,7 +104,7 @@ TEST_CASE("a member that does not answer is not in the next epochs, until it doe
   sender.Form({kA, kB});
 }
 
-TEST_CASE("a receiver that comes is let in between broadcasts, not in their midst", "[broadcast]") {
+TEST_CASE("a new receiver is added between broadcasts and not during one", "[broadcast]") {
   Sender sender;
   sender.state.OnCapable(kA);
   sender.Join(sender.Form({kA}));
@@ -123,8 +123,7 @@ TEST_CASE("an epoch that is not joined in time ends", "[broadcast]") {
   CHECK(sender.End(milliseconds(1)).failed);
 }
 
-TEST_CASE("failures in a row are farther and farther apart, a broadcast ends the row",
-          "[broadcast]") {
+TEST_CASE("epochs back off after repeated failures until a broadcast succeeds", "[broadcast]") {
   Sender sender;
   sender.state.OnCapable(kA);
   const auto fail = [&](BroadcastEpoch epoch) {
@@ -162,7 +161,7 @@ TEST_CASE("a receiver that is unable to take part is left out for a while", "[br
   CHECK_FALSE(sender.End(limits::kBroadcastExclusion).failed);
 }
 
-TEST_CASE("what is said of an epoch that is over changes nothing", "[broadcast]") {
+TEST_CASE("events of an epoch that has ended change nothing", "[broadcast]") {
   Sender sender;
   sender.state.OnCapable(kA);
   const BroadcastEpoch first = sender.Form({kA});

@@ -11,7 +11,7 @@ using AfterError = CommitState::AfterError;
 
 constexpr Generation kGeneration(7);
 
-// A commit that has got to `phase`.
+// A commit that has reached `phase`.
 CommitState At(Phase phase) {
   CommitState commit(kGeneration);
   if (phase >= Phase::kIntended) commit.OnIntentRecorded();
@@ -24,13 +24,14 @@ CommitState At(Phase phase) {
 
 }  // namespace
 
-TEST_CASE("a commit is intended, paused, written and released in that order", "[commit]") {
+TEST_CASE("a commit goes through intent and pause and write and release in that order",
+          "[commit]") {
   CommitState commit = At(Phase::kWritten);
   commit.OnReleased();
   CHECK(commit.phase() == Phase::kReleased);
 }
 
-TEST_CASE("a pause by another generation than was staged for writes nothing", "[commit]") {
+TEST_CASE("a pause of another generation than the staged one writes nothing", "[commit]") {
   for (const std::optional<Generation> attached :
        {std::optional<Generation>(), std::optional(Generation(6)), std::optional(Generation(8))}) {
     CommitState commit = At(Phase::kIntended);
@@ -40,12 +41,11 @@ TEST_CASE("a pause by another generation than was staged for writes nothing", "[
   }
 }
 
-TEST_CASE("an error before the intent costs nothing", "[commit]") {
+TEST_CASE("an error before the intent needs no action", "[commit]") {
   CHECK(At(Phase::kStaged).OnError() == AfterError::kNothing);
 }
 
-TEST_CASE("an error between intent and first byte is abandoned: memory is what it was",
-          "[commit]") {
+TEST_CASE("a commit with an error between intent and first write is abandoned", "[commit]") {
   for (const Phase phase : {Phase::kIntended, Phase::kPaused}) {
     CommitState commit = At(phase);
     CHECK(commit.OnError() == AfterError::kAbandonAndResume);
@@ -53,7 +53,7 @@ TEST_CASE("an error between intent and first byte is abandoned: memory is what i
   }
 }
 
-TEST_CASE("an error after the first byte leaves the engine paused", "[commit]") {
+TEST_CASE("an error after the first write leaves the engine paused", "[commit]") {
   for (const Phase phase : {Phase::kWriting, Phase::kWritten}) {
     CHECK(At(phase).OnError() == AfterError::kStayPaused);
   }

@@ -27,22 +27,22 @@ std::optional<size_t> Unheld(std::vector<std::string_view> receivers) {
 
 }  // namespace
 
-TEST_CASE("what nobody holds is found, unless all leave it out", "[protocol]") {
+TEST_CASE("the first slice that nobody holds and not all exclude is found", "[protocol]") {
   CHECK(Unheld({""}) == std::nullopt);
   CHECK(Unheld({"hh"}) == std::nullopt);
   CHECK(Unheld({"hxh"}) == std::nullopt);
   CHECK(Unheld({"h-h"}) == 1);
   CHECK(Unheld({"h-", "-h"}) == std::nullopt);
   CHECK(Unheld({"hh", "-h"}) == std::nullopt);  // a replica
-  CHECK(Unheld({"hh--", "hh--"}) == 2);         // both believe that they are the first half
+  CHECK(Unheld({"hh--", "hh--"}) == 2);         // both hold only the first half
   CHECK(Unheld({"hx", "xx"}) == std::nullopt);
   CHECK(Unheld({"hx", "xh"}) == std::nullopt);  // another stage of a pipeline
-  CHECK(Unheld({"hxx", "xh-"}) == 2);           // who leaves out none of it has to hold it
+  CHECK(Unheld({"hxx", "xh-"}) == 2);  // a receiver that does not exclude slice 2 has to hold it
   CHECK(Unheld({"bb"}) == std::nullopt);
   CHECK(Unheld({"---", "---", "hh-"}) == 2);
 }
 
-TEST_CASE("shares of different layouts are no whole", "[protocol]") {
+TEST_CASE("shares of different layouts are incomplete", "[protocol]") {
   CHECK(Unheld({"hh", "hhh"}) == 2);
   CHECK(Unheld({"", "h"}) == 0);
   CHECK(Unheld({"h-", "h-h"}) == 1);

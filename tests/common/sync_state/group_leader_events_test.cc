@@ -9,14 +9,14 @@
 namespace dws {
 namespace {
 
-// What happens, and the phase after it in '-', S, D, P, C, c.
+// An event, and the phase after it when it happens in '-', S, D, P, C, c.
 struct Case {
   const char* event;
   std::function<void(Group&)> act;
   std::string after;
 };
 
-// What member 1 says.
+// Messages of member 1.
 std::vector<Case> Words() {
   const auto report = [](std::optional<Generation> generation, bool seen) {
     return [=](Group& g) {
@@ -65,7 +65,7 @@ std::vector<Case> Words() {
   };
 }
 
-// What connections, the leader's own shell and its operator do.
+// Events of connections, of the leader's own shell and of its operator.
 std::vector<Case> Occurrences() {
   return {
       {"nothing", [](Group&) {}, "-SDPCC"},
@@ -94,7 +94,7 @@ std::vector<Case> Occurrences() {
 
 }  // namespace
 
-TEST_CASE("every event in every phase", "[group]") {
+TEST_CASE("every event in every phase of a leader leads to the right phase", "[group]") {
   std::vector<Case> cases = Words();
   for (Case& one : Occurrences()) cases.push_back(std::move(one));
   const std::string phases = "-SDPCc";
@@ -106,7 +106,7 @@ TEST_CASE("every event in every phase", "[group]") {
       group.Take();
       INFO(one.event << " in phase " << phases[p] << ", did " << group.did);
       CHECK(group.Phase() == one.after[p]);
-      // No COMMIT but out of a pause that was asked for, no ABORT after a COMMIT.
+      // COMMIT only after a pause that was asked for, and no ABORT after a COMMIT.
       if (phases[p] != 'P') CHECK(group.did.find('C') == std::string::npos);
       if (phases[p] == 'C' || phases[p] == 'c') CHECK(group.did.find('A') == std::string::npos);
     }

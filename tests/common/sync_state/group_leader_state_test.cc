@@ -9,11 +9,10 @@
 
 namespace dws {
 
-TEST_CASE("all stage, the decision is durable, one pause, all commit, all are released",
-          "[group]") {
+TEST_CASE("a round goes through stage and decision and pause and commit and release", "[group]") {
   Group group;
   group.Join(0, At(4));
-  CHECK(group.Did().empty());  // nothing without all of them
+  CHECK(group.Did().empty());  // nothing before all members have joined
   group.Join(1, At(4));
   CHECK(group.Did() == "RR");
   group.Target(At(5));
@@ -35,7 +34,7 @@ TEST_CASE("all stage, the decision is durable, one pause, all commit, all are re
   CHECK(group.Phase() == '-');
 }
 
-TEST_CASE("members hold a round's target: a newer one waits for the round's end", "[group]") {
+TEST_CASE("a newer target waits until the round has ended", "[group]") {
   Group group = InPhase('C');
   group.Target(At(6));
   CHECK(group.leader.round()->target == At(5));
@@ -46,11 +45,11 @@ TEST_CASE("members hold a round's target: a newer one waits for the round's end"
   CHECK(group.leader.round()->target == At(6));
 }
 
-TEST_CASE("while a round is staged the engine runs with what all are known to hold", "[group]") {
+TEST_CASE("while a round is staged the engine runs with the version that all hold", "[group]") {
   Group group;
   group.Target(At(5));
   group.Join(0, At(4));
-  group.Join(1, std::nullopt);  // its memory has been read, and not yet been compared
+  group.Join(1, std::nullopt);  // its memory has been read but not yet compared
   CHECK(group.Phase() == 'S');
   group.Did();
   group.Up(
@@ -59,12 +58,12 @@ TEST_CASE("while a round is staged the engine runs with what all are known to ho
           .seen = group.last_nonce, .held = group.round, .generation = kGeneration, .live = At(4)});
   CHECK(group.Phase() == 'S');
   CHECK(group.Did() == "RR");
-  group.leader.OnPaused(GroupNonce(1), OkStatus());  // of a round that was given up
+  group.leader.OnPaused(GroupNonce(1), OkStatus());  // for a round that was given up
   group.Take();
   CHECK(group.Did() == "R");
 }
 
-TEST_CASE("a decision that cannot be made durable is aborted", "[group]") {
+TEST_CASE("a round whose decision cannot be recorded is aborted", "[group]") {
   Group group = InPhase('D');
   group.Did();
   group.Decide(ResourceExhaustedError("disk full"));
@@ -72,7 +71,7 @@ TEST_CASE("a decision that cannot be made durable is aborted", "[group]") {
   CHECK_FALSE(group.leader.decided().has_value());
 }
 
-TEST_CASE("a pause that fails is aborted, and the leader's engine rank goes on", "[group]") {
+TEST_CASE("a round whose pause fails is aborted and the leader's engine rank resumes", "[group]") {
   Group group = InPhase('P');
   group.Did();
   group.Pause(DeadlineExceededError("no answer"));
@@ -80,7 +79,7 @@ TEST_CASE("a pause that fails is aborted, and the leader's engine rank goes on",
   CHECK_FALSE(group.leader.decided().has_value());
 }
 
-TEST_CASE("once a COMMIT was sent there is no ABORT, whatever happens", "[group]") {
+TEST_CASE("after a COMMIT was sent no event causes an ABORT or a RESUME", "[group]") {
   const std::vector<std::function<void(Group&)>> mishaps = {
       [](Group& g) { g.leader.OnDisconnect(MemberIndex(1), g.connections[1]), g.Take(); },
       [](Group& g) { g.Connect(1); },
@@ -107,7 +106,7 @@ TEST_CASE("once a COMMIT was sent there is no ABORT, whatever happens", "[group]
 TEST_CASE("after a COMMIT an old report does not release the engine", "[group]") {
   Group group = InPhase('C');
   group.Did();
-  // Said before the COMMIT arrived: both still at 4. They may be writing 5 by now.
+  // Sent before the COMMIT arrived, with both at 4. They may be writing 5 by now.
   const GroupReport old{.seen = group.round, .generation = kGeneration, .live = At(4)};
   group.Up(0, old);
   group.Up(1, old);
@@ -115,11 +114,10 @@ TEST_CASE("after a COMMIT an old report does not release the engine", "[group]")
   CHECK(group.Phase() == 'C');
 }
 
-TEST_CASE("a member that did not carry the COMMIT out is brought along, the engine waits",
-          "[group]") {
+TEST_CASE("a member that lost its COMMIT commits in a new round before the release", "[group]") {
   Group group = InPhase('c');
   group.Did();
-  // It was attached anew: what it had staged is gone.
+  // Its engine rank was attached again, so what it had staged is gone.
   group.Up(1, GroupReport{.seen = group.last_nonce, .generation = Generation(8), .live = {}});
   CHECK(group.Did() == "PP");
   group.Up(0, group.Staged(5));
@@ -136,7 +134,7 @@ TEST_CASE("a member that did not carry the COMMIT out is brought along, the engi
   CHECK(group.Did() == "sRR");
 }
 
-TEST_CASE("a connection lost in the middle of a COMMIT: it had committed, all are released",
+TEST_CASE("members are released if one that lost its connection during COMMIT had committed",
           "[group]") {
   Group group = InPhase('c');
   group.Did();
@@ -146,7 +144,8 @@ TEST_CASE("a connection lost in the middle of a COMMIT: it had committed, all ar
   CHECK(group.Did() == "sRR");
 }
 
-TEST_CASE("a connection lost in the middle of a COMMIT: it had not, all roll forward", "[group]") {
+TEST_CASE("members roll forward if one that lost its connection during COMMIT had not committed",
+          "[group]") {
   Group group = InPhase('c');
   group.Did();
   group.Connect(1);
@@ -155,7 +154,7 @@ TEST_CASE("a connection lost in the middle of a COMMIT: it had not, all roll for
   CHECK(group.leader.round()->target == At(5));
 }
 
-TEST_CASE("a COMMITTED of an earlier round says nothing of a later one", "[group]") {
+TEST_CASE("a COMMITTED of an earlier round does not count in a later one", "[group]") {
   Group group = InPhase('c');
   const GroupCommitted earlier = group.Committed(5);
   group.Up(1, GroupReport{.seen = group.last_nonce, .generation = kGeneration, .live = At(4)});
@@ -170,7 +169,7 @@ TEST_CASE("a COMMITTED of an earlier round says nothing of a later one", "[group
   CHECK(group.Phase() == 'C');
 }
 
-TEST_CASE("after a restart nothing is below what was decided", "[group]") {
+TEST_CASE("after a restart no round has a target below the decided version", "[group]") {
   Group group(At(5));
   group.Join(0, At(4));
   group.Join(1, std::nullopt);
@@ -180,15 +179,14 @@ TEST_CASE("after a restart nothing is below what was decided", "[group]") {
   CHECK(group.Phase() == 'S');
 }
 
-TEST_CASE("after a restart members that hold one version are released: no COMMIT reached them",
-          "[group]") {
+TEST_CASE("after a restart members that all hold one version are released", "[group]") {
   Group group(At(5));
   group.Join(0, At(4));
   group.Join(1, At(4));
   CHECK(group.Did() == "sRR");
 }
 
-TEST_CASE("members that differ go to no version below any of theirs", "[group]") {
+TEST_CASE("members with different versions go to no version below any of theirs", "[group]") {
   Group group;
   group.Join(0, At(4));
   group.Join(1, At(6));
@@ -198,7 +196,8 @@ TEST_CASE("members that differ go to no version below any of theirs", "[group]")
   CHECK(group.Did() == "PP");
 }
 
-TEST_CASE("a new stream replaces whatever there was, an old one nothing", "[group]") {
+TEST_CASE("a target of a newer stream is followed and one of an older stream is ignored",
+          "[group]") {
   Group group = InPhase('-');
   group.Did();
   group.Target(At(9, kOld));
@@ -207,7 +206,7 @@ TEST_CASE("a new stream replaces whatever there was, an old one nothing", "[grou
   CHECK(group.Did() == "PP");
 }
 
-TEST_CASE("a round is tried again only when it is time", "[group]") {
+TEST_CASE("a failed round is repeated only after the retry delay", "[group]") {
   Group group = InPhase('S');
   group.Did();
   group.Up(1, GroupUnable{.round = group.round, .reason = "not retained"});
@@ -220,8 +219,7 @@ TEST_CASE("a round is tried again only when it is time", "[group]") {
   CHECK(group.leader.round()->target == At(6));
 }
 
-TEST_CASE("an evicted member ends the engine: nothing is released or committed any more",
-          "[group]") {
+TEST_CASE("after an eviction the group has ended and nothing is released or committed", "[group]") {
   for (const char phase : {'-', 'S', 'D', 'P', 'C', 'c'}) {
     Group group = InPhase(phase);
     group.Did();
@@ -229,7 +227,7 @@ TEST_CASE("an evicted member ends the engine: nothing is released or committed a
     group.Take();
     CHECK(group.Did() == "EE");
     CHECK(group.leader.ended());
-    for (const auto& member : group.leader.members()) {  // nothing is known of them any more
+    for (const auto& member : group.leader.members()) {  // their state is cleared
       CHECK_FALSE((member.reported || member.released || member.live.has_value()));
       CHECK(member.connection.has_value());
     }
@@ -246,7 +244,7 @@ TEST_CASE("an evicted member ends the engine: nothing is released or committed a
   }
 }
 
-TEST_CASE("nothing is staged or released while a slice is held by nobody", "[protocol]") {
+TEST_CASE("nothing is staged or released while no member holds some slice", "[protocol]") {
   const auto attach = [](Group& group, uint32_t member, std::vector<bool> held,
                          uint64_t generation) {
     const std::vector<bool> excluded(held.size());
@@ -260,16 +258,16 @@ TEST_CASE("nothing is staged or released while a slice is held by nobody", "[pro
   group.Connect(1);
   group.Target(At(5));
   attach(group, 0, {true, false, false}, 7);
-  CHECK(group.leader.unheld() == std::nullopt);  // not all have said what they hold
+  CHECK(group.leader.unheld() == std::nullopt);  // not all members have reported their share
   attach(group, 1, {true, true, false}, 7);
   CHECK(group.leader.unheld() == 2);
   CHECK(group.Did() == "");
 
-  attach(group, 1, {false, true, true}, 8);  // attached anew
+  attach(group, 1, {false, true, true}, 8);  // attached again
   CHECK(group.leader.unheld() == std::nullopt);
   CHECK(group.Did() == "RRPP");
 
-  attach(group, 1, {false, true, false}, 9);  // a round is open: it is given up
+  attach(group, 1, {false, true, false}, 9);  // the open round is given up
   CHECK(group.leader.unheld() == 2);
   CHECK(group.Phase() == '-');
   group.Did();
@@ -280,18 +278,18 @@ TEST_CASE("nothing is staged or released while a slice is held by nobody", "[pro
   CHECK(group.leader.unheld() == std::nullopt);
 }
 
-TEST_CASE("what is staged by an engine rank that was not counted on is not decided", "[protocol]") {
+TEST_CASE("a round staged by another engine rank than expected is not decided", "[protocol]") {
   Group group;
   group.Join(0, At(4));
   group.Join(1, At(4));
   group.Target(At(5));
   group.Did();
-  // Attached anew while PREPARE was on its way to it.
+  // Attached again while PREPARE was on its way to it.
   group.shares[0] = group.shares[1] = {};
   group.Up(1,
            GroupShare{.generation = Generation(8), .share = {.held = {true}, .excluded = {false}}});
   group.Up(1, GroupReport{.generation = Generation(8), .live = At(4)});
-  CHECK(group.leader.unheld() == 0);  // of another layout, too
+  CHECK(group.leader.unheld() == 0);  // also of another layout
   CHECK(group.Phase() == 'S');
   group.Up(0, group.Staged(5));
   GroupStaged staged = group.Staged(5);
@@ -301,7 +299,7 @@ TEST_CASE("what is staged by an engine rank that was not counted on is not decid
   CHECK(group.Phase() == '-');
 }
 
-TEST_CASE("an engine rank whose share was not heard is not counted on", "[protocol]") {
+TEST_CASE("an engine rank without a share of its generation is not released", "[protocol]") {
   Group group;
   group.Join(0, At(4));
   group.Connect(1);
@@ -312,13 +310,13 @@ TEST_CASE("an engine rank whose share was not heard is not counted on", "[protoc
   };
   say(report);
   CHECK(group.Did() == "");
-  say(GroupShare{.generation = Generation(6), .share = {}});  // of one before
+  say(GroupShare{.generation = Generation(6), .share = {}});  // of an earlier generation
   CHECK(group.Did() == "");
   say(GroupShare{.generation = kGeneration, .share = {}});
   CHECK(group.Did() == "RR");
 }
 
-TEST_CASE("what was decided of a stream that is forgotten binds nobody", "[group]") {
+TEST_CASE("a decision of a forgotten stream no longer restricts targets", "[group]") {
   Group group(At(9, kNew));
   group.Join(0, std::nullopt);
   group.Join(1, std::nullopt);
@@ -332,7 +330,7 @@ TEST_CASE("what was decided of a stream that is forgotten binds nobody", "[group
   CHECK(group.Did() == "PP");
 }
 
-TEST_CASE("a round of a stream that is forgotten is given up", "[group]") {
+TEST_CASE("a round of a forgotten stream is given up", "[group]") {
   Group group = InPhase('S');
   group.Did();
   group.leader.OnForget(kStream);

@@ -48,7 +48,7 @@ struct Member {
   std::string did;
 };
 
-// Connected, runs with version 4; then as far as `phase` with version 5 in round 5.
+// Connected and running with version 4, then in `phase` of round 5 with version 5.
 Member InPhase(char phase) {
   Member member;
   member.state.OnConnect(kConnection);
@@ -69,12 +69,12 @@ Member InPhase(char phase) {
 
 }  // namespace
 
-TEST_CASE("a member stages, holds, writes at COMMIT, and is released by RESUME", "[group]") {
+TEST_CASE("a member stages at PREPARE and writes at COMMIT and is released by RESUME", "[group]") {
   Member member = InPhase('I');
   CHECK(member.state.released());
   member.Down(5, GroupPrepare{.target = At(5)});
   CHECK(member.Did() == "f");
-  CHECK(member.state.released());  // it generates while it stages
+  CHECK(member.state.released());  // the engine runs while it stages
   member.state.OnStaged(kRound, WeightVersion(4), OkStatus());
   member.Take();
   CHECK(member.Did() == "S");
@@ -96,7 +96,7 @@ TEST_CASE("a member stages, holds, writes at COMMIT, and is released by RESUME",
   CHECK(member.state.released());
 }
 
-TEST_CASE("a COMMIT twice writes once", "[group]") {
+TEST_CASE("a repeated COMMIT writes only once", "[group]") {
   Member member = InPhase('W');
   member.Did();
   member.Down(6, GroupCommit{.round = kRound});
@@ -108,7 +108,7 @@ TEST_CASE("a COMMIT twice writes once", "[group]") {
   CHECK(member.Did().empty());
 }
 
-TEST_CASE("a COMMIT of an earlier round than is held writes nothing", "[group]") {
+TEST_CASE("a COMMIT of an earlier round than the staged one writes nothing", "[group]") {
   Member member = InPhase('S');
   member.Down(8, GroupPrepare{.target = At(6)});
   member.state.OnStaged(GroupNonce(8), WeightVersion(4), OkStatus());
@@ -130,7 +130,7 @@ TEST_CASE("a late RESUME of the old version does not release an engine in a newe
   CHECK_FALSE(member.state.released());
 }
 
-TEST_CASE("RESUME releases only what memory is known to hold", "[group]") {
+TEST_CASE("RESUME releases the engine only if its memory holds that version", "[group]") {
   Member member = InPhase('I');
   member.Down(5, GroupResume{.version = At(3), .generation = kGeneration});
   CHECK(member.Did() == "R");
@@ -153,10 +153,10 @@ TEST_CASE("RESUME releases only the engine rank that it names", "[protocol]") {
   CHECK(member.Did() == "r");
 }
 
-TEST_CASE("a member says what its engine rank holds before it reports it", "[protocol]") {
+TEST_CASE("a member sends its engine rank's share before it reports the rank", "[protocol]") {
   const EngineShare share{.held = {true, false}, .excluded = {false, false}};
   Member member;
-  member.state.OnEngine(kGeneration, share);  // nobody to say it to
+  member.state.OnEngine(kGeneration, share);  // not connected yet
   member.state.OnConnect(kConnection);
   const auto said = [&member](size_t count) {
     const std::vector<MemberAction> actions = member.state.TakeActions();
@@ -175,20 +175,20 @@ TEST_CASE("a member says what its engine rank holds before it reports it", "[pro
   CHECK(std::get<GroupShare>(said(2)[0]).share == EngineShare());
 }
 
-TEST_CASE("nothing asked for on another connection is carried out", "[group]") {
+TEST_CASE("requests of another connection are not carried out", "[group]") {
   Member member = InPhase('S');
   member.Did();
   member.state.OnConnect(ConnectionId(21));
   member.Take();
   CHECK(member.Did() == "dHR");
-  member.Down(9, GroupCommit{.round = kRound});  // on the old one
+  member.Down(9, GroupCommit{.round = kRound});  // on the old connection
   CHECK(member.Did().empty());
   member.Down(9, GroupCommit{.round = kRound}, ConnectionId(21));
   CHECK(member.Did() == "R");
   CHECK(member.Phase() == 'I');
 }
 
-TEST_CASE("a write that began goes on over a new connection and is then reported", "[group]") {
+TEST_CASE("a write continues over a new connection and is then reported", "[group]") {
   Member member = InPhase('W');
   member.state.OnConnect(ConnectionId(21));
   member.Take();
@@ -197,11 +197,11 @@ TEST_CASE("a write that began goes on over a new connection and is then reported
   member.Did();
   member.state.OnWritten(kRound, OkStatus(), false);
   member.Take();
-  CHECK(member.Did() == "R");  // COMMITTED answers a COMMIT of this connection
+  CHECK(member.Did() == "R");  // not COMMITTED: this connection sent no COMMIT
   CHECK(member.last_report.live == At(5));
 }
 
-TEST_CASE("a write that failed leaves memory unknown, unless nothing was written", "[group]") {
+TEST_CASE("a failed write leaves memory unknown unless nothing was written", "[group]") {
   for (const bool untouched : {false, true}) {
     Member member = InPhase('W');
     member.state.OnWritten(kRound, UnavailableError("x"), untouched);
@@ -211,7 +211,7 @@ TEST_CASE("a write that failed leaves memory unknown, unless nothing was written
   }
 }
 
-TEST_CASE("drift that is found before the write began is not forgotten with it", "[group]") {
+TEST_CASE("drift found before a write stays known after the write failed", "[group]") {
   Member member = InPhase('W');
   member.state.OnUnproved();
   member.state.OnWritten(kRound, UnavailableError("x"), true);
@@ -219,7 +219,7 @@ TEST_CASE("drift that is found before the write began is not forgotten with it",
   CHECK_FALSE(member.last_report.live.has_value());
 }
 
-TEST_CASE("an engine attached anew in the middle of a write is of unknown content", "[group]") {
+TEST_CASE("an engine attached again during a write has unknown memory", "[group]") {
   Member member = InPhase('W');
   member.state.OnEngine(Generation(8));
   member.state.OnWritten(kRound, OkStatus(), false);
@@ -228,7 +228,7 @@ TEST_CASE("an engine attached anew in the middle of a write is of unknown conten
   CHECK(member.last_report.generation == Generation(8));
 }
 
-TEST_CASE("what comes while a round is written waits for it", "[group]") {
+TEST_CASE("a PREPARE during a write waits for its end", "[group]") {
   Member member = InPhase('W');
   member.Down(8, GroupPrepare{.target = At(6)});
   CHECK(member.Phase() == 'W');
@@ -239,7 +239,7 @@ TEST_CASE("what comes while a round is written waits for it", "[group]") {
   CHECK(member.Phase() == 'F');
 }
 
-TEST_CASE("no member goes back inside a stream", "[group]") {
+TEST_CASE("a member refuses a lower version of the same stream", "[group]") {
   Member member = InPhase('I');
   member.Down(5, GroupPrepare{.target = At(3)});
   CHECK(member.Did() == "U");
@@ -247,7 +247,7 @@ TEST_CASE("no member goes back inside a stream", "[group]") {
   CHECK(member.Did() == "f");
 }
 
-TEST_CASE("every event in every phase of a member", "[group]") {
+TEST_CASE("every event in every phase of a member leads to the right phase", "[group]") {
   struct Case {
     const char* event;
     std::function<void(Member&)> act;
@@ -309,7 +309,7 @@ TEST_CASE("every event in every phase of a member", "[group]") {
       member.Take();
       INFO(one.event << " in phase " << phases[p] << ", did " << member.did);
       CHECK(member.Phase() == one.after[p]);
-      // A write begins out of one phase, by one event; an engine that writes is not released.
+      // A write starts only by COMMIT in phase S; a writing engine is not released.
       const bool writes = member.did.find('w') != std::string::npos;
       CHECK(writes == (phases[p] == 'S' && std::string(one.event) == "COMMIT"));
       if (member.Phase() == 'W' || member.Phase() == 'E') CHECK_FALSE(member.state.released());

@@ -1,4 +1,4 @@
-// A leader of a commit group of two, and short ways to say what its members do.
+// A leader of a commit group of two, and short calls for what its members do.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ inline VersionAt At(uint64_t version, const StreamId& stream = kStream) {
   return {.stream = stream, .version = WeightVersion(version)};
 }
 
-// A leader with two members, and short ways to say what they do.
+// A leader with two members, and short calls for what they do.
 struct Group {
   explicit Group(std::optional<VersionAt> decided = std::nullopt) : leader(kMembers, decided) {}
 
@@ -30,12 +30,12 @@ struct Group {
     leader.OnConnect(MemberIndex(member), connections[member]);
     Take();
   }
-  // Connected, its engine attached, memory at `live`.
+  // Connects the member with its engine attached and memory at `live`.
   void Join(uint32_t member, std::optional<VersionAt> live) {
     Connect(member);
     Up(member, GroupReport{.generation = kGeneration, .live = live});
   }
-  // As a member does, says what an engine rank holds before it is first reported.
+  // Like a member, sends an engine rank's share before its first report.
   void Up(uint32_t member, const GroupUp& message) {
     const auto* report = std::get_if<GroupReport>(&message);
     if (report != nullptr && report->generation.has_value()) {
@@ -66,7 +66,7 @@ struct Group {
     leader.OnTarget(target);
     Take();
   }
-  // Remembers what the leader wants done, one letter for each: Prepare, Commit, Abort, Resume, End,
+  // Collects the leader's actions, one letter for each: Prepare, Commit, Abort, Resume, End,
   // and d(ecide), s(ettled), p(ause), r(etry later).
   void Take() {
     for (const LeaderAction& action : leader.TakeActions()) {
@@ -96,7 +96,7 @@ struct Group {
   std::string did;
 };
 
-// Both run with version 4; then as far as `phase`: '-', S (member 0 has staged), D, P, C,
+// Both run with version 4, then reach `phase`: '-', S (member 0 has staged), D, P, C,
 // c (member 0 has committed).
 inline Group InPhase(char phase) {
   Group group;

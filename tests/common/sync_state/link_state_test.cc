@@ -20,7 +20,7 @@ LinkState Open(Duration at) {
 
 }  // namespace
 
-TEST_CASE("a link connects at once, and opens one stream at a time", "[protocol]") {
+TEST_CASE("a link connects at once and opens one stream at a time", "[protocol]") {
   LinkState link(At({}));
   CHECK(link.idle());
   CHECK(link.Tick(At({})) == Step::kConnect);
@@ -32,7 +32,7 @@ TEST_CASE("a link connects at once, and opens one stream at a time", "[protocol]
   CHECK(link.Tick(At(milliseconds(1))) == Step::kWait);
 }
 
-TEST_CASE("a silent stream is dropped once in a while, one that is heard is not", "[protocol]") {
+TEST_CASE("a silent stream is dropped after each timeout and an active one is not", "[protocol]") {
   LinkState link = Open({});
   const Duration timeout = limits::kKeepaliveTimeout;
   CHECK(link.Tick(At(timeout - milliseconds(1))) == Step::kWait);
@@ -44,14 +44,14 @@ TEST_CASE("a silent stream is dropped once in a while, one that is heard is not"
   CHECK(link.Tick(At(3 * timeout)) == Step::kDrop);  // it has not ended yet
 }
 
-TEST_CASE("attempts come later and later, until one is accepted", "[protocol]") {
+TEST_CASE("connection attempts back off until one is accepted", "[protocol]") {
   LinkState link(At({}));
   Duration now{};
   for (Duration delay = limits::kReconnectDelayMin; delay < 5 * limits::kReconnectDelayMax;
        delay *= 2) {
     REQUIRE(link.Tick(At(now)) == Step::kConnect);
     REQUIRE(link.OnStarted());
-    link.OnHeard(At(now));  // that alone is no success
+    link.OnHeard(At(now));  // a message alone is not a success
     link.OnDone(At(now), false);
     CHECK(link.idle());
     const Duration waits = std::min<Duration>(delay, limits::kReconnectDelayMax);
@@ -65,7 +65,8 @@ TEST_CASE("attempts come later and later, until one is accepted", "[protocol]") 
   CHECK(link.Tick(At(now + limits::kReconnectDelayMin)) == Step::kConnect);
 }
 
-TEST_CASE("a stream that a twin fenced is not opened again soon", "[protocol]") {
+TEST_CASE("a stream that a twin fenced is opened again only after the longest delay",
+          "[protocol]") {
   LinkState link = Open({});
   link.OnAccepted();
   link.OnDone(At({}), true);
@@ -73,18 +74,18 @@ TEST_CASE("a stream that a twin fenced is not opened again soon", "[protocol]") 
   CHECK(link.Tick(At(limits::kReconnectDelayMax)) == Step::kConnect);
 }
 
-TEST_CASE("a stream that ends while it is opened is not kept", "[protocol]") {
+TEST_CASE("a stream that ends while it is being opened is not kept", "[protocol]") {
   LinkState link(At({}));
   REQUIRE(link.Tick(At({})) == Step::kConnect);
   link.OnDone(At({}), false);
-  CHECK_FALSE(link.idle());  // whoever opens it has still to say so
+  CHECK_FALSE(link.idle());  // OnStarted is still to come
   CHECK(link.Tick(At(limits::kReconnectDelayMax)) == Step::kWait);
   CHECK_FALSE(link.OnStarted());
   CHECK(link.idle());
   CHECK(link.Tick(At(limits::kReconnectDelayMin)) == Step::kConnect);
 }
 
-TEST_CASE("what was heard is forgotten with the next stream", "[protocol]") {
+TEST_CASE("whether a stream was heard is reset by the next one", "[protocol]") {
   LinkState link = Open({});
   CHECK_FALSE(link.heard());
   CHECK(link.OnHeard(At({})));
@@ -94,7 +95,7 @@ TEST_CASE("what was heard is forgotten with the next stream", "[protocol]") {
   CHECK_FALSE(link.heard());
 }
 
-TEST_CASE("a stopped link opens and drops nothing, and is idle when its stream has ended",
+TEST_CASE("a stopped link opens and drops nothing and is idle once its stream has ended",
           "[protocol]") {
   LinkState never(At({}));
   never.Stop();

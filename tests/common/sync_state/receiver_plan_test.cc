@@ -1,4 +1,4 @@
-// Every combination of what a receiver can know, against the step it leads to.
+// The step that follows from every combination of what a receiver can know.
 #include "common/sync_state/receiver_plan.h"
 
 #include <catch2/catch.hpp>
@@ -35,7 +35,7 @@ const std::optional<VersionAt> kTargets[] = {std::nullopt, At(5), At(5, kNew)};
 
 }  // namespace
 
-TEST_CASE("drained: no commit begins, whatever is offered or asked", "[protocol]") {
+TEST_CASE("a drained receiver starts no commit whatever is offered or asked", "[protocol]") {
   for (const auto& live : kLives) {
     for (const auto& target : kTargets) {
       for (const bool resync : {false, true}) {
@@ -46,7 +46,7 @@ TEST_CASE("drained: no commit begins, whatever is offered or asked", "[protocol]
   }
 }
 
-TEST_CASE("a resync goes before what else could be done", "[protocol]") {
+TEST_CASE("a resync comes before every other step", "[protocol]") {
   for (const auto& live : kLives) {
     for (const auto& target : kTargets) {
       CHECK(NextStep({.resync = true, .live = live, .target = target}) == ReceiverStep::kResync);
@@ -54,25 +54,25 @@ TEST_CASE("a resync goes before what else could be done", "[protocol]") {
   }
 }
 
-TEST_CASE("an engine at the target or above it, of that stream, is current", "[protocol]") {
+TEST_CASE("an engine at or above the target in the same stream is current", "[protocol]") {
   CHECK(NextStep({.live = At(5), .target = At(5)}) == ReceiverStep::kCurrent);
   CHECK(NextStep({.live = At(6), .target = At(5)}) == ReceiverStep::kCurrent);
   CHECK(NextStep({.live = At(4), .target = At(5)}) == ReceiverStep::kAdvance);
   CHECK(NextStep({.live = At(9), .target = At(5, kNew)}) == ReceiverStep::kAdvance);
 }
 
-TEST_CASE("a proved engine goes on while nothing is offered, another waits paused", "[protocol]") {
+TEST_CASE("without a target a proved engine is current and any other waits", "[protocol]") {
   CHECK(NextStep({.live = At(5)}) == ReceiverStep::kCurrent);
   CHECK(NextStep({.live = At(5), .drifted = true}) == ReceiverStep::kAwait);
   CHECK(NextStep({}) == ReceiverStep::kAwait);
 }
 
-TEST_CASE("drift makes even the newest version worth another commit", "[protocol]") {
+TEST_CASE("a drifted engine is committed again even at the newest version", "[protocol]") {
   CHECK(NextStep({.live = At(5), .drifted = true, .target = At(5)}) == ReceiverStep::kAdvance);
   CHECK(NextStep({.live = At(6), .drifted = true, .target = At(5)}) == ReceiverStep::kAdvance);
 }
 
-TEST_CASE("memory of no known version may be what was committed last", "[protocol]") {
+TEST_CASE("memory of no known version may be adopted as the last commit", "[protocol]") {
   CHECK(NextStep({.target = At(5)}) == ReceiverStep::kAdopt);
   CHECK(Adoptable(std::nullopt, At(4), At(5)) == At(4));
   CHECK_FALSE(Adoptable(std::nullopt, At(5), At(5)).has_value());
@@ -81,24 +81,23 @@ TEST_CASE("memory of no known version may be what was committed last", "[protoco
   CHECK_FALSE(Adoptable(std::nullopt, std::nullopt, At(5)).has_value());
 }
 
-TEST_CASE("with an intent open, memory may be that one's version, and no earlier one",
-          "[protocol]") {
+TEST_CASE("with an open intent memory may be adopted only as the intent's version", "[protocol]") {
   CHECK(Adoptable(At(6), At(5), At(9)) == At(6));
-  // The engine may have reported 9 already, whatever its memory is now.
+  // Not 5: the engine may already have reported 9, whatever its memory is now.
   CHECK_FALSE(Adoptable(At(9), At(5), At(9)).has_value());
   CHECK_FALSE(Adoptable(At(9), std::nullopt, At(9)).has_value());
   CHECK_FALSE(Adoptable(At(10), At(5), At(9)).has_value());
   CHECK(Adoptable(At(6, kNew), At(5), At(9)) == At(5));
 }
 
-TEST_CASE("a number that is announced with another state token was published again", "[protocol]") {
+TEST_CASE("a version announced with another state token was published again", "[protocol]") {
   LiveState live;
   live.at = At(5);
   live.ranks.resize(3);
   for (uint32_t r = 0; r < 3; ++r) live.ranks[r].state_token = D(r);
   SyncTarget target{.stream = kStream, .version = WeightVersion(5), .ranks = {}};
   target.ranks.resize(3);
-  CHECK(RanksPublishedAgain(live, target).empty());  // nobody says
+  CHECK(RanksPublishedAgain(live, target).empty());  // no token is announced
   for (uint32_t r = 0; r < 3; ++r) target.ranks[r].state_token = D(r);
   CHECK(RanksPublishedAgain(live, target).empty());
   target.ranks[1].state_token = D(7);
@@ -110,7 +109,7 @@ TEST_CASE("a number that is announced with another state token was published aga
   CHECK(RanksPublishedAgain(live, target).empty());
 }
 
-TEST_CASE("a delta is asked for from a lower version of the same stream only", "[protocol]") {
+TEST_CASE("a delta is requested only from a lower version of the same stream", "[protocol]") {
   CHECK(DeltaBase(Way::kDelta, At(4), At(5)) == WeightVersion(4));
   CHECK_FALSE(DeltaBase(Way::kDelta, At(5), At(5)).has_value());
   CHECK_FALSE(DeltaBase(Way::kDelta, At(6), At(5)).has_value());
@@ -121,13 +120,13 @@ TEST_CASE("a delta is asked for from a lower version of the same stream only", "
   CHECK_FALSE(DeltaBase(Way::kFull, At(4), At(5)).has_value());
 }
 
-TEST_CASE("state adopted from another stream keeps its digests, not its number", "[protocol]") {
+TEST_CASE("a version of another stream is not used as a version number", "[protocol]") {
   CHECK(VersionIn(At(4), kStream) == WeightVersion(4));
   CHECK_FALSE(VersionIn(At(4), kNew).has_value());
   CHECK_FALSE(VersionIn(std::nullopt, kStream).has_value());
 }
 
-TEST_CASE("what is gone or wrong is taken in full, what is broken is tried again", "[protocol]") {
+TEST_CASE("only errors that a retry cannot fix fall back to full tensors", "[protocol]") {
   for (const Status& status :
        {AbortedError("x"), DataLossError("x"), FailedPreconditionError("x"), NotFoundError("x"),
         InvalidArgumentError("x"), UnimplementedError("x")}) {
@@ -139,7 +138,7 @@ TEST_CASE("what is gone or wrong is taken in full, what is broken is tried again
   }
 }
 
-TEST_CASE("a delta object of anything else than was asked for is refused", "[protocol]") {
+TEST_CASE("a delta object other than the requested one is refused", "[protocol]") {
   const DeltaManifest good = Manifest({}, {});
   const TrainerRank rank(1);
   CHECK(CheckManifest(good, At(5), rank, WeightVersion(4)).ok());
@@ -149,7 +148,7 @@ TEST_CASE("a delta object of anything else than was asked for is refused", "[pro
   CHECK(absl::IsDataLoss(CheckManifest(good, At(5), rank, WeightVersion(3))));
 }
 
-TEST_CASE("a delta that does not lead to its own state token has another base", "[protocol]") {
+TEST_CASE("a delta that does not lead to its state token is refused", "[protocol]") {
   const std::vector<Digest> before = {D(1), D(2)};
   const std::vector<Digest> after = {D(1), D(3)};
   const std::vector<SliceDelta> change = {{.slice = RankSlice(1), .before = D(2), .after = D(3)}};
@@ -160,8 +159,7 @@ TEST_CASE("a delta that does not lead to its own state token has another base", 
   CHECK(absl::IsDataLoss(Follow({D(9), D(2)}, Manifest(change, StateToken(after))).status()));
 }
 
-TEST_CASE("a slice is staged when its base is live and the result is the one predicted",
-          "[protocol]") {
+TEST_CASE("a slice is admitted only with the right base and the predicted result", "[protocol]") {
   const SliceDelta delta{.slice = RankSlice(0), .before = D(1), .after = D(2)};
   CHECK(JudgeSlice(Held(D(1)), delta, D(2)) == SliceVerdict::kAdmitted);
   CHECK(JudgeSlice(Held(D(1)), delta, D(3)) == SliceVerdict::kOtherResult);
@@ -169,14 +167,13 @@ TEST_CASE("a slice is staged when its base is live and the result is the one pre
   CHECK(JudgeSlice(kDiffers, delta, D(2)) == SliceVerdict::kOtherBase);
 }
 
-TEST_CASE("by the description, exactly the slices that are held and differ are taken",
-          "[protocol]") {
+TEST_CASE("the description selects exactly the slices that are held and differ", "[protocol]") {
   const std::vector<SliceState> live = {Held(D(1)), Held(D(2)), kNotHeld, kDiffers};
   const std::vector<Digest> described = {D(1), D(9), D(9), D(4)};
   CHECK(SlicesThatDiffer(live, described) == std::vector<RankSlice>{RankSlice(1), RankSlice(3)});
 }
 
-TEST_CASE("a drifted slice that no delta touches is taken in full", "[protocol]") {
+TEST_CASE("drifted slices that a delta does not touch are found", "[protocol]") {
   const LiveState::Rank rank{.slices = {Held(D(8)), Held(D(8)), Held(D(3)), kNotHeld},
                              .published = {D(1), D(2), D(3), D(4)},
                              .state_token = {}};

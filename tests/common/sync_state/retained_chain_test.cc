@@ -18,7 +18,7 @@ RetainedChain Five(size_t versions_max) {
 
 }  // namespace
 
-TEST_CASE("consecutive versions lead from one to another", "[protocol]") {
+TEST_CASE("consecutive retained versions lead from one to another", "[protocol]") {
   const RetainedChain chain = Five(10);
   const auto all = chain.Lead(Version(1), Version(3));
   REQUIRE(all.ok());
@@ -27,7 +27,7 @@ TEST_CASE("consecutive versions lead from one to another", "[protocol]") {
   CHECK(chain.Lead(Version(4), Version(5)).value().first == 4);
 }
 
-TEST_CASE("what is not retained, or has no base, leads nowhere", "[protocol]") {
+TEST_CASE("versions not retained or without a base lead to no other version", "[protocol]") {
   const RetainedChain chain = Five(10);
   CHECK(absl::IsAborted(chain.Lead(Version(3), Version(4)).status()));  // served in full only
   CHECK(absl::IsAborted(chain.Lead(Version(2), Version(5)).status()));
@@ -38,7 +38,7 @@ TEST_CASE("what is not retained, or has no base, leads nowhere", "[protocol]") {
   CHECK(Five(2).Lead(Version(4), Version(5)).ok());
 }
 
-TEST_CASE("the oldest go when a limit is passed, the newest stays", "[protocol]") {
+TEST_CASE("the oldest versions are dropped past a limit and the newest is kept", "[protocol]") {
   RetainedChain chain(25, 3);
   CHECK(chain.Append(Version(1), std::nullopt, 10) == 0);
   CHECK(chain.Append(Version(2), Version(1), 10) == 0);

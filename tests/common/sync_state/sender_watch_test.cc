@@ -11,15 +11,16 @@ TimePoint At(int after) { return TimePoint(std::chrono::hours(1)) + seconds(afte
 
 }  // namespace
 
-TEST_CASE("a receiver that never had its senders is stale so long after its start", "[protocol]") {
+TEST_CASE("a receiver that never had its senders is stale that long after its start",
+          "[protocol]") {
   SenderWatch watch(At(0));
-  watch.Observe(false, At(10));  // a connection that was not accepted restarts nothing
+  watch.Observe(false, At(10));  // a connection that was not accepted does not restart the time
   CHECK(watch.Without(At(29)) == seconds(29));
   CHECK_FALSE(watch.Stale(At(29), seconds(30)));
   CHECK(watch.Stale(At(30), seconds(30)));
 }
 
-TEST_CASE("accepted senders end staleness at once, and their loss begins it anew", "[protocol]") {
+TEST_CASE("accepted senders end staleness at once and their loss restarts the time", "[protocol]") {
   SenderWatch watch(At(0));
   watch.Observe(true, At(40));
   CHECK(watch.Without(At(5000)) == Duration::zero());

@@ -74,7 +74,7 @@ TEST_CASE("the target is the newest version that all ranks offer", "[protocol]")
   CHECK(target->ranks[1].nonce == 9);
 }
 
-TEST_CASE("a version some rank never published is skipped", "[protocol]") {
+TEST_CASE("a version that some rank never published is skipped", "[protocol]") {
   SubscriptionState state = TwoRanks();
   REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {3, 5})).ok());
   REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {3, 4})).ok());
@@ -92,7 +92,7 @@ TEST_CASE("a newer announcement replaces the older one", "[protocol]") {
   CHECK(TargetVersion(state) == 3);
 }
 
-TEST_CASE("a sender's place in the list does not say its rank", "[protocol]") {
+TEST_CASE("a sender's rank does not depend on its place in the list", "[protocol]") {
   SubscriptionState state(2, std::nullopt);
   state.OnConnect(kFirst);
   state.OnConnect(kSecond);
@@ -122,7 +122,7 @@ TEST_CASE("an old incarnation and a second id are refused", "[protocol]") {
   CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kSecond, 2, Offers(kTwin, {1}))));
 }
 
-TEST_CASE("what the ledger had accepted still counts after a restart", "[protocol]") {
+TEST_CASE("the stream that the ledger accepted fences others after a restart", "[protocol]") {
   SubscriptionState state(1, kStream);
   state.OnConnect(kFirst);
   CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kOld, 0, 1), kNow)));
@@ -139,7 +139,7 @@ TEST_CASE("a higher incarnation replaces everything, rank by rank", "[protocol]"
   CHECK_FALSE(state.Target().has_value());
   CHECK_FALSE(state.Layouts().has_value());
   CHECK(state.MissingRanks() == std::vector<TrainerRank>{TrainerRank(1)});
-  // The other rank still talks of the old stream.
+  // The other rank still announces the old stream.
   CHECK(absl::IsFailedPrecondition(state.OnAnnounce(kSecond, 2, Offers(kStream, {10}))));
 
   REQUIRE(state.OnWelcome(kSecond, Welcome(kNew, 1, 2), kNow).ok());
@@ -156,7 +156,8 @@ TEST_CASE("a layout may not change inside a stream", "[protocol]") {
   CHECK(Message(changed).find("higher incarnation") != std::string_view::npos);
 }
 
-TEST_CASE("two senders that claim one rank are told apart by the rank epoch", "[protocol]") {
+TEST_CASE("of two senders of one rank the one with the higher rank epoch is followed",
+          "[protocol]") {
   SubscriptionState state = TwoRanks();
   CHECK(absl::IsFailedPrecondition(state.OnWelcome(kSecond, Welcome(kStream, 0, 2, 1), kNow)));
   REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 0, 2, 2), kNow).ok());
@@ -165,7 +166,7 @@ TEST_CASE("two senders that claim one rank are told apart by the rank epoch", "[
   CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 1), kNow)));
 }
 
-TEST_CASE("a disconnected sender offers nothing, its layout stays known", "[protocol]") {
+TEST_CASE("a disconnected sender offers nothing and its layout stays known", "[protocol]") {
   SubscriptionState state = TwoRanks();
   REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
   REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1})).ok());
@@ -188,7 +189,7 @@ TEST_CASE("an announcement of another rank epoch than the welcome's is ignored",
   CHECK(state.OnAnnounce(kFirst, 2, Offers(kStream, {1}, 2)).ok());
 }
 
-TEST_CASE("an announcement that comes late, or twice, does not replace a newer one", "[protocol]") {
+TEST_CASE("a late or repeated announcement does not replace a newer one", "[protocol]") {
   SubscriptionState state = TwoRanks();
   REQUIRE(state.OnAnnounce(kFirst, 5, Offers(kStream, {1, 2})).ok());
   REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1, 2})).ok());
@@ -201,7 +202,7 @@ TEST_CASE("an announcement that comes late, or twice, does not replace a newer o
   CHECK(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
 }
 
-TEST_CASE("senders are accepted when every trainer rank has one that is connected and welcome",
+TEST_CASE("senders are accepted once every trainer rank has a connected and welcomed one",
           "[protocol]") {
   SubscriptionState state(2, std::nullopt);
   CHECK_FALSE(state.Accepted());
@@ -213,18 +214,18 @@ TEST_CASE("senders are accepted when every trainer rank has one that is connecte
   REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2), kNow).ok());
   CHECK(state.Accepted());  // before any version is offered
   REQUIRE_FALSE(state.OnWelcome(kFirst, Welcome(kOld, 0, 2), kNow).ok());
-  CHECK_FALSE(state.Accepted());  // its clock went back
+  CHECK_FALSE(state.Accepted());  // its incarnation is too old
   REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2), kNow).ok());
   CHECK(state.Accepted());
   state.OnDisconnect(kSecond);
   CHECK_FALSE(state.Accepted());
 }
 
-TEST_CASE("ranks and versions that make no sense are refused", "[protocol]") {
+TEST_CASE("impossible ranks and versions are refused", "[protocol]") {
   SubscriptionState state = TwoRanks();
   CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 2, 2), kNow)));
   CHECK(absl::IsInvalidArgument(state.OnWelcome(kFirst, Welcome(kStream, 0, 0), kNow)));
-  // What another configuration could mend breaks no protocol.
+  // An error that another configuration can fix is not INVALID_ARGUMENT.
   CHECK(absl::IsFailedPrecondition(state.OnWelcome(kFirst, Welcome(kStream, 0, 1), kNow)));
   const Status three = state.OnWelcome(kFirst, Welcome(kNew, 0, 3), kNow);
   CHECK(absl::IsFailedPrecondition(three));
@@ -236,7 +237,8 @@ TEST_CASE("ranks and versions that make no sense are refused", "[protocol]") {
       kFirst, 1, Offers(kStream, std::vector<uint64_t>(limits::kRetainedVersionsMax + 1, 1)))));
 }
 
-TEST_CASE("what is ahead of the clock is refused, and raises nothing", "[protocol]") {
+TEST_CASE("incarnations and rank epochs ahead of the clock are refused and fence nobody",
+          "[protocol]") {
   const auto ahead = [](std::chrono::hours hours) { return kNow.time_since_epoch() + hours; };
   const auto incarnation = [](auto time) {
     return static_cast<uint64_t>(
@@ -254,7 +256,7 @@ TEST_CASE("what is ahead of the clock is refused, and raises nothing", "[protoco
   const Status epoch = state.OnWelcome(kSecond, Welcome(kStream, 1, 2, ~uint64_t{0}), kNow);
   CHECK(absl::IsUnavailable(epoch));
   CHECK_THAT(std::string(Message(epoch)), Catch::Contains("rank epoch"));
-  // It locked nobody out.
+  // The refused epoch did not fence the lower one.
   REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2, 2), kNow).ok());
 
   const StreamId near{
@@ -262,7 +264,7 @@ TEST_CASE("what is ahead of the clock is refused, and raises nothing", "[protoco
   CHECK(state.OnWelcome(kSecond, Welcome(near, 1, 2), kNow).ok());
 }
 
-TEST_CASE("a clock that went back ends nothing that is followed", "[protocol]") {
+TEST_CASE("a clock that went back does not end a stream that is followed", "[protocol]") {
   const uint64_t now = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(kNow.time_since_epoch()).count());
   const StreamId stream{.incarnation = now, .id_hi = 1, .id_lo = 1};
@@ -277,8 +279,9 @@ TEST_CASE("a clock that went back ends nothing that is followed", "[protocol]") 
   CHECK(absl::IsUnavailable(state.OnWelcome(kFirst, Welcome(next, 0, 1), before)));
 }
 
-// Epochs are not in the ledger: whoever speaks first after the restart would else set one for good.
-TEST_CASE("after a restart a rank epoch is held against the clock, of the ledger's stream too",
+// Rank epochs are not in the ledger: without the check the first sender after a restart could set
+// one that no other reaches.
+TEST_CASE("after a restart a rank epoch of the ledger's stream is checked against the clock",
           "[protocol]") {
   const uint64_t now_us = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(kNow.time_since_epoch()).count());
@@ -287,10 +290,11 @@ TEST_CASE("after a restart a rank epoch is held against the clock, of the ledger
   CHECK(absl::IsUnavailable(state.OnWelcome(kFirst, Welcome(kStream, 0, 1, ~uint64_t{0}), kNow)));
   const UnixTime behind = kNow - std::chrono::hours(48);
   CHECK(absl::IsUnavailable(state.OnWelcome(kFirst, Welcome(kStream, 0, 1, now_us), behind)));
-  CHECK(state.OnWelcome(kFirst, Welcome(kStream, 0, 1, now_us), kNow).ok());  // once it is right
+  CHECK(state.OnWelcome(kFirst, Welcome(kStream, 0, 1, now_us), kNow)
+            .ok());  // once the clock is right
 }
 
-TEST_CASE("a sender's state token is of its newest version alone", "[protocol]") {
+TEST_CASE("a sender's state token is only that of its newest version", "[protocol]") {
   SubscriptionState state = TwoRanks();
   const Digest token{.lane0 = 1, .lane1 = 2};
   SenderAnnouncement offers = Offers(kStream, {1, 2});
@@ -302,7 +306,7 @@ TEST_CASE("a sender's state token is of its newest version alone", "[protocol]")
   CHECK_FALSE(state.TargetAt(WeightVersion(1))->ranks[0].state_token.has_value());
 }
 
-TEST_CASE("a sender that offers less than the engine has is behind", "[protocol]") {
+TEST_CASE("a sender whose newest version is below the engine's is behind", "[protocol]") {
   SubscriptionState state = TwoRanks();
   const auto behind = [&state](uint64_t version, const StreamId& stream = kStream) {
     return state.Behind({.stream = stream, .version = WeightVersion(version)});

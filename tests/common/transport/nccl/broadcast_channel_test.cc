@@ -36,7 +36,7 @@ BroadcastChannel::Until In(Duration timeout, std::function<bool()> given_up = nu
   return {.deadline = kClock.Now() + timeout, .given_up = std::move(given_up)};
 }
 
-// Runs `act(rank)` for all ranks side by side.
+// Runs `act(rank)` for all ranks at the same time.
 template <typename Act>
 void ForRanks(uint32_t size, const Act& act) {
   std::vector<std::thread> threads;
@@ -67,7 +67,7 @@ std::vector<std::byte> RandomBytes(size_t size) {
   return bytes;
 }
 
-// One object from rank 0 to the others; what each of them said.
+// Sends one object from rank 0 to the others; returns the status of each rank.
 std::vector<Status> Broadcast(std::vector<ChannelPtr>& channels, const std::vector<std::byte>& sent,
                               std::vector<std::vector<std::byte>>& received, Duration timeout) {
   std::vector<Status> statuses(channels.size());
@@ -83,7 +83,7 @@ std::vector<Status> Broadcast(std::vector<ChannelPtr>& channels, const std::vect
 
 }  // namespace
 
-TEST_CASE("an object arrives at every rank, whatever its size in pieces", "[broadcast]") {
+TEST_CASE("an object of any size in pieces arrives at every rank", "[broadcast]") {
   std::vector<ChannelPtr> channels = JoinAll(4);
   const size_t size = GENERATE(1, kPiece - 1, kPiece, kPiece + 1, 5 * kPiece, 7 * kPiece + 13);
   const std::vector<std::byte> sent = RandomBytes(size);
@@ -92,7 +92,7 @@ TEST_CASE("an object arrives at every rank, whatever its size in pieces", "[broa
   for (uint32_t rank = 1; rank < 4; ++rank) CHECK(received[rank] == sent);
 }
 
-TEST_CASE("a rank that keeps nothing takes part all the same", "[broadcast]") {
+TEST_CASE("a rank that keeps nothing still takes part in a broadcast", "[broadcast]") {
   std::vector<ChannelPtr> channels = JoinAll(3);
   const std::vector<std::byte> sent = RandomBytes(3 * kPiece + 5);
   std::vector<std::byte> kept(sent.size());
@@ -105,7 +105,7 @@ TEST_CASE("a rank that keeps nothing takes part all the same", "[broadcast]") {
   CHECK(kept == sent);
 }
 
-TEST_CASE("a rank that does not join costs the others the deadline, and nothing else",
+TEST_CASE("if a rank does not join the others fail at their deadline and can join again",
           "[broadcast]") {
   const BroadcastChannel::Parts parts = Parts();
   const auto id = NcclCommunicator::NewId(*parts.api);
@@ -125,10 +125,10 @@ TEST_CASE("a rank that does not join costs the others the deadline, and nothing 
   JoinAll(2);
 }
 
-TEST_CASE("a rank lost in the middle costs the others the deadline; they go on without it",
+TEST_CASE("if a rank is lost the others fail at their deadline and continue without it",
           "[broadcast]") {
   std::vector<ChannelPtr> channels = JoinAll(3);
-  // More than the connection holds: the root cannot be done before its peer has read.
+  // More than the connection buffers: the root cannot finish before its peer has read.
   const std::vector<std::byte> sent = RandomBytes(size_t{64} << 20);
   channels[2].reset();
   std::vector<std::vector<std::byte>> received;
@@ -142,7 +142,7 @@ TEST_CASE("a rank lost in the middle costs the others the deadline; they go on w
   CHECK(statuses[1].ok());
 }
 
-TEST_CASE("what is given up ends at once", "[broadcast]") {
+TEST_CASE("a call that is given up ends at once", "[broadcast]") {
   std::vector<ChannelPtr> channels = JoinAll(2);
   std::atomic<bool> given_up{false};
   std::vector<std::byte> kept(kPiece);
@@ -156,7 +156,8 @@ TEST_CASE("what is given up ends at once", "[broadcast]") {
   CHECK(absl::IsCancelled(status));
 }
 
-TEST_CASE("a library that is too old is refused, with what to install", "[broadcast]") {
+TEST_CASE("a library that is too old is refused and the error names the version to install",
+          "[broadcast]") {
   setenv("FAKE_NCCL_VERSION", "21503", 1);
   const auto api = NcclApi::Load();
   unsetenv("FAKE_NCCL_VERSION");

@@ -16,8 +16,7 @@ const RealClock kClock;
 
 }  // namespace
 
-TEST_CASE("a device is chosen by UUID or number, and need not be named when it is the only one",
-          "[broadcast]") {
+TEST_CASE("a device is chosen by UUID or number or because it is the only one", "[broadcast]") {
   CHECK(*ChooseDevice("", {"GPU-aa"}) == 0);
   CHECK(*ChooseDevice("1", kTwo) == 1);
   CHECK(*ChooseDevice("GPU-bb", kTwo) == 1);
@@ -29,8 +28,7 @@ TEST_CASE("a device is chosen by UUID or number, and need not be named when it i
   }
 }
 
-TEST_CASE("a broadcast goes through memory that only the device's driver can touch",
-          "[broadcast]") {
+TEST_CASE("a broadcast works with memory that only the device's driver can access", "[broadcast]") {
   constexpr uint32_t kRanks = 3;
   constexpr uint32_t kPiece = 1 << 16;
   auto api = NcclApi::Load();

@@ -61,7 +61,8 @@ std::vector<uint64_t> Numbers(const std::vector<WeightVersion>& versions) {
 
 }  // namespace
 
-TEST_CASE("names are read back as what they were made from, and others are none", "[shared_fs]") {
+TEST_CASE("names are parsed into what they were made from and other names are refused",
+          "[shared_fs]") {
   const StreamId stream{.incarnation = 42, .id_hi = 0xABCDEF, .id_lo = 1};
   CHECK(StreamName(stream) == "stream-00000000000000000042-0000000000abcdef0000000000000001");
   CHECK(ParseStreamName(StreamName(stream)) == stream);
@@ -80,18 +81,18 @@ TEST_CASE("names are read back as what they were made from, and others are none"
   }
 }
 
-TEST_CASE("an id makes a name that leads nowhere else", "[shared_fs]") {
+TEST_CASE("an escaped id is always one plain file name", "[shared_fs]") {
   CHECK(*EscapeId("engine-0.a_b") == "engine-0.a_b");
   CHECK(*EscapeId("../x y") == "%2E.%2Fx%20y");
   CHECK(*EscapeId("..") == "%2E.");
-  // Else it would be taken for a file that is being written.
+  // Without this it would be taken for a file that is being written.
   CHECK(*EscapeId("a.tmp.tmp") == "a.tmp%2Etmp");
   CHECK(*EscapeId(".tmp") == "%2Etmp");
   CHECK(absl::IsInvalidArgument(EscapeId("").status()));
   CHECK(absl::IsInvalidArgument(EscapeId(std::string(100, '/')).status()));
 }
 
-TEST_CASE("SHA-256 and its HMAC are the standard's", "[shared_fs]") {
+TEST_CASE("SHA-256 and its HMAC give the test vectors of the standards", "[shared_fs]") {
   // FIPS 180-4 and RFC 4231, case 2.
   CHECK(Hex(Sha256Of(AsBytes("abc"))) ==
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -99,7 +100,7 @@ TEST_CASE("SHA-256 and its HMAC are the standard's", "[shared_fs]") {
         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
 
-TEST_CASE("a sealed file with any byte changed, or cut off anywhere, is refused", "[shared_fs]") {
+TEST_CASE("a sealed file with any byte changed or cut off is refused", "[shared_fs]") {
   const Key key = GENERATE(Key{}, Key{.bytes = std::vector<std::byte>(16, std::byte{7})});
   const std::vector<std::byte> whole = Seal(SealedKind::kManifest, "message", key);
   CHECK(*Unseal(SealedKind::kManifest, whole, key, "f") == "message");
@@ -113,7 +114,7 @@ TEST_CASE("a sealed file with any byte changed, or cut off anywhere, is refused"
   CHECK_FALSE(Unseal(SealedKind::kManifest, whole, KeyOf("another key, long"), "f").ok());
 }
 
-TEST_CASE("a key's file has a key that is long enough", "[shared_fs]") {
+TEST_CASE("a key that is too short is refused", "[shared_fs]") {
   FaultFileSystem files;
   const auto put = [&](std::string_view text) { files.SetContent("k", KeyOf(text).bytes); };
   put("0123456789abcdef\n");
@@ -123,7 +124,7 @@ TEST_CASE("a key's file has a key that is long enough", "[shared_fs]") {
   CHECK(absl::IsNotFound(LoadKey(files, "none").status()));
 }
 
-TEST_CASE("a manifest is read back as it was, and one that makes no sense is refused",
+TEST_CASE("a manifest is read as it was written and an inconsistent one is refused",
           "[shared_fs]") {
   const Manifest manifest = Made(12, 11, true);
   const auto parsed = ParseManifest(SerializeManifest(manifest, {}), {}, "m");
@@ -177,7 +178,7 @@ TEST_CASE("any range of a file is read and checked without the rest", "[shared_f
   CHECK(file->Read(0, 0, buffer)->empty());
 }
 
-TEST_CASE("a file that is not finished is gone with its writer", "[shared_fs]") {
+TEST_CASE("a file that is not finished is removed with its writer", "[shared_fs]") {
   FaultFileSystem files;
   const bool renaming_fails = GENERATE(false, true);
   {
@@ -192,7 +193,7 @@ TEST_CASE("a file that is not finished is gone with its writer", "[shared_fs]") 
   CHECK(files.List("d")->empty());
 }
 
-TEST_CASE("versions are reached from anchors, by deltas that follow each other", "[shared_fs]") {
+TEST_CASE("versions are reached from anchors by deltas that follow each other", "[shared_fs]") {
   VersionSet versions;
   for (const ManifestPtr& manifest : {Make(2, 1, false), Make(3, 0, true), Make(4, 3, false),
                                       Make(5, 4, true), Make(6, 5, false), Make(9, 8, false)}) {
@@ -210,12 +211,12 @@ TEST_CASE("versions are reached from anchors, by deltas that follow each other",
   CHECK(path->deltas.size() == 1);
   CHECK(versions.FromAnchor(WeightVersion(5))->deltas.empty());
   CHECK(absl::IsAborted(versions.FromAnchor(WeightVersion(9)).status()));
-  // A sender that started again published version 6 again: its word counts.
+  // A restarted sender published version 6 again: its manifest replaces the old one.
   versions.Put(Make(6, 0, true, 2));
   CHECK(versions.FromAnchor(WeightVersion(6))->anchor->name.epoch == RankEpoch(2));
   CHECK(absl::IsAborted(versions.Chain(WeightVersion(5), WeightVersion(6)).status()));
   CHECK(Numbers(versions.Reachable(10)) == std::vector<uint64_t>{3, 4, 5, 6});
-  // One that knows of version 4 and of none above: so do those who read.
+  // The next restarted sender has version 4 and none above, so readers have none above either.
   versions.Put(Make(4, 0, true, 3));
   CHECK(Numbers(versions.Reachable(10)) == std::vector<uint64_t>{3, 4});
   versions.Put(Make(7, 4, false, 3));

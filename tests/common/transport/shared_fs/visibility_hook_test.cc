@@ -1,4 +1,4 @@
-// Commands that operators have run around a shared directory.
+// Commands that operators configure to run around a shared directory.
 #include "common/transport/shared_fs/visibility_hook.h"
 
 #include <signal.h>
@@ -27,12 +27,12 @@ std::string Read(const std::string& file) {
   std::ifstream in(file);
   std::string text;
   std::getline(in, text);
-  return in.eof() ? "" : text;  // not all of it yet
+  return in.eof() ? "" : text;  // "" until the line is complete
 }
 
 bool IsPid(const std::string& file) { return !Read(file).empty(); }
 
-// Whether that process runs: a dead one that init has not taken yet does not.
+// Whether the process is running; a zombie is not.
 bool Lives(const std::string& file) {
   std::ifstream stat("/proc/" + Read(file) + "/stat");
   std::string number;
@@ -44,7 +44,7 @@ bool Lives(const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("a command is split as a shell would, and nothing in it is expanded", "[shared_fs]") {
+TEST_CASE("a command is split like a shell does and nothing in it is expanded", "[shared_fs]") {
   CHECK(*SplitCommand("  sync -x  /mnt ") == Words{"sync", "-x", "/mnt"});
   CHECK(*SplitCommand("a 'b c' \"d e\" f\\ g") == Words{"a", "b c", "d e", "f g"});
   CHECK(*SplitCommand("a\"b\"'c' ''") == Words{"abc", ""});
@@ -54,7 +54,7 @@ TEST_CASE("a command is split as a shell would, and nothing in it is expanded", 
   CHECK(absl::IsInvalidArgument(SplitCommand("   ").status()));
 }
 
-TEST_CASE("a command is told what it is run for", "[shared_fs]") {
+TEST_CASE("a command gets the directory and version in its environment", "[shared_fs]") {
   const TempFolder folder;
   const std::string file = folder.File("told");
   REQUIRE(Run("echo \"$DWS_SHARED_DIR $DWS_VERSION\" > " + file).ok());
@@ -62,18 +62,18 @@ TEST_CASE("a command is told what it is run for", "[shared_fs]") {
   CHECK(VisibilityHook().Run("1", std::chrono::seconds(1)).ok());
 }
 
-TEST_CASE("a command that fails says why with its last line", "[shared_fs]") {
+TEST_CASE("the error of a failed command has its last line of output", "[shared_fs]") {
   CHECK_THAT(ToString(Run("echo first; echo no such bucket >&2; exit 3")),
              Contains("status 3") && Contains("no such bucket") && !Contains("first"));
   CHECK_THAT(ToString(Run("kill -9 $$")), Contains("signal 9"));
   CHECK_THAT(
       ToString(VisibilityHook({"/no/such/program"}, "/shared").Run("1", std::chrono::seconds(5))),
       Contains("/no/such/program"));
-  // More than a pipe takes.
+  // More output than a pipe holds.
   CHECK(Run("yes | head -c 1000000").ok());
 }
 
-TEST_CASE("a command that does not end is killed, with its children", "[shared_fs]") {
+TEST_CASE("a command that does not end is killed with its children", "[shared_fs]") {
   const TempFolder folder;
   const std::string file = folder.File("child");
   const std::string script = "sleep 1000 & echo $! > " + file + "; echo begun; sleep 1000";
@@ -82,7 +82,7 @@ TEST_CASE("a command that does not end is killed, with its children", "[shared_f
     CHECK(absl::IsDeadlineExceeded(status));
     CHECK_THAT(ToString(status), Contains("2 s") && Contains("begun"));
   }
-  SECTION("when it is not wanted any more") {
+  SECTION("when it is cancelled") {
     const auto begun = std::chrono::steady_clock::now();
     const Status status = VisibilityHook({"/bin/sh", "-c", script}, "/shared")
                               .Run("12", std::chrono::minutes(10), [&] { return !IsPid(file); });
@@ -93,10 +93,10 @@ TEST_CASE("a command that does not end is killed, with its children", "[shared_f
   CHECK(Eventually([&] { return !Lives(file); }));
 }
 
-TEST_CASE("a command that somebody else has waited for is not taken for a success", "[shared_fs]") {
+TEST_CASE("a command whose exit status is lost is not taken for a success", "[shared_fs]") {
   struct sigaction ignore = {};
   struct sigaction before = {};
-  ignore.sa_handler = SIG_IGN;  // children leave nothing to wait for
+  ignore.sa_handler = SIG_IGN;  // the kernel discards the exit status of children
   ::sigaction(SIGCHLD, &ignore, &before);
   const Status status = Run("exit 3");
   ::sigaction(SIGCHLD, &before, nullptr);
