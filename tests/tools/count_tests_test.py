@@ -26,26 +26,26 @@ def completed(label: str, success: bool) -> str:
 
 
 class LogTest(unittest.TestCase):
-    def test_catch2_all_passed(self) -> None:
+    def test_a_catch2_log_with_all_cases_passed_is_counted(self) -> None:
         log = "====\nAll tests passed (1 assertion in 1 test case)\n\n"
         self.assertEqual(count_log(log), Count(passed=1))
 
-    def test_catch2_some_failed(self) -> None:
+    def test_a_catch2_log_with_some_cases_failed_is_counted(self) -> None:
         log = "test cases: 7 | 5 passed | 2 failed\nassertions: 61 | 58 passed | 3 failed\n"
         self.assertEqual(count_log(log), Count(passed=5, failed=2))
 
-    def test_catch2_all_failed(self) -> None:
+    def test_a_catch2_log_with_all_cases_failed_is_counted(self) -> None:
         self.assertEqual(count_log("test cases: 2 | 2 failed\n"), Count(failed=2))
 
-    def test_unittest_passed_with_a_skip(self) -> None:
+    def test_a_skipped_case_of_unittest_is_counted_as_skipped(self) -> None:
         log = "..s\n-----\nRan 3 tests in 0.001s\n\nOK (skipped=1)\n"
         self.assertEqual(count_log(log), Count(passed=2, skipped=1))
 
-    def test_unittest_failures_and_errors(self) -> None:
+    def test_failures_and_errors_of_unittest_are_counted_as_failed(self) -> None:
         log = "Ran 9 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=3)\n"
         self.assertEqual(count_log(log), Count(passed=3, failed=3, skipped=3))
 
-    def test_no_summary(self) -> None:
+    def test_a_log_without_a_summary_has_no_cases(self) -> None:
         self.assertEqual(count_log("killed\n"), Count())
 
 
@@ -54,11 +54,11 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(count_target(True, ""), Count(passed=1))
         self.assertEqual(count_target(False, ""), Count(failed=1))
 
-    def test_a_sanitizer_that_fails_a_target_after_its_summary_counts(self) -> None:
+    def test_a_target_that_fails_after_its_summary_has_a_failed_case(self) -> None:
         log = "All tests passed (9 assertions in 4 test cases)\nLeakSanitizer: detected\n"
         self.assertEqual(count_target(False, log), Count(passed=4, failed=1))
 
-    def test_a_target_that_only_skips_is_not_passed(self) -> None:
+    def test_a_target_with_only_skipped_cases_has_none_passed(self) -> None:
         self.assertEqual(count_target(True, "Ran 1 test in 0s\n\nOK (skipped=1)\n"),
                          Count(skipped=1))
 
@@ -70,7 +70,7 @@ class EventsTest(unittest.TestCase):
         self.log = Path(folder.name) / "test.log"
         self.log.write_text("All tests passed (9 assertions in 4 test cases)\n")
 
-    def test_sums_targets_and_names_those_that_failed(self) -> None:
+    def test_targets_are_summed_and_failed_ones_are_named(self) -> None:
         missing = self.log.with_name("no_such.log")
         total, failed = count_events([
             completed("//a:a", True), test_result("//a:a", "PASSED", self.log),
@@ -87,7 +87,7 @@ class EventsTest(unittest.TestCase):
             test_result("//a:a", "FAILED", self.log), test_result("//a:a", "PASSED", self.log)])
         self.assertEqual((total, failed), (Count(passed=4), []))
 
-    def test_nothing_ran(self) -> None:
+    def test_a_run_without_tests_counts_nothing(self) -> None:
         self.assertEqual(count_events([]), (Count(), []))
 
 

@@ -1,13 +1,13 @@
-"""The commands in the documentation: fenced `sh` blocks, and who runs each.
+"""The commands in the documentation: fenced `sh` blocks, and what runs each of them.
 
-A block says it behind its language, where renderers show nothing:
+A mark after the block's language says what runs it; renderers do not show it:
 
   ```sh ci              its commands are what continuous integration runs
   ```sh NAME            a test of that document runs its block of that name (readme_example_test)
   ```sh pair            docs_commands_test runs it beside a running sender and receiver
   ```sh package         tools/package_test.sh runs it in a clean system
   ```sh package-build   tools/package_test.sh runs its commands before that
-  ```sh not-run REASON  nobody can here; its syntax, programs, flags and files are checked
+  ```sh not-run REASON  it cannot be run here; its syntax, programs, flags and files are checked
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^ *```$", re.M | re.S)
 class Block:
     path: str  # from the top of the tree
     line: int
-    mark: str  # "" where it says nothing
+    mark: str  # "" without a mark
     reason: str
     text: str
 
@@ -33,7 +33,7 @@ class Block:
         return f"{self.path}:{self.line}"
 
     def commands(self) -> Iterator[list[str]]:
-        """Its commands as words: an approximation, for looking at programs and flags."""
+        """Its commands as words: an approximation that is enough to check programs and flags."""
         text = re.sub(r"\\\n", " ", self.text)
         for line in text.splitlines():
             lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")

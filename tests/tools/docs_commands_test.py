@@ -1,5 +1,5 @@
 """Runs the documentation's blocks marked `pair` (docs_blocks.py) beside a sender and a receiver that
-have a trainer and an engine. Only places are changed: folders, ports, where the programs are."""
+have a trainer and an engine. Only folders, ports and the paths of programs are changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.tools.docs_blocks import Block, all_blocks
 TOP = Path("WORKSPACE").resolve().parent
 PROGRAMS = ("sender_daemon/dws-sender", "receiver_daemon/dws-receiver", "tools/dwsctl/dwsctl")
 BLOCK_SECONDS = 60.0
-# As the units and deploy/config have them.
+# The ports of the units and of deploy/config.
 PORTS = {"7750": ("sender", "http"), "7760": ("receiver", "http")}
 
 
@@ -37,7 +37,7 @@ class DocsCommandsTest(unittest.TestCase):
         self.start_job()
 
     def start_job(self) -> None:
-        """A trainer that has published, and an engine that stays."""
+        """Starts a trainer that has published, and an engine that stays attached."""
         self.trainer = self.enterContext(dws.Trainer(self.sender.socket, job_id=self.cluster.job_id))
         views = self.trainer.register({"w": np.zeros((64, 1024), np.float32)})
         over, ready = threading.Event(), threading.Event()

@@ -1,5 +1,5 @@
-"""No command in the documentation is a promise that nobody looks at: each block is run somewhere
-(docs_blocks.py says where), and what cannot be run names programs, flags and files that exist."""
+"""Every command in the documentation is checked: each block is run by a test (docs_blocks.py says by
+which), and blocks that cannot be run name programs, flags and files that exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def flags_of(*command: str) -> frozenset[str]:
 
 
 def program_of(words: list[str]) -> tuple[str, list[str]]:
-    """(our program, what follows it), or ("", []); looks behind sudo, environment and the like."""
+    """(our program, its arguments), or ("", []); also finds it after sudo, environment and similar."""
     for at, word in enumerate(words):
         name = word.rpartition("/")[2]
         if name in PROGRAMS:
@@ -47,7 +47,7 @@ class DocsTest(unittest.TestCase):
     def marked(self, mark: str) -> list[Block]:
         return [block for block in self.blocks if block.mark == mark]
 
-    def test_there_are_documents_and_blocks(self) -> None:
+    def test_documents_and_blocks_are_found(self) -> None:
         self.assertGreaterEqual(len(documents(TOP)), 3)
         self.assertGreaterEqual(len(self.blocks), 4)
 
@@ -61,7 +61,7 @@ class DocsTest(unittest.TestCase):
                     self.assertTrue(self._tests_of(block), "no test runs the block of this name")
 
     def _tests_of(self, block: Block) -> list[Path]:
-        """Those that open the document and name the block."""
+        """The tests that open the document and name the block."""
         name = Path(block.path).name
         return [path for path in TOP.glob("tests/**/*_test.py")
                 if name in (text := path.read_text()) and f'"{block.mark}"' in text]
@@ -72,7 +72,7 @@ class DocsTest(unittest.TestCase):
                 done = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
 
-    def test_ci_runs_what_is_said_to_be_run_by_it(self) -> None:
+    def test_ci_runs_the_blocks_marked_ci(self) -> None:
         run = (TOP / ".ci/run").read_text()
         self.assertTrue(self.marked("ci"))
         for block in self.marked("ci"):
@@ -80,7 +80,7 @@ class DocsTest(unittest.TestCase):
                 with self.subTest(str(block), command=words):
                     self.assertRegex(run, rf"(?m)^\s*(?:if )?{re.escape(words[0].split('#')[0])}\b")
 
-    def test_the_package_test_runs_the_blocks_of_packages(self) -> None:
+    def test_the_package_test_runs_the_blocks_marked_package(self) -> None:
         script = (TOP / "tools/package_test.sh").read_text()
         self.assertIn("docs_script.py package ", script)
         self.assertTrue(self.marked("package"))
@@ -89,7 +89,7 @@ class DocsTest(unittest.TestCase):
                 with self.subTest(str(block), command=words):
                     self.assertIn(f"\n  {words[0]}\n", script)
 
-    def test_our_programs_have_the_flags(self) -> None:
+    def test_our_programs_have_the_flags_that_blocks_use(self) -> None:
         seen = 0
         for block in self.blocks:
             for words in block.commands():
@@ -109,7 +109,7 @@ class DocsTest(unittest.TestCase):
                         seen += 1
         self.assertGreater(seen, 5)
 
-    def test_files_of_the_tree_and_targets_exist(self) -> None:
+    def test_named_files_of_the_tree_and_targets_exist(self) -> None:
         seen = 0
         for block in self.blocks:
             for words in block.commands():
@@ -123,7 +123,7 @@ class DocsTest(unittest.TestCase):
                             seen += 1
         self.assertGreater(seen, 3)
 
-    def test_units_exist(self) -> None:
+    def test_named_units_exist(self) -> None:
         units = {unit for block in self.blocks
                  for unit in re.findall(r"\b(dws-[a-z]+)@", block.text)}
         self.assertTrue(units)
@@ -136,7 +136,7 @@ class DocsTest(unittest.TestCase):
         build = (TOP / package / "BUILD.bazel").read_text()
         self.assertRegex(build, rf'name = "{re.escape(name or package.rpartition("/")[2])}"')
 
-    def test_links_between_documents_lead_somewhere(self) -> None:
+    def test_links_between_documents_have_a_target(self) -> None:
         for path in documents(TOP):
             for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
                 target, _, anchor = link.partition("#")
@@ -150,15 +150,15 @@ class DocsTest(unittest.TestCase):
 
 
 def anchors_of(path: Path) -> set[str]:
-    """As the usual renderers make them of headings."""
+    """The anchors that the usual renderers make from headings."""
     headings = re.findall(r"^#+ +(.*?)\s*$", path.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 class AlertsTest(unittest.TestCase):
-    """Whoever is woken by an alert finds its section in operations.md."""
+    """Every alert has its section in operations.md."""
 
-    def test_every_alert_has_its_section_and_links_to_it(self) -> None:
+    def test_every_alert_has_its_section(self) -> None:
         rules = (TOP / "deploy/prometheus/dws.rules.yml").read_text()
         alerts = re.findall(r"^\s*-?\s*alert: *(\w+)", rules, re.M)
         self.assertGreaterEqual(len(alerts), 5)
@@ -168,7 +168,7 @@ class AlertsTest(unittest.TestCase):
             with self.subTest(alert):
                 self.assertIn(alert.lower(), anchors)
 
-    def test_no_section_is_about_an_alert_that_is_gone(self) -> None:
+    def test_every_section_is_about_an_alert_that_exists(self) -> None:
         rules = (TOP / "deploy/prometheus/dws.rules.yml").read_text()
         text = (TOP / "docs/operations.md").read_text()
         for heading in re.findall(r"^#+ (Dws\w+)$", text, re.M):

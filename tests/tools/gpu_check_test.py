@@ -1,4 +1,4 @@
-"""gpu_check over the fake driver, at a size that takes no time; what it prints; results that are kept."""
+"""gpu_check over the fake driver at a tiny size, its output, and the committed results."""
 
 import datetime
 import json
@@ -52,7 +52,7 @@ class GpuCheckTest(unittest.TestCase):
             if result["status"] == "skipped":
                 self.assertIn("note", result)
 
-    def test_benchmarks_measure_against_what_the_run_measured(self) -> None:
+    def test_benchmarks_have_a_ratio_to_a_reference_of_the_same_run(self) -> None:
         status, results, _ = run("--only=bench")
         self.assertEqual(status, 0, results)
         for name in ("P8 commit, mode A, 1 %", "P9 stage, mode B, 1 %", "P10 full digest"):
@@ -69,7 +69,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("libcuda", results[0]["note"])
         self.assertEqual(last, "0 passed, 1 failed, 0 skipped")
 
-    def test_torch_is_skipped_visibly_where_there_is_no_gpu(self) -> None:
+    def test_without_a_gpu_the_torch_check_is_reported_as_skipped(self) -> None:
         done = subprocess.run(
             [sys.executable, "tools/gpu_check/torch_check.py", "--bin=nowhere", "--only=native"],
             stdout=subprocess.PIPE,
@@ -95,7 +95,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertFalse(content["fake_driver"])
         self.assertEqual(summary(content), "1 passed, 0 failed, 1 skipped")
 
-    def test_results_that_are_kept_are_of_real_gpus(self) -> None:
+    def test_committed_results_are_of_real_gpus(self) -> None:
         for path in RESULTS.glob("*"):
             content = json.loads(path.read_text())
             self.assertEqual(content["format"], 1, path)

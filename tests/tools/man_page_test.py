@@ -1,4 +1,4 @@
-"""The manual pages that tools/package/man_page.py makes out of the programs' --help."""
+"""The manual pages that tools/package/man_page.py makes from the programs' --help."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ManPageTest(unittest.TestCase):
                 self.assertIn(f'.SH "DWSCTL {heading}"', made)
                 self.assertLessEqual(flags(help_of("tools/dwsctl/dwsctl", name.split()[0])), flags(made))
 
-    def test_a_page_has_a_section_for_every_command_of_a_command(self) -> None:
+    def test_a_page_has_a_section_for_every_nested_subcommand(self) -> None:
         made = page("tools/dwsctl/dwsctl", "1", "1.2.3", "2020-01-02")
         commands = dict(split(help_of("tools/dwsctl/dwsctl", "certificates")))["Subcommands"]
         names = [left.split()[0] for left, _ in entries(commands)]
@@ -51,7 +51,7 @@ class ManPageTest(unittest.TestCase):
                     flags(help_of("tools/dwsctl/dwsctl", "certificates", name)), flags(made)
                 )
 
-    def test_a_page_has_no_line_that_roff_would_take_for_a_request(self) -> None:
+    def test_no_text_line_of_a_page_is_taken_for_a_roff_request(self) -> None:
         requests = {".TH", ".SH", ".SS", ".TP", ".PP", ".nf", ".fi"}
         for program, section in PROGRAMS.items():
             for line in page(program, section, "1", "2020-01-02").splitlines():
@@ -59,7 +59,7 @@ class ManPageTest(unittest.TestCase):
                     if line.startswith((".", "'")):
                         self.assertIn(line.split()[0], requests)
 
-    def test_pages_are_sound_to_the_formatter(self) -> None:
+    def test_the_formatter_accepts_pages_without_a_warning(self) -> None:
         for program, section in PROGRAMS.items():
             with self.subTest(program):
                 done = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-z"], text=True,

@@ -1,7 +1,6 @@
-"""Runs README's section "By hand" as it stands: its daemons, its trainer, its engine, and what it then
-asks them.
+"""Runs README's section "By hand": its daemons, its trainer, its engine and its dwsctl commands.
 
-Only places are changed: the folder, and where the built programs are.
+Only the folder and the paths of the built programs are changed.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _BLOCK = re.compile(r"^```(?:sh|python) (\S+)\n(.*?)^```$", re.M | re.S)
 
 
 def blocks() -> dict[str, str]:
-    """The code blocks of README that have a name, by it."""
+    """The named code blocks of README, by name."""
     return dict(_BLOCK.findall(Path("README.md").read_text()))
 
 
 class ReadmeTest(unittest.TestCase):
     def setUp(self) -> None:
-        # A short path: socket files hang below it.
+        # A short path, because it is part of the paths of sockets.
         folder = tempfile.TemporaryDirectory(prefix="dws-readme-", dir="/tmp")
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
@@ -47,7 +46,7 @@ class ReadmeTest(unittest.TestCase):
         return (self.folder / f"{name}.log").read_text()
 
     def start_daemon(self, command: list[str]) -> None:
-        """Returns once it serves; it has opened no TCP port."""
+        """Returns once the daemon serves; checks that it has opened no TCP port."""
         name = command[0].rpartition("/")[2]
         ports = self.folder / f"{name}.ports"
         process = self.start(name, [*command, f"--ports-file={ports}"])
@@ -82,7 +81,7 @@ class ReadmeTest(unittest.TestCase):
                 continue
             self.wait_for(scripts)
             done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
-            # 1: it answers, and is not ready any more, since trainer and engine have ended.
+            # 1: it answers and is no longer ready, since trainer and engine have ended.
             self.assertIn(done.returncode, (0, 1), done.stderr)
             self.assertIn("dws-receiver", done.stdout)
             scripts = {}

@@ -14,7 +14,7 @@ PROGRAMS = {
 
 
 class VersionTest(unittest.TestCase):
-    def test_every_program_tells_its_build(self) -> None:
+    def test_every_program_prints_its_build(self) -> None:
         details = set()
         for name, path in PROGRAMS.items():
             with self.subTest(name):

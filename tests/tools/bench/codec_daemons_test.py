@@ -1,5 +1,5 @@
-"""The part of the codec benchmark that starts daemons, at a small size: every figure is there, and the
-engine ended with the trainer's weights (the program ends with an error otherwise)."""
+"""The part of the codec benchmark that starts daemons, at a small size: every figure is printed, and the
+engine ends with the trainer's weights (the program fails otherwise)."""
 
 from __future__ import annotations
 

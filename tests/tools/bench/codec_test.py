@@ -1,6 +1,5 @@
-"""The codec benchmark at a small size, without its daemons: every figure is there, in CSV and in the
-table, and what each peer wrote was decoded to the trainer's weights (the program ends with an error
-otherwise)."""
+"""The codec benchmark at a small size, without its daemons: every figure is printed, in CSV and in the
+table, and what each peer wrote decodes to the trainer's weights (the program fails otherwise)."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ class Codec(unittest.TestCase):
             self.assertTrue(row["unit"], row)
         for peer in PEERS:
             self.assertTrue(any(peer in row["case"] for row in rows), peer)
-        # The one kind of figure that no machine changes: each way of shipping beats the next worse.
+        # Only these figures are the same on every machine: relative sizes of the formats.
         wire = {row["id"]: float(row["reference"]) for row in rows if row["id"].startswith("P2")}
         self.assertGreater(wire["P2h"], wire["P2b"])
         self.assertIn("<=", ran.stderr)
@@ -57,7 +56,7 @@ class Codec(unittest.TestCase):
         self.assertEqual(ran.returncode, 1)
         self.assertIn("a.safetensors", ran.stderr)
 
-    def test_groups_are_run_alone(self) -> None:
+    def test_one_group_of_figures_can_be_run_alone(self) -> None:
         ran = run_codec("--size=1MiB", "--rounds=1", "--only=dense")
         self.assertEqual(ran.returncode, 0, ran.stderr)
         rows = list(csv.DictReader(ran.stdout.splitlines()))

@@ -1,5 +1,5 @@
-"""The control plane's benchmark, a few rounds of it: the figures are there, and the engines ended with the
-trainer's weights (the program ends with an error otherwise)."""
+"""The control plane's benchmark with a few rounds: the figures are printed, and the engines end with the
+trainer's weights (the program fails otherwise)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The end-to-end benchmark, one small round of it: the figures are there, the engine ended with the trainer's
-weights, and slime's reader found every digest as it should be (the program ends with an error otherwise).
+"""The end-to-end benchmark with one small round: the figures are printed, the engine ends with the trainer's
+weights, and slime's reader finds every digest right (the program fails otherwise).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def run_e2e(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 class EndToEnd(unittest.TestCase):
-    def test_the_figures_of_both_ways_are_printed(self) -> None:
+    def test_the_figures_of_loopback_and_of_files_are_printed(self) -> None:
         ran = run_e2e("--gib=0.01", "--rounds=1", "--threads=2")
         self.assertEqual(ran.returncode, 0, ran.stderr)
         rows = list(csv.DictReader(ran.stdout.splitlines()))

@@ -1,5 +1,5 @@
-// Checkpoints that somebody changes while they are read: what was read is not taken for a version,
-// whether the change is still going on at the end or has ended, and however it was made.
+// Checkpoints that are changed while a command reads them: the command fails, whether the change
+// has ended or not, and however it is made.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -15,7 +15,7 @@
 namespace dws::checkpoint {
 namespace {
 
-// One file each, so that a change reaches bytes that are still to be read.
+// One file each, so that a change affects bytes that are still to be read.
 struct Meanwhile {
   Meanwhile() {
     WriteSingle(scene.a, a);
@@ -23,7 +23,7 @@ struct Meanwhile {
     REQUIRE(scene.PackTo(a, b, delta).ok());
   }
 
-  // Brings `a` to version 2 where it lies; ends at the n-th sign of progress.
+  // Applies the delta to `a` in place; cancels it at the n-th progress report.
   Status ApplyInPlaceUpTo(int n) {
     ThreadPool other(0);
     const Progress progress = [&n](const ProgressStep&) {
@@ -34,7 +34,7 @@ struct Meanwhile {
         .status();
   }
 
-  // Works on what is there until its first sign of progress, and then goes on.
+  // Runs `change` at the first progress report.
   Progress Once(std::function<void()> change) {
     return [this, change = std::move(change)](const ProgressStep&) {
       if (!std::exchange(changed, true)) change();
@@ -57,7 +57,7 @@ bool Says(const Status& status, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("an apply in place that ends while a checkpoint is packed is noticed", "[checkpoint]") {
+TEST_CASE("pack fails if an apply in place changes a checkpoint while it reads", "[checkpoint]") {
   Meanwhile at;
   const auto a = Checkpoint::Open(at.a);
   const auto b = Checkpoint::Open(at.b);
@@ -67,7 +67,7 @@ TEST_CASE("an apply in place that ends while a checkpoint is packed is noticed",
   CHECK(absl::IsAborted(packed));
   CHECK(Says(packed, "a.safetensors was changed while it was read: do it again"));
   CHECK_FALSE(std::filesystem::exists(at.out));
-  // The other way round it is the same.
+  // It also fails if the other checkpoint is changed.
   at.changed = false;
   const auto again = Checkpoint::Open(at.a);
   const Progress touched = at.Once([&] { WriteSingle(at.scene.b, at.b); });
@@ -75,7 +75,7 @@ TEST_CASE("an apply in place that ends while a checkpoint is packed is noticed",
              "b.safetensors was changed while it was read"));
 }
 
-TEST_CASE("an apply in place that is still going on when a checkpoint has been read is noticed",
+TEST_CASE("pack fails if an apply in place of a checkpoint has not ended when it has read",
           "[checkpoint]") {
   Meanwhile at;
   const auto a = Checkpoint::Open(at.a);
@@ -89,7 +89,7 @@ TEST_CASE("an apply in place that is still going on when a checkpoint has been r
   CHECK_FALSE(std::filesystem::exists(at.out));
 }
 
-TEST_CASE("a change while checkpoints are compared is noticed, however it is made",
+TEST_CASE("an estimate fails if a checkpoint is changed in any way while it reads",
           "[checkpoint]") {
   Meanwhile at;
   const auto a = Checkpoint::Open(at.a);
@@ -98,7 +98,7 @@ TEST_CASE("a change while checkpoints are compared is noticed, however it is mad
   SECTION("in place") {
     change = [&] { REQUIRE(at.ApplyInPlaceUpTo(1000).ok()); };
   }
-  SECTION("by another file in its place") {
+  SECTION("by replacing a file") {
     change = [&] { WriteSingle(at.scene.b, at.a); };
   }
   SECTION("by a write") {
@@ -108,7 +108,7 @@ TEST_CASE("a change while checkpoints are compared is noticed, however it is mad
       stream.put('x');
     };
   }
-  SECTION("by taking it away") {
+  SECTION("by removing a file") {
     change = [&] { std::filesystem::remove(at.a); };
   }
   const auto estimated = EstimateSync(*a, *b, {}, at.scene.pool, at.Once(change));
@@ -116,11 +116,10 @@ TEST_CASE("a change while checkpoints are compared is noticed, however it is mad
   CHECK(Says(estimated.status(), "a.safetensors was changed while it was read"));
 }
 
-TEST_CASE("a base that changes while deltas are squashed or applied gives no result",
-          "[checkpoint]") {
+TEST_CASE("squash and materialize fail if the base is changed while they run", "[checkpoint]") {
   Meanwhile at;
   const std::vector<std::string> deltas = {at.delta};
-  // After the proof, whose signs of progress are the first and the last of its step.
+  // The change comes after the base was proved: the second step starts then.
   int steps = 0;
   const Progress progress = [&](const ProgressStep& step) {
     if (step.done_bytes == 0 && ++steps == 2) WriteSingle(at.scene.a, at.a);  // the same bytes
@@ -143,7 +142,7 @@ TEST_CASE("a base that changes while deltas are squashed or applied gives no res
   CHECK_FALSE(std::filesystem::exists(at.out));
 }
 
-TEST_CASE("what is squashed over a base that is torn in the middle is refused by its digests",
+TEST_CASE("squash over a base that is changed without a new time fails by its digests",
           "[checkpoint]") {
   Meanwhile at;
   const std::vector<std::string> deltas = {at.delta};
@@ -151,7 +150,7 @@ TEST_CASE("what is squashed over a base that is torn in the middle is refused by
   int steps = 0;
   const Progress progress = [&](const ProgressStep& step) {
     if (step.done_bytes == 0 && ++steps == 2) {
-      // Through a mapping, and not synced: no time of a file tells it for certain.
+      // Through a mapping and not synced, so no file time shows it reliably.
       const CheckpointTensor* const frozen = base->Find("frozen.weight");
       base->Writable(*frozen)[3] ^= std::byte{1};
     }
@@ -165,7 +164,7 @@ TEST_CASE("what is squashed over a base that is torn in the middle is refused by
   CHECK_FALSE(std::filesystem::exists(at.out));
 }
 
-TEST_CASE("deltas of which the first changes nothing are not squashed over their own result",
+TEST_CASE("deltas that begin with an empty one are not squashed over their own result",
           "[checkpoint]") {
   Meanwhile at;
   const std::string nothing = at.scene.folder.File("nothing.dws");

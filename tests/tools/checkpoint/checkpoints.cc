@@ -31,7 +31,7 @@ safetensors::TensorSource SourceOf(const TestModel& model) {
   };
 }
 
-// As an optimiser does: the larger a weight, the less likely its change, by one ulp.
+// Like an optimiser: the larger a weight, the less likely it changes, by one ulp.
 void TrainByMagnitude(TestTensor& tensor, uint64_t one_of, std::mt19937_64& random) {
   for (size_t i = 0; i < tensor.bytes.size(); i += 2) {
     const auto bits = LoadLe<uint16_t>(tensor.bytes.data() + i);
@@ -89,7 +89,7 @@ void Train(TestModel& model, uint64_t one_of, uint64_t seed) {
     const size_t changes = std::max<size_t>(elements / one_of, 1);
     for (size_t i = 0; i < changes; ++i) {
       std::byte* const element = tensor.bytes.data() + (random() % elements) * width;
-      // Often the lowest bits only; a little-endian element's first byte has them.
+      // Often only the lowest bits, which are in the first byte of a little-endian element.
       element[random() % 8 == 0 ? width - 1 : 0] ^= static_cast<std::byte>(1 + random() % 3);
     }
   }

@@ -23,17 +23,17 @@ TestTensor RandomTensor(safetensors::FileDType dtype, std::vector<uint64_t> shap
 // A tensor of each dtype, two of several blocks, a scalar and an empty one.
 TestModel RandomModel(uint64_t seed);
 
-// Changes about one element in `one_of` of each tensor but those named "frozen...", most by a small
-// step; of "embed.weight" more of the small ones, so that its blocks are worth class-splitting. An
-// empty tensor stays what it is.
+// Changes about one element in `one_of` of each tensor except those named "frozen...", most by a
+// small step. In "embed.weight" small weights change more often, so that class-splitting its blocks
+// saves bytes. An empty tensor does not change.
 void Train(TestModel& model, uint64_t one_of, uint64_t seed);
 
-// Written by safetensors/writer.h; `shard_bytes_max` splits it. A folder, with a config.json.
+// Writes a folder with safetensors/writer.h, split by `shard_bytes_max`, and a config.json.
 void WriteFolder(const TestModel& model, const std::string& folder, uint64_t shard_bytes_max);
-// One file.
+// Writes one file.
 void WriteSingle(const TestModel& model, const std::string& path);
 
-// What Checkpoint reads there. Fails the test when it cannot.
+// Reads with Checkpoint. Fails the test on an error.
 TestModel ReadModel(const std::string& path);
 std::string ReadText(const std::string& path);
 bool operator==(const TestTensor& a, const TestTensor& b);

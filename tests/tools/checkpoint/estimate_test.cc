@@ -1,4 +1,4 @@
-// The figures of an estimate are those of bytes that are really made.
+// The figures of an estimate equal the sizes of real objects.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -18,7 +18,7 @@ Result<Estimate> EstimateOf(Scene& scene, const std::string& a, const std::strin
 
 }  // namespace
 
-TEST_CASE("the sizes estimated are those of the objects that pack writes", "[checkpoint]") {
+TEST_CASE("estimated sizes are those of the objects that pack writes", "[checkpoint]") {
   const uint64_t one_of = GENERATE(1, 20, 500);
   Scene scene(5, one_of);
   const auto estimate = EstimateOf(scene, scene.A(), scene.B());
@@ -32,7 +32,7 @@ TEST_CASE("the sizes estimated are those of the objects that pack writes", "[che
   CHECK(estimate->changed_tensors == packed->changed_tensors);
 }
 
-TEST_CASE("groups, steps and densities each count every change once", "[checkpoint]") {
+TEST_CASE("groups and steps and densities each count every change once", "[checkpoint]") {
   Scene scene;
   const auto estimate = EstimateOf(scene, scene.A(), scene.B());
   REQUIRE(estimate.ok());
@@ -70,15 +70,14 @@ TEST_CASE("steps are counted in units in the last place", "[checkpoint]") {
   REQUIRE(estimate.ok());
   CHECK(estimate->steps == StepCounts{2, 1, 1, 1, 0, 0, 0, 0, 1});
   CHECK(estimate->changed == 6);
-  CHECK(estimate->densities[8].tensors == 1);  // 75 %: up to 90 %
+  CHECK(estimate->densities[8].tensors == 1);  // 75 % is in the bin up to 90 %
 }
 
-TEST_CASE("slime's size is that of its compressed tensors, with headers and index around them",
-          "[checkpoint]") {
+TEST_CASE("slime's size is that of its compressed tensors with headers and index", "[checkpoint]") {
   Scene scene;
   const auto a = Checkpoint::Open(scene.A());
   const auto b = Checkpoint::Open(scene.B());
-  uint64_t payloads = 0;  // of another level of zstd: about the same
+  uint64_t payloads = 0;  // at another level of zstd, so about the same
   uint64_t changed = 0;
   for (const auto& [name, tensor] : scene.a) {
     std::vector<std::byte> difference = tensor.bytes;
@@ -96,7 +95,7 @@ TEST_CASE("slime's size is that of its compressed tensors, with headers and inde
   CHECK(*nothing < 300);  // an index without tensors
 }
 
-TEST_CASE("tensors that only one has, or of another shape, are named and left out",
+TEST_CASE("tensors in only one checkpoint or of another shape are named and left out",
           "[checkpoint]") {
   Scene scene;
   TestModel other = scene.b;

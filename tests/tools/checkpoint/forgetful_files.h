@@ -1,5 +1,5 @@
-// The real file system, of which a power cut takes back removals that nothing made durable, and
-// which fails when told to.
+// The real file system with injected faults: a power cut undoes removals that were not synced, and
+// a rename can fail.
 #pragma once
 
 #include <map>
@@ -13,10 +13,10 @@
 
 namespace dws::checkpoint {
 
-// For files in one folder. Threads: one.
+// Only for files in one folder. Threads: one.
 class ForgetfulFiles final : public FileSystem {
  public:
-  // Files removed since the folder was synced last are there again.
+  // Restores the files that were removed since the folder was last synced.
   void LosePower() {
     for (const auto& [path, content] : removed_) DWS_CHECK(real_.ReplaceFile(path, content).ok());
   }
@@ -26,7 +26,7 @@ class ForgetfulFiles final : public FileSystem {
     if (content.ok()) removed_[path] = *content;
     return real_.Remove(path);
   }
-  // The n-th rename from now on fails, and renames nothing.
+  // The n-th rename from now fails and renames nothing.
   void FailRename(int n, Status error) {
     renames_left_ = n;
     rename_error_ = std::move(error);

@@ -1,5 +1,5 @@
-// Applying in place: whoever dies in the middle, at any sign of progress, leaves what the same call
-// completes, or what it was before.
+// Applying in place: a process killed at any progress report leaves the checkpoint unchanged, or in
+// a state that the same call completes.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@
 namespace dws::checkpoint {
 namespace {
 
-// In a process of its own, which is killed at its n-th sign of progress. True: it came to the end.
+// Applies in a child process that is killed at its n-th progress report. True if it finished.
 bool ApplyAndDieAt(int n, const std::string& checkpoint, const std::string& delta) {
   const pid_t child = fork();
   REQUIRE(child >= 0);
@@ -53,7 +53,7 @@ Result<InPlaceOutcome> Apply(Scene& scene, const std::string& checkpoint,
                       scene.pool, NoProgress);
 }
 
-// The files of `model` in the place of those of A, where other files stay.
+// Replaces the files of A by those of `model`; other files of A stay.
 void PutFiles(Scene& scene, const TestModel& model) {
   const std::string from = scene.folder.File("from");
   WriteFolder(model, from, kSmallShard);
@@ -73,7 +73,7 @@ std::vector<std::string> Names(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint is brought to the next version where it lies", "[checkpoint]") {
+TEST_CASE("a checkpoint is brought to the next version in place", "[checkpoint]") {
   const auto profile = GENERATE(DeltaProfile::kFast, DeltaProfile::kWan, DeltaProfile::kDirect);
   Scene scene;
   const std::string delta = scene.Delta(profile);
@@ -94,7 +94,7 @@ TEST_CASE("a checkpoint is brought to the next version where it lies", "[checkpo
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 
-TEST_CASE("a kill anywhere in an apply in place is healed by the same call", "[checkpoint]") {
+TEST_CASE("after a kill anywhere in an apply in place the same call completes it", "[checkpoint]") {
   Scene scene(2, 4);
   const std::string delta = scene.Delta();
   const std::string target = scene.folder.File("target");
@@ -123,12 +123,11 @@ TEST_CASE("a kill anywhere in an apply in place is healed by the same call", "[c
   CHECK(untouched >= 3);
 }
 
-TEST_CASE("a kill while what was interrupted is being completed is healed as well",
-          "[checkpoint]") {
+TEST_CASE("after a kill during the completion the same call completes it too", "[checkpoint]") {
   Scene scene(3, 4);
   const std::string delta = scene.Delta();
   Interrupt(scene.A(), delta);
-  for (int at = 0; at < 6; ++at) {  // twice in each of checking, writing and proving
+  for (int at = 0; at < 6; ++at) {  // two each in checking, writing and proving
     ApplyAndDieAt(at, scene.A(), delta);
     CHECK_FALSE(CheckSettled(scene.A()).ok());
   }
@@ -136,11 +135,11 @@ TEST_CASE("a kill while what was interrupted is being completed is healed as wel
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 
-TEST_CASE("files torn at any place are healed from what was written down", "[checkpoint]") {
+TEST_CASE("files torn at any place are completed from the redo", "[checkpoint]") {
   Scene scene(4, 4);
   const std::string delta = scene.Delta();
   Interrupt(scene.A(), delta);
-  // As a power cut leaves it: some pages of the new version are on the disk.
+  // A power cut can leave this: some pages of the new version are on the disk.
   const std::vector<std::string> names = Names(scene.A());
   for (const std::string& name : names) {
     if (name.find(".safetensors") == std::string::npos || name.find("json") != std::string::npos) {
@@ -160,8 +159,7 @@ TEST_CASE("files torn at any place are healed from what was written down", "[che
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 
-TEST_CASE("a redo that is left beside files put there since is refused, and they stay",
-          "[checkpoint]") {
+TEST_CASE("a redo that is older than the files is refused and the files stay", "[checkpoint]") {
   Scene scene(5);
   const std::string delta = scene.Delta();
   Interrupt(scene.A(), delta);
@@ -180,8 +178,7 @@ TEST_CASE("a redo that is left beside files put there since is refused, and they
   CHECK_FALSE(CheckSettled(scene.A()).ok());
 }
 
-TEST_CASE("the base put back in the place of torn files is brought to the version as well",
-          "[checkpoint]") {
+TEST_CASE("a base restored over torn files is brought to the version too", "[checkpoint]") {
   Scene scene(6, 4);
   const std::string delta = scene.Delta();
   Interrupt(scene.A(), delta);
@@ -190,8 +187,7 @@ TEST_CASE("the base put back in the place of torn files is brought to the versio
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 
-TEST_CASE("a checkpoint that is half changed is so by whatever path one comes to it",
-          "[checkpoint]") {
+TEST_CASE("a half-changed checkpoint is detected by every path to it", "[checkpoint]") {
   Scene scene(8, 4);
   const std::string folder = scene.folder.File("one");
   std::filesystem::create_directory(folder);
@@ -214,7 +210,7 @@ TEST_CASE("a checkpoint that is half changed is so by whatever path one comes to
   CHECK(ReadModel(folder) == scene.b);
 }
 
-TEST_CASE("a checkpoint that a receiver keeps is not changed beside it", "[checkpoint]") {
+TEST_CASE("a checkpoint that a receiver keeps is not changed in place", "[checkpoint]") {
   Scene scene(9, 4);
   const std::string delta = scene.Delta();
   const std::string redo = scene.A() + "/.weight_sync/redo/weight_v000002";
@@ -223,14 +219,14 @@ TEST_CASE("a checkpoint that a receiver keeps is not changed beside it", "[check
   CHECK(absl::IsFailedPrecondition(refused));
   CHECK(refused.ToString().find("a receiver keeps this checkpoint") != std::string::npos);
   CHECK(ReadModel(scene.A()) == scene.a);
-  // Without the marker nothing is half changed.
+  // Without the marker the checkpoint is not half-changed.
   CHECK(CheckSettled(scene.A()).ok());
   std::ofstream(redo + "/model.safetensors.index.json") << "{}";
   CHECK(absl::IsFailedPrecondition(CheckSettled(scene.A())));
   CHECK(absl::IsFailedPrecondition(CheckSettled(scene.A() + "/model-00001-of-00005.safetensors")));
 }
 
-TEST_CASE("what is half changed is completed where a receiver came to keep it, and is not at work",
+TEST_CASE("a half-changed checkpoint is completed only while its receiver is stopped",
           "[checkpoint]") {
   Scene scene(13, 4);
   const std::string delta = scene.Delta();
@@ -253,7 +249,7 @@ TEST_CASE("what is half changed is completed where a receiver came to keep it, a
     CHECK(applied->finished_earlier);
     CHECK(applied->already_applied);
   }
-  SECTION("by the next, which is refused then") {
+  SECTION("by the next delta which is then refused") {
     TestModel third = scene.b;
     Train(third, 30, 99);
     WriteFolder(third, scene.folder.File("C"), kSmallShard);
@@ -270,7 +266,7 @@ TEST_CASE("what is half changed is completed where a receiver came to keep it, a
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 
-TEST_CASE("files that other checkpoints may have too are not written through", "[checkpoint]") {
+TEST_CASE("files shared with other checkpoints by links are not written", "[checkpoint]") {
   Scene scene(10, 4);
   const std::string delta = scene.Delta();
   const std::string other = scene.folder.File("other");
@@ -286,15 +282,14 @@ TEST_CASE("files that other checkpoints may have too are not written through", "
   CHECK(refused.ToString().find("shared with another checkpoint") != std::string::npos);
   CHECK(ReadModel(scene.A()) == scene.a);
   CHECK(CheckSettled(other).ok());
-  // A folder by another name is that folder.
+  // A link to the folder is the same folder.
   std::filesystem::remove_all(other);
   std::filesystem::create_directory_symlink(scene.A(), other);
   CHECK(Apply(scene, other, delta).ok());
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 
-TEST_CASE("whoever ends an apply in place is told when the files are half changed",
-          "[checkpoint]") {
+TEST_CASE("a cancelled apply in place reports when the files are half-changed", "[checkpoint]") {
   Scene scene(11, 4);
   const std::string delta = scene.Delta();
   int told = 0;
@@ -321,12 +316,12 @@ TEST_CASE("whoever ends an apply in place is told when the files are half change
   CHECK(told >= 3);
 }
 
-TEST_CASE("whoever meets a broken disk in the middle is told that the files are half changed",
+TEST_CASE("a disk error in an apply in place reports that the files are half-changed",
           "[checkpoint]") {
   Scene scene(12, 4);
   const std::string delta = scene.Delta();
   ForgetfulFiles files;
-  // 1: what was written down gets its name. 2: it goes, after the files were written.
+  // Rename 1 publishes the redo. Rename 2 removes it after the files were written.
   files.FailRename(2, ErrnoError(EIO, "cannot rename"));
   const Status failed =
       ApplyInPlace(files, {.checkpoint = scene.A(), .deltas = std::span(&delta, 1)}, scene.pool,
@@ -339,7 +334,7 @@ TEST_CASE("whoever meets a broken disk in the middle is told that the files are 
   CHECK(ReadModel(scene.A()) == scene.b);
 }
 
-TEST_CASE("a power cut brings no redo back", "[checkpoint]") {
+TEST_CASE("a power cut after an apply in place does not restore the redo", "[checkpoint]") {
   Scene scene(7, 4);
   const std::string delta = scene.Delta();
   ForgetfulFiles files;
@@ -366,7 +361,7 @@ TEST_CASE("a delta over another base changes nothing in place", "[checkpoint]") 
   CHECK(Names(target) == before);
 }
 
-TEST_CASE("two do not apply in place at a time", "[checkpoint]") {
+TEST_CASE("a locked checkpoint is not changed in place", "[checkpoint]") {
   Scene scene;
   const std::string delta = scene.Delta();
   const auto checkpoint = Checkpoint::Open(scene.A());

@@ -1,4 +1,4 @@
-// An object written frame by frame is the one that BuildObject makes.
+// An object written frame by frame equals the one that BuildObject makes.
 #include "tools/checkpoint/object_writer.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,7 @@ EncodedBlock RawBlock(std::mt19937& random, size_t payload_max) {
   return block;
 }
 
-// Runs of blocks and of empty ones of every length around those that matter.
+// Runs of changed and of empty blocks with lengths around the limits.
 std::vector<EncodedBlock> RandomBlocks(std::mt19937& random, size_t count, size_t payload_max) {
   std::vector<EncodedBlock> blocks(count);
   for (size_t at = random() % 2 == 0 ? 0 : random() % 40; at < count;) {

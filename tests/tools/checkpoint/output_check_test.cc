@@ -1,5 +1,5 @@
-// No command writes over what it reads, by whatever name that goes, nor over files that are no
-// delta objects.
+// No command writes over a file that it reads, under any name, or over a file that is not a delta
+// object.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -43,7 +43,7 @@ bool Says(const Status& status, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint is not packed over itself, nor over what it is meanwhile", "[checkpoint]") {
+TEST_CASE("pack refuses an output whose file or temporary file is an input", "[checkpoint]") {
   Inputs inputs;
   Scene& scene = inputs.scene;
   const std::string link = scene.folder.File("link");
@@ -58,7 +58,7 @@ TEST_CASE("a checkpoint is not packed over itself, nor over what it is meanwhile
     CHECK(absl::IsInvalidArgument(refused));
     CHECK(Says(refused, "is read by this command"));
   }
-  // By its folder, and a file of it.
+  // Inputs given by folder, output a file in it.
   const std::string shard = scene.A() + "/model-00001-of-00005.safetensors";
   const std::string bytes = ReadText(shard);
   CHECK(absl::IsInvalidArgument(scene.PackTo(scene.A(), scene.B(), shard).status()));
@@ -66,7 +66,7 @@ TEST_CASE("a checkpoint is not packed over itself, nor over what it is meanwhile
   CHECK(inputs.Content() == before);
 }
 
-TEST_CASE("deltas are not squashed over the base or one of them", "[checkpoint]") {
+TEST_CASE("squash refuses an output whose file or temporary file is an input", "[checkpoint]") {
   Inputs inputs;
   Scene& scene = inputs.scene;
   const std::vector<std::string> deltas = {inputs.delta};
@@ -88,8 +88,7 @@ TEST_CASE("deltas are not squashed over the base or one of them", "[checkpoint]"
   CHECK(inputs.Content() == before);
 }
 
-TEST_CASE("a checkpoint is not written over the base or a delta by the name it has meanwhile",
-          "[checkpoint]") {
+TEST_CASE("materialize refuses an output whose temporary file is an input", "[checkpoint]") {
   Inputs inputs;
   Scene& scene = inputs.scene;
   const std::vector<std::string> deltas = {inputs.delta};
@@ -105,7 +104,7 @@ TEST_CASE("a checkpoint is not written over the base or a delta by the name it h
   CHECK(inputs.Content() == before);
 }
 
-TEST_CASE("a delta that lies where the redo would be is not applied in place", "[checkpoint]") {
+TEST_CASE("a delta at the path of the redo is not applied in place", "[checkpoint]") {
   Inputs inputs;
   Scene& scene = inputs.scene;
   const auto before = inputs.Content();
@@ -123,7 +122,7 @@ TEST_CASE("a delta that lies where the redo would be is not applied in place", "
   CHECK(ReadModel(scene.A()) == scene.a);
 }
 
-TEST_CASE("only a delta object gives way to another", "[checkpoint]") {
+TEST_CASE("pack replaces only a delta object or an empty file", "[checkpoint]") {
   Scene scene;
   const std::string out = scene.Delta();
   CHECK(scene.PackTo(scene.A(), scene.B(), out).ok());

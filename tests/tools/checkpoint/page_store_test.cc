@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kPages = 3;
 constexpr size_t kBytes = kPages * 4096;
 
-// Whether anything is stored to memory that holds `held` when it is to hold `wanted`: the memory
-// may be read only, and a process of its own dies of a store.
+// Whether StoreBytes of `wanted` writes to memory that holds `held`. The memory is read-only, and a
+// child process dies at a write.
 bool Stores(ByteSpan wanted, ByteSpan held, StorePages pages) {
   void* const at =
       ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -27,7 +27,7 @@ bool Stores(ByteSpan wanted, ByteSpan held, StorePages pages) {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    ::close(STDERR_FILENO);  // a sanitizer would tell of it
+    ::close(STDERR_FILENO);  // a sanitizer would report it
     ::signal(SIGSEGV, [](int) { ::_exit(1); });
     StoreBytes(wanted, memory, pages);
     ::_exit(0);
@@ -40,7 +40,7 @@ bool Stores(ByteSpan wanted, ByteSpan held, StorePages pages) {
 
 }  // namespace
 
-TEST_CASE("pages that hold their bytes are stored again where that is asked for", "[checkpoint]") {
+TEST_CASE("pages that already have their bytes are stored again only on request", "[checkpoint]") {
   const std::vector<std::byte> bytes(kBytes, std::byte{7});
   CHECK_FALSE(Stores(bytes, bytes, StorePages::kThatDiffer));
   CHECK(Stores(bytes, bytes, StorePages::kAll));
@@ -49,7 +49,7 @@ TEST_CASE("pages that hold their bytes are stored again where that is asked for"
   CHECK(Stores(bytes, other, StorePages::kThatDiffer));
 }
 
-TEST_CASE("stored bytes are there, whatever pages they share", "[checkpoint]") {
+TEST_CASE("all bytes are stored whatever pages they share", "[checkpoint]") {
   const auto pages = GENERATE(StorePages::kThatDiffer, StorePages::kAll);
   std::vector<std::byte> wanted(kBytes - 100);
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = static_cast<std::byte>(i * 7);

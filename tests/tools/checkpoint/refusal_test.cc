@@ -1,4 +1,4 @@
-// What does not belong together is refused before anything is written, and says what it is.
+// Inputs that do not belong together are refused before anything is written, with the reason.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -52,7 +52,7 @@ TEST_CASE("a delta over another base names the tensors that differ", "[checkpoin
   CHECK(Has(refused, "'embed.weight', 'scale'"));
 }
 
-TEST_CASE("another base is noticed in a tensor that the delta does not touch", "[checkpoint]") {
+TEST_CASE("another base is detected in a tensor that the delta does not change", "[checkpoint]") {
   Scene scene;
   const std::string delta = scene.Delta();
   TestModel other = scene.a;
@@ -74,7 +74,7 @@ TEST_CASE("a delta for other tensors is refused", "[checkpoint]") {
   CHECK(Has(refused, "other names, dtypes or shapes"));
 }
 
-TEST_CASE("checkpoints of other tensors are not packed, and the message names them",
+TEST_CASE("checkpoints with different tensors are not packed and the message names them",
           "[checkpoint]") {
   Scene scene;
   TestModel other = scene.b;
@@ -90,7 +90,7 @@ TEST_CASE("checkpoints of other tensors are not packed, and the message names th
       scene.PackTo(scene.A(), scene.B(), out, {.base_version = 5, .version = 5}).status()));
 }
 
-TEST_CASE("a damaged delta changes nothing, wherever the damage is", "[checkpoint]") {
+TEST_CASE("a delta damaged anywhere changes nothing", "[checkpoint]") {
   Scene scene;
   const std::string delta = scene.Delta();
   const std::string sound = ReadText(delta);
@@ -111,7 +111,7 @@ TEST_CASE("a damaged delta changes nothing, wherever the damage is", "[checkpoin
   CHECK(absl::IsDataLoss(MaterializeTo(scene, scene.A(), delta)));
 }
 
-TEST_CASE("what is there already is not written over", "[checkpoint]") {
+TEST_CASE("materialize does not write over an existing checkpoint", "[checkpoint]") {
   Scene scene;
   const std::vector<std::string> deltas = {scene.Delta()};
   const std::string out = scene.B();
@@ -122,7 +122,7 @@ TEST_CASE("what is there already is not written over", "[checkpoint]") {
   CHECK(ReadModel(out) == scene.b);
 }
 
-TEST_CASE("what a killed process of the same number left is no part of a new checkpoint",
+TEST_CASE("a new checkpoint has no files left by a killed process of the same pid",
           "[checkpoint]") {
   Scene scene;
   const std::vector<std::string> deltas = {scene.Delta()};
@@ -139,7 +139,7 @@ TEST_CASE("what a killed process of the same number left is no part of a new che
   CHECK_FALSE(std::filesystem::exists(left));
 }
 
-TEST_CASE("what killed commands left in the base is no part of a new checkpoint", "[checkpoint]") {
+TEST_CASE("a new checkpoint has no files that killed commands left in the base", "[checkpoint]") {
   Scene scene;
   const std::vector<std::string> deltas = {scene.Delta()};
   for (const std::string left :
@@ -161,7 +161,7 @@ TEST_CASE("what killed commands left in the base is no part of a new checkpoint"
   CHECK(ReadModel(out) == scene.b);
 }
 
-TEST_CASE("work that is cancelled leaves nothing behind, however far it was", "[checkpoint]") {
+TEST_CASE("materialize cancelled at any progress report leaves no files", "[checkpoint]") {
   Scene scene;
   const std::vector<std::string> deltas = {scene.Delta()};
   const std::string out = scene.folder.File("out");

@@ -1,5 +1,5 @@
-// pack, apply, materialize and squash over checkpoints of every dtype: what comes out is bit for
-// bit what went in.
+// pack, apply, materialize and squash over checkpoints of every dtype: the results are exact to the
+// bit.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <vector>
@@ -51,7 +51,7 @@ std::vector<std::string> Names(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("applying what was packed gives the other checkpoint, file by file", "[checkpoint]") {
+TEST_CASE("applying a packed delta gives every file of the other checkpoint", "[checkpoint]") {
   const auto profile = GENERATE(DeltaProfile::kFast, DeltaProfile::kWan, DeltaProfile::kDirect);
   const uint64_t one_of = GENERATE(1, 3, 1000);
   Scene scene(1, one_of);
@@ -70,7 +70,7 @@ TEST_CASE("applying what was packed gives the other checkpoint, file by file", "
   }
 }
 
-TEST_CASE("a checkpoint of one file becomes a file", "[checkpoint]") {
+TEST_CASE("a checkpoint of one file is materialized as one file", "[checkpoint]") {
   Scene scene;
   const std::string a = scene.folder.File("a.safetensors");
   const std::string b = scene.folder.File("b.safetensors");
@@ -83,7 +83,7 @@ TEST_CASE("a checkpoint of one file becomes a file", "[checkpoint]") {
       Materialize(scene.files, {.base = a, .deltas = deltas, .out = out}, scene.pool, NoProgress)
           .ok());
   CHECK(ReadText(out) == ReadText(b));
-  // The split into files is nobody's business but the checkpoint's.
+  // A delta does not depend on how the checkpoint is split into files.
   const std::string folder = scene.folder.File("out");
   REQUIRE(Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = folder}, scene.pool,
                       NoProgress)
@@ -91,8 +91,7 @@ TEST_CASE("a checkpoint of one file becomes a file", "[checkpoint]") {
   CHECK(ReadModel(folder) == scene.b);
 }
 
-TEST_CASE("the same checkpoints give the same object, whatever the number of threads",
-          "[checkpoint]") {
+TEST_CASE("the same checkpoints give the same object with any number of threads", "[checkpoint]") {
   Scene scene;
   const std::string first = ReadText(scene.Delta(DeltaProfile::kWan));
   ThreadPool alone(0);
@@ -126,7 +125,8 @@ TEST_CASE("deltas out of order or with a gap are refused by their names", "[chec
   }
 }
 
-TEST_CASE("a squashed delta does what the chain does, over the weights and alone", "[checkpoint]") {
+TEST_CASE("a delta squashed over the weights or alone makes the same change as its chain",
+          "[checkpoint]") {
   History history(4);
   Scene& scene = history.scene;
   const auto base = Checkpoint::Open(history.folders[0]);
@@ -149,10 +149,11 @@ TEST_CASE("a squashed delta does what the chain does, over the weights and alone
   }
 }
 
-TEST_CASE("deltas whose numbers follow and whose weights do not are not squashed", "[checkpoint]") {
+TEST_CASE("deltas whose versions follow each other but whose weights do not are not squashed",
+          "[checkpoint]") {
   History history(4);
   Scene& scene = history.scene;
-  // From version 3 to 4, and called from 2 to 3.
+  // From version 3 to 4, but labelled 2 to 3.
   const std::string other = scene.folder.File("other.dws");
   REQUIRE(
       scene.PackTo(history.folders[2], history.folders[3], other, {.base_version = 2, .version = 3})
@@ -168,7 +169,8 @@ TEST_CASE("deltas whose numbers follow and whose weights do not are not squashed
   CHECK_FALSE(std::filesystem::exists(out));
 }
 
-TEST_CASE("squashing deltas alone can be ended at any frame, and leaves nothing", "[checkpoint]") {
+TEST_CASE("squashing deltas alone can be cancelled at any frame and leaves no file",
+          "[checkpoint]") {
   History history(3);
   Scene& scene = history.scene;
   const auto layout = LayoutOf(*Checkpoint::Open(history.folders[0]));
@@ -195,7 +197,7 @@ TEST_CASE("squashing deltas alone can be ended at any frame, and leaves nothing"
   CHECK(last.done_bytes == last.total_bytes);
 }
 
-TEST_CASE("a tensor of several slices that change is one changed tensor", "[checkpoint]") {
+TEST_CASE("a tensor with several changed slices counts as one changed tensor", "[checkpoint]") {
   const TensorSpec cut{.name = "cut", .dtype = DType::kBF16, .shape = {4, 8}, .cuts = {1, 2, 3}};
   const TensorSpec whole{.name = "whole", .dtype = DType::kBF16, .shape = {8}};
   const auto layout = RankLayout::Create({{.tensor = cut, .slice_count = 4}, {.tensor = whole}});
@@ -204,7 +206,7 @@ TEST_CASE("a tensor of several slices that change is one changed tensor", "[chec
   REQUIRE(layout->slice_count() == 5);
   std::vector<std::vector<EncodedBlock>> blocks(3);
   std::vector<SliceBlocks> slices;
-  for (uint32_t s = 0; s < 3; ++s) {  // all of the first tensor
+  for (uint32_t s = 0; s < 3; ++s) {  // all are slices of the first tensor
     const BlockChanges changes{.positions = {5}, .steps = {1}};
     blocks[s].push_back(EncodeSteps(DType::kBF16, changes, 8));
     slices.push_back({.slice = RankSlice(s), .before = {}, .after = {}, .blocks = blocks[s]});
@@ -224,8 +226,7 @@ TEST_CASE("a tensor of several slices that change is one changed tensor", "[chec
   CHECK(packed->changed_elements == 3);
 }
 
-TEST_CASE("deltas of profile wan are squashed over the weights, and alone are refused",
-          "[checkpoint]") {
+TEST_CASE("deltas of profile wan are squashed over the weights and refused alone", "[checkpoint]") {
   History history(3, DeltaProfile::kWan);
   Scene& scene = history.scene;
   const auto base = Checkpoint::Open(history.folders[0]);

@@ -1,4 +1,4 @@
-// Two checkpoints and the delta between them, as most tests here begin.
+// The fixture of most tests here: two checkpoints and the delta between them.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace dws::checkpoint {
 
 inline constexpr uint64_t kSmallShard = 200'000;  // several files
 
-// Folders A and B, of versions 1 and 2. CHECKs that all goes well.
+// Folders A and B with versions 1 and 2. CHECKs that each step succeeds.
 struct Scene {
   explicit Scene(uint64_t seed = 1, uint64_t one_of = 50) {
     a = RandomModel(seed);

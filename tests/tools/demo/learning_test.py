@@ -29,7 +29,7 @@ class TaskTest(unittest.TestCase):
         answer = torch.tensor([[0, 1, 2, 9, 3]])
         self.assertAlmostEqual(task.rewards(question, answer).item(), 0.6)
 
-    def test_demonstrations_go_the_wrong_way_as_often_as_asked(self) -> None:
+    def test_the_requested_share_of_demonstrations_is_wrong(self) -> None:
         questions = task.prompts(2000, generator())
         answers = task.demonstrations(questions, 0.25, generator())
         right = (answers == task.solutions(questions)).all(1).float().mean().item()
@@ -37,7 +37,7 @@ class TaskTest(unittest.TestCase):
 
 
 class PolicyTest(unittest.TestCase):
-    def test_sampling_with_a_cache_is_the_same_as_without(self) -> None:
+    def test_sampling_with_a_cache_gives_the_same_logprobs_as_without(self) -> None:
         torch.manual_seed(0)
         policy = Policy(SMALL)
         questions = task.prompts(8, generator())
@@ -63,7 +63,7 @@ class LearnerTest(unittest.TestCase):
             hashes.add(weights_sha256(learner.weights().items()))
         self.assertEqual(len(hashes), 1)
 
-    def test_a_step_makes_rewarded_answers_likelier(self) -> None:
+    def test_learning_makes_rewarded_answers_more_likely(self) -> None:
         learner = Learner(SMALL, seed=3)
         question = task.prompts(1, generator()).repeat(2, 1)
         answers = torch.stack([task.solutions(question)[0], torch.full((task.DIGITS,), 7)])
@@ -99,7 +99,7 @@ class InboxTest(unittest.TestCase):
         with self.assertRaises(TimeoutError):
             self.inbox.take(1, 2, 0.2)
 
-    def test_an_engine_that_ends_is_noticed(self) -> None:
+    def test_an_engine_that_ends_is_detected(self) -> None:
         started = time.monotonic()
         self.theirs.close()
         with self.assertRaises(EngineGone):

@@ -1,4 +1,4 @@
-"""The demo's verdict: each claim fails when it should."""
+"""The demo's verdict: each claim fails when it is not met."""
 
 import dataclasses
 import unittest
@@ -11,7 +11,7 @@ HASHES = {version: f"hash of {version}" for version in range(1, 41)}
 
 
 def findings(**changes: Any) -> Findings:
-    """A run in which everything went well, changed as the test wants."""
+    """The findings of a good run with the test's changes."""
     good = Findings(
         engines=2,
         last_version=40,
@@ -54,7 +54,7 @@ class VerdictTest(unittest.TestCase):
     def test_versions_without_rollouts_do_not_count(self) -> None:
         self.assertAlmostEqual(mean_reward([0.5, float("nan"), 0.7]), 0.6)
 
-    def test_an_engine_that_stood_still_fails(self) -> None:
+    def test_an_engine_that_generated_too_little_of_the_time_fails(self) -> None:
         self.assert_fails("generating", finished=[Finished("a", 40, 0.97, 40, 0.01)] * 1)
         slow = [Finished("a", 40, 0.97, 40, 0.01), Finished("b", 40, 0.94, 40, 0.01)]
         self.assert_fails("b 94.0%", finished=slow)

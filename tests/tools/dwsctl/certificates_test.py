@@ -1,4 +1,4 @@
-"""dwsctl certificates as a program: its files, their modes, what it refuses, and what openssl says of them."""
+"""dwsctl certificates as a program: its files and their modes as openssl reads them, and what it refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CertificatesTest(unittest.TestCase):
         self.folder = folder.name
 
     def run_line(self, line: str, code: int = 0, umask: str = "0") -> str:
-        """What it prints, to either output."""
+        """What it prints to stdout and stderr."""
         ran = subprocess.run(
             ["bash", "-c", f"umask {umask}; {DWSCTL} certificates {line}"],
             cwd=self.folder, capture_output=True, text=True, timeout=60,
@@ -46,7 +46,7 @@ class CertificatesTest(unittest.TestCase):
     def authority(self) -> None:
         self.run_line("authority --job-id job --out ca")
 
-    def test_files_and_their_modes_whatever_the_umask(self) -> None:
+    def test_files_have_their_modes_whatever_the_umask(self) -> None:
         self.authority()
         self.run_line("issue --authority ca --role receive --name 'r/0 a' --out tls")
         self.assertEqual(
@@ -63,7 +63,7 @@ class CertificatesTest(unittest.TestCase):
             self.assertIn(part, text)
         self.openssl("verify -x509_strict -CAfile ca/ca.pem tls/*/cert.pem")
 
-    def test_a_folder_that_is_made_has_its_mode_whatever_the_umask(self) -> None:
+    def test_a_new_folder_has_its_mode_whatever_the_umask(self) -> None:
         for umask in ("0777", "0"):
             with self.subTest(umask):
                 self.run_line("authority --job-id job --out ca --force", umask=umask)
@@ -73,7 +73,7 @@ class CertificatesTest(unittest.TestCase):
                 shutil.rmtree(os.path.join(self.folder, "out"))
                 shutil.rmtree(os.path.join(self.folder, "ca"))
 
-    def test_no_key_goes_into_a_folder_that_others_can_write(self) -> None:
+    def test_no_key_is_written_into_a_folder_that_others_can_write(self) -> None:
         self.authority()
         self.run_line("issue --authority ca --role receive --name r --out tls")
         os.mkdir(os.path.join(self.folder, "new"))
@@ -96,12 +96,12 @@ class CertificatesTest(unittest.TestCase):
                     self.assertIn("run `chmod go-w` on it", said)
                     self.assertEqual(self.content(), before)
             os.chmod(os.path.join(self.folder, folder), 0o755)
-        # As /tmp is: nobody takes the key's own folder away there.
+        # With the sticky bit of /tmp nobody can remove the key's folder.
         os.chmod(os.path.join(self.folder, "new"), 0o1777)
         self.run_line("issue --authority ca --role receive --name r --out new")
         self.assertEqual(self.mode("new/receive-r"), 0o750)
 
-    def test_no_key_goes_into_a_folder_that_another_user_owns(self) -> None:
+    def test_no_key_is_written_into_a_folder_that_another_user_owns(self) -> None:
         self.authority()
         os.mkdir(os.path.join(self.folder, "tls"))
         try:
@@ -128,7 +128,7 @@ class CertificatesTest(unittest.TestCase):
         self.assertEqual(self.content(), before)
         self.assertTrue(os.path.islink(link))
 
-    def test_nothing_is_overwritten_unless_told(self) -> None:
+    def test_nothing_is_overwritten_without_force(self) -> None:
         job = "job --job-id job --authority ca --out tls --publish 0-1@t.example --operate ann"
         self.assertEqual(self.run_line(job).count("issued"), 3)
         before = self.content()
@@ -136,7 +136,7 @@ class CertificatesTest(unittest.TestCase):
                      "issue --authority ca --role publish --name 1 --out tls"):  # fmt: skip
             self.assertIn("exists already", self.run_line(line, code=7))
             self.assertEqual(self.content(), before)
-        # One of several is there: none is made.
+        # One of several files exists, so none is made.
         more = job.replace("--operate ann", "--operate bob")
         self.assertIn("publish-0", self.run_line(more, code=7))
         self.assertEqual(self.content(), before)
@@ -180,7 +180,7 @@ class CertificatesTest(unittest.TestCase):
                 self.assertIn(words, self.run_line(line, code))
                 self.assertEqual(self.content(), before)
 
-    def test_renewing_replaces_what_ends_soon_and_nothing_else(self) -> None:
+    def test_renew_replaces_only_certificates_that_expire_soon(self) -> None:
         self.authority()
         self.run_line("issue --authority ca --role receive --name short --days 10 --out tls")
         self.run_line("issue --authority ca --role receive --name long --days 90 --out tls")
@@ -197,11 +197,11 @@ class CertificatesTest(unittest.TestCase):
         changed = {path for path, content in self.content().items() if content != before[path]}
         self.assertEqual(changed, {"tls/receive-short/cert.pem"})
         self.openssl("verify -x509_strict -CAfile ca/ca.pem tls/receive-short/cert.pem")
-        # The key is that of the certificate still.
+        # The key still belongs to the certificate.
         cert = self.openssl("x509 -in tls/receive-short/cert.pem -noout -pubkey")
         self.assertEqual(cert, self.openssl("pkey -in tls/receive-short/key.pem -pubout"))
 
-    def test_a_folder_that_cannot_be_written_leaves_nothing(self) -> None:
+    def test_a_folder_that_cannot_be_made_changes_nothing(self) -> None:
         self.authority()
         os.mkdir(os.path.join(self.folder, "tls"))
         with open(os.path.join(self.folder, "tls", "receive-r"), "w") as file:

@@ -1,4 +1,4 @@
-"""dwsctl over checkpoints, the real program over files: estimate, pack, apply, materialize, squash."""
+"""dwsctl's commands for checkpoints, run over files: estimate, pack, apply, materialize, squash."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class CheckpointTest(unittest.TestCase):
                 self.assertIn("version 2", out)
                 self.assert_same(profile, "v2")
 
-    def test_estimate_has_the_sizes_that_pack_writes(self) -> None:
+    def test_estimate_prints_the_sizes_that_pack_writes(self) -> None:
         estimate = json.loads(self.run_ok("estimate", "--json", self.path("v1"), self.path("v2")))
         self.assertEqual(estimate["fast_bytes"], os.path.getsize(self.pack(1)))
         self.assertEqual(estimate["wan_bytes"], os.path.getsize(self.pack(1, "--profile=wan")))
@@ -146,7 +146,7 @@ class CheckpointTest(unittest.TestCase):
         self.assertEqual(ran.returncode, 2)
         self.assertIn("--base", ran.stderr)
 
-    def test_exit_codes_say_what_does_not_belong_together(self) -> None:
+    def test_inputs_that_do_not_belong_together_have_their_exit_codes(self) -> None:
         delta = self.pack(1)
         ran = dwsctl("apply", self.path("v3"), delta, "-o", self.path("out"))
         self.assertEqual(ran.returncode, 5)
@@ -167,7 +167,7 @@ class CheckpointTest(unittest.TestCase):
         ran = dwsctl("pack", self.path("v1"), self.path("other"), "-o", self.path("x.dws"))
         self.assertEqual(ran.returncode, 5)
 
-    def test_a_full_disk_leaves_nothing(self) -> None:
+    def test_a_full_disk_leaves_no_file(self) -> None:
         ran = subprocess.run(
             ["bash", "-c", f"ulimit -f 100; exec '{DWSCTL}' apply \"$@\"", "-", self.path("v1")]
             + [self.pack(1), "-o", self.path("out")],
@@ -179,20 +179,20 @@ class CheckpointTest(unittest.TestCase):
         self.assertEqual(ran.returncode, 7, ran.stderr)
         self.assertEqual(sorted(os.listdir(self.folder)), ["2.dws", "v1", "v2", "v3"])
 
-    def test_killed_at_any_time_an_apply_in_place_is_healed_by_the_next(self) -> None:
+    def test_an_apply_in_place_killed_at_any_time_is_completed_by_the_next(self) -> None:
         delta = self.pack(1)
         for attempt in range(12):
             shutil.rmtree(self.path("live"), ignore_errors=True)
             shutil.copytree(self.path("v1"), self.path("live"))
             process = subprocess.Popen([DWSCTL, "apply", "--in-place", self.path("live"), delta])
-            time.sleep(0.01 * attempt)  # whatever it has come to by then
+            time.sleep(0.01 * attempt)  # a different point each time
             process.kill()
             process.wait()
             ran = json.loads(self.run_ok("apply", "--json", "--in-place", self.path("live"), delta))
             self.assertEqual(ran["version"], 2)
             self.assert_same("live", "v2")
 
-    def test_the_official_library_reads_what_is_written(self) -> None:
+    def test_the_official_library_reads_written_checkpoints(self) -> None:
         try:
             from safetensors import safe_open
         except ImportError:

@@ -1,4 +1,4 @@
-// What `estimate` prints, for people and for programs.
+// The output of `estimate` as text and as JSON.
 #include "tools/dwsctl/checkpoints/estimate_text.h"
 
 #include <catch2/catch.hpp>
@@ -40,7 +40,7 @@ const std::vector<Bandwidth> kBandwidths = {{.text = "1 Gbit/s", .bytes_per_seco
 
 }  // namespace
 
-TEST_CASE("an estimate fits a terminal of 80 columns, whatever its names and figures", "[dwsctl]") {
+TEST_CASE("an estimate fits a terminal of 80 columns whatever its names and figures", "[dwsctl]") {
   const checkpoint::Estimate estimate = Sample();
   const std::string text = FormatEstimate({.estimate = estimate, .bandwidths = kBandwidths});
   std::istringstream lines(text);
@@ -55,7 +55,7 @@ TEST_CASE("an estimate fits a terminal of 80 columns, whatever its names and fig
   CHECK(text.find("not compared") != std::string::npos);
 }
 
-TEST_CASE("without slime an estimate has no column of it", "[dwsctl]") {
+TEST_CASE("without slime an estimate has no column for it", "[dwsctl]") {
   checkpoint::Estimate estimate = Sample();
   estimate.slime_bytes.reset();
   const EstimateView view{.estimate = estimate, .bandwidths = kBandwidths};
@@ -75,7 +75,7 @@ TEST_CASE("an estimate in JSON has every group and exact figures", "[dwsctl]") {
   CHECK(json["mismatches"][0]["name"] == std::string(300, 'x'));
 }
 
-TEST_CASE("counts keep three figures", "[dwsctl]") {
+TEST_CASE("counts are printed with three digits", "[dwsctl]") {
   CHECK(FormatCount(0) == "0");
   CHECK(FormatCount(9'999) == "9999");
   CHECK(FormatCount(10'000) == "10.0 k");

@@ -1,4 +1,4 @@
-"""A daemon's AdminService in this process, for tests that run dwsctl itself."""
+"""A daemon's AdminService in this process, for tests that run the dwsctl program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dws._proto import admin_pb2, admin_pb2_grpc
 
 
 class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):  # type: ignore[misc]
-    """Answers as a receiver; `start` and `stop` may alternate, at the same port."""
+    """Answers like a receiver; can be started and stopped repeatedly at the same port."""
 
     def __init__(self) -> None:
         self.reply = admin_pb2.StatusReply(daemon="dws-receiver", build_version="0.1.0", ready=True)

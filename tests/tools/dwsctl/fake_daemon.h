@@ -1,4 +1,4 @@
-// A gRPC server in this process that answers as a daemon, and dwsctl's command line run against it.
+// A gRPC server in this process that answers like a daemon, and running dwsctl's command line.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace dws::dwsctl {
 
-// What it answers. Set before the first call.
+// The server's answers. Set before the first call.
 struct FakeAnswers {
   FakeAnswers();  // a receiver, ready, at version 12
 
@@ -50,8 +50,8 @@ struct Ran {
   std::string error;
 };
 
-// What main does with a command line, its output not being a terminal. CLI::ParseError when the
-// line is wrong.
+// Runs a command line as main does, without a terminal. Throws CLI::ParseError when the line is
+// wrong.
 Ran RunLine(const std::string& line);
 
 }  // namespace dws::dwsctl

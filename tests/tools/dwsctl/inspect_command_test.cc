@@ -92,7 +92,7 @@ TEST_CASE("inspect tells a sender's ledger from a receiver's", "[dwsctl]") {
   CHECK(items.back()["facts"]["last version"] == "3");
 }
 
-TEST_CASE("no byte of a ledger is left unexplained", "[dwsctl]") {
+TEST_CASE("inspect explains every byte of a ledger", "[dwsctl]") {
   for (const char* path : {kSender, kReceiver}) {
     std::vector<bool> seen(ReadFile(path).size());
     for (const auto& item : Items(RunLine(std::string("inspect --json ") + path))) {
@@ -104,7 +104,7 @@ TEST_CASE("no byte of a ledger is left unexplained", "[dwsctl]") {
   }
 }
 
-TEST_CASE("a ledger cut off anywhere is reported as a torn append, where it ends", "[dwsctl]") {
+TEST_CASE("a ledger cut off anywhere is reported as a torn append at its end", "[dwsctl]") {
   TempFolder folder;
   const std::string whole = ReadFile(kReceiver);
   const std::string path = folder.File("receiver.ledger");
@@ -125,7 +125,7 @@ TEST_CASE("a ledger cut off anywhere is reported as a torn append, where it ends
   CHECK(RunLine("inspect " + path).out.find("the daemon cuts it off") != std::string::npos);
 }
 
-TEST_CASE("a ledger damaged in the middle is read on behind the damage", "[dwsctl]") {
+TEST_CASE("a ledger damaged in the middle is read further after the damage", "[dwsctl]") {
   TempFolder folder;
   std::string bytes = ReadFile(kReceiver);
   bytes[100] = static_cast<char>(bytes[100] ^ 1);  // in the first commit intent
@@ -138,7 +138,7 @@ TEST_CASE("a ledger damaged in the middle is read on behind the damage", "[dwsct
   CHECK(ran.out.find("record 3, CommitAbandoned") != std::string::npos);
 }
 
-TEST_CASE("no flipped bit of a ledger goes unnoticed, but in its kind", "[dwsctl]") {
+TEST_CASE("every flipped bit of a ledger is reported", "[dwsctl]") {
   TempFolder folder;
   const std::string whole = ReadFile(kSender);
   const std::string path = folder.File("sender.ledger");
@@ -151,7 +151,7 @@ TEST_CASE("no flipped bit of a ledger goes unnoticed, but in its kind", "[dwsctl
   }
 }
 
-TEST_CASE("inspect of a damaged object exits with 6 and is valid JSON all through", "[dwsctl]") {
+TEST_CASE("inspect of a damaged object exits with 6 and prints valid JSON", "[dwsctl]") {
   size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator("tests/golden/delta_v1")) {
     if (entry.path().extension() != ".dws") continue;
@@ -166,7 +166,7 @@ TEST_CASE("inspect of a damaged object exits with 6 and is valid JSON all throug
   CHECK(files > 30);
 }
 
-TEST_CASE("inspect names tensors, and checks all, with the layout", "[dwsctl]") {
+TEST_CASE("with the layout inspect names tensors and checks positions", "[dwsctl]") {
   TempFolder folder;
   for (const golden::GoldenCase& golden : golden::MakeGoldenCases()) {
     if (golden.name != "position_outside_the_block" && golden.name != "bf16_sparse") continue;
@@ -184,7 +184,7 @@ TEST_CASE("inspect names tensors, and checks all, with the layout", "[dwsctl]") 
         ExitCode::kFile);
 }
 
-TEST_CASE("what is neither an object nor a ledger, or cannot be read, is said so", "[dwsctl]") {
+TEST_CASE("a file that is neither object nor ledger or cannot be read is an error", "[dwsctl]") {
   TempFolder folder;
   WriteFile(folder.File("empty"), "");
   WriteFile(folder.File("text"), "hello, this is a text file");
@@ -196,7 +196,7 @@ TEST_CASE("what is neither an object nor a ledger, or cannot be read, is said so
   CHECK_THROWS_AS(RunLine("inspect"), CLI::ParseError);
 }
 
-TEST_CASE("completion knows every command, and no other shell", "[dwsctl]") {
+TEST_CASE("completion has every command and only for bash", "[dwsctl]") {
   const std::string script = RunLine("completion bash").out;
   for (const char* command : {"status", "versions", "receivers", "watch", "verify", "resync",
                               "drain", "inspect", "completion"}) {

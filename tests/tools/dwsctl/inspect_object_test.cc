@@ -1,4 +1,4 @@
-// inspect over every golden object, sound and damaged.
+// inspect over every golden object, intact and damaged.
 #include "tools/dwsctl/inspect/inspect_object.h"
 
 #include <catch2/catch.hpp>
@@ -49,7 +49,7 @@ Found Inspect(const std::string& path, const RankLayout* layout,
   return found;
 }
 
-// Damage that only somebody who has the weights can see.
+// Damage that is visible only with the weights.
 const std::set<std::string> kNeedsWeights = {"class_split_count_too_large",
                                              "class_split_shift_out_of_reach",
                                              "class_split_other_classes",
@@ -58,7 +58,7 @@ const std::set<std::string> kNeedsWeights = {"class_split_count_too_large",
                                              "class_split_escape_without_a_width",
                                              "digest_after_of_another_state",
                                              "digest_before_of_another_base"};
-// And only somebody who has the layout.
+// Damage that is visible only with the layout.
 const std::set<std::string> kNeedsLayout = {
     "another_layout",
     "block_outside_the_slice",
@@ -80,7 +80,7 @@ void WriteFile(const std::string& path, ByteSpan bytes) {
 
 }  // namespace
 
-TEST_CASE("inspect with the layout finds all damage that can be seen without weights", "[dwsctl]") {
+TEST_CASE("inspect with the layout finds all damage that is visible without weights", "[dwsctl]") {
   size_t damaged = 0;
   for (const golden::GoldenCase& golden : golden::MakeGoldenCases()) {
     INFO(golden.name);
@@ -91,7 +91,7 @@ TEST_CASE("inspect with the layout finds all damage that can be seen without wei
   CHECK(damaged == 25);
 }
 
-TEST_CASE("inspect without the layout finds all but what hangs on it", "[dwsctl]") {
+TEST_CASE("inspect without the layout finds all damage that is visible without it", "[dwsctl]") {
   for (const golden::GoldenCase& golden : golden::MakeGoldenCases()) {
     INFO(golden.name);
     const bool visible = golden.outcome != "OK" && !kNeedsWeights.contains(golden.name) &&
@@ -100,7 +100,7 @@ TEST_CASE("inspect without the layout finds all but what hangs on it", "[dwsctl]
   }
 }
 
-TEST_CASE("damage is reported where it is", "[dwsctl]") {
+TEST_CASE("damage is reported at its offset", "[dwsctl]") {
   std::map<std::string, RankLayout> layouts;
   for (const golden::GoldenCase& golden : golden::MakeGoldenCases()) {
     layouts.emplace(golden.name, golden.layout);
@@ -124,7 +124,7 @@ TEST_CASE("damage is reported where it is", "[dwsctl]") {
   CHECK(first("mode_9_unknown").message.find("mode 9") != std::string::npos);
 }
 
-TEST_CASE("no byte of a sound object is left unexplained", "[dwsctl]") {
+TEST_CASE("inspect explains every byte of an intact object", "[dwsctl]") {
   for (const golden::GoldenCase& golden : golden::MakeGoldenCases()) {
     if (golden.outcome != "OK") continue;
     INFO(golden.name);
@@ -140,14 +140,14 @@ TEST_CASE("no byte of a sound object is left unexplained", "[dwsctl]") {
       std::fill_n(where.begin() + static_cast<std::ptrdiff_t>(field->offset), field->size_bytes,
                   true);
     }
-    // Those of the stored manifest are those of the manifest.
+    // The stored manifest is explained by the fields of the decompressed one.
     std::fill_n(seen.begin() + kObjectHeaderBytes, header.manifest_bytes, true);
     CHECK(std::count(seen.begin(), seen.end(), false) == 0);
     CHECK(std::count(seen_in_manifest.begin(), seen_in_manifest.end(), false) == 0);
   }
 }
 
-TEST_CASE("an object cut off anywhere is reported there, and read up to there", "[dwsctl]") {
+TEST_CASE("an object cut off anywhere is reported at its end and read up to there", "[dwsctl]") {
   TempFolder folder;
   const std::vector<std::byte> bytes =
       ReadFile("tests/golden/delta_v1/two_frames_around_unchanged_blocks.dws");
@@ -161,7 +161,7 @@ TEST_CASE("an object cut off anywhere is reported there, and read up to there", 
   }
 }
 
-TEST_CASE("no flipped bit of an object goes unnoticed, or is worse than a report", "[dwsctl]") {
+TEST_CASE("every flipped bit of an object is reported", "[dwsctl]") {
   TempFolder folder;
   const std::vector<std::byte> bytes = ReadFile("tests/golden/delta_v1/bf16_sparse.dws");
   const std::string path = folder.File("flipped.dws");
@@ -174,7 +174,7 @@ TEST_CASE("no flipped bit of an object goes unnoticed, or is worse than a report
   }
 }
 
-TEST_CASE("limits shorten what is shown, not what is checked", "[dwsctl]") {
+TEST_CASE("limits shorten what is shown and not what is checked", "[dwsctl]") {
   const InspectLimits few = {.slices = 1, .frames = 1, .blocks = 1};
   const Found all = Inspect("tests/golden/delta_v1/every_dtype.dws", nullptr);
   const Found some = Inspect("tests/golden/delta_v1/every_dtype.dws", nullptr, few);
@@ -183,7 +183,7 @@ TEST_CASE("limits shorten what is shown, not what is checked", "[dwsctl]") {
         std::get<SummaryItem>(all.items.back()).facts);
 }
 
-TEST_CASE("inspect stops when nobody reads any more", "[dwsctl]") {
+TEST_CASE("inspect stops when its reader stops", "[dwsctl]") {
   const auto file = ByteFile::Open("tests/golden/delta_v1/every_dtype.dws");
   REQUIRE(file.ok());
   int items = 0;

@@ -32,7 +32,7 @@ std::vector<nlohmann::json> JsonLines(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("verify says what was compared, and shows its steps", "[dwsctl]") {
+TEST_CASE("verify prints what was compared and its steps", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   daemon.answers.progress = {Progress("comparing", 1024, false), Progress("comparing", 1500, false),
@@ -87,7 +87,7 @@ TEST_CASE("operations print every message as a line of JSON", "[dwsctl]") {
   }
 }
 
-TEST_CASE("resync asks for what its flag says, and reports the version", "[dwsctl]") {
+TEST_CASE("resync passes its flag and reports the version", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   daemon.answers.progress = {Progress("", 2048, true)};
@@ -98,7 +98,7 @@ TEST_CASE("resync asks for what its flag says, and reports the version", "[dwsct
   CHECK(daemon.answers.resync.full());
 }
 
-TEST_CASE("drain says what it means, waits or not, and undoes", "[dwsctl]") {
+TEST_CASE("drain waits or not or undoes as its flags say and explains the result", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   daemon.answers.progress = {Progress("waiting", 0, false), Progress("drained", 0, true)};
@@ -119,7 +119,7 @@ TEST_CASE("drain says what it means, waits or not, and undoes", "[dwsctl]") {
   CHECK(daemon.answers.drain.undo());
 }
 
-TEST_CASE("forget-stream names the stream, or asks which one it is", "[dwsctl]") {
+TEST_CASE("forget-stream sends the stream or asks the daemon which one it has", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   daemon.answers.progress = {Progress("forgotten", 0, true)};
@@ -147,7 +147,7 @@ TEST_CASE("forget-stream names the stream, or asks which one it is", "[dwsctl]")
              Catch::Contains("is recorded here"));
 }
 
-TEST_CASE("evict names the member and the reason", "[dwsctl]") {
+TEST_CASE("evict sends the member and the reason", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   daemon.answers.progress = {Progress("", 0, true)};
@@ -162,7 +162,7 @@ TEST_CASE("evict names the member and the reason", "[dwsctl]") {
                     Catch::Contains("is not UTF-8"));
 }
 
-TEST_CASE("evict names a sender's absent receiver", "[dwsctl]") {
+TEST_CASE("evict sends the id of a sender's absent receiver", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("sender.sock"));
   daemon.answers.progress = {Progress("", 0, true)};
@@ -172,7 +172,7 @@ TEST_CASE("evict names a sender's absent receiver", "[dwsctl]") {
   CHECK(ran.out.find("receiver rollout-3 is forgotten, nothing waits for it\n") !=
         std::string::npos);
   CHECK(RunLine("evict --receiver r --address " + daemon.address()).code == ExitCode::kOk);
-  // A group's leader that this was sent to by mistake has no such member.
+  // If it is sent to a group's leader by mistake, the leader has no such member.
   CHECK(daemon.answers.evict.member_index() == std::numeric_limits<uint32_t>::max());
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("an operation that the daemon refuses exits with 4 and its reason", "[
   CHECK(ran.out.empty());
 }
 
-TEST_CASE("an operation that ends without a result is no success", "[dwsctl]") {
+TEST_CASE("an operation that ends without a result is an error", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   daemon.answers.progress = {Progress("comparing", 1024, false)};
@@ -198,7 +198,7 @@ TEST_CASE("an operation that ends without a result is no success", "[dwsctl]") {
   CHECK(ran.error.find("without a result") != std::string::npos);
 }
 
-TEST_CASE("a daemon that falls silent in an operation is hung up on", "[dwsctl]") {
+TEST_CASE("an operation times out when the daemon sends nothing", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   daemon.answers.progress = {Progress("comparing", 1024, false)};
@@ -209,7 +209,7 @@ TEST_CASE("a daemon that falls silent in an operation is hung up on", "[dwsctl]"
   CHECK(ran.error.find("continues draining") != std::string::npos);
 }
 
-TEST_CASE("watch --count prints so many lines of each daemon", "[dwsctl]") {
+TEST_CASE("watch --count prints that many lines of each daemon", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon receiver(folder.File("receiver.sock"));
   FakeDaemon sender(folder.File("sender-0.sock"));
@@ -227,7 +227,7 @@ TEST_CASE("watch --count prints so many lines of each daemon", "[dwsctl]") {
   CHECK(senders == 2);
 }
 
-TEST_CASE("watch --once --json tells which daemon said what, and which did not", "[dwsctl]") {
+TEST_CASE("watch --once --json names each daemon with its status or error", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   const Ran ran = RunLine("watch --once --json --address " + daemon.address() + " --socket " +
@@ -255,10 +255,10 @@ TEST_CASE("watch --once of a daemon that is not ready exits with 1", "[dwsctl]")
   CHECK(ran.out.find("not ready: no sender connected") != std::string::npos);
 }
 
-TEST_CASE("watch connects again after the daemon ended the call", "[dwsctl]") {
+TEST_CASE("watch connects again after the daemon has ended the call", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
-  // Each call ends after three statuses: the fourth event says so, later ones are statuses again.
+  // Each call ends after three statuses: the fourth event reports that, later ones are statuses.
   const Ran ran = RunLine("watch --count 6 --json --address " + daemon.address());
   CHECK(ran.code == ExitCode::kOk);
   const auto objects = JsonLines(ran.out);
@@ -267,7 +267,7 @@ TEST_CASE("watch connects again after the daemon ended the call", "[dwsctl]") {
   CHECK(objects[5].contains("status"));
 }
 
-TEST_CASE("a watch of nothing is a wrong command line", "[dwsctl]") {
+TEST_CASE("watch without a daemon or with wrong flags is an error", "[dwsctl]") {
   TempFolder folder;
   CHECK(RunLine("watch --once --run-dir " + folder.path()).code == ExitCode::kUnreachable);
   CHECK(RunLine("watch --once --address localhost").code == ExitCode::kUsage);

@@ -4,7 +4,7 @@
 
 namespace dws::dwsctl {
 
-TEST_CASE("nothing that a terminal obeys gets through", "[dwsctl]") {
+TEST_CASE("control characters of a terminal are replaced", "[dwsctl]") {
   CHECK(Clean("a\x1b[31mb\n\t\x7f") == "a?[31mb???");
   CHECK(Clean("\u009b31m") == "?31m");  // CSI as one character
   CHECK(Clean("\x9b"
@@ -13,14 +13,14 @@ TEST_CASE("nothing that a terminal obeys gets through", "[dwsctl]") {
   CHECK(Clean(std::string_view("a\0b", 3)) == "a?b");
 }
 
-TEST_CASE("nothing that makes a name look like another gets through", "[dwsctl]") {
+TEST_CASE("characters that make a name look like another are replaced", "[dwsctl]") {
   CHECK(Clean("rollout\u202e0-tuo") == "rollout?0-tuo");  // right to left from here
   CHECK(Clean("a\u200bb") == "a?b");                      // of no width
   CHECK(Clean("a\u2028b\u2029c") == "a?b?c");             // line ends
   CHECK(Clean("\ufeff") == "?");
 }
 
-TEST_CASE("bytes that are no UTF-8 are shown as such, and what follows them is kept", "[dwsctl]") {
+TEST_CASE("bytes that are not UTF-8 are replaced and the text after them is kept", "[dwsctl]") {
   CHECK(Clean("a\xff"
               "b") == "a?b");
   CHECK(Clean("\xc3") == "?");
@@ -30,7 +30,7 @@ TEST_CASE("bytes that are no UTF-8 are shown as such, and what follows them is k
   CHECK(Clean("gr\u00fc\u00df \u65e5\u672c") == "gr\u00fc\u00df \u65e5\u672c");
 }
 
-TEST_CASE("width counts columns, not bytes", "[dwsctl]") {
+TEST_CASE("width is counted in columns and not in bytes", "[dwsctl]") {
   CHECK(TextWidth("rollout") == 7);
   CHECK(TextWidth("gr\u00fcn") == 4);
   CHECK(TextWidth("\u65e5\u672c") == 4);  // wide
@@ -40,7 +40,7 @@ TEST_CASE("width counts columns, not bytes", "[dwsctl]") {
   CHECK(Padded("abc", 2, true) == "abc");
 }
 
-TEST_CASE("printable text is cut where it is too wide, not inside a character", "[dwsctl]") {
+TEST_CASE("text that is too wide is cut between characters", "[dwsctl]") {
   CHECK(Printable("rollout", 7) == "rollout");
   CHECK(Printable("rollouts", 7) == "roll...");
   CHECK(Printable("rol\u00fcouts", 7) == "rol\u00fc...");
@@ -48,7 +48,7 @@ TEST_CASE("printable text is cut where it is too wide, not inside a character", 
   CHECK(Printable("\u65e5\u672c\u65e5\u672c", 6) == "\u65e5...");
 }
 
-TEST_CASE("what is cut at the beginning keeps its end", "[dwsctl]") {
+TEST_CASE("text that is cut at the beginning keeps its end", "[dwsctl]") {
   CHECK(PrintableEnd("rollout", 7) == "rollout");
   CHECK(PrintableEnd("rollouts", 7) == "...outs");
   CHECK(PrintableEnd("ro\u00fcllo\u00fcts", 7) == "...o\u00fcts");
@@ -56,7 +56,7 @@ TEST_CASE("what is cut at the beginning keeps its end", "[dwsctl]") {
   CHECK(PrintableEnd("a\x1b[31m", 6) == "a?[31m");
 }
 
-TEST_CASE("long text is wrapped between words, and cut after the last line", "[dwsctl]") {
+TEST_CASE("long text is wrapped between words and cut after the last line", "[dwsctl]") {
   CHECK(Wrapped("no engine rank has attached", 14, 5, 2) == "no engine rank\n  has attached");
   CHECK(Wrapped("abcdefghij", 4, 5, 1) == "abcd\n efgh\n ij");
   CHECK(Wrapped("one two three four", 7, 2, 0) == "one two\nthre...");

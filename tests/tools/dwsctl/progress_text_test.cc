@@ -45,7 +45,7 @@ TEST_CASE("progress fits every width", "[dwsctl]") {
   }
 }
 
-TEST_CASE("the rate is that of the step, after half a second", "[dwsctl]") {
+TEST_CASE("the rate is that of the step and is shown after half a second", "[dwsctl]") {
   using std::chrono::milliseconds;
   const std::chrono::steady_clock::time_point begin;
   RateMeter meter;
@@ -54,7 +54,8 @@ TEST_CASE("the rate is that of the step, after half a second", "[dwsctl]") {
   CHECK(meter.Add("a", 3000, begin + milliseconds(2000)) == 1000.0);
   CHECK(meter.Add("b", 3000, begin + milliseconds(2100)) == std::nullopt);
   CHECK(meter.Add("b", 5000, begin + milliseconds(4100)) == 1000.0);
-  CHECK(meter.Add("b", 0, begin + milliseconds(4200)) == std::nullopt);  // begun anew
+  CHECK(meter.Add("b", 0, begin + milliseconds(4200)) ==
+        std::nullopt);  // the step has started again
 }
 
 }  // namespace dws::dwsctl

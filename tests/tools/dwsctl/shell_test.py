@@ -35,7 +35,7 @@ class ShellTest(unittest.TestCase):
         cls.addClassCleanup(cls.daemon.stop)
         cls.script = bash("dwsctl completion bash").stdout
 
-    def test_a_reader_that_goes_away_is_no_error(self) -> None:
+    def test_a_reader_that_closes_the_pipe_is_not_an_error(self) -> None:
         address = f"--address {self.daemon.address}"
         for command in (
             f"status {address}",
@@ -48,12 +48,12 @@ class ShellTest(unittest.TestCase):
                 self.assertEqual((ran.returncode, ran.stderr), (0, ""))
                 self.assertEqual(ran.stdout.count("\n"), 1)
 
-    def test_watch_ends_when_its_reader_goes_away_even_between_two_statuses(self) -> None:
+    def test_watch_ends_when_its_reader_closes_the_pipe_between_two_statuses(self) -> None:
         address = f"--address {self.daemon.address}"
         ran = bash(f"set -o pipefail; dwsctl watch --interval 3600 {address} | head -c 1")
         self.assertEqual((ran.returncode, ran.stderr), (0, ""))
 
-    def test_watch_prints_plain_lines_where_there_is_no_terminal(self) -> None:
+    def test_watch_prints_plain_lines_without_a_terminal(self) -> None:
         ran = bash(f"dwsctl watch --count 2 --address {self.daemon.address}")
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertNotIn("\x1b", ran.stdout)
@@ -86,7 +86,7 @@ class ShellTest(unittest.TestCase):
                 self.assertIn("Examples:\n  ", ran.stdout)
                 self.assertIn("130  ended by ^C", ran.stdout)
 
-    def test_help_of_every_command_of_a_command_too(self) -> None:
+    def test_help_of_every_subcommand_has_examples(self) -> None:
         for command in ("job", "authority", "issue", "renew"):
             with self.subTest(command):
                 ran = bash(f"dwsctl certificates {command} --help")
@@ -103,7 +103,7 @@ class ShellTest(unittest.TestCase):
             code, meaning = line.strip().split(maxsplit=1)
             self.assertIn(f"| {code} | {meaning} |", plain)
 
-    def test_no_line_of_help_is_very_long(self) -> None:
+    def test_lines_of_help_are_at_most_112_columns_wide(self) -> None:
         for command in ["", *COMMANDS]:
             for line in bash(f"dwsctl {command} --help").stdout.splitlines():
                 self.assertLessEqual(len(line), 112, line)
@@ -111,7 +111,7 @@ class ShellTest(unittest.TestCase):
     # Completion.
 
     def complete(self, line: str, folder: str = "/") -> list[str]:
-        """What bash offers for the last word of a command line, split as bash splits it."""
+        """Bash's completions of the last word of a command line, which is split as bash splits it."""
         words = line.replace("=", " = ").split(" ")
         words = [word for i, word in enumerate(words) if word or i == len(words) - 1]
         quoted = " ".join(f"'{word}'" for word in words)
@@ -122,7 +122,7 @@ class ShellTest(unittest.TestCase):
         self.assertEqual(ran.stderr, "")
         return ran.stdout.split("\n")[:-1] if ran.stdout.strip() else []
 
-    def test_completion_of_commands_and_flags(self) -> None:
+    def test_commands_and_flags_are_completed(self) -> None:
         self.assertEqual(sorted(self.complete("dwsctl ")), sorted(COMMANDS))
         self.assertEqual(self.complete("dwsctl re"), ["receivers", "resync"])
         self.assertEqual(self.complete("dwsctl drain --und"), ["--undo"])
@@ -147,7 +147,7 @@ class ShellTest(unittest.TestCase):
         self.assertEqual(self.complete("dwsctl certificates issue --ho"), ["--host"])
         self.assertEqual(self.complete("dwsctl status --timeout "), [])
 
-    def test_completion_of_sockets_files_and_folders(self) -> None:
+    def test_sockets_files_and_folders_are_completed(self) -> None:
         with tempfile.TemporaryDirectory(dir="/tmp") as folder:
             sockets = []
             for name in ("receiver.sock", "sender 0.sock"):

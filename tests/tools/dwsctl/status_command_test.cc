@@ -1,4 +1,4 @@
-// Commands that ask once, against a real gRPC server in this process, over TCP and a unix socket.
+// Commands with one call, against a real gRPC server in this process, over TCP and a unix socket.
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,7 +23,8 @@ TEST_CASE("status asks the daemon at a TCP address", "[dwsctl]") {
   CHECK(ran.out.find("committed 12, newest offered -\n") != std::string::npos);
 }
 
-TEST_CASE("status asks the daemon directly, not the proxy of the environment", "[dwsctl]") {
+TEST_CASE("status connects to the daemon directly and not through the environment's proxy",
+          "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   REQUIRE(setenv("http_proxy", "http://127.0.0.1:1", 1) == 0);  // nobody listens there
@@ -66,7 +67,7 @@ TEST_CASE("status --json is the reply with the names of proto/admin.proto", "[dw
   CHECK(json["daemon"] == "dws-receiver");
   CHECK(json["ready"] == true);
   CHECK(json["receiver"]["committed_version"] == "12");
-  CHECK(json["receiver"]["target_version"] == "0");  // unset fields are there
+  CHECK(json["receiver"]["target_version"] == "0");  // unset fields are printed
   CHECK(json["receiver"]["senders"].is_array());
 }
 
@@ -122,7 +123,7 @@ TEST_CASE("a wrong address is a wrong command line", "[dwsctl]") {
   CHECK_THROWS_AS(RunLine("status --timeout 0"), CLI::ParseError);
 }
 
-TEST_CASE("a file that is no socket is a wrong command line", "[dwsctl]") {
+TEST_CASE("a file that is not a socket is a wrong command line", "[dwsctl]") {
   CHECK(RunLine("status --socket /dev/null").code == ExitCode::kUsage);
 }
 
@@ -136,8 +137,7 @@ TEST_CASE("a socket of another user says who may connect", "[dwsctl]") {
   CHECK(ran.error.find("you have no permission to connect to it") != std::string::npos);
 }
 
-TEST_CASE("a socket whose name is not UTF-8 and has a percent sign is found and asked",
-          "[dwsctl]") {
+TEST_CASE("a socket whose name has a percent sign and invalid UTF-8 is used", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   REQUIRE(rename(folder.File("receiver.sock").c_str(), folder.File("a%20\xff #?.sock").c_str()) ==
@@ -155,7 +155,8 @@ TEST_CASE("an error of the daemon cannot write escapes to the terminal", "[dwsct
   CHECK(ran.error.find("?[2Jgone") != std::string::npos);
 }
 
-TEST_CASE("versions of a sender are a table of what it retains, newest first", "[dwsctl]") {
+TEST_CASE("versions of a sender are a table of its retained versions with the newest first",
+          "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("sender.sock"));
   v1::SenderStatus& sender = *daemon.answers.reply.mutable_sender();
@@ -187,7 +188,7 @@ TEST_CASE("versions of a sender are a table of what it retains, newest first", "
   CHECK(json["versions"][1]["wire_bytes"] == "100");
 }
 
-TEST_CASE("versions of a receiver are what it committed and what the senders offer", "[dwsctl]") {
+TEST_CASE("versions of a receiver are the committed one and those its senders offer", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   v1::ReceiverStatus& receiver = *daemon.answers.reply.mutable_receiver();
@@ -238,7 +239,7 @@ TEST_CASE("receivers of a sender are listed with their lag and their last error"
   CHECK(json["receivers"][0]["nacks"] == "1");
 }
 
-TEST_CASE("receivers of a receiver are refused in words", "[dwsctl]") {
+TEST_CASE("receivers of a receiver are refused with a message", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
   const Ran ran = RunLine("receivers --address " + daemon.address());

@@ -43,7 +43,7 @@ size_t WidestLine(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("what speaks TCP without TLS is named", "[dwsctl]") {
+TEST_CASE("a status names the listeners without TLS", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   CHECK(FormatStatus(reply, 100).find("insecure") == std::string::npos);
   reply.add_insecure("--listen 0.0.0.0:7700");
@@ -53,7 +53,7 @@ TEST_CASE("what speaks TCP without TLS is named", "[dwsctl]") {
         std::string::npos);
 }
 
-TEST_CASE("a daemon that takes part in broadcasts says how they go", "[dwsctl]") {
+TEST_CASE("the status of a daemon that takes part in broadcasts has their state", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   CHECK(FormatStatus(reply, 100).find("broadcast") == std::string::npos);
   v1::BroadcastStatus& broadcast = *reply.mutable_sender()->mutable_broadcast();
@@ -73,7 +73,7 @@ TEST_CASE("a daemon that takes part in broadcasts says how they go", "[dwsctl]")
         std::string::npos);
 }
 
-TEST_CASE("a sender that publishes slime's versions says how that goes", "[dwsctl]") {
+TEST_CASE("the status of a sender that publishes slime's versions has its progress", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   CHECK(FormatStatus(reply, 200).find("slime") == std::string::npos);
   v1::SlimeStatus& slime = *reply.mutable_sender()->mutable_slime();
@@ -87,7 +87,8 @@ TEST_CASE("a sender that publishes slime's versions says how that goes", "[dwsct
         std::string::npos);
 }
 
-TEST_CASE("a sender that publishes to a shared directory says how that goes", "[dwsctl]") {
+TEST_CASE("the status of a sender that publishes to a shared directory has its progress",
+          "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   CHECK(FormatStatus(reply, 200).find("shared") == std::string::npos);
   v1::SharedStatus& shared = *reply.mutable_sender()->mutable_shared();
@@ -199,7 +200,7 @@ TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl
         "            0  attached  generating           1  host    dws-python 0.1\n");
 }
 
-TEST_CASE("a receiver's status names its commit group, and its members where it leads",
+TEST_CASE("a receiver's status names its commit group and a leader's also the members",
           "[dwsctl]") {
   v1::GroupStatus group;
   group.set_group_id("engine-3");
@@ -241,7 +242,7 @@ TEST_CASE("a receiver's status names its commit group, and its members where it 
                           "    -: version 5 is not offered\n"));
 }
 
-TEST_CASE("of many retained versions the newest are shown and the others counted", "[dwsctl]") {
+TEST_CASE("of many retained versions the newest are shown and the others are counted", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   for (uint64_t version = 13; version <= 40; ++version) {
     reply.mutable_sender()->add_versions()->set_version(version);
@@ -292,8 +293,7 @@ TEST_CASE("the longest values still fit 80 columns and stay on their line", "[dw
   CHECK(WidestLine(FormatStatus(receiver, 80)) <= 80);
 }
 
-TEST_CASE("status says how the daemon was built, what its certificate is and that it drains",
-          "[dwsctl]") {
+TEST_CASE("a status has the daemon's build and certificate and drain state", "[dwsctl]") {
   v1::StatusReply reply;
   reply.set_daemon("dws-receiver");
   reply.set_build_version("0.1.0");
@@ -352,7 +352,7 @@ TEST_CASE("status says how the daemon was built, what its certificate is and tha
         "  no engine rank has attached\n");
 }
 
-TEST_CASE("a receiver's status says how old its version is, and how late its scrub", "[dwsctl]") {
+TEST_CASE("a receiver's status has the age of its version and the pace of its scrub", "[dwsctl]") {
   v1::StatusReply reply;
   v1::ReceiverStatus& receiver = *reply.mutable_receiver();
   receiver.set_seconds_since_version(600);
@@ -371,7 +371,7 @@ TEST_CASE("a receiver's status says how old its version is, and how late its scr
   CHECK(text.find("at most 1.0 GiB/s, which makes it 15 min 0 s") != std::string::npos);
 }
 
-TEST_CASE("a daemon of an unknown kind is shown as far as it is known", "[dwsctl]") {
+TEST_CASE("a daemon of an unknown kind is shown with the common fields", "[dwsctl]") {
   v1::StatusReply reply;
   reply.set_daemon("dws-other");
   reply.set_ready(true);

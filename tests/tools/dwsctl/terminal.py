@@ -1,4 +1,4 @@
-"""A program in a pseudo terminal, and what a user would see of it."""
+"""Runs a program in a pseudo terminal and keeps what a user sees."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Screen:
                 match = _ESCAPE.match(text, at)
                 if match is None:
                     if len(text) - at < 12:
-                        break  # the rest of it is still to come
+                        break  # the rest has not been read yet
                     raise AssertionError(f"unknown escape {text[at : at + 12]!r}")
                 self._escape(match[2], match[1])
                 at = match.end()
@@ -83,8 +83,8 @@ class Terminal:
         self.raw = ""
         self.master, terminal = pty.openpty()
         self.resize(columns)
-        # Not pty.fork: gRPC, which runs in this process, has handlers of forks that abort at times.
-        # subprocess takes vfork, which runs none.
+        # Not pty.fork: gRPC runs in this process, and its fork handlers sometimes abort. subprocess
+        # uses vfork, which runs no handlers.
         self.process = subprocess.Popen(
             ["setsid", "--ctty", *command],
             stdin=terminal,
@@ -104,7 +104,7 @@ class Terminal:
         os.write(self.master, text)
 
     def wait_for(self, condition: Callable[[Screen], bool], what: str) -> None:
-        """Raises AssertionError if the screen does not come to look like this."""
+        """Raises AssertionError if the screen does not get into this state in time."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition(self.screen):
             if time.monotonic() > deadline or not self._read(deadline):

@@ -17,7 +17,7 @@ def shown(text: str, screen: Screen) -> bool:
 
 
 def version(screen: Screen) -> int:
-    """The first one in the table; 0 while there is none."""
+    """The first percentage in the table; 0 while there is none."""
     found = re.search(r"^rollout-0 +(\d+)", "\n".join(screen.lines), re.MULTILINE)
     return int(found[1]) if found else 0
 
@@ -38,8 +38,8 @@ class TerminalTest(unittest.TestCase):
         return self.run_dwsctl("watch", "--interval=0.1", columns=columns, **env)
 
     def assert_table(self, terminal: Terminal, lines: int, columns: int) -> None:
-        """Titles and rows once, nothing else, the cursor on an empty line below."""
-        # What was read last may end in the middle of a table.
+        """Checks for one line of titles and the rows, with the cursor on an empty line below."""
+        # The last read may end in the middle of a table.
         terminal.wait_for(lambda s: (s.row, s.column) == (lines, 0), "a whole table")
         screen = terminal.screen
         self.assertEqual([line for line in screen.lines[lines:] if line], [])
@@ -70,20 +70,20 @@ class TerminalTest(unittest.TestCase):
         terminal.wait_for(lambda s: not shown("rate", s) and shown("rollout-0", s), "narrow titles")
         self.assert_table(terminal, 2, 50)
 
-    def test_watch_finds_a_daemon_again_that_restarted(self) -> None:
+    def test_watch_reconnects_to_a_restarted_daemon(self) -> None:
         terminal = self.watch()
         terminal.wait_for(lambda s: shown("fetching", s), "a status")
         self.daemon.stop()
         terminal.wait_for(lambda s: shown("no answer", s) and shown("no daemon answers", s), "loss")
-        self.assertTrue(shown("rollout-0", terminal.screen))  # still by its name
+        self.assertTrue(shown("rollout-0", terminal.screen))  # still shown by its name
         self.daemon.finish.clear()
-        self.daemon.interval = 2.0  # the second status takes the note "answers again" away
+        self.daemon.interval = 2.0  # the second status removes the note "answers again"
         self.daemon.start()
         terminal.wait_for(lambda s: shown("fetching", s) and not shown("no answer", s), "return")
         self.assertIn("answers again", terminal.raw)
         self.assertGreaterEqual(self.daemon.watchers, 2)
 
-    def test_trouble_is_coloured_unless_the_user_wants_no_colour(self) -> None:
+    def test_trouble_is_coloured_unless_no_color_is_set(self) -> None:
         self.daemon.reply.ready = False
         self.daemon.reply.reason = "waiting\x1b]0;owned\x07"
         terminal = self.watch()
@@ -93,7 +93,7 @@ class TerminalTest(unittest.TestCase):
         plain.wait_for(lambda s: shown("not ready", s), "the reason")
         self.assertEqual(plain.screen.colours, set())
 
-    def test_verify_shows_a_bar_and_wipes_it(self) -> None:
+    def test_verify_shows_a_bar_and_removes_it(self) -> None:
         terminal = self.run_dwsctl("verify")
         terminal.wait_for(lambda s: shown("comparing live weights [#", s), "a bar")
         self.daemon.finish.set()
@@ -103,7 +103,7 @@ class TerminalTest(unittest.TestCase):
             lines, ["rollout-0: 1000 B of weights compared, all as published at version 7"]
         )
 
-    def test_an_interrupted_operation_says_what_goes_on(self) -> None:
+    def test_an_interrupted_operation_says_what_continues(self) -> None:
         for command, words in (
             ("verify", "nothing was changed"),
             ("resync", "the resync continues"),
@@ -116,8 +116,8 @@ class TerminalTest(unittest.TestCase):
                 self.assertEqual(terminal.end(), 130)
                 self.assertIn(words, terminal.raw)
 
-    def test_interrupting_a_daemon_that_does_not_answer_ends_at_once(self) -> None:
-        # A server takes the methods that there are when it starts; stopping sets `finish`.
+    def test_interrupting_watch_of_a_silent_daemon_ends_it_at_once(self) -> None:
+        # A server binds its methods when it starts; stopping sets `finish`.
         self.daemon.stop()
         self.daemon.Watch = lambda request, context: self.daemon.finish.wait(60)  # type: ignore
         self.daemon.finish.clear()

@@ -26,13 +26,13 @@ TEST_CASE("times are printed with the unit that keeps them short", "[dwsctl]") {
   CHECK(FormatSeconds(435'600) == "5 d 1 h");
 }
 
-TEST_CASE("a time that cannot be is printed as none", "[dwsctl]") {
+TEST_CASE("an impossible time is printed as a dash", "[dwsctl]") {
   CHECK(FormatSeconds(-1) == "-");
   CHECK(FormatSeconds(std::numeric_limits<double>::quiet_NaN()) == "-");
   CHECK(FormatSeconds(std::numeric_limits<double>::infinity()) == "-");
 }
 
-TEST_CASE("a share of nothing is not a number", "[dwsctl]") {
+TEST_CASE("a share of zero is printed as a dash", "[dwsctl]") {
   CHECK(FormatShare(1, 120) == "0.83 %");
   CHECK(FormatShare(0, 0) == "-");
 }
@@ -44,7 +44,7 @@ TEST_CASE("a ratio keeps one decimal while it is small", "[dwsctl]") {
   CHECK(FormatRatio(20, 0) == "-");
 }
 
-TEST_CASE("moments are printed in UTC, and none as a dash", "[dwsctl]") {
+TEST_CASE("moments are printed in UTC and an unset one as a dash", "[dwsctl]") {
   CHECK(FormatUnixTime(0) == "-");
   CHECK(FormatUnixTime(1'772'366'405.7) == "2026-03-01 12:00:05 UTC");
   CHECK(FormatUnixTime(1e300) == "-");

@@ -52,7 +52,7 @@ v1::StatusReply SenderReply() {
     peer.set_present(true);
     peer.set_committed_version(committed);
   }
-  sender.add_receivers()->set_committed_version(3);  // absent: nobody waits for it
+  sender.add_receivers()->set_committed_version(3);  // absent, so it is not waited for
   return reply;
 }
 
@@ -62,7 +62,7 @@ std::vector<std::string> Table(const std::vector<WatchRow>& rows, size_t columns
 
 }  // namespace
 
-TEST_CASE("watch fits both daemons into 79 columns", "[dwsctl]") {
+TEST_CASE("watch fits a sender and a receiver into 79 columns", "[dwsctl]") {
   const std::vector<WatchRow> rows = {MakeWatchRow(SenderReply(), nullptr),
                                       MakeWatchRow(ReceiverReply(), nullptr)};
   CHECK(Table(rows, 79) ==
@@ -72,7 +72,7 @@ TEST_CASE("watch fits both daemons into 79 columns", "[dwsctl]") {
             "rollout-0     127    1   0.83%  1.2M fetching [####-------] 45%   2.1ms   12M/s"});
 }
 
-TEST_CASE("watch leaves out columns of a narrow terminal, and no line is too wide", "[dwsctl]") {
+TEST_CASE("watch leaves out columns on a narrow terminal and no line is too wide", "[dwsctl]") {
   std::vector<WatchRow> rows = {MakeWatchRow(SenderReply(), nullptr),
                                 MakeWatchRow(ReceiverReply(), nullptr)};
   rows[1].name = std::string(64, 'n');
@@ -89,13 +89,13 @@ TEST_CASE("watch leaves out columns of a narrow terminal, and no line is too wid
   }
 }
 
-TEST_CASE("a wide terminal shows long names whole", "[dwsctl]") {
+TEST_CASE("a wide terminal shows long names completely", "[dwsctl]") {
   WatchRow row = MakeWatchRow(ReceiverReply(), nullptr);
   row.name = "rollout-engine-of-cluster-seven";
   CHECK(Table({row}, 160)[1].starts_with("rollout-engine-of-cluster-seven  "));
 }
 
-TEST_CASE("the rate of what is in flight is that between two statuses", "[dwsctl]") {
+TEST_CASE("the rate of work in progress is computed between two statuses", "[dwsctl]") {
   const v1::StatusReply before = ReceiverReply();
   v1::StatusReply now = before;
   now.set_unix_seconds(before.unix_seconds() + 2);
@@ -107,7 +107,7 @@ TEST_CASE("the rate of what is in flight is that between two statuses", "[dwsctl
   CHECK(WatchRate(v1::StatusReply(), nullptr) == 0);
 }
 
-TEST_CASE("a daemon that is not ready says why below its row", "[dwsctl]") {
+TEST_CASE("a daemon that is not ready has the reason below its row", "[dwsctl]") {
   v1::StatusReply reply = ReceiverReply();
   reply.set_ready(false);
   reply.set_reason("waiting for engine rank 0 of 1\x1b[2J");
@@ -116,7 +116,7 @@ TEST_CASE("a daemon that is not ready says why below its row", "[dwsctl]") {
   CHECK(lines[2] == "  not ready: waiting for engine rank 0 of 1?[2J");
 }
 
-TEST_CASE("a daemon that does not answer keeps its last figures and says why", "[dwsctl]") {
+TEST_CASE("a daemon that does not answer keeps its last figures and has the error", "[dwsctl]") {
   const v1::StatusReply last = ReceiverReply();
   const WatchRow row =
       MakeLostRow("/run/dws/r.sock", &last, UnavailableError("connection refused"));
@@ -127,7 +127,7 @@ TEST_CASE("a daemon that does not answer keeps its last figures and says why", "
   CHECK(MakeLostRow("/run/dws/r.sock", nullptr, UnavailableError("x")).name == "/run/dws/r.sock");
 }
 
-TEST_CASE("a draining daemon says so, and a first version is one in full", "[dwsctl]") {
+TEST_CASE("a draining daemon is shown as draining and a first version as full", "[dwsctl]") {
   v1::StatusReply reply = ReceiverReply();
   reply.set_drain(v1::DRAIN_STATE_DRAINING);
   reply.mutable_receiver()->mutable_last_commit()->set_nnz(0);
@@ -142,14 +142,14 @@ TEST_CASE("a plain line of watch has every figure", "[dwsctl]") {
         "45%, pause 2.1ms, rate 12M/s\n");
 }
 
-TEST_CASE("colour changes nothing but colours", "[dwsctl]") {
+TEST_CASE("colour adds only colour codes", "[dwsctl]") {
   WatchRow row = MakeWatchRow(ReceiverReply(), nullptr);
   row.mood = WatchRow::Mood::kTrouble;
   const std::string plain = FormatWatchTable({row}, 79, false)[1];
   CHECK(FormatWatchTable({row}, 79, true)[1] == "\x1b[31m" + plain + "\x1b[0m");
 }
 
-TEST_CASE("a screen is drawn over the one before, or anew", "[dwsctl]") {
+TEST_CASE("a screen is drawn over the previous one or cleared first", "[dwsctl]") {
   WatchScreen screen;
   CHECK(screen.Draw({"a", "b"}, 24, false) == "\ra\x1b[K\nb\x1b[K\n\x1b[J");
   CHECK(screen.Draw({"c"}, 24, false) == "\r\x1b[2Ac\x1b[K\n\x1b[J");
@@ -157,7 +157,7 @@ TEST_CASE("a screen is drawn over the one before, or anew", "[dwsctl]") {
   CHECK(screen.Draw({"e"}, 24, true) == "\r\x1b[H\x1b[2Je\x1b[K\n\x1b[J");
 }
 
-TEST_CASE("a low screen shows the first lines and counts the others", "[dwsctl]") {
+TEST_CASE("a screen with few lines shows the first lines and counts the others", "[dwsctl]") {
   WatchScreen screen;
   CHECK(screen.Draw({"a", "b", "c", "d"}, 4, false) ==
         "\ra\x1b[K\nb\x1b[K\nand 2 more lines\x1b[K\n\x1b[J");

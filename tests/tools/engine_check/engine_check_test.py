@@ -1,4 +1,4 @@
-"""tools/engine_check.sh without vLLM: what counts as torn, what counts as tried, and that it skips visibly."""
+"""tools/engine_check.sh without vLLM: which steps count as torn, when a mode passes, and the skip message."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ NEW = [(-1.5, -2.5, -3.5), (-4.5,)]
 
 
 def logprobs(*values: float) -> list[dict[int, Any]]:
-    """As vLLM has them: the token that was asked for first."""
+    """Logprobs in the form of vLLM, with the requested token first."""
     return [{7: types.SimpleNamespace(logprob=value), 9: None} for value in values]
 
 
 class TallyTest(unittest.TestCase):
-    def test_a_step_of_either_version_is_whole_whatever_the_step_before_ran_with(self) -> None:
+    def test_a_step_of_one_version_is_whole_after_a_step_of_another(self) -> None:
         tally = Tally([OLD, NEW])
         tally.add([OLD[0], NEW[1]])
         tally.add(NEW)
         self.assertEqual((tally.steps, tally.torn, tally.versions), (4, 0, {0, 1}))
 
-    def test_a_step_of_both_versions_or_of_none_is_torn(self) -> None:
+    def test_a_step_of_both_versions_or_of_neither_is_torn(self) -> None:
         tally = Tally([OLD, NEW])
         tally.add([(-1.0, -2.0, -3.5), (-4.0,)])  # the prompt's tokens old, the sampled one new
         tally.add([OLD[0], (-4.25,)])
         self.assertEqual((tally.steps, tally.torn, tally.versions), (4, 2, {0}))
 
-    def test_references_that_would_hide_a_tear_are_refused(self) -> None:
+    def test_references_that_do_not_tell_versions_apart_are_refused(self) -> None:
         with self.assertRaisesRegex(ValueError, "step 0 does not tell the versions apart"):
             Tally([OLD, [(-1.5, -2.0, -3.5), (-4.5,)]])
 
-    def test_the_prompts_step_has_the_first_sampled_token_too(self) -> None:
+    def test_the_step_of_the_prompt_includes_the_first_sampled_token(self) -> None:
         completion = types.SimpleNamespace(logprobs=logprobs(-3.0, -4.0))
         output = types.SimpleNamespace(
             prompt_logprobs=[None, *logprobs(-1.0, -2.0)], outputs=[completion]
@@ -55,7 +55,7 @@ class CheckTest(unittest.TestCase):
             good = verdict("v1", found)
         return good, printed.getvalue().strip()
 
-    def test_a_mode_is_good_when_commits_fell_between_its_passes_and_into_none(self) -> None:
+    def test_a_mode_passes_with_commits_and_without_torn_passes(self) -> None:
         found = {"steps": 90, "commits": 12, "torn": 0, "versions": 2}
         line = "v1: 90 passes checked, 12 commits, 0 torn: ok"
         self.assertEqual(self.line(found), (True, line))
@@ -64,7 +64,7 @@ class CheckTest(unittest.TestCase):
         self.assertFalse(self.line({**found, "versions": 1})[0])
         self.assertEqual(self.line(None), (False, "v1: FAILED"))
 
-    def test_each_mode_names_its_model_runner(self) -> None:
+    def test_each_mode_selects_its_model_runner(self) -> None:
         for name, mode in MODES.items():
             found = environment(mode, "/nowhere", {"PYTHONPATH": "/here"})
             self.assertEqual(found["VLLM_USE_V2_MODEL_RUNNER"], "1" if name[:2] == "v2" else "0")
