@@ -19,8 +19,8 @@ constexpr EncodeOptions kBoth{.relative = true, .absolute = true, .zstd = false}
 constexpr EncodeOptions kFull{.relative = false, .absolute = true, .zstd = false};
 constexpr EncodeOptions kFullZstd{.relative = false, .absolute = true, .zstd = true};
 
-// Moves an F32 element as an optimiser moves master weights: a bell of about 150 units, rarely much
-// further.
+// Moves an F32 element as an optimiser moves master weights: a bell curve of about 150 units width,
+// with rare larger steps.
 void AddWideStep(Bytes& bytes, size_t element) {
   Random random(1000 + element);
   const uint64_t bits = random.Next();
@@ -81,7 +81,7 @@ void AddSparse(std::vector<GoldenCase>& cases) {
                           {.tensor = rows, .first_slice = 2}});
   DWS_CHECK(sliced.ok());
   State after = NudgeAll(*sliced, samples::RandomState(*sliced, 6), 0.05, 5);
-  after[1] = samples::RandomState(*sliced, 6)[1];  // an untouched slice in the middle
+  after[1] = samples::RandomState(*sliced, 6)[1];  // an unchanged slice in the middle
   cases.push_back(Sound("column_and_row_slices", *sliced, 6, after, kRelative));
 
   const RankLayout large = LayoutOf({Tensor("large", DType::kU8, {36 * 65'536 + 5})});
@@ -92,7 +92,7 @@ void AddSparse(std::vector<GoldenCase>& cases) {
   cases.push_back(Sound("two_frames_around_unchanged_blocks", large, 7, after, kRelative));
 }
 
-// The smaller an element, the more often it changes, and the further.
+// The smaller an element, the more often it changes, and by more.
 State NudgeByMagnitude(const RankLayout& layout, const State& before) {
   Random random(43);
   State after = before;

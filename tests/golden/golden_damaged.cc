@@ -12,8 +12,8 @@ using samples::State;
 
 constexpr EncodeOptions kRelative{};
 
-// What is damaged below: one small tensor, one frame of one block with exceptions, an uncompressed
-// manifest.
+// The object that is damaged below: one small tensor, one frame of one block with exceptions, an
+// uncompressed manifest.
 struct Victim {
   RankLayout layout = LayoutOf({Tensor("w", DType::kBF16, {1000})});
   uint64_t seed = 20;
@@ -27,7 +27,7 @@ struct Victim {
     Refresh();
   }
   EncodedBlock& block() { return encoding.blocks[0][0]; }
-  // Frame and manifest of the encoding as it is now.
+  // Makes frame and manifest from the present encoding.
   void Refresh() {
     frame = BuildFrame(encoding.blocks[0]);
     manifest = samples::Identity(layout, encoding, 4);
@@ -53,7 +53,7 @@ struct Victim {
   }
 };
 
-// Damage that checksums find.
+// Damage that checksums detect.
 void AddDamaged(std::vector<GoldenCase>& cases) {
   const Victim victim;
   const Bytes sound = victim.Object();
@@ -78,7 +78,7 @@ void AddDamaged(std::vector<GoldenCase>& cases) {
   cases.push_back(victim.Damaged("frame_flipped", "DATA_LOSS", flip(sound.size() - 20)));
 }
 
-// The same of a class-split block.
+// The same for a class-split block.
 void AddMalformedSplit(std::vector<GoldenCase>& cases) {
   const auto add = [&](std::string name, auto damage) {
     Victim victim;
@@ -109,7 +109,7 @@ void AddMalformedSplit(std::vector<GoldenCase>& cases) {
   });
 }
 
-// Damage under checksums that fit.
+// Damage under right checksums.
 void AddMalformed(std::vector<GoldenCase>& cases) {
   const Victim sound;
   cases.push_back(sound.Damaged("format_version_2", "UNIMPLEMENTED",

@@ -1,4 +1,4 @@
-// Objects whose steps are too large for unary quotients: sound ones, and the same with an escape
+// Objects whose steps are too large for unary quotients: valid ones, and the same with an escape
 // plane that no encoder writes.
 #include <algorithm>
 #include <utility>
@@ -26,8 +26,8 @@ const RankLayout& Layout() {
   return layout;
 }
 
-// Small steps everywhere, and a large one on the first element of magnitude byte 47 and of 55: one
-// of them is hot and its remainder narrow, whatever the shift.
+// Small steps everywhere, and a large one on the first element of magnitude byte 47 and of 55. For
+// every shift one of the two is hot and has a narrow remainder.
 State LargeSteps(const State& before) {
   State after = before;
   bool large[256] = {};
@@ -42,7 +42,7 @@ State LargeSteps(const State& before) {
   return after;
 }
 
-// The object of one block, which is as the encoder has it, or not.
+// The object of one block, which may differ from the encoder's.
 GoldenCase Case(std::string name, std::string outcome, const EncodedBlock& block) {
   const State before = samples::RandomState(Layout(), kSeed);
   State after = LargeSteps(before);
@@ -57,7 +57,7 @@ GoldenCase Case(std::string name, std::string outcome, const EncodedBlock& block
           .after = std::move(after)};
 }
 
-// Another width for the `count` escapes of a plan of `bits`.
+// Changes the width of the `count` escapes of a plan, and its size in `bits`.
 template <typename Coding>
 void Widen(Coding& coding, uint64_t count, uint32_t escape_width, uint64_t& bits) {
   bits += count * escape_width - count * coding.escape_width;

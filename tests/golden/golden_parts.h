@@ -1,5 +1,4 @@
-// What the files of golden cases share: layouts, states, and the cases of other
-// files.
+// Shared by the files of golden cases: layouts, states, and the functions that add cases.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The golden files of every format version still mean what they meant, and are still what the
-// encoder writes.
+// The golden files of every format version still decode to the same state, and the encoder still
+// writes them.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
@@ -19,7 +19,8 @@ samples::Bytes ReadFile(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("every golden object decodes to what it did, or is refused as it was", "[golden]") {
+TEST_CASE("every golden object decodes to its state or is refused with its status code",
+          "[golden]") {
   for (const GoldenCase& golden : MakeGoldenCases()) {
     INFO(golden.name);
     const samples::Bytes object = ReadFile("tests/golden/delta_v1/" + golden.name + ".dws");
@@ -36,7 +37,7 @@ TEST_CASE("the encoder still writes the golden objects byte by byte", "[golden]"
   for (const GoldenCase& golden : MakeGoldenCases()) {
     INFO(golden.name);
     const samples::Bytes object = ReadFile("tests/golden/delta_v1/" + golden.name + ".dws");
-    // Another version of zstd may compress differently, without breaking the format.
+    // Another version of zstd may compress differently without breaking the format.
     const bool has_zstd = object.size() > 12 && object[12] == std::byte{1};
     if (has_zstd || golden.name == "full_tensors_zstd") continue;
     REQUIRE(object == golden.object);

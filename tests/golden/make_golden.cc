@@ -1,5 +1,5 @@
-// Writes the golden files: make_golden tests/golden/delta_v1. Only for new cases: files of a format
-// version never change, and golden_test fails when one does.
+// Writes the golden files: make_golden tests/golden/delta_v1. Run it only for new cases: files of a
+// format version never change, and golden_test fails when one does.
 #include <fmt/format.h>
 
 #include <fstream>

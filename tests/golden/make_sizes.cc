@@ -1,4 +1,4 @@
-// Writes what belongs in tests/golden/sizes.csv to stdout.
+// Writes the content of tests/golden/sizes.csv to stdout.
 #include <fmt/format.h>
 
 #include "tests/golden/sizes.h"

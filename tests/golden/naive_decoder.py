@@ -1,7 +1,7 @@
-"""A second decoder of delta objects, written from common/delta/FORMAT.md and from nothing else.
+"""A second decoder of delta objects, written only from common/delta/FORMAT.md.
 
-Slow and simple on purpose: bits are characters, planes are read one number at a time. It decides with
-the C++ decoder whether the format page says all there is to say.
+Slow and simple on purpose: bits are characters, planes are read one number at a time. Its agreement
+with the C++ decoder shows that the format page is complete.
 """
 
 import struct
@@ -57,7 +57,7 @@ class Slice(NamedTuple):
 
 
 def rank_slices(layout: List[Dict[str, Any]]) -> List[Slice]:
-    """The slices of a layout (shards as cases.json has them) in the order of their numbers."""
+    """The slices of a layout (shards in the form of cases.json) in the order of their numbers."""
     slices = []
     for shard in layout:
         shape, cuts, dim = shard["shape"], shard["cuts"], shard["cut_dim"]
@@ -110,7 +110,7 @@ def words_of(data: bytes) -> List[int]:
 
 
 def slice_digest(part: Slice, data: bytes) -> Tuple[int, int]:
-    """The digest of a slice, block by block: each is padded by itself."""
+    """The digest of a slice, block by block: each block is padded separately."""
     total, word = [0, 0], part.first_word
     step = BLOCK_ELEMENTS * part.element_bytes
     for at in range(0, len(data), step):
@@ -213,7 +213,7 @@ def read_header(data: bytes) -> Tuple[bytes, bytes]:
 
 def decode_object(data: bytes, layout: List[Dict[str, Any]], base: List[bytes],
                   compare_base: bool = True) -> List[bytes]:
-    """The state of all slices after `data`, an object over `base`. Raises FormatError."""
+    """The state of all slices after the object `data` was applied to `base`. Raises FormatError."""
     slices = rank_slices(layout)
     manifest_bytes, frames = read_header(data)
     blocks = sum(part.blocks for part in slices)
@@ -359,7 +359,7 @@ def read_quotients(bits: Bits, values: List[int], width: int, escape_width: int)
 
 
 def read_exceptions(bits: Bits, steps: List[int], w: int) -> List[int]:
-    """Gives the exceptions among +-1 steps their sizes; returns their numbers."""
+    """Sets the sizes of the exceptions among +-1 steps; returns their numbers."""
     count = bits.take(16) + 1
     k2 = bits.take(4)
     width, fixed, escape = value_coding(bits.take(15), w)
@@ -462,7 +462,7 @@ def raw_values(block: Block, elements: int, size: int) -> Dict[int, int]:
 
 
 def apply_block(part: Slice, index: int, block: Block, state: bytes, table: bytes) -> bytes:
-    """The bytes of the slice with one block brought to the new version."""
+    """The bytes of the slice with one block at the new version."""
     size, elements = part.element_bytes, part.block_elements(index)
     w = size * 8
     if block.mode > 6:

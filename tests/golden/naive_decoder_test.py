@@ -1,4 +1,4 @@
-"""The naive decoder agrees with the C++ codec on every golden file, and on the known answers of the digest."""
+"""The naive decoder agrees with the C++ codec on every golden file and on the known answers of the digest."""
 
 import json
 import os
@@ -14,7 +14,7 @@ MASK64 = (1 << 64) - 1
 
 
 def random_bytes(seed, size):
-    """SplitMix64, as the C++ tests draw their states."""
+    """SplitMix64, which the C++ tests use for their states."""
     words = []
     for _ in range(-(-size // 8)):
         seed = (seed + 0x9E3779B97F4A7C15) & MASK64
@@ -51,8 +51,8 @@ class NaiveDecoderTest(unittest.TestCase):
         self.assertEqual(case["outcome"], "OK")
         self.assertEqual([xxhash.xxh3_64_hexdigest(part) for part in state], case["after_xxh3"])
 
-    def test_known_answers_of_the_digest(self):
-        # The same numbers stand in tests/common/model/digest_test.cc.
+    def test_digests_equal_the_known_answers(self):
+        # tests/common/model/digest_test.cc reads the same file.
         with open("tests/golden/digest_known_answers.json", encoding="utf-8") as file:
             answers = json.load(file)
         self.assertGreater(len(answers), 5)

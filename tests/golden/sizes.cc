@@ -21,7 +21,7 @@ using samples::Bytes;
 using samples::HostileCase;
 using samples::Random;
 
-// Columns behind case and profile.
+// Columns after case and profile.
 constexpr std::array<const char*, 10> kColumns = {
     "changed",    "object",      "manifest",  "index",     "raw",
     "split-rice", "class-split", "dense-ulp", "dense-raw", "dense-zstd"};
@@ -38,7 +38,7 @@ constexpr Profile kDeltas[] = {
 constexpr Profile kFull[] = {{"full", {.relative = false, .absolute = true, .zstd = false}},
                              {"full-zstd", {.relative = false, .absolute = true, .zstd = true}}};
 
-// Two states to encode, and the class tables a sender would have: of earlier changes.
+// Two states to encode, and the class tables that a sender has from earlier changes.
 struct SizesCase {
   HostileCase states;
   samples::ClassTables tables;
@@ -75,8 +75,8 @@ std::string Row(const SizesCase& sizes, const Profile& profile) {
   return row;
 }
 
-// The steps of the recorded run, one after the other and all at once. Class tables are those of the
-// step before; of the first step and of all at once, those of the first.
+// The steps of the recorded run, one by one and all in one. Class tables are those of the step
+// before; the first step and all in one have the tables of the first step.
 std::vector<SizesCase> TraceCases() {
   const samples::TraceExcerpt excerpt = samples::ReadTraceExcerpt();
   std::vector<SizesCase> cases;
@@ -110,7 +110,8 @@ HostileCase Nudged(std::string name, DType dtype, uint64_t elements, double dens
           .after = {samples::Nudge(random, dtype, before[0], density, step_bits)}};
 }
 
-// FP32 masters after a step of the optimiser: nearly all move, by a bell of some hundred units.
+// FP32 master weights after a step of the optimiser: nearly all change, by a bell curve of some
+// hundred units.
 HostileCase Masters() {
   HostileCase masters = Nudged("F32 masters all moved", DType::kF32, 200'000, 0, 1);
   Random random(3);
@@ -126,7 +127,7 @@ HostileCase Masters() {
   return masters;
 }
 
-// Many tensors with a change or two each: what manifest and frames cost.
+// Many tensors with a change or two each, for the size of manifest and frames.
 HostileCase ManyTensors() {
   std::vector<Shard> shards(400);
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -145,7 +146,7 @@ HostileCase ManyTensors() {
   return many;
 }
 
-// Their class tables are made of the very changes.
+// Cases with class tables made from the changes that are encoded.
 std::vector<SizesCase> MadeCases() {
   Random random(5);
   std::vector<HostileCase> made = {Nudged("BF16 0.1 %", DType::kBF16, 1'000'000, 0.001, 3),

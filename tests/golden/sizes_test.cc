@@ -9,7 +9,7 @@
 namespace dws::golden {
 namespace {
 
-// How to change the file, for whoever meant to change a size.
+// How to update the file after an intended change of a size.
 constexpr const char* kRewrite =
     "If this is meant: tools/bazel.sh run //tests/golden:make_sizes > tests/golden/sizes.csv, and "
     "say in "
@@ -34,10 +34,10 @@ TEST_CASE("encoded sizes are those of tests/golden/sizes.csv", "[golden]") {
   INFO(fmt::format("{} rows differ from tests/golden/sizes.csv:\n{}{}", differences.size(), text,
                    kRewrite));
   REQUIRE(differences.empty());
-  REQUIRE(found == expected);  // in their order, too
+  REQUIRE(found == expected);  // also in the same order
 }
 
-TEST_CASE("differences of sizes are told by row and column", "[golden]") {
+TEST_CASE("differences of sizes are named by row and column", "[golden]") {
   const std::vector<std::string> old_rows = {"a,relative,1,200,3,4,5,6,7,8,9,10",
                                              "b,full,1,2,3,4,5,6,7,8,9,10"};
   CHECK(CompareSizes(old_rows, old_rows).empty());
