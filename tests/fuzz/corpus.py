@@ -1,6 +1,6 @@
 """The corpus of a fuzz target is one file, tests/fuzz/corpus/TARGET.pack: u32 size and bytes of each input.
 
-    corpus.py unpack PACK FOLDER    a file an input, as libFuzzer wants them
+    corpus.py unpack PACK FOLDER    one file for each input, as libFuzzer needs them
     corpus.py pack FOLDER PACK      the smallest inputs first
 """
 

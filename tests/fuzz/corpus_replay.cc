@@ -1,4 +1,4 @@
-// Runs a fuzz target over its committed corpus: as an ordinary test, with any compiler.
+// Runs a fuzz target over its committed corpus as an ordinary test, with any compiler.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>

@@ -1,6 +1,6 @@
 // Arbitrary bytes as an encoded block of any mode and dtype, with and without a base. They are
-// refused, or they decode to something that is possible, applies to any base, comes off again and
-// can be encoded.
+// refused, or they decode to possible changes that apply to any base, can be undone and can be
+// encoded.
 #include "common/base/check.h"
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
@@ -32,8 +32,8 @@ void CheckPossible(DType dtype, uint32_t element_count, const EncodedBlockView& 
   }
 }
 
-// Steps are exactly the difference that applying them makes, come off again, and survive the
-// encoder.
+// Steps equal the difference that applying them makes, can be undone, and are the same after
+// encoding and decoding.
 void CheckSteps(DType dtype, ByteSpan before, const DecodedBlock& decoded, MutableByteSpan after) {
   BlockChanges changes;
   DiffBlock(dtype, before, after, 0, changes);
@@ -59,7 +59,7 @@ void Run(FuzzInput input) {
   BlockBase base{.classes = classes.has_value() ? &*classes : nullptr, .before = before};
   if (kind_of_base % 16 == 14) base.before = {};
   if (kind_of_base % 16 == 15) base.before = base.before.first(before.size() - 1);
-  const Bytes payload(input.rest().begin(), input.rest().end());  // its end is the end of a buffer
+  const Bytes payload(input.rest().begin(), input.rest().end());  // ends at the end of its buffer
   block.payload = payload;
 
   DecodedBlock decoded;

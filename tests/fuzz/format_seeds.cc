@@ -20,7 +20,7 @@ using Bytes = std::vector<std::byte>;
 constexpr uint16_t kTensorBytes = 300;
 constexpr uint8_t kPatternBytes = 32;
 
-// What a header must not be, and what it may be and seldom is.
+// Headers that are refused, and valid but rare ones.
 constexpr const char* kHeaders[] = {
     R"({})",
     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}   )",
@@ -85,7 +85,7 @@ void AddSafetensors(const std::string& directory) {
   }
 }
 
-// What slime_delta_fuzz reads first; the tensor repeats 32 bytes.
+// The bytes that slime_delta_fuzz reads first; the tensor repeats 32 bytes.
 Bytes SlimeHead(uint8_t kind, Encoding encoding) {
   Bytes input;
   Put(input, kind);
@@ -96,7 +96,7 @@ Bytes SlimeHead(uint8_t kind, Encoding encoding) {
   return input;
 }
 
-// Bytes 3 and 250 with xor_sparse, which nothing of ours writes.
+// Bytes 3 and 250 with xor_sparse, which no writer of ours makes.
 Bytes SparsePayload() {
   Bytes payload;
   for (const uint64_t number : {2, 3, 250}) Put(payload, number);
@@ -129,7 +129,7 @@ void AddPayloads(Seeds& seeds) {
       Put(changes, uint8_t{0x40});
     }
     seeds.Add(changes);
-    // Runs of one byte: touching each other, which is the longest payload there is, and apart.
+    // Runs of one byte: adjacent, which gives the longest possible payload, and apart.
     for (const uint8_t gap : {0, 1, 130}) {
       Bytes runs = SlimeHead(3, encoding);
       for (int end = 0; end < kTensorBytes; end += gap + 1) {
@@ -148,7 +148,7 @@ void AddSlime(const std::string& directory) {
     Bytes input;
     Put(input, uint8_t{4});
     Put(input, uint16_t{2});  // the folder's version
-    Put(input, uint16_t{1});  // the local one
+    Put(input, uint16_t{1});  // the local version
     Append(input, AsBytes(text));
     seeds.Add(input);
   };

@@ -13,7 +13,7 @@ def dws_fuzz_target(name, deps):
         name = name + "_target",
         testonly = True,
         srcs = [name + ".cc"],
-        # It is the linker's driver, not a header, that knows the function.
+        # No header declares LLVMFuzzerTestOneInput.
         copts = ["-Wno-missing-declarations"],
         deps = deps,
     )

@@ -5,7 +5,7 @@
 namespace dws::fuzz {
 namespace {
 
-// Adds `step` to the elements first, first + stride, ... : `count` of them, as far as there are.
+// Adds `step` to `count` elements first, first + stride, ...; stops at the end of the block.
 template <typename Element>
 void StepRun(MutableByteSpan block, size_t first, size_t count, size_t stride, uint64_t step) {
   using Bits = typename Element::Bits;
@@ -16,7 +16,7 @@ void StepRun(MutableByteSpan block, size_t first, size_t count, size_t stride, u
   }
 }
 
-// Each element with a chance of `density` / 256 by a step of up to `step_bits` bits.
+// Changes each element with a chance of `density` / 256 by a step of up to `step_bits` bits.
 template <typename Element>
 void Noise(MutableByteSpan block, uint32_t seed, uint32_t density, uint32_t step_bits) {
   uint64_t state = seed;
@@ -32,11 +32,11 @@ template <typename Element>
 void Change(FuzzInput& input, size_t& position, MutableByteSpan block) {
   const uint8_t kind = input.Take<uint8_t>();
   switch (kind % 5) {
-    case 0:  // one unit up or down, a little further on
+    case 0:  // one unit up or down, a little after the last one
       position += input.Take<uint8_t>();
       StepRun<Element>(block, position++, 1, 1, (kind & 0x80) != 0 ? 1 : ~uint64_t{0});
       return;
-    case 1: {  // a step of two bytes, anywhere behind
+    case 1: {  // a step of two bytes, anywhere after the last one
       position += input.Take<uint16_t>();
       const auto step = static_cast<uint64_t>(int64_t{input.Take<int16_t>()});
       StepRun<Element>(block, position++, 1, 1, step);

@@ -1,5 +1,5 @@
-// Reads a fuzzer's bytes as numbers, one after the other; zeros when they are used up. And what
-// fuzz targets share: old blocks and changes made from such bytes.
+// Reads a fuzzer's bytes as numbers, one after the other, and zeros at the end. Also makes old
+// blocks and changes from such bytes, for all fuzz targets.
 #pragma once
 
 #include <algorithm>
@@ -42,17 +42,17 @@ class FuzzInput {
 
 DType TakeDType(FuzzInput& input);
 
-// Elements of a block: 1 to 65,536, mostly at most 256, so that inputs are run fast.
+// Elements of a block: 1 to 65,536, mostly at most 256, so that inputs run fast.
 uint32_t TakeElementCount(FuzzInput& input);
 
-// A block of up to 32 bytes of input, repeated, or of noise.
+// A block of up to 32 repeated bytes of the input, or of noise.
 Bytes TakeBlock(FuzzInput& input, size_t size_bytes);
 
-// A class table as a manifest may have it; nullopt when the bytes are none.
+// A class table in the form of a manifest; nullopt when the bytes are not a valid one.
 std::optional<ClassTable> TakeClassTable(FuzzInput& input);
 
-// Changes elements of `block` as the input says: single steps, raw values, runs of equal steps,
-// noise. Takes at most `changes_max` of them.
+// Changes elements of `block` by the input: single steps, raw values, runs of equal steps, noise.
+// Makes at most `changes_max` changes.
 void TakeChanges(FuzzInput& input, DType dtype, size_t changes_max, MutableByteSpan block);
 
 }  // namespace dws::fuzz

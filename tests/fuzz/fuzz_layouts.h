@@ -1,4 +1,4 @@
-// The layouts whose objects and manifests the fuzz targets take, for them and for the seeds.
+// The layouts of the objects and manifests in fuzz targets and seeds.
 #pragma once
 
 #include "common/base/check.h"

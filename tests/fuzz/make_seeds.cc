@@ -1,5 +1,5 @@
-// Writes inputs to begin a corpus with: make_seeds DIRECTORY makes DIRECTORY/<target>/<number>.
-// Sound blocks, frames, manifests and objects, which mutation alone would hardly find.
+// Writes the first inputs of a corpus: make_seeds DIRECTORY makes DIRECTORY/<target>/<number>.
+// Valid blocks, frames, manifests and objects, which mutation alone hardly finds.
 #include <fmt/format.h>
 
 #include <string>
@@ -29,7 +29,7 @@ constexpr EncodeOptions kOptions[] = {{.relative = true, .absolute = false, .zst
                                       {.relative = false, .absolute = true, .zstd = false},
                                       {.relative = false, .absolute = true, .zstd = true}};
 
-// As decode_block_fuzz reads them; at most 256 elements.
+// An input in the form that decode_block_fuzz reads; at most 256 elements.
 Bytes BlockInput(DType dtype, const Bytes& before, const EncodedBlock& block,
                  const ClassTable& classes) {
   const auto element_count = static_cast<uint32_t>(before.size() / ElementBytes(dtype));
@@ -58,7 +58,7 @@ Bytes PatternBlock(Random& random, size_t size_bytes) {
   return block;
 }
 
-// The same changes class-split, whatever that costs; nullopt for integers.
+// The same changes class-split even if that is larger; nullopt for integers.
 std::optional<EncodedBlock> ClassSplit(DType dtype, const BlockChanges& changes,
                                        const Bytes& before, const ClassTable& classes) {
   if (!TableFits(classes, dtype) || changes.size() == 0) return std::nullopt;
@@ -99,7 +99,7 @@ void AddBlocks(const std::string& directory, Random& random) {
   }
 }
 
-// As round_trip_fuzz reads them: some changes of every kind, on random elements of every dtype.
+// Inputs of round_trip_fuzz: some changes of every kind, on random elements of every dtype.
 void AddRoundTrips(const std::string& directory, Random& random) {
   Seeds seeds(directory, "round_trip_fuzz");
   for (const DType dtype : samples::kAllDTypes) {
@@ -123,7 +123,7 @@ void AddRoundTrips(const std::string& directory, Random& random) {
   }
 }
 
-// As stage_fuzz reads them: sound frames of every mode, and their bytes as arbitrary ones.
+// Inputs of stage_fuzz: valid frames of every mode, and their bytes as arbitrary bytes.
 void AddStaging(const std::string& directory, Random& random) {
   Seeds seeds(directory, "stage_fuzz");
   for (const DType dtype : samples::kAllDTypes) {

@@ -1,6 +1,6 @@
-// Arbitrary bytes as a manifest. They are refused, or they are a manifest that means the same when
-// written again, if any object can have it; one that fits its layout is as small as the layout
-// promises.
+// Arbitrary bytes as a manifest. They are refused, or they are a manifest that is the same after
+// writing and reading it, if any object can have it. A manifest that fits its layout is not larger
+// than the layout's maximum.
 #include "common/base/check.h"
 #include "common/delta/objects/manifest.h"
 #include "common/model/limits.h"
@@ -10,7 +10,7 @@
 namespace dws::fuzz {
 namespace {
 
-// What CheckManifest promises of the frames of an accepted manifest.
+// The contract of CheckManifest for the frames of an accepted manifest.
 void CheckFrames(const DeltaManifest& manifest, const RankLayout& layout, uint64_t frames_bytes) {
   uint64_t next_offset = 0;
   for (const SliceDelta& slice : manifest.slices) {
@@ -45,11 +45,11 @@ void Run(FuzzInput input) {
   const Result<DeltaManifest> again = DeserializeManifest(bytes);
   if (again.ok()) {
     DWS_CHECK(*again == *manifest && SerializeManifest(*again) == bytes);
-  } else {  // without what was said twice, shorter than so many slices or frames can be
+  } else {  // without repeated fields it is too short for its slices or frames
     DWS_CHECK(!CheckManifestAlone(*manifest, FramesBytes(*manifest)).ok());
   }
 
-  if (fitting) {  // put right what mutation never finds
+  if (fitting) {  // sets the fields that mutation never gets right
     manifest->layout_signature = layout.signature();
     uint64_t sum = 0;
     for (SliceDelta& slice : manifest->slices) {

@@ -1,5 +1,6 @@
-// Arbitrary bytes as a whole object, as the parts of one whose checksums fit, and as a frame. They
-// are refused or applied, and a frame that is accepted is the one frame of its blocks.
+// Arbitrary bytes as a whole object, as the parts of an object with right checksums, and as a
+// frame. They are refused or applied, and an accepted frame is exactly what BuildFrame makes of its
+// blocks.
 #include "common/base/check.h"
 #include "common/delta/bits/checksum.h"
 #include "common/delta/bits/compression.h"
@@ -33,8 +34,8 @@ void DescribeAnything(ByteSpan bytes) {
   }
 }
 
-// The manifest's bytes with the layout's signature and the frames' checksums put right, when they
-// are a manifest at all.
+// The manifest's bytes with the right layout signature and frame checksums; unchanged when they are
+// not a manifest.
 Bytes WithSoundChecksums(ByteSpan manifest_bytes, ByteSpan frames) {
   static const Digest signature = ObjectLayout().signature();
   Result<DeltaManifest> manifest = DeserializeManifest(manifest_bytes);
@@ -48,11 +49,11 @@ Bytes WithSoundChecksums(ByteSpan manifest_bytes, ByteSpan frames) {
   return SerializeManifest(*manifest);
 }
 
-// header | manifest | frames, sizes and checksums as they must be.
+// header | manifest | frames, with right sizes and checksums.
 void ApplyParts(FuzzInput input, bool compressed) {
   const auto claimed_bytes = input.Take<uint32_t>();
   const ByteSpan stored = input.TakeBytes(input.Take<uint16_t>());
-  // FrameBytes looks behind a header: here the frames stand behind one of zeros.
+  // FrameBytes expects frames after a header: here they are after one of zeros.
   Bytes frames(kObjectHeaderBytes);
   frames.insert(frames.end(), input.rest().begin(), input.rest().end());
   const Bytes manifest =

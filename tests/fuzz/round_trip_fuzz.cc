@@ -1,5 +1,5 @@
-// Structured input: an old block and changes to it, of any dtype. Whatever it is, every encoding of
-// it leads exactly to the new block, is no larger than that, and comes off again where it can.
+// Structured input: an old block of any dtype and changes to it. Every encoding of the changes
+// leads exactly to the new block, is not larger than it, and can be undone where it is relative.
 #include "common/base/check.h"
 #include "common/delta/blocks/class_split.h"
 #include "common/delta/blocks/class_statistics.h"
@@ -38,7 +38,7 @@ void CheckBlock(const States& states, const EncodedBlock& block, const BlockBase
   DWS_CHECK(state == states.before);
 }
 
-// Changes and the changes back cancel; added to nothing they stay.
+// Changes composed with their inverse are nothing; composed with nothing they stay.
 void CheckComposition(const States& states, const BlockChanges& changes) {
   BlockChanges back;
   DiffBlock(states.dtype, states.after, states.before, 0, back);
@@ -47,11 +47,11 @@ void CheckComposition(const States& states, const BlockChanges& changes) {
   DWS_CHECK(same.positions == changes.positions && same.steps == changes.steps);
 }
 
-// The table of the input, or the one that statistics of these very changes make.
+// The table of the input, or the one from the statistics of these changes.
 std::optional<ClassTable> TakeTable(FuzzInput& input, const States& states,
                                     const BlockChanges& changes) {
   if (MappingOf(states.dtype) != Mapping::kFloat) return std::nullopt;
-  if (input.Take<uint8_t>() % 32 != 31) return TakeClassTable(input);  // the other way is slow
+  if (input.Take<uint8_t>() % 32 != 31) return TakeClassTable(input);  // statistics are slow
   ClassStatistics statistics;
   const DecodedBlock steps{
       .kind = DecodedBlock::Kind::kSteps, .positions = changes.positions, .values = changes.steps};
@@ -59,7 +59,7 @@ std::optional<ClassTable> TakeTable(FuzzInput& input, const States& states,
   return ChooseClassTable(states.dtype, statistics, 1);
 }
 
-// Class-split whether it is the smallest or not.
+// Checks class-split even where it is not the smallest.
 void CheckClassSplit(const States& states, const BlockChanges& changes, const ClassTable& table) {
   if (changes.size() == 0 || !TableFits(table, states.dtype)) return;
   EncodeScratch scratch;
@@ -70,7 +70,7 @@ void CheckClassSplit(const States& states, const BlockChanges& changes, const Cl
     DWS_CHECK(split->payload.size() < relative.payload.size() + (relative.mode > split->mode));
     CheckBlock(states, *split, {.classes = &table, .before = states.before});
   }
-  relative.payload.resize(states.after.size() * 2 + 1024);  // no smaller than anything
+  relative.payload.resize(states.after.size() * 2 + 1024);  // larger than any encoding
   const auto forced =
       EncodeClassSplit(states.dtype, changes, relative, states.before, table, scratch);
   DWS_CHECK(forced.has_value() && forced->mode == BlockMode::kClassSplit);
@@ -83,7 +83,7 @@ void CheckClassSplit(const States& states, const BlockChanges& changes, const Cl
 }
 
 void Run(FuzzInput input) {
-  const bool zstd = input.Take<uint8_t>() % 16 == 15;  // slow, and nothing of ours
+  const bool zstd = input.Take<uint8_t>() % 16 == 15;  // slow, and not our code
   States states{.dtype = TakeDType(input)};
   const uint32_t element_count = TakeElementCount(input);
   states.before = TakeBlock(input, size_t{element_count} * ElementBytes(states.dtype));

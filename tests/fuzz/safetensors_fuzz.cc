@@ -1,6 +1,6 @@
 // Arbitrary bytes as a safetensors file, as the JSON of one, and as a checkpoint's index. They are
-// refused, or every tensor lies inside the file, each byte belongs to one, and what is written of
-// them again says the same.
+// refused, or every tensor is inside the file, each byte belongs to one tensor, and writing and
+// reading them again gives the same.
 #include <algorithm>
 #include <set>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint16_t kContentBytesMax = 4096;
 
-// A refusal says that the input is at fault, and which one.
+// Checks that a refusal has the status of damaged data and names the input.
 void CheckRefusal(const Status& status) {
   DWS_CHECK(absl::IsDataLoss(status) || absl::IsResourceExhausted(status));
   DWS_CHECK(Message(status).find("input") != std::string_view::npos);
@@ -38,7 +38,7 @@ void CheckTensors(const safetensors::Header& header, ByteSpan file) {
   DWS_CHECK(header.content_offset + next == file.size());
 }
 
-// The tensors of an accepted file, written by us and read again.
+// Writes the tensors of an accepted file and reads them again.
 void WriteAgain(const safetensors::Header& header, ByteSpan file) {
   std::vector<safetensors::TensorBytesView> views;
   for (const safetensors::HeaderTensor& tensor : header.tensors) {
@@ -68,7 +68,7 @@ void ParseFile(ByteSpan file) {
   WriteAgain(*header, file);
 }
 
-// JSON behind the length that it has, in front of as many bytes as the input says.
+// A file of the JSON's length, the JSON, and as many bytes as the input says.
 void ParseJson(FuzzInput input) {
   const size_t content_bytes = input.Take<uint16_t>() % kContentBytesMax;
   Bytes file(sizeof(uint64_t));

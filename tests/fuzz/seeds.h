@@ -1,4 +1,4 @@
-// Inputs that a corpus begins with, put together and written as files. Used by make_seeds.
+// The first inputs of a corpus, built and written as files. Used by make_seeds.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // Arbitrary bytes as payloads, compressed entries, lists of changed runs and version indexes of
-// slime's folders. Payloads are refused and nothing is written, or they change the tensor's bytes
-// alone; nothing is larger than a payload of such a tensor can be; what we write we read.
+// slime's folders. Payloads are refused and nothing is written, or they change only the tensor's
+// bytes; no payload is larger than the maximum for its tensor; what we write we can read.
 #include <algorithm>
 #include <string>
 
@@ -19,7 +19,7 @@ constexpr size_t kTensorBytesMax = 600;
 constexpr size_t kGuardBytes = 64;
 constexpr std::byte kGuard{0xA5};
 
-// A tensor between bytes that nothing may touch.
+// A tensor between guard bytes.
 class GuardedTensor {
  public:
   explicit GuardedTensor(ByteSpan content) : bytes_(kGuardBytes, kGuard) {
@@ -49,7 +49,7 @@ Bytes TakeTensor(FuzzInput& input) {
   return TakeBlock(input, input.Take<uint16_t>() % (kTensorBytesMax + 1));
 }
 
-// The most that a change of every byte takes, in the longest way to say it.
+// The size of the longest payload, which changes every byte.
 uint64_t PayloadBytesMax(Encoding encoding, uint64_t tensor_bytes) {
   switch (encoding) {
     case Encoding::kXor:
@@ -72,7 +72,7 @@ void ApplyAnything(Encoding encoding, const Bytes& before, ByteSpan payload) {
     DWS_CHECK(absl::IsDataLoss(status) && tensor.Holds(before));
     return;
   }
-  // Again: differences undo themselves, values stay.
+  // A second time: differences undo themselves, values stay.
   const Bytes after(tensor.content().begin(), tensor.content().end());
   DWS_CHECK(slime::ApplyPayload(encoding, payload, tensor.content()).ok());
   const bool undone = encoding == Encoding::kXor || encoding == Encoding::kXorSparse;
@@ -90,7 +90,7 @@ void DecodeAnything(Encoding encoding, const Bytes& before, ByteSpan entry) {
   ApplyAnything(encoding, before, *payload);
 }
 
-// A payload that we have made: it comes out of its entry as it went in, and does what it says.
+// Checks a payload that we have made: its entry decodes to it, and it makes its change.
 void ApplyOurs(Encoding encoding, const Bytes& before, const Bytes& after, const Bytes& payload) {
   const Bytes entry = slime::CompressEntry(payload);
   const auto decoded = slime::DecodeEntry(encoding, entry, before.size());
@@ -111,7 +111,7 @@ void RoundTrip(Encoding encoding, const Bytes& before, FuzzInput& input) {
   if (payload.ok()) ApplyOurs(encoding, before, after, *payload);
 }
 
-// Runs as a caller may have found them: apart, touching, or wrong.
+// Runs as a caller can have found them: apart, adjacent, or wrong.
 void EncodeRuns(Encoding encoding, const Bytes& before, FuzzInput& input) {
   Bytes after = before;
   std::vector<ByteRun> runs;

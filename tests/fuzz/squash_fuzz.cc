@@ -1,5 +1,5 @@
-// Structured input: a chain of versions of a small rank. Its squash is exactly its versions applied
-// one after the other, and never holds a change that is none.
+// Structured input: a chain of versions of a small rank. Its squash gives the same state as its
+// versions one after the other, and has no changes that cancel out.
 #include "common/base/check.h"
 #include "sender_daemon/publish/delta_log.h"
 #include "tests/common/delta/objects.h"
@@ -37,7 +37,7 @@ RetainedVersionPtr Retain(const RankLayout& layout, const samples::State& before
 
 void Run(FuzzInput input) {
   static const RankLayout one_block = Layout(300);
-  static const RankLayout two_blocks = Layout(65'541);  // slow, so seldom
+  static const RankLayout two_blocks = Layout(65'541);  // slow, so used rarely
   const RankLayout& layout = input.Take<uint8_t>() % 16 == 15 ? two_blocks : one_block;
   const size_t versions = input.Take<uint8_t>() % kVersionsMax + 1;
   std::vector<samples::State> states(1);
@@ -68,7 +68,7 @@ void Run(FuzzInput input) {
   const DeltaManifest manifest = *ParseObjectManifest(*squashed, layout);
   DWS_CHECK(manifest.base_version == WeightVersion(1));
   DWS_CHECK(manifest.version == WeightVersion(versions + 1));
-  // The direct delta between the ends is the same but for what it is called.
+  // The direct delta between the ends is the same except for its versions.
   const RetainedVersionPtr direct = Retain(layout, states.front(), states.back(), versions);
   DWS_CHECK(manifest.slices == direct->manifest.slices);
 }

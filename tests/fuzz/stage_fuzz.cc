@@ -1,7 +1,7 @@
-// A frame for one slice, sound or of arbitrary bytes, staged against engine memory that lies in one
-// piece and in strides, under any budget. It is refused as the decoder refuses it; or its predicted
-// digests and its staged writes are those of decoding it block by block. Nothing is written before
-// the scatter, and no more memory is taken than the budget has.
+// A frame for one slice, valid or of arbitrary bytes, staged against contiguous and strided engine
+// memory, under any budget. It is refused as the decoder refuses it, or its predicted digests and
+// its staged writes are those of decoding it block by block. Nothing is written before the scatter,
+// and no more memory is used than the budget has.
 #include "common/base/check.h"
 #include "common/delta/bits/checksum.h"
 #include "common/delta/blocks/diff.h"
@@ -21,7 +21,7 @@ RankLayout LayoutOf(DType dtype, uint64_t elements) {
   return *std::move(layout);
 }
 
-// A copy of the slice in memory of its own, in runs of `run_elements` with gaps between them.
+// A copy of the slice in its own memory, in runs of `run_elements` with gaps between them.
 struct Place {
   Place(const Bytes& content, uint32_t width, uint64_t run_elements, uint64_t gap)
       : element_bytes(width) {
@@ -56,7 +56,7 @@ uint64_t RunOf(uint64_t elements, uint64_t most) {
   return run;
 }
 
-// Changes of every block, encoded in the modes that the input says.
+// Changes of every block, encoded in the modes that the input selects.
 Bytes SoundFrame(FuzzInput& input, const RankLayout& layout, const Bytes& before,
                  const std::optional<ClassTable>& classes) {
   const DType dtype = layout.slices()[0].dtype;
@@ -124,7 +124,7 @@ void Run(FuzzInput input) {
   const auto kind = input.Take<uint8_t>();
   const DType dtype = TakeDType(input);
   const uint32_t element_bytes = ElementBytes(dtype);
-  // A second block is slow, so seldom.
+  // A second block is slow, so used rarely.
   const uint64_t elements =
       TakeElementCount(input) + (kind % 16 == 15 ? limits::kBlockElements : 0);
   const RankLayout layout = LayoutOf(dtype, elements);
@@ -132,7 +132,7 @@ void Run(FuzzInput input) {
   const uint64_t run = RunOf(elements, uint64_t{input.Take<uint8_t>()} + 1);
   const Place places[] = {Place(before, element_bytes, kind % 2 == 0 ? elements : run, 0),
                           Place(before, element_bytes, run, 3)};
-  // A few bytes up to more than any needs.
+  // From a few bytes to more than any input needs.
   const uint64_t budget_bytes = uint64_t{1} << input.Take<uint8_t>() % 24;
   const std::optional<ClassTable> classes = TakeClassTable(input);
   const Bytes frame = kind / 16 % 2 == 0 ? SoundFrame(input, layout, before, classes)
