@@ -1,5 +1,5 @@
-"""Every example in deploy/config is read by the daemon it is for, without a mistake and without a
-trace; --check-config finds mistakes, and a daemon does not start with one."""
+"""Every example in deploy/config is read by its daemon without a mistake; --check-config finds mistakes and
+makes no files; and a daemon with a mistake in its configuration does not start."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def options_of(program: str) -> set[str]:
 
 
 def keys_of(path: Path) -> set[str]:
-    """Of an example, as options: also those that are commented out."""
+    """The keys of an example in the form of options, with those that are commented out."""
     keys, table = set(), ""
     for line in path.read_text().splitlines():
         if head := re.match(r"\[([a-z-]+)\]$", line):
@@ -45,18 +45,18 @@ class ExamplesTest(unittest.TestCase):
         self.assertGreaterEqual(len(found), 6)
         return found
 
-    def test_each_is_read_without_a_mistake(self) -> None:
+    def test_each_example_is_read_without_a_mistake(self) -> None:
         for path in self.examples():
             with self.subTest(path=path):
                 checked = run(PROGRAMS[path.name], "--config", str(path), "--check-config")
                 self.assertEqual((checked.returncode, checked.stderr), (0, ""))
-                # What was in the file took effect, and is said to come from there.
+                # The file's values took effect, and the file is named as their source.
                 effective = tomllib.loads(checked.stdout)
                 self.assertEqual(effective["job-id"], "my-job")
                 self.assertRegex(checked.stdout, rf'job-id = "my-job" +# {re.escape(str(path))}:\d+')
                 self.assertEqual(set(effective), options_of(PROGRAMS[path.name]))
 
-    def test_the_effective_configuration_is_a_file_of_the_same(self) -> None:
+    def test_the_effective_configuration_can_be_loaded_and_is_the_same(self) -> None:
         for path in self.examples():
             with self.subTest(path=path), tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
                 first = run(PROGRAMS[path.name], "--config", str(path), "--check-config").stdout
@@ -66,7 +66,7 @@ class ExamplesTest(unittest.TestCase):
                 self.assertEqual((again.returncode, again.stderr), (0, ""))
                 self.assertEqual(tomllib.loads(again.stdout), tomllib.loads(first))
 
-    def test_the_longest_names_every_option(self) -> None:
+    def test_the_hardened_example_names_every_option(self) -> None:
         for name, program in PROGRAMS.items():
             missing = options_of(program) - keys_of(EXAMPLES / "hardened" / name)
             self.assertEqual(missing, set(), name)
@@ -91,13 +91,13 @@ class CheckTest(unittest.TestCase):
         self.assertIn("did you mean retain-bytes?", lines[1])
         self.assertIn("retain-bytes = 4294967296", checked.stdout)
 
-    def test_a_check_makes_nothing(self) -> None:
+    def test_a_check_makes_no_files(self) -> None:
         state, socket = self.folder / "state", self.folder / "s.sock"
         flags = (f"--state-dir={state}", f"--socket={socket}", f"--ports-file={self.folder / 'ports'}")
         self.assertEqual(run(PROGRAMS["sender.toml"], "--check-config", *flags).returncode, 0)
         self.assertEqual(list(self.folder.iterdir()), [])
 
-    def test_a_mistake_keeps_a_daemon_from_starting(self) -> None:
+    def test_a_daemon_does_not_start_with_a_mistake(self) -> None:
         for line, flag in (("retain-byets = 1", ""), ("", "--retain-byets=1"), ("threads = 0", "")):
             self.file.write_text(line + "\n")
             started = run(
@@ -108,7 +108,7 @@ class CheckTest(unittest.TestCase):
             self.assertIn(" config_mistake ", started.stderr)
             self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["mine.toml"])
 
-    def test_an_id_that_cannot_be_printed_keeps_a_daemon_from_starting(self) -> None:
+    def test_a_daemon_does_not_start_with_an_unprintable_id(self) -> None:
         receiver = ("--sender=unix:/run/s.sock", f"--state-dir={self.folder / 'state'}")
         for name, option, more in (
             ("sender.toml", "job-id", ()),
@@ -120,13 +120,13 @@ class CheckTest(unittest.TestCase):
                 with self.subTest(name=name, option=option, check=check):
                     started = run(PROGRAMS[name], f"--{option}=x\nE forged\x1b[31m", *more, *check)
                     self.assertEqual(started.returncode, 2, started.stderr)
-                    shown = started.stderr.replace("\\\\", "\\")  # the log's, in quotes
+                    shown = started.stderr.replace("\\\\", "\\")  # the log quotes and escapes it
                     self.assertIn(r"x\x0aE forged\x1b[31m", shown)
                     self.assertIn("characters that cannot be printed", started.stderr)
                     self.assertNotIn("\x1b", started.stderr)
                     self.assertNotIn("\nE forged", started.stderr)
 
-    def test_a_sender_that_is_given_twice_is_a_mistake(self) -> None:
+    def test_a_sender_given_twice_is_a_mistake(self) -> None:
         flags = ("--job-id=j", "--receiver-id=r", "--sender=unix:/run/a.sock", "--sender=unix:/run/b.sock")
         self.assertEqual(run(PROGRAMS["receiver.toml"], "--check-config", *flags).returncode, 0)
         twice = run(PROGRAMS["receiver.toml"], "--check-config", *flags, "--sender=unix:/run/a.sock")
@@ -136,7 +136,7 @@ class CheckTest(unittest.TestCase):
             "flag --sender: sender: 'unix:/run/a.sock' is given twice, expected each sender once: each trainer rank has one, with its own address\n",
         )
 
-    def test_a_file_that_is_not_there_is_a_mistake(self) -> None:
+    def test_a_missing_configuration_file_is_a_mistake(self) -> None:
         missing = f"{self.folder}/none"
         for checked in (
             run(PROGRAMS["sender.toml"], "--check-config", f"--config={missing}"),
@@ -145,7 +145,7 @@ class CheckTest(unittest.TestCase):
             self.assertEqual(checked.returncode, 2)
             self.assertIn(missing, checked.stderr)
 
-    def test_a_variable_of_somebody_else_is_no_mistake(self) -> None:
+    def test_an_unknown_variable_is_a_warning_and_not_a_mistake(self) -> None:
         checked = run(PROGRAMS["sender.toml"], "--check-config", DWS_SENDER_SERVICE_PORT="1", DWS_THREAD="1")
         self.assertEqual(checked.returncode, 0)
         self.assertIn("warning: environment DWS_THREAD: no option of this program; did you mean DWS_THREADS?", checked.stderr)

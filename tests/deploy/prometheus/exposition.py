@@ -1,4 +1,4 @@
-"""Prometheus' text format, read as a test needs it."""
+"""A reader of Prometheus' text format, as far as tests need it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Exposition:
         return found
 
     def value(self, name: str, **labels: str) -> Optional[float]:
-        """Of the first sample that has these labels; None when there is none."""
+        """The value of the first sample with these labels; None when there is none."""
         for sample, has, value in self.samples:
             if sample == name and labels.items() <= has.items():
                 return value

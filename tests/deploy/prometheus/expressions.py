@@ -1,16 +1,16 @@
 """Names in PromQL expressions, as far as the expressions of deploy/ need it: which metrics are read, with
-which labels. That an expression parses is promtool's to say."""
+which labels. promtool checks the syntax."""
 
 from __future__ import annotations
 
 import re
 from typing import Iterator
 
-# A metric, and the matchers behind it.
+# A metric and the matchers after it.
 _SELECTOR = re.compile(r"\b((?:dws|process)_\w+|ALERTS|up)\b(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"[^"]*"')
 _GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
-# What Prometheus itself adds to a sample, and what a histogram's buckets have.
+# Labels that Prometheus adds to a sample, and that of a histogram's buckets.
 ADDED_LABELS = frozenset({"job", "instance", "le"})
 # Metrics that Prometheus makes.
 OWN_METRICS: dict[str, frozenset[str]] = {
@@ -20,7 +20,7 @@ OWN_METRICS: dict[str, frozenset[str]] = {
 
 
 def problems(expression: str, exposition: dict[str, frozenset[str]]) -> Iterator[str]:
-    """What `expression` reads that is not there. `exposition`: label names by sample name."""
+    """The names in `expression` that do not exist. `exposition`: label names by sample name."""
     known = {**exposition, **OWN_METRICS}
     bare = _GROUPING.sub("", expression)
     seen: set[str] = set(ADDED_LABELS)

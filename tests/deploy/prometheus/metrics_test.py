@@ -1,5 +1,5 @@
-"""What two real daemons show over HTTP after real commits, and that documents, alerts and the dashboard
-speak of exactly that."""
+"""The metrics and status of two real daemons over HTTP after real commits. Documents, alerts and the
+dashboard use exactly these metrics."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DASHBOARD = "deploy/grafana/dws.json"
 # Shown under a condition that these daemons do not meet.
 CONDITIONAL = {
     "dws_tls_certificate_expiry_timestamp_seconds": frozenset({"dws_job"}),
-    # Of receivers in a commit group; tests/integration/group_test.py reads them.
+    # Only of receivers in a commit group; tests/integration/group_test.py reads them.
     "dws_receiver_group_leader_connected": frozenset({"dws_job", "receiver_id"}),
     "dws_receiver_group_members": frozenset({"dws_job", "receiver_id", "state"}),
-    # Of a receiver that follows a folder: tests/integration/follow_test.py looks at them.
+    # Only of a receiver that follows a folder; tests/integration/follow_test.py reads them.
     **{
         f"dws_follower_{name}": frozenset({"dws_job", "receiver_id"})
         for name in (
@@ -106,7 +106,7 @@ class MetricsTest(unittest.TestCase):
             views["a"][version :: 100 if version < VERSIONS else 2] += 1.5
             cls.trainer.publish(version)
             cls.wire_bytes.append(cls.trainer.wait(version, timeout=60).wire_bytes)
-        # A commit is counted after it was acknowledged.
+        # A commit is counted only after it was acknowledged.
         receiver = cls.cluster.receivers[0]
         eventually(
             lambda: receiver.metric("dws_receiver_commits_total") == VERSIONS,
@@ -128,7 +128,7 @@ class MetricsTest(unittest.TestCase):
         return Exposition(text)
 
     def all_labels(self) -> dict[str, frozenset[str]]:
-        """Label names by sample, of both daemons."""
+        """The label names of each sample of both daemons."""
         found: dict[str, frozenset[str]] = dict(CONDITIONAL)
         for page in self.pages.values():
             for name, labels in page.labels().items():
@@ -136,7 +136,7 @@ class MetricsTest(unittest.TestCase):
         return found
 
     @needs_promtool
-    def test_promtool_has_no_complaint(self) -> None:
+    def test_promtool_accepts_the_metrics(self) -> None:
         for daemon, page in self.pages.items():
             with self.subTest(daemon):
                 self.assertEqual(promtool("check", "metrics", stdin=page.text), "")
@@ -158,14 +158,14 @@ class MetricsTest(unittest.TestCase):
         for name, kind in shown.items():
             self.assertEqual(docs[name], (kind, own[name]), name)
 
-    def test_alerts_read_what_is_there(self) -> None:
+    def test_alerts_read_metrics_that_exist(self) -> None:
         found = 0
         for name, expression in alert_expressions():
             found += 1
             self.assertEqual(list(problems(expression, self.all_labels())), [], name)
         self.assertGreaterEqual(found, 11)
 
-    def test_the_dashboard_reads_what_is_there(self) -> None:
+    def test_the_dashboard_reads_metrics_that_exist(self) -> None:
         found = 0
         for title, expression in panel_expressions():
             found += 1
@@ -175,7 +175,7 @@ class MetricsTest(unittest.TestCase):
         self.assertGreater(found, 40)
 
     @needs_promtool
-    def test_the_dashboard_s_queries_parse(self) -> None:
+    def test_the_queries_of_the_dashboard_parse(self) -> None:
         rules = [
             {"record": f"dws:query_{number}", "expr": expression}
             for number, (_, expression) in enumerate(panel_expressions())
@@ -185,14 +185,14 @@ class MetricsTest(unittest.TestCase):
         path.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
         self.assertIn(f"{len(rules)} rules found", promtool("check", "rules", str(path)))
 
-    def test_a_wrong_query_is_seen(self) -> None:
+    def test_a_wrong_query_is_detected(self) -> None:
         labels = self.all_labels()
         self.assertTrue(list(problems("dws_sender_no_such_thing", labels)))
         self.assertTrue(list(problems('dws_ready{receiver_name="a"}', labels)))
         self.assertTrue(list(problems("sum by (color) (dws_ready)", labels)))
         self.assertTrue(list(problems("1 + 1", labels)))
 
-    def test_the_sender_counts_what_happened(self) -> None:
+    def test_the_metrics_of_the_sender_match_the_published_versions(self) -> None:
         page = self.pages["sender"]
         self.assertEqual(page.value("dws_sender_published_versions_total"), VERSIONS)
         self.assertEqual(page.value("dws_sender_publish_seconds_count"), VERSIONS)
@@ -210,10 +210,10 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(page.value("dws_sender_receivers", state="present"), 1)
         self.assertEqual(page.value("dws_sender_receiver_lag_versions", receiver_id="r-0"), 0)
 
-    def test_the_receiver_counts_what_happened(self) -> None:
+    def test_the_metrics_of_the_receiver_match_its_commits(self) -> None:
         page = self.pages["receiver"]
         self.assertEqual(page.value("dws_receiver_commits_total"), VERSIONS)
-        # The first version did not find the engine generating.
+        # The engine may not have been generating at the first version.
         self.assertIn(page.value("dws_receiver_pause_seconds_count"), (VERSIONS - 1, VERSIONS))
         self.assertEqual(page.value("dws_receiver_committed_version"), VERSIONS)
         self.assertEqual(page.value("dws_receiver_version_lag"), 0)
@@ -228,11 +228,11 @@ class MetricsTest(unittest.TestCase):
             self.assertEqual((code, kind), (200, "application/json"))
             status = json.loads(text)
             self.assertEqual((status["job_id"], status["ready"]), ("test", True))
-            self.assertEqual(status["drain"], "DRAIN_STATE_NONE")  # a default, printed
+            self.assertEqual(status["drain"], "DRAIN_STATE_NONE")  # a default value
         self.assertEqual(status["daemon"], "dws-receiver")
         self.assertEqual(status["receiver"]["committed_version"], str(VERSIONS))
 
-    def test_readiness_has_a_code_and_a_reason(self) -> None:
+    def test_readyz_has_a_code_and_a_reason(self) -> None:
         self.assertEqual(self.before[0], 503)
         self.assertIn("waiting for trainer rank 0 of job 'test' to register", self.before[2])
         for daemon in (self.cluster.senders[0], self.cluster.receivers[0]):
@@ -266,7 +266,7 @@ SERVING, NOT_SERVING = 1, 2
 
 
 def health(channel: grpc.Channel, service: str) -> int:
-    """The status in a HealthCheckResponse, by hand: field 1, a varint."""
+    """The status in a HealthCheckResponse, decoded by hand: field 1, a varint."""
     request = bytes([0x0A, len(service)]) + service.encode() if service else b""
     check = channel.unary_unary("/grpc.health.v1.Health/Check")
     reply: bytes = check(request, timeout=30)

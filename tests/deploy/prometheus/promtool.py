@@ -11,7 +11,7 @@ from typing import Optional
 
 
 def find_promtool() -> Optional[str]:
-    """As tools/promtool.sh finds it; a test has no HOME."""
+    """The promtool that tools/promtool.sh finds; a test has no HOME."""
     home = pwd.getpwuid(os.getuid()).pw_dir
     cached = os.path.join(home, ".cache", "dws", "promtool")
     found = shutil.which("promtool")
@@ -24,10 +24,10 @@ needs_promtool = unittest.skipUnless(
 
 
 def promtool(*arguments: str, stdin: str = "") -> str:
-    """What it printed.
+    """Runs promtool and returns its output.
 
     Raises:
-      AssertionError: it found something wrong; the message is what it printed.
+      AssertionError: promtool found an error; the message has its output.
     """
     path = find_promtool()
     assert path is not None

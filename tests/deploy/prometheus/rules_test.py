@@ -1,5 +1,5 @@
 """The alerts of deploy/prometheus: promtool accepts them, their unit tests pass and can fail, and each
-tells an operator where to read on."""
+links to its section of the operator's guide."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = "deploy/prometheus"
 OPERATIONS = "operations" ".md"  # the document may come later than its test
 RULES = f"{FOLDER}/dws.rules.yml"
 RULE_TESTS = f"{FOLDER}/dws.rules.test.yml"
-# What an operator must be told of (each at least once).
+# The alerts that must exist.
 EXPECTED = frozenset({
     "DwsCertificateExpiring",
     "DwsDaemonDown",
@@ -60,7 +60,7 @@ class RulesTest(unittest.TestCase):
         promtool("test", "rules", RULE_TESTS)
 
     @needs_promtool
-    def test_the_unit_tests_see_each_rule_broken(self) -> None:
+    def test_the_unit_tests_fail_for_each_broken_rule(self) -> None:
         rules = Path(RULES).read_text()
         for name, text in alerts().items():
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
@@ -72,7 +72,7 @@ class RulesTest(unittest.TestCase):
                 with self.assertRaises(AssertionError):
                     promtool("test", "rules", os.path.join(folder, "dws.rules.test.yml"))
 
-    def test_each_alert_says_what_it_means_and_where_to_read_on(self) -> None:
+    def test_each_alert_has_a_severity_a_description_and_a_runbook(self) -> None:
         self.assertEqual(set(alerts()), EXPECTED)
         for name, text in alerts().items():
             with self.subTest(name):
@@ -81,13 +81,13 @@ class RulesTest(unittest.TestCase):
                 self.assertRegex(text, r"description: \".{60,}\"\n")
                 self.assertIn(f"runbook_url: docs/{OPERATIONS}#{name.lower()}\n", text)
 
-    def test_each_alert_is_seen_to_fire_and_seen_not_to(self) -> None:
+    def test_each_alert_has_a_unit_test(self) -> None:
         tests = Path(RULE_TESTS).read_text()
         for name in EXPECTED:
             with self.subTest(name):
                 self.assertRegex(tests, rf"alertname: {name}\n +exp_alerts:")
 
-    def test_operations_have_a_section_for_each_alert(self) -> None:
+    def test_operations_md_has_a_section_for_each_alert(self) -> None:
         path = source_root() / "docs" / OPERATIONS
         if not path.exists():
             self.skipTest(f"docs/{OPERATIONS} is not there yet")

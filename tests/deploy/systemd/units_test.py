@@ -1,5 +1,4 @@
-"""systemd reads the units without a complaint, finds them hardened, and what they promise fits the
-daemons."""
+"""systemd accepts the units and rates them as hardened, and their settings fit the daemons."""
 
 import os
 import re
@@ -43,20 +42,20 @@ class UnitsTest(unittest.TestCase):
         )
 
     @unittest.skipIf(ANALYZE is None, "systemd-analyze is not installed")
-    def test_they_verify(self) -> None:
+    def test_systemd_accepts_the_units(self) -> None:
         for name in PROGRAMS:
             checked = self.analyze("verify", "--man=no", f"./{name}")
             self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""), name)
 
     @unittest.skipIf(ANALYZE is None, "systemd-analyze is not installed")
-    def test_a_mistake_would_be_seen(self) -> None:
+    def test_a_mistake_in_a_unit_is_detected(self) -> None:
         path = self.folder / "dws-sender@.service"
         path.write_text(path.read_text().replace("WatchdogSec=", "WatchdogSecs="))
         checked = self.analyze("verify", "--man=no", "./dws-sender@.service")
         self.assertIn("WatchdogSecs", checked.stderr)
 
     @unittest.skipIf(ANALYZE is None, "systemd-analyze is not installed")
-    def test_they_are_hardened(self) -> None:
+    def test_the_units_are_hardened(self) -> None:
         for name in PROGRAMS:
             said = self.analyze("security", "--offline=true", "--no-pager", f"./{name}").stdout
             level = re.search(r"Overall exposure level for .*: ([0-9.]+) ", said)
@@ -69,10 +68,10 @@ class UnitsTest(unittest.TestCase):
             self.assertEqual(self.values(name, "DeviceAllow"), ["char-nvidia* rw"])
             self.assertEqual(self.values(name, "PrivateDevices"), [])
             self.assertEqual(self.values(name, "LimitMEMLOCK"), ["infinity"])
-            # A user namespace would make every peer nobody.
+            # In a user namespace every peer would appear as user nobody.
             self.assertEqual(self.values(name, "PrivateUsers"), ["no"])
 
-    def test_a_daemon_ends_before_systemd_ends_it(self) -> None:
+    def test_a_daemon_ends_before_systemd_kills_it(self) -> None:
         for name, program in PROGRAMS.items():
             shown = subprocess.run([program, "--help"], text=True, capture_output=True, timeout=60).stdout
             default = re.search(r"--stop-timeout SECONDS\S*(?: in \[[^\]]*\])?=(\d+)", shown)
@@ -80,7 +79,7 @@ class UnitsTest(unittest.TestCase):
             assert default is not None
             self.assertGreater(seconds(self.values(name, "TimeoutStopSec")[0]), int(default[1]) + 10)
 
-    def test_what_the_units_set_is_an_option(self) -> None:
+    def test_every_variable_of_the_units_is_an_option(self) -> None:
         for name, program in PROGRAMS.items():
             shown = subprocess.run([program, "--help"], text=True, capture_output=True, timeout=60).stdout
             variables = [value.split("=")[0] for value in self.values(name, "Environment")]
@@ -89,7 +88,7 @@ class UnitsTest(unittest.TestCase):
                 flag = "--" + variable.removeprefix("DWS_").lower().replace("_", "-")
                 self.assertIn(f" {flag} ", shown)
 
-    def test_a_mistaken_configuration_and_a_damaged_ledger_are_not_tried_again(self) -> None:
+    def test_a_daemon_is_not_restarted_for_a_wrong_configuration_or_a_damaged_ledger(self) -> None:
         for name, program in PROGRAMS.items():
             code = subprocess.run([program, "--no-such-flag"], capture_output=True, timeout=60).returncode
             damaged = self.status_with_a_damaged_ledger(name, program)
