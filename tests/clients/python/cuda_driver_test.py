@@ -1,4 +1,4 @@
-"""dws.cuda_driver, and how memory is handed over, with a driver, else with the fake one."""
+"""dws.cuda_driver and handing memory over, with a real driver if there is one, else with the fake one."""
 
 import ctypes
 import os
@@ -35,7 +35,7 @@ def described(memory: CudaMemory) -> Any:
 
 
 def alone(program: str, **environment: str) -> str:
-    """The output of a fresh process."""
+    """The output of `program` in a new process."""
     return subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **environment},
@@ -58,7 +58,7 @@ class CudaDriverTest(unittest.TestCase):
         program = "from dws.cuda_driver import CudaDriver; print(CudaDriver.load().device_uuid(0))"
         self.assertEqual(alone(program, CUDA_VISIBLE_DEVICES="1,0").strip(), uuids[1])
 
-    def test_a_part_of_a_device_is_refused(self) -> None:
+    def test_a_mig_instance_is_refused(self) -> None:
         program = (
             "import dws; from dws.cuda_driver import CudaDriver\n"
             "try: CudaDriver.load().device_uuid(0)\n"
@@ -75,10 +75,10 @@ class CudaDriverTest(unittest.TestCase):
             "print(CudaDriver.in_use())\n"
         )
         said = alone(program, LD_LIBRARY_PATH="/nowhere")
-        if "None" != said.strip():  # unless this machine has one
+        if "None" != said.strip():  # "None": this machine has a driver
             self.assertRegex(said, "libcuda.so.1 cannot be loaded.*install the NVIDIA driver")
 
-    def test_a_process_that_leaves_cuda_alone_is_left_alone(self) -> None:
+    def test_a_process_that_does_not_use_cuda_gets_no_context(self) -> None:
         program = (
             "import ctypes; from dws.cuda_driver import CudaDriver\n"
             "print(CudaDriver.in_use())\n"
@@ -92,12 +92,12 @@ class CudaDriverTest(unittest.TestCase):
         )
         self.assertEqual(alone(program).split(), ["None", "None", "None", "True"])
 
-    def test_failures_have_the_drivers_name_for_them(self) -> None:
+    def test_an_error_has_the_drivers_name_for_it(self) -> None:
         with self.assertRaisesRegex(CudaError, "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE .101.: "):
             self.driver.synchronize(99)
         self.assertIsNone(self.driver.attribute(Attribute.BUFFER_ID, 0x1000))
 
-    def test_the_callers_context_comes_back(self) -> None:
+    def test_the_callers_context_is_restored(self) -> None:
         before = self.gpu._context.value
         with self.driver.context(1):
             self.assertNotEqual(self._current(), before)
@@ -130,7 +130,7 @@ class MemoryTest(unittest.TestCase):
     def setUp(self) -> None:
         self.gpu = Gpu()
 
-    def test_a_malloc_is_one_handle_of_all_of_it(self) -> None:
+    def test_a_malloc_is_shared_whole_by_one_handle(self) -> None:
         address = self.gpu.malloc(1 << 20)
         memory = CudaMemory([located(address + 512, 100), located(address + 4096, 100)])
         (region,) = described(memory)
@@ -156,7 +156,7 @@ class MemoryTest(unittest.TestCase):
             self.assertFalse(os.get_inheritable(descriptor))
             self.assertEqual(os.fstat(descriptor).st_size, size * GRANULARITY)
             os.close(descriptor)
-        # Put to sleep, then woken in other memory at the same address.
+        # The weights sleep and are woken in other memory at the same address.
         self.gpu.unmap(base + GRANULARITY, 2 * GRANULARITY)
         self.assertFalse(memory.unchanged())
         with self.assertRaisesRegex(dws.LayoutError, "no memory of a CUDA device lies at"):
@@ -165,7 +165,7 @@ class MemoryTest(unittest.TestCase):
         self.assertFalse(memory.unchanged())
         self.assertTrue(CudaMemory([tensor]).unchanged())
 
-    def test_an_explicit_pool_can_leave_and_the_default_one_cannot(self) -> None:
+    def test_memory_of_an_explicit_pool_is_shared_and_of_the_default_pool_refused(self) -> None:
         memory = CudaMemory([located(self.gpu.malloc_async(5000, self.gpu.pool()), 10)])
         (region,) = described(memory)
         self.assertEqual(len(region.cuda.chunks[0].pool.pointer), 64)
@@ -174,7 +174,7 @@ class MemoryTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.LayoutError, "backend:native"):
             CudaMemory([located(self.gpu.malloc_async(5000), 10)])
 
-    def test_chunks_that_may_not_leave_are_refused(self) -> None:
+    def test_chunks_that_cannot_be_exported_are_refused(self) -> None:
         base = self.gpu.reserve(GRANULARITY)
         self.gpu.map(base, GRANULARITY, HandleType.NONE)
         with self.assertRaisesRegex(dws.LayoutError, "'w'.*expandable_segments:False"):

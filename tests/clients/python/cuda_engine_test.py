@@ -1,4 +1,4 @@
-"""Engines and trainers with weights on CUDA devices: stand-ins for the driver and the daemons."""
+"""Engines and trainers with weights on CUDA devices, with stand-ins for the driver and the daemons."""
 
 import contextlib
 import logging
@@ -106,12 +106,12 @@ class EngineTest(_WithDriver):
             down, up = self.lease()
             down.put(pause(1))
             self.assertTrue(up.get(timeout=20).paused.devices_drained)
-            # Another object in its place is noticed even though the old one is where it was.
+            # Another object in its place is detected although its address is the same.
             module._parameters["weight"] = StandInTensor(A, (3, 4), DType.F32)
             down.put(pause(2))
             eventually(lambda: self.receiver.generation == 2, "attached again")
 
-    def test_a_buffer_that_was_tied_and_is_not_any_more_is_refused_by_name(self) -> None:
+    def test_a_buffer_that_is_no_longer_tied_is_refused_by_name(self) -> None:
         self.driver.allocate(A, MIB)
         module = torch.nn.ModuleDict({"a": torch.nn.Module(), "b": torch.nn.Module()})
         first, second = (module[name]._buffers for name in "ab")
@@ -147,7 +147,7 @@ class EngineTest(_WithDriver):
         self.assertEqual((paused.pause_id, paused.devices_drained), (5, True))
         self.assertEqual(self.driver.asked, [("drain",), ("synchronize", 0), ("synchronize", 1)])
 
-    def test_an_engine_is_released_when_the_devices_have_done_what_the_hook_asked(self) -> None:
+    def test_a_hook_is_answered_after_the_devices_have_done_its_work(self) -> None:
         self.driver.allocate(A + MIB, MIB, ordinal=1)
         hook = lambda version: self.driver.asked.append(("hook", version))
         self.attached({"b": StandInTensor(A + MIB, (4,))}, post_commit=hook)
@@ -161,14 +161,14 @@ class EngineTest(_WithDriver):
         down.put(done)
         self.assertIn("ILLEGAL_ADDRESS", up.get(timeout=20).post_commit_done.error)
 
-    def test_a_host_engine_promises_nothing_about_devices(self) -> None:
+    def test_an_engine_without_devices_does_not_report_them_drained(self) -> None:
         self.attached({"a": np.zeros(4, np.float32)})
         down, up = self.lease()
         down.put(pause(1))
         self.assertFalse(up.get(timeout=20).paused.devices_drained)
         self.assertEqual(self.driver.asked, [])
 
-    def test_a_lost_device_is_an_error_and_never_drained(self) -> None:
+    def test_a_lost_device_is_an_error_and_not_reported_drained(self) -> None:
         self.driver.allocate(A, MIB)
         engine, _ = self.attached({"a": StandInTensor(A, (4,))})
         down, up = self.lease()
@@ -180,7 +180,7 @@ class EngineTest(_WithDriver):
         self.assertIn("CUDA_ERROR_ILLEGAL_ADDRESS (700)", engine.stats().last_error)
         self.assertTrue(up.empty())
 
-    def test_weights_that_moved_are_attached_again_instead_of_an_answer(self) -> None:
+    def test_a_pause_with_moved_weights_attaches_them_again(self) -> None:
         self.driver.allocate(A, MIB)
         tensor = StandInTensor(A + 64, (4,))
         engine, _ = self.attached({"a": tensor})
@@ -228,7 +228,7 @@ class EngineTest(_WithDriver):
         down.put(resume(2))
         self.assertEqual(engine.wait_ready(20).version, 2)
 
-    def test_weights_asleep_are_waited_for(self) -> None:
+    def test_sleeping_weights_are_waited_for(self) -> None:
         self.driver.allocate(A, MIB)
         engine, _ = self.attached({"a": StandInTensor(A, (4,))})
         down, _ = self.lease()
@@ -294,7 +294,7 @@ class TrainerTest(_WithDriver):
         self.assertEqual(self.places(), [("b", 0, 0)])
         self.assertEqual(self.sender.handles.received, [[]])
 
-    def test_a_publish_comes_after_the_devices_work(self) -> None:
+    def test_publish_waits_for_the_devices_work(self) -> None:
         self.driver.allocate(A, MIB, ordinal=3)
         trainer = self.trainer()
         trainer.register({"b": StandInTensor(A, (4, 4))})
@@ -306,7 +306,7 @@ class TrainerTest(_WithDriver):
             trainer.publish(2)
         self.assertEqual(self.sender.published, [1])
 
-    def test_tensors_that_moved_are_registered_again_before_they_are_read(self) -> None:
+    def test_moved_tensors_are_registered_again_before_they_are_read(self) -> None:
         self.driver.allocate(A, MIB)
         tensor = StandInTensor(A, (4, 4))
         trainer = self.trainer()
@@ -318,7 +318,7 @@ class TrainerTest(_WithDriver):
         self.assertEqual(self.places(), [("b", 0, 512)])
         self.assertEqual(len(self.sender.handles.received), 2)
 
-    def test_tensors_that_moved_are_published_once_the_sender_knows_where(self) -> None:
+    def test_moved_tensors_are_published_only_after_they_are_registered_again(self) -> None:
         self.driver.allocate(A, MIB)
         tensor = StandInTensor(A, (4, 4))
         trainer = self.trainer()
@@ -338,7 +338,7 @@ class TrainerTest(_WithDriver):
             self.assertEqual(self.places(), [("b", 0, 512 * version)])
             self.assertEqual(len(self.sender.handles.received), 1 + version)
 
-    def test_memory_is_registered_when_the_sender_has_let_go_of_that_before(self) -> None:
+    def test_memory_is_registered_again_only_after_the_sender_released_the_old(self) -> None:
         self.driver.allocate(A, MIB)
         trainer = self.trainer()
         handles = self.sender.handles
@@ -350,7 +350,7 @@ class TrainerTest(_WithDriver):
         for _ in range(2):
             with self.assertRaisesRegex(dws.DeadlineError, "has not let go"):
                 trainer.publish(1, timeout=0.1)
-        self.assertIs(self.sender.register, registered)  # it has not been asked to take another
+        self.assertIs(self.sender.register, registered)  # it got no other registration
         self.assertEqual(self.sender.published, [])
         handles.connections[0].close()
         handles.answers.clear()
@@ -363,7 +363,7 @@ class TrainerTest(_WithDriver):
         trainer.publish(1)
         self.assertEqual(len(handles.received), 3)
 
-    def test_a_rank_hands_over_its_rows_and_no_scattered_part(self) -> None:
+    def test_a_rank_hands_over_its_rows_and_a_scattered_part_is_refused(self) -> None:
         self.driver.allocate(A, MIB)
 
         class Rows(StandInTensor):
@@ -397,7 +397,7 @@ class TrainerTest(_WithDriver):
             trainer.close()
             self.assertEqual(self.driver.asked[1:], [("unregister",)])
 
-    def test_failing_to_page_lock_is_logged_once(self) -> None:
+    def test_a_failure_to_page_lock_is_logged_once(self) -> None:
         trainer = self.trainer()
         with mock.patch.object(
             self.driver, "register_host", side_effect=CudaError("cuMemHostRegister_v2: no")

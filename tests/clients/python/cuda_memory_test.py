@@ -1,4 +1,4 @@
-"""How device memory is found and handed over: against a stand-in for the driver."""
+"""How device memory is found and handed over, with a stand-in for the driver."""
 
 import os
 import unittest
@@ -23,11 +23,11 @@ def located(address: int, size_bytes: int, name: str = "w") -> DeviceTensor:
 
 
 class DeviceTensorTest(unittest.TestCase):
-    def test_tensors_of_the_host_are_none(self) -> None:
+    def test_tensors_of_the_host_are_not_device_tensors(self) -> None:
         for tensor in (torch.zeros(3, requires_grad=True), np.zeros(3), None):
             self.assertIsNone(device_tensor("w", tensor))
 
-    def test_strides_and_ends_are_in_elements_and_bytes(self) -> None:
+    def test_strides_are_in_elements_and_ends_in_bytes(self) -> None:
         tensor = device_tensor("w", StandInTensor(A, (3, 4), DType.BF16, strides=(10, 1)))
         assert tensor is not None
         self.assertEqual((tensor.strides, tensor.end - A), ((10, 1), 2 * 24))
@@ -37,14 +37,14 @@ class DeviceTensorTest(unittest.TestCase):
         self.assertEqual((tensor.dtype, tensor.strides), (DType.F32, (1, 3)))
         tensor = device_tensor("w", InterfaceTensor(A, (1, 4), "<f4", strides=(-4, 4)))
         assert tensor is not None
-        self.assertEqual(tensor.strides, (4, 1))  # it has one row, however far away the next is
+        self.assertEqual(tensor.strides, (4, 1))  # with one row any stride fits
 
     def test_tensors_without_elements_have_no_address(self) -> None:
         tensor = device_tensor("w", InterfaceTensor(0, (0, 4), "<f4"))
         assert tensor is not None
         self.assertEqual(tensor.elements, 0)
 
-    def test_what_cannot_be_written_in_place_is_refused_by_name(self) -> None:
+    def test_tensors_that_cannot_be_written_in_place_are_refused_by_name(self) -> None:
         for tensor, message in (
             (StandInTensor(A, (3, 4), strides=(0, 1)), "share memory"),
             (StandInTensor(A, (3, 4), strides=(3, 1)), "share memory"),
@@ -84,7 +84,7 @@ class ChooserTest(unittest.TestCase):
             os.close(descriptor)
         return found
 
-    def test_many_tensors_of_one_allocation_are_one_handle_of_all_of_it(self) -> None:
+    def test_many_tensors_of_one_allocation_are_shared_by_one_handle(self) -> None:
         self.driver.allocate(A, 20 * MIB)
         tensors = [located(A + 512 + i * 1000, 1000, f"t{i}") for i in range(5000)]
         memory = self.memory(tensors)
@@ -95,7 +95,7 @@ class ChooserTest(unittest.TestCase):
         self.assertEqual(memory.place(tensors[3], 2), (2, 512 + 3000))
         self.assertEqual(memory.descriptors(), [])
 
-    def test_allocations_side_by_side_are_regions_of_their_own(self) -> None:
+    def test_adjacent_allocations_are_separate_regions(self) -> None:
         self.driver.allocate(A, MIB)
         self.driver.allocate(A + MIB, MIB)
         self.driver.allocate(A + 9 * MIB, MIB, ordinal=1)
@@ -106,7 +106,7 @@ class ChooserTest(unittest.TestCase):
         self.assertEqual([memory.place(t, 1) for t in tensors], [(3, 7), (2, 7), (1, 7)])
         self.assertEqual(memory.ordinals, [0, 1])
 
-    def test_chunks_are_walked_to_the_tensors_end_and_handed_over_once(self) -> None:
+    def test_all_chunks_of_a_tensor_are_handed_over_once(self) -> None:
         for i in range(8):
             if i != 5:  # a hole in the reserved range
                 self.driver.allocate(A + i * 2 * MIB, 2 * MIB, kind="virtual")
@@ -135,7 +135,7 @@ class ChooserTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.LayoutError, "'w'.*reaches beyond its allocation"):
             self.memory([located(A + 9 * MIB, 2 * MIB)])
 
-    def test_descriptors_come_before_fabric_handles_and_do_not_share_a_region(self) -> None:
+    def test_descriptors_are_preferred_to_fabric_handles_and_are_in_other_regions(self) -> None:
         fabric = HandleType.FABRIC
         self.driver.allocate(A, 2 * MIB, kind="virtual", allowed=fabric | HandleType.DESCRIPTOR)
         self.driver.allocate(A + 2 * MIB, 2 * MIB, kind="virtual", allowed=fabric)
@@ -165,7 +165,7 @@ class ChooserTest(unittest.TestCase):
         self.assertEqual(opened, [True, False, True, False, False, True])
         self.assertEqual(self.contents(memory), ["pool 77", "pool 88", "pool 77"])
 
-    def test_what_cannot_leave_the_process_is_refused_with_the_remedy(self) -> None:
+    def test_memory_that_cannot_be_exported_is_refused_with_the_remedy(self) -> None:
         none = HandleType.NONE
         for options, message in (
             ({"kind": "pool", "allowed": none}, "cudaMallocAsync.*backend:native"),
@@ -179,7 +179,7 @@ class ChooserTest(unittest.TestCase):
             with self.assertRaisesRegex(dws.LayoutError, "'lm_head.weight'.*" + message):
                 self.memory([located(A, 4, "lm_head.weight")])
 
-    def test_an_address_given_out_again_is_another_allocation(self) -> None:
+    def test_an_address_that_is_allocated_again_is_another_allocation(self) -> None:
         self.driver.allocate(A, MIB)
         self.driver.allocate(A + 4 * MIB, 2 * MIB, kind="virtual")
         memory = self.memory([located(A, 4), located(A + 4 * MIB, 4)])

@@ -1,4 +1,4 @@
-"""The digest in numpy agrees with a plain one, word by word, and with the daemons' numbering."""
+"""The digest in numpy agrees with a simple one word by word, and with the daemons' digest and numbering."""
 
 import unittest
 
@@ -30,19 +30,19 @@ def plain(data: bytes, first_word: int) -> tuple[int, int]:
 
 
 class DigestTest(unittest.TestCase):
-    def test_the_same_as_word_by_word(self) -> None:
+    def test_the_digest_equals_the_sum_word_by_word(self) -> None:
         random = np.random.default_rng(5)
         for size in (0, 1, 7, 8, 9, 1000, 300_001):
             data = random.bytes(size)
             self.assertEqual(digest_bytes(data, 77), plain(data, 77))
 
-    def test_the_value_that_the_daemons_compute(self) -> None:
-        # common/model/digest.cc over these bytes, word numbers from 77.
+    def test_the_digest_equals_that_of_the_daemons(self) -> None:
+        # Computed with common/model/digest.cc over these bytes, with word numbers from 77.
         i = np.arange(1_000_003, dtype=np.uint64)
         data = ((i * np.uint64(2654435761)) >> np.uint64(13)).astype(np.uint8)
         self.assertEqual(digest_hex(digest_bytes(data, 77)), "b6409b67fd970b2f8c7be73cb5bf37f1")
 
-    def test_slices_number_their_words_through_the_tensor(self) -> None:
+    def test_words_are_numbered_through_all_slices_of_a_tensor(self) -> None:
         array = np.arange(35, dtype=np.uint16).reshape(5, 7)
         layout = RankLayout([TensorSpec("t", "U16", (5, 7), cut_dim=1, cuts=(3,))], {"t": (1, 1)})
         part = np.ascontiguousarray(array[:, 3:])

@@ -1,6 +1,6 @@
-"""Models as inference engines keep them: the parameters of one rank, an engine's way to load a checkpoint
-into them, and a forward pass. Written apart from dws.plugins, after what engines do: weight loaders that
-narrow a parameter by shard id and copy a narrowed checkpoint tensor into it."""
+"""Models in the form of inference engines: the parameters of one rank, loading a checkpoint into them, and
+a forward pass. Written independently of dws.plugins, like the engines do it: weight loaders narrow a
+parameter by shard id and copy a narrowed checkpoint tensor into it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Checkpoint = dict[str, torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """With the names of a Hugging Face config."""
+    """A model's shape, with the names of a Hugging Face config."""
 
     num_attention_heads: int = 8
     num_key_value_heads: int = 2
@@ -169,7 +169,7 @@ class RankModel(torch.nn.Module):
         found: torch.nn.Parameter = self._module(path)._parameters[leaf]  # type: ignore[assignment]
         return found
 
-    # Loading, as engines do: stacked names first, then shards by id.
+    # Loading, like engines do it: stacked names first, then shards by id.
 
     def load_weights(self, weights: Checkpoint) -> None:
         for name, loaded in weights.items():
@@ -237,7 +237,7 @@ Reduce = Callable[[torch.Tensor], torch.Tensor]
 
 
 def hidden_states(model: RankModel, tokens: torch.Tensor, reduce: Reduce) -> torch.Tensor:
-    """The layers of a dense model. All parameters but lm_head matter; `reduce` sums over ranks."""
+    """The layers of a dense model, with all parameters except lm_head; `reduce` sums over ranks."""
     c, rows = model.config, model.vocab_rows
     local = tokens - model.tp_rank * rows
     valid = (local >= 0) & (local < rows)
@@ -264,7 +264,7 @@ def hidden_states(model: RankModel, tokens: torch.Tensor, reduce: Reduce) -> tor
 
 
 def logits(model: RankModel, hidden: torch.Tensor, reduce: Reduce) -> torch.Tensor:
-    """Of hidden states, by lm_head."""
+    """The logits of hidden states, with lm_head."""
     rows = model.vocab_rows
     part = hidden @ model.tensor("lm_head.weight").T
     whole = torch.zeros(len(hidden), model.tp_size * rows, dtype=part.dtype)

@@ -1,4 +1,4 @@
-"""dws.Engine.suspend: when it returns, the receiver has released all memory it was ever handed."""
+"""dws.Engine.suspend returns after the receiver has released all memory that it was ever handed."""
 
 import tempfile
 import threading
@@ -54,25 +54,25 @@ class SuspendTest(unittest.TestCase):
         eventually(lambda: self.receiver.generation > generation, "attaches again")
 
     def lose_the_lease_for_good(self) -> None:
-        """Ends the lease; attaching again fails."""
+        """Ends the lease while the engine is paused; attaching again fails."""
         self.down.put(pause(9))
         self.down.put(None)
 
-    def test_asked_again_it_does_not_return_before_the_receiver_has_let_go(self) -> None:
+    def test_a_repeated_suspend_also_waits_until_the_receiver_has_released_the_memory(self) -> None:
         for _ in range(2):
             with self.assertRaisesRegex(dws.DeadlineError, "still used"):
                 self.engine.suspend(SHORT_SECONDS)
         self.let_go(0)
         self.engine.suspend()
 
-    def test_closing_warns_of_what_suspend_has_not_got_back(self) -> None:
+    def test_close_warns_of_memory_that_suspend_has_not_got_back(self) -> None:
         with self.assertRaises(dws.DeadlineError):
             self.engine.suspend(SHORT_SECONDS)
         with self.assertWarnsRegex(ResourceWarning, "may yet write"):
             self.engine.close(SHORT_SECONDS)
         self.engine.close()
 
-    def test_it_waits_for_registrations_before_the_live_one(self) -> None:
+    def test_suspend_waits_for_earlier_registrations_too(self) -> None:
         self.lose_the_lease()
         down, _ = self.receiver.leases.get(timeout=20)
         down.put(resume(2))
@@ -83,7 +83,7 @@ class SuspendTest(unittest.TestCase):
         self.let_go(0)
         self.engine.suspend()
 
-    def test_it_waits_for_what_refresh_did_not_get_back(self) -> None:
+    def test_suspend_waits_for_memory_that_refresh_has_not_got_back(self) -> None:
         self.engine.refresh(SHORT_SECONDS)
         eventually(lambda: self.receiver.generation == 2, "attached again")
         self.receiver.leases.get(timeout=20)
@@ -93,7 +93,7 @@ class SuspendTest(unittest.TestCase):
         self.let_go(0)
         self.engine.suspend()
 
-    def test_it_waits_for_a_registration_that_is_being_made(self) -> None:
+    def test_suspend_waits_for_a_registration_in_progress(self) -> None:
         handles = self.receiver.handles
         handles.answers.clear()
         self.lose_the_lease()
@@ -103,7 +103,7 @@ class SuspendTest(unittest.TestCase):
         suspended.start()
         suspended.join(SHORT_SECONDS)
         self.assertTrue(suspended.is_alive())
-        handles.answers.set()  # the receiver maps the memory, and says so
+        handles.answers.set()  # the receiver has mapped the memory and answers
         suspended.join(SHORT_SECONDS)
         self.assertTrue(suspended.is_alive())
         self.let_go(1)
@@ -139,7 +139,7 @@ class SuspendTest(unittest.TestCase):
         self.assertLess(time.monotonic() - began, 10)
         self.assertFalse(self.engine._link._thread.is_alive())  # type: ignore[union-attr]
 
-    def test_a_paused_engine_is_told_what_the_receiver_waits_for(self) -> None:
+    def test_the_reason_of_a_pause_names_what_the_receiver_waits_for(self) -> None:
         self.receiver.waits_for = "version 7 is being fetched"
         self.down.put(pause(3))
         eventually(lambda: self.engine.grant is None, "paused")

@@ -27,11 +27,11 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 
 class ExecutionLeaseTest(unittest.TestCase):
-    def test_starts_shut_and_says_why(self) -> None:
+    def test_a_new_lease_is_shut_and_says_why(self) -> None:
         with self.assertRaisesRegex(dws.EnginePaused, "never released"):
             ExecutionLease().enter(timeout=0)
 
-    def test_shutting_waits_for_those_inside(self) -> None:
+    def test_a_shut_lease_is_empty_only_after_those_inside_have_left(self) -> None:
         lease = ExecutionLease()
         lease.open(GRANT)
         lease.enter(0)
@@ -44,7 +44,7 @@ class ExecutionLeaseTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.EnginePaused, "commit"):
             lease.enter(0)
 
-    def test_a_thread_inside_may_go_in_again_while_shutting(self) -> None:
+    def test_a_thread_inside_may_enter_again_while_the_lease_is_shut(self) -> None:
         lease = ExecutionLease()
         lease.open(GRANT)
         lease.enter(0)
@@ -55,7 +55,7 @@ class ExecutionLeaseTest(unittest.TestCase):
         lease.leave()
         self.assertTrue(lease.wait_empty(0))
 
-    def test_pauses_count_from_the_last_one_out(self) -> None:
+    def test_a_pause_is_measured_from_when_the_last_one_has_left(self) -> None:
         now = [100.0]
         lease = ExecutionLease(lambda: now[0])
         lease.open(GRANT)
@@ -94,7 +94,7 @@ class EngineTest(unittest.TestCase):
         self.assertEqual(up.get(timeout=20).open.generation, 1)
         return engine, down, up
 
-    def test_a_modules_parameters_become_views_that_the_receiver_writes(self) -> None:
+    def test_a_modules_parameters_become_views_of_memory_that_the_receiver_writes(self) -> None:
         module = torch.nn.Linear(4, 3).to(torch.bfloat16)
         before = module.weight.detach().clone()
         engine, down, _ = self.attached(module)
@@ -172,7 +172,7 @@ class EngineTest(unittest.TestCase):
         with self.assertRaises(dws.LayoutError):
             dws.Slice("x", 0, 3, 3)
 
-    def test_a_refused_attach_leaves_the_module_alone(self) -> None:
+    def test_a_refused_attach_does_not_change_the_module(self) -> None:
         self.receiver.refuse = "rows [3, 7) are no union of the slices at {4, 8}"
         module = torch.nn.Linear(4, 3)
         pointer = module.weight.data_ptr()
@@ -220,7 +220,7 @@ class EngineTest(unittest.TestCase):
         self.receiver.stop()
         self.receiver = FakeReceiver(self.folder)
 
-    def test_lost_while_generating_it_goes_on_and_attaching_again_pauses(self) -> None:
+    def test_a_running_engine_that_loses_its_receiver_runs_until_it_attaches_again(self) -> None:
         engine, down, _ = self.attached({"a": np.zeros(4, np.float32)})
         down.put(resume(1))
         engine.wait_ready(20)
@@ -228,10 +228,10 @@ class EngineTest(unittest.TestCase):
         eventually(lambda: not engine.stats().connected, "the loss is seen")
         self.assertEqual(engine.wait_ready(0).version, 1)
         entered = threading.Event()
-        with engine.running(0):  # before there is anybody to attach to again, which pauses
+        with engine.running(0):  # before a receiver is back, because attaching again pauses
             self.receiver = FakeReceiver(self.folder)
             eventually(lambda: self.receiver.attached is not None, "attached again")
-            # No descriptor goes out while a forward pass runs.
+            # No descriptor is handed over while a forward pass runs.
             self.assertEqual(self.receiver.handles.received, [])
             entered.set()
         down, up = self.receiver.leases.get(timeout=20)
@@ -241,7 +241,7 @@ class EngineTest(unittest.TestCase):
         self.assertEqual(engine.wait_ready(20).version, 4)
         eventually(lambda: engine.stats().reattachments == 1, "counted")
 
-    def test_lost_while_paused_it_stays_paused_until_released(self) -> None:
+    def test_a_paused_engine_that_loses_its_receiver_stays_paused_until_released(self) -> None:
         engine, down, up = self.attached({"a": np.zeros(4, np.float32)})
         down.put(resume(1))
         engine.wait_ready(20)
@@ -250,7 +250,7 @@ class EngineTest(unittest.TestCase):
         self.receiver.stop()
         eventually(lambda: not engine.stats().connected, "the loss is seen")
         with self.assertRaisesRegex(dws.EnginePaused, "lost"):
-            engine.wait_ready(0.5)  # it says why a moment after it is not connected any more
+            engine.wait_ready(0.5)  # the reason appears shortly after the connection is lost
         self.receiver = FakeReceiver(self.folder)
         down, _ = self.receiver.leases.get(timeout=20)
         with self.assertRaises(dws.EnginePaused):
@@ -258,7 +258,7 @@ class EngineTest(unittest.TestCase):
         down.put(resume(2))
         self.assertEqual(engine.wait_ready(20).version, 2)
 
-    def test_an_engine_that_has_ended_does_not_go_on_with_what_it_has(self) -> None:
+    def test_an_engine_that_has_ended_is_paused_for_good(self) -> None:
         engine, down, _ = self.attached({"a": np.zeros(4, np.float32)})
         down.put(resume(1))
         engine.wait_ready(20)
@@ -266,7 +266,7 @@ class EngineTest(unittest.TestCase):
         self.receiver.refuse_code = grpc.StatusCode.UNAVAILABLE
         down.put(None)  # the receiver ends the lease
         eventually(lambda: "group has ended" in engine.stats().last_error, "refused")
-        self.assertEqual(engine.wait_ready(0).version, 1)  # for a while: that is no answer
+        self.assertEqual(engine.wait_ready(0).version, 1)  # still running: UNAVAILABLE is not final
         self.receiver.refuse_code = grpc.StatusCode.PERMISSION_DENIED
         eventually(lambda: engine.grant is None, "paused")
         with self.assertRaisesRegex(dws.EnginePaused, "its commit group has ended"):

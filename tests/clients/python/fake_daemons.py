@@ -1,6 +1,6 @@
-"""Stand-ins for the daemons, in process: gRPC on a unix socket, and the handle socket beside it.
+"""Stand-ins for the daemons in this process: gRPC on a unix socket, with the handle socket beside it.
 
-They do what the .proto files say as simply as possible and let a test decide the rest.
+They follow the .proto files as simply as possible and let a test decide the rest.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class HandleSocket:
 
     def __init__(self, path: str, lets_go: bool = True) -> None:
         """Args:
-        lets_go: a client that ends its registration sees the end of the connection at once.
-          Of those that come from now on: a test may change it.
+        lets_go: whether a client that ends its registration sees the end of the connection at
+          once. A test may change it for later clients.
         """
         self.path = path
         self.lets_go = lets_go
-        self.answers = threading.Event()  # not set: what has been taken is not answered yet
+        self.answers = threading.Event()  # not set: clients wait for the answer
         self.answers.set()
         self.tokens: set[bytes] = set()
         self.received: list[list[int]] = []
@@ -84,7 +84,7 @@ class HandleSocket:
         self._listener.close()
         for connection in self.connections:
             with contextlib.suppress(OSError):  # the client is gone
-                connection.shutdown(socket.SHUT_RDWR)  # a thread may be in recv
+                connection.shutdown(socket.SHUT_RDWR)  # wakes a thread in recv
             connection.close()
 
 
@@ -101,7 +101,7 @@ class _FakeDaemon:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """As if killed: sockets gone, every connection cut."""
+        """Ends like a killed daemon: removes the sockets and closes every connection."""
         if os.path.exists(self.handles.path):
             os.unlink(self.handles.path)
             self._server.stop(None).wait()
@@ -109,7 +109,7 @@ class _FakeDaemon:
 
 
 class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
-    """Keeps what was put, by rank slice: flat arrays of raw elements in slice order."""
+    """Keeps published data by rank slice: flat arrays of raw elements in slice order."""
 
     def __init__(self, folder: str) -> None:
         self.register: Any = None
@@ -121,7 +121,7 @@ class FakeSender(_FakeDaemon, trainer_pb2_grpc.TrainerServiceServicer):
         self.fail_puts = False
         self.wait_code: Optional[grpc.StatusCode] = None
         self.wait_details = b""
-        # Not set: what reads the weights is not answered, or nothing at all.
+        # Not set: calls that read the weights (`reads`) or all calls (`answers`) get no answer.
         self.reads = threading.Event()
         self.answers = threading.Event()
         self.reads.set()
@@ -228,7 +228,7 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
                 pass
 
         if not context.add_callback(lambda: down.put(None)):
-            return  # the client has hung up already: nobody would end this call
+            return  # the client has hung up already, so nothing would end this call
         threading.Thread(target=read, daemon=True).start()
         self.leases.put((down, ups))
         while (message := down.get()) is not None:

@@ -1,5 +1,5 @@
-"""Memory of a CUDA device for tests, made in every way there is, through the driver that
-LD_LIBRARY_PATH finds: a real one, or the fake of //tests/fakes/cuda. Never through a framework.
+"""Memory of a CUDA device for tests, allocated in every possible way through the driver that
+LD_LIBRARY_PATH finds: a real one, or the fake of //tests/fakes/cuda. Uses no framework.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class _PoolProperties(ctypes.Structure):
 
 
 class Gpu:
-    """One device, its primary context held and current on the thread that made this.
+    """One device, with its primary context held and current on the thread that made this.
 
-    Memory lives until it is freed by hand or the process ends.
+    Memory lives until it is freed or the process ends.
     """
 
     def __init__(self, ordinal: int = 0) -> None:
@@ -54,7 +54,7 @@ class Gpu:
         self.enter()
 
     def enter(self) -> None:
-        """Makes the context the calling thread's."""
+        """Makes the context current on the calling thread."""
         self.call("cuCtxSetCurrent", self._context)
 
     def call(self, function: str, *arguments: Any) -> None:
@@ -71,7 +71,7 @@ class Gpu:
         self.call("cuMemFree_v2", _u64(address))
 
     def reserve(self, size_bytes: int) -> int:
-        """An address range for `map`; multiples of GRANULARITY."""
+        """Reserves an address range for `map`; sizes are multiples of GRANULARITY."""
         address = _u64()
         zero = _u64(0)
         arguments = (_size(size_bytes), _size(0), zero, zero)
@@ -79,7 +79,7 @@ class Gpu:
         return address.value
 
     def map(self, address: int, size_bytes: int, types: HandleType = HandleType.DESCRIPTOR) -> None:
-        """Maps a chunk of its own at the address, as expandable segments do one by one."""
+        """Maps a new chunk at the address, like expandable segments do."""
         wanted = AllocationProperties(
             type=_PINNED, handle_types=types, location_type=_DEVICE, location_id=self.ordinal
         )
@@ -104,7 +104,7 @@ class Gpu:
         return made
 
     def malloc_async(self, size_bytes: int, pool: Optional[Any] = None) -> int:
-        """Of the default pool, or another one."""
+        """Allocates from the default pool or from `pool`."""
         address = _u64()
         size, stream = _size(size_bytes), ctypes.c_void_p(0)
         if pool is None:
@@ -126,7 +126,7 @@ class Gpu:
 
 
 class GpuTensor:
-    """As torch's on a device, as far as dws uses one. `put` and `get` are the tests' own."""
+    """A device tensor with torch's interface, as far as dws uses it. `put` and `get` are for tests."""
 
     is_cuda = True
 
@@ -151,7 +151,7 @@ class GpuTensor:
         return self._strides
 
     def _span(self) -> int:
-        """Elements from the first to the last one's end."""
+        """The number of elements from the first to the end of the last."""
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self._strides))
 
     def _view(self, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -159,7 +159,7 @@ class GpuTensor:
         return np.lib.stride_tricks.as_strided(memory, self.shape, strides)
 
     def get(self) -> np.ndarray[Any, Any]:
-        """The elements as numpy, raw bits where it has no such type."""
+        """The elements in numpy, as raw bits where numpy does not have the type."""
         if not math.prod(self.shape):
             return np.zeros(self.shape, self.dtype.numpy)
         data = self.gpu.read(self.address, self._span() * self.dtype.itemsize)

@@ -12,12 +12,12 @@ from dws.layout import BLOCK_ELEMENTS, RankLayout, TensorSpec
 
 
 class DTypeTest(unittest.TestCase):
-    def test_every_name_is_known_to_numpy_views_and_sizes_agree(self) -> None:
+    def test_every_dtype_has_a_numpy_type_of_its_size(self) -> None:
         for dtype in DType:
             self.assertEqual(dtype.numpy.itemsize, dtype.raw.itemsize)
             self.assertIs(DType.of(dtype.name), dtype)
 
-    def test_torch_and_numpy_types_map_to_the_same(self) -> None:
+    def test_torch_and_numpy_types_map_to_the_same_dtype(self) -> None:
         for dtype in (DType.F32, DType.F16, DType.I64, DType.BOOL, DType.U8, DType.F64):
             self.assertIs(DType.of(dtype.torch), dtype)
             self.assertIs(DType.of(dtype.numpy), dtype)
@@ -25,7 +25,7 @@ class DTypeTest(unittest.TestCase):
         self.assertIs(DType.of("bfloat16"), DType.BF16)
         self.assertIs(DType.of("float8_e4m3fn"), DType.F8_E4M3)
 
-    def test_an_unknown_type_is_refused_naming_those_there_are(self) -> None:
+    def test_an_unknown_type_is_refused_and_the_known_ones_are_named(self) -> None:
         with self.assertRaisesRegex(dws.DTypeError, "complex64.*BF16.*U8"):
             DType.of(np.complex64)
         with self.assertRaisesRegex(dws.DTypeError, "unknown"):
@@ -33,7 +33,7 @@ class DTypeTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.DTypeError, "tensor 'a'.*complex"):
             spec_of("a", np.zeros(3, np.complex128))
 
-    def test_a_list_is_no_tensor(self) -> None:
+    def test_a_list_is_refused_as_a_tensor(self) -> None:
         with self.assertRaisesRegex(dws.DTypeError, "'a' is a list, expected numpy or torch"):
             spec_of("a", [1, 2])
 
@@ -111,7 +111,7 @@ class SliceOrderTest(unittest.TestCase):
             copy_elements(target, rows, int(first))
             np.testing.assert_array_equal(target, wanted[first:last])
 
-    def test_blocks_are_those_of_the_daemons(self) -> None:
+    def test_the_block_size_is_that_of_the_daemons(self) -> None:
         self.assertEqual(BLOCK_ELEMENTS, 65536)
 
 
@@ -127,7 +127,7 @@ class RawBitsTest(unittest.TestCase):
         self.assertEqual(raw_bits("t", torch.tensor(True), DType.BOOL).shape, ())
         self.assertEqual(raw_bits("t", np.array(1.5), DType.F64).shape, ())
 
-    def test_a_parameter_that_needs_gradients_is_fine(self) -> None:
+    def test_a_parameter_that_needs_gradients_has_bits(self) -> None:
         parameter = torch.nn.Parameter(torch.ones(3))
         self.assertEqual(raw_bits("t", parameter, DType.F32).shape, (3,))
 

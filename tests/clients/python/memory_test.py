@@ -19,7 +19,7 @@ from tests.clients.python.fake_daemons import HandleSocket
 
 
 class SharedRegionTest(unittest.TestCase):
-    def test_the_size_is_sealed(self) -> None:
+    def test_the_size_of_a_region_is_sealed(self) -> None:
         region = SharedRegion("test", 4096)
         seals = fcntl.fcntl(region.descriptor(), fcntl.F_GET_SEALS)
         self.assertEqual(seals & 6, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
@@ -98,7 +98,7 @@ class HandleConnectionTest(unittest.TestCase):
         for descriptor in self.daemon.received[0]:
             os.close(descriptor)
 
-    def test_descriptors_made_in_their_turn_are_closed_once_sent(self) -> None:
+    def test_descriptors_made_on_demand_are_closed_once_sent(self) -> None:
         region = SharedRegion("test", 64)
         made: list[int] = []
         with mock.patch("dws.handles.os.close", wraps=os.close) as closed:
@@ -116,19 +116,19 @@ class HandleConnectionTest(unittest.TestCase):
         for descriptor in self.daemon.received[0]:
             os.close(descriptor)
 
-    def test_a_refusal_carries_the_daemons_words(self) -> None:
+    def test_a_refusal_has_the_daemons_message(self) -> None:
         connection = HandleConnection()
         with self.assertRaisesRegex(dws.DwsError, "refused.*unknown token"):
             connection.hand_over(self.daemon.path, bytes(16), [0], 10)
         self.assertTrue(connection.end(20))
 
-    def test_nobody_listening_says_which_socket(self) -> None:
+    def test_an_absent_daemon_is_an_error_that_names_the_socket(self) -> None:
         connection = HandleConnection()
         with self.assertRaisesRegex(dws.DaemonUnavailableError, "/nowhere/h"):
             connection.hand_over("/nowhere/h", bytes(16), [0], 10)
         self.assertTrue(connection.end(20))
 
-    def test_memory_of_a_daemon_that_answers_too_late_is_waited_for(self) -> None:
+    def test_memory_is_not_free_until_a_late_daemon_has_closed_the_connection(self) -> None:
         self.daemon.answers.clear()
         connection = HandleConnection()
         with self.assertRaisesRegex(dws.DeadlineError, "did not answer within"):

@@ -23,7 +23,7 @@ MOE = Config(num_experts=6, tie_word_embeddings=True)
 
 
 def save(path: str, tensors: Checkpoint) -> None:
-    """In the safetensors format."""
+    """Writes a file in the safetensors format."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, tensor in tensors.items():
@@ -57,7 +57,7 @@ class CheckpointTest(unittest.TestCase):
         mapping = rank_mapping(shapes, ModelShape.from_config(model.config), rank)
         require_as_loaded(tensors, mapping, CheckpointFiles(self.folder))
 
-    def test_what_the_engine_has_loaded_passes_on_every_rank(self) -> None:
+    def test_a_checkpoint_as_the_engine_loads_it_passes_on_every_rank(self) -> None:
         for config, tp, ep in ((LLAMA, 1, 1), (LLAMA, 4, 1), (MOE, 2, 1), (MOE, 4, 2)):
             weights = self.saved(config)
             for rank in range(tp):
@@ -65,7 +65,7 @@ class CheckpointTest(unittest.TestCase):
                 model.load_weights(weights)
                 self.check(model, Parallel(rank, tp, ep))
 
-    def test_halves_that_a_kernel_wants_swapped_are_found_out(self) -> None:
+    def test_halves_that_a_kernel_swapped_are_detected(self) -> None:
         model = RankModel(MOE, 0, 2)
         model.load_weights(self.saved(MOE))
         stack = model.tensor("model.layers.1.mlp.experts.w13_weight").data
@@ -76,7 +76,7 @@ class CheckpointTest(unittest.TestCase):
         ):
             self.check(model, Parallel(0, 2))
 
-    def test_another_checkpoint_and_a_wrong_rank_are_found_out(self) -> None:
+    def test_another_checkpoint_and_a_wrong_rank_are_detected(self) -> None:
         model = RankModel(LLAMA, 1, 2)
         model.load_weights(checkpoint(LLAMA, seed=1))
         self.saved(LLAMA, seed=2)
@@ -86,7 +86,7 @@ class CheckpointTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.LayoutError, "parameters are not as"):
             self.check(model, Parallel(0, 2))
 
-    def test_files_that_are_none_and_missing_tensors_are_named(self) -> None:
+    def test_malformed_files_and_missing_tensors_are_named(self) -> None:
         with self.assertRaisesRegex(dws.InvalidArgumentError, "has no \\*.safetensors"):
             CheckpointFiles(self.folder)
         path = os.path.join(self.folder, "model.safetensors")

@@ -1,4 +1,4 @@
-"""dws.plugins.layers: what cannot be written in place is refused by name, or has a hook."""
+"""dws.plugins.layers: layers that cannot be written in place are refused by name, or have a hook."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def moe(**flags: Any) -> UnquantizedFusedMoEMethod:
 
 
 class LayersTest(unittest.TestCase):
-    def test_plain_layers_need_nothing(self) -> None:
+    def test_plain_layers_need_no_hook(self) -> None:
         for method in (
             None,
             UnquantizedLinearMethod(),
@@ -67,7 +67,7 @@ class LayersTest(unittest.TestCase):
             self.assertEqual(what_needs_a_hook(model), [])
             self.assertIsNone(post_commit_hook(model, None))
 
-    def test_what_is_kept_in_another_form_is_refused_by_name(self) -> None:
+    def test_weights_kept_in_another_form_are_refused_by_name(self) -> None:
         inner = type("Impl", (), {"W_UK_T": torch.zeros(1)})()
         for attributes, message in (
             ({"quant_method": Fp8LinearMethod()}, "'layer' has weights as Fp8LinearMethod"),
@@ -84,7 +84,7 @@ class LayersTest(unittest.TestCase):
             with self.assertRaisesRegex(dws.LayoutError, f"model Model: .*{message}.*hooks="):
                 post_commit_hook(Model(**attributes), {"OtherModel": rebuild})
 
-    def test_a_hook_of_the_models_class_is_called_with_it_after_each_commit(self) -> None:
+    def test_a_hook_for_the_models_class_is_called_with_the_model_after_each_commit(self) -> None:
         model = Model(w_kc=torch.zeros(1))
         for hook in (rebuild, f"{__name__}:rebuild"):
             REBUILT.clear()
@@ -94,7 +94,7 @@ class LayersTest(unittest.TestCase):
             after_commit(4)
             self.assertEqual(REBUILT, [model, model])
 
-    def test_a_hook_that_is_not_there_is_an_error_at_attach(self) -> None:
+    def test_a_hook_that_does_not_exist_is_an_error_at_attach(self) -> None:
         for path in ("no_such_module:f", f"{__name__}:nothing", "plainly_wrong", "os:name"):
             with self.assertRaisesRegex(dws.InvalidArgumentError, path):
                 post_commit_hook(Model(), {"Model": path})

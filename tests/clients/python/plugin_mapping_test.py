@@ -1,5 +1,5 @@
-"""dws.plugins.mapping against models that were loaded the engines' own way: bit for bit, each canonical
-element once."""
+"""dws.plugins.mapping gives the same weights, bit for bit, as the engines' own loading, and writes each
+canonical element once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shapes_of(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def attached(model: RankModel, config: Config, rank: Parallel) -> Attachment:
-    """The model in shared memory, described as for the receiver."""
+    """The model in shared memory, with the description that the receiver gets."""
     mapping = rank_mapping(shapes_of(model), ModelShape.from_config(config), rank)
     attachment = Attachment(model, mapping)
     attachment.describe()
@@ -38,7 +38,7 @@ def attached(model: RankModel, config: Config, rank: Parallel) -> Attachment:
 
 
 def write(attachment: Attachment, weights: Checkpoint, counts: dict[str, Any]) -> None:
-    """As a receiver does: every view gets its range of its canonical tensor."""
+    """Writes like a receiver: every view gets its range of its canonical tensor."""
     memory = np.frombuffer(attachment._region._map, np.int16)  # type: ignore[union-attr]
     for view in attachment.request.views:
         picked: Any = (slice(None),) * len(view.shape)
@@ -56,7 +56,7 @@ def write(attachment: Attachment, weights: Checkpoint, counts: dict[str, Any]) -
 
 class RankMappingTest(unittest.TestCase):
     def check(self, config: Config, tp: int, ep: int = 1) -> dict[str, Any]:
-        """Maps all ranks and compares; returns how often each canonical element was written."""
+        """Maps all ranks and compares them; returns how often each canonical element was written."""
         weights = checkpoint(config, seed=tp)
         shape = ModelShape.from_config(config)
         canonical = {name: tuple(tensor.shape) for name, tensor in weights.items()}
@@ -74,7 +74,7 @@ class RankMappingTest(unittest.TestCase):
         return counts
 
     def check_grid(self, attachment: Attachment, canonical: Any, grid: dict[str, dws.Cut]) -> None:
-        """Every range is a union of slices of the grid, as the receiver requires."""
+        """Checks that every range is a union of slices of the grid, as the receiver requires."""
         for view in attachment.request.views:
             extent = canonical[view.tensor][view.dim] if canonical[view.tensor] else 1
             if view.whole or (view.begin, view.end) == (0, extent):
@@ -109,7 +109,7 @@ class RankMappingTest(unittest.TestCase):
             self.assertNotIn("lm_head.weight", counts)
             self.assert_replicas(counts, lambda name: tp if "norm" in name else 1)
 
-    def test_expert_stacks_are_split_inside_of_experts_or_between_them(self) -> None:
+    def test_expert_stacks_are_split_inside_experts_or_between_them(self) -> None:
         for tp, ep in ((1, 1), (2, 1), (4, 1), (2, 2), (4, 4), (4, 2)):
             counts = self.check(QWEN_MOE, tp, ep)
             whole = ("norm", "mlp.gate.", "shared_expert_gate")
@@ -123,19 +123,19 @@ class RankMappingTest(unittest.TestCase):
                 ),
             )
 
-    def test_a_rank_whose_vocabulary_is_all_padding_keeps_it(self) -> None:
+    def test_a_vocabulary_part_that_is_only_padding_is_not_mapped(self) -> None:
         model = RankModel(LLAMA, 3, 4)
         mapping = rank_mapping(shapes_of(model), ModelShape.from_config(LLAMA), Parallel(3, 4))
         self.assertIsNone(mapping["model.embed_tokens.weight"])
         self.assertIsNone(mapping["lm_head.weight"])
 
-    def test_an_own_copy_of_a_tied_head_is_a_replica_of_the_embedding(self) -> None:
+    def test_a_separate_copy_of_a_tied_head_is_a_replica_of_the_embedding(self) -> None:
         config = Config(tie_word_embeddings=True)
         shapes = {name: (96, 24) for name in ("model.embed_tokens.weight", "lm_head.weight")}
         mapping = rank_mapping(shapes, ModelShape.from_config(config), Parallel(0, 2))
         self.assertEqual(mapping["lm_head.weight"], mapping["model.embed_tokens.weight"])
 
-    def test_what_is_not_known_or_does_not_fit_is_refused_by_name(self) -> None:
+    def test_unknown_parameters_and_wrong_shapes_are_refused_by_name(self) -> None:
         shape = ModelShape.from_config(LLAMA)
         for name, extents, rank, message in (
             (
@@ -176,7 +176,7 @@ class RankMappingTest(unittest.TestCase):
 
 
 class PartsTest(unittest.TestCase):
-    def test_boxes_outside_of_the_parameter_are_refused_by_name(self) -> None:
+    def test_boxes_outside_the_parameter_are_refused_by_name(self) -> None:
         array = {"a": np.zeros((4, 2), np.float32)}
         for box, message in (
             ([(0, 5)], r"'a\[\(0, 5\)\]': \[0, 5\) of dimension 0, which has 4"),

@@ -37,7 +37,7 @@ class SglangTest(unittest.TestCase):
         self.set_variables(step_timeout=0.01)
         group = types.SimpleNamespace(rank_in_group=0, world_size=1, cpu_group="gloo")
         distributed.set_tp_group(group)
-        # The plugin's change of SGLang's class lasts as long as the process.
+        # The plugin changes SGLang's class for the rest of the process.
         for name in ("forward", "initialize"):
             self.addCleanup(setattr, ModelRunner, name, getattr(ModelRunner, name))
         self.addCleanup(HookRegistry._hooks.clear)
@@ -63,7 +63,7 @@ class SglangTest(unittest.TestCase):
         if attached is not None:
             attached.close()
 
-    def test_a_custom_weight_loader_attaches_and_passes_run_as_the_lease_lets_them(self) -> None:
+    def test_a_custom_weight_loader_attaches_and_passes_run_only_with_the_lease(self) -> None:
         runner, bystander = self.runner(), self.runner()
         self.assertEqual(runner.update_weights_from_tensor([], LOADER), (True, "Success"))
         down, up = self.receiver.leases.get(timeout=20)
@@ -82,7 +82,7 @@ class SglangTest(unittest.TestCase):
         self.assertIs(runner.model._dws_attached, attached)
         self.assertEqual((self.receiver.generation, attached.status()["passes"]), (1, 1))
 
-    def test_registered_as_a_plugin_it_attaches_what_is_initialised(self) -> None:
+    def test_a_registered_plugin_attaches_models_that_are_initialised(self) -> None:
         dws.sglang.register()
         HookRegistry.apply_hooks()
         runner = self.runner()
@@ -93,7 +93,7 @@ class SglangTest(unittest.TestCase):
         with mock.patch.dict(os.environ, {dws.sglang.SOCKET_VARIABLE: ""}):
             self.assertFalse(hasattr(self.runner().model, "_dws_attached"))
 
-    def test_ways_to_run_that_are_not_supported_are_refused_by_name(self) -> None:
+    def test_unsupported_settings_are_refused_by_name(self) -> None:
         for arguments, message in (
             ({"pp_size": 2}, "pipeline parallelism"),
             ({"dp_size": 2, "enable_dp_attention": True}, "data parallelism.*enable_dp_attention"),
@@ -105,7 +105,7 @@ class SglangTest(unittest.TestCase):
                 runner.update_weights_from_tensor([], LOADER)
             self.assertEqual(runner.forward("batch")[0], "batch")
 
-    def test_what_is_missing_is_named(self) -> None:
+    def test_missing_settings_and_attributes_are_named(self) -> None:
         runner = self.runner()
         with mock.patch.dict(os.environ, {dws.sglang.SOCKET_VARIABLE: ""}):
             with self.assertRaisesRegex(dws.StateError, "DWS_RECEIVER_SOCKET is not set"):

@@ -21,7 +21,7 @@ def grant(version: int) -> dws.Grant:
 
 
 class LeaseOnly:
-    """An Engine's `running`, with a lease that the test controls."""
+    """A stand-in for Engine with only `running`; the test controls its lease."""
 
     def __init__(self) -> None:
         self.lease = ExecutionLease()
@@ -36,7 +36,7 @@ class LeaseOnly:
 
 
 class Ranks:
-    """Minimum over threads, as a process group computes it over processes."""
+    """The minimum over threads, in the place of a process group's over processes."""
 
     def __init__(self, count: int) -> None:
         self._barrier = threading.Barrier(count, timeout=WAIT_SECONDS)
@@ -82,13 +82,13 @@ class StepGateTest(unittest.TestCase):
         while self.ranks.rounds < 3:
             time.sleep(0.001)
         self.assertFalse(any(one.done() for one in running))
-        # The commit of version 2 on rank 0 while its pass waits: the lease must become free.
+        # Version 2 is committed on rank 0 while its pass waits, so the lease must become free.
         self.engines[0].lease.shut("commit")
         self.assertTrue(self.engines[0].lease.wait_empty(WAIT_SECONDS))
         self.engines[0].lease.open(grant(2))
         self.assertEqual([one.result(WAIT_SECONDS) for one in running], [2, 2])
 
-    def test_a_rank_that_is_inside_leaves_when_another_is_held(self) -> None:
+    def test_a_rank_that_is_inside_leaves_when_another_rank_is_paused(self) -> None:
         self.engines[0].lease.open(grant(1))
         running = self.run_both(lambda gate: gate.wrap(lambda: "ran")())
         while self.ranks.rounds < 3:
@@ -109,7 +109,7 @@ class StepGateTest(unittest.TestCase):
             second.result(WAIT_SECONDS)
         self.assertTrue(self.engines[0].lease.wait_empty(0))
 
-    def test_passes_inside_of_a_pass_ask_nobody(self) -> None:
+    def test_a_pass_inside_a_pass_needs_no_agreement(self) -> None:
         for engine in self.engines:
             engine.lease.open(grant(1))
 
@@ -132,14 +132,14 @@ class StepGateTest(unittest.TestCase):
                 one.result(WAIT_SECONDS)
         self.assertTrue(all(engine.lease.wait_empty(0) for engine in self.engines))
 
-    def test_a_step_of_two_calls_agrees_once_and_is_held_between_them_on_all_ranks(self) -> None:
+    def test_a_step_of_two_calls_agrees_once_and_holds_the_lease_between_them(self) -> None:
         for engine in self.engines:
             engine.lease.open(grant(1))
         between = threading.Barrier(3, timeout=WAIT_SECONDS)
 
         def two_calls(gate: StepGate) -> Any:
             first = gate.opening(lambda: gate.held, lambda held: True)()
-            between.wait()  # the test checks
+            between.wait()  # here the test checks
             between.wait()
             return first, gate.held, gate.closing(lambda: gate.held)(), gate.held
 
@@ -154,7 +154,7 @@ class StepGateTest(unittest.TestCase):
         self.assertEqual(self.ranks.rounds, 1)
         self.assertTrue(all(engine.lease.wait_empty(0) for engine in self.engines))
 
-    def test_a_step_that_stays_open_is_left_by_the_next_one_on_all_ranks(self) -> None:
+    def test_the_next_step_leaves_a_step_that_stayed_open(self) -> None:
         for engine in self.engines:
             engine.lease.open(grant(1))
         begun = threading.Barrier(3, timeout=WAIT_SECONDS)
@@ -177,7 +177,7 @@ class StepGateTest(unittest.TestCase):
             engine.lease.open(grant(2))
         self.assertEqual([one.result(WAIT_SECONDS) for one in running], [grant(2), grant(2)])
 
-    def test_what_is_called_inside_of_a_step_is_part_of_it(self) -> None:
+    def test_calls_inside_a_step_are_part_of_it(self) -> None:
         self.engines[0].lease.open(grant(1))
         engine: Any = self.engines[0]
         gate = StepGate(engine, None, 0.01)

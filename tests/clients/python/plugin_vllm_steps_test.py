@@ -1,5 +1,5 @@
-"""dws.vllm in a stand-in for vLLM: no commit falls into an engine step, whichever way vLLM runs it, and every
-step ends."""
+"""dws.vllm in a stand-in for vLLM: no commit happens inside an engine step, in every way that vLLM runs it, and
+every step ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.clients.python.vllm_case import NOTHING, SCHEDULED, VllmCase, config,
 
 class VllmStepsTest(VllmCase):
     def ready(self, **ways: Any) -> Any:
-        """A worker at version 1, whose weights are 1.0. `ways` to run, of the stand-in's config."""
+        """A worker at version 1 with weights of 1.0. `ways` are settings of the stand-in's config."""
         vllm_config = config()
         for name, value in ways.items():
             setattr(vllm_config, name, value)
@@ -25,20 +25,20 @@ class VllmStepsTest(VllmCase):
         return worker
 
     def ask_for_a_commit(self) -> None:
-        """Returns once the lease was told to pause."""
+        """Sends a pause; returns once the lease is shut."""
         self.down.put(pause(5))
         while self.attached_rank.engine.grant is not None:
             pass
 
     def commit(self, version: int, value: float) -> None:
-        """The rest of the commit: returns when the engine may run with the new weights."""
+        """Completes the commit; returns when the engine may run with the new weights."""
         self.assertEqual(self.up.get(timeout=20).paused.pause_id, 5)
         self.write_norm(value)
         self.down.put(resume(version))
         self.attached_rank.engine.wait_ready(20)
 
     def assert_held(self, held: bool) -> None:
-        """Whether a commit would have to wait."""
+        """Checks whether a commit has to wait now."""
         self.assertEqual(not self.attached_rank.engine._lease.wait_empty(0), held)
 
     def test_a_commit_between_the_two_calls_of_a_step_waits_for_its_end(self) -> None:
@@ -56,7 +56,7 @@ class VllmStepsTest(VllmCase):
                 self.assertEqual((output.logits, output.prompt_logits), ((4.0, 4.0), (4.0, 4.0)))
                 self.assertEqual(worker.execute_method("dws_status")["passes"], 2)
 
-    def test_rays_wrapper_which_calls_the_runner_itself_runs_one_step(self) -> None:
+    def test_rays_wrapper_that_calls_the_runner_directly_runs_one_step(self) -> None:
         for v2 in (False, True):
             with self.subTest(v2_model_runner=v2):
                 worker = self.ready(use_v2_model_runner=v2)
@@ -84,13 +84,13 @@ class VllmStepsTest(VllmCase):
             self.assertIsNotNone(worker.execute_model(NOTHING))
             self.assert_held(False)
 
-    def test_a_dummy_run_which_nobody_samples_ends(self) -> None:
+    def test_a_dummy_run_ends_without_sampling(self) -> None:
         for v2 in (False, True):
             worker = self.ready(use_v2_model_runner=v2)
             worker.execute_dummy_batch()
             self.assert_held(False)
 
-    def test_a_step_that_fails_ends_and_its_sampling_is_let_through(self) -> None:
+    def test_a_step_that_fails_ends_and_its_sampling_returns_none(self) -> None:
         worker = self.ready()
         hidden = worker.vllm_config.hidden_states
 
@@ -101,7 +101,7 @@ class VllmStepsTest(VllmCase):
         with self.assertRaisesRegex(MemoryError, "the model"):
             worker.execute_model(SCHEDULED)
         self.assert_held(False)
-        # vLLM has queued it already, and takes its None for the failure of the first call.
+        # vLLM has already queued this call; None stands for the failure of the first call.
         self.assertIsNone(worker.sample_tokens(None))
         worker.vllm_config.hidden_states = hidden
         self.assertEqual(step(worker).logits, (1.0, 1.0))
@@ -117,19 +117,19 @@ class VllmStepsTest(VllmCase):
             step(worker)
         self.assert_held(False)
 
-    def test_a_step_that_is_never_sampled_ends_where_the_next_one_begins(self) -> None:
+    def test_a_step_that_is_never_sampled_ends_when_the_next_one_begins(self) -> None:
         worker = self.ready(use_v2_model_runner=True)
         worker.execute_model(SCHEDULED)
         self.ask_for_a_commit()
         with self.assertRaisesRegex(dws.EnginePaused, "commits"):
             worker.execute_model(SCHEDULED)
         self.commit(2, 4.0)
-        # The runner still has the first step's hidden states: they must not meet the new weights.
+        # The runner still has the first step's hidden states. They must not be used with new weights.
         with self.assertRaisesRegex(dws.StateError, "given up"):
             worker.sample_tokens(None)
         self.assertEqual(step(worker).logits, (4.0, 4.0))
 
-    def test_a_step_that_is_never_sampled_does_not_hold_up_what_comes_between_steps(self) -> None:
+    def test_a_step_that_is_never_sampled_does_not_block_calls_between_steps(self) -> None:
         for method, arguments in (
             ("dws_wait_ready", {"timeout": 20}),
             ("sleep", {"level": 1}),
@@ -144,7 +144,7 @@ class VllmStepsTest(VllmCase):
                 with self.assertRaisesRegex(dws.StateError, "given up"):
                     worker.sample_tokens(None)
 
-    def test_the_status_tells_of_an_open_step_and_does_not_end_it(self) -> None:
+    def test_the_status_shows_an_open_step_and_does_not_end_it(self) -> None:
         worker = self.ready(use_v2_model_runner=True)
         worker.execute_model(SCHEDULED)
         self.assertTrue(worker.execute_method("dws_status")["step_open"])

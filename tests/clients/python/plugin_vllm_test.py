@@ -14,12 +14,12 @@ from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel
 
 
 def renamed(model: Any) -> Any:
-    """For given=."""
+    """An example for the option given=."""
     return {"model.norm.weight": "transformer.final_norm"}
 
 
 class VllmTest(VllmCase):
-    def test_parameters_are_attached_and_passes_run_as_the_lease_lets_them(self) -> None:
+    def test_parameters_are_attached_and_passes_run_only_with_the_lease(self) -> None:
         worker, down, up = self.attached(step_timeout=0.01)
         views = {view.tensor: view for view in self.receiver.attached.views}
         self.assertEqual(list(views["model.embed_tokens.weight"].shape), [100, 24])
@@ -34,7 +34,7 @@ class VllmTest(VllmCase):
         self.assertEqual(step(worker).logits, (2.0, 2.0))
         self.assertEqual(worker.execute_method("dws_status")["passes"], 1)
 
-    def test_options_say_what_the_mapping_does_not_know(self) -> None:
+    def test_options_complete_the_mapping(self) -> None:
         self.attached(
             own=["model.layers.0.input_layernorm.weight"],
             given=f"{__name__}:renamed",
@@ -50,7 +50,7 @@ class VllmTest(VllmCase):
                 socket = self.receiver.socket
                 self.worker().execute_method("dws_attach", socket=socket, checkpoint=empty)
 
-    def test_sleep_lets_go_of_the_weights_and_wake_up_attaches_them_again(self) -> None:
+    def test_sleep_releases_the_weights_and_wake_up_attaches_them_again(self) -> None:
         worker, down, _ = self.attached(step_timeout=0.01)
         down.put(resume(1))
         worker.execute_method("dws_wait_ready", timeout=20)
@@ -86,7 +86,7 @@ class VllmTest(VllmCase):
         self.assertEqual(worker.execute_method("dws_wait_ready", timeout=20)["version"], 3)
         self.assertIsNotNone(step(worker).logits)
 
-    def test_detached_it_does_not_generate(self) -> None:
+    def test_a_detached_worker_does_not_generate(self) -> None:
         worker, down, _ = self.attached(step_timeout=0.01)
         down.put(resume(1))
         worker.execute_method("dws_wait_ready", timeout=20)
@@ -96,7 +96,7 @@ class VllmTest(VllmCase):
         with self.assertRaisesRegex(dws.StateError, "is attached"):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
 
-    def test_ways_to_run_that_are_not_supported_are_refused_by_name(self) -> None:
+    def test_unsupported_settings_are_refused_by_name(self) -> None:
         drafting = config()
         for changed, message in (
             (config(pipeline_parallel_size=2), "pipeline parallelism"),
@@ -111,7 +111,7 @@ class VllmTest(VllmCase):
         worker.model_runner.drafter = types.SimpleNamespace(model=object())
         with self.assertRaisesRegex(dws.LayoutError, "LoRA; speculation"):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
-        # The V2 model runner uses another name.
+        # The V2 model runner has another name for it.
         worker = self.worker()
         worker.model_runner.speculator = types.SimpleNamespace(model=object())
         with self.assertRaisesRegex(dws.LayoutError, "draft model"):
@@ -119,7 +119,7 @@ class VllmTest(VllmCase):
         with self.assertRaisesRegex(dws.InvalidArgumentError, "unknown options \\['sockets'\\]"):
             self.worker().execute_method("dws_attach", socket=self.receiver.socket, sockets=1)
 
-    def test_what_this_vllm_lacks_is_named_with_its_version(self) -> None:
+    def test_attributes_that_this_vllm_lacks_are_named_with_its_version(self) -> None:
         worker = self.worker()
         del worker.worker.vllm_config.parallel_config.tensor_parallel_size
         parallel_state.set_tp_group(0, 2, None)
@@ -130,7 +130,7 @@ class VllmTest(VllmCase):
         with self.assertRaisesRegex(dws.StateError, "dws_attach first"):
             worker.execute_method("dws_status")
 
-    def test_an_attach_that_fails_leaves_the_worker_as_it_was(self) -> None:
+    def test_an_attach_that_fails_does_not_change_the_worker(self) -> None:
         self.receiver.refuse = "no such tensor"
         worker = self.worker()
         with self.assertRaisesRegex(dws.InvalidArgumentError, "no such tensor"):

@@ -23,7 +23,7 @@ class Allocation:
     """Attributes:
     kind: "malloc", "virtual" or "pool".
     allowed: how it may be exported, unless it is a malloc.
-    pool: of a "pool".
+    pool: the pool's number, for kind "pool".
     """
 
     base: int
@@ -39,7 +39,7 @@ class Allocation:
 
 class StandInDriver:
     """Attributes:
-    asked: what was asked of it that has an effect, in order.
+    asked: the calls with an effect, in order.
     lost: the ordinals of devices that have failed.
     """
 
@@ -52,7 +52,7 @@ class StandInDriver:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator["StandInDriver"]:
-        """A block in which it is the machine's driver, and this process uses it."""
+        """A block in which this is the machine's driver and the process uses it."""
         with mock.patch.object(CudaDriver, "load", return_value=self), mock.patch.object(
             CudaDriver, "in_use", return_value=self
         ):
@@ -133,7 +133,7 @@ class StandInDriver:
         return self._handle("pointer", base)
 
     def export_descriptor(self, address: int) -> int:
-        """A memfd whose content names what it belongs to."""
+        """A memfd whose content names its chunk."""
         return self._memfd(self._handle("chunk", address))
 
     def export_pool(self, pool: int) -> int:
@@ -157,7 +157,7 @@ class StandInDriver:
 
 
 class StandInTensor:
-    """As torch's on a device, as far as dws uses one."""
+    """A device tensor with torch's interface, as far as dws uses it."""
 
     is_cuda = True
 
@@ -181,7 +181,7 @@ class StandInTensor:
 
 
 class InterfaceTensor:
-    """Of another framework: has only `__cuda_array_interface__`."""
+    """A tensor of another framework, which has only `__cuda_array_interface__`."""
 
     def __init__(self, address: int, shape: Sequence[int], typestr: str, **more: Any) -> None:
         self.__cuda_array_interface__ = {

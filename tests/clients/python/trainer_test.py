@@ -86,7 +86,7 @@ class TrainerTest(_WithSender):
         self.sender.wait_code = grpc.StatusCode.DEADLINE_EXCEEDED
         with self.assertRaises(dws.DeadlineError):
             trainer.wait(1)
-        self.sender.wait_code = grpc.StatusCode.CANCELLED  # it is stopped meanwhile
+        self.sender.wait_code = grpc.StatusCode.CANCELLED  # the sender is stopped meanwhile
         with self.assertRaisesRegex(dws.DaemonUnavailableError, "ended before it answered"):
             trainer.wait(1)
 
@@ -137,7 +137,7 @@ class StalledSenderTest(_WithSender):
         self.addCleanup(grace.stop)
         grace.start()
 
-    def test_a_sender_that_gives_the_version_up_keeps_the_registration(self) -> None:
+    def test_a_stalled_sender_that_gives_the_version_up_keeps_the_registration(self) -> None:
         trainer = self.trainer()
         trainer.register({"a": np.zeros(4, np.float32)})
         self.sender.reads.clear()
@@ -149,7 +149,7 @@ class StalledSenderTest(_WithSender):
         self.sender.reads.set()
         trainer.publish(1)
 
-    def test_one_that_answers_nothing_loses_the_registration_before_the_call_returns(self) -> None:
+    def test_a_sender_that_answers_nothing_loses_the_registration_within_publish(self) -> None:
         trainer = self.trainer()
         trainer.register({"a": np.zeros(4, np.float32)})
         connection = self.sender.handles.connections[0]
@@ -160,7 +160,7 @@ class StalledSenderTest(_WithSender):
             trainer.publish(1, timeout=SHORT_SECONDS)
         self.assertLess(time.monotonic() - began, 10)
         self.assertFalse(trainer.connected)
-        # What the kernel reports to the sender, whenever that asks.
+        # The kernel reports the end to the sender as soon as it polls.
         poller = select.poll()
         poller.register(connection, select.POLLRDHUP)
         self.assertTrue(poller.poll(0))
@@ -172,7 +172,7 @@ class StalledSenderTest(_WithSender):
         trainer.publish(1)
         self.assertEqual(self.sender.published, [1])
 
-    def test_an_interrupt_gives_the_version_up_too(self) -> None:
+    def test_an_interrupt_also_gives_the_version_up(self) -> None:
         trainer = self.trainer()
         trainer.register({"a": np.zeros(4, np.float32)})
         self.sender.answers.clear()
@@ -180,7 +180,7 @@ class StalledSenderTest(_WithSender):
             raise KeyboardInterrupt
         self.assertFalse(trainer.connected)
 
-    def test_a_put_that_is_not_answered_ends_the_version_in_time(self) -> None:
+    def test_a_put_without_an_answer_ends_the_version_in_time(self) -> None:
         trainer = self.trainer()
         trainer.register_ring({"a": np.zeros(4, np.float32)}, 1 << 19, 2)
         began = time.monotonic()
@@ -189,7 +189,7 @@ class StalledSenderTest(_WithSender):
             self.sender.answers.clear()
         self.assertLess(time.monotonic() - began, 10)
 
-    def test_a_wait_that_is_not_met_says_who_has_committed(self) -> None:
+    def test_a_wait_that_is_not_met_says_which_receivers_are_missing(self) -> None:
         trainer = self.trainer()
         trainer.register({"a": np.zeros(4, np.float32)})
         self.sender.wait_code = grpc.StatusCode.DEADLINE_EXCEEDED

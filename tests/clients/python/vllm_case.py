@@ -1,4 +1,4 @@
-"""Shared by the tests of dws.vllm: a worker of its stand-in for vLLM, a stand-in for the receiver."""
+"""Shared by the tests of dws.vllm: a worker of the stand-in for vLLM, and a stand-in for the receiver."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from vllm.v1.executor.ray_utils import RayWorkerWrapper  # noqa: E402
 SMALL = Config(num_hidden_layers=1, vocab_size=100)
 NORM = "model.norm.weight"
 
-# For execute_model: a step with a token, and one that has nothing to run.
+# Arguments of execute_model: a step with a token, and one with nothing to run.
 SCHEDULED = SchedulerOutput(total_num_scheduled_tokens=1)
 NOTHING = SchedulerOutput(total_num_scheduled_tokens=0)
 
 
 def norm_now(live: Any) -> float:
-    """A tensor that stands for all weights: tests change no other."""
+    """A tensor that stands for all weights: tests change only this one."""
     return float(live.tensor(NORM)[0])
 
 
 def config(model: Config = SMALL, **parallel: Any) -> types.SimpleNamespace:
-    """Hidden states are the weights they were computed with, and logits the pair of that and their own."""
+    """Hidden states are the weights they were computed with; logits are these and the weights of their own pass."""
     parallel_config = types.SimpleNamespace(
         tensor_parallel_size=1,
         worker_cls="vllm.v1.worker.gpu_worker.Worker",
@@ -59,7 +59,7 @@ class VllmCase(unittest.TestCase):
         parallel_state.set_tp_group(0, 1, None)
 
     def worker(self, vllm_config: Any = None) -> Any:
-        """As executors have it: Ray's wrapper, which is another one's too."""
+        """A worker in Ray's wrapper, which also works for the other executors."""
         wrapper = RayWorkerWrapper()
         wrapper.init_worker(vllm_config or config(), 0)
         wrapper.load_model()
@@ -75,7 +75,7 @@ class VllmCase(unittest.TestCase):
         return worker, down, up
 
     def write_norm(self, value: float) -> None:
-        """Writes the engine's memory, as a commit does."""
+        """Writes the engine's memory like a commit."""
         norm = next(view for view in self.receiver.attached.views if view.tensor == NORM)
         memory = np.frombuffer(self.receiver.writable_region(), np.uint16)
         bfloat16 = int(np.float32(value).view(np.uint32)) >> 16
@@ -83,6 +83,6 @@ class VllmCase(unittest.TestCase):
 
 
 def step(worker: Any, scheduled: Any = SCHEDULED) -> Any:
-    """Runs one step, as vLLM's engine does."""
+    """Runs one step like vLLM's engine."""
     output = worker.execute_model(scheduled)
     return worker.sample_tokens(None) if output is None else output

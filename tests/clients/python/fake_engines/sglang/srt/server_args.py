@@ -1,4 +1,4 @@
-"""What the server was started with; a test sets it."""
+"""The server's arguments; a test sets them."""
 
 from __future__ import annotations
 

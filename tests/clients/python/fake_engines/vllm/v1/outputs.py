@@ -1,4 +1,4 @@
-"""What a step results in. `logits` are those that tokens are sampled from, `prompt_logits` those of prompt
+"""The result of a step. `logits` are those that tokens are sampled from, `prompt_logits` those of prompt
 tokens; a pooling model has neither."""
 
 from __future__ import annotations

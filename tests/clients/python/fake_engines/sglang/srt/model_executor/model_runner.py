@@ -1,4 +1,4 @@
-"""The runner of one rank: a model, passes, and weights that come as tensors."""
+"""The runner of one rank: a model, forward passes, and weights that are given as tensors."""
 
 from __future__ import annotations
 

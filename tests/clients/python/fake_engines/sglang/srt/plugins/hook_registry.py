@@ -1,4 +1,4 @@
-"""Hooks that plugins ask for, by dotted path; apply_hooks puts them in place."""
+"""Hooks that plugins register by dotted path; apply_hooks installs them."""
 
 from __future__ import annotations
 

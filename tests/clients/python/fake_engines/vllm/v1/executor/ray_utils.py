@@ -1,4 +1,4 @@
-"""The wrapper that Ray's executor talks to: a whole step in one call, below the worker's own methods."""
+"""The wrapper that Ray's executor calls: a whole step in one call, without the worker's own methods."""
 
 from __future__ import annotations
 

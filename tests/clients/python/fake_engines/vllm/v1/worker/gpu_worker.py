@@ -1,4 +1,4 @@
-"""The worker that runs a model. The test's config makes the model (make_model) and computes with it
+"""The worker that runs a model. The test's config makes the model (make_model) and computes its outputs
 (hidden_states, compute_logits)."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 
 class Allocator:
-    """Of weights: asleep they are gone from the device."""
+    """The allocator of weights, which are not on the device while they sleep."""
 
     def sleep(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What both model runners of the stand-in have: the model, and the test's two parts of a forward pass."""
+"""The base of both model runners of the stand-in: the model, and the test's two parts of a forward pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class GraphWrapper:
-    """What a runner puts around a module that runs in graphs: not a module itself."""
+    """The wrapper that a runner puts around a module that runs in graphs; it is not a module."""
 
     def __init__(self, module: Any) -> None:
         self.module = module

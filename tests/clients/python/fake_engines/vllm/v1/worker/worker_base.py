@@ -1,4 +1,4 @@
-"""Workers, and the wrapper that executors talk to: by name, one method after the other."""
+"""Workers, and the wrapper through which executors call their methods by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WorkerBase:
         raise NotImplementedError
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """None: sample_tokens has the output."""
+        """Returns None when sample_tokens returns the output."""
         raise NotImplementedError
 
     def sample_tokens(self, grammar_output: Any) -> Any:

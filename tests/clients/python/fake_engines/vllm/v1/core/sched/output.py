@@ -1,4 +1,4 @@
-"""What the scheduler gives to the workers for one step."""
+"""The scheduler's output for one step of the workers."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from typing import Any
 @dataclasses.dataclass
 class SchedulerOutput:
     total_num_scheduled_tokens: int
-    batch: Any = None  # what the test's config computes with
+    batch: Any = None  # the input of the test's config

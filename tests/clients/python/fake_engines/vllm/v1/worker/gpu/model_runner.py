@@ -1,4 +1,4 @@
-"""The V2 model runner: all logits in sample_tokens. A step that is not sampled leaves no trace."""
+"""The V2 model runner: all logits in sample_tokens. A step that is not sampled has no effect."""
 
 from __future__ import annotations
 
