@@ -78,7 +78,7 @@ class CudaDriverTest(unittest.TestCase):
         if "None" != said.strip():  # "None": this machine has a driver
             self.assertRegex(said, "libcuda.so.1 cannot be loaded.*install the NVIDIA driver")
 
-    def test_a_process_that_does_not_use_cuda_gets_no_context(self) -> None:
+    def test_cuda_is_in_use_only_once_the_process_has_a_context(self) -> None:
         program = (
             "import ctypes; from dws.cuda_driver import CudaDriver\n"
             "print(CudaDriver.in_use())\n"
