@@ -194,7 +194,7 @@ TEST_CASE("a forgotten stream is not opened again because its version numbers wo
   REQUIRE(state.Apply(Forget(kNew)).ok());
   CheckRefused(state, Open(kNew, 9));
   CHECK_THAT(std::string(Message(state.CheckOpen(kNew))),
-             Catch::Contains("had it forgotten") && Catch::Contains("dws.Stream.new()"));
+             Catch::Contains("made this daemon forget it") && Catch::Contains("dws.Stream.new()"));
   CHECK(state.NextEpoch(kTwin) == RankEpoch(5));  // epochs only increase
   REQUIRE(state.Apply(Open(kOld, 5)).ok());
   CheckRefused(state, Open(kNew, 9));
