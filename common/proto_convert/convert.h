@@ -16,9 +16,9 @@ v1::TensorSpec ToProto(const TensorSpec& spec);
 v1::RankLayout ToProto(const RankLayout& layout);
 v1::FrameEntry ToProto(const FrameEntry& entry);
 
-// INVALID_ARGUMENT: incarnation 0 or an id of zero, which an unset message would have.
+// INVALID_ARGUMENT: incarnation 0 or id 0, as in an unset message.
 Result<StreamId> FromProto(const v1::StreamId& stream);
-// As it stands: unset is zeros.
+// Without checks: an unset message becomes zeros.
 StreamId AsStands(const v1::StreamId& stream);
 Digest FromProto(const v1::Digest& digest);
 // INVALID_ARGUMENT: an unknown dtype, or what RankLayout::Create refuses.

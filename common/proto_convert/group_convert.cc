@@ -29,7 +29,7 @@ Result<VersionAt> FromProto(const v1::GroupVersion& message, std::string_view wh
   return VersionAt{.stream = *stream, .version = WeightVersion(message.version())};
 }
 
-// A number that 0 would leave out.
+// A number that must not be 0.
 Result<uint64_t> NotZero(uint64_t value, std::string_view what) {
   if (value == 0) return InvalidArgumentError("{} is 0, expected a number from 1", what);
   return value;

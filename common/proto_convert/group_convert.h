@@ -11,9 +11,8 @@ namespace dws {
 v1::GroupUp ToProto(const GroupUp& message);
 v1::GroupDown ToProto(const GroupDown& message);
 
-// INVALID_ARGUMENT: a field that has to be set is not, or a text is too long. Of a message that
-// belongs to the connection alone (hello, welcome, keepalive) or that this version does not know:
-// nullopt.
+// INVALID_ARGUMENT: a required field is not set, or a text is too long. nullopt: a message of the
+// connection itself (hello, welcome, keepalive), or one that this version does not know.
 Result<std::optional<GroupUp>> FromProto(const v1::GroupUp& message);
 Result<std::optional<GroupDown>> FromProto(const v1::GroupDown& message);
 

@@ -7,7 +7,7 @@
 namespace dws {
 namespace {
 
-// Of a CUipcMemHandle, a CUmemFabricHandle and a CUmemPoolPtrExportData.
+// Sizes of a CUipcMemHandle, a CUmemFabricHandle and a CUmemPoolPtrExportData.
 constexpr size_t kDriverHandleBytes = 64;
 constexpr size_t kUuidBytesMax = 64;
 

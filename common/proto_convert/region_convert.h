@@ -1,4 +1,4 @@
-// Memory that is handed over, between its message and values.
+// Converts memory that is handed over, between message and values.
 #pragma once
 
 #include <google/protobuf/repeated_ptr_field.h>
@@ -11,9 +11,9 @@
 
 namespace dws {
 
-// INVALID_ARGUMENT, by number: none, or more than limits::kRegionsMax or kCudaChunksMax; sizes out
-// of bounds, or chunks that do not add up to their region; a handle of another length than the
-// driver's.
+// INVALID_ARGUMENT, with the region's number: none, or more than limits::kRegionsMax or
+// kCudaChunksMax; sizes out of bounds, or chunks that do not add up to their region; a handle of
+// another length than the driver's.
 Result<std::vector<RegionHandle>> FromProto(
     const google::protobuf::RepeatedPtrField<v1::Region>& regions);
 

@@ -10,7 +10,7 @@
 namespace dws::nccl {
 namespace {
 
-// How long the device may take to release what was aborted.
+// How long the device may take to release memory after an abort.
 constexpr std::chrono::seconds kAbortGrace{10};
 
 }  // namespace
@@ -31,7 +31,7 @@ Result<std::unique_ptr<BroadcastChannel>> BroadcastChannel::Join(const Parts& pa
 BroadcastChannel::~BroadcastChannel() {
   if (!lane_->Enter().ok()) LogWarning("nccl_device_lost");
   communicator_.reset();
-  // The memory is free once the device uses it no more: what was aborted ends by itself.
+  // The memory is freed once the device no longer uses it: aborted work ends by itself.
   Patience patience(clock_, clock_.Now() + kAbortGrace, nullptr);
   const Status status = AwaitStream(patience);
   if (absl::IsDeadlineExceeded(status)) {
@@ -58,7 +58,7 @@ Status BroadcastChannel::Send(ByteSpan object, const Until& until) {
   size_t slot = 0;
   for (uint64_t offset = 0; offset < object.size(); slot = 1 - slot) {
     const uint64_t size = std::min<uint64_t>(lane_->slot_bytes(), object.size() - offset);
-    // The piece before this one, which may be on its way, is in the other slot.
+    // The previous piece, which may still be in transfer, is in the other slot.
     std::memcpy(lane_->host_bytes(slot).data(), object.data() + offset, size);
     DWS_RETURN_IF_ERROR(AwaitStream(patience));
     DWS_RETURN_IF_ERROR(lane_->CopyIn(slot, size));
@@ -82,7 +82,7 @@ Status BroadcastChannel::Receive(MutableByteSpan object, uint64_t size_bytes, co
           communicator_->Broadcast(lane_->device_address(slot), size, lane_->stream(), patience));
       if (!object.empty()) DWS_RETURN_IF_ERROR(lane_->CopyOut(slot, size));
     }
-    // While this piece comes, the one before it, in the other slot, is taken.
+    // While this piece arrives, the previous one is taken out of the other slot.
     if (offset > taken) {
       const uint64_t before = offset - taken;
       if (!object.empty()) {

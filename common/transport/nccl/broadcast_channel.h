@@ -1,11 +1,11 @@
 // Delta objects from one sender to many receivers at once: an epoch's communicator and the device
-// memory it works with. The sender's Broadcaster and the receivers' BroadcastMember use it; who is
-// in it, and when, they agree on over the Sync stream.
+// memory it works with. The sender's Broadcaster and the receivers' BroadcastMember use it; they
+// agree over the Sync stream on who is in it, and when.
 //
-//   1. An object goes in pieces through two slots: while one piece is on its way, the host fills
+//   1. An object goes in pieces through two slots: while one piece is in transfer, the host fills
 //      (sender) or empties (receiver) the other slot.
-//   2. Each piece is awaited; one that does not come by the deadline ends the channel on this side,
-//      and then on the others, whose pieces do not come either.
+//   2. Each piece is awaited; one that does not arrive by the deadline ends the channel on this
+//      side, and then on the others, whose pieces do not arrive either.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@
 
 namespace dws::nccl {
 
-// Lifecycle: Join; after an error of Send or Receive it is only destroyed, which aborts what is
-// under way. Threads: one at a time.
+// Lifecycle: Join; after an error of Send or Receive the only allowed call is the destructor, which
+// aborts work in progress. Threads: one at a time.
 class BroadcastChannel {
  public:
-  // Where a rank takes its part: `lanes` makes its device memory. `clock` outlives all channels.
+  // How a rank takes part: `lanes` makes its device memory. `clock` outlives all channels.
   struct Parts {
     NcclApiPtr api;
     DeviceLaneSource lanes;
@@ -36,7 +36,7 @@ class BroadcastChannel {
     Place place;
     uint32_t piece_bytes = 0;
   };
-  // Until when something is awaited, and what ends the wait before.
+  // Until when the caller waits, and what ends the wait earlier.
   struct Until {
     TimePoint deadline;
     std::function<bool()> given_up;
@@ -58,7 +58,7 @@ class BroadcastChannel {
  private:
   BroadcastChannel(const Clock& clock, std::unique_ptr<DeviceLane> lane)
       : clock_(clock), lane_(std::move(lane)) {}
-  // Until the stream has done all it was asked for.
+  // Returns when the stream has done everything that was enqueued.
   Status AwaitStream(Patience& patience);
 
   const Clock& clock_;

@@ -15,8 +15,8 @@ struct BroadcastOptions {
   std::string gpu;      // OpenCudaLanes
 };
 
-// nullopt: they are not wanted, or not available here. The daemon then runs without them, and its
-// log says why.
+// nullopt: broadcasts are not wanted, or not available here. The daemon then runs without them, and
+// its log says why.
 std::optional<nccl::BroadcastChannel::Parts> OpenBroadcasts(const BroadcastOptions& options,
                                                             const Clock& clock);
 

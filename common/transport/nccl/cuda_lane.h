@@ -1,5 +1,5 @@
 // Lanes on a CUDA device, as broadcasts use them. They need no kernels of ours, so they work in
-// every build, with whatever driver NCCL works with.
+// every build, with any driver that NCCL supports.
 #pragma once
 
 #include <string>
@@ -18,12 +18,12 @@ struct CudaLanes {
 };
 
 // Loads the driver. `gpu`: a UUID ("GPU-...") or a number among the devices this process sees;
-// empty: the only one. UNAVAILABLE: there is no driver, or no device. NOT_FOUND: not this one;
-// lists those it sees. INVALID_ARGUMENT: it sees several, and none is named. INTERNAL: the driver's
-// error. The same from the source.
+// empty: the only one. UNAVAILABLE: there is no driver, or no device. NOT_FOUND: this device is not
+// there; the message lists those that are. INVALID_ARGUMENT: it sees several, and none is named.
+// INTERNAL: the driver's error. The source gives the same errors.
 Result<CudaLanes> OpenCudaLanes(std::string_view gpu);
 
-// The number of the device that `gpu` means, among devices of these UUIDs. Errors as above.
+// The number of the device that `gpu` names, among devices with these UUIDs. Errors as above.
 Result<int> ChooseDevice(std::string_view gpu, const std::vector<std::string>& uuids);
 
 }  // namespace dws::nccl

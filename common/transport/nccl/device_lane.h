@@ -15,24 +15,24 @@ namespace dws::nccl {
 
 inline constexpr size_t kLaneSlots = 2;
 
-// Lifecycle: destroyed after Finished said true, or its memory may be written to when it is
-// another's. Threads: one at a time.
+// Lifecycle: destroy it only after Finished has returned true; until then the device may write to
+// its memory. Threads: one at a time.
 class DeviceLane {
  public:
   virtual ~DeviceLane() = default;
 
-  // Makes the device the calling thread's, as NCCL expects before a communicator is made.
+  // Makes this the calling thread's current device, as NCCL expects before a communicator is made.
   virtual Status Enter() = 0;
   // As NCCL takes it.
   virtual void* stream() = 0;
   virtual uint64_t slot_bytes() const = 0;
   virtual uint64_t device_address(size_t slot) const = 0;
   virtual MutableByteSpan host_bytes(size_t slot) const = 0;
-  // The first `size_bytes` of a slot, host to device and back. In the stream's order; return at
-  // once. INTERNAL names the driver's error.
+  // The first `size_bytes` of a slot, host to device and back. Run in the stream's order; the calls
+  // return at once. INTERNAL names the driver's error.
   virtual Status CopyIn(size_t slot, uint64_t size_bytes) = 0;
   virtual Status CopyOut(size_t slot, uint64_t size_bytes) = 0;
-  // Whether all that the stream was asked for is done. INTERNAL: it failed.
+  // Whether everything that was enqueued on the stream is done. INTERNAL: it failed.
   virtual Result<bool> Finished() = 0;
 };
 

@@ -1,7 +1,7 @@
-// The part of NCCL that DWS calls, declared here and loaded at run time: every program starts on
-// machines without libnccl, and all code that uses it is compiled and tested in every build. Names
-// are NCCL's, in our spelling; a build with a CUDA toolkit holds the declarations against <nccl.h>
-// (nccl_api_check.cc). For nccl_communicator.h alone.
+// The part of NCCL that DWS calls, declared here and loaded at run time: so every program starts on
+// machines without libnccl, and every build compiles and tests all code that uses it. Names are
+// NCCL's, in our spelling; a build with a CUDA toolkit compares the declarations with <nccl.h>
+// (nccl_api_check.cc). Used by nccl_communicator.h only.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace dws::nccl {
 
-// Others than these are errors like kInternalError.
+// All other values are errors like kInternalError.
 enum class NcclResult : int {
   kSuccess = 0,
   kUnhandledCudaError = 1,
@@ -36,8 +36,8 @@ using NcclComm = struct NcclOpaqueComm*;
 inline constexpr int kNcclUndefined = INT_MIN;
 inline constexpr int kNcclUint8 = 1;  // ncclUint8
 
-// ncclConfig_t as of NCCL 2.18. A library reads as many bytes as `size` says and takes the fields
-// that `version` did not have for undefined: newer ones accept it as it is.
+// ncclConfig_t as of NCCL 2.18. A library reads `size` bytes and treats fields newer than `version`
+// as undefined, so newer libraries accept this struct.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -74,20 +74,20 @@ struct NcclFunctions {
 class NcclApi;
 using NcclApiPtr = std::shared_ptr<const NcclApi>;
 
-// Lifecycle: loaded once by whoever wires the daemon; never unloaded (it leaves threads behind).
-// Threads: safe from any.
+// Lifecycle: loaded once when the daemon is wired; never unloaded, because it leaves threads
+// behind. Threads: safe from any.
 class NcclApi {
  public:
-  // Loads libnccl.so.2. UNAVAILABLE: there is none, it lacks a function (names it), or it is older
-  // than kNcclVersionMin; says what to install.
+  // Loads libnccl.so.2. UNAVAILABLE: there is none, it lacks a function (the message names it), or
+  // it is older than kNcclVersionMin; the message says what to install.
   static Result<NcclApiPtr> Load();
 
   const NcclFunctions& functions() const { return functions_; }
   // 22809 is 2.28.9. All ranks of a communicator must have the same.
   uint32_t version() const { return version_; }
 
-  // OK, and for kInProgress too; else "<what>: <NCCL's text> (<its last error>)", UNAVAILABLE when
-  // another rank or the network is at fault, INTERNAL else. `comm` may be null.
+  // OK, also for kInProgress; else "<what>: <NCCL's text> (<its last error>)", UNAVAILABLE when
+  // another rank or the network is at fault, otherwise INTERNAL. `comm` may be null.
   Status Check(NcclResult result, const char* what, NcclComm comm) const;
 
  private:

@@ -8,7 +8,7 @@ namespace dws::nccl {
 namespace {
 
 // A receiver has a communicator for each of several senders, and an engine beside them: with few
-// blocks each, all of them fit on the device at the same time, which NCCL needs to make progress.
+// blocks each, all of them fit on the device at the same time. NCCL needs that to make progress.
 constexpr int kBlocksMax = 4;
 
 }  // namespace
@@ -29,7 +29,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Join(NcclApiPtr api,
   NcclComm comm = nullptr;
   const NcclResult began = api->functions().init_rank(&comm, static_cast<int>(place.size), id,
                                                       static_cast<int>(place.rank), &config);
-  // From here on it is aborted, whatever comes.
+  // From here on every exit aborts it.
   std::unique_ptr<NcclCommunicator> joined(new NcclCommunicator(api, comm, place));
   DWS_RETURN_IF_ERROR(api->Check(began, "ncclCommInitRankConfig", comm));
   if (comm == nullptr) return InternalError("ncclCommInitRankConfig made no communicator");
@@ -39,8 +39,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Join(NcclApiPtr api,
 
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ == nullptr) return;
-  // A healthy communicator is aborted as well: the other members learn of the end over the control
-  // stream, and may be gone already.
+  // A healthy communicator is aborted as well: the other members are told over the control stream,
+  // and may have left already.
   const Status status = api_->Check(api_->functions().abort(comm_), "ncclCommAbort", nullptr);
   if (!status.ok()) LogWarning("nccl_abort_failed", {{"reason", Message(status)}});
 }

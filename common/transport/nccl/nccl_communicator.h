@@ -1,5 +1,5 @@
-// One NCCL communicator, never blocking: whatever it waits for has a deadline, after which it is
-// aborted. Of broadcast_channel.h.
+// One NCCL communicator that never blocks: every wait has a deadline, after which the communicator
+// is aborted. Used by broadcast_channel.h.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ struct Place {
   uint32_t size = 1;
 };
 
-// Lifecycle: joined by Join; aborted when destroyed, which ends what it had under way on the
-// device: the stream's work is over some time after. Threads: one at a time.
+// Lifecycle: Join makes it; the destructor aborts it, which ends its work on the device: the stream
+// becomes idle some time later. Threads: one at a time.
 class NcclCommunicator {
  public:
-  // An id for one communicator, to be given to all of its ranks. Until they have come, or for ever
-  // if they do not, NCCL listens for them in this process.
+  // An id for one communicator, to be given to all of its ranks. NCCL listens for them in this
+  // process until all have joined, or for ever if they do not.
   static Result<NcclUniqueId> NewId(const NcclApi& api);
 
   // Returns once all ranks have joined. The device is the calling thread's (DeviceLane::Enter).
@@ -34,11 +34,11 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   // Enqueues on `stream` the broadcast of `size_bytes` at `address` from rank 0 to the same place
-  // of the others, and waits until NCCL has enqueued it. Errors as Join; then the communicator is
-  // of no more use.
+  // of the others, and waits until NCCL has enqueued it. Errors as Join; after one the communicator
+  // cannot be used.
   Status Broadcast(uint64_t address, uint64_t size_bytes, void* stream, Patience& patience);
 
-  // An error that came up since, in what was enqueued; OK while there is none.
+  // An error of the enqueued work; OK while there is none.
   Status AsyncError() const;
 
   const Place& place() const { return place_; }
@@ -46,7 +46,7 @@ class NcclCommunicator {
  private:
   NcclCommunicator(NcclApiPtr api, NcclComm comm, Place place)
       : api_(std::move(api)), comm_(comm), place_(place) {}
-  // Waits until NCCL has done what it began.
+  // Waits until NCCL has finished the call in progress.
   Status Settle(const char* what, Patience& patience) const;
 
   const NcclApiPtr api_;

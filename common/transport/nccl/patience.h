@@ -1,4 +1,4 @@
-// How long a caller waits for something that it can only poll: NCCL and CUDA do not notify anybody
+// How long a caller waits for something that it can only poll: NCCL and CUDA give no notification
 // when they are done.
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace dws::nccl {
 
-// Lifecycle: one for each thing that is waited for. Threads: one.
+// Lifecycle: one for each wait. Threads: one.
 class Patience {
  public:
   // Until `deadline`, or until `given_up` is true. `clock` outlives it.
   Patience(const Clock& clock, TimePoint deadline, std::function<bool()> given_up)
       : clock_(clock), deadline_(deadline), given_up_(std::move(given_up)) {}
 
-  // Lets some time pass before the next look, little at first. DEADLINE_EXCEEDED, CANCELLED: not
-  // any more; `what` is what did not come.
+  // Lets some time pass before the next look, little at first. DEADLINE_EXCEEDED, CANCELLED: the
+  // wait is over; `what` names what did not come.
   Status Pause(const char* what) {
     if (given_up_ && given_up_()) return CancelledError("{} was given up", what);
     const TimePoint now = clock_.Now();
@@ -32,7 +32,7 @@ class Patience {
     pause_ = std::min<Duration>(pause_ + pause_ / 4, kPauseMax);
     return OkStatus();
   }
-  // The next thing: looks often again.
+  // Begins the next wait: polls often again.
   void Progressed() { pause_ = kPauseMin; }
 
  private:
@@ -44,7 +44,7 @@ class Patience {
   const std::function<bool()> given_up_;
   Duration pause_ = kPauseMin;
   Mutex mutex_;
-  CondVar never_;  // notified by nobody
+  CondVar never_;  // never notified
 };
 
 }  // namespace dws::nccl

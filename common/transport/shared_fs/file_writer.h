@@ -1,5 +1,5 @@
-// Writes files that a manifest will vouch for: under a temporary name, synced, then given their
-// own, hashed on the way.
+// Writes files whose SHA-256 a manifest will hold: under a temporary name, synced, then renamed;
+// hashed while they are written.
 #pragma once
 
 #include <cstdint>
@@ -27,22 +27,22 @@ class PieceHasher {
  private:
   FileEntry entry_;
   Sha256 hash_;
-  uint32_t filled_ = 0;  // bytes of the piece under way
+  uint32_t filled_ = 0;  // bytes of the current piece
 };
 
-// One file, written bit by bit. Lifecycle: Append, then Finish; the destructor removes what was not
+// One file, written in parts. Lifecycle: Append, then Finish; the destructor removes what was not
 // finished. All errors as FileSystem's. Threads: one at a time.
 class FileWriter {
  public:
   static Result<FileWriter> Create(FileSystem& files, const std::string& folder, std::string name,
                                    uint32_t piece_bytes);
-  // Syncs every 256 MiB or so: no call waits for the disk to take all of a file.
+  // Syncs about every 256 MiB, so that no call waits for the disk to take a whole file.
   Status Append(ByteSpan bytes);
-  // It is durable under its name.
+  // After it the file is durable under its final name.
   Result<FileEntry> Finish();
 
  private:
-  // The file under its temporary name, until it has its own.
+  // The file under its temporary name, until it is renamed.
   struct Unfinished {
     Unfinished(FileSystem& of, std::string named) : files(of), path(std::move(named)) {}
     ~Unfinished();
@@ -64,7 +64,7 @@ class FileWriter {
   uint64_t unsynced_ = 0;  // bytes
 };
 
-// One that is in memory. Errors as FileSystem::ReplaceFile.
+// Writes a file from memory. Errors as FileSystem::ReplaceFile.
 Result<FileEntry> WriteWhole(FileSystem& files, const std::string& folder, std::string_view name,
                              ByteSpan bytes);
 

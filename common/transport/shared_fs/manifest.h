@@ -1,4 +1,4 @@
-// What a version in a shared directory consists of, as its sender vouches for it.
+// What a version in a shared directory consists of, as its sender states it.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,8 @@ using ManifestPtr = std::shared_ptr<const Manifest>;
 
 std::vector<std::byte> SerializeManifest(const Manifest& manifest, const Key& key);
 
-// Of `file`, that lies at `path`. Errors as Unseal; DATA_LOSS also: it makes no sense.
+// Parses `file`, which was read from `path`. Errors as Unseal; DATA_LOSS also if its contents
+// contradict each other.
 Result<Manifest> ParseManifest(ByteSpan file, const Key& key, const std::string& path);
 
 }  // namespace dws::shared

@@ -20,7 +20,7 @@ bool IsPlain(char c) {
          c == '_' || c == '-';
 }
 
-// Exactly `digits` digits of `base` at the front of `text`, which loses them.
+// Takes exactly `digits` digits of `base` from the front of `text`.
 std::optional<uint64_t> TakeNumber(std::string_view& text, size_t digits, int base) {
   if (text.size() < digits) return std::nullopt;
   uint64_t value = 0;

@@ -18,8 +18,8 @@ inline constexpr std::string_view kFullName = "full";
 inline constexpr std::string_view kFullIndexName = "full-index";
 inline constexpr std::string_view kReceiversName = "receivers";
 
-// The folder of a version, by who published it: a rank's sender that starts again in the same
-// stream takes a higher epoch, so two of them never write the same files.
+// The folder of a version, by who published it: a rank's sender that restarts in the same stream
+// takes a higher epoch, so two senders never write the same files.
 struct VersionName {
   WeightVersion version;
   RankEpoch epoch;
@@ -27,9 +27,9 @@ struct VersionName {
   friend auto operator<=>(const VersionName&, const VersionName&) = default;
 };
 
-// A job's or receiver's id as one name: letters, digits, '.', '_' and '-' are themselves (a '.' in
-// front is not, nor that of a final ".tmp"), other bytes are %XX. INVALID_ARGUMENT: empty, or too
-// long for a file's name.
+// A job's or receiver's id as one name: letters, digits, '.', '_' and '-' stay as they are, except
+// a leading '.' and the '.' of a final ".tmp"; other bytes become %XX. INVALID_ARGUMENT: empty, or
+// too long for a file's name.
 Result<std::string> EscapeId(std::string_view id);
 
 std::string RankName(TrainerRank rank);           // "rank-00003"
@@ -37,7 +37,7 @@ std::string StreamName(const StreamId& stream);   // "stream-0000000000000000000
 std::string VersionFolderName(VersionName name);  // "v00000000000000000012-00000000000000000001"
 std::string WelcomeName(RankEpoch epoch);         // "welcome-00000000000000000001"
 
-// nullopt: no such name.
+// nullopt: the name has another form.
 std::optional<StreamId> ParseStreamName(std::string_view name);
 std::optional<VersionName> ParseVersionFolderName(std::string_view name);
 std::optional<RankEpoch> ParseWelcomeName(std::string_view name);

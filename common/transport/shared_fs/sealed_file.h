@@ -1,6 +1,6 @@
-// Small files that prove their own content: a message followed by its SHA-256, or by an HMAC where a
-// key is configured (LAYOUT.md, "Sealed files"). A torn or changed file is always refused, and with
-// a key only its holders can make one.
+// Small files that prove their own content: a message followed by its SHA-256, or by an HMAC where
+// a key is configured (LAYOUT.md, "Sealed files"). A torn or changed file is always refused; with a
+// key only its holders can make a valid one.
 #pragma once
 
 #include <string>
@@ -13,15 +13,15 @@
 
 namespace dws::shared {
 
-// Shared by all daemons of a job; without bytes: none.
+// Shared by all daemons of a job; empty: no key.
 struct Key {
   std::vector<std::byte> bytes;
 
   bool given() const { return !bytes.empty(); }
 };
 
-// Of the file at `path`, less line ends behind it. INVALID_ARGUMENT: too short or too long. Else as
-// FileSystem::ReadFile.
+// Reads the key from the file at `path`, without trailing line ends. INVALID_ARGUMENT: too short or
+// too long. Other errors as FileSystem::ReadFile.
 Result<Key> LoadKey(FileSystem& files, const std::string& path);
 
 enum class SealedKind { kManifest, kReport };
@@ -29,8 +29,8 @@ enum class SealedKind { kManifest, kReport };
 std::vector<std::byte> Seal(SealedKind kind, std::string_view message, const Key& key);
 
 // The message in `file`; `path` is for errors. DATA_LOSS: it is torn or damaged, or sealed with
-// another key. UNIMPLEMENTED: of a later format. FAILED_PRECONDITION: it has an HMAC and there is
-// no key, or the other way round.
+// another key. UNIMPLEMENTED: a later format. FAILED_PRECONDITION: it has an HMAC and there is no
+// key, or the other way round.
 Result<std::string_view> Unseal(SealedKind kind, ByteSpan file, const Key& key,
                                 const std::string& path);
 

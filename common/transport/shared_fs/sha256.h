@@ -1,5 +1,5 @@
-// SHA-256, and HMAC-SHA-256 with a key: what objects outside TLS are checked with. The one place
-// here that knows OpenSSL.
+// SHA-256, and HMAC-SHA-256 with a key: objects that do not travel over TLS are checked with it.
+// The only user of OpenSSL in this folder.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ class Sha256 {
 Sha256Digest Sha256Of(ByteSpan bytes);
 Sha256Digest HmacSha256(ByteSpan key, ByteSpan bytes);
 
-// Takes as long wherever the two differ: says nothing to who guesses.
+// Takes the same time wherever the two differ, so that timing does not help to guess a key.
 bool SameDigest(const Sha256Digest& a, const Sha256Digest& b);
 
 }  // namespace dws::shared

@@ -1,5 +1,5 @@
-// A file that a manifest vouches for, read in ranges: every byte that comes out was checked with
-// its piece's SHA-256.
+// A file listed in a manifest, read in ranges: every byte it returns was checked with its piece's
+// SHA-256.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace dws::shared {
 
-// Keeps the piece it read last: ranges that ascend read each byte once. Threads: one at a time.
+// Keeps the last piece, so that ascending ranges read each byte once. Threads: one at a time.
 class VerifiedFile {
  public:
-  // The file of `entry` in `folder`. NOT_FOUND: it is not there (yet, or any more). Else as
-  // FileSystem::OpenForRead.
+  // The file of `entry` in `folder`. NOT_FOUND: it does not exist yet, or no longer. Other errors
+  // as FileSystem::OpenForRead.
   static Result<VerifiedFile> Open(FileSystem& files, const std::string& folder, FileEntry entry);
 
-  // A range, copied to `buffer`, which it becomes. DATA_LOSS: outside the file, or a piece that is
-  // not what the manifest says, or cut off. Else as ReadableFile::ReadAt.
+  // Copies a range to `buffer` and returns it. DATA_LOSS: the range is outside the file, or a piece
+  // is cut off or differs from the manifest. Other errors as ReadableFile::ReadAt.
   Result<ByteSpan> Read(uint64_t offset, uint64_t size_bytes, std::vector<std::byte>& buffer);
 
   // Whole piece `number`, valid until the next call. Errors as Read's.
@@ -41,7 +41,8 @@ class VerifiedFile {
   size_t piece_number_ = SIZE_MAX;  // which piece_ is; SIZE_MAX: none
 };
 
-// All of a small file. RESOURCE_EXHAUSTED: it is larger than `size_bytes_max`. Else as above.
+// A whole small file. RESOURCE_EXHAUSTED: it is larger than `size_bytes_max`. Other errors as
+// above.
 Result<std::vector<std::byte>> ReadVerified(FileSystem& files, const std::string& folder,
                                             const FileEntry& entry, uint64_t size_bytes_max);
 

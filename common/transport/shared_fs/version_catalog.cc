@@ -67,7 +67,8 @@ Status VersionCatalog::Refresh() {
   for (const auto& [name, manifest] : known) {
     if (!std::binary_search(names.begin(), names.end(), name)) versions_.Remove(name);
   }
-  // A manifest is replaced by one with more files: what no anchor leads to may be one by now.
+  // A manifest can be replaced by one with more files: a version that no anchor leads to may have
+  // become an anchor.
   const std::vector<WeightVersion> reached = versions_.Reachable(SIZE_MAX);
   for (const auto& [name, manifest] : known) {
     if (!std::binary_search(reached.begin(), reached.end(), name.version)) versions_.Remove(name);

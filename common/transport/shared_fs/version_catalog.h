@@ -1,6 +1,6 @@
 // What one rank's folder in a shared directory has now: its streams, and the versions of one of
-// them, read again when they change. Both sides use it: receivers to follow, a sender to see what
-// is there already, who else writes, and what may go.
+// them, read again when they change. Both sides use it: receivers to follow, a sender to find what
+// exists, who else writes, and what may be removed.
 #pragma once
 
 #include <map>
@@ -14,12 +14,12 @@
 
 namespace dws::shared {
 
-// The streams in a rank's folder, ascending. Empty where there is no such folder (yet).
+// The streams in a rank's folder, ascending. Empty if the folder does not exist (yet).
 Result<std::vector<StreamId>> ListStreams(FileSystem& files, const std::string& rank_folder);
 // The version folders of a stream, with a manifest or without, ascending. Empty as above.
 Result<std::vector<VersionName>> ListVersions(FileSystem& files, const std::string& stream_folder);
 
-// Lifecycle: Refresh now and then. Threads: one at a time.
+// Lifecycle: call Refresh repeatedly. Threads: one at a time.
 class VersionCatalog {
  public:
   struct Place {
@@ -32,11 +32,12 @@ class VersionCatalog {
 
   VersionCatalog(FileSystem& files, Place place) : files_(files), place_(std::move(place)) {}
 
-  // Looks for versions that came and went, and again at those that no anchor leads to. A folder
-  // without a manifest is no version (yet). An error is that of the folder; versions stay known. A
-  // manifest that cannot be used is left out, and trouble() says why until it can, or is gone.
+  // Looks for new and removed versions, and again at those that no anchor leads to. A folder
+  // without a manifest is not a version (yet). An error is that of the folder; known versions stay
+  // known. A manifest that cannot be used is left out; trouble() says why until it can be used or
+  // is removed.
   Status Refresh();
-  // What is known of `version` is not to be believed any more: read it again.
+  // What is known of `version` may be wrong: read it again.
   void Forget(WeightVersion version);
 
   const VersionSet& versions() const { return versions_; }

@@ -84,7 +84,7 @@ std::vector<WeightVersion> VersionSet::Reachable(size_t count_max) const {
   const WeightVersion newest = NewestOfNewestEpoch().version;
   std::set<WeightVersion> reached;  // bases are smaller, so they come first
   for (const auto& [name, manifest] : versions_) {
-    if (Find(name.version) != manifest) continue;  // another epoch's counts
+    if (Find(name.version) != manifest) continue;  // the other epoch's is used
     if (name.version > newest) break;              // of a sender that has been replaced
     if (manifest->is_anchor() || reached.contains(*manifest->base)) reached.insert(name.version);
   }

@@ -11,7 +11,7 @@
 
 namespace dws::shared {
 
-// How to a version: full tensors of `anchor`, and the deltas that lead on from there.
+// The way to a version: the full tensors of `anchor`, and the deltas from there.
 struct FullPath {
   ManifestPtr anchor;
   std::vector<ManifestPtr> deltas;  // ascending, each the base of the next
@@ -20,7 +20,7 @@ struct FullPath {
 // Threads: one at a time.
 class VersionSet {
  public:
-  // Of a version that several epochs published, that of the highest counts.
+  // If several epochs published a version, the highest epoch's is used.
   void Put(ManifestPtr manifest);
   void Remove(VersionName name);
   void Clear() { versions_.clear(); }
@@ -33,10 +33,10 @@ class VersionSet {
   // The deltas from `base` to `target`. ABORTED: one of them is not there, or there are more than
   // limits::kSharedChainMax.
   Result<std::vector<ManifestPtr>> Chain(WeightVersion base, WeightVersion target) const;
-  // From the newest anchor that leads to `target`. ABORTED: none does.
+  // The way from the newest anchor that leads to `target`. ABORTED: none does.
   Result<FullPath> FromAnchor(WeightVersion target) const;
   // The versions that some anchor leads to, ascending: the newest `count_max` of them. Nothing
-  // above what the highest epoch has published: its sender does not know of that.
+  // above the newest version of the highest epoch: its sender does not know such versions.
   std::vector<WeightVersion> Reachable(size_t count_max) const;
 
  private:

@@ -22,8 +22,8 @@ extern char** environ;  // NOLINT(readability-redundant-declaration): only GNU's
 namespace dws::shared {
 namespace {
 
-constexpr int kLookMilliseconds = 20;  // at whether it has ended
-constexpr size_t kLineBytesMax = 500;  // of its last line, in a message
+constexpr int kLookMilliseconds = 20;  // how often the end is checked
+constexpr size_t kLineBytesMax = 500;  // of the last line, in a message
 
 std::vector<char*> PointersTo(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
@@ -42,7 +42,7 @@ std::vector<std::string> EnvironmentWith(std::vector<std::string> own) {
   return own;
 }
 
-// Starts it in a process group of its own, without our signal mask, its output in `output`.
+// Starts it in its own process group, without our signal mask, with its output in `output`.
 Result<pid_t> Spawn(std::vector<std::string> words, std::vector<std::string> environment,
                     const UniqueFd& output) {
   posix_spawn_file_actions_t actions;
@@ -72,7 +72,7 @@ Result<pid_t> Spawn(std::vector<std::string> words, std::vector<std::string> env
   return pid;
 }
 
-// Reads what there is; keeps the end of it.
+// Reads what is available; keeps the end.
 void Drain(const UniqueFd& from, std::string& output) {
   std::array<char, 4096> buffer;
   while (true) {
@@ -106,7 +106,7 @@ Result<int> Await(pid_t pid, const UniqueFd& from, std::chrono::milliseconds dea
                   const std::function<bool()>& wanted, std::string& output) {
   const auto until = std::chrono::steady_clock::now() + deadline;
   int status = 0;
-  bool closed = false;  // by all who had it; it may live on
+  bool closed = false;  // by all who had it; it may still run
   while (true) {
     struct pollfd waiting = {.fd = closed ? -1 : from.get(), .events = POLLIN, .revents = 0};
     (void)::poll(&waiting, 1, kLookMilliseconds);
