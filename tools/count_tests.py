@@ -23,7 +23,7 @@ _CATCH_FAILED = re.compile(r"^test cases: +(\d+) \|(?: +(\d+) passed \|)? +(\d+)
 _UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.M)
 _UNITTEST_END = re.compile(r"^(?:OK|FAILED)(?: \((.*)\))?$", re.M)
 
-# Bazel's exit statuses that speak of tests: all passed, some failed, there are none.
+# Bazel's exit statuses about tests: all passed, some failed, there are none.
 _TEST_STATUSES = (0, 3, 4)
 
 
@@ -60,7 +60,7 @@ def count_target(passed: bool, log: str) -> Count:
     """The cases of one target. Bazel's verdict is the one that counts, the log only says how many."""
     count = count_log(log)
     if not passed:
-        # It crashed or timed out before its summary, or a sanitizer failed it after.
+        # It crashed or timed out before its summary, or a sanitizer failed it afterwards.
         count.failed = max(count.failed, 1)
     elif count.failed or not (count.passed or count.skipped):
         count = Count(passed=1)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what is missing, builds the daemons and runs the demo: tools/demo.sh [--help | OPTION...]
 #
-# A trainer and rollout engines learn together, their weights travel through the daemons only. Ends with
+# A trainer and rollout engines learn together; their weights go through the daemons only. Ends with
 # a verdict; the exit status is 0 only when every claim holds. --help lists the options.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -8,7 +8,7 @@
 #   tools/engine_check.sh --seconds=60        of requests in each mode, 20 by default; starts come on top
 #   tools/engine_check.sh --logs=FOLDER       keeps the engines' logs
 #
-# Skips, and says so, where there is no vLLM. Otherwise a line for each mode; the exit status is 0 when no pass
+# Without vLLM it is skipped with a message. Otherwise a line for each mode; the exit status is 0 when no pass
 # was torn in any. LD_LIBRARY_PATH is for vLLM alone. docs/engines.md says what is checked.
 set -euo pipefail
 

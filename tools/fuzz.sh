@@ -44,7 +44,7 @@ binaries="$(tools/bazel.sh info --config=fuzz bazel-bin 2>/dev/null)/tests/fuzz"
 work="${DWS_FUZZ_DIR:-$(mktemp -d)}"
 mkdir -p "$work"
 
-# No input needs more: a decoder that allocates by what it is told fails here.
+# No input needs more memory: a decoder that trusts a size in its input fails here.
 limits=(-malloc_limit_mb=64 -rss_limit_mb=512 -timeout=20 -max_len=4096 -len_control=0)
 export ASAN_OPTIONS=quarantine_size_mb=16:detect_stack_use_after_return=1
 

@@ -6,8 +6,8 @@
 #   tools/gpu_check.sh --dry-run    the same, then runs it here over the tests' fake driver at a small
 #                                   size. What it measures means nothing, and is not kept
 #
-# The archive's programs need libc and libm. With the CUDA toolkit (CUDA_HOME, or /usr/local/cuda) they
-# carry the kernels of a device; without it only a dry run is of use, and it says so. docs/gpu.md says
+# The archive's programs need libc and libm. With the CUDA toolkit (CUDA_HOME, or /usr/local/cuda) they contain
+# the device kernels; without it only a dry run is useful, and the script prints that. docs/gpu.md says
 # what the other machine needs. BAZEL_FLAGS as for tools/bazel.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

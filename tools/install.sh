@@ -12,7 +12,7 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   exit 1
 fi
 
-# dpkg-query fails when it does not know one of the names: that is an answer, not an error.
+# dpkg-query fails when it does not know one of the names; that is not an error here.
 installed="$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${packages[@]}" 2>/dev/null || true)"
 missing=()
 for package in "${packages[@]}"; do
@@ -40,7 +40,7 @@ apt() {
 }
 install_missing() { apt --no-install-recommends install "${missing[@]}"; }
 
-# A fresh machine has no package lists, an old one stale ones: then the first try fails at once.
+# A fresh machine has no package lists and an old one has stale ones: then the first attempt fails at once.
 if ! install_missing && ! { apt update && install_missing; }; then
   cat "$log" >&2
   echo "install.sh: apt could not install ${missing[*]} (above)" >&2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes what is given to others, in dist/ (or the folder named by --out):
+# Makes the release packages, in dist/ (or the folder named by --out):
 #
 #   dws_VERSION_amd64.deb             daemons, dwsctl, units, configuration; Debian 12's libraries
 #   python3-dws_VERSION_all.deb       the Python client

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what tools/package.sh makes in clean systems and uses it there; as root, on Debian, with
+# Installs the packages of tools/package.sh in clean systems and uses them there; as root, on Debian, with
 # debootstrap. Not part of every CI run: it downloads a Debian system and takes minutes.
 #
 #   tools/package_test.sh                 builds the packages, then tests them
@@ -43,7 +43,7 @@ fi
 work="$(mktemp -d /tmp/dws-package-test.XXXXXX)"
 trap 'rm -rf --one-file-system "$work"' EXIT
 
-# Where this machine has its Debian from.
+# The mirror that this machine's Debian uses.
 mirror() {
   # shellcheck disable=SC2016  # apt's own variables
   apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(LABEL)' 'Created-By: Packages' |

@@ -3,7 +3,7 @@
 # own in ~/.cache/dws.
 #
 #   tools/promtool.sh --fetch     gets it, if there is none, out of Debian's package `prometheus`: that
-#                                 package is not installed, as it would start a server
+#                                 package is not installed, because it would start a server
 #   tools/promtool.sh --path      prints where it is; status 1 when there is none
 #   tools/promtool.sh ARGUMENT... runs it
 set -euo pipefail

@@ -42,7 +42,7 @@ fetch() {
     -o "Dir::State::lists=$work/lists" -o APT::Sandbox::User=root
     -o Acquire::Retries=3 -o Acquire::http::Timeout=30
   )
-  # One of the lists may have no sources (a vendor's): the package itself decides.
+  # A vendor's list may have no sources; only the package itself matters.
   apt-get "${options[@]}" update >"$work/log" 2>&1 || true
   if ! (cd "$work" && apt-get "${options[@]}" source --download-only "prometheus-cpp=$version") \
     >>"$work/log" 2>&1; then

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Builds what --config=cuda changes and runs its tests, where the CUDA toolkit is: tools/test_cuda.sh
 #
-# No GPU is needed: the kernels are compiled and carried, our declarations held against <cuda.h> and <nccl.h>, and
+# No GPU is needed: the kernels are compiled and carried, our declarations are compared with <cuda.h> and <nccl.h>, and
 # the programs of such a build start and commit over host memory without a driver. The arguments go to
-# tools/test.sh, and the last line is its. Without a toolkit one line says that nothing was tried.
+# tools/test.sh, and the last line is its. Without a toolkit it prints one line that nothing was tested.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

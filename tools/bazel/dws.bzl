@@ -5,7 +5,7 @@
 
 load("//tools/bazel:warnings.bzl", "WARNINGS")
 
-# What a daemon with failpoints compiles again of common/: the ledger's files.
+# The files of common/ that a daemon with failpoints compiles again.
 FAILPOINT_SRCS = [
     "//common/base:file_system.cc",
     "//common/ledger:file_ledger.cc",
@@ -78,7 +78,7 @@ def dws_proto_library(name, srcs, deps = [], grpc = True, visibility = None):
             "--grpc_out=$(GENDIR)",
         ]
 
-    # The pragma exempts the generated headers from the warnings of those who include them.
+    # The pragma turns warnings off in generated headers.
     native.genrule(
         name = name + "_gen",
         srcs = [name + "_srcs"],

@@ -21,7 +21,7 @@ def _precompiled_header_impl(ctx):
         cc_toolchain = toolchain,
         source_file = text.path,
         output_file = parsed.path,
-        # Warnings count, too: -Wvla takes a macro away. -x is before the source on the command line.
+        # Warning flags matter, too: -Wvla removes a macro. -x is before the source on the command line.
         user_compile_flags = (ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + WARNINGS +
                               ["-x", "c++-header"]),
         use_pic = True,  # as all objects of programs and tests

@@ -123,7 +123,7 @@ class Demo:
         with concurrent.futures.ThreadPoolExecutor(1) as background:
             committed = background.submit(self.publisher.wait, 1)
             for version in range(2, last + 1):
-                # Rollouts may be sampled with the version before the newest, to wait for nobody.
+                # Rollouts may be sampled with the version before the newest, so that nothing waits.
                 oldest = max(1, version - 1 - LAG_MAX)
                 rollouts = self.inbox.take(ROLLOUTS_PER_STEP, oldest, ROLLOUT_SECONDS)
                 self.learner.improve(*as_batch(rollouts), GROUP_SIZE)
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace, cluster: Cluster) -> bool:
         demo = Demo(options, cluster)
         demo.warm_up()
         findings = demo.train()
-    except Exception:  # not SystemExit: nothing is wrong with the daemons then
+    except Exception:  # not SystemExit: the daemons are not at fault
         print(cluster.logs(), file=sys.stderr)
         raise
     finally:
@@ -183,7 +183,7 @@ def run(options: argparse.Namespace, cluster: Cluster) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
-    # So that whoever stops the demo (timeout, a CI job) stops its daemons and engines too.
+    # Stopping the demo (timeout, a CI job) stops its daemons and engines, too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     started = time.monotonic()
     with Cluster(JOB, keep=options.keep) as cluster:

@@ -89,9 +89,9 @@ def run_engine(options: EngineOptions, pipe: Connection) -> None:
     it is in memory, sends a last Check and Finished, and ends.
     """
     torch.set_num_threads(1)
-    os.nice(5)  # the trainer, on the same two cores here, is the one who must not wait
+    os.nice(5)  # the trainer shares the two cores and must not wait
     torch.manual_seed(options.seed)
-    policy = Policy(options.config).to(torch.bfloat16)  # random weights: DWS brings the right ones
+    policy = Policy(options.config).to(torch.bfloat16)  # random weights, which DWS replaces
     with dws.Engine(options.socket) as engine:
         engine.attach(policy)
         engine.wait_ready(READY_SECONDS)

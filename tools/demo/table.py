@@ -8,7 +8,7 @@ import math
 from tools.demo.inbox import Inbox
 from tools.demo.publisher import Committed, Published
 
-# A version whose rollouts do not come is shown without a reward after so many newer ones.
+# A version without rollouts is shown without a reward after this many newer ones.
 _PATIENCE = 3
 
 
@@ -38,7 +38,7 @@ class Table:
             self._print(*self._waiting.popleft())
 
     def _print(self, published: Published, committed: Committed) -> None:
-        # The first version goes out as full tensors: there is nothing that it changes.
+        # The first version is sent as full tensors: it has no base.
         delta = committed.wire_bytes > 0
         wire = committed.wire_bytes if delta else self._weights_bytes
         density = f"{published.changed / published.elements:8.2%}" if delta else f"{'full':>8}"

@@ -19,7 +19,7 @@ from typing import Any, Optional
 from tests.integration.cluster import Cluster
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# An engine's start and end, besides its seconds. The first start compiles.
+# Time for an engine's start and end, in addition to its seconds. The first start compiles.
 START_SECONDS = 240.0
 
 
@@ -134,7 +134,7 @@ def verdict(name: str, found: Optional[dict[str, int]]) -> bool:
     if found is None:
         print(f"{name}: FAILED", flush=True)
         return False
-    # Without commits, and steps of both versions among them, nothing has been tried.
+    # Without commits, and steps of both versions among them, nothing was tested.
     tried = found["commits"] >= 2 and found["versions"] == 2
     good = tried and found["torn"] == 0
     counts = f"{found['steps']} passes checked, {found['commits']} commits, {found['torn']} torn"
@@ -146,7 +146,7 @@ def verdict(name: str, found: Optional[dict[str, int]]) -> bool:
 def main() -> int:
     options = arguments()
     inherited = dict(os.environ)
-    # It may hold stand-ins for libraries of a GPU, for vLLM alone.
+    # It may name stand-ins for GPU libraries, for vLLM only.
     os.environ.pop("LD_LIBRARY_PATH", None)
     if options.logs:
         os.makedirs(options.logs, exist_ok=True)

@@ -10,7 +10,7 @@ from dws.vllm import WorkerExtension
 
 __all__ = ["WorkerExtension"]
 
-# They would be packed away into oneDNN's own memory.
+# oneDNN would pack them into its own memory.
 vllm._custom_ops._supports_onednn = False
-# A virtual machine may show the tile instructions and not let a process run them.
+# A virtual machine may report the tile instructions and still not let a process use them.
 torch.cpu._is_amx_tile_supported = lambda: False

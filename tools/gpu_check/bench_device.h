@@ -15,11 +15,11 @@ namespace dws::gpu_check {
 // Lifecycle: one in a process. Threads: one.
 struct BenchDevice {
   cuda::CudaDriverPtr driver;
-  std::unique_ptr<cuda::CudaDevices> devices;  // for imports; the same device
+  std::unique_ptr<cuda::CudaDevices> devices;  // for imports, on the same device
   cuda::CudaDevicePtr device;
   std::unique_ptr<ThreadPool> pool;
 
-  // The tests' driver calls its devices so.
+  // The fake driver of the tests gives its devices this name.
   bool fake() const { return device->name().find("Fake") != std::string::npos; }
 };
 

@@ -1,5 +1,5 @@
-// Another process of this very program: a section, or an exporter of memory. What happens to it (a
-// device that fails, SIGKILL) does not happen to us.
+// Another process of this program: a section, or an exporter of memory. A failure there (a failed
+// device, SIGKILL) does not affect this process.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ class ChildProcess {
   struct Setup {
     std::string program;  // empty: this one
     std::vector<std::string> arguments;
-    std::vector<std::pair<std::string, std::string>> environment;  // besides or instead of ours
+    std::vector<std::pair<std::string, std::string>> environment;  // added to or replacing ours
     int fd = -1;                                                   // ours, given to it
     int as = 3;                                                    // as this number
   };
@@ -31,9 +31,9 @@ class ChildProcess {
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess() { Kill(); }
 
-  // SIGKILL, and waits for its end.
+  // Sends SIGKILL and waits until it has ended.
   void Kill();
-  // Waits for its end by itself. INTERNAL: it exited with another status than 0, or by a signal.
+  // Waits until it ends by itself. INTERNAL: it exited with another status than 0, or by a signal.
   Status Wait();
 
  private:
@@ -42,7 +42,8 @@ class ChildProcess {
   pid_t pid_ = -1;
 };
 
-// As many descriptors as the machine lets this process have: each VMM chunk takes one on its way.
+// Raises the limit of descriptors as far as possible: each VMM chunk takes one while it is handed
+// over.
 void RaiseDescriptorLimit();
 
 }  // namespace dws::gpu_check

@@ -15,7 +15,8 @@
 namespace dws::gpu_check {
 namespace {
 
-// Complete lines of `text` are results, or words for whoever watches (seeds); the rest stays.
+// Complete lines of `text` are results, or text for the user (seeds); an incomplete line stays in
+// `text`.
 void TakeLines(std::string& text, std::vector<CheckResult>& results) {
   for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
     const std::string line = text.substr(0, end);
@@ -27,7 +28,7 @@ void TakeLines(std::string& text, std::vector<CheckResult>& results) {
   }
 }
 
-// Until it closes its output, or the time is over.
+// Reads until it closes its output, or the time is over.
 Status Follow(int output, const SectionRun& run, std::vector<CheckResult>& results) {
   const RealClock clock;
   const TimePoint end = clock.Now() + std::chrono::seconds(run.seconds_max);
@@ -68,7 +69,7 @@ Status RunAndFollow(const SectionRun& run, std::vector<CheckResult>& results) {
   const size_t before = results.size();
   DWS_RETURN_IF_ERROR(Follow(reading.get(), run, results));
   const Status ended = child.Wait();
-  // Its failed checks say more than its exit status.
+  // Its failed checks give more detail than its exit status.
   const bool told = std::any_of(
       results.begin() + static_cast<ptrdiff_t>(before), results.end(),
       [](const CheckResult& result) { return result.verdict == CheckResult::Verdict::kFailed; });

@@ -1,4 +1,4 @@
-// Runs one section in a process of its own, and takes over what it prints.
+// Runs one section in its own process, and collects what it prints.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ struct SectionRun {
   std::vector<std::string> arguments;
 };
 
-// Prints its lines as they come and appends them to `results`; a failed one more if it crashes, is
-// not done in time (it is killed then) or does not say a word.
+// Prints its lines as they arrive and appends them to `results`, with one failed check more if it
+// crashes, does not end in time (it is killed then) or prints nothing.
 void RunInChild(const SectionRun& run, std::vector<CheckResult>& results);
 
 }  // namespace dws::gpu_check

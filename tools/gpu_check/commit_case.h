@@ -1,5 +1,5 @@
-// Weights of any size on the device, made of copies of one encoded unit, and the work on them that
-// is timed: staging, committing, digests. The result is checked every time.
+// Weights of any size on the device, made of copies of one encoded unit, and the timed work on
+// them: staging, committing, digests. The result is checked every time.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,14 @@ class CommitCase {
   Status Stage();
   // What is staged, ready to be committed: once after a Stage.
   Status Seal();
-  // Writes it; as often as one likes.
+  // Writes it; can be repeated.
   Status Commit();
   // Reads all weights.
   Result<std::vector<cuda::KernelDigest>> Digests();
 
-  // Forgets what is staged.
+  // Drops what is staged.
   void Drop() { staged_ = {}; }
-  // OK when Stage predicted what the unit's digests say.
+  // OK if Stage predicted the unit's digests.
   Status CheckPrediction() const;
   // OK when all copies are the unit's first or second version.
   Status CheckWeights(bool after);

@@ -57,7 +57,7 @@ Result<void*> CreatePool(const CudaDevice& device) {
   return pool;
 }
 
-// In the default stream, and awaited there.
+// Runs in the default stream and waits for it.
 Result<uint64_t> AllocateFromPool(const CudaDevice& device, void* pool, uint64_t size_bytes) {
   const cuda::CudaDriver& driver = device.driver();
   uint64_t address = 0;

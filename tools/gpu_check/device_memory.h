@@ -1,4 +1,4 @@
-// Device memory as trainers and engines come by it: in all the ways that CUDA has.
+// Allocates device memory in all the ways that trainers and engines do.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 namespace dws::gpu_check {
 
 // At least `size_bytes` of `device`, whose context is the thread's; the address. `kind` is one of
-// exporter.h; `chunk_bytes` is for kChunks. Never freed: its owner is a process that ends.
-// INVALID_ARGUMENT: another kind. RESOURCE_EXHAUSTED, INTERNAL: the driver's.
+// exporter.h; `chunk_bytes` is for kChunks. Never freed, because its owner is a process that ends.
+// INVALID_ARGUMENT: an unknown kind. RESOURCE_EXHAUSTED, INTERNAL: the driver's.
 Result<uint64_t> AllocateAs(const cuda::CudaDevice& device, std::string_view kind,
                             uint64_t size_bytes, uint64_t chunk_bytes);
 

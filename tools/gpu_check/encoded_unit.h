@@ -1,5 +1,5 @@
-// What the benchmarks commit: one tensor in two versions, encoded, which weights of any size are
-// made of by repetition. Every copy crosses PCIe and is decoded by itself.
+// The unit of the benchmarks: one tensor in two versions, encoded. Weights of any size are
+// repetitions of it. Every copy crosses PCIe and is decoded by itself.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ struct EncodedUnit {
 // with chance `density`, by one unit in the last place.
 EncodedUnit MakeUnit(uint64_t elements, double density, DeltaMode mode, ThreadPool& pool);
 
-// The blocks of `copies` of the unit: place and result are the copy's number. Looks into `unit`.
+// The blocks of `copies` of the unit: place and result are the copy's number. The result refers to
+// `unit`.
 std::vector<cuda::StageItem> ItemsOf(const EncodedUnit& unit, uint32_t copies);
 
 }  // namespace dws::gpu_check

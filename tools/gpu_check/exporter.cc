@@ -35,7 +35,7 @@ Result<std::unique_ptr<Exporter>> Exporter::Start(const std::string& gpu,
   }
   UniqueFd ours(ends[0]);
   const UniqueFd theirs(ends[1]);
-  // Another program that wants an exporter says where this one is.
+  // Another program that starts an exporter names this one.
   const char* const program = std::getenv(kProgramVariable);
   ChildProcess::Setup setup{.program = program != nullptr ? program : "",
                             .arguments = {"--exporter", "--gpu=" + gpu},

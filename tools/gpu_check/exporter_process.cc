@@ -1,4 +1,4 @@
-// The process that exports: allocates what it is asked for, and hands the handles over.
+// The exporting process: allocates what is requested and hands the handles over.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kLoadBytes = uint64_t{1} << 30;
 
-// What this process has on the device. Memory stays until the process ends.
+// This process's memory on the device. It stays until the process ends.
 class Owner {
  public:
   static Result<std::unique_ptr<Owner>> Create(const std::string& gpu) {
@@ -75,7 +75,7 @@ class Owner {
                        .descriptors = {}};
   }
 
-  // An engine that generates reads its weights, over and over: so does the digest.
+  // A generating engine reads its weights again and again; so does the digest.
   Result<JsonMessage> PrepareLoad() {
     if (load_ == nullptr) {
       DWS_ASSIGN_OR_RETURN(const uint64_t free, device_->FreeBytes());
@@ -131,7 +131,7 @@ int RunExporter(const std::string& gpu) {
   Status said = SendJson(socket, {.json = {{"ordinal", (*owner)->ordinal()}}, .descriptors = {}});
   while (said.ok()) {
     const Result<JsonMessage> request = ReceiveJson(socket, -1);
-    if (!request.ok()) break;  // whoever started us is done
+    if (!request.ok()) break;  // the starting process has ended
     Result<JsonMessage> answer = (*owner)->Obey(request->json);
     if (!answer.ok()) answer = ErrorOf(answer.status());
     said = SendJson(socket, *answer);

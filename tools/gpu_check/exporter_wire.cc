@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kPartBytes = 32'768;
 
-// How many messages make one, by bytes and by descriptors.
+// How many packets one message takes, by bytes and by descriptors.
 size_t PartsOf(size_t bytes, size_t descriptors) {
   return std::max(CeilDiv(bytes, kPartBytes), CeilDiv(descriptors, limits::kDescriptorsPerMessage));
 }
@@ -68,7 +68,7 @@ Status SendJson(const UniqueFd& socket, const JsonMessage& message) {
   std::vector<int> descriptors;
   for (const UniqueFd& descriptor : message.descriptors) descriptors.push_back(descriptor.get());
   const size_t parts = PartsOf(text.size(), descriptors.size());
-  // Blanks, where there are more descriptors than text: a message is never empty.
+  // Blanks if there are more descriptors than text, because a packet is never empty.
   text.resize(std::max(text.size(), (parts - 1) * kPartBytes + 1), ' ');
   const std::string head = fmt::format("{}", parts);
   DWS_RETURN_IF_ERROR(SendDescriptorMessage(socket, std::as_bytes(std::span(head)), {}));

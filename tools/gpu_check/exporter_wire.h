@@ -1,5 +1,5 @@
-// What an exporter and whoever started it say to each other: JSON in messages of a unix socket,
-// descriptors beside it.
+// The messages between an exporter and the process that started it: JSON in packets of a unix
+// socket, with descriptors.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -21,14 +21,14 @@ struct JsonMessage {
   std::vector<UniqueFd> descriptors;
 };
 
-// UNAVAILABLE: the other side is gone.
+// UNAVAILABLE: the other side has closed.
 Status SendJson(const UniqueFd& socket, const JsonMessage& message);
 
-// The next. CANCELLED: the other side is gone. DEADLINE_EXCEEDED: it says nothing for so long; -1:
-// waits for ever. DATA_LOSS: no JSON.
+// The next. CANCELLED: the other side has closed. DEADLINE_EXCEEDED: nothing arrived in that time;
+// -1: waits for ever. DATA_LOSS: not JSON.
 Result<JsonMessage> ReceiveJson(const UniqueFd& socket, int timeout_ms);
 
-// Of everything but the descriptors.
+// Of everything except the descriptors.
 Json ToJson(const cuda::ExportedMemory& exported);
 cuda::ExportedMemory ExportedFrom(JsonMessage message);
 

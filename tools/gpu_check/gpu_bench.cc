@@ -1,5 +1,5 @@
 // P8, P9, P10. Staging writes nothing to the weights and a commit writes the same values every
-// time, so both are repeated as they are; digests compare the device's result with the
+// time, so both can be repeated without a reset; digests compare the device's result with the
 // codec's.
 #include <algorithm>
 #include <functional>
@@ -22,9 +22,9 @@ constexpr uint64_t kSectorBytes = 32;
 constexpr uint64_t kUnitBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kBlockBytes = uint64_t{limits::kBlockElements} * 2;
 constexpr uint64_t kCopiedBytesMax = uint64_t{4} << 30;
-constexpr double kDensities[] = {0.01, 0.003, 0.008, 0.03};  // that of the bars first
+constexpr double kDensities[] = {0.01, 0.003, 0.008, 0.03};  // the one of the bars first
 
-// Median seconds of `work`; one more goes before. `prepare` is not timed.
+// Median seconds of `work`, after one warm-up run. `prepare` is not timed.
 Result<double> Seconds(int rounds, const std::function<void()>& prepare,
                        const std::function<Status()>& work) {
   const RealClock clock;
@@ -127,7 +127,7 @@ Status RunBench(const Options& options, BenchDevice& device, Results& results) {
                     options.rounds));
   ReportLimits(limits, results);
 
-  // Staged entries of 3 % are a sixteenth of the weights.
+  // Staged entries of 3 % take a sixteenth of the weights' bytes.
   const uint64_t size = std::max(std::min(options.size_bytes, free / 4 * 3), kBlockBytes);
   const uint64_t unit_bytes = std::min(kUnitBytesMax, size) / kBlockBytes * kBlockBytes;
   const auto copies = static_cast<uint32_t>(size / unit_bytes);

@@ -21,7 +21,7 @@ class ImportedTensors {
 
   size_t count() const { return places_.size(); }
   size_t region_count() const { return regions_.size(); }
-  // As this process sees it.
+  // The tensor as this process sees it.
   uint64_t Address(uint32_t tensor) const {
     const auto& place = places_[tensor];
     return std::get<cuda::CudaRegion>(regions_[place.region]).address() + place.offset_bytes;

@@ -10,7 +10,7 @@
 namespace dws::gpu_check {
 namespace {
 
-// Of the driver's device attributes, those that only this looks at.
+// Device attributes of the driver that only this file uses.
 constexpr int kPciBusId = 33;
 constexpr int kPciDeviceId = 34;
 constexpr int kPciDomainId = 50;

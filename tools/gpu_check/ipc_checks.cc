@@ -43,7 +43,7 @@ Status CheckCase(BenchDevice& device, const TensorsAsked& asked, const std::stri
   return CheckTensors(device, *exporter, tensors, asked.tensor_bytes);
 }
 
-// Memory that cannot be handed over: the reason and the remedy, at the exporting side.
+// For memory that cannot be handed over, the exporting side has to give the reason and the remedy.
 Status CheckDefaultPool(BenchDevice& device) {
   DWS_ASSIGN_OR_RETURN(const auto exporter, Exporter::Start(device.device->uuid()));
   DWS_RETURN_IF_ERROR(exporter->Allocate({.kind = kDefaultPool, .tensor_bytes = kMiB}));

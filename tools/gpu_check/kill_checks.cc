@@ -41,8 +41,8 @@ Result<WholeCommit> MakeCommit(const cuda::CudaDevice& device, ByteSpan values) 
   return commit;
 }
 
-// Commits go on and on, and in the middle of them the memory's owner is killed: none of them fails,
-// the memory still holds what they wrote, and it is given back without an error.
+// Kills the memory's owner in the middle of repeated commits: no commit may fail, the memory must
+// hold what they wrote, and releasing it must give no error.
 Status CheckKill(BenchDevice& device, std::string_view kind) {
   DWS_ASSIGN_OR_RETURN(const auto exporter, Exporter::Start(device.device->uuid()));
   DWS_RETURN_IF_ERROR(
@@ -68,7 +68,7 @@ Status CheckKill(BenchDevice& device, std::string_view kind) {
     DWS_RETURN_IF_ERROR(stream.Synchronize());
   }
   if (found != expected) return DataLossError("the memory is not what the commits wrote");
-  // An error that came up while it was unmapped shows here.
+  // An error of the unmapping shows here.
   return stream.Synchronize();
 }
 

@@ -1,5 +1,5 @@
 // gpu_check: every test that needs a GPU and the benchmarks P8 to P10, in one program for machines
-// that have a driver and nothing of DWS. docs/gpu.md says how it is run.
+// that have a driver and no other part of DWS. docs/gpu.md says how it is run.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kSizeMin = uint64_t{1} << 20;
 constexpr uint64_t kSizeMax = uint64_t{1} << 37;
 
-// In its own process: prints its results. The exit status.
+// Runs in its own process and prints its results. Returns the exit status.
 int RunSection(const Section& section, const Options& options) {
   Result<BenchDevice> device = OpenBenchDevice(options);
   if (!device.ok()) {
@@ -56,7 +56,7 @@ SectionRun RunOf(const Section& section, const Options& options) {
   return run;
 }
 
-// Every section in a child. Whether nothing failed.
+// Runs every section in a child. Returns whether nothing failed.
 bool RunAll(const Options& options) {
   std::vector<CheckResult> results;
   for (const Section& section : Sections()) {

@@ -24,9 +24,9 @@ constexpr unsigned kReadBlocksPerProcessor = 8;
 constexpr uint64_t kReadUnit = 16;   // bytes of one load
 constexpr uint64_t kReadUnroll = 4;  // loads in flight of a thread
 
-// Reads [data, data + 16 * count) and does nothing with it: four loads of 16 bytes in flight a
+// Reads [data, data + 16 * count) and uses nothing of it: four loads of 16 bytes in flight a
 // thread, all threads of the grid side by side. The driver compiles it, so no toolkit is needed.
-// What it writes when the sum of all words has one value keeps the loads from being left out.
+// The write for one value of the sum keeps the compiler from removing the loads.
 constexpr const char kReadKernel[] = R"ptx(
 .version 7.0
 .target sm_80
@@ -122,10 +122,10 @@ class ReadKernel {
   }
 
   bool loaded() const { return loaded_; }
-  // What all threads read in one turn: it reads multiples of this.
+  // Bytes that all threads read in one turn; it reads multiples of this.
   uint64_t turn_bytes() const { return uint64_t{blocks_} * kReadThreads * kReadUnroll * kReadUnit; }
 
-  // In the default stream, and awaits it.
+  // Runs in the default stream and waits for it.
   Status Run(const CudaDevice& device, const CudaBuffer& data, uint64_t size_bytes) const {
     uint64_t address = data.address();
     uint64_t count = size_bytes / kReadUnit;

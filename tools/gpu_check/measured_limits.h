@@ -1,4 +1,4 @@
-// What the device can do at best, measured in the same run: the references of P8 to P10.
+// The best the device can do, measured in the same run: the references of P8 to P10.
 #pragma once
 
 #include "common/base/status.h"
@@ -8,7 +8,7 @@ namespace dws::gpu_check {
 
 // Bytes a second.
 struct MeasuredLimits {
-  double copy = 0;              // inside device memory; what is read and what is written both count
+  double copy = 0;              // inside device memory; bytes read and written both count
   double read = 0;              // of device memory
   bool read_by_kernel = false;  // false: this driver cannot compile the kernel; `read` is `copy`
   double to_device = 0;         // from page-locked memory of the host

@@ -29,7 +29,7 @@ Result<ChildProcess> StartRank(const std::string& gpu, const NcclRank& rank) {
 // sending took.
 struct Sent {
   Status sending;
-  Status others;  // of those that were to live
+  Status others;  // of the ranks that should survive
   double seconds = 0;
 };
 Result<Sent> Broadcast(const BroadcastChannel::Parts& parts, const std::string& gpu,
@@ -74,7 +74,7 @@ Status CheckBroadcast(const BroadcastChannel::Parts& parts, const std::string& g
 Status CheckDeath(const BroadcastChannel::Parts& parts, const std::string& gpu) {
   DWS_ASSIGN_OR_RETURN(const Sent sent, Broadcast(parts, gpu, {"miss", "die"}));
   if (sent.sending.ok()) return InternalError("sending to a rank that was killed succeeded");
-  // The deadline, and what the end of a communicator takes.
+  // The deadline, and the time to end a communicator.
   if (sent.seconds > kBroadcastSeconds + 5) {
     return DeadlineExceededError("sending ended after {:.1f} s, expected at most {}", sent.seconds,
                                  kBroadcastSeconds);
@@ -86,7 +86,7 @@ Status CheckDeath(const BroadcastChannel::Parts& parts, const std::string& gpu) 
 
 Status RunNccl(const Options&, BenchDevice& device, Results& results) {
   for (const auto& [name, value] : NcclEnvironment(0)) {
-    ::setenv(name.c_str(), value.c_str(), 1);  // before anything of NCCL is loaded
+    ::setenv(name.c_str(), value.c_str(), 1);  // before NCCL is loaded
   }
   const std::string& gpu = device.device->uuid();
   const Result<BroadcastChannel::Parts> parts = NcclPartsOf(gpu);

@@ -1,4 +1,4 @@
-// What gpu_check is asked to do.
+// The options of gpu_check.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,7 @@
 namespace dws::gpu_check {
 
 struct Options {
-  uint64_t size_bytes = uint64_t{16}
-                        << 30;  // of the weights that are timed; less if they don't fit
+  uint64_t size_bytes = uint64_t{16} << 30;  // of the timed weights; fewer if they do not fit
   int rounds = 7;
   int time_factor = 1;            // on what sections may take
   std::string gpu;                // UUID; empty: the first that this process sees

@@ -16,7 +16,7 @@ namespace dws::gpu_check {
 // The environment variable that tells the programs that gpu_check runs which section they are.
 inline constexpr const char* kSectionVariable = "DWS_GPU_CHECK_SECTION";
 
-// What a ratio has to be.
+// The required ratio.
 struct Bar {
   enum class Side : uint8_t { kAtLeast, kAtMost };
   Side side = Side::kAtMost;
@@ -27,13 +27,13 @@ struct Bar {
   }
 };
 
-// A measurement, held against what the machine can do at best.
+// A measurement, compared with the best the machine can do.
 struct Figure {
   double value = 0;
   std::string unit;                                // "ms", "GB/s"
   std::optional<double> reference = std::nullopt;  // in the same unit
   std::string of_what = "";                        // what the reference is made of
-  double ratio = 0;                                // of the two, as the bar is written
+  double ratio = 0;                                // of the two, in the direction of the bar
   std::optional<Bar> bar = std::nullopt;
 };
 
@@ -42,7 +42,7 @@ struct CheckResult {
   std::string section;
   std::string name;
   Verdict verdict = Verdict::kPassed;
-  std::string note = "";  // why it failed or was skipped, or what else there is to say
+  std::string note = "";  // why it failed or was skipped, or a remark
   std::optional<Figure> figure = std::nullopt;
   std::vector<std::pair<std::string, std::string>> facts = {};  // of the machine, by name
 };
@@ -50,8 +50,8 @@ struct CheckResult {
 // Lifecycle: one in a process. Threads: one.
 class Results {
  public:
-  // `section` is what lines name. Lines are marked when the driver is a fake: figures of such a run
-  // mean nothing.
+  // Lines name `section`. They are marked when the driver is a fake: figures of such a run mean
+  // nothing.
   Results(std::string section, bool fake_driver)
       : section_(std::move(section)), fake_driver_(fake_driver) {}
 
@@ -60,11 +60,10 @@ class Results {
   void Skipped(std::string_view name, std::string_view why);
   // Passed or failed by `status`.
   void Checked(std::string_view name, const Status& status);
-  // Failed when it has a bar that it does not keep; with a fake driver a bar is not looked at,
-  // which is said to be skipped.
+  // Failed if it has a bar and misses it; with a fake driver bars are reported as skipped.
   void Measured(std::string_view name, const Figure& figure, std::string_view note = "");
 
-  // Nothing to pass or fail: what the machine is.
+  // Facts about the machine, which neither pass nor fail.
   void Told(std::string_view name, std::vector<std::pair<std::string, std::string>> facts);
 
   bool fake_driver() const { return fake_driver_; }
@@ -76,11 +75,11 @@ class Results {
   const bool fake_driver_;
 };
 
-// A line as it is printed, and back. INVALID_ARGUMENT: it is none.
+// To a printed line and back. INVALID_ARGUMENT: not such a line.
 std::string ToLine(const CheckResult& result, bool fake_driver);
 Result<CheckResult> FromLine(const std::string& line);
 
-// The table of all results, to stderr, and how they came out.
+// Prints the table of all results to stderr. Returns the counts.
 struct Totals {
   int passed = 0;
   int failed = 0;

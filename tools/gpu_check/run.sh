@@ -3,8 +3,8 @@
 #
 #   ./run.sh [--out FILE] [GPU_CHECK-OPTION...]     ./run.sh --size=1GiB --only=info,kernels
 #
-# Writes FILE (default results.json): date, machine, command and all results. A line a check on
-# stdout; the last says how many passed. The exit status is 0 when none failed.
+# Writes FILE (default results.json): date, machine, command and all results. One line for each check on
+# stdout; the last has the totals. The exit status is 0 when none failed.
 #
 #   PYTHON            the interpreter that has torch, grpcio and protobuf (default python3)
 #   GPU_CHECK_DRIVER  folders, with colons between, of a libcuda.so.1 and a libnccl.so.2 to use instead

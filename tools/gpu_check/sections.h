@@ -1,5 +1,5 @@
-// The parts of gpu_check. Each runs in a process of its own, so that a device that fails for one
-// (an error of CUDA stays until the process ends) does not fail for the next.
+// The parts of gpu_check. Each runs in its own process, so that a CUDA error, which stays until the
+// process ends, does not affect the next one.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ namespace dws::gpu_check {
 struct Section {
   std::string_view name;
   int seconds_max = 0;  // it is killed then
-  // Errors are what keeps it from going on: one more failed check.
+  // An error prevents the rest of the section and counts as one more failed check.
   Status (*run)(const Options& options, BenchDevice& device, Results& results) = nullptr;
   // Instead: tests of the other program, by the files they are in, as Catch2 selects them.
   std::string_view tests = "";
@@ -24,17 +24,17 @@ struct Section {
 // In the order they run. Their times add up to less than eight minutes, torch_check.py included.
 std::span<const Section> Sections();
 
-// What machine this is.
+// Describes the machine.
 Status RunInfo(const Options& options, BenchDevice& device, Results& results);
 // Memory of other processes: every kind of handle, many tensors, devices in another order.
 Status RunIpc(const Options& options, BenchDevice& device, Results& results);
-// Its owner dies while we commit to it.
+// Memory whose owner dies while we commit to it.
 Status RunKill(const Options& options, BenchDevice& device, Results& results);
 // Broadcasts between several processes.
 Status RunNccl(const Options& options, BenchDevice& device, Results& results);
 // P8 to P10.
 Status RunBench(const Options& options, BenchDevice& device, Results& results);
-// How much staging takes from an engine that shares the device.
+// How much staging slows an engine that shares the device.
 Status RunSlowdown(const Options& options, BenchDevice& device, Results& results);
 
 }  // namespace dws::gpu_check

@@ -189,7 +189,7 @@ def sleep_and_wake(setup: Setup) -> None:
     setup.await_version(1)
     for version in (2, 3):
         setup.engine.suspend()
-        kept = []  # so that memory cannot come to lie where it was
+        kept = []  # so that memory is not allocated at the same address
         for weight in model.parameters():
             kept.append(weight.data)
             weight.data = torch.zeros_like(weight)
@@ -231,7 +231,7 @@ def run_one(name: str, programs: str, device: str) -> None:
 
     signal.signal(signal.SIGALRM, too_late)
     signal.alarm(CHECK_SECONDS)
-    # Before CUDA starts: outputs have to be the same for the same weights.
+    # Set before CUDA starts: the same weights must give the same outputs.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     import torch
 
@@ -283,7 +283,7 @@ def main() -> int:
     if options.one:
         try:
             run_one(options.one, options.bin, options.device)
-        except Exception:  # whatever it is, it is said
+        except Exception:  # any error is reported
             traceback.print_exc()
             return 1
         return 0

@@ -20,7 +20,7 @@ until_true() {  # SECONDS COMMAND...
 }
 mode() { [[ "$(stat -c '%a %U %G' "$1")" == "$2" ]] || fail "$1 is $(stat -c '%a %U %G' "$1"), not $2"; }
 
-# As in a container that is being built: nothing may be started.
+# Services may not be started, as in a container build.
 printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 chmod 755 /usr/sbin/policy-rc.d
 # A minimal tree leaves manuals out; this test looks at them.
@@ -68,7 +68,7 @@ command_of() {  # UNIT INSTANCE
 as_dws=(setpriv --reuid=dws --regid=dws --init-groups --no-new-privs)
 mode /run/dws '755 dws dws'
 mode /var/lib/dws '750 dws dws'
-# The shipped configuration: the receiver dials the sender's unix socket. Pages on ports of our own.
+# The shipped configuration: the receiver dials the sender's unix socket. Only the HTTP ports differ.
 read -r -a sender <<<"$(command_of dws-sender 0) --http=127.0.0.1:17701"
 read -r -a receiver <<<"$(command_of dws-receiver rollout-0) --http=127.0.0.1:17711"
 "${as_dws[@]}" "${sender[@]}" --check-config >/dev/null
@@ -83,7 +83,7 @@ has_sockets() { [[ -n "$(socket_of sender)" && -n "$(socket_of receiver)" ]]; }
 until_true 20 has_sockets
 until_true 20 python3 -c 'import socket; socket.create_connection(("127.0.0.1", 17711), 1)'
 until_true 20 python3 -c 'import socket; socket.create_connection(("127.0.0.1", 17701), 1)'
-# Status 1: it answers, and has no trainer yet.
+# Status 1: it answers, but has no trainer yet.
 job="$({ dwsctl status --json --socket="$(socket_of sender)" || true; } | sed -n 's/.*"job_id": *"\([^"]*\)".*/\1/p')"
 python3 exercise.py --sender-socket="$(socket_of sender)" --receiver-socket="$(socket_of receiver)" \
   --sender-http=127.0.0.1:17701 --receiver-http=127.0.0.1:17711 --job="$job" \

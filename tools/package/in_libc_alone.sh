@@ -1,6 +1,6 @@
 #!/bin/bash
 # The part of tools/package_test.sh about the portable archive: in_libc_alone.sh ARCHIVE FOLDER
-# Puts the archive into a tree that has libc, libm and the loader, and nothing else, and uses it there.
+# Puts the archive into a tree that has libc, libm and the loader, and nothing else, and runs it there.
 set -euo pipefail
 archive="$1" tree="$2"
 
@@ -37,7 +37,7 @@ for program in dws-sender dws-receiver dwsctl; do
 done
 ok "the programs start with libc alone"
 
-# Certificates of a CA of its own: TLS is tested with the libraries that are linked in.
+# Certificates of its own CA: TLS is tested with the libraries that are linked in.
 tls="$tree/tls"
 mkdir "$tls"
 certificate() {  # NAME SUBJECT-ALTERNATIVE-NAMES
@@ -71,7 +71,7 @@ pids+=($!)
 trap 'fail "line $LINENO"' ERR
 until_true 20 test -S "$sockets/sender.sock" -a -S "$sockets/receiver.sock"
 
-# The client that the archive brings, on a Python of the machine's: only sockets are shared.
+# The archive's client on the machine's Python: only sockets are shared.
 PYTHONPATH="$tree/python" PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$(dirname "$0")/exercise.py" \
   --sender-socket="$sockets/sender.sock" --receiver-socket="$sockets/receiver.sock" \
   --sender-http=127.0.0.1:17701 --receiver-http=127.0.0.1:17711 --admin=localhost:17710 --job=job \

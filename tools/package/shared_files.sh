@@ -1,5 +1,5 @@
 #!/bin/bash
-# What both kinds of packages hold besides programs, into a folder laid out like /: shared_files.sh FOLDER
+# Installs the files of both kinds of packages, except programs, into a folder laid out like /: shared_files.sh FOLDER
 # Run by tools/package.sh, from the top of the tree.
 set -euo pipefail
 root="$1"
@@ -16,7 +16,7 @@ put_as() {  # PATH FILE
 put usr/lib/systemd/system deploy/systemd/*.service
 put_as usr/lib/sysusers.d/dws.conf deploy/systemd/dws.sysusers.conf
 put_as usr/lib/tmpfiles.d/dws.conf deploy/systemd/dws.tmpfiles.conf
-# What is installed as the configuration is the simplest of the examples; the others come along.
+# The installed configuration is the simplest example; the others are installed beside it.
 put etc/dws deploy/config/single-host/*.toml
 for example in deploy/config/*/; do
   put "usr/share/doc/dws/examples/$(basename "$example")" "$example"*.toml

@@ -22,12 +22,12 @@ cp "$work"/static/* "$root/bin"
 cp -r "$work/shared/etc" "$work/shared/usr/share" "$root"
 mkdir -p "$root/lib"
 cp -r "$work"/shared/usr/lib/* "$root/lib"
-# Where a unit that an administrator brings says where the programs are.
+# The path of the programs that an administrator's unit file names.
 sed -i 's,/usr/bin/dws,/usr/local/bin/dws,' "$root"/lib/systemd/system/*.service
 cp -r "$work/python" "$root/python"
 sed -e "s/@VERSION@/$version/g" -e "s/@GLIBC@/${glibc#GLIBC_}/g" deploy/tarball/README.md >"$root/README.md"
 
-# What is linked in, and its terms.
+# The linked libraries and their licences.
 linked=(
   libabsl-dev libc-ares-dev libcli11-dev libevent-dev libfmt-dev libgrpc-dev libgrpc++-dev
   libprotobuf-dev libre2-dev libspdlog-dev libssl-dev libstdc++-12-dev libtomlplusplus-dev

@@ -23,7 +23,7 @@ if [[ ${#files[@]} -eq 0 ]]; then
 fi
 echo "clang-tidy on ${#files[@]} files"
 check() {
-  # gcc judges warnings; -w leaves clang's own to it.
+  # gcc checks warnings; -w turns clang's off.
   clang-tidy --quiet "$@" -- -std=c++20 -w -I. -isystem "$GENERATED" \
     -DSPDLOG_SHARED_LIB -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL 2>/dev/null
 }

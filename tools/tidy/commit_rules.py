@@ -11,7 +11,7 @@ from tools.tidy.source_tree import Violation
 
 SUBJECT_CHARACTERS_MAX = 72
 _SUBJECT = re.compile(r"[\w./*+{}, -]+: \S")
-# The rule holds for what follows it.
+# The rule applies to commits after this one.
 FIRST = "be0ad147d607c8d1865441ec2035c6335f04d36e"
 
 

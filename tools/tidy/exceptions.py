@@ -25,13 +25,13 @@ LARGE_FOLDERS: dict[str, int] = {
     "tools/gpu_check": 40,
 }
 
-# Classes whose methods are in several .cc.
+# Classes whose methods are in several .cc files.
 SPLIT_CLASSES: frozenset[str] = frozenset({
     "CommitGroup",
     "CudaDevice",
 })
 
-# Files of others that comments name.
+# Files of other projects that comments name.
 FOREIGN_FILES: frozenset[str] = frozenset({
     "cuda.h",
     "my_trainer.py",  # the reader's

@@ -7,7 +7,7 @@ from typing import Iterator
 
 from tools.tidy.source_tree import SourceFile, SourceTree, Violation
 
-# Lowest first; those of one line do not include each other.
+# Lowest first; packages of one line do not include each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("common/base",),
     ("common/model",),
@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 _LAYER = {component: number for number, names in enumerate(LAYERS) for component in names}
 
-# Generated messages: everybody else works on model values.
+# Who may use generated messages; everything else works on model values.
 PROTO_USERS = (
     "common/delta/objects/manifest",
     "common/proto_convert/",

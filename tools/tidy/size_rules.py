@@ -66,7 +66,7 @@ def cpp_functions(code: str) -> Iterator[tuple[int, int, str]]:
             head_begin = at + 1
         elif char == "}":
             if not kinds:
-                return  # unbalanced, by macros; the compiler judges
+                return  # unbalanced because of macros; the compiler will tell
             kind = kinds.pop()
             line, head = starts.pop()
             if kind == "function":

@@ -10,9 +10,9 @@ from typing import Iterator
 
 CPP = (".h", ".cc", ".cu")
 TEXT = CPP + (".py", ".proto", ".sh", ".bzl", ".bazel", ".md", ".txt", ".toml", ".supp", ".service")
-# Text without an ending that says so.
+# Text files without an extension.
 TEXT_NAMES = ("WORKSPACE", ".bazelrc", ".bazelignore", ".clang-format", ".clang-tidy", ".gitignore", "run")
-# Hidden folders are caches, but for this one; bazel-* are Bazel's links to its output.
+# Hidden folders are caches, except this one; bazel-* are Bazel's links to its output.
 HIDDEN_FOLDERS = (".ci",)
 
 

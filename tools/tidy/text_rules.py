@@ -8,7 +8,7 @@ from typing import Iterator
 
 from tools.tidy.source_tree import SourceFile, SourceTree, Violation
 
-# These say what a type is made of and not what it is for.
+# These names say what a type is made of, not what it is for.
 _EMPTY_NAME = re.compile(
     r"\b(?:class|struct|enum class|enum|using)\s+(?:\[\[\w+\]\]\s*)?"
     r"(\w*(?:Manager|Utils?|Helper|Handler|Info|Data))\s*(?:final\b|[{=]|:(?!:)|$)", re.M)
@@ -28,13 +28,13 @@ _BANNED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (r"\bassert\s*\(", "use DWS_CHECK: it stays in release builds", ()),
 )
 
-# Written in two halves so that this file may be searched as well.
+# Written in two halves so that the rule does not find this file.
 _FOREIGN_WORDS = tuple(re.compile(pattern, re.I) for pattern in (
     "/wo" r"rk/",
     "/tmp/b" r"z-|/tmp/sk" r"el",
     r"\biss" r"ues? #?\d",
     r"\bthis sess" r"ion of\b",
-    # Package registries: nothing here is downloaded but by the system's package manager.
+    # Package registries: only the system's package manager downloads anything.
     r"\bpy" r"pi\.org|pythonhost" r"ed\.org|\banacon" r"da\.org",
     r"\bdeb\.deb" r"ian\.org|\barchive\.ubu" r"ntu\.com",
     r"\bnpm" r"js\.|\bcrat" r"es\.io|\bmav" r"en\.org|\bproxy\.gol" r"ang\.",

@@ -9,7 +9,7 @@ from tools.tidy import (
 from tools.tidy.source_tree import SourceFile, SourceTree, read_tree
 from tools.tidy.tidy import find_violations
 
-FILES_MIN = 300  # a scan that finds fewer looked at the wrong place
+FILES_MIN = 300  # a scan that finds fewer looked in the wrong place
 
 
 def source_root() -> Path:

@@ -1,5 +1,5 @@
-// arc4random for --config=static. libevent's archive calls glibc's, which is the one thing that
-// would ask for glibc 2.36 where 2.35 does; this is the same promise kept by getrandom(2).
+// arc4random for --config=static. libevent's archive calls glibc's, the only symbol that would need
+// glibc 2.36 instead of 2.35; this gives the same guarantee with getrandom(2).
 
 #include <sys/random.h>
 

@@ -12,7 +12,7 @@ def system_library(name, libs = [], static_libs = [], static = None, defines = [
       deps: other system_library targets.
     """
     if static == None:
-        # A group: archives name each other in circles.
+        # A group, because archives refer to each other in cycles.
         static = [
             "-Wl,--start-group",
         ] + ["-l:lib{}.a".format(lib) for lib in libs + static_libs] + [

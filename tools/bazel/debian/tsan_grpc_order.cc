@@ -10,7 +10,8 @@
 // call are, unless they overlap in time.
 //
 // It works by defining, in the executable, functions that gRPC's shared libraries export and call
-// by name; the layout of one of their classes is copied here. Another gRPC needs another look.
+// by name; the layout of one of their classes is copied here. Check it again for another version of
+// gRPC.
 
 #include <dlfcn.h>
 #include <grpc/grpc.h>
@@ -29,7 +30,7 @@ char server_started;  // its address is the name of a TSan sync object
 template <typename Function>
 Function Next(const char* symbol) {
   void* found = dlsym(RTLD_NEXT, symbol);
-  if (found == nullptr) std::abort();  // another gRPC than the one this file is for
+  if (found == nullptr) std::abort();  // not the gRPC version that this file is for
   return reinterpret_cast<Function>(found);
 }
 

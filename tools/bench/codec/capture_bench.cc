@@ -50,7 +50,7 @@ void BenchThreads(const Options& options, const Workload& workload, SenderSide& 
       {.run = [&] { CompareStreams(streams, pool); }},
       {.run = [&] { ReadStreams(streams, pool); }}};
   const std::vector<double> seconds = MedianSeconds(contenders, options.rounds);
-  if (is_after) {  // leave as found
+  if (is_after) {  // restore the state
     workload.Write(sender.weights(), workload.changes().before);
     sender.Capture(pool, which.profile);
   }

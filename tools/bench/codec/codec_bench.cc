@@ -1,5 +1,5 @@
 // Measures the codec and the paths of capture, staging and commit against the limits of the machine
-// and against what else there is. CSV on stdout, a table with the bars on stderr.
+// and against other formats. CSV on stdout, a table with the bars on stderr.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <utility>

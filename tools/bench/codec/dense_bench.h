@@ -8,9 +8,9 @@
 
 namespace dws::bench {
 
-// Full tensors, dense raw: what a repair sends and writes.
+// Full tensors, dense raw: the bytes that a repair sends and writes.
 Status BenchFullTensors(const Options& options, Report& report);
-// The objects of changes that no sparse code likes.
+// The size of objects for changes that suit no sparse code.
 Status BenchDenseSizes(const Options& options, Report& report);
 
 }  // namespace dws::bench

@@ -44,7 +44,7 @@ class Probe {
   }
 
  private:
-  // To the other version.
+  // Brings the weights to the other version.
   void Turn() {
     is_after_ = !is_after_;
     workload_.Write(sender_->weights(),

@@ -1,5 +1,5 @@
 // An engine and its receiver in this process, made of the receiver's own parts: attached memory,
-// spool, staging, the commit's scatter. What the daemon does, without its network and its lease.
+// spool, staging, the commit's scatter. It does what the daemon does, without network and lease.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace dws::bench {
 
-// Lifecycle: made for a placement; weights are zeros. Threads: one.
+// Lifecycle: created for a placement; weights begin as zeros. Threads: one.
 class ReceiverSide {
  public:
   static Result<std::unique_ptr<ReceiverSide>> Create(const Placement& placement);
@@ -30,11 +30,11 @@ class ReceiverSide {
   }
   const EngineWeights& engine() const { return *engine_; }
 
-  // Takes a delta object in, and reads what memory holds: what lies behind a fetch.
+  // Takes a delta object as a fetch delivers it, and parses it.
   Status Receive(ByteSpan object, ThreadPool& pool);
   // Verifies and stages the object. Writes nothing. DATA_LOSS and others: a slice was rejected.
   Result<StagedDelta> Stage(ThreadPool& pool) const;
-  // Writes what was staged, shared out as the commit does.
+  // Writes what was staged, divided among threads as the commit does.
   void Commit(const StagedDelta& staged, ThreadPool& pool) const;
 
   // Takes full tensors in, frame by frame after BeginFull, and writes them as a repair does.
@@ -52,8 +52,8 @@ class ReceiverSide {
   std::vector<SliceState> live_;
 };
 
-// The whole way of an object: an engine at `before` receives it and has to be at `after` then.
-// DATA_LOSS: it is not.
+// The whole path of an object: an engine at `before` receives it. DATA_LOSS: it is not at `after`
+// then.
 Status CheckObject(const Placement& placement, ByteSpan object, ByteSpan before, ByteSpan after,
                    ThreadPool& pool);
 

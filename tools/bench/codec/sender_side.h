@@ -1,5 +1,5 @@
 // A trainer and its sender in this process, made of the sender's own parts: resident weights in
-// shared memory, snapshot, capture, sealing. What the daemon does, without its network.
+// shared memory, snapshot, capture, sealing. It does what the daemon does, without network.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@
 
 namespace dws::bench {
 
-// Lifecycle: made for a placement; weights are zeros. Threads: one.
+// Lifecycle: created for a placement; weights begin as zeros. Threads: one.
 class SenderSide {
  public:
-  // RESOURCE_EXHAUSTED and others: no memory.
+  // RESOURCE_EXHAUSTED and others: not enough memory.
   static Result<std::unique_ptr<SenderSide>> Create(const Placement& placement);
 
   // The trainer's own mapping of its weights.
@@ -31,9 +31,10 @@ class SenderSide {
   Snapshot& snapshot() const { return *state_->snapshot; }
   const RankStatePtr& state() const { return state_; }
 
-  // Captures the weights as the next version: all of Publish but its RPC. Kept for Seal.
+  // Captures the weights as the next version: everything that Publish does except the RPC. Kept for
+  // Seal.
   void Capture(ThreadPool& pool, DeltaProfile profile = DeltaProfile::kFast);
-  // The captured version as it is retained and sent.
+  // The captured version in the form that is retained and sent.
   RetainedVersionPtr Seal();
 
  private:
@@ -48,7 +49,7 @@ class SenderSide {
   std::optional<CapturedVersion> captured_;
 };
 
-// The smaller of a version's objects: what a link of profile wan gets.
+// The smaller of a version's objects, which a link of profile wan gets.
 inline const std::vector<std::byte>& SmallestObject(const RetainedVersion& version) {
   return version.other_object.empty() ? version.object : version.other_object;
 }

@@ -1,5 +1,5 @@
-// Staging writes nothing to the engine, and a commit writes the same values every time: both are
-// repeated as they are. At the end the engine has to be at the trainer's version.
+// Staging writes nothing to the engine, and a commit writes the same values every time: both can be
+// repeated without a reset. At the end the engine must be at the trainer's version.
 #include "tools/bench/codec/stage_bench.h"
 
 #include <cstring>
@@ -27,7 +27,7 @@ Result<RetainedVersionPtr> MakeObject(const Workload& workload, ThreadPool& pool
   workload.FillBefore(sender->weights());
   sender->Capture(pool);
   sender->Seal();
-  // Once there and back, for what the class tables are made from.
+  // Forward and back once, because class tables are made from earlier versions.
   for (const std::vector<uint16_t>* words :
        {&workload.changes().after, &workload.changes().before, &workload.changes().after}) {
     workload.Write(sender->weights(), *words);

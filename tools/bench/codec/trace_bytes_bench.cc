@@ -1,6 +1,6 @@
-// Every step of the trace is captured in order, so that what the sender learns from earlier steps
-// is what it would know. The last object is then compared with entropy and with every peer, whose
-// own bytes have to lead to the same weights.
+// Every step of the trace is captured in order, so that the sender has learnt from earlier steps,
+// as in production. The last object is then compared with entropy and with every peer, whose own
+// bytes must lead to the same weights.
 #include <filesystem>
 
 #include "tools/bench/codec/receiver_side.h"
@@ -17,7 +17,7 @@ constexpr Bar kEntropyBar = AtMost(1.12);
 
 struct LastObject {
   RetainedVersionPtr version;
-  std::vector<TensorPair> tensors;  // what it leads from and to
+  std::vector<TensorPair> tensors;  // its base and its target
 };
 
 Result<LastObject> CaptureTrace(const std::vector<std::string>& files) {

@@ -1,4 +1,4 @@
-// P1 and P2: the bytes of whole delta objects, against entropy and against what else there is.
+// P1 and P2: the bytes of whole delta objects, against entropy and against other formats.
 #pragma once
 
 #include "common/base/status.h"

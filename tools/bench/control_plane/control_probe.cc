@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kRecordBytes = 128;  // about one of a ledger
 
-// There is no such version to describe: the daemon's answer is all that is asked for.
+// There is no such version to describe: only the round trip matters.
 bool Call(v1::SyncService::Stub& stub) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + limits::kRpcDeadline);

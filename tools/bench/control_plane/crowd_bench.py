@@ -19,7 +19,7 @@ FAST = 9
 SLOW_BYTES_PER_SECOND = 1_000_000
 DENSITY = 0.01
 _JOIN_VERSIONS_MAX = 100_000
-_TURNS = 4  # of rounds with the slow link as it is, and slow
+_TURNS = 4  # rounds with the link at full speed, and slow
 
 
 class _Publisher:

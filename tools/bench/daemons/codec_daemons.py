@@ -23,7 +23,7 @@ def parse_size(text: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    # codec_bench, which runs before, has looked at all options and describes them.
+    # codec_bench runs before this, checks all options and describes them.
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--size", type=parse_size, default=2 << 30)
     parser.add_argument("--rounds", type=int, default=5)

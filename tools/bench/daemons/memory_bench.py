@@ -19,7 +19,7 @@ _MIB = 1 << 20
 _SENDER_ALLOWANCE = 256 * _MIB
 _VERSIONS = 4
 _DENSITY = 0.03
-# Beside what the cap is for, transfers and staged writes together: the process itself.
+# Memory of the process itself, beside the capped transfers and staged writes.
 _PROCESS_BYTES = 128 * _MIB
 
 

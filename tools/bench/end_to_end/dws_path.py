@@ -26,7 +26,7 @@ class DwsPath:
     ) -> None:
         self._specs = specs
         self._sender_flags = [f"--threads={threads}"]
-        # Besides the thread that asks for them.
+        # In addition to the thread that asks for them.
         self._receiver_flags = [f"--threads={threads - 1}"]
         self._shared = shared
         if shared is not None:

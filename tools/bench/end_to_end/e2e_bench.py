@@ -93,7 +93,7 @@ def parse_options() -> argparse.Namespace:
     options = parser.parse_args()
     if not 0 < options.gib <= 1024 or not 1 <= options.rounds <= 30 or options.threads < 1:
         parser.error("expected --gib above 0, --rounds from 1 to 30, --threads above 0")
-    # The checkpoint that slime's path patches, and what the directory holds of the first version.
+    # The checkpoint that slime's path patches, and the first version's files in the directory.
     needed = int(2 * options.gib * (1 << 30)) + _ALLOWANCE_BYTES
     if shutil.disk_usage(options.dir).free < needed:
         parser.error(

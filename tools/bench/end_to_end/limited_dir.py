@@ -41,7 +41,7 @@ def _files(root: str, below: str = "", back: bool = False) -> Iterator[tuple[int
                 status = entry.stat()
                 yield status.st_ctime_ns, path, back, status
     except FileNotFoundError:
-        return  # gone meanwhile
+        return  # removed meanwhile
 
 
 class _Link:
@@ -53,7 +53,7 @@ class _Link:
         self._back = back
         self._rate = rate
         self._carried: dict[str, tuple[int, int, int]] = {}
-        self._free_at = 0.0  # when the link has sent all that was put on it
+        self._free_at = 0.0  # when the link has sent everything queued
 
     def run(self) -> None:
         while True:

@@ -117,7 +117,7 @@ def _run(folder: str, local: str, acks: str, threads: int, piece_bytes: int, pip
         version += 1
         try:
             reader.apply(version)
-        except Exception as error:  # whatever it is, the trainer waits for an answer
+        except Exception as error:  # on any error: the trainer waits for an answer
             pipe.send(f"version {version}: {error}")
             raise
         os.makedirs(acks, exist_ok=True)

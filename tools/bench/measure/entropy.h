@@ -1,4 +1,4 @@
-// What a code for the changes between two versions cannot go below, given what both sides know.
+// The lower bound of any code for the changes between two versions, given what both sides know.
 #pragma once
 
 #include <span>

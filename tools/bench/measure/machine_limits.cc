@@ -55,7 +55,7 @@ DWS_TARGET_AVX512 uint64_t CompareAvx512(const std::byte* one, const std::byte* 
   return _mm512_test_epi64_mask(all, all);
 }
 
-// The compiler's own vectors; also the ends that the other variant leaves.
+// The compiler's own vectors; also used for the ends that the other variant leaves.
 uint64_t ReadPortable(const std::byte* from, size_t size) {
   uint64_t all = 0;
   size_t i = 0;
@@ -100,7 +100,7 @@ void ScatterShared(uint16_t* words, const uint32_t* index, const uint16_t* value
   for (; i < count; ++i) words[index[i]] = values[i];
 }
 
-// PREFETCHW: the line comes ready to be written.
+// PREFETCHW: the line arrives ready for writing.
 __attribute__((target("prfchw"))) void ScatterExclusive(uint16_t* words, const uint32_t* index,
                                                         const uint16_t* values, size_t count,
                                                         size_t distance) {

@@ -1,4 +1,4 @@
-// What this machine can do at best: the references of the speed figures, in the fewest instructions
+// The best this machine can do: the references of the speed figures, in the fewest instructions
 // that do the work. Each runs on the threads of a pool.
 #pragma once
 
@@ -20,14 +20,14 @@ struct StreamPair {
 // `a` and `b`, cut into pieces that threads share out.
 void AppendPieces(ByteSpan a, ByteSpan b, std::vector<StreamPair>& pieces);
 
-// Reads every `a`, then every `b`: one stream at a time. Returns something made of all bytes.
+// Reads every `a`, then every `b`: one stream at a time. Returns a value that depends on all bytes.
 uint64_t ReadStreams(std::span<const StreamPair> pieces, ThreadPool& pool);
-// Reads `a` against `b`: two streams at a time. Whether they differ anywhere.
+// Reads `a` against `b`: two streams at a time. Returns whether they differ anywhere.
 bool CompareStreams(std::span<const StreamPair> pieces, ThreadPool& pool);
 // Copies `from` to `to`, of equal size.
 void CopyStream(MutableByteSpan to, ByteSpan from, ThreadPool& pool);
 
-// How far ahead of its use a word is asked for, and whether for writing.
+// How far ahead a word is prefetched, and whether for writing.
 struct Prefetch {
   uint32_t distance = 0;
   bool exclusive = false;
@@ -40,7 +40,7 @@ uint64_t GatherWords(const uint16_t* words, std::span<const uint32_t> index, uin
 void ScatterWords(uint16_t* words, std::span<const uint32_t> index,
                   std::span<const uint16_t> values, Prefetch prefetch, ThreadPool& pool);
 
-// What is fastest here, tried on the data itself.
+// The fastest distance on this machine, measured on the data itself.
 uint32_t BestGatherDistance(const uint16_t* words, std::span<const uint32_t> index,
                             ThreadPool& pool);
 Prefetch BestScatterPrefetch(uint16_t* words, std::span<const uint32_t> index,

@@ -1,4 +1,4 @@
-// What the codec benchmark is asked to do.
+// The options of the codec benchmark.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct Options {
   int rounds = 5;
   std::string trace;              // folder of safetensors files; empty: synthetic weights
   std::vector<std::string> only;  // groups to run; empty: all
-  bool no_daemons = false;        // for whoever starts the other part
+  bool no_daemons = false;        // for the script that starts the other part
   bool probe = false;
 
   bool Wants(const std::string& group) const {

@@ -1,5 +1,5 @@
-// What the benchmark prints: one CSV line a measurement on stdout, as soon as it is known, and a
-// table with the bars on stderr at the end.
+// What the benchmark prints: one CSV line for each measurement on stdout, as soon as it is known,
+// and a table with the bars on stderr at the end.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace dws::bench {
 
-// What a ratio has to be. A measurement without a bar says how things are.
+// The required ratio. A measurement without a bar is only reported.
 struct Bar {
   enum class Side : uint8_t { kAtLeast, kAtMost };
   Side side = Side::kAtLeast;
@@ -24,7 +24,7 @@ struct Measurement {
   std::string what;      // the case; no comma
   double ours = 0;       // in `unit`
   double reference = 0;  // in `unit`
-  double ratio = 0;      // oriented as the bar is written
+  double ratio = 0;      // in the direction of the bar
   std::string unit;      // "GB/s"
   std::optional<Bar> bar = std::nullopt;
 };

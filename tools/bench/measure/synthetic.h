@@ -17,7 +17,7 @@ struct Versions {
 // a change. The same arguments give the same bytes.
 Versions MakeBf16(uint64_t elements, double density);
 
-// Bits for each changed element that no code for such changes goes below: H(p)/p + 1.
+// Lower bound for any code of such changes, in bits for each changed element: H(p)/p + 1.
 double EntropyBits(double density);
 
 }  // namespace dws::bench

@@ -13,9 +13,9 @@ namespace dws::bench {
 // The .safetensors files of `directory`, by name. NOT_FOUND: fewer than two.
 Result<std::vector<std::string>> TraceFiles(const std::string& directory);
 
-// The tensors of `file` as both versions, ordered by name. DATA_LOSS: no safetensors file.
+// The tensors of `file` as both versions, ordered by name. DATA_LOSS: not a safetensors file.
 Result<std::vector<TensorPair>> ReadFirstStep(const std::string& file);
-// What was `after` becomes `before`, and `after` is what `file` holds. DATA_LOSS: it has other
+// `after` becomes `before`, and `after` becomes the contents of `file`. DATA_LOSS: it has other
 // tensors.
 Status ReadNextStep(const std::string& file, std::vector<TensorPair>& tensors);
 

@@ -32,7 +32,7 @@ struct Placement {
   }
 };
 
-// INVALID_ARGUMENT: no valid layout.
+// INVALID_ARGUMENT: not a valid layout.
 Result<Placement> PlaceTensors(const std::vector<TensorSpec>& specs);
 
 // The words of a region that change, ascending: region[index] is before or after.
@@ -45,15 +45,15 @@ struct WordChanges {
 // Immutable once made.
 class Workload {
  public:
-  // Copies of `tensors` side by side, as many as `size_bytes` asks for, at least one.
-  // INVALID_ARGUMENT: no valid layout, or more words than a WordChanges can number.
+  // Copies of `tensors` side by side, as many as fit `size_bytes`, at least one. INVALID_ARGUMENT:
+  // not a valid layout, or more words than a WordChanges can number.
   static Result<Workload> Tile(std::vector<TensorPair> tensors, uint64_t size_bytes);
 
   const Placement& placement() const { return placement_; }
   const WordChanges& changes() const { return changes_; }
   uint64_t changed_elements() const { return changed_elements_; }
   uint64_t model_bytes() const { return placement_.layout.size_bytes(); }
-  // Of all elements, those that change.
+  // The share of elements that change.
   double density() const {
     return static_cast<double>(changed_elements_) /
            static_cast<double>(placement_.layout.element_count());

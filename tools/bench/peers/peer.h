@@ -1,6 +1,6 @@
-// Other ways to ship changed weights, as their own documents and libraries have them: what a user
-// would pick instead. Each encodes the difference of two versions to everything it would send, and
-// decodes that again.
+// Other ways to send changed weights, as their own documents and libraries define them: the
+// alternatives of a user. Each encodes the difference of two versions to all bytes that it would
+// send, and decodes them again.
 #pragma once
 
 #include <optional>
@@ -20,14 +20,14 @@ using TensorStates = std::vector<std::vector<std::byte>>;  // by tensor
 struct Peer {
   std::string id;  // "P2a"
   std::string name;
-  std::optional<Bar> bar;  // of its bytes over ours
+  std::optional<Bar> bar;  // its bytes divided by ours
   Result<std::vector<std::byte>> (*encode)(std::span<const TensorPair> tensors) = nullptr;
-  // Brings `states` from before to after; of `tensors` it may use specs only.
+  // Brings `states` from before to after; it may use only the specs of `tensors`.
   Status (*decode)(ByteSpan bytes, std::span<const TensorPair> tensors,
                    TensorStates& states) = nullptr;
 };
 
-// Format B of slime: one compressed entry a changed tensor, and an index.
+// Format B of slime: one compressed entry for each changed tensor, and an index.
 Peer SlimeXor();
 Peer SlimeOverwrite();
 // Format A of slime: positions and values of all tensors in two tensors.

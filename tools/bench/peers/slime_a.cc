@@ -1,7 +1,7 @@
 // rank0000_flush000000.safetensors: __positions__ (bytes), __values__ (elements), and in the
-// metadata where each parameter lies in both. Positions are int32 numbers of elements ("indices"),
-// or gaps of 16 bits, 32 for a parameter with a longer one ("deltas"); "deltas_zstd" wraps that
-// file.
+// metadata the place of each parameter in both. Positions are int32 numbers of elements
+// ("indices"), or gaps of 16 bits, 32 for a parameter with a longer one ("deltas"); "deltas_zstd"
+// wraps that file.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -44,7 +44,7 @@ size_t MakeGaps(std::vector<uint32_t>& positions) {
   return longest <= std::numeric_limits<uint16_t>::max() ? 2 : 4;
 }
 
-// All tensors have one dtype, as those of one flush do.
+// All tensors have one dtype, like those of one flush.
 Result<std::vector<std::byte>> Encode(std::span<const TensorPair> tensors, FlushEncoding encoding) {
   const bool gaps = encoding != FlushEncoding::kIndices;
   std::vector<std::byte> positions;

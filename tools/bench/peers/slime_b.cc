@@ -17,7 +17,7 @@ using slime::Encoding;
 constexpr uint64_t kVersion = 10;
 const char* const kFile = "model-00000-of-00001.safetensors";
 
-// The file, and its index behind it.
+// The file, followed by its index.
 Result<std::vector<std::byte>> Encode(std::span<const TensorPair> tensors, Encoding encoding) {
   slime::VersionIndex index{
       .version = kVersion,
@@ -42,8 +42,7 @@ Result<std::vector<std::byte>> Encode(std::span<const TensorPair> tensors, Encod
   return bytes;
 }
 
-// The size of a safetensors file that something lies behind: its content ends where the index
-// begins.
+// The size of the safetensors file in front of the index.
 ByteSpan FileOf(ByteSpan bytes) {
   const size_t index = AsText(bytes).rfind("{\n \"metadata\"");
   return index == std::string_view::npos ? bytes : bytes.first(index);

@@ -1,4 +1,4 @@
-// All tensors as one file, for peers that know files only: their bytes in order.
+// All tensors as one file, their bytes in order, for peers that work on files.
 #pragma once
 
 #include <span>

@@ -13,7 +13,7 @@
 namespace dws::bench {
 namespace {
 
-// A folder that goes with its object.
+// A folder that is removed with its object.
 class SharedFolder {
  public:
   SharedFolder() {

@@ -9,7 +9,7 @@
 namespace dws::bench {
 
 std::vector<std::byte> CompressFrame(ByteSpan bytes, int level);
-// DATA_LOSS: no frame with a content size, or damaged.
+// DATA_LOSS: not a frame with a content size, or damaged.
 Result<std::vector<std::byte>> DecompressFrame(ByteSpan frame);
 
 }  // namespace dws::bench
