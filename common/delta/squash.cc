@@ -8,7 +8,7 @@
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/delta/encoder.h"
-#include "common/delta/objects/object.h"
+#include "common/delta/objects/object_writer.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -89,20 +89,18 @@ Result<std::vector<std::byte>> Squash(const RankLayout& layout, std::span<const 
     DWS_CHECK(chain[i].manifest->base_version == chain[i - 1].manifest->version);
   }
   DWS_ASSIGN_OR_RETURN(const std::vector<Ends> ends, SliceEnds(layout, chain));
-  std::vector<std::vector<EncodedBlock>> blocks(layout.slice_count());
-  std::vector<SliceBlocks> slices;
+  ObjectWriter writer;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankSlice number(s);
     if (!ends[s].before.has_value()) continue;
-    DWS_ASSIGN_OR_RETURN(blocks[s], SquashSlice(layout.slice(number), number, chain));
-    if (blocks[s].empty()) continue;
-    slices.push_back(
-        {.slice = number, .before = *ends[s].before, .after = ends[s].after, .blocks = blocks[s]});
+    DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlock> blocks,
+                         SquashSlice(layout.slice(number), number, chain));
+    DWS_RETURN_IF_ERROR(writer.AddSlice(
+        {.slice = number, .before = *ends[s].before, .after = ends[s].after}, blocks));
   }
   DeltaManifest identity = *chain.back().manifest;
   identity.base_version = chain.front().manifest->base_version;
-  identity.slices.clear();
-  return BuildObject(std::move(identity), slices);
+  return writer.Finish(std::move(identity));
 }
 
 }  // namespace dws

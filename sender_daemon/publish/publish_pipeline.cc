@@ -9,6 +9,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/delta/objects/object.h"
+#include "common/delta/objects/object_writer.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -18,28 +19,25 @@ constexpr std::chrono::milliseconds kRetryDelay{500};
 // Bytes of a class table in the manifest: a slice that saves no more than this is not class-split.
 constexpr uint64_t kClassTableCost = kClassesMax + 3;
 
-// The slices that a version changed, with their blocks.
-std::vector<SliceBlocks> TouchedSlices(const RankLayout& layout, const CapturedVersion& captured) {
+// The object of the slices that a version changed.
+std::vector<std::byte> BuildObject(const RankLayout& layout, const DeltaManifest& identity,
+                                   const CapturedVersion& captured) {
   DWS_CHECK(captured.blocks.size() == layout.block_count());
   DWS_CHECK(captured.before.size() == layout.slice_count() &&
             captured.after.size() == layout.slice_count());
   DWS_CHECK(captured.class_tables.empty() || captured.class_tables.size() == layout.slice_count());
-  std::vector<SliceBlocks> slices;
+  ObjectWriter writer;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
-    const std::span<const EncodedBlock> blocks(captured.blocks.data() + slice.first_block,
-                                               slice.blocks);
-    bool touched = false;
-    for (const EncodedBlock& block : blocks) touched |= block.mode != BlockMode::kEmpty;
-    if (!touched) continue;
-    slices.push_back(
+    const Status added = writer.AddSlice(
         {.slice = RankSlice(s),
          .before = captured.before[s],
          .after = captured.after[s],
-         .blocks = blocks,
-         .classes = captured.class_tables.empty() ? std::nullopt : captured.class_tables[s]});
+         .classes = captured.class_tables.empty() ? std::nullopt : captured.class_tables[s]},
+        std::span(captured.blocks).subspan(slice.first_block, slice.blocks));
+    DWS_CHECK(added.ok());  // in memory
   }
-  return slices;
+  return writer.Finish(identity);
 }
 
 // Bytes that the other profile's blocks of a slice save. Raw blocks save none: they are for speed.
@@ -75,7 +73,7 @@ std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& 
     }
   }
   if (!differs) return {};
-  return BuildObject(identity, TouchedSlices(layout, captured));
+  return BuildObject(layout, identity, captured);
 }
 
 // Logs one line for each group whose density changed, and one if the version's did.
@@ -121,7 +119,7 @@ RetainedVersionPtr Seal(SealJob job) {
     sealed->payload_bytes[static_cast<size_t>(block.mode)] += block.payload.size();
   }
   if (captured.base.has_value()) {
-    sealed->object = BuildObject(sealed->manifest, TouchedSlices(layout, captured));
+    sealed->object = BuildObject(layout, sealed->manifest, captured);
     auto header = ParseObjectHeader(sealed->object);
     auto manifest = ParseObjectManifest(sealed->object, layout);
     DWS_CHECK(header.ok() && manifest.ok());  // we built it a moment ago

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/delta/blocks/diff.h"
+#include "common/delta/objects/object_writer.h"
 #include "tests/receiver_daemon/staging_case.h"
 
 namespace dws {
@@ -65,9 +66,9 @@ std::vector<std::byte> MakeObject(const LargeEngine& engine,
   DeltaManifest identity{.version = WeightVersion(2),
                          .base_version = WeightVersion(1),
                          .layout_signature = engine.layout->signature()};
-  const std::vector<SliceBlocks> slices = {
-      {.slice = RankSlice(0), .before = kBase, .after = after, .blocks = blocks}};
-  return BuildObject(std::move(identity), slices);
+  ObjectWriter writer;
+  REQUIRE(writer.AddSlice({.slice = RankSlice(0), .before = kBase, .after = after}, blocks).ok());
+  return writer.Finish(std::move(identity));
 }
 
 StagedDelta Stage(const LargeEngine& engine, const std::vector<std::byte>& object) {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/delta/objects/object_writer.h"
 #include "common/model/digest.h"
 #include "common/model/layout.h"
 #include "tools/checkpoint/block_source.h"
 #include "tools/checkpoint/block_walk.h"
-#include "tools/checkpoint/object_writer.h"
 
 namespace dws::checkpoint {
 

@@ -8,7 +8,7 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
-#include "tools/checkpoint/object_writer.h"
+#include "common/delta/objects/object_writer.h"
 
 namespace dws::checkpoint {
 

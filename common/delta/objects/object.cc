@@ -5,53 +5,10 @@
 #include "common/base/check.h"
 #include "common/delta/bits/checksum.h"
 #include "common/delta/bits/compression.h"
-#include "common/delta/objects/frame.h"
 #include "common/delta/objects/manifest.h"
 #include "common/model/limits.h"
 
 namespace dws {
-namespace {
-
-// Builds the frames of one slice. Returns their entries and appends their bytes to `frames`.
-SliceDelta BuildSlice(const SliceBlocks& slice, std::vector<std::byte>& frames) {
-  SliceDelta delta{.slice = slice.slice, .nnz = 0, .before = slice.before, .after = slice.after};
-  size_t next = 0;
-  while (true) {
-    while (next < slice.blocks.size() && slice.blocks[next].mode == BlockMode::kEmpty) ++next;
-    if (next == slice.blocks.size()) return delta;
-    const size_t count = BlocksOfNextFrame(slice.blocks.subspan(next));
-    DWS_CHECK(count > 0 && count <= slice.blocks.size() - next);
-    const std::span<const EncodedBlock> blocks = slice.blocks.subspan(next, count);
-    const std::vector<std::byte> frame = BuildFrame(blocks);
-    delta.frames.push_back({.first_block = static_cast<uint32_t>(next),
-                            .block_count = static_cast<uint32_t>(count),
-                            .offset = frames.size(),
-                            .size_bytes = frame.size(),
-                            .checksum = FrameChecksum(frame)});
-    frames.insert(frames.end(), frame.begin(), frame.end());
-    for (const EncodedBlock& block : blocks) {
-      delta.nnz += block.nnz;
-      if (block.mode == BlockMode::kClassSplit) delta.classes = slice.classes;
-    }
-    next += count;
-  }
-}
-
-}  // namespace
-
-std::vector<std::byte> BuildObject(DeltaManifest identity, std::span<const SliceBlocks> slices) {
-  std::vector<std::byte> frames;
-  identity.slices.clear();
-  for (const SliceBlocks& slice : slices) {
-    DWS_CHECK(identity.slices.empty() || identity.slices.back().slice < slice.slice);
-    SliceDelta delta = BuildSlice(slice, frames);
-    if (!delta.frames.empty()) identity.slices.push_back(std::move(delta));
-  }
-  std::vector<std::byte> object = BuildObjectHead(identity, frames.size());
-  object.reserve(object.size() + frames.size());
-  object.insert(object.end(), frames.begin(), frames.end());
-  return object;
-}
 
 std::vector<std::byte> BuildObjectHead(const DeltaManifest& manifest, uint64_t frames_bytes) {
   std::vector<std::byte> stored = SerializeManifest(manifest);

@@ -7,6 +7,7 @@
 #include "common/delta/decoder.h"
 #include "common/delta/objects/frame.h"
 #include "common/delta/objects/manifest.h"
+#include "common/delta/objects/object_writer.h"
 #include "common/model/limits.h"
 
 namespace dws::samples {
@@ -161,15 +162,15 @@ Bytes SealObject(const RankLayout& layout, const Encoding& encoding, uint64_t ba
 }
 
 Bytes SealObject(const Encoding& encoding, DeltaManifest identity) {
-  std::vector<SliceBlocks> slices;
+  ObjectWriter writer;
   for (uint32_t s = 0; s < encoding.blocks.size(); ++s) {
-    slices.push_back({.slice = RankSlice(s),
-                      .before = encoding.before[s],
-                      .after = encoding.after[s],
-                      .blocks = encoding.blocks[s],
-                      .classes = encoding.classes.empty() ? std::nullopt : encoding.classes[s]});
+    const SliceEnd end{.slice = RankSlice(s),
+                       .before = encoding.before[s],
+                       .after = encoding.after[s],
+                       .classes = encoding.classes.empty() ? std::nullopt : encoding.classes[s]};
+    DWS_CHECK(writer.AddSlice(end, encoding.blocks[s]).ok());
   }
-  return BuildObject(std::move(identity), slices);
+  return writer.Finish(std::move(identity));
 }
 
 Status ApplyObject(ByteSpan object, const RankLayout& layout, bool compare_base, State& state) {

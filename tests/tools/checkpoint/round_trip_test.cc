@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/delta/encoder.h"
-#include "common/delta/objects/object.h"
+#include "common/delta/objects/object_writer.h"
 #include "tests/tools/checkpoint/scene.h"
 #include "tools/checkpoint/delta_chain.h"
 #include "tools/checkpoint/materialize.h"
@@ -204,19 +204,17 @@ TEST_CASE("a tensor with several changed slices counts as one changed tensor", "
   INFO(layout.status().ToString());
   REQUIRE(layout.ok());
   REQUIRE(layout->slice_count() == 5);
-  std::vector<std::vector<EncodedBlock>> blocks(3);
-  std::vector<SliceBlocks> slices;
-  for (uint32_t s = 0; s < 3; ++s) {  // all are slices of the first tensor
+  ObjectWriter writer;
+  for (uint32_t s = 0; s < 3; ++s) {  // all of the first tensor
     const BlockChanges changes{.positions = {5}, .steps = {1}};
-    blocks[s].push_back(EncodeSteps(DType::kBF16, changes, 8));
-    slices.push_back({.slice = RankSlice(s), .before = {}, .after = {}, .blocks = blocks[s]});
+    const std::vector<EncodedBlock> blocks = {EncodeSteps(DType::kBF16, changes, 8)};
+    REQUIRE(writer.AddSlice({.slice = RankSlice(s), .before = {}, .after = {}}, blocks).ok());
   }
   Scene scene;
   const std::vector<std::string> deltas = {scene.folder.File("d.dws")};
-  const auto object = BuildObject({.version = WeightVersion(2),
-                                   .base_version = WeightVersion(1),
-                                   .layout_signature = layout->signature()},
-                                  slices);
+  const auto object = writer.Finish({.version = WeightVersion(2),
+                                     .base_version = WeightVersion(1),
+                                     .layout_signature = layout->signature()});
   REQUIRE(scene.files.ReplaceFile(deltas[0], object).ok());
   const auto packed =
       SquashAlone(scene.files, *layout, deltas, scene.folder.File("s.dws"), NoProgress);

@@ -1,10 +1,11 @@
-// Makes a delta object frame by frame: like BuildObject, but the delta need not fit into memory.
+// Makes a delta object frame by frame (FORMAT.md, "Object"): the delta need not fit into memory.
 // The same blocks give the same bytes.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -13,7 +14,7 @@
 #include "common/model/class_table.h"
 #include "common/model/delta_manifest.h"
 
-namespace dws::checkpoint {
+namespace dws {
 
 // Gets the bytes of the frames section, one frame after the other.
 using FrameSink = std::function<Status(ByteSpan)>;
@@ -29,15 +30,22 @@ struct SliceEnd {
   std::optional<ClassTable> classes;  // for its class-split blocks; ignored if there are none
 };
 
-// Lifecycle: for each slice, in ascending order, Add all its blocks and EndSlice; then Finish,
-// once. Holds the blocks of one frame. Threads: one.
+// Lifecycle: for each slice, in ascending order, Add all its blocks and EndSlice, or AddSlice; then
+// Finish, once. A slice whose blocks are all empty is left out. Holds the blocks of one frame.
+// Threads: one.
 class ObjectWriter {
  public:
   explicit ObjectWriter(FrameSink sink) : sink_(std::move(sink)) {}
+  // Keeps the frames in memory: no call fails, and Finish returns the whole object.
+  ObjectWriter();
+  ObjectWriter(const ObjectWriter&) = delete;
+  ObjectWriter& operator=(const ObjectWriter&) = delete;
 
   // Adds the next block of the slice, also if it is empty. Errors: of the sink.
   Status Add(EncodedBlock block);
   Status EndSlice(const SliceEnd& end);
+  // The same for a slice whose blocks, from block 0 on, are all in memory. Copies none.
+  Status AddSlice(const SliceEnd& end, std::span<const EncodedBlock> blocks);
   // Returns header and manifest, which come before the frames. `identity` is the manifest without
   // slices.
   std::vector<std::byte> Finish(DeltaManifest identity);
@@ -47,11 +55,13 @@ class ObjectWriter {
  private:
   static constexpr size_t kTryAtBlocks = 4096;
 
-  // Whether a next frame of `count` blocks is final, whatever blocks follow.
-  bool IsSettled(size_t count) const;
-  Status CutFrames(bool slice_ends);
-  Status WriteFrame(size_t count);
+  // Writes the frames of `blocks`, of the slice from block `first` on, that are final whatever
+  // blocks follow; all of them if the slice ends. Returns how many of the blocks it is done with.
+  Result<size_t> WriteFrames(std::span<const EncodedBlock> blocks, uint32_t first, bool slice_ends);
+  Status WriteFrame(std::span<const EncodedBlock> blocks, uint32_t first);
+  Status CutPending(bool slice_ends);
 
+  std::vector<std::byte> frames_;  // kept in memory
   const FrameSink sink_;
   std::vector<EncodedBlock> pending_;  // blocks of the slice from first_pending_
   uint64_t pending_bytes_ = 0;
@@ -63,4 +73,4 @@ class ObjectWriter {
   std::vector<SliceDelta> slices_;
 };
 
-}  // namespace dws::checkpoint
+}  // namespace dws

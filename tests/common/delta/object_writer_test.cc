@@ -1,13 +1,11 @@
-// An object written frame by frame equals the one that BuildObject makes.
-#include "tools/checkpoint/object_writer.h"
+// An object written frame by frame is the one that is made from whole slices.
+#include "common/delta/objects/object_writer.h"
 
 #include <catch2/catch.hpp>
 #include <random>
 #include <vector>
 
-#include "common/delta/objects/object.h"
-
-namespace dws::checkpoint {
+namespace dws {
 namespace {
 
 EncodedBlock RawBlock(std::mt19937& random, size_t payload_max) {
@@ -30,7 +28,7 @@ std::vector<EncodedBlock> RandomBlocks(std::mt19937& random, size_t count, size_
 
 }  // namespace
 
-TEST_CASE("an object written frame by frame has the bytes of one built at once", "[checkpoint]") {
+TEST_CASE("an object written frame by frame has the bytes of one built at once", "[delta]") {
   const uint32_t seed = GENERATE(range(1U, 9U));
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -47,19 +45,20 @@ TEST_CASE("an object written frame by frame has the bytes of one built at once",
     frames.insert(frames.end(), frame.begin(), frame.end());
     return OkStatus();
   });
-  std::vector<SliceBlocks> whole;
+  ObjectWriter whole;
   for (uint32_t s = 0; s < slices.size(); ++s) {
     const Digest before{.lane0 = s, .lane1 = 1};
     const Digest after{.lane0 = s, .lane1 = 2};
-    whole.push_back({.slice = RankSlice(s), .before = before, .after = after, .blocks = slices[s]});
+    const SliceEnd end{.slice = RankSlice(s), .before = before, .after = after};
+    REQUIRE(whole.AddSlice(end, slices[s]).ok());
     for (const EncodedBlock& block : slices[s]) REQUIRE(writer.Add(block).ok());
-    REQUIRE(writer.EndSlice({.slice = RankSlice(s), .before = before, .after = after}).ok());
+    REQUIRE(writer.EndSlice(end).ok());
   }
   const DeltaManifest identity{.version = WeightVersion(2), .base_version = WeightVersion(1)};
   std::vector<std::byte> object = writer.Finish(identity);
   CHECK(writer.frames_bytes() == frames.size());
   object.insert(object.end(), frames.begin(), frames.end());
-  CHECK(object == BuildObject(identity, whole));
+  CHECK(object == whole.Finish(identity));
 }
 
-}  // namespace dws::checkpoint
+}  // namespace dws

@@ -1,0 +1,116 @@
+#include "common/delta/objects/object_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/delta/objects/frame.h"
+#include "common/delta/objects/object.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+// More empty blocks than a frame may contain in a row, so that such a run makes the frame final.
+constexpr size_t kEmptyRun = 64;
+
+// Whether a next frame of the first `count` of `blocks` is final, whatever blocks follow.
+bool IsSettled(std::span<const EncodedBlock> blocks, size_t count) {
+  if (blocks.size() >= count + kEmptyRun) return true;
+  return std::any_of(blocks.begin() + static_cast<ptrdiff_t>(count), blocks.end(),
+                     [](const EncodedBlock& block) { return block.mode != BlockMode::kEmpty; });
+}
+
+}  // namespace
+
+ObjectWriter::ObjectWriter()
+    : ObjectWriter([this](ByteSpan frame) {
+        frames_.insert(frames_.end(), frame.begin(), frame.end());
+        return OkStatus();
+      }) {}
+
+Status ObjectWriter::Add(EncodedBlock block) {
+  if (pending_.empty() && block.mode == BlockMode::kEmpty) {
+    ++first_pending_;  // frames begin with a block that is not empty
+    return OkStatus();
+  }
+  pending_bytes_ += block.payload.size();
+  pending_.push_back(std::move(block));
+  // So many bytes do not fit into one frame. So many blocks may fit; then try_at_blocks_ grows, so
+  // that later tries are rarer.
+  const bool full = pending_bytes_ >= limits::kFrameBytesMax || pending_.size() >= try_at_blocks_;
+  return full ? CutPending(false) : OkStatus();
+}
+
+Status ObjectWriter::CutPending(bool slice_ends) {
+  DWS_ASSIGN_OR_RETURN(const size_t done, WriteFrames(pending_, first_pending_, slice_ends));
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(done));
+  first_pending_ += static_cast<uint32_t>(done);
+  pending_bytes_ = 0;
+  for (const EncodedBlock& block : pending_) pending_bytes_ += block.payload.size();
+  try_at_blocks_ = std::max(kTryAtBlocks, 2 * pending_.size());
+  return OkStatus();
+}
+
+Result<size_t> ObjectWriter::WriteFrames(std::span<const EncodedBlock> blocks, uint32_t first,
+                                         bool slice_ends) {
+  size_t done = 0;
+  while (true) {
+    while (done < blocks.size() && blocks[done].mode == BlockMode::kEmpty) ++done;
+    const std::span<const EncodedBlock> rest = blocks.subspan(done);
+    if (rest.empty()) return done;
+    const size_t count = BlocksOfNextFrame(rest);
+    DWS_CHECK(count > 0 && count <= rest.size());
+    if (!slice_ends && !IsSettled(rest, count)) return done;
+    DWS_RETURN_IF_ERROR(WriteFrame(rest.first(count), first + static_cast<uint32_t>(done)));
+    done += count;
+  }
+}
+
+Status ObjectWriter::WriteFrame(std::span<const EncodedBlock> blocks, uint32_t first) {
+  const std::vector<std::byte> frame = BuildFrame(blocks);
+  slice_.frames.push_back({.first_block = first,
+                           .block_count = static_cast<uint32_t>(blocks.size()),
+                           .offset = frames_bytes_,
+                           .size_bytes = frame.size(),
+                           .checksum = FrameChecksum(frame)});
+  for (const EncodedBlock& block : blocks) {
+    slice_.nnz += block.nnz;
+    split_ |= block.mode == BlockMode::kClassSplit;
+  }
+  frames_bytes_ += frame.size();
+  return sink_(frame);
+}
+
+Status ObjectWriter::AddSlice(const SliceEnd& end, std::span<const EncodedBlock> blocks) {
+  DWS_CHECK(pending_.empty() && first_pending_ == 0);
+  DWS_RETURN_IF_ERROR(WriteFrames(blocks, 0, true).status());
+  return EndSlice(end);
+}
+
+Status ObjectWriter::EndSlice(const SliceEnd& end) {
+  DWS_RETURN_IF_ERROR(CutPending(true));
+  DWS_CHECK(pending_.empty());
+  if (!slice_.frames.empty()) {
+    DWS_CHECK(slices_.empty() || slices_.back().slice < end.slice);
+    slice_.slice = end.slice;
+    slice_.before = end.before;
+    slice_.after = end.after;
+    if (split_) slice_.classes = end.classes;
+    slices_.push_back(std::move(slice_));
+  }
+  slice_ = SliceDelta();
+  split_ = false;
+  first_pending_ = 0;
+  return OkStatus();
+}
+
+std::vector<std::byte> ObjectWriter::Finish(DeltaManifest identity) {
+  identity.slices = std::move(slices_);
+  std::vector<std::byte> object = BuildObjectHead(identity, frames_bytes_);
+  object.reserve(object.size() + frames_.size());
+  object.insert(object.end(), frames_.begin(), frames_.end());
+  return object;
+}
+
+}  // namespace dws
