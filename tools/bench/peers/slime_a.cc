@@ -5,17 +5,18 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/formats/safetensors/header.h"
-#include "common/formats/slime_delta/format_a.h"
 #include "common/formats/slime_delta/payload.h"
 #include "tools/bench/peers/peer.h"
+#include "tools/bench/peers/zstd_frame.h"
 
 namespace dws::bench {
 namespace {
 
-using slime::FlushEncoding;
+enum class FlushEncoding : uint8_t { kIndices, kDeltas, kDeltasZstd };
 
 std::vector<uint32_t> ChangedElements(const TensorPair& tensor) {
   const size_t width = ElementBytes(tensor.spec.dtype);
@@ -80,16 +81,51 @@ Result<std::vector<std::byte>> Encode(std::span<const TensorPair> tensors, Flush
   return safetensors::MakeFile({{"params", params.dump()}}, columns);
 }
 
+// The positions of `param` begin at `positions`: numbers of elements, or gaps between them.
+Status Apply(const nlohmann::json& param, ByteSpan positions, ByteSpan values, bool gaps,
+             MutableByteSpan state) {
+  const size_t width = param["pos_width"];
+  const size_t value_width = ElementBytes(DType::kBF16);
+  const size_t begin = param["val_start"];
+  const size_t count = param["val_end"].get<size_t>() - begin;
+  if (positions.size() < count * width || values.size() < (begin + count) * value_width) {
+    return DataLossError("'{}' reaches outside its file", param["name"].get<std::string>());
+  }
+  const std::byte* value = values.data() + begin * value_width;
+  uint64_t next = 0;  // the element that a gap of 0 means
+  for (size_t i = 0; i < count; ++i, value += value_width) {
+    const std::byte* const from = positions.data() + i * width;
+    const uint64_t number = width == 2 ? LoadLe<uint16_t>(from) : LoadLe<uint32_t>(from);
+    const uint64_t element = gaps ? next + number : number;
+    if (element >= state.size() / value_width) return DataLossError("element {}", element);
+    std::memcpy(state.data() + element * value_width, value, value_width);
+    next = element + 1;
+  }
+  return OkStatus();
+}
+
+// Reads what Encode has written, and no file of others.
 Status Decode(ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates& states,
               FlushEncoding encoding) {
-  DWS_ASSIGN_OR_RETURN(const slime::Flush flush, slime::ParseFlush(bytes, encoding, "flush"));
-  for (const slime::FlushParam& param : flush.params) {
+  std::vector<std::byte> content;
+  if (encoding == FlushEncoding::kDeltasZstd) {
+    DWS_ASSIGN_OR_RETURN(content, DecompressFrame(bytes));
+    bytes = content;
+  }
+  DWS_ASSIGN_OR_RETURN(const safetensors::Header header, safetensors::ParseHeader(bytes, "flush"));
+  std::map<std::string_view, ByteSpan> columns;
+  for (const safetensors::HeaderTensor& tensor : header.tensors) {
+    columns[tensor.name] = header.BytesOf(tensor, bytes);
+  }
+  for (const nlohmann::json& param : nlohmann::json::parse(header.metadata.at("params"))) {
+    const std::string name = param["name"];
     const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const TensorPair& tensor) {
-      return tensor.spec.name == param.name;
+      return tensor.spec.name == name;
     });
-    if (found == tensors.end()) return DataLossError("there is no tensor '{}'", param.name);
-    DWS_RETURN_IF_ERROR(
-        slime::ApplyFlushParam(flush, param, states[static_cast<size_t>(found - tensors.begin())]));
+    if (found == tensors.end()) return DataLossError("there is no tensor '{}'", name);
+    DWS_RETURN_IF_ERROR(Apply(param, columns["__positions__"].subspan(param["pos_start"]),
+                              columns["__values__"], encoding != FlushEncoding::kIndices,
+                              states[static_cast<size_t>(found - tensors.begin())]));
   }
   return OkStatus();
 }
