@@ -129,15 +129,6 @@ void AddPayloads(Seeds& seeds) {
       Put(changes, uint8_t{0x40});
     }
     seeds.Add(changes);
-    // Runs of one byte: adjacent, which gives the longest possible payload, and apart.
-    for (const uint8_t gap : {0, 1, 130}) {
-      Bytes runs = SlimeHead(3, encoding);
-      for (int end = 0; end < kTensorBytes; end += gap + 1) {
-        Put(runs, gap);
-        Put(runs, uint8_t{1});
-      }
-      seeds.Add(runs);
-    }
   }
 }
 

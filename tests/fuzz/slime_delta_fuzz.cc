@@ -1,6 +1,5 @@
-// Arbitrary bytes as payloads, compressed entries, lists of changed runs and version indexes of
-// slime's folders. Payloads are refused and nothing is written, or they change only the tensor's
-// bytes; no payload is larger than the maximum for its tensor; what we write we can read.
+// Arbitrary bytes as payloads, compressed entries and version indexes of slime's folders. Payloads are refused and nothing is written, or they change the tensor's bytes
+// alone; nothing is larger than a payload of such a tensor can be; what we write we read.
 #include <algorithm>
 #include <string>
 
@@ -12,7 +11,6 @@
 namespace dws::fuzz {
 namespace {
 
-using slime::ByteRun;
 using slime::Encoding;
 
 constexpr size_t kTensorBytesMax = 600;
@@ -111,26 +109,6 @@ void RoundTrip(Encoding encoding, const Bytes& before, FuzzInput& input) {
   if (payload.ok()) ApplyOurs(encoding, before, after, *payload);
 }
 
-// Runs as a caller can have found them: apart, adjacent, or wrong.
-void EncodeRuns(Encoding encoding, const Bytes& before, FuzzInput& input) {
-  Bytes after = before;
-  std::vector<ByteRun> runs;
-  uint64_t end = 0;
-  while (!input.empty()) {
-    const uint64_t offset = end + input.Take<uint8_t>() % 140;
-    const uint64_t size_bytes = input.Take<uint8_t>() % 140;
-    runs.push_back({.offset = offset, .size_bytes = size_bytes});
-    end = offset + size_bytes;
-    for (uint64_t at = offset; at < std::min<uint64_t>(end, after.size()); ++at) {
-      after[at] ^= std::byte{0x5A};
-    }
-  }
-  const auto payload = slime::EncodeChanged(encoding, after, runs);
-  const bool written = encoding == Encoding::kOverwrite || encoding == Encoding::kRuns;
-  DWS_CHECK(payload.ok() == (written && slime::CheckRunOrder(runs, after.size()).ok()));
-  if (payload.ok()) ApplyOurs(encoding, before, after, *payload);
-}
-
 void ParseIndex(FuzzInput& input) {
   const uint64_t folder_version = input.Take<uint16_t>();
   const uint64_t local_version = input.Take<uint16_t>();
@@ -168,10 +146,8 @@ void Run(FuzzInput input) {
       return ApplyAnything(encoding, before, input.rest());
     case 1:
       return DecodeAnything(encoding, before, input.rest());
-    case 2:
-      return RoundTrip(encoding, before, input);
     default:
-      return EncodeRuns(encoding, before, input);
+      return RoundTrip(encoding, before, input);
   }
 }
 

@@ -152,18 +152,6 @@ Result<std::vector<std::byte>> EncodePayload(Encoding encoding, ByteSpan before,
   return EncodeRuns(after, ChangedRuns(before, after, kRunJoinBytes));
 }
 
-Result<std::vector<std::byte>> EncodeChanged(Encoding encoding, ByteSpan after,
-                                             std::span<const ByteRun> changed) {
-  DWS_RETURN_IF_ERROR(CheckEncodable(encoding, after.size()));
-  if (encoding == Encoding::kXor) {
-    return InvalidArgumentError(
-        "xor needs the old bytes, new ones and changed runs are not enough");
-  }
-  DWS_RETURN_IF_ERROR(CheckRunOrder(changed, after.size()));
-  if (encoding == Encoding::kOverwrite) return EncodeOverwrite(after, changed);
-  return EncodeRuns(after, changed);
-}
-
 std::vector<std::byte> CompressEntry(ByteSpan payload) {
   std::vector<std::byte> entry(ZSTD_compressBound(payload.size()));
   const size_t size =

@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -32,12 +31,6 @@ std::string_view NameOf(Encoding encoding);
 // The payload that changes `before` into `after`. INVALID_ARGUMENT: their sizes differ, a tensor
 // above 4 GiB as overwrite (use xor), or xor_sparse.
 Result<std::vector<std::byte>> EncodePayload(Encoding encoding, ByteSpan before, ByteSpan after);
-
-// The same from runs that hold all changed bytes, in order and without overlap. Only for encodings
-// that need no old bytes: overwrite and dws_runs. INVALID_ARGUMENT also for other encodings and for
-// runs that are not in order or not in the tensor.
-Result<std::vector<std::byte>> EncodeChanged(Encoding encoding, ByteSpan after,
-                                             std::span<const ByteRun> changed);
 
 // One zstd frame of level 1 that states its content size, as Python's zstandard.compress() writes
 // it.

@@ -47,19 +47,6 @@ std::vector<ByteRun> ChangedRuns(ByteSpan before, ByteSpan after, uint64_t join_
   return runs;
 }
 
-Status CheckRunOrder(std::span<const ByteRun> runs, uint64_t tensor_bytes) {
-  uint64_t end = 0;
-  for (const ByteRun& run : runs) {
-    if (run.offset < end || run.offset > tensor_bytes || run.size_bytes == 0 ||
-        run.size_bytes > tensor_bytes - run.offset) {
-      return InvalidArgumentError("a run of {} bytes at {}, after byte {} of a tensor of {}",
-                                  run.size_bytes, run.offset, end, tensor_bytes);
-    }
-    end = run.offset + run.size_bytes;
-  }
-  return OkStatus();
-}
-
 std::vector<std::byte> EncodeRuns(ByteSpan after, std::span<const ByteRun> runs) {
   std::vector<std::byte> payload;
   uint64_t end = 0;

@@ -25,10 +25,7 @@ struct ByteRun {
 // one. `before` and `after` have the same size.
 std::vector<ByteRun> ChangedRuns(ByteSpan before, ByteSpan after, uint64_t join_bytes);
 
-// INVALID_ARGUMENT: runs that are empty, out of order, overlapping or not in the tensor.
-Status CheckRunOrder(std::span<const ByteRun> runs, uint64_t tensor_bytes);
-
-// The payload of runs that CheckRunOrder accepts.
+// The payload of runs that are in order, do not overlap and are in the tensor.
 std::vector<std::byte> EncodeRuns(ByteSpan after, std::span<const ByteRun> runs);
 
 // So many equal bytes cost no more inside a run than the two numbers of another run.

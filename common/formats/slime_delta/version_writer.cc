@@ -80,17 +80,7 @@ Status VersionWriter::Add(const std::string& name, ByteSpan before, ByteSpan aft
       (after.empty() || std::memcmp(before.data(), after.data(), after.size()) == 0)) {
     return OkStatus();
   }
-  return AddEntry(name, after, EncodePayload(options_.encoding, before, after));
-}
-
-Status VersionWriter::AddChanged(const std::string& name, ByteSpan after,
-                                 std::span<const ByteRun> changed) {
-  if (changed.empty()) return OkStatus();
-  return AddEntry(name, after, EncodeChanged(options_.encoding, after, changed));
-}
-
-Status VersionWriter::AddEntry(const std::string& name, ByteSpan after,
-                               Result<std::vector<std::byte>> payload) {
+  Result<std::vector<std::byte>> payload = EncodePayload(options_.encoding, before, after);
   if (!payload.ok()) return Keep(Annotate(payload.status(), "tensor '" + name + "'"));
   Entry entry{.name = name,
               .digest = ChecksumText(options_.checksum, after),

@@ -15,7 +15,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -77,8 +76,6 @@ class VersionWriter {
   // Adds a tensor; an unchanged one is left out. INVALID_ARGUMENT: as EncodePayload, and a name
   // that was added before.
   Status Add(const std::string& name, ByteSpan before, ByteSpan after);
-  // The same from the new bytes and the runs that hold all changes (EncodeChanged).
-  Status AddChanged(const std::string& name, ByteSpan after, std::span<const ByteRun> changed);
 
   // Completes and publishes the version.
   Result<VersionSummary> Finish();
@@ -96,7 +93,6 @@ class VersionWriter {
         folder_(std::move(folder)),
         options_(std::move(options)) {}
 
-  Status AddEntry(const std::string& name, ByteSpan after, Result<std::vector<std::byte>> payload);
   Status WriteShard(size_t number, const std::vector<Entry>& entries);
   Status Keep(Status status);
   std::string TemporaryPath(size_t number) const;
