@@ -4,16 +4,10 @@
 #include <utility>
 
 namespace dws::checkpoint {
-namespace {
 
-// The digests of all slices, and by how much each delta changes them.
-struct ChainDigests {
-  std::vector<Digest> base;
-  std::vector<std::vector<Digest>> differences;  // by delta, by rank slice
-  Status decoding;                               // the first error; expected with a wrong base
-};
-
-Result<ChainDigests> ReadDigests(const Walk& walk, size_t links, ChainSource& source) {
+Result<ChainDigests> ReadDigests(const Walk& walk, std::string_view step,
+                                 std::span<const RankSlice> slices, ChainSource& source) {
+  const size_t links = source.link_count();
   struct BlockDigests {
     Digest base;
     std::vector<Digest> differences;
@@ -48,11 +42,10 @@ Result<ChainDigests> ReadDigests(const Walk& walk, size_t links, ChainSource& so
     }
     return OkStatus();
   };
-  DWS_RETURN_IF_ERROR(WalkBlocks(walk, "checking weights", AllSlices(walk.layout), work, deliver));
+  DWS_RETURN_IF_ERROR(WalkBlocks(walk, step, slices, work, deliver));
   return digests;
 }
 
-// The names of tensors for which `found` differs from the digest that `delta` states.
 std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest& delta,
                                    const std::vector<Digest>& found, Digest SliceDelta::*wanted) {
   std::vector<std::string> names;
@@ -62,6 +55,8 @@ std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest
   }
   return names;
 }
+
+namespace {
 
 // Whether `found` are the weights after the chain: each changed slice has the digest stated by the
 // last delta that changes it, and all slices together have the last delta's state token.
@@ -82,7 +77,8 @@ bool IsResult(std::span<const DeltaFile> chain, const std::vector<Digest>& found
 
 Result<CheckedChain> CheckChain(const Walk& walk, std::span<const DeltaFile> chain,
                                 ChainSource& source) {
-  DWS_ASSIGN_OR_RETURN(const ChainDigests digests, ReadDigests(walk, chain.size(), source));
+  DWS_ASSIGN_OR_RETURN(const ChainDigests digests,
+                       ReadDigests(walk, "checking weights", AllSlices(walk.layout), source));
   CheckedChain checked{.after = digests.base};
   if (IsResult(chain, digests.base)) {
     checked.already_applied = true;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -11,6 +13,22 @@
 #include "tools/checkpoint/delta_chain.h"
 
 namespace dws::checkpoint {
+
+// The digests of slices, and by how much each delta changes them.
+struct ChainDigests {
+  std::vector<Digest> base;                      // by rank slice
+  std::vector<std::vector<Digest>> differences;  // by delta, by rank slice
+  Status decoding;                               // the first error; expected with a wrong base
+};
+
+// Reads `slices` once, through `source`; the digests of others are those of no bytes. `step` is the
+// name of the work for the progress. Errors: of the progress.
+Result<ChainDigests> ReadDigests(const Walk& walk, std::string_view step,
+                                 std::span<const RankSlice> slices, ChainSource& source);
+
+// The names of tensors for which `found` differs from the digest that `delta` states.
+std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest& delta,
+                                   const std::vector<Digest>& found, Digest SliceDelta::*wanted);
 
 struct CheckedChain {
   // The checkpoint already has the weights of the last delta: nothing needs to be done.

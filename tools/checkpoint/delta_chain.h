@@ -55,6 +55,7 @@ class ChainSource final : public BlockSource {
               std::span<const DeltaFile> chain, size_t worker_count);
   ~ChainSource() override;
 
+  size_t link_count() const { return chain_.size(); }
   ByteSpan Before(RankSlice slice, uint32_t block) const {
     return BlockOf(layout_.slice(slice), block, base_[slice.value()]);
   }

@@ -1,10 +1,7 @@
 #include "tools/checkpoint/in_place.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -45,16 +42,13 @@ class Replay {
   // Checks that the redo record turns these files into its version, also if some of it is already
   // written. If the files were replaced since, they are left unchanged.
   Status CheckBelongs() {
-    DWS_ASSIGN_OR_RETURN(const std::vector<Digest> sums,
-                         Sums("checking weights", AllSlices(walk_.layout),
-                              [this](const WalkedBlock& block, size_t worker) -> Result<ByteSpan> {
-                                DWS_ASSIGN_OR_RETURN(
-                                    const BlockStates states,
-                                    source_.Read(block.slice, block.block, worker));
-                                return states.after;
-                              }));
-    const std::vector<std::string> wrong = Wrong(sums);
-    if (wrong.empty() && StateToken(sums) == redo_[0].manifest().state_token) return OkStatus();
+    DWS_ASSIGN_OR_RETURN(const ChainDigests digests,
+                         ReadDigests(walk_, "checking weights", AllSlices(walk_.layout), source_));
+    DWS_RETURN_IF_ERROR(digests.decoding);
+    std::vector<Digest> after = digests.base;
+    for (size_t s = 0; s < after.size(); ++s) after[s] += digests.differences[0][s];
+    const std::vector<std::string> wrong = Wrong(after);
+    if (wrong.empty() && StateToken(after) == redo_[0].manifest().state_token) return OkStatus();
     judged_ = true;
     return FailedPreconditionError(
         "{} was recorded for another state of {}: other weights of {}; nothing was written; if "
@@ -86,12 +80,10 @@ class Replay {
   }
 
   Status Prove() {
-    DWS_ASSIGN_OR_RETURN(const std::vector<Digest> sums,
-                         Sums("proving weights", slices_,
-                              [this](const WalkedBlock& block, size_t) -> Result<ByteSpan> {
-                                return source_.Before(block.slice, block.block);
-                              }));
-    const std::vector<std::string> wrong = Wrong(sums);
+    ChainSource written(walk_.layout, BytesOf(checkpoint_), {}, walk_.pool.worker_count());
+    DWS_ASSIGN_OR_RETURN(const ChainDigests digests,
+                         ReadDigests(walk_, "proving weights", slices_, written));
+    const std::vector<std::string> wrong = Wrong(digests.base);
     if (wrong.empty()) return OkStatus();
     judged_ = true;
     return DataLossError(
@@ -100,37 +92,9 @@ class Replay {
         checkpoint_.files()[0].mapping.path(), NameList(wrong), redo_[0].path());
   }
 
-  // The digests of `slices`, by number, over the bytes that `read` returns for their blocks.
-  Result<std::vector<Digest>> Sums(
-      std::string_view step, std::span<const RankSlice> slices,
-      const std::function<Result<ByteSpan>(const WalkedBlock&, size_t worker)>& read) {
-    std::vector<Digest> digests(kWindowBlocksMax);
-    std::vector<Digest> sums(walk_.layout.slice_count());
-    DWS_RETURN_IF_ERROR(WalkBlocks(
-        walk_, step, slices,
-        [&](const WalkedBlock& block, size_t worker) {
-          DWS_ASSIGN_OR_RETURN(const ByteSpan bytes, read(block, worker));
-          digests[block.index] =
-              DigestBytes(bytes, walk_.layout.slice(block.slice).BlockFirstWord(block.block));
-          return OkStatus();
-        },
-        [&](std::span<const WalkedBlock> window) {
-          for (const WalkedBlock& block : window) {
-            sums[block.slice.value()] += digests[block.index];
-          }
-          return OkStatus();
-        }));
-    return sums;
-  }
-
   // The names of tensors that the redo record writes and that do not have their new digest.
-  std::vector<std::string> Wrong(const std::vector<Digest>& sums) const {
-    std::vector<std::string> wrong;
-    for (const SliceDelta& slice : redo_[0].manifest().slices) {
-      if (sums[slice.slice.value()] == slice.after) continue;
-      wrong.push_back(walk_.layout.tensor(slice.slice).name);
-    }
-    return wrong;
+  std::vector<std::string> Wrong(const std::vector<Digest>& found) const {
+    return Differing(walk_.layout, redo_[0].manifest(), found, &SliceDelta::after);
   }
 
   const Walk& walk_;
