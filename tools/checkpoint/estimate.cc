@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "common/formats/checkpoint/settled.h"
 #include "common/model/tensor_group.h"
-#include "tools/checkpoint/settled.h"
 #include "tools/checkpoint/slime_size.h"
 
 namespace dws::checkpoint {

@@ -9,12 +9,12 @@
 #include "common/base/check.h"
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
+#include "common/formats/checkpoint/settled.h"
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
 #include "tools/checkpoint/output_check.h"
 #include "tools/checkpoint/page_store.h"
-#include "tools/checkpoint/settled.h"
 #include "tools/checkpoint/tensors.h"
 
 namespace dws::checkpoint {

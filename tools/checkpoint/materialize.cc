@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/formats/checkpoint/settled.h"
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/output.h"
 #include "tools/checkpoint/output_check.h"
-#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 

@@ -12,11 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/formats/in_place_redo.h"
+#include "common/formats/checkpoint/settled.h"
 #include "common/formats/mapped_file.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "tools/checkpoint/output_check.h"
-#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {

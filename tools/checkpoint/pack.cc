@@ -10,11 +10,11 @@
 #include "common/base/check.h"
 #include "common/delta/objects/object.h"
 #include "common/delta/squash.h"
+#include "common/formats/checkpoint/settled.h"
 #include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/encode.h"
 #include "tools/checkpoint/object_file.h"
 #include "tools/checkpoint/output_check.h"
-#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {

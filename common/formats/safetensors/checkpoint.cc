@@ -179,22 +179,6 @@ Status Checkpoint::Sync() const {
   return OkStatus();
 }
 
-Status CheckNotLinked(const Checkpoint& checkpoint) {
-  for (const CheckpointFile& file : checkpoint.files()) {
-    const std::string& path = file.mapping.path();
-    std::error_code failed;
-    const bool linked = std::filesystem::is_symlink(path, failed);
-    const uintmax_t names = failed ? 0 : std::filesystem::hard_link_count(path, failed);
-    if (failed) return ErrnoError(failed.value(), path);
-    if (!linked && names <= 1) continue;
-    return FailedPreconditionError(
-        "{} is a link, and may be shared with another checkpoint, which would change too: put a "
-        "copy in its place (cp --dereference)",
-        path);
-  }
-  return OkStatus();
-}
-
 Status Checkpoint::CheckUnchanged() const {
   for (const CheckpointFile& file : files_) DWS_RETURN_IF_ERROR(file.mapping.CheckUnchanged());
   return OkStatus();

@@ -86,8 +86,4 @@ class Checkpoint {
   std::vector<CheckpointTensor> tensors_;
 };
 
-// Checks that the files may be changed in place. FAILED_PRECONDITION names a file that is a
-// symbolic or hard link: it may belong to another checkpoint too, as in the cache of a hub.
-Status CheckNotLinked(const Checkpoint& checkpoint);
-
 }  // namespace dws::safetensors

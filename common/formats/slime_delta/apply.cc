@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/failpoint.h"
+#include "common/formats/checkpoint/settled.h"
 #include "common/formats/slime_delta/redo.h"
 #include "common/formats/slime_delta/write_down.h"
 #include "common/model/limits.h"
@@ -57,7 +58,7 @@ LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::strin
 bool LocalCheckpoint::in_place() const {
   std::error_code ignored;
   const auto& files = checkpoint_.files();
-  return std::filesystem::exists(SyncFolder(folder_), ignored) &&
+  return std::filesystem::exists(checkpoint::SyncFolder(folder_), ignored) &&
          std::all_of(files.begin(), files.end(),
                      [](const auto& file) { return file.mapping.in_place(); });
 }
@@ -65,20 +66,9 @@ bool LocalCheckpoint::in_place() const {
 Result<std::unique_ptr<LocalCheckpoint>> LocalCheckpoint::Open(FileSystem& files, ThreadPool& pool,
                                                                const std::string& folder,
                                                                const ApplyOptions& options) {
-  // Check first, so that no .weight_sync is created in a folder that is not a checkpoint or must
-  // not be changed.
-  DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint looked, safetensors::Checkpoint::Open(folder));
-  DWS_RETURN_IF_ERROR(safetensors::CheckNotLinked(looked));
-  DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
-  DWS_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockLocal(files, folder));
-  // `dwsctl apply --in-place` holds this lock while it works, and does not begin where .weight_sync
-  // exists. So after this line none is running.
-  DWS_RETURN_IF_ERROR(files.Lock(looked.files()[0].mapping.path()).status());
-  DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
-  DWS_ASSIGN_OR_RETURN(safetensors::Checkpoint checkpoint,
-                       safetensors::Checkpoint::Open(folder, FileAccess::kWritable));
-  std::unique_ptr<LocalCheckpoint> local(
-      new LocalCheckpoint(files, pool, folder, options, std::move(lock), std::move(checkpoint)));
+  DWS_ASSIGN_OR_RETURN(checkpoint::KeptCheckpoint kept, checkpoint::OpenKept(files, folder));
+  std::unique_ptr<LocalCheckpoint> local(new LocalCheckpoint(
+      files, pool, folder, options, std::move(kept.lock), std::move(kept.opened)));
   DWS_RETURN_IF_ERROR(local->Recover());
   return local;
 }
@@ -93,8 +83,8 @@ Status LocalCheckpoint::Recover() {
   // after.
   DWS_ASSIGN_OR_RETURN(std::optional<LocalDigests> digests, ReadDigests(files_, folder_));
   if (!digests.has_value()) {
-    return DataLossError("{}: a change was begun, and the digests from before it are lost",
-                         SyncFolder(folder_));
+    return DataLossError("{}: a change was begun, and the digests from before it are gone",
+                         checkpoint::SyncFolder(folder_));
   }
   digests_ = *std::move(digests);
   DWS_RETURN_IF_ERROR(Complete(*redo));

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/formats/in_place_redo.h"
+#include "common/formats/checkpoint/settled.h"
 #include "common/formats/slime_delta/checksum.h"
 #include "common/formats/slime_delta/version_index.h"
 #include "common/formats/strict_json.h"
@@ -24,10 +24,10 @@ constexpr const char* kFormat = "checksum_format";
 constexpr const char* kTensors = "tensors";
 
 std::string StatePath(const std::string& checkpoint_folder) {
-  return SyncFolder(checkpoint_folder) + "/state.json";
+  return checkpoint::SyncFolder(checkpoint_folder) + "/state.json";
 }
 std::string DigestsPath(const std::string& checkpoint_folder) {
-  return SyncFolder(checkpoint_folder) + "/digests.json";
+  return checkpoint::SyncFolder(checkpoint_folder) + "/digests.json";
 }
 
 // The JSON object in a file; nullopt when there is no file.
@@ -108,28 +108,6 @@ Result<Lineage> LineageOf(const nlohmann::json& object, uint64_t version, const 
 }
 
 }  // namespace
-
-std::string SyncFolder(const std::string& checkpoint_folder) {
-  return checkpoint_folder + "/.weight_sync";
-}
-
-Result<std::unique_ptr<FileLock>> LockLocal(FileSystem& files,
-                                            const std::string& checkpoint_folder) {
-  DWS_RETURN_IF_ERROR(files.MakeFolders(SyncFolder(checkpoint_folder)));
-  return files.Lock(SyncFolder(checkpoint_folder) + "/lock");
-}
-
-Status CheckNoInPlaceRedo(FileSystem& files, const std::string& folder) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
-  for (const std::string& name : names) {
-    if (!name.ends_with(kInPlaceRedoName)) continue;
-    return FailedPreconditionError(
-        "{}: a `dwsctl apply --in-place` of it was interrupted ({}/{} is there): run it again to "
-        "complete it",
-        folder, folder, name);
-  }
-  return OkStatus();
-}
 
 Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder) {
   const std::string path = StatePath(checkpoint_folder);

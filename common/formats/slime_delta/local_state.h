@@ -32,17 +32,6 @@
 
 namespace dws::slime {
 
-// CHECKPOINT/.weight_sync
-std::string SyncFolder(const std::string& checkpoint_folder);
-
-// Makes the folder. UNAVAILABLE: another process holds the lock.
-Result<std::unique_ptr<FileLock>> LockLocal(FileSystem& files,
-                                            const std::string& checkpoint_folder);
-
-// FAILED_PRECONDITION: a change that `dwsctl apply --in-place` began has not finished, so the
-// checkpoint is of no version (in_place_redo.h).
-Status CheckNoInPlaceRedo(FileSystem& files, const std::string& checkpoint_folder);
-
 // The version of the local checkpoint; 0, the base, when there is no state. DATA_LOSS: not such
 // JSON.
 Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder);

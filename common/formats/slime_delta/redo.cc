@@ -9,8 +9,8 @@
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
+#include "common/formats/checkpoint/settled.h"
 #include "common/formats/safetensors/checkpoint_index.h"
-#include "common/formats/slime_delta/local_state.h"
 
 namespace dws::slime {
 namespace {
@@ -21,10 +21,6 @@ constexpr const char* kApplied = "dws_applied";
 constexpr const char* kStep = "dws_step";
 constexpr const char* kFull = "full";
 constexpr const char* kDelta = "delta";
-
-std::string RedoFolder(const std::string& checkpoint_folder) {
-  return SyncFolder(checkpoint_folder) + "/redo";
-}
 
 Status ClearFolder(FileSystem& files, const std::string& folder) {
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
@@ -61,7 +57,7 @@ Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                                  const std::string& checkpoint_folder,
                                                  const LineageStep& step) {
   DWS_CHECK(step.full.has_value());
-  return VersionWriter::Create(files, RedoFolder(checkpoint_folder),
+  return VersionWriter::Create(files, checkpoint::RedoFolder(checkpoint_folder),
                                {.version = step.version,
                                 .encoding = Encoding::kRuns,
                                 .checksum = ChecksumFormat::kXxh3,
@@ -74,7 +70,7 @@ Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
 
 Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
                                               const std::string& checkpoint_folder) {
-  const std::string redo_folder = RedoFolder(checkpoint_folder);
+  const std::string redo_folder = checkpoint::RedoFolder(checkpoint_folder);
   DWS_RETURN_IF_ERROR(files.MakeFolders(redo_folder));
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, ListVersions(files, redo_folder));
   std::optional<VersionFolder> redo;
@@ -101,20 +97,6 @@ Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
     redo = *std::move(opened);
   }
   return redo;
-}
-
-Result<std::optional<std::string>> FindMarker(FileSystem& files,
-                                              const std::string& checkpoint_folder) {
-  const std::string redo_folder = RedoFolder(checkpoint_folder);
-  const Result<std::vector<std::string>> names = files.List(redo_folder);
-  if (absl::IsNotFound(names.status())) return std::optional<std::string>();
-  DWS_RETURN_IF_ERROR(names.status());
-  for (const std::string& name : *names) {
-    const std::string marker = redo_folder + "/" + name + "/" + safetensors::kIndexFile;
-    std::error_code ignored;
-    if (std::filesystem::exists(marker, ignored)) return std::optional<std::string>(marker);
-  }
-  return std::optional<std::string>();
 }
 
 Result<LineageStep> RedoStep(const VersionFolder& redo) {
@@ -151,7 +133,8 @@ Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoi
 }
 
 Status RemoveRedo(FileSystem& files, const std::string& checkpoint_folder, uint64_t version) {
-  const std::string folder = RedoFolder(checkpoint_folder) + "/" + VersionFolderName(version);
+  const std::string folder =
+      checkpoint::RedoFolder(checkpoint_folder) + "/" + VersionFolderName(version);
   // Rename the marker instead of removing it, because our Rename is durable. If a power cut brought
   // the marker back, replaying it would undo later versions.
   DWS_RETURN_IF_ERROR(files.Rename(folder + "/" + safetensors::kIndexFile, folder + "/done.tmp"));

@@ -31,10 +31,6 @@ Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
 // The record whose marker is set; nullopt when there is none. Clears records without a marker.
 Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
                                               const std::string& checkpoint_folder);
-// The path of the marker that is set, for programs that only read the checkpoint; nullopt when
-// there is none. Changes nothing.
-Result<std::optional<std::string>> FindMarker(FileSystem& files,
-                                              const std::string& checkpoint_folder);
 // The `step` that the record was begun with. DATA_LOSS: the record has none.
 Result<LineageStep> RedoStep(const VersionFolder& redo);
 

@@ -6,11 +6,11 @@
 #include <functional>
 #include <vector>
 
+#include "common/formats/checkpoint/settled.h"
 #include "tests/tools/checkpoint/scene.h"
 #include "tools/checkpoint/estimate.h"
 #include "tools/checkpoint/in_place.h"
 #include "tools/checkpoint/materialize.h"
-#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {

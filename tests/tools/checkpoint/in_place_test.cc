@@ -10,10 +10,10 @@
 #include <fstream>
 #include <vector>
 
+#include "common/formats/checkpoint/settled.h"
 #include "tests/tools/checkpoint/forgetful_files.h"
 #include "tests/tools/checkpoint/scene.h"
 #include "tools/checkpoint/in_place.h"
-#include "tools/checkpoint/settled.h"
 
 namespace dws::checkpoint {
 namespace {

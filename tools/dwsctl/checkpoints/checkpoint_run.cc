@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "tools/checkpoint/settled.h"
+#include "common/formats/checkpoint/settled.h"
 
 namespace dws::dwsctl {
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/formats/checkpoint/settled.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/redo.h"
 #include "tests/common/formats/slime_delta/versions.h"
@@ -288,8 +289,8 @@ TEST_CASE("a change that a release before chains began is completed", "[slime]")
   const Scene scene;
   scene.ForgetChain();
   PosixFileSystem files;
-  // The redo log as that release wrote it.
-  const std::string redo = SyncFolder(scene.local) + "/redo";
+  // As that release wrote it down.
+  const std::string redo = checkpoint::SyncFolder(scene.local) + "/redo";
   const std::string identity = VersionFolder::Open(Scene::PathOf(scene.ours, 4))->identity();
   const auto writer =
       VersionWriter::Create(files, redo,

@@ -1,0 +1,188 @@
+#include "common/formats/checkpoint/settled.h"
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "common/formats/safetensors/checkpoint_index.h"
+
+namespace dws::checkpoint {
+namespace {
+
+bool IsFolder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+// The path after all links are resolved.
+std::filesystem::path RealPath(const std::string& checkpoint) {
+  std::error_code failed;
+  const std::filesystem::path real = std::filesystem::canonical(checkpoint, failed);
+  return failed ? std::filesystem::absolute(checkpoint, failed) : real;
+}
+
+// The checkpoint itself if it is a folder, else the folder that contains its file.
+std::string FolderOf(const std::string& checkpoint) {
+  return IsFolder(checkpoint) ? checkpoint : RealPath(checkpoint).parent_path().string();
+}
+
+bool IsKept(const std::string& checkpoint) {
+  std::error_code ignored;
+  return std::filesystem::exists(SyncFolder(FolderOf(checkpoint)), ignored);
+}
+
+// The redo records of the folder and of single files in it.
+std::vector<std::string> RedosIn(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code ended;
+  for (std::filesystem::directory_iterator entry(folder, ended), end; !ended && entry != end;
+       entry.increment(ended)) {
+    if (entry->path().native().ends_with(kInPlaceRedoName)) paths.push_back(entry->path());
+  }
+  return paths;
+}
+
+// FAILED_PRECONDITION: a change that `dwsctl apply --in-place` began has not finished.
+Status CheckNoInPlaceRedo(FileSystem& files, const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+  for (const std::string& name : names) {
+    if (!name.ends_with(kInPlaceRedoName)) continue;
+    return FailedPreconditionError(
+        "{}: a `dwsctl apply --in-place` of it was interrupted ({}/{} is there): run it again to "
+        "complete it",
+        folder, folder, name);
+  }
+  return OkStatus();
+}
+
+// The path of the marker that is set, for programs that only read the checkpoint; nullopt when
+// there is none. Changes nothing.
+Result<std::optional<std::string>> FindMarker(FileSystem& files,
+                                              const std::string& checkpoint_folder) {
+  const std::string redo_folder = RedoFolder(checkpoint_folder);
+  const Result<std::vector<std::string>> names = files.List(redo_folder);
+  if (absl::IsNotFound(names.status())) return std::optional<std::string>();
+  DWS_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    const std::string marker = redo_folder + "/" + name + "/" + safetensors::kIndexFile;
+    std::error_code ignored;
+    if (std::filesystem::exists(marker, ignored)) return std::optional<std::string>(marker);
+  }
+  return std::optional<std::string>();
+}
+
+// Checks that the files may be changed in place. FAILED_PRECONDITION names a file that is a
+// symbolic or hard link: it may belong to another checkpoint too, as in the cache of a hub.
+Status CheckNotLinked(const safetensors::Checkpoint& checkpoint) {
+  for (const safetensors::CheckpointFile& file : checkpoint.files()) {
+    const std::string& path = file.mapping.path();
+    std::error_code failed;
+    const bool linked = std::filesystem::is_symlink(path, failed);
+    const uintmax_t names = failed ? 0 : std::filesystem::hard_link_count(path, failed);
+    if (failed) return ErrnoError(failed.value(), path);
+    if (!linked && names <= 1) continue;
+    return FailedPreconditionError(
+        "{} is a link, and may be shared with another checkpoint, which would change too: put a "
+        "copy in its place (cp --dereference)",
+        path);
+  }
+  return OkStatus();
+}
+
+// Makes the folder. UNAVAILABLE: another process holds the lock.
+Result<std::unique_ptr<FileLock>> LockLocal(FileSystem& files,
+                                            const std::string& checkpoint_folder) {
+  DWS_RETURN_IF_ERROR(files.MakeFolders(SyncFolder(checkpoint_folder)));
+  return files.Lock(SyncFolder(checkpoint_folder) + "/lock");
+}
+
+}  // namespace
+
+std::string RedoPath(const std::string& checkpoint) {
+  if (!IsFolder(checkpoint)) return checkpoint + std::string(kInPlaceRedoName);
+  return (std::filesystem::path(checkpoint) / kInPlaceRedoName).string();
+}
+
+std::string SyncFolder(const std::string& checkpoint_folder) {
+  return checkpoint_folder + "/.weight_sync";
+}
+
+std::string RedoFolder(const std::string& checkpoint_folder) {
+  return SyncFolder(checkpoint_folder) + "/redo";
+}
+
+Status CheckSettled(const std::string& checkpoint) {
+  std::vector<std::string> redos;
+  if (IsFolder(checkpoint)) {
+    redos = RedosIn(checkpoint);
+  } else {
+    redos = {RedoPath(RealPath(checkpoint)), RedoPath(FolderOf(checkpoint))};
+  }
+  for (const std::string& redo : redos) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(redo, ignored)) continue;
+    const std::string changed = redo.substr(0, redo.size() - kInPlaceRedoName.size());
+    return FailedPreconditionError(
+        "{}: an apply in place of {} has not ended ({}); wait for it, or if it was interrupted, "
+        "run it again to complete it",
+        checkpoint, changed, redo);
+  }
+  PosixFileSystem files;
+  DWS_ASSIGN_OR_RETURN(const std::optional<std::string> marker,
+                       FindMarker(files, FolderOf(checkpoint)));
+  if (!marker.has_value()) return OkStatus();
+  return FailedPreconditionError(
+      "{}: a receiver is changing this checkpoint, or was interrupted ({}); it completes that when "
+      "it is started again",
+      checkpoint, *marker);
+}
+
+Status CheckUnchanged(const safetensors::Checkpoint& opened) {
+  // The order matters: a change updates the files' times before it removes its redo record.
+  DWS_RETURN_IF_ERROR(CheckSettled(opened.path()));
+  return opened.CheckUnchanged();
+}
+
+Status CheckNotShared(const safetensors::Checkpoint& opened) {
+  const Status linked = CheckNotLinked(opened);
+  if (linked.ok()) return linked;
+  return MakeStatus(linked.code(), fmt::format("{}, or give -o for a new one", Message(linked)));
+}
+
+Status CheckNotKept(const std::string& checkpoint) {
+  if (!IsKept(checkpoint)) return OkStatus();
+  return FailedPreconditionError(
+      "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; give "
+      "-o for a new one",
+      checkpoint, SyncFolder(FolderOf(checkpoint)));
+}
+
+Result<std::unique_ptr<FileLock>> LockOutReceiver(FileSystem& files,
+                                                  const std::string& checkpoint) {
+  if (!IsKept(checkpoint)) return std::unique_ptr<FileLock>();
+  auto lock = LockLocal(files, FolderOf(checkpoint));
+  if (!absl::IsUnavailable(lock.status())) return lock;
+  return UnavailableError(
+      "{}: the receiver that keeps this checkpoint is at work; stop it first ({})", checkpoint,
+      Message(lock.status()));
+}
+
+Result<KeptCheckpoint> OpenKept(FileSystem& files, const std::string& folder) {
+  // Check first, so that no .weight_sync is created in a folder that is not a checkpoint or must
+  // not be changed.
+  DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint looked, safetensors::Checkpoint::Open(folder));
+  DWS_RETURN_IF_ERROR(CheckNotLinked(looked));
+  DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
+  DWS_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockLocal(files, folder));
+  // `dwsctl apply --in-place` holds this lock while it works, and does not begin where .weight_sync
+  // exists. So after this line none is running.
+  DWS_RETURN_IF_ERROR(files.Lock(looked.files()[0].mapping.path()).status());
+  DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
+  DWS_ASSIGN_OR_RETURN(safetensors::Checkpoint checkpoint,
+                       safetensors::Checkpoint::Open(folder, FileAccess::kWritable));
+  return KeptCheckpoint{.lock = std::move(lock), .opened = std::move(checkpoint)};
+}
+
+}  // namespace dws::checkpoint
