@@ -17,6 +17,7 @@
 #include "common/formats/slime_delta/version_writer.h"
 #include "sender_daemon/slime/slime_publisher.h"
 #include "sender_daemon/slime/tensor_reader.h"
+#include "tests/common/formats/write_checkpoint.h"
 #include "tests/fakes/temp_folder.h"
 #include "tests/sender_daemon/weights.h"
 

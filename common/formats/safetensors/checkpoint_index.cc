@@ -27,19 +27,6 @@ std::optional<uint64_t> TakeNumber(std::string_view& text) {
   return number;
 }
 
-Result<std::string> Dump(nlohmann::ordered_json metadata,
-                         const std::map<std::string, std::string>& weight_map) {
-  for (const auto& [name, file] : weight_map) {
-    if (!IsUtf8(name) || !IsUtf8(file)) {
-      return InvalidArgumentError("a tensor's name in an index is not UTF-8");
-    }
-  }
-  nlohmann::ordered_json root;
-  root["metadata"] = std::move(metadata);
-  root["weight_map"] = nlohmann::json(weight_map);
-  return root.dump(1);
-}
-
 }  // namespace
 
 bool IsShardName(std::string_view name) {
@@ -102,12 +89,15 @@ Result<std::string> MakeIndex(const CheckpointIndex& index) {
   for (const auto& [key, value] : index.metadata) {
     if (!IsUtf8(key) || !IsUtf8(value)) return InvalidArgumentError("metadata that is not UTF-8");
   }
-  return Dump(nlohmann::ordered_json(index.metadata), index.weight_map);
-}
-
-Result<std::string> MakeIndex(const std::map<std::string, std::string>& weight_map,
-                              uint64_t total_bytes) {
-  return Dump({{"total_size", total_bytes}}, weight_map);
+  for (const auto& [name, file] : index.weight_map) {
+    if (!IsUtf8(name) || !IsUtf8(file)) {
+      return InvalidArgumentError("a tensor's name in an index is no UTF-8");
+    }
+  }
+  nlohmann::ordered_json root;
+  root["metadata"] = nlohmann::ordered_json(index.metadata);
+  root["weight_map"] = nlohmann::json(index.weight_map);
+  return root.dump(1);
 }
 
 }  // namespace dws::safetensors

@@ -29,9 +29,6 @@ Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& wha
 
 // The text of an index; metadata is written as strings. INVALID_ARGUMENT: a text that is not UTF-8.
 Result<std::string> MakeIndex(const CheckpointIndex& index);
-// The same in HuggingFace's form, where the metadata is {"total_size": total_bytes}.
-Result<std::string> MakeIndex(const std::map<std::string, std::string>& weight_map,
-                              uint64_t total_bytes);
 
 // Whether `name` ends in ".safetensors" and names a file in the folder itself.
 bool IsShardName(std::string_view name);

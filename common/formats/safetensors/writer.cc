@@ -1,16 +1,11 @@
 #include "common/formats/safetensors/writer.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <utility>
 
-#include "common/formats/safetensors/checkpoint_index.h"
-
 namespace dws::safetensors {
 namespace {
-
-constexpr const char* kSingleFile = "model.safetensors";
 
 Status AppendTensors(AppendFile& file, const NewHeader& made, const TensorSource& source) {
   DWS_RETURN_IF_ERROR(file.Append(made.bytes));
@@ -23,17 +18,6 @@ Status AppendTensors(AppendFile& file, const NewHeader& made, const TensorSource
     if (!bytes.empty()) DWS_RETURN_IF_ERROR(file.Append(bytes));
   }
   return file.Sync();
-}
-
-Status CheckEmpty(FileSystem& files, const std::string& folder) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
-  for (const std::string& name : names) {
-    if (name == kIndexFile || IsShardName(name)) {
-      return AlreadyExistsError(
-          "{}: has {} already; a checkpoint is written to a folder without any", folder, name);
-    }
-  }
-  return OkStatus();
 }
 
 }  // namespace
@@ -77,33 +61,6 @@ Status WriteTensorFile(FileSystem& files, const std::string& path, const Metadat
     }
   }
   return files.Rename(temporary, path);
-}
-
-Status WriteCheckpoint(FileSystem& files, const std::string& folder,
-                       std::vector<HeaderTensor> tensors, const TensorSource& source,
-                       const CheckpointWriteOptions& options) {
-  DWS_RETURN_IF_ERROR(files.MakeFolders(folder));
-  DWS_RETURN_IF_ERROR(CheckEmpty(files, folder));
-  DWS_ASSIGN_OR_RETURN(std::vector<std::vector<HeaderTensor>> shards,
-                       SplitShards(std::move(tensors), options.shard_bytes_max));
-  if (shards.size() == 1) {
-    return WriteTensorFile(files, folder + "/" + kSingleFile, options.metadata,
-                           std::move(shards[0]), source);
-  }
-  std::map<std::string, std::string> weight_map;
-  uint64_t total_bytes = 0;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = MakeShardName({.number = i + 1, .total = shards.size()});
-    for (const HeaderTensor& tensor : shards[i]) {
-      weight_map[tensor.name] = name;
-      DWS_ASSIGN_OR_RETURN(const uint64_t size_bytes, TensorBytes(tensor.dtype, tensor.shape));
-      total_bytes += size_bytes;
-    }
-    DWS_RETURN_IF_ERROR(WriteTensorFile(files, folder + "/" + name, options.metadata,
-                                        std::move(shards[i]), source));
-  }
-  DWS_ASSIGN_OR_RETURN(const std::string index, MakeIndex(weight_map, total_bytes));
-  return files.ReplaceFile(folder + "/" + kIndexFile, AsBytes(index));
 }
 
 }  // namespace dws::safetensors

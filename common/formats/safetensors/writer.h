@@ -1,8 +1,7 @@
-// Writes safetensors files and whole checkpoints in HuggingFace's layout.
+// Writes safetensors files, and splits the tensors of a checkpoint into files.
 //
-// Each file is written to NAME.tmp, synced and renamed; the index of a sharded checkpoint is
-// written last. A writer that dies leaves a folder that Checkpoint::Open refuses. The model is
-// never in memory twice: the writer requests a tensor's bytes only when it writes them.
+// Each file is written to NAME.tmp, synced and renamed. The model is never in memory twice: the
+// writer requests a tensor's bytes only when it writes them.
 #pragma once
 
 #include <functional>
@@ -21,12 +20,6 @@ namespace dws::safetensors {
 // order of writing, on the writing thread. An error ends the writing.
 using TensorSource = std::function<Result<ByteSpan>(const HeaderTensor& tensor)>;
 
-struct CheckpointWriteOptions {
-  Metadata metadata = {{"format", "pt"}};  // of each file; transformers requires "format"
-  // Limit for the tensors of one file; a larger tensor gets a separate file.
-  uint64_t shard_bytes_max = limits::kCheckpointShardBytesDefault;
-};
-
 // Writes one file at `path` and replaces an existing one. `begin` and `end` of the tensors are
 // ignored. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as MakeHeader; INVALID_ARGUMENT also when the
 // source returns another number of bytes. Others: of the file system.
@@ -39,13 +32,5 @@ Status WriteTensorFile(FileSystem& files, const std::string& path, const Metadat
 // limits.h.
 Result<std::vector<std::vector<HeaderTensor>>> SplitShards(std::vector<HeaderTensor> tensors,
                                                            uint64_t shard_bytes_max);
-
-// Writes a checkpoint to `folder`, which it creates: model.safetensors when one file is enough,
-// otherwise model-00001-of-00003.safetensors and so on, with tensors by name, and the index.
-// ALREADY_EXISTS: the folder has safetensors files or an index. Other errors as above; the folder
-// is then not a checkpoint, and the files written so far stay in it.
-Status WriteCheckpoint(FileSystem& files, const std::string& folder,
-                       std::vector<HeaderTensor> tensors, const TensorSource& source,
-                       const CheckpointWriteOptions& options);
 
 }  // namespace dws::safetensors

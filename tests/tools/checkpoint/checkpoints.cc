@@ -9,7 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/file_system.h"
 #include "common/formats/safetensors/checkpoint.h"
-#include "common/formats/safetensors/writer.h"
+#include "tests/common/formats/write_checkpoint.h"
 
 namespace dws::checkpoint {
 namespace {

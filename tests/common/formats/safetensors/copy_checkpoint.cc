@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "common/formats/safetensors/checkpoint.h"
-#include "common/formats/safetensors/writer.h"
+#include "tests/common/formats/write_checkpoint.h"
 
 namespace dws::safetensors {
 namespace {

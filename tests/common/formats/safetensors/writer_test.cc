@@ -2,12 +2,11 @@
 
 #include <catch2/catch.hpp>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "common/formats/safetensors/checkpoint.h"
-#include "common/formats/safetensors/checkpoint_index.h"
 #include "tests/common/formats/raw_file.h"
+#include "tests/common/formats/write_checkpoint.h"
 #include "tests/fakes/fault_file_system.h"
 #include "tests/fakes/temp_folder.h"
 
@@ -73,73 +72,39 @@ TEST_CASE("a written checkpoint of any layout reads back from one file and from 
   }
 }
 
-TEST_CASE("shards are numbered from 1 and the index has the total size", "[safetensors]") {
-  PosixFileSystem files;
-  const TempFolder folder;
-  Model model(3);
-  REQUIRE(
-      WriteCheckpoint(files, folder.path(), model.tensors, model.Source(), {.shard_bytes_max = 500})
-          .ok());
-  const Result<std::vector<std::string>> names = files.List(folder.path());
-  REQUIRE(names.ok());
-  const size_t shards = names->size() - 1;
-  REQUIRE(shards > 1);
-  CHECK((*names)[0] == MakeShardName({.number = 1, .total = shards}));
-  CHECK((*names)[shards - 1] == MakeShardName({.number = shards, .total = shards}));
-  const Bytes text = dws::testing::ReadFile(folder.File(kIndexFile));
-  const nlohmann::json index = nlohmann::json::parse(AsText(text));
-  uint64_t total = 0;
-  for (const auto& [name, bytes] : model.bytes) total += bytes.size();
-  CHECK(index["metadata"]["total_size"] == total);
-}
-
-TEST_CASE("a folder that holds a checkpoint is not written to", "[safetensors]") {
-  PosixFileSystem files;
-  const TempFolder folder;
-  Model model(4);
-  REQUIRE(WriteCheckpoint(files, folder.path(), model.tensors, model.Source(), {}).ok());
-  CHECK(absl::IsAlreadyExists(
-      WriteCheckpoint(files, folder.path(), model.tensors, model.Source(), {})));
-}
-
 TEST_CASE("a source that gives the wrong size or fails leaves no file", "[safetensors]") {
   PosixFileSystem files;
   const TempFolder folder;
   const std::vector<HeaderTensor> tensors = {{.name = "a", .shape = {4}}};
   const TensorSource none = [](const HeaderTensor&) -> Result<ByteSpan> { return ByteSpan(); };
-  CHECK_THAT(ToString(WriteCheckpoint(files, folder.path(), tensors, none, {})),
+  const std::string path = folder.File("a.safetensors");
+  CHECK_THAT(ToString(WriteTensorFile(files, path, {}, tensors, none)),
              Contains("its source gave 0 bytes, its shape has 4"));
   const TensorSource failing = [](const HeaderTensor&) -> Result<ByteSpan> {
     return AbortedError("gone");
   };
-  CHECK(absl::IsAborted(WriteCheckpoint(files, folder.path(), tensors, failing, {})));
+  CHECK(absl::IsAborted(WriteTensorFile(files, path, {}, tensors, failing)));
   CHECK(files.List(folder.path())->empty());
 }
 
-TEST_CASE("a disk that fails or loses power at any step leaves no index over missing tensors",
+TEST_CASE("a disk that fails or loses power at any step leaves no file with missing tensors",
           "[safetensors]") {
   Model model(9);
   FaultFileSystem whole;
-  REQUIRE(
-      WriteCheckpoint(whole, "/c", model.tensors, model.Source(), {.shard_bytes_max = 400}).ok());
+  REQUIRE(WriteTensorFile(whole, "/c", {}, model.tensors, model.Source()).ok());
   const int operations = whole.operation_count();
-  REQUIRE(operations > 20);
+  REQUIRE(operations > 10);
   for (int n = 1; n <= operations; ++n) {
     INFO("operation " << n);
     FaultFileSystem disk;
     disk.FailOperation(n, ResourceExhaustedError("disk full"));
-    CHECK(absl::IsResourceExhausted(
-        WriteCheckpoint(disk, "/c", model.tensors, model.Source(), {.shard_bytes_max = 400})));
+    CHECK(
+        absl::IsResourceExhausted(WriteTensorFile(disk, "/c", {}, model.tensors, model.Source())));
     disk.LosePower();
-    CHECK(disk.Content(std::string("/c/") + kIndexFile).empty());
+    CHECK(disk.Content("/c").empty());
   }
   whole.LosePower();
-  const Bytes text = whole.Content(std::string("/c/") + kIndexFile);
-  const Result<CheckpointIndex> index = ParseIndex(AsText(text), "index");
-  REQUIRE(index.ok());
-  for (const auto& [tensor, file] : index->weight_map) {
-    REQUIRE(ParseHeader(whole.Content("/c/" + file), file).ok());
-  }
+  REQUIRE(ParseHeader(whole.Content("/c"), "/c").ok());
 }
 
 }  // namespace
