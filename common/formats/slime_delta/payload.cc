@@ -209,12 +209,7 @@ Status ApplyPayload(Encoding encoding, ByteSpan payload, MutableByteSpan tensor)
                     [&](uint64_t at, std::byte value) { tensor[at] ^= value; });
       return OkStatus();
     case Encoding::kRuns:
-      DWS_RETURN_IF_ERROR(CheckRuns(payload, tensor.size()));
-      RunReader runs(payload);
-      while (const std::optional<RunReader::Run> run = runs.Next()) {
-        std::memcpy(tensor.data() + run->offset, run->bytes.data(), run->bytes.size());
-      }
-      return OkStatus();
+      return ApplyRuns(payload, tensor);
   }
   return InternalError("an encoding that does not exist");
 }

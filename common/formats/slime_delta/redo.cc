@@ -1,7 +1,6 @@
 #include "common/formats/slime_delta/redo.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -36,12 +35,7 @@ Status ReplayTensor(const VersionEntry& entry, const safetensors::Checkpoint& ch
   const MutableByteSpan bytes = checkpoint.Writable(*tensor);
   DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> payload,
                        DecodeEntry(Encoding::kRuns, entry.bytes, bytes.size()));
-  DWS_RETURN_IF_ERROR(CheckRuns(payload, bytes.size()));
-  RunReader runs(payload);
-  while (const std::optional<RunReader::Run> run = runs.Next()) {
-    std::memcpy(bytes.data() + run->offset, run->bytes.data(), run->bytes.size());
-    DWS_KILLPOINT("slime.apply.inside_tensor");
-  }
+  DWS_RETURN_IF_ERROR(ApplyRuns(payload, bytes));
   const std::string digest = ChecksumText(ChecksumFormat::kXxh3, bytes);
   if (digest != entry.digest) {
     return DataLossError("'{}' has the digest {} after it was written, expected {}", entry.name,

@@ -1,5 +1,10 @@
 #include "common/formats/slime_delta/runs.h"
 
+#include <cstring>
+#include <optional>
+
+#include "common/base/failpoint.h"
+
 namespace dws::slime {
 namespace {
 
@@ -28,6 +33,25 @@ std::optional<uint64_t> TakeNumber(ByteSpan& rest) {
     if (byte < 0x80) return number;
   }
   return std::nullopt;
+}
+
+// DATA_LOSS: cut off, or a run outside the tensor.
+Status CheckRuns(ByteSpan payload, uint64_t tensor_bytes) {
+  uint64_t end = 0;
+  while (!payload.empty()) {
+    const std::optional<uint64_t> gap = TakeNumber(payload);
+    const std::optional<uint64_t> size = gap.has_value() ? TakeNumber(payload) : std::nullopt;
+    if (!size.has_value() || *size == 0 || *size > payload.size()) {
+      return DataLossError("a run after byte {} of a tensor is cut off", end);
+    }
+    if (*gap > tensor_bytes - end || *size > tensor_bytes - end - *gap) {
+      return DataLossError("a run of {} bytes, {} after byte {} of a tensor of {}", *size, *gap,
+                           end, tensor_bytes);
+    }
+    end += *gap + *size;
+    payload = payload.subspan(*size);
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -60,32 +84,17 @@ std::vector<std::byte> EncodeRuns(ByteSpan after, std::span<const ByteRun> runs)
   return payload;
 }
 
-Status CheckRuns(ByteSpan payload, uint64_t tensor_bytes) {
-  uint64_t end = 0;
-  while (!payload.empty()) {
-    const std::optional<uint64_t> gap = TakeNumber(payload);
-    const std::optional<uint64_t> size = gap.has_value() ? TakeNumber(payload) : std::nullopt;
-    if (!size.has_value() || *size == 0 || *size > payload.size()) {
-      return DataLossError("a run after byte {} of a tensor is cut off", end);
-    }
-    if (*gap > tensor_bytes - end || *size > tensor_bytes - end - *gap) {
-      return DataLossError("a run of {} bytes, {} after byte {} of a tensor of {}", *size, *gap,
-                           end, tensor_bytes);
-    }
-    end += *gap + *size;
-    payload = payload.subspan(*size);
+Status ApplyRuns(ByteSpan payload, MutableByteSpan tensor) {
+  DWS_RETURN_IF_ERROR(CheckRuns(payload, tensor.size()));
+  for (uint64_t end = 0; !payload.empty();) {
+    const uint64_t offset = end + *TakeNumber(payload);
+    const uint64_t size = *TakeNumber(payload);
+    std::memcpy(tensor.data() + offset, payload.data(), size);
+    payload = payload.subspan(size);
+    end = offset + size;
+    DWS_KILLPOINT("slime.apply.inside_tensor");
   }
   return OkStatus();
-}
-
-std::optional<RunReader::Run> RunReader::Next() {
-  if (rest_.empty()) return std::nullopt;
-  const uint64_t gap = *TakeNumber(rest_);
-  const uint64_t size = *TakeNumber(rest_);
-  const Run run{.offset = end_ + gap, .bytes = rest_.first(size)};
-  rest_ = rest_.subspan(size);
-  end_ = run.offset + size;
-  return run;
 }
 
 }  // namespace dws::slime

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,22 +33,8 @@ inline constexpr uint64_t kRunJoinBytes = 2;
 // most one more byte for each 128 bytes that it covers or skips.
 constexpr uint64_t RunsBytesMax(uint64_t tensor_bytes) { return 3 * tensor_bytes + 64; }
 
-// DATA_LOSS: cut off, or a run outside the tensor.
-Status CheckRuns(ByteSpan payload, uint64_t tensor_bytes);
-// Iterates over the runs of a payload that CheckRuns accepted. The payload outlives it. Threads:
-// one.
-class RunReader {
- public:
-  explicit RunReader(ByteSpan checked_payload) : rest_(checked_payload) {}
-  struct Run {
-    uint64_t offset = 0;
-    ByteSpan bytes;
-  };
-  std::optional<Run> Next();
-
- private:
-  ByteSpan rest_;
-  uint64_t end_ = 0;  // of the previous run
-};
+// Writes the runs of `payload` to `tensor`. DATA_LOSS: cut off, or a run outside the tensor; nothing
+// has been written then.
+Status ApplyRuns(ByteSpan payload, MutableByteSpan tensor);
 
 }  // namespace dws::slime
