@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "common/formats/safetensors/checkpoint_index.h"
@@ -33,28 +34,21 @@ bool IsKept(const std::string& checkpoint) {
   return std::filesystem::exists(SyncFolder(FolderOf(checkpoint)), ignored);
 }
 
-// The redo records of the folder and of single files in it.
-std::vector<std::string> RedosIn(const std::string& folder) {
-  std::vector<std::string> paths;
-  std::error_code ended;
-  for (std::filesystem::directory_iterator entry(folder, ended), end; !ended && entry != end;
-       entry.increment(ended)) {
-    if (entry->path().native().ends_with(kInPlaceRedoName)) paths.push_back(entry->path());
-  }
-  return paths;
+// The names of the redo records of the folder and of single files in it.
+Result<std::vector<std::string>> RedosIn(FileSystem& files, const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(folder));
+  std::erase_if(names, [](const std::string& name) { return !name.ends_with(kInPlaceRedoName); });
+  return names;
 }
 
 // FAILED_PRECONDITION: a change that `dwsctl apply --in-place` began has not finished.
 Status CheckNoInPlaceRedo(FileSystem& files, const std::string& folder) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
-  for (const std::string& name : names) {
-    if (!name.ends_with(kInPlaceRedoName)) continue;
-    return FailedPreconditionError(
-        "{}: a `dwsctl apply --in-place` of it was interrupted ({}/{} is there): run it again to "
-        "complete it",
-        folder, folder, name);
-  }
-  return OkStatus();
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, RedosIn(files, folder));
+  if (names.empty()) return OkStatus();
+  return FailedPreconditionError(
+      "{}: a `dwsctl apply --in-place` of it was interrupted ({}/{} is there): run it again to "
+      "complete it",
+      folder, folder, names[0]);
 }
 
 // The path of the marker that is set, for programs that only read the checkpoint; nullopt when
@@ -114,9 +108,14 @@ std::string RedoFolder(const std::string& checkpoint_folder) {
 }
 
 Status CheckSettled(const std::string& checkpoint) {
+  PosixFileSystem files;
   std::vector<std::string> redos;
   if (IsFolder(checkpoint)) {
-    redos = RedosIn(checkpoint);
+    // A folder that cannot be listed is found out when it is opened.
+    const auto names = RedosIn(files, checkpoint).value_or(std::vector<std::string>());
+    for (const std::string& name : names) {
+      redos.push_back(std::filesystem::path(checkpoint) / name);
+    }
   } else {
     redos = {RedoPath(RealPath(checkpoint)), RedoPath(FolderOf(checkpoint))};
   }
@@ -129,7 +128,6 @@ Status CheckSettled(const std::string& checkpoint) {
         "run it again to complete it",
         checkpoint, changed, redo);
   }
-  PosixFileSystem files;
   DWS_ASSIGN_OR_RETURN(const std::optional<std::string> marker,
                        FindMarker(files, FolderOf(checkpoint)));
   if (!marker.has_value()) return OkStatus();
