@@ -1,14 +1,11 @@
 #include "tools/checkpoint/object_file.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/formats/mapped_file.h"
 
 namespace dws::checkpoint {
 namespace {
-
-constexpr size_t kCopyBytes = size_t{8} << 20;
 
 std::string FramesPath(const std::string& path) { return path + ".frames.tmp"; }
 std::string TemporaryPath(const std::string& path) { return path + ".tmp"; }
@@ -44,13 +41,7 @@ void ObjectFile::RemoveLeftovers(FileSystem& files, const std::string& path) {
 Status ObjectFile::CopyFrames(AppendFile& to) {
   DWS_ASSIGN_OR_RETURN(const MappedFile frames,
                        MappedFile::Open(FramesPath(path_), FileAccess::kReadOnly));
-  ByteSpan rest = frames.bytes();
-  while (!rest.empty()) {
-    const size_t count = std::min(rest.size(), kCopyBytes);
-    DWS_RETURN_IF_ERROR(to.Append(rest.first(count)));
-    rest = rest.subspan(count);
-  }
-  return OkStatus();
+  return to.Append(frames.bytes());
 }
 
 Result<uint64_t> ObjectFile::Finish(DeltaManifest identity) {

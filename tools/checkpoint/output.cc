@@ -20,8 +20,6 @@
 namespace dws::checkpoint {
 namespace {
 
-constexpr size_t kCopyBytes = size_t{8} << 20;
-
 std::string TemporaryPath(const std::string& path) { return path + ".tmp"; }
 
 std::string WithoutSlash(std::string path) {
@@ -31,15 +29,6 @@ std::string WithoutSlash(std::string path) {
 
 std::string PartialPath(const std::string& out) {
   return fmt::format("{}.partial-{}", out, ::getpid());
-}
-
-Status AppendAll(AppendFile& file, ByteSpan bytes) {
-  while (!bytes.empty()) {
-    const size_t count = std::min(bytes.size(), kCopyBytes);
-    DWS_RETURN_IF_ERROR(file.Append(bytes.first(count)));
-    bytes = bytes.subspan(count);
-  }
-  return OkStatus();
 }
 
 // Writes one file: the weights, and the other bytes before, between and after them.
@@ -62,7 +51,7 @@ class FileWriter {
         walk_, plan_.base.files()[number].name, slices,
         [this](const WalkedBlock& block, size_t worker) { return Patch(block, worker); },
         [this, bytes](std::span<const WalkedBlock> window) { return Deliver(window, bytes); }));
-    return AppendAll(file_, bytes.subspan(written_));
+    return file_.Append(bytes.subspan(written_));
   }
 
  private:
@@ -86,7 +75,7 @@ class FileWriter {
     for (const WalkedBlock& block : window) {
       const CheckpointTensor& tensor = Tensor(block.slice);
       if (block.block == 0) {
-        DWS_RETURN_IF_ERROR(AppendAll(file_, bytes.subspan(written_, tensor.offset - written_)));
+        DWS_RETURN_IF_ERROR(file_.Append(bytes.subspan(written_, tensor.offset - written_)));
         written_ = tensor.offset;
         digest_ = Digest();
       }
@@ -145,7 +134,7 @@ Status CopyOthers(FileSystem& files, const std::string& from, const std::string&
     const std::string temporary = TemporaryPath(to + "/" + name);
     {
       DWS_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file, files.Create(temporary));
-      DWS_RETURN_IF_ERROR(AppendAll(*file, mapping.bytes()));
+      DWS_RETURN_IF_ERROR(file->Append(mapping.bytes()));
       DWS_RETURN_IF_ERROR(file->Sync());
     }
     DWS_RETURN_IF_ERROR(files.Rename(temporary, to + "/" + name));
