@@ -10,6 +10,7 @@
 #include "common/delta/blocks/diff.h"
 #include "common/delta/objects/frame.h"
 #include "common/delta/objects/manifest.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/objects.h"
 #include "tests/common/delta/samples.h"
 #include "tests/fuzz/format_seeds.h"

@@ -5,8 +5,8 @@
 #include "common/delta/blocks/class_statistics.h"
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/encoder.h"
 #include "common/delta/objects/frame.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/samples.h"
 #include "tests/fuzz/fuzz_input.h"
 

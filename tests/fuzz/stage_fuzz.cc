@@ -8,6 +8,7 @@
 #include "common/delta/decoder.h"
 #include "common/delta/objects/frame.h"
 #include "receiver_daemon/weights/frame_stager.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/objects.h"
 #include "tests/fuzz/fuzz_input.h"
 

@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/delta/bits/ordinal.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/golden/golden_parts.h"
 
 namespace dws::golden {

@@ -1,6 +1,7 @@
 // Objects that must be refused, each named for its damage.
 #include "common/base/check.h"
 #include "common/delta/objects/frame.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/golden/golden_parts.h"
 
 namespace dws::golden {

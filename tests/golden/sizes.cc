@@ -8,8 +8,8 @@
 
 #include "common/base/check.h"
 #include "common/delta/bits/ordinal.h"
-#include "common/delta/encoder.h"
 #include "common/delta/objects/frame.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/hostile_cases.h"
 #include "tests/common/delta/objects.h"
 #include "tests/data/trace_excerpt.h"

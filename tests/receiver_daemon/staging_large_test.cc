@@ -6,6 +6,7 @@
 
 #include "common/delta/blocks/diff.h"
 #include "common/delta/objects/object_writer.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/receiver_daemon/staging_case.h"
 
 namespace dws {

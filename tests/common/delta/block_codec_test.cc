@@ -4,7 +4,7 @@
 
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
-#include "common/delta/encoder.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/samples.h"
 
 namespace dws {

@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include "common/delta/blocks/diff.h"
-#include "common/delta/encoder.h"
 #include "common/model/limits.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/samples.h"
 
 namespace dws {

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/delta/decoder.h"
-#include "common/delta/encoder.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/samples.h"
 
 namespace dws {

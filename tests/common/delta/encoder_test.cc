@@ -8,6 +8,7 @@
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/model/limits.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/objects.h"
 
 namespace dws {

@@ -11,6 +11,7 @@
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/delta/objects/frame.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/hostile_cases.h"
 #include "tests/fakes/temp_folder.h"
 

@@ -3,6 +3,7 @@
 
 #include "common/delta/decoder.h"
 #include "common/delta/objects/frame.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/hostile_cases.h"
 #include "tests/common/delta/objects.h"
 #include "tests/common/delta/samples.h"

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/delta/encoder.h"
 #include "common/delta/objects/object.h"
 #include "common/model/layout.h"
+#include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/samples.h"
 
 namespace dws::samples {
