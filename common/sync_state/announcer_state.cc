@@ -224,14 +224,6 @@ bool AnnouncerState::Met(const WaitTally& tally, const WaitCondition& condition)
   return false;
 }
 
-std::optional<std::vector<std::string>> AnnouncerState::Met(WeightVersion version,
-                                                            const WaitCondition& condition,
-                                                            TimePoint now) const {
-  WaitTally tally = Tally(version, now);
-  if (!Met(tally, condition)) return std::nullopt;
-  return std::move(tally.committed);
-}
-
 std::optional<TimePoint> AnnouncerState::CommitTime(const std::vector<std::string>& receivers,
                                                     WeightVersion version) const {
   std::optional<TimePoint> last;

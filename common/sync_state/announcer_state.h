@@ -122,10 +122,6 @@ class AnnouncerState {
 
   WaitTally Tally(WeightVersion version, TimePoint now) const;
   static bool Met(const WaitTally& tally, const WaitCondition& condition);
-  // The receivers at or above `version`, when the condition is met by those present; nullopt when
-  // not yet.
-  std::optional<std::vector<std::string>> Met(WeightVersion version, const WaitCondition& condition,
-                                              TimePoint now = {}) const;
   // Whether policy all does not wait for it.
   bool LeftOut(const Receiver& receiver, TimePoint now) const;
   // When the last of `receivers` first reported `version` or above.

@@ -35,9 +35,6 @@ class SenderWatch {
   Duration Without(TimePoint now) const {
     return since_.has_value() ? now - *since_ : Duration::zero();
   }
-  bool Stale(TimePoint now, Duration after) const {
-    return since_.has_value() && now - *since_ >= after;
-  }
 
  private:
   std::optional<TimePoint> since_;  // none: accepted

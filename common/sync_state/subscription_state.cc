@@ -194,14 +194,6 @@ std::optional<std::vector<std::shared_ptr<const RankLayout>>> SubscriptionState:
   return layouts;
 }
 
-std::vector<TrainerRank> SubscriptionState::MissingRanks() const {
-  std::vector<TrainerRank> missing;
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (!ranks_[rank].has_value()) missing.emplace_back(rank);
-  }
-  return missing;
-}
-
 std::optional<std::vector<SenderIndex>> SubscriptionState::SendersByRank() const {
   if (ranks_.empty()) return std::nullopt;
   std::vector<SenderIndex> senders;

@@ -98,8 +98,6 @@ class SubscriptionState {
   // The layouts by trainer rank, once all ranks of the stream have sent theirs; else nullopt. They
   // stay known when a sender disconnects.
   std::optional<std::vector<std::shared_ptr<const RankLayout>>> Layouts() const;
-  // Trainer ranks of the current stream without a welcome; empty when there was none at all.
-  std::vector<TrainerRank> MissingRanks() const;
 
   // Whether each trainer rank of the stream has a sender that is connected and was welcomed.
   bool Accepted() const { return SendersByRank().has_value(); }

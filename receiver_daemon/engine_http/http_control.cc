@@ -138,23 +138,6 @@ Result<std::string> HttpControl::Checksum(Duration timeout) {
   return reply->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-Result<std::string> HttpControl::ReportedVersion(Duration timeout) {
-  if (!setup_.reports_version) {
-    return UnimplementedError("this {} does not report its weight version", ToString(setup_.kind));
-  }
-  const PulseWait wait(options_.pulse);
-  const EngineCall call{.method = HttpMethod::kGet,
-                        .endpoint = SglangInfoEndpoint(setup_.endpoints)};
-  const Result<nlohmann::json> reply = RunCall(*client_, call, client_->clock().Now() + timeout);
-  if (!reply.ok()) return Name("asking", reply.status());
-  const auto version = reply->find("weight_version");
-  if (version == reply->end() || !version->is_string()) {
-    return UnimplementedError("this {} no longer reports its weight version",
-                              ToString(setup_.kind));
-  }
-  return version->get<std::string>();
-}
-
 Result<std::unique_ptr<HttpControl>> MakeHttpControl(HttpControlOptions options,
                                                      const Clock& clock) {
   if (options.checkpoint.empty()) {

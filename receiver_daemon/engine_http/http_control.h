@@ -66,8 +66,6 @@ class HttpControl final : public EngineControl {
   // The engine's checksums of its weights, as one line of JSON: equal for equal weights on the same
   // engine. UNIMPLEMENTED: it has no /weights_checker.
   Result<std::string> Checksum(Duration timeout);
-  // The weight version that the engine reports. UNIMPLEMENTED: it reports none.
-  Result<std::string> ReportedVersion(Duration timeout);
 
  private:
   Status Run(const char* step, const std::vector<EngineCall>& calls, Duration timeout,

@@ -25,12 +25,6 @@ enum class BlockMode : uint8_t {
 
 inline constexpr size_t kBlockModes = 7;
 
-// True for the modes that carry steps and can only be applied to their base.
-constexpr bool IsRelative(BlockMode mode) {
-  return mode == BlockMode::kSplitRice || mode == BlockMode::kClassSplit ||
-         mode == BlockMode::kDenseUlp;
-}
-
 // The changes of one block as steps: differences of ordinals, new minus old, modulo 2^(8 * element
 // bytes). Parallel arrays, positions strictly ascending, no step is zero.
 struct BlockChanges {

@@ -42,7 +42,6 @@ class Config {
   // The layer that the value comes from: "default", or as in Mistake. `name` is the option's name
   // without dashes.
   std::string SourceOf(std::string_view name) const;
-  bool IsDefault(std::string_view name) const { return SourceOf(name) == "default"; }
   // Sets a default that depends on other options.
   void Derive(std::string_view name, const std::string& value);
   // Adds a mistake that involves several options; its source is that of this option.

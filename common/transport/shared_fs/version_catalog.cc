@@ -41,10 +41,6 @@ Result<std::vector<VersionName>> ListVersions(FileSystem& files, const std::stri
   return versions;
 }
 
-std::string VersionCatalog::FolderOf(const Manifest& manifest) const {
-  return fmt::format("{}/{}", place_.folder, VersionFolderName(manifest.name));
-}
-
 Result<ManifestPtr> VersionCatalog::ReadManifest(VersionName name) const {
   const std::string path =
       fmt::format("{}/{}/{}", place_.folder, VersionFolderName(name), kManifestName);

@@ -43,7 +43,6 @@ class VersionCatalog {
   const VersionSet& versions() const { return versions_; }
   const Status& trouble() const { return trouble_; }
   const Place& place() const { return place_; }
-  std::string FolderOf(const Manifest& manifest) const;
 
  private:
   Result<ManifestPtr> ReadManifest(VersionName name) const;

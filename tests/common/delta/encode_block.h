@@ -6,6 +6,12 @@
 
 namespace dws {
 
+// True for the modes that carry steps and can only be applied to their base.
+constexpr bool IsRelative(BlockMode mode) {
+  return mode == BlockMode::kSplitRice || mode == BlockMode::kClassSplit ||
+         mode == BlockMode::kDenseUlp;
+}
+
 struct EncodeOptions {
   // Absolute modes (raw, dense raw, dense zstd) need no old values but do not compose. A sender's
   // retained deltas use only relative modes; full tensors use only absolute ones.

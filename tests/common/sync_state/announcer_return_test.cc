@@ -31,7 +31,7 @@ struct Sender {
                               At(at_seconds)));
   }
   bool Met(uint64_t version, int at_seconds) const {
-    return state.Met(WeightVersion(version), kAll, At(at_seconds)).has_value();
+    return AnnouncerState::Met(state.Tally(WeightVersion(version), At(at_seconds)), kAll);
   }
 
   AnnouncerState state{std::chrono::seconds(10)};

@@ -85,7 +85,6 @@ TEST_CASE("an endpoint that can be done without is named, with what follows", "[
   REQUIRE(job.Commit(*control, 2).ok());
   CHECK(job.server->State()["weight_version"] == "2");
   CHECK(absl::IsUnimplemented(control->Checksum(kAmple).status()));
-  CHECK(absl::IsUnimplemented(control->ReportedVersion(kAmple).status()));
 }
 
 TEST_CASE("the older name of model_info is as good", "[engine_http]") {
