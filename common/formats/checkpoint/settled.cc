@@ -152,7 +152,7 @@ Status CheckNotShared(const safetensors::Checkpoint& opened) {
 Status CheckNotKept(const std::string& checkpoint) {
   if (!IsKept(checkpoint)) return OkStatus();
   return FailedPreconditionError(
-      "{}: a receiver keeps this checkpoint ({} is there) and would take it for what it was; give "
+      "{}: a receiver keeps this checkpoint ({} is there) and would not notice the change; give "
       "-o for a new one",
       checkpoint, SyncFolder(FolderOf(checkpoint)));
 }

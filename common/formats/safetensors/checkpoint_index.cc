@@ -91,7 +91,7 @@ Result<std::string> MakeIndex(const CheckpointIndex& index) {
   }
   for (const auto& [name, file] : index.weight_map) {
     if (!IsUtf8(name) || !IsUtf8(file)) {
-      return InvalidArgumentError("a tensor's name in an index is no UTF-8");
+      return InvalidArgumentError("a tensor's name in an index is not UTF-8");
     }
   }
   nlohmann::ordered_json root;

@@ -83,7 +83,7 @@ Status LocalCheckpoint::Recover() {
   // after.
   DWS_ASSIGN_OR_RETURN(std::optional<LocalDigests> digests, ReadDigests(files_, folder_));
   if (!digests.has_value()) {
-    return DataLossError("{}: a change was begun, and the digests from before it are gone",
+    return DataLossError("{}: a change was begun, and the digests from before it are lost",
                          checkpoint::SyncFolder(folder_));
   }
   digests_ = *std::move(digests);
