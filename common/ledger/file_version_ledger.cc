@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/ledger/damaged_files.h"
 #include "common/ledger/fence.h"
 #include "common/ledger/file_ledger.h"

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/base/strong_type.h"
+#include "common/base/threads/mutex.h"
 
 namespace dws {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
-#include "common/base/thread_pool.h"
+#include "common/base/log/log.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/app/broadcast_metrics.h"

@@ -10,8 +10,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
-#include "common/base/pulse.h"
 #include "common/base/status.h"
+#include "common/base/threads/pulse.h"
 #include "receiver_daemon/options/receiver_options.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "receiver_daemon/transfer/shared/shared_beside.h"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 
 namespace dws {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/ledger/version_ledger.h"
 #include "common/sync_state/commit_state.h"
 #include "common/sync_state/live_state.h"

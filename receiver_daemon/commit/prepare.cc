@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/spool/fetched_object.h"
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/mutex.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/spool/transfer_progress.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/model/digest.h"
 #include "receiver_daemon/weights/engine_weights.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/memory/region_handle.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/engine/engine_registry.h"

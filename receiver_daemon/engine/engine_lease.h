@@ -12,8 +12,8 @@
 #include <variant>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/weight_version.h"
 #include "receiver_daemon/engine/engine_control.h"
 

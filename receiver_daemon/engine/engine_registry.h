@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/unique_fd.h"
 #include "common/memory/cuda/cuda_devices.h"
 #include "common/memory/region_handle.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/pulse.h"
+#include "common/base/threads/pulse.h"
 #include "receiver_daemon/engine/engine_control.h"
 #include "receiver_daemon/engine/engine_lease.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "proto/engine.grpc.pb.h"
 #include "receiver_daemon/engine/engine_lease.h"
 #include "receiver_daemon/engine/engine_registry.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/unique_fd.h"
 
 namespace dws {

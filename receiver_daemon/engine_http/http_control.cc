@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "receiver_daemon/engine_http/sglang_plan.h"
 #include "receiver_daemon/engine_http/vllm_plan.h"
 

@@ -33,7 +33,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/pulse.h"
+#include "common/base/threads/pulse.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/engine/engine_control.h"
 #include "receiver_daemon/engine_http/engine_call.h"

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
-#include "common/base/thread_pool.h"
+#include "common/base/log/log.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/service/metrics/metrics.h"
 #include "receiver_daemon/engine_http/http_control.h"
 #include "receiver_daemon/follower/follower_metrics.h"

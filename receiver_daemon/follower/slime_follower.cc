@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/sync_state/presence_limits.h"
 
 namespace dws {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/sync_state/group_leader_state.h"
 #include "common/sync_state/group_member_state.h"
 #include "receiver_daemon/engine/engine_registry.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/group/commit_group.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/loop_thread.h"
+#include "common/base/threads/loop_thread.h"
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/group/leader_link.h"
 #include "receiver_daemon/group/leader_service.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/group_convert.h"
 #include "common/service/protocol_version.h"

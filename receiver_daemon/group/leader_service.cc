@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "common/base/log.h"
-#include "common/base/mutex.h"
+#include "common/base/log/log.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/group_convert.h"
 #include "common/service/grpc/grpc_credentials.h"

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 
 namespace dws {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 
 namespace dws {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_runtime.h"

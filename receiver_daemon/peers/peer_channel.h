@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/service/security/access.h"
 #include "common/service/security/credentials.h"
 #include "common/service/sockets/unix_socket.h"

@@ -12,8 +12,8 @@
 #include <optional>
 #include <utility>
 
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/security/access.h"

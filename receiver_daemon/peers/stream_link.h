@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/sync_state/link_state.h"
 #include "receiver_daemon/peers/stream_call.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/wall_clock.h"
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/sender_watch.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/memory/segment_map.h"
 #include "common/model/digest.h"
 #include "common/sync_state/engine_share.h"

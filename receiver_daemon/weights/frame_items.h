@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/memory/cuda/staging_run.h"
 #include "receiver_daemon/weights/memory_backend.h"
 #include "receiver_daemon/weights/slice_places.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/memory/pace.h"
 #include "common/memory/staging_budget.h"
 #include "common/model/digest.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/model/delta_manifest.h"
 #include "receiver_daemon/spool/spool.h"
 #include "receiver_daemon/spool/spooled_frame.h"

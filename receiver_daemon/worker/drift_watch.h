@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "receiver_daemon/commit/prepare.h"
 #include "receiver_daemon/commit/scrub.h"
 #include "receiver_daemon/commit/verification.h"

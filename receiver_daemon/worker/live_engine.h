@@ -7,8 +7,8 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/pulse.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/pulse.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/sync_state/live_state.h"
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/engine/lease_control.h"

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/digest.h"
 #include "common/model/layout.h"
 #include "common/model/stream_id.h"

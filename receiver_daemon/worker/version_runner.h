@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "common/base/clock.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/ledger/version_ledger.h"
 #include "receiver_daemon/commit/commit_pipeline.h"
 #include "receiver_daemon/commit/prepare.h"

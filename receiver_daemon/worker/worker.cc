@@ -5,7 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/worker/group_driver.h"
 #include "receiver_daemon/worker/solo_driver.h"

@@ -17,9 +17,9 @@
 #include <thread>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
-#include "common/base/pulse.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/mutex.h"
+#include "common/base/threads/pulse.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/ledger/version_ledger.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/group/commit_group.h"

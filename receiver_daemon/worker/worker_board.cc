@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 
 namespace dws {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/sender_watch.h"
 #include "receiver_daemon/commit/prepare.h"

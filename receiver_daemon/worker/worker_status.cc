@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 
 namespace dws {
 

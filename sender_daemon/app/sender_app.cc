@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/executor.h"
-#include "common/base/log.h"
-#include "common/base/thread_pool.h"
+#include "common/base/log/log.h"
+#include "common/base/threads/executor.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/memory/cuda/cuda_devices.h"
 #include "common/model/limits.h"

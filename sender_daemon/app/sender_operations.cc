@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "sender_daemon/capture/snapshot_check.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/service/grpc/admin_operations.h"
 #include "common/service/lifecycle.h"
 #include "sender_daemon/metrics/sender_metrics.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/delta/blocks/block.h"
 #include "common/model/class_table.h"
 #include "common/model/delta_profile.h"

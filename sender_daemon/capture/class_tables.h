@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/bytes.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/delta/blocks/block.h"
 #include "common/model/class_table.h"
 #include "common/model/layout.h"

@@ -17,7 +17,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/memory/cuda/cuda_device.h"
 #include "common/memory/cuda/work_lane.h"
 #include "common/model/limits.h"

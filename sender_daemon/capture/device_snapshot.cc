@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 
 namespace dws {

@@ -10,7 +10,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/memory/cuda/cuda_device.h"
 #include "sender_daemon/capture/snapshot.h"
 #include "sender_daemon/capture/weight_source.h"

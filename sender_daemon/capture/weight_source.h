@@ -9,7 +9,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/model/layout.h"
 #include "sender_daemon/capture/listed_changes.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/delta_profile.h"
 #include "common/model/layout.h"
 #include "common/sync_state/retained_chain.h"

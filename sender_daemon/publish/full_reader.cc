@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/delta/objects/frame.h"
 #include "common/model/limits.h"
 #include "sender_daemon/publish/undo_blocks.h"

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/limits.h"
 #include "sender_daemon/publish/rank_state.h"
 

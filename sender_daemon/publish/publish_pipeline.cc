@@ -7,7 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/delta/objects/object.h"
 #include "common/delta/objects/object_writer.h"
 #include "common/model/limits.h"

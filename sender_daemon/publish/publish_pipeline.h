@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
-#include "common/base/pulse.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
+#include "common/base/threads/pulse.h"
 #include "sender_daemon/capture/capture.h"
 #include "sender_daemon/publish/rank_state.h"
 

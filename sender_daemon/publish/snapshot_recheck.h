@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "common/base/executor.h"
+#include "common/base/threads/executor.h"
 #include "sender_daemon/publish/rank_state.h"
 
 namespace dws {

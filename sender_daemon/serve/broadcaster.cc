@@ -4,7 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/base/utf8.h"
 #include "common/delta/bits/checksum.h"
 #include "common/model/limits.h"

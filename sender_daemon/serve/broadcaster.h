@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/sync_state/broadcast_state.h"
 #include "common/transport/nccl/broadcast_channel.h"
 #include "proto/sync.pb.h"

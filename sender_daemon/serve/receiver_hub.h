@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/loop_thread.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/loop_thread.h"
+#include "common/base/threads/mutex.h"
 #include "common/sync_state/announcer_state.h"
 #include "common/sync_state/live_state.h"
 #include "sender_daemon/publish/rank_state.h"

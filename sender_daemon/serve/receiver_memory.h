@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/executor.h"
 #include "common/base/file_system.h"
+#include "common/base/threads/executor.h"
 #include "common/ledger/known_receivers.h"
 #include "common/sync_state/announcer_state.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "common/base/executor.h"
+#include "common/base/threads/executor.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/serve/receiver_hub.h"

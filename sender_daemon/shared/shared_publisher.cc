@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "sender_daemon/shared/shared_retirement.h"
 

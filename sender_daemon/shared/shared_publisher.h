@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "common/base/file_system.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/transport/shared_fs/version_catalog.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "sender_daemon/publish/offer_loop.h"

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "common/base/file_system.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/slime/base_checkpoint.h"
 #include "sender_daemon/slime/slime_folder.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/base/clock.h"
-#include "common/base/executor.h"
+#include "common/base/threads/executor.h"
 #include "proto/trainer.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/serve/receiver_hub.h"

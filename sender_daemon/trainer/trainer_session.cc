@@ -7,7 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/clock_bound.h"
 #include "common/model/limits.h"
 #include "common/service/sockets/unix_socket.h"

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/executor.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/executor.h"
+#include "common/base/threads/mutex.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/base/unique_fd.h"
 #include "common/base/wall_clock.h"
 #include "common/ledger/version_ledger.h"

@@ -9,7 +9,7 @@
 #include <ostream>
 #include <string>
 
-#include "common/base/executor.h"
+#include "common/base/threads/executor.h"
 #include "common/transport/shared_fs/names.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "receiver_daemon/transfer/shared/shared_links.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/base/file_system.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 
 namespace dws {
 

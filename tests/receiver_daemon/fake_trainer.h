@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/delta/encoder.h"
 #include "common/delta/objects/frame.h"
 #include "common/delta/objects/object.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "tests/fakes/eventually.h"
 
 namespace dws {

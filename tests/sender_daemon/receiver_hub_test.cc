@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/temp_folder.h"

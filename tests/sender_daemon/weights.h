@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/model/layout.h"
 #include "common/model/limits.h"
 #include "sender_daemon/capture/capture.h"

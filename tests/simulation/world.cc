@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "tests/simulation/nodes/engine.h"
 #include "tests/simulation/nodes/receiver.h"
 #include "tests/simulation/nodes/sender.h"

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <thread>
 
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "proto/admin.grpc.pb.h"
 
 namespace dws {

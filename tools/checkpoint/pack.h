@@ -8,7 +8,7 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/model/delta_profile.h"
 #include "common/model/layout.h"
 #include "tools/checkpoint/progress.h"

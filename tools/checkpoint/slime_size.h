@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "tools/checkpoint/progress.h"
 #include "tools/checkpoint/tensors.h"
 

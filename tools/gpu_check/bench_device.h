@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/memory/cuda/cuda_device.h"
 #include "common/memory/cuda/cuda_devices.h"
 #include "tools/gpu_check/options.h"

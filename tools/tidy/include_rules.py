@@ -62,7 +62,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
                    "tests/")),
     (r"prometheus/", ("common/service/metrics/",)),
     (r"sanitizer/", ("tools/bazel/debian/", "tests/")),
-    (r"spdlog/", ("common/base/log.",)),
+    (r"spdlog/", ("common/base/log/log.",)),
     (r"systemd/", ()),  # sd_notify is our own few lines
     (r"toml\+\+/", ("common/service/config/",)),
     (r"uc[pst]/", ("common/transport/rdma/",)),

@@ -22,9 +22,9 @@ _BANNED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     # The simulation unwinds the stack of a process that dies.
     (r"\bthrow\b", "errors are Status values", ("tests/simulation/fiber.cc",)),
     (r"\busing namespace\b", "name what is used", ()),
-    (r"\babsl::(?:Mutex|CondVar)\b", "use common/base/mutex.h: ThreadSanitizer sees it", ()),
-    (r"\bstd::(?:recursive_)?mutex\b", "use common/base/mutex.h: it is annotated",
-     ("common/base/mutex.h",)),
+    (r"\babsl::(?:Mutex|CondVar)\b", "use common/base/threads/mutex.h: ThreadSanitizer sees it", ()),
+    (r"\bstd::(?:recursive_)?mutex\b", "use common/base/threads/mutex.h: it is annotated",
+     ("common/base/threads/mutex.h",)),
     (r"\bassert\s*\(", "use DWS_CHECK: it stays in release builds", ()),
 )
 

@@ -139,7 +139,7 @@ class TextTest(unittest.TestCase):
         for code in ("std::this_thread::sleep_for(x);", "throw 1;", "absl::Mutex m;", "std::mutex m;"):
             self.assertEqual(rules(text_rules.check_calls(SourceFile("a.cc", code))), ["calls"], code)
         self.assertEqual(rules(text_rules.check_calls(SourceFile("a.cc", 'f("throw"); // throw'))), [])
-        self.assertEqual(rules(text_rules.check_calls(SourceFile("common/base/mutex.h", "std::mutex m;"))), [])
+        self.assertEqual(rules(text_rules.check_calls(SourceFile("common/base/threads/mutex.h", "std::mutex m;"))), [])
 
     def test_tops(self) -> None:
         good = "// What it is.\n#pragma once\n"

@@ -25,7 +25,7 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/local_state.h"

@@ -15,7 +15,7 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/lineage.h"
 #include "common/formats/slime_delta/version_folder.h"

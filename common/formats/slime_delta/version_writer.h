@@ -20,8 +20,8 @@
 
 #include "common/base/bytes.h"
 #include "common/base/file_system.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/formats/slime_delta/version_index.h"
 #include "common/model/limits.h"
 

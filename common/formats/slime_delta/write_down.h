@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/version_folder.h"
 #include "common/formats/slime_delta/version_writer.h"

@@ -1,6 +1,6 @@
 #include "common/memory/cuda/cuda_devices.h"
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 
 namespace dws::cuda {
 

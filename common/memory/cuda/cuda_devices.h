@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "common/base/bytes.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/memory/cuda/cuda_device.h"
 
 namespace dws::cuda {

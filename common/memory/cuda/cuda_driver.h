@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/memory/cuda/driver_api.h"
 
 namespace dws::cuda {

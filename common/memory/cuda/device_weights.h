@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/memory/cuda/cuda_device.h"
 #include "common/memory/cuda/kernels/kernel_args.h"
 #include "common/memory/cuda/work_lane.h"

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/executor.h"
-#include "common/base/loop_thread.h"
+#include "common/base/threads/executor.h"
+#include "common/base/threads/loop_thread.h"
 #include "common/model/limits.h"
 #include "common/service/build_version.h"
 #include "common/service/grpc/latest_streams.h"

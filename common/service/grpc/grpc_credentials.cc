@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/service/grpc/grpc_runtime.h"
 
 namespace dws {

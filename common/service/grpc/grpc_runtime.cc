@@ -8,7 +8,7 @@
 
 #include <string_view>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 
 namespace dws {
 namespace {

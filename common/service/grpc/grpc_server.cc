@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_runtime.h"
 #include "common/service/grpc/heap_trimmer.h"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstddef>
 
-#include "common/base/loop_thread.h"
+#include "common/base/threads/loop_thread.h"
 
 namespace dws {
 

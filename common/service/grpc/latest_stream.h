@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/service/grpc/grpc_status.h"
 
 namespace dws {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/service/grpc/latest_stream.h"
 
 namespace dws {

@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/executor.h"
-#include "common/base/log.h"
-#include "common/base/mutex.h"
+#include "common/base/log/log.h"
+#include "common/base/threads/executor.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/unique_fd.h"
 #include "common/model/limits.h"
 #include "common/service/http/http_connection.h"

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/service/security/x509_identities.h"
 
 namespace dws {

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/mutex.h"
 #include "common/base/printable.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 

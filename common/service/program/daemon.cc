@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/service/ports_file.h"
 
 namespace dws {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/delta_profile.h"
 #include "common/service/config/config.h"
 #include "common/service/security/tls_files.h"

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/service/program/daemon_status_line.h"
 #include "common/service/program/sd_notify.h"
 

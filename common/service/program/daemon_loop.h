@@ -13,8 +13,8 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/pulse.h"
 #include "common/base/status.h"
+#include "common/base/threads/pulse.h"
 #include "common/service/program/daemon.h"
 #include "common/service/program/shutdown_signal.h"
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/base/printable.h"
 #include "common/service/build_version.h"
 #include "common/service/program/daemon_flags.h"

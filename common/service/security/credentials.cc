@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 
 namespace dws {
 namespace {

@@ -11,9 +11,9 @@
 #include <optional>
 #include <string>
 
-#include "common/base/loop_thread.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/loop_thread.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/limits.h"
 #include "common/service/security/identity.h"
 #include "common/service/security/tls_files.h"

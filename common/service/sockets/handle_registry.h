@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/service/sockets/handle_socket.h"
 
 namespace dws {

@@ -15,7 +15,7 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/service/sockets/descriptor_message.h"
 #include "common/service/sockets/greediest_peer.h"
 #include "common/service/sockets/handle_connection.h"

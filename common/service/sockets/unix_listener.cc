@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/log.h"
-#include "common/base/mutex.h"
+#include "common/base/log/log.h"
+#include "common/base/threads/mutex.h"
 
 namespace dws {
 namespace {

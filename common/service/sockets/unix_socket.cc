@@ -16,7 +16,7 @@
 #include <system_error>
 #include <utility>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 
 namespace dws {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 
 namespace dws::nccl {
 

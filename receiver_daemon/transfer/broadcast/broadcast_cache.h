@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 

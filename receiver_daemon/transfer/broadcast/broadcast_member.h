@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/transport/nccl/broadcast_channel.h"
 #include "proto/sync.pb.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_cache.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/delta_profile.h"
 #include "common/model/limits.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/peers/active_calls.h"
 #include "receiver_daemon/peers/receiver_name.h"

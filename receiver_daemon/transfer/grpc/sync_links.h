@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/loop_thread.h"
-#include "common/base/pulse.h"
+#include "common/base/threads/loop_thread.h"
+#include "common/base/threads/pulse.h"
 #include "common/model/delta_profile.h"
 #include "common/transport/nccl/broadcast_channel.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_member.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "common/sync_state/presence_limits.h"
 

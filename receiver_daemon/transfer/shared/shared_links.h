@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/loop_thread.h"
-#include "common/base/mutex.h"
-#include "common/base/pulse.h"
+#include "common/base/threads/loop_thread.h"
+#include "common/base/threads/mutex.h"
+#include "common/base/threads/pulse.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/transfer/shared/shared_reporter.h"

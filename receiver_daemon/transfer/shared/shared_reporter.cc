@@ -3,7 +3,7 @@
 #include <random>
 #include <utility>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"

@@ -9,8 +9,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
-#include "common/base/loop_thread.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/loop_thread.h"
+#include "common/base/threads/mutex.h"
 #include "common/transport/shared_fs/sealed_file.h"
 #include "proto/shared_fs.pb.h"
 #include "receiver_daemon/peers/receiver_name.h"

@@ -9,8 +9,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/wall_clock.h"
 #include "common/model/limits.h"
 #include "common/sync_state/subscription_state.h"

@@ -1,4 +1,4 @@
-#include "common/base/executor.h"
+#include "common/base/threads/executor.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

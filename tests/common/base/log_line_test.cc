@@ -1,5 +1,5 @@
 // The text of a log line, for every kind of content.
-#include "common/base/log_line.h"
+#include "common/base/log/log_line.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

@@ -1,5 +1,5 @@
 // Which repeated lines are written; each of the others is counted.
-#include "common/base/log_repeats.h"
+#include "common/base/log/log_repeats.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // A log that cannot be written does not block its writer, and lost lines are counted.
-#include "common/base/log_sink.h"
+#include "common/base/log/log_sink.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-#include "common/base/loop_thread.h"
+#include "common/base/threads/loop_thread.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // A thread that is stuck is told apart from one that works for a long time.
-#include "common/base/pulse.h"
+#include "common/base/threads/pulse.h"
 
 #include <catch2/catch.hpp>
 

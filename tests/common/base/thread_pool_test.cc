@@ -1,4 +1,4 @@
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/limits.h"
 #include "common/service/http/http_endpoint.h"
 #include "tests/common/service/http_client.h"

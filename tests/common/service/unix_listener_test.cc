@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/temp_folder.h"
 

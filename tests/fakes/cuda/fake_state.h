@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/unique_fd.h"
 #include "common/memory/cuda/kernels/kernel_args.h"
 #include "tests/fakes/cuda/fake_functions.h"

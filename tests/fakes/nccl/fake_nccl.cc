@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "common/base/bytes.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 #include "common/transport/nccl/nccl_api.h"
 
 namespace dws::nccl {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/base/file_system.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "tests/fakes/temp_folder.h"
 #include "tests/tools/checkpoint/checkpoints.h"
 #include "tools/checkpoint/pack.h"

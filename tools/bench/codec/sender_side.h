@@ -8,7 +8,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/model/delta_profile.h"
 #include "sender_daemon/capture/capture.h"
 #include "sender_daemon/publish/rank_state.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/bytes.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 
 namespace dws::bench {
 

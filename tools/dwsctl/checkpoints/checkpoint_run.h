@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/base/status.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/model/delta_profile.h"
 #include "tools/checkpoint/progress.h"

@@ -7,8 +7,8 @@
 #include <memory>
 #include <variant>
 
-#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "proto/admin.pb.h"
 #include "tools/dwsctl/client/daemon_target.h"
 

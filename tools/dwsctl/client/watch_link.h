@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "common/base/loop_thread.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/loop_thread.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/unique_fd.h"
 #include "proto/admin.pb.h"
 #include "tools/dwsctl/client/admin_client.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/base/file_system.h"
-#include "common/base/thread_pool.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/apply.h"
 #include "common/formats/slime_delta/version_writer.h"

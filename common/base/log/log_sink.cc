@@ -1,4 +1,4 @@
-#include "common/base/log_sink.h"
+#include "common/base/log/log_sink.h"
 
 #include <poll.h>
 #include <sys/socket.h>

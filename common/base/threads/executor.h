@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/mutex.h"
-#include "common/base/pulse.h"
+#include "common/base/threads/mutex.h"
+#include "common/base/threads/pulse.h"
 
 namespace dws {
 

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/base/threads/mutex.h"
 
 namespace dws {
 

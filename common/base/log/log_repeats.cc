@@ -1,4 +1,4 @@
-#include "common/base/log_repeats.h"
+#include "common/base/log/log_repeats.h"
 
 #include <algorithm>
 

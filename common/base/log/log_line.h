@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 
 namespace dws {
 

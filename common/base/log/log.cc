@@ -1,4 +1,4 @@
-#include "common/base/log.h"
+#include "common/base/log/log.h"
 
 #include <fmt/format.h>
 #include <spdlog/sinks/base_sink.h>
@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "common/base/log_line.h"
-#include "common/base/log_repeats.h"
-#include "common/base/log_sink.h"
-#include "common/base/mutex.h"
+#include "common/base/log/log_line.h"
+#include "common/base/log/log_repeats.h"
+#include "common/base/log/log_sink.h"
+#include "common/base/threads/mutex.h"
 
 namespace dws {
 namespace {

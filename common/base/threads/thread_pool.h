@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "common/base/mutex.h"
-#include "common/base/pulse.h"
+#include "common/base/threads/mutex.h"
+#include "common/base/threads/pulse.h"
 
 namespace dws {
 

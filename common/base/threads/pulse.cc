@@ -1,4 +1,4 @@
-#include "common/base/pulse.h"
+#include "common/base/threads/pulse.h"
 
 #include <algorithm>
 

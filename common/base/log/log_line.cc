@@ -1,4 +1,4 @@
-#include "common/base/log_line.h"
+#include "common/base/log/log_line.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
