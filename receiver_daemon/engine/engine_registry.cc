@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log/log.h"
-#include "common/memory/cuda/region_import.h"
+#include "common/memory/cuda/ipc/region_import.h"
 #include "common/model/limits.h"
 
 namespace dws {

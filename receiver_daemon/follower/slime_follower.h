@@ -24,7 +24,7 @@
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/pulse.h"
 #include "common/base/threads/thread_pool.h"
-#include "common/formats/slime_delta/apply.h"
+#include "common/formats/slime_delta/local/apply.h"
 #include "common/sync_state/sender_watch.h"
 #include "receiver_daemon/follower/engine_loader.h"
 #include "receiver_daemon/follower/version_applier.h"

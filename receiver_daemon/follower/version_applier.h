@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status.h"
-#include "common/formats/slime_delta/apply.h"
+#include "common/formats/slime_delta/local/apply.h"
 
 namespace dws {
 

@@ -10,7 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/memory/cuda/region_import.h"
+#include "common/memory/cuda/ipc/region_import.h"
 #include "common/model/weight_version.h"
 #include "receiver_daemon/weights/engine_mapping.h"
 

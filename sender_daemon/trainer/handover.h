@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/memory/cuda/region_import.h"
+#include "common/memory/cuda/ipc/region_import.h"
 #include "common/memory/segment_map.h"
 #include "common/model/layout.h"
 #include "sender_daemon/capture/device_shards.h"

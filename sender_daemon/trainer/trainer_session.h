@@ -22,7 +22,7 @@
 #include "common/base/unique_fd.h"
 #include "common/base/wall_clock.h"
 #include "common/ledger/version_ledger.h"
-#include "common/memory/cuda/region_import.h"
+#include "common/memory/cuda/ipc/region_import.h"
 #include "common/service/sockets/handle_socket.h"
 #include "proto/trainer.pb.h"
 #include "sender_daemon/capture/capture.h"

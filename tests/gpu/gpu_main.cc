@@ -14,7 +14,7 @@
 
 #include "common/memory/cuda/cuda_device.h"
 #include "tests/fakes/cuda/device_memory.h"
-#include "tools/gpu_check/results.h"
+#include "tools/gpu_check/report/results.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/formats/safetensors/checkpoint.h"
-#include "common/formats/slime_delta/apply.h"
+#include "common/formats/slime_delta/local/apply.h"
 #include "common/formats/slime_delta/version_writer.h"
 #include "sender_daemon/slime/slime_publisher.h"
 #include "sender_daemon/slime/tensor_reader.h"

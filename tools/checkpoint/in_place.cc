@@ -10,12 +10,12 @@
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/formats/checkpoint/settled.h"
-#include "tools/checkpoint/chain_check.h"
-#include "tools/checkpoint/encode.h"
-#include "tools/checkpoint/object_file.h"
-#include "tools/checkpoint/output_check.h"
-#include "tools/checkpoint/page_store.h"
-#include "tools/checkpoint/tensors.h"
+#include "tools/checkpoint/parts/chain_check.h"
+#include "tools/checkpoint/parts/encode.h"
+#include "tools/checkpoint/parts/object_file.h"
+#include "tools/checkpoint/parts/output_check.h"
+#include "tools/checkpoint/parts/page_store.h"
+#include "tools/checkpoint/parts/tensors.h"
 
 namespace dws::checkpoint {
 namespace {

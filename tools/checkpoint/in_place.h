@@ -29,7 +29,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
-#include "tools/checkpoint/progress.h"
+#include "tools/checkpoint/parts/progress.h"
 
 namespace dws::checkpoint {
 

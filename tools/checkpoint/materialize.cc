@@ -5,9 +5,9 @@
 
 #include "common/base/check.h"
 #include "common/formats/checkpoint/settled.h"
-#include "tools/checkpoint/chain_check.h"
 #include "tools/checkpoint/output.h"
-#include "tools/checkpoint/output_check.h"
+#include "tools/checkpoint/parts/chain_check.h"
+#include "tools/checkpoint/parts/output_check.h"
 
 namespace dws::checkpoint {
 

@@ -15,7 +15,7 @@
 #include "common/formats/checkpoint/settled.h"
 #include "common/formats/mapped_file.h"
 #include "common/formats/safetensors/checkpoint_index.h"
-#include "tools/checkpoint/output_check.h"
+#include "tools/checkpoint/parts/output_check.h"
 
 namespace dws::checkpoint {
 namespace {

@@ -13,8 +13,8 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/model/digest.h"
-#include "tools/checkpoint/block_walk.h"
-#include "tools/checkpoint/delta_chain.h"
+#include "tools/checkpoint/parts/block_walk.h"
+#include "tools/checkpoint/parts/delta_chain.h"
 
 namespace dws::checkpoint {
 

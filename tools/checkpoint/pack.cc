@@ -11,10 +11,10 @@
 #include "common/delta/objects/object.h"
 #include "common/delta/squash.h"
 #include "common/formats/checkpoint/settled.h"
-#include "tools/checkpoint/chain_check.h"
-#include "tools/checkpoint/encode.h"
-#include "tools/checkpoint/object_file.h"
-#include "tools/checkpoint/output_check.h"
+#include "tools/checkpoint/parts/chain_check.h"
+#include "tools/checkpoint/parts/encode.h"
+#include "tools/checkpoint/parts/object_file.h"
+#include "tools/checkpoint/parts/output_check.h"
 
 namespace dws::checkpoint {
 namespace {

@@ -11,8 +11,8 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/model/delta_profile.h"
 #include "common/model/layout.h"
-#include "tools/checkpoint/progress.h"
-#include "tools/checkpoint/tensors.h"
+#include "tools/checkpoint/parts/progress.h"
+#include "tools/checkpoint/parts/tensors.h"
 
 namespace dws::checkpoint {
 

@@ -7,8 +7,8 @@
 
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
-#include "tools/checkpoint/progress.h"
-#include "tools/checkpoint/tensors.h"
+#include "tools/checkpoint/parts/progress.h"
+#include "tools/checkpoint/parts/tensors.h"
 
 namespace dws::checkpoint {
 

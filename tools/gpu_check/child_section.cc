@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "tools/gpu_check/exporter.h"
+#include "tools/gpu_check/exporter/exporter.h"
 
 namespace dws::gpu_check {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/gpu_check/child_process.h"
-#include "tools/gpu_check/results.h"
+#include "tools/gpu_check/exporter/child_process.h"
+#include "tools/gpu_check/report/results.h"
 
 namespace dws::gpu_check {
 

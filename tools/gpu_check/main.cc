@@ -10,9 +10,9 @@
 
 #include "common/base/status.h"
 #include "tools/gpu_check/child_section.h"
-#include "tools/gpu_check/exporter.h"
-#include "tools/gpu_check/nccl_rank.h"
-#include "tools/gpu_check/sections.h"
+#include "tools/gpu_check/exporter/exporter.h"
+#include "tools/gpu_check/sections/nccl_rank.h"
+#include "tools/gpu_check/sections/sections.h"
 
 namespace dws::gpu_check {
 namespace {

@@ -60,7 +60,7 @@ def settled_version(checkpoint: str) -> Optional[LocalVersion]:
     """What the checkpoint holds; None while a version is being applied, or before the first look.
 
     Args:
-      checkpoint: folder with .weight_sync in it (common/formats/slime_delta/local_state.h).
+      checkpoint: folder with .weight_sync in it (common/formats/slime_delta/local/local_state.h).
 
     Raises:
       OSError, ValueError, KeyError: the files there cannot be read.

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/memory/cuda/cuda_device.h"
-#include "common/memory/cuda/cuda_region.h"
+#include "common/memory/cuda/ipc/cuda_region.h"
 
 namespace dws::cuda {
 

@@ -1,4 +1,4 @@
-#include "tools/checkpoint/page_store.h"
+#include "tools/checkpoint/parts/page_store.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>

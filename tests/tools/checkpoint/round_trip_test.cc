@@ -7,8 +7,8 @@
 #include "common/delta/encoder.h"
 #include "common/delta/objects/object_writer.h"
 #include "tests/tools/checkpoint/scene.h"
-#include "tools/checkpoint/delta_chain.h"
 #include "tools/checkpoint/materialize.h"
+#include "tools/checkpoint/parts/delta_chain.h"
 
 namespace dws::checkpoint {
 namespace {

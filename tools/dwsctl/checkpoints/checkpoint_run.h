@@ -10,7 +10,7 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/model/delta_profile.h"
-#include "tools/checkpoint/progress.h"
+#include "tools/checkpoint/parts/progress.h"
 #include "tools/dwsctl/base/command.h"
 #include "tools/dwsctl/base/interrupts.h"
 #include "tools/dwsctl/text/progress_text.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "common/base/file_system.h"
-#include "tools/checkpoint/output_check.h"
 #include "tools/checkpoint/pack.h"
+#include "tools/checkpoint/parts/output_check.h"
 #include "tools/dwsctl/base/layout_file.h"
 #include "tools/dwsctl/checkpoints/checkpoint_run.h"
 #include "tools/dwsctl/checkpoints/packed_text.h"

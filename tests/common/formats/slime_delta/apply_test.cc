@@ -1,5 +1,5 @@
 // Applying versions to local checkpoints, with the process killed at every step.
-#include "common/formats/slime_delta/apply.h"
+#include "common/formats/slime_delta/local/apply.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>

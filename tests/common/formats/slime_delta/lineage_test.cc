@@ -1,4 +1,4 @@
-#include "common/formats/slime_delta/lineage.h"
+#include "common/formats/slime_delta/local/lineage.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,6 @@
 // Which run the versions in a folder belong to: for copies, for folders with only the newest
 // versions, and for records written by older releases.
-#include "common/formats/slime_delta/run_check.h"
+#include "common/formats/slime_delta/local/run_check.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@
 
 #include "common/formats/checkpoint/settled.h"
 #include "common/formats/safetensors/checkpoint_index.h"
-#include "common/formats/slime_delta/redo.h"
+#include "common/formats/slime_delta/local/redo.h"
 #include "tests/common/formats/slime_delta/versions.h"
 #include "tests/fakes/temp_folder.h"
 

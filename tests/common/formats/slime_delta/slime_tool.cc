@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/formats/safetensors/checkpoint.h"
-#include "common/formats/slime_delta/apply.h"
+#include "common/formats/slime_delta/local/apply.h"
 #include "common/formats/slime_delta/version_writer.h"
 
 namespace dws::slime {

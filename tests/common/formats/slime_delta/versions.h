@@ -15,7 +15,7 @@
 #include "common/base/file_system.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/formats/safetensors/checkpoint.h"
-#include "common/formats/slime_delta/apply.h"
+#include "common/formats/slime_delta/local/apply.h"
 #include "common/formats/slime_delta/version_writer.h"
 #include "tests/common/formats/raw_file.h"
 #include "tests/common/formats/write_checkpoint.h"

@@ -1,6 +1,6 @@
 // Device memory handed from one process to another. Runs over the fake driver, and unchanged on a
 // GPU.
-#include "common/memory/cuda/cuda_region.h"
+#include "common/memory/cuda/ipc/cuda_region.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/memory/cuda/cuda_export.h"
+#include "common/memory/cuda/ipc/cuda_export.h"
 
 namespace dws::cuda {
 

@@ -8,7 +8,7 @@
 
 #include "common/base/unique_fd.h"
 #include "common/memory/cuda/cuda_device.h"
-#include "common/memory/cuda/cuda_export.h"
+#include "common/memory/cuda/ipc/cuda_export.h"
 
 namespace dws::cuda {
 

@@ -1,0 +1,262 @@
+// The numbers refer to the steps in apply.h.
+#include "common/formats/slime_delta/local/apply.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "common/base/failpoint.h"
+#include "common/formats/checkpoint/settled.h"
+#include "common/formats/slime_delta/local/redo.h"
+#include "common/formats/slime_delta/local/write_down.h"
+#include "common/model/limits.h"
+
+namespace dws::slime {
+namespace {
+
+using safetensors::CheckpointTensor;
+
+// A version, and the folder that it was found in.
+struct OpenedVersion {
+  HeldFolder versions;
+  VersionFolder version;
+};
+
+Result<OpenedVersion> OpenVersion(const std::string& path, const HeldFolder::OnAccess& on_access) {
+  const size_t slash = path.rfind('/');
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  const std::optional<uint64_t> number = ParseVersionFolderName(name);
+  if (!number.has_value()) {
+    return InvalidArgumentError("expected a version folder, as weight_v000001, found {}", path);
+  }
+  DWS_ASSIGN_OR_RETURN(
+      HeldFolder versions,
+      HeldFolder::Open(slash == std::string::npos ? "." : path.substr(0, slash), on_access));
+  Result<VersionFolder> version = VersionFolder::Open(versions, *number);
+  if (absl::IsNotFound(version.status())) {
+    return UnavailableError("{}: it is not published yet", Message(version.status()));
+  }
+  DWS_RETURN_IF_ERROR(version.status());
+  return OpenedVersion{.versions = std::move(versions), .version = *std::move(version)};
+}
+
+}  // namespace
+
+LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder,
+                                 ApplyOptions options, std::unique_ptr<FileLock> lock,
+                                 safetensors::Checkpoint checkpoint)
+    : files_(files),
+      pool_(pool),
+      folder_(std::move(folder)),
+      options_(std::move(options)),
+      lock_(std::move(lock)),
+      checkpoint_(std::move(checkpoint)),
+      run_check_(folder_) {}
+
+bool LocalCheckpoint::in_place() const {
+  std::error_code ignored;
+  const auto& files = checkpoint_.files();
+  return std::filesystem::exists(checkpoint::SyncFolder(folder_), ignored) &&
+         std::all_of(files.begin(), files.end(),
+                     [](const auto& file) { return file.mapping.in_place(); });
+}
+
+Result<std::unique_ptr<LocalCheckpoint>> LocalCheckpoint::Open(FileSystem& files, ThreadPool& pool,
+                                                               const std::string& folder,
+                                                               const ApplyOptions& options) {
+  DWS_ASSIGN_OR_RETURN(checkpoint::KeptCheckpoint kept, checkpoint::OpenKept(files, folder));
+  std::unique_ptr<LocalCheckpoint> local(new LocalCheckpoint(
+      files, pool, folder, options, std::move(kept.lock), std::move(kept.opened)));
+  DWS_RETURN_IF_ERROR(local->Recover());
+  return local;
+}
+
+Status LocalCheckpoint::Recover() {
+  DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> redo, OpenRedo(files_, folder_));
+  if (!redo.has_value()) {
+    DWS_RETURN_IF_ERROR(LoadDigests());
+    return options_.verify_all ? Verify() : OkStatus();
+  }
+  // The digests are those of before or after the change. In both cases Complete makes them those of
+  // after.
+  DWS_ASSIGN_OR_RETURN(std::optional<LocalDigests> digests, ReadDigests(files_, folder_));
+  if (!digests.has_value()) {
+    return DataLossError("{}: a change was begun, and the digests from before it are lost",
+                         checkpoint::SyncFolder(folder_));
+  }
+  digests_ = *std::move(digests);
+  DWS_RETURN_IF_ERROR(Complete(*redo));
+  return options_.verify_all ? Verify() : OkStatus();
+}
+
+Status LocalCheckpoint::LoadDigests() {
+  DWS_ASSIGN_OR_RETURN(const uint64_t version, ReadState(files_, folder_));
+  DWS_ASSIGN_OR_RETURN(std::optional<LocalDigests> digests, ReadDigests(files_, folder_));
+  if (digests.has_value() && digests->version == version) {
+    digests_ = *std::move(digests);
+    return OkStatus();
+  }
+  digests_ = ComputeDigests(version);
+  return WriteDigests(files_, folder_, digests_);
+}
+
+LocalDigests LocalCheckpoint::ComputeDigests(uint64_t version) const {
+  const std::vector<CheckpointTensor>& tensors = checkpoint_.tensors();
+  std::vector<std::string> texts(tensors.size());
+  pool_.ParallelFor(tensors.size(), [&](size_t index, size_t) {
+    texts[index] = ChecksumText(ChecksumFormat::kXxh3, tensors[index].bytes);
+  });
+  LocalDigests digests{.version = version};
+  if (version == 0) digests.lineage.since = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) digests.tensors[tensors[i].name] = texts[i];
+  return digests;
+}
+
+Status LocalCheckpoint::Verify() const {
+  const LocalDigests found = ComputeDigests(digests_.version);
+  std::vector<std::string> damaged;
+  for (const auto& [name, digest] : found.tensors) {
+    const auto expected = digests_.tensors.find(name);
+    if (expected == digests_.tensors.end() || expected->second != digest) damaged.push_back(name);
+  }
+  for (const auto& [name, digest] : digests_.tensors) {
+    if (!found.tensors.contains(name)) damaged.push_back(name);
+  }
+  if (damaged.empty()) return OkStatus();
+  return DataLossError("{}: these tensors are not what they were at version {}: {}", folder_,
+                       VersionText(digests_.version), ShortList(damaged));
+}
+
+Status LocalCheckpoint::Refuse(const std::string& why, std::optional<int64_t> other_ns) {
+  digests_.lineage.refused = why;
+  digests_.lineage.other_ns = other_ns;
+  DWS_RETURN_IF_ERROR(Annotate(WriteDigests(files_, folder_, digests_), why));
+  return FailedPreconditionError("{}", why);
+}
+
+Status LocalCheckpoint::CheckStream(const VersionFolder& version) {
+  const std::string& here = digests_.lineage.stream;
+  const std::string stream = version.index().Extra(kStreamKey);
+  if (here.empty() || stream == here) return OkStatus();
+  return Refuse(
+      fmt::format("version {} is of {}, version {} here is of stream {}: the trainer has begun "
+                  "another run; nothing is applied until it publishes a full checkpoint of a "
+                  "later version, or its base is put in the place of {}, without .weight_sync",
+                  VersionText(version.index().version),
+                  stream.empty() ? "another writer" : "stream " + stream,
+                  VersionText(digests_.version), here, folder_),
+      version.index_stamp().modified_ns);
+}
+
+Status LocalCheckpoint::CheckRun(const std::string& versions_folder) {
+  DWS_ASSIGN_OR_RETURN(const HeldFolder versions,
+                       HeldFolder::Open(versions_folder, options_.on_access));
+  return CheckRun(versions);
+}
+
+Status LocalCheckpoint::CheckRun(const HeldFolder& versions) {
+  Lineage& lineage = digests_.lineage;
+  if (!lineage.refused.empty()) return FailedPreconditionError("{}", lineage.refused);
+  DWS_ASSIGN_OR_RETURN(
+      RunFinding finding,
+      run_check_.Look(
+          versions, digests_,
+          [&](const std::string& name, ChecksumFormat format) -> std::optional<std::string> {
+            const safetensors::CheckpointTensor* const tensor = checkpoint_.Find(name);
+            if (tensor == nullptr) return std::nullopt;
+            return ChecksumText(format, tensor->bytes);
+          }));
+  std::optional<int64_t> other_ns;
+  if (finding.verdict == RunVerdict::kOther || finding.verdict == RunVerdict::kUnproved) {
+    DWS_ASSIGN_OR_RETURN(other_ns, RunCheck::NewestOther(versions, digests_));
+  }
+  if (finding.verdict == RunVerdict::kOther) return Refuse(finding.why, other_ns);
+  bool news = false;
+  if (finding.adopted.has_value()) {
+    lineage.chain = finding.adopted->identity;
+    lineage.applied[digests_.version] = *std::move(finding.adopted);
+    news = true;
+  }
+  const bool proved = finding.verdict == RunVerdict::kSame;
+  if (std::string doubted = proved ? "" : finding.why;
+      doubted != lineage.doubted && finding.verdict != RunVerdict::kSilent) {
+    lineage.doubted = std::move(doubted);
+    lineage.other_ns = other_ns;
+    news = true;
+  }
+  if (news) DWS_RETURN_IF_ERROR(WriteDigests(files_, folder_, digests_));
+  if (finding.verdict != RunVerdict::kUnproved) return OkStatus();
+  return FailedPreconditionError("{}", lineage.doubted);
+}
+
+Result<std::optional<int64_t>> LocalCheckpoint::OtherRunSince(const std::string& versions_folder,
+                                                              bool look) const {
+  const std::optional<int64_t> known = digests_.lineage.other_ns;
+  if (!look) return known;
+  DWS_ASSIGN_OR_RETURN(const HeldFolder versions,
+                       HeldFolder::Open(versions_folder, options_.on_access));
+  DWS_ASSIGN_OR_RETURN(const std::optional<int64_t> seen,
+                       RunCheck::NewestOther(versions, digests_));
+  return std::max(known, seen);  // nullopt compares less than any value
+}
+
+Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
+  if (halfway_) {
+    return FailedPreconditionError("{}: a change was begun and failed: open it again", folder_);
+  }
+  if (!in_place()) {
+    return FailedPreconditionError("{}: other files are in its place: open it again", folder_);
+  }
+  DWS_ASSIGN_OR_RETURN(const OpenedVersion opened, OpenVersion(version_folder, options_.on_access));
+  const VersionFolder& version = opened.version;
+  DWS_ASSIGN_OR_RETURN(const ChainStep step, NextStep(digests_.version, version.index()));  // 1
+  if (step != ChainStep::kReset) {                                                          // 2
+    DWS_RETURN_IF_ERROR(CheckStream(version));
+    DWS_RETURN_IF_ERROR(CheckRun(opened.versions));
+  }
+  DWS_RETURN_IF_ERROR(version.CheckUnchanged());
+  DWS_RETURN_IF_ERROR(opened.versions.CheckUnchanged());
+  if (step == ChainStep::kApplied) return ApplyReport{.version = digests_.version};
+  if (step == ChainStep::kApply && options_.verify_all) DWS_RETURN_IF_ERROR(Verify());  // 3
+
+  DWS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<VersionWriter> redo,
+      BeginRedo(files_, folder_,
+                {.version = version.index().version,
+                 .applied = {.identity = version.identity(), .index = version.index_stamp()},
+                 .stream = version.index().Extra(kStreamKey),
+                 .full = step == ChainStep::kReset}));
+  DWS_RETURN_IF_ERROR(WriteDown(version, checkpoint_, pool_, *redo));  // 4
+  DWS_FAILPOINT("slime.apply.before_intent");
+  halfway_ = true;
+  DWS_ASSIGN_OR_RETURN(const VersionSummary summary, redo->Finish());  // 5
+  DWS_FAILPOINT("slime.apply.after_intent");
+  DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> marked, OpenRedo(files_, folder_));
+  if (!marked.has_value()) return InternalError("{}: the redo record is missing", folder_);
+  DWS_RETURN_IF_ERROR(Complete(*marked));  // 6
+  halfway_ = false;
+  return ApplyReport{
+      .version = digests_.version, .applied = true, .tensor_count = summary.tensor_count};
+}
+
+Status LocalCheckpoint::Complete(const VersionFolder& redo) {
+  const uint64_t version = redo.index().version;
+  DWS_ASSIGN_OR_RETURN(LineageStep step, RedoStep(redo));
+  DWS_RETURN_IF_ERROR(Replay(redo, checkpoint_, pool_));
+  for (const VersionEntry& entry : redo.entries()) digests_.tensors[entry.name] = entry.digest;
+  // A delta continues the chain, so the comparisons of run_check_ stay valid. Otherwise drop them.
+  if (step.full != false) run_check_.Forget();
+  if (digests_.version != version) {  // equal when a recovery repeats this
+    digests_.lineage = After(std::move(digests_.lineage), std::move(step));
+    digests_.version = version;
+  }
+  DWS_RETURN_IF_ERROR(WriteDigests(files_, folder_, digests_));
+  DWS_FAILPOINT("slime.apply.after_digests");
+  DWS_RETURN_IF_ERROR(WriteState(files_, folder_, version));
+  DWS_FAILPOINT("slime.apply.after_state");
+  return RemoveRedo(files_, folder_, version);
+}
+
+}  // namespace dws::slime

@@ -1,0 +1,114 @@
+// Applies version folders to a local checkpoint, in place, for an engine that reloads from disk.
+//
+// A version is applied as a whole or not at all, even if the process dies in between:
+// 1. The folder is opened and checked (version_folder.h), and must follow the local version
+//    (NextStep).
+// 2. The folder that contains it must be of the run whose versions were applied here (run_check.h):
+//    a restarted trainer counts from 1 again, and its deltas do not fit. Once another run was seen,
+//    only a full checkpoint is accepted, whatever the folder has later; digests.json records that.
+//    What was read in step 1 must still be unchanged.
+// 3. The whole checkpoint must have the digests that it had after the last version. No other step
+//    finds a damaged byte in a tensor that no delta touches.
+// 4. The new bytes of every changed tensor are computed in separate memory and must have the digest
+//    that the version states. A tensor that already has it needs nothing. Until here the checkpoint
+//    is unchanged.
+// 5. The redo record with all new bytes is completed (redo.h). From here on, any process that opens
+//    the checkpoint completes the change.
+// 6. The bytes are written, checked and synced; then digests.json and state.json are written, and
+//    the redo record is removed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/base/threads/thread_pool.h"
+#include "common/formats/held_folder.h"
+#include "common/formats/safetensors/checkpoint.h"
+#include "common/formats/slime_delta/local/local_state.h"
+#include "common/formats/slime_delta/local/run_check.h"
+#include "common/formats/slime_delta/version_folder.h"
+
+namespace dws::slime {
+
+struct ApplyOptions {
+  // Do step 3, and the same check when the checkpoint is opened. It reads every byte. Set it to
+  // false if you call Verify at other times.
+  bool verify_all = true;
+  // HeldFolder's OnAccess for the version folders; may be empty.
+  HeldFolder::OnAccess on_access = nullptr;
+};
+
+struct ApplyReport {
+  uint64_t version = 0;     // the checkpoint's version now
+  bool applied = false;     // false: it had that version before
+  size_t tensor_count = 0;  // changed tensors
+};
+
+// A checkpoint open for applying versions. Lifecycle: holds the checkpoint's lock until destroyed.
+// Threads: one at a time; it uses the threads of `pool`.
+class LocalCheckpoint {
+ public:
+  // Completes a change that a dead process began. The first time, the checkpoint is assumed to be
+  // sound and its digests are written; the same when another program has changed its version.
+  // NOT_FOUND: no checkpoint there. FAILED_PRECONDITION: its files are links, or a change in place
+  // has not finished. UNAVAILABLE: another process has the lock. DATA_LOSS: damaged; the message
+  // names the tensors. Copy the base there again, without .weight_sync, or open it without
+  // verify_all and apply a full checkpoint.
+  static Result<std::unique_ptr<LocalCheckpoint>> Open(FileSystem& files, ThreadPool& pool,
+                                                       const std::string& folder,
+                                                       const ApplyOptions& options);
+
+  uint64_t version() const { return digests_.version; }
+  const safetensors::Checkpoint& checkpoint() const { return checkpoint_; }
+  // A change has begun and failed: the files are a mixture of two versions until the checkpoint is
+  // opened again.
+  bool halfway() const { return halfway_; }
+
+  // False: the files, or .weight_sync, have been replaced or removed since it was opened.
+  bool in_place() const;
+
+  // Compares every tensor with its digest as of version(). DATA_LOSS names those that differ.
+  Status Verify() const;
+
+  // Applies one version folder. After any error except INTERNAL and disk errors in step 6 the
+  // weights are unchanged. UNAVAILABLE: the version is not or only partly published yet, or changed
+  // while it was read. FAILED_PRECONDITION: it does not follow the local version, is of another run
+  // of the trainer, or needs tensors that are not here; the message names them. DATA_LOSS: the
+  // folder or the checkpoint is damaged.
+  Result<ApplyReport> Apply(const std::string& version_folder);
+  // Only step 2, for a folder with version folders. Errors as of Apply.
+  Status CheckRun(const std::string& versions_folder);
+  // After CheckRun or Apply has refused another run: the time at which the newest version that
+  // shows it was written. A full checkpoint that is not newer may be of the run that has ended.
+  // nullopt: not known. With `look`, the current contents of the folder count too.
+  Result<std::optional<int64_t>> OtherRunSince(const std::string& versions_folder, bool look) const;
+
+ private:
+  LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder, ApplyOptions options,
+                  std::unique_ptr<FileLock> lock, safetensors::Checkpoint checkpoint);
+
+  Status Recover();
+  Status LoadDigests();
+  LocalDigests ComputeDigests(uint64_t version) const;
+  Status CheckRun(const HeldFolder& versions);
+  Status CheckStream(const VersionFolder& version);
+  // Records the refusal. `other_ns` as in Lineage.
+  Status Refuse(const std::string& why, std::optional<int64_t> other_ns);
+  Status Complete(const VersionFolder& redo);
+
+  FileSystem& files_;
+  ThreadPool& pool_;
+  const std::string folder_;
+  const ApplyOptions options_;
+  const std::unique_ptr<FileLock> lock_;
+  safetensors::Checkpoint checkpoint_;
+  LocalDigests digests_;
+  RunCheck run_check_;
+  bool halfway_ = false;
+};
+
+}  // namespace dws::slime

@@ -1,0 +1,89 @@
+#include "common/formats/slime_delta/local/lineage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/formats/slime_delta/checksum.h"
+#include "common/model/limits.h"
+
+namespace dws::slime {
+namespace {
+
+template <typename Number>
+bool TakeNumber(std::string_view text, Number& number) {
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && at == end;
+}
+
+std::vector<std::string_view> Words(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+}  // namespace
+
+void ExtendChain(std::string& chain, const std::string& identity) {
+  const std::string both = chain + "\n" + identity;
+  chain = ChecksumText(ChecksumFormat::kXxh3, AsBytes(both));
+}
+
+Lineage After(Lineage before, LineageStep step) {
+  // A delta continues the chain. It was accepted, so an earlier refusal or doubt no longer holds.
+  const bool goes_on = step.full == false;
+  Lineage after;
+  if (goes_on) {
+    after = std::move(before);
+    after.refused.clear();
+    after.doubted.clear();
+    after.other_ns.reset();
+    ExtendChain(after.chain, step.applied.identity);
+  } else if (step.full == true) {
+    after.since = step.version;
+    ExtendChain(after.chain, step.applied.identity);
+  } else {
+    after.chain = step.applied.identity;
+  }
+  after.stream = std::move(step.stream);
+  if (!step.applied.identity.empty()) {
+    after.applied.insert_or_assign(step.version, std::move(step.applied));
+  }
+  while (after.applied.size() > limits::kSlimeAppliedMax) {
+    after.applied.erase(after.applied.begin());
+  }
+  return after;
+}
+
+std::string AppliedText(const AppliedVersion& applied) {
+  if (!applied.index.has_value()) return applied.identity;
+  const FileStamp& index = *applied.index;
+  return fmt::format("{} {} {} {} {} {}", applied.identity, index.device, index.inode,
+                     index.size_bytes, index.modified_ns, index.changed_ns);
+}
+
+std::optional<AppliedVersion> ParseApplied(std::string_view text) {
+  const std::vector<std::string_view> words = Words(text);
+  AppliedVersion applied{.identity = std::string(words[0])};
+  if (applied.identity.empty()) return std::nullopt;
+  if (words.size() == 1) return applied;
+  FileStamp index;
+  const bool parsed = words.size() == 6 && TakeNumber(words[1], index.device) &&
+                      TakeNumber(words[2], index.inode) && TakeNumber(words[3], index.size_bytes) &&
+                      TakeNumber(words[4], index.modified_ns) &&
+                      TakeNumber(words[5], index.changed_ns);
+  if (!parsed) return std::nullopt;
+  applied.index = index;
+  return applied;
+}
+
+}  // namespace dws::slime

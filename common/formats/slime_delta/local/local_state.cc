@@ -1,0 +1,170 @@
+#include "common/formats/slime_delta/local/local_state.h"
+
+#include <utility>
+
+#include "common/formats/checkpoint/settled.h"
+#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/version_index.h"
+#include "common/formats/strict_json.h"
+#include "common/model/limits.h"
+
+namespace dws::slime {
+namespace {
+
+constexpr const char* kVersion = "version";
+constexpr const char* kIdentity = "identity";
+constexpr const char* kStream = "stream";
+constexpr const char* kChain = "chain";
+constexpr const char* kSince = "since";
+constexpr const char* kApplied = "applied";
+constexpr const char* kRefused = "refused";
+constexpr const char* kDoubted = "doubted";
+constexpr const char* kOther = "other_ns";
+constexpr const char* kFormat = "checksum_format";
+constexpr const char* kTensors = "tensors";
+
+std::string StatePath(const std::string& checkpoint_folder) {
+  return checkpoint::SyncFolder(checkpoint_folder) + "/state.json";
+}
+std::string DigestsPath(const std::string& checkpoint_folder) {
+  return checkpoint::SyncFolder(checkpoint_folder) + "/digests.json";
+}
+
+// The JSON object in a file; nullopt when there is no file.
+Result<std::optional<nlohmann::json>> ReadObject(FileSystem& files, const std::string& path,
+                                                 uint64_t size_bytes_max) {
+  const Result<std::vector<std::byte>> text = files.ReadFile(path, size_bytes_max);
+  if (absl::IsNotFound(text.status())) return std::optional<nlohmann::json>();
+  DWS_RETURN_IF_ERROR(text.status());
+  DWS_ASSIGN_OR_RETURN(nlohmann::json object, ParseStrictJson(AsText(*text), path));
+  if (!object.is_object()) return DataLossError("{}: expected a JSON object", path);
+  return std::optional<nlohmann::json>(std::move(object));
+}
+
+Result<uint64_t> VersionOf(const nlohmann::json& object, const std::string& path,
+                           const char* key = kVersion) {
+  const auto found = object.find(key);
+  if (found != object.end() && found->is_string()) {
+    if (const auto version = ParseVersionText(found->get<std::string>())) return *version;
+  }
+  return DataLossError("{}: expected a version at '{}', as \"000002\"", path, key);
+}
+
+Result<std::string> TextOf(const nlohmann::json& object, const char* key, const std::string& path) {
+  const auto found = object.find(key);
+  if (found != object.end() && found->is_string()) return found->get<std::string>();
+  return DataLossError("{}: expected a string at '{}'", path, key);
+}
+// The same; empty when there is no such member.
+Result<std::string> TextIfAny(const nlohmann::json& object, const char* key,
+                              const std::string& path) {
+  if (!object.contains(key)) return std::string();
+  return TextOf(object, key, path);
+}
+
+// The lineage for state of a release before chains.
+Lineage WithoutChain(uint64_t version, const std::string& identity) {
+  Lineage lineage;
+  if (version == 0) {
+    lineage.since = 0;
+  } else if (!identity.empty()) {
+    lineage.chain = identity;
+    lineage.applied[version].identity = identity;
+  }
+  return lineage;
+}
+
+Result<Lineage> LineageOf(const nlohmann::json& object, uint64_t version, const std::string& path) {
+  DWS_ASSIGN_OR_RETURN(const std::string identity, TextOf(object, kIdentity, path));
+  Lineage lineage;
+  if (object.contains(kChain)) {
+    DWS_ASSIGN_OR_RETURN(lineage.chain, TextOf(object, kChain, path));
+    if (object.contains(kSince)) {
+      DWS_ASSIGN_OR_RETURN(lineage.since, VersionOf(object, path, kSince));
+    }
+    if (!object.contains(kApplied)) return DataLossError("{}: expected '{}'", path, kApplied);
+    DWS_ASSIGN_OR_RETURN(const auto applied, StringMembers(object[kApplied], path));
+    for (const auto& [number, text] : applied) {
+      const std::optional<uint64_t> of = ParseVersionText(number);
+      std::optional<AppliedVersion> parsed = ParseApplied(text);
+      if (!of.has_value() || !parsed.has_value()) {
+        return DataLossError("{}: '{}' is '{}', expected an applied version", path, number, text);
+      }
+      lineage.applied[*of] = *std::move(parsed);
+    }
+  } else {
+    lineage = WithoutChain(version, identity);
+  }
+  DWS_ASSIGN_OR_RETURN(lineage.stream, TextIfAny(object, kStream, path));
+  DWS_ASSIGN_OR_RETURN(lineage.refused, TextIfAny(object, kRefused, path));
+  DWS_ASSIGN_OR_RETURN(lineage.doubted, TextIfAny(object, kDoubted, path));
+  if (const auto other = object.find(kOther); other != object.end()) {
+    if (!other->is_number_integer()) {
+      return DataLossError("{}: expected an integer at '{}'", path, kOther);
+    }
+    lineage.other_ns = other->get<int64_t>();
+  }
+  return lineage;
+}
+
+}  // namespace
+
+Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder) {
+  const std::string path = StatePath(checkpoint_folder);
+  DWS_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> state,
+                       ReadObject(files, path, limits::kSyncStateBytesMax));
+  if (!state.has_value()) return 0;
+  return VersionOf(*state, path);
+}
+
+Status WriteState(FileSystem& files, const std::string& checkpoint_folder, uint64_t version) {
+  const std::string path = StatePath(checkpoint_folder);
+  DWS_ASSIGN_OR_RETURN(std::optional<nlohmann::json> state,
+                       ReadObject(files, path, limits::kSyncStateBytesMax));
+  if (!state.has_value()) state = nlohmann::json::object();
+  (*state)[kVersion] = VersionText(version);
+  return files.ReplaceFile(path, AsBytes(state->dump()));
+}
+
+Result<std::optional<LocalDigests>> ReadDigests(FileSystem& files,
+                                                const std::string& checkpoint_folder) {
+  const std::string path = DigestsPath(checkpoint_folder);
+  DWS_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> object,
+                       ReadObject(files, path, limits::kCheckpointIndexBytesMax));
+  if (!object.has_value()) return std::optional<LocalDigests>();
+  LocalDigests digests;
+  DWS_ASSIGN_OR_RETURN(digests.version, VersionOf(*object, path));
+  DWS_ASSIGN_OR_RETURN(digests.lineage, LineageOf(*object, digests.version, path));
+  DWS_ASSIGN_OR_RETURN(const std::string format, TextOf(*object, kFormat, path));
+  if (format != NameOf(ChecksumFormat::kXxh3) || !object->contains(kTensors)) {
+    return DataLossError("{}: expected digests in {}", path, NameOf(ChecksumFormat::kXxh3));
+  }
+  DWS_ASSIGN_OR_RETURN(digests.tensors, StringMembers((*object)[kTensors], path));
+  return std::optional<LocalDigests>(std::move(digests));
+}
+
+Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
+                    const LocalDigests& digests) {
+  const Lineage& lineage = digests.lineage;
+  std::map<std::string, std::string> applied;
+  for (const auto& [version, one] : lineage.applied) {
+    applied[VersionText(version)] = AppliedText(one);
+  }
+  const auto local = lineage.applied.find(digests.version);
+  nlohmann::ordered_json object = {
+      {kVersion, VersionText(digests.version)},
+      {kIdentity, local == lineage.applied.end() ? "" : local->second.identity},
+      {kStream, lineage.stream},
+      {kChain, lineage.chain},
+      {kApplied, nlohmann::json(applied)},
+      {kFormat, std::string(NameOf(ChecksumFormat::kXxh3))},
+  };
+  if (lineage.since.has_value()) object[kSince] = VersionText(*lineage.since);
+  if (!lineage.refused.empty()) object[kRefused] = lineage.refused;
+  if (!lineage.doubted.empty()) object[kDoubted] = lineage.doubted;
+  if (lineage.other_ns.has_value()) object[kOther] = *lineage.other_ns;
+  object[kTensors] = nlohmann::json(digests.tensors);
+  return files.ReplaceFile(DigestsPath(checkpoint_folder), AsBytes(object.dump(1)));
+}
+
+}  // namespace dws::slime

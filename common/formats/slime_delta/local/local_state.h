@@ -1,0 +1,54 @@
+// The contents of CHECKPOINT/.weight_sync: the lock and the state that every reader of the format
+// keeps there, and the digests that only DWS keeps.
+//
+//   lock           flock(2), held by the process that changes the checkpoint
+//   state.json     {"version": "000002"}; keys of other programs are kept
+//   digests.json   only DWS's, see below
+//   redo/          only DWS's (redo.h)
+//
+// digests.json:
+//   {"version": "000002", "checksum_format": "xxh3-128",
+//    "tensors": {name: digest of all its bytes as of the version},
+//    "identity": of that version alone; empty: not known,
+//    "stream", "chain", "since", "refused", "doubted", "other_ns": of Lineage; the last four only
+//                if they have a value,
+//    "applied": {"000001": AppliedText, ...}}
+// A file without "chain" is of a release before chains. It is read as a lineage whose beginning is
+// not known, with the identity as its chain and its only applied version. The next look at the
+// version folder adopts its versions if they state the digests that the tensors have (run_check.h).
+// That old release can read the new file: it uses version, identity, stream, checksum_format and
+// tensors.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/file_system.h"
+#include "common/base/status.h"
+#include "common/formats/slime_delta/local/lineage.h"
+
+namespace dws::slime {
+
+// The version of the local checkpoint; 0, the base, when there is no state. DATA_LOSS: not such
+// JSON.
+Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder);
+Status WriteState(FileSystem& files, const std::string& checkpoint_folder, uint64_t version);
+
+// The digests of every tensor of the checkpoint as of `version`.
+struct LocalDigests {
+  uint64_t version = 0;
+  Lineage lineage;
+  std::map<std::string, std::string> tensors;
+
+  friend bool operator==(const LocalDigests&, const LocalDigests&) = default;
+};
+// nullopt: there is no such file. DATA_LOSS: damaged.
+Result<std::optional<LocalDigests>> ReadDigests(FileSystem& files,
+                                                const std::string& checkpoint_folder);
+Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
+                    const LocalDigests& digests);
+
+}  // namespace dws::slime

@@ -1,0 +1,46 @@
+// Proves, before anything is written, that a chain of deltas belongs to a checkpoint and gives the
+// weights that its manifests state.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/digest.h"
+#include "tools/checkpoint/parts/block_walk.h"
+#include "tools/checkpoint/parts/delta_chain.h"
+
+namespace dws::checkpoint {
+
+// The digests of slices, and by how much each delta changes them.
+struct ChainDigests {
+  std::vector<Digest> base;                      // by rank slice
+  std::vector<std::vector<Digest>> differences;  // by delta, by rank slice
+  Status decoding;                               // the first error; expected with a wrong base
+};
+
+// Reads `slices` once, through `source`; the digests of others are those of no bytes. `step` is the
+// name of the work for the progress. Errors: of the progress.
+Result<ChainDigests> ReadDigests(const Walk& walk, std::string_view step,
+                                 std::span<const RankSlice> slices, ChainSource& source);
+
+// The names of tensors for which `found` differs from the digest that `delta` states.
+std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest& delta,
+                                   const std::vector<Digest>& found, Digest SliceDelta::*wanted);
+
+struct CheckedChain {
+  // The checkpoint already has the weights of the last delta: nothing needs to be done.
+  bool already_applied = false;
+  std::vector<Digest> after;  // of all slices, after the last delta
+};
+
+// Reads the whole checkpoint once, through `source`, the source of the chain. FAILED_PRECONDITION:
+// the checkpoint is not the chain's base; the message names tensors that differ. (A checkpoint that
+// is already the last delta's result is OK.) DATA_LOSS: a delta is damaged, or gives other weights
+// than its manifest states.
+Result<CheckedChain> CheckChain(const Walk& walk, std::span<const DeltaFile> chain,
+                                ChainSource& source);
+
+}  // namespace dws::checkpoint

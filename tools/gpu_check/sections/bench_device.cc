@@ -1,0 +1,23 @@
+#include "tools/gpu_check/sections/bench_device.h"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "common/memory/cuda/kernel_image.h"
+
+namespace dws::gpu_check {
+
+Result<BenchDevice> OpenBenchDevice(const Options& options) {
+  BenchDevice opened;
+  DWS_ASSIGN_OR_RETURN(opened.driver, cuda::CudaDriver::Load());
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> uuids, opened.driver->DeviceUuids());
+  opened.devices = std::make_unique<cuda::CudaDevices>(cuda::KernelImage());
+  DWS_ASSIGN_OR_RETURN(opened.device,
+                       opened.devices->Open(options.gpu.empty() ? uuids.front() : options.gpu));
+  DWS_RETURN_IF_ERROR(opened.device->Enter());
+  opened.pool = std::make_unique<ThreadPool>(std::max(std::thread::hardware_concurrency(), 1U) - 1);
+  return opened;
+}
+
+}  // namespace dws::gpu_check
