@@ -94,6 +94,7 @@ constexpr bool IsFailpoint(std::string_view name) {
 
 enum class FailpointAction { kNone, kKill, kError, kHold };
 
+// What an armed failpoint does, and when.
 struct ArmedFailpoint {
   FailpointAction action = FailpointAction::kNone;
   uint32_t at = 0;  // acts when reached for the at-th time; 0: each time

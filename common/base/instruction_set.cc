@@ -6,6 +6,7 @@
 namespace dws {
 namespace {
 
+// The variable can only lower the set, so that tests run the other kernels on any machine.
 InstructionSet Allowed() {
   const char* const value = std::getenv("DWS_INSTRUCTION_SET");
   const std::string_view name = value == nullptr ? "" : value;
@@ -28,6 +29,7 @@ InstructionSet MachineInstructionSet() {
       __builtin_cpu_supports("avx512vbmi") != 0 && __builtin_cpu_supports("avx512vbmi2") != 0 &&
       __builtin_cpu_supports("avx512bitalg") != 0 &&
       __builtin_cpu_supports("avx512vpopcntdq") != 0 && __builtin_cpu_supports("gfni") != 0;
+  // One bit for all of AVX-512: kernels may use every extension listed above without asking again.
   if (avx512) return InstructionSet::kAvx512;
   if (avx2) return InstructionSet::kAvx2;
 #endif

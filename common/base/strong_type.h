@@ -8,6 +8,8 @@
 
 namespace dws {
 
+// A number with its own type: an engine rank cannot be passed as a trainer rank. Tag is never
+// defined.
 template <typename Tag, typename T>
 class StrongType {
  public:

@@ -7,6 +7,7 @@
 
 namespace dws {
 
+// Owns a file descriptor and closes it.
 class UniqueFd {
  public:
   UniqueFd() = default;

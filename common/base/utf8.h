@@ -6,6 +6,7 @@
 
 namespace dws {
 
+// The first character of a text.
 struct Utf8Character {
   char32_t code_point = 0;
   size_t size_bytes = 0;  // 1 to 4; 0: the bytes are not UTF-8

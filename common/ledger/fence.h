@@ -16,6 +16,7 @@
 
 namespace dws {
 
+// The highest stream that was accepted: everything below it is refused.
 struct Fence {
   StreamId stream;       // the highest incarnation, and its id
   RankEpoch rank_epoch;  // a sender's, in that stream; 0 on a receiver

@@ -19,6 +19,7 @@ namespace limits {
 inline constexpr uint64_t kKnownReceiversBytesMax = kReceiversMax * (2 * kIdBytesMax + 64);
 }  // namespace limits
 
+// A receiver as the sender remembers it over a restart.
 struct KnownReceiver {
   std::string id;
   bool present = false;                 // when the file was written

@@ -48,6 +48,7 @@ struct LedgerRecordView {
 // `offset` is at most the file's size.
 LedgerRecordView LookAtLedgerRecord(ByteSpan file, uint64_t offset);
 
+// A record's type and payload; the payload lies in the parsed bytes.
 struct LedgerRecord {
   uint32_t type = 0;
   ByteSpan payload;

@@ -35,11 +35,13 @@ struct CudaChunkHandle {
   }
 };
 
+// A region of device memory, as the chunks that are mapped one after the other.
 struct CudaRegionHandle {
   std::string device_uuid;  // "GPU-" and 32 hexadecimal digits in five groups, as nvidia-smi shows
   std::vector<CudaChunkHandle> chunks;
 };
 
+// A region of memory that one process hands to another.
 struct RegionHandle {
   uint64_t size_bytes = 0;               // for CUDA the sum of its chunks
   std::optional<CudaRegionHandle> cuda;  // none: a memfd, whose descriptor is passed

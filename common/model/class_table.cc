@@ -22,6 +22,7 @@ Result<ClassTable> UnpackClassTable(ByteSpan bytes) {
   uint8_t last = 0;
   for (size_t i = 0; i < table.threshold_count; ++i) {
     const auto threshold = static_cast<uint8_t>(bytes[i + 2]);
+    // Strictly ascending: each class is a range of exponents that is not empty.
     if (threshold <= last) {
       return DataLossError("class table: threshold {} after {}, expected them ascending", threshold,
                            last);

@@ -36,6 +36,7 @@ struct SliceDelta {
   friend bool operator==(const SliceDelta&, const SliceDelta&) = default;
 };
 
+// What a delta object says of itself: its versions, digests and frames.
 struct DeltaManifest {
   StreamId stream;
   TrainerRank trainer_rank;

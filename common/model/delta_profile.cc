@@ -2,6 +2,7 @@
 
 namespace dws {
 
+// Auto is decided for each receiver, by what it asks for.
 std::optional<DeltaProfile> Decided(ProfileChoice choice) {
   switch (choice) {
     case ProfileChoice::kFast:

@@ -14,6 +14,7 @@ std::string ToString(const Digest& digest) {
 Digest DigestBytes(ByteSpan bytes, uint64_t first_word) {
   const uint64_t words = bytes.size() / 8;
   Digest digest = digest_kernels::MixRun(ActiveInstructionSet(), bytes.data(), words, first_word);
+  // A tail is padded with zeros to a word; the position of the word is part of the mix.
   if (const size_t tail = bytes.size() % 8; tail != 0) {
     uint64_t word = 0;
     std::memcpy(&word, bytes.data() + words * 8, tail);

@@ -14,6 +14,7 @@
 
 namespace dws {
 
+// 128 bits over bytes at known positions. Digests of disjoint parts add up to that of the whole.
 struct Digest {
   uint64_t lane0 = 0;
   uint64_t lane1 = 0;

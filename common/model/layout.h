@@ -18,6 +18,7 @@ namespace dws {
 // Numbers the slices of one rank layout from 0.
 using RankSlice = StrongType<struct RankSliceTag, uint32_t>;
 
+// The slices of one tensor that a rank owns.
 struct Shard {
   TensorSpec tensor;
   uint32_t first_slice = 0;

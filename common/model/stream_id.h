@@ -10,6 +10,7 @@
 
 namespace dws {
 
+// Names one incarnation of the trainer in its job.
 struct StreamId {
   uint64_t incarnation = 0;
   uint64_t id_hi = 0;

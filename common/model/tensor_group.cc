@@ -2,6 +2,7 @@
 
 namespace dws {
 
+// "model.layers.7.mlp.up.weight" is of the group "model.layers.*.mlp.up.weight".
 std::string GroupOf(std::string_view tensor_name) {
   std::string group;
   while (true) {

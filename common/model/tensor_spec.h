@@ -53,6 +53,7 @@ struct SliceRange {
   uint64_t end = 0;
 };
 
+// A tensor's name, dtype and shape, and the cuts that divide it into slices.
 struct TensorSpec {
   std::string name;
   DType dtype = DType::kBF16;

@@ -80,6 +80,7 @@ Result<DType> FromProto(v1::DType message) {
 }
 
 Result<RankLayout> FromProto(const v1::RankLayout& message) {
+  // Bounded before any of them is converted.
   if (static_cast<size_t>(message.shards_size()) > limits::kTensorsMax) {
     return InvalidArgumentError("a layout has {} tensors, at most {} are supported",
                                 message.shards_size(), limits::kTensorsMax);

@@ -6,9 +6,9 @@
 // NACK with another nonce than the last announcement's are ignored; COMMITTED is cumulative,
 // whatever its nonce; a new connection clears the nonce and keeps the versions. A report of a
 // version that this process has not published yet counts until it is published, then only if the
-// state tokens are the same. Policy all waits for those that are present, and after a restart for those
-// that were present before it; it leaves out a receiver that has committed nothing for the time of
-// the policy, while others did.
+// state tokens are the same. Policy all waits for those that are present, and after a restart for
+// those that were present before it; it leaves out a receiver that has committed nothing for the
+// time of the policy, while others did.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,7 @@ namespace dws {
 using ConnectionId = StrongType<struct ConnectionIdTag, uint64_t>;
 using Nonce = StrongType<struct NonceTag, uint64_t>;
 
+// Which receivers must have committed for a wait to end.
 struct WaitCondition {
   enum class Policy : uint8_t { kAll, kQuorum, kAny };
   Policy policy = Policy::kAll;
@@ -47,6 +48,7 @@ struct WaitTally {
   size_t present() const { return committed.size() + missing.size() + left_out.size(); }
 };
 
+// A receiver's report that it has committed a version.
 struct AcknowledgedCommit {
   WeightVersion version;
   std::optional<Digest> state_token;  // of the version; none: of an older release
@@ -55,6 +57,7 @@ struct AcknowledgedCommit {
   uint64_t fetched_bytes = 0;
 };
 
+// What a sender knows of its receivers. Pure: no I/O, no clock, no threads.
 class AnnouncerState {
  public:
   struct Receiver {
@@ -96,8 +99,8 @@ class AnnouncerState {
   // NOT_FOUND: it is not known. FAILED_PRECONDITION: it is present.
   Status Forget(const std::string& receiver_id);
 
-  // The receiver that is forgotten when `receiver_id` connects: past limits::kReceiversMax an absent
-  // one, or an awaited one if there is no other.
+  // The receiver that is forgotten when `receiver_id` connects: past limits::kReceiversMax an
+  // absent one, or an awaited one if there is no other.
   std::optional<std::string> GivesWay(const std::string& receiver_id) const;
   // RESOURCE_EXHAUSTED past limits::kReceiversMax. When the receiver already had a connection, that
   // one is returned: it is fenced and must be closed.

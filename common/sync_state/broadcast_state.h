@@ -31,6 +31,7 @@ namespace dws {
 // Of one sender process, from 1.
 using BroadcastEpoch = StrongType<struct BroadcastEpochTag, uint64_t>;
 
+// Decides when epochs of broadcasts are formed and ended. Pure: no I/O, no clock, no threads.
 class BroadcastState {
  public:
   enum class Phase { kIdle, kForming, kReady, kEnding };

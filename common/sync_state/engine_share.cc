@@ -23,6 +23,7 @@ std::optional<size_t> FirstUnheld(std::span<const EngineShare* const> shares) {
       return s;
     }
   }
+  // Members that know layouts of different sizes cannot cover each other's last slices.
   if (least != most) return least;
   return std::nullopt;
 }

@@ -55,6 +55,7 @@ struct GroupReport {
   std::optional<VersionAt> live;         // none: unknown, or a mixture
   bool released = false;                 // its engine rank may run
 };
+// A member has staged the round's target.
 struct GroupStaged {
   GroupNonce round;
   VersionAt target;
@@ -71,6 +72,7 @@ struct GroupUnable {
   GroupNonce round;
   std::string reason;
 };
+// A member has written and proved the version.
 struct GroupCommitted {
   GroupNonce round;
   VersionAt version;

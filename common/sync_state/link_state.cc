@@ -15,6 +15,7 @@ LinkState::Step LinkState::Tick(TimePoint now) {
       return Step::kWait;
     case Phase::kOpen:
       if (now - last_heard_ < limits::kKeepaliveTimeout) return Step::kWait;
+      // So that the drop is requested once, and not with every tick until the stream has ended.
       last_heard_ = now;
       return Step::kDrop;
     case Phase::kIdle:
@@ -39,6 +40,8 @@ bool LinkState::OnHeard(TimePoint now) {
   return !std::exchange(heard_, true);
 }
 
+// A stream can end before its start is reported. It then stays in kEndedEarly until OnStarted, so
+// that a late report does not make an ended stream look open.
 void LinkState::OnDone(TimePoint now, bool fenced) {
   phase_ = phase_ == Phase::kStarting ? Phase::kEndedEarly : Phase::kIdle;
   if (fenced) delay_ = limits::kReconnectDelayMax;

@@ -44,6 +44,7 @@ struct SliceState {
   }
 };
 
+// What is proved about the engine's memory, slice by slice.
 struct LiveState {
   struct Rank {
     std::vector<SliceState> slices;  // by rank slice

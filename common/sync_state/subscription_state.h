@@ -29,6 +29,7 @@ namespace dws {
 // Numbers the configured senders from 0.
 using SenderIndex = StrongType<struct SenderIndexTag, uint32_t>;
 
+// A sender's welcome, checked.
 struct SenderWelcome {
   StreamId stream;
   TrainerRank trainer_rank;
@@ -37,6 +38,7 @@ struct SenderWelcome {
   std::shared_ptr<const RankLayout> layout;
 };
 
+// The versions that a sender can serve, checked.
 struct SenderAnnouncement {
   StreamId stream;
   RankEpoch rank_epoch;
@@ -59,6 +61,7 @@ struct SyncTarget {
   VersionAt at() const { return {.stream = stream, .version = version}; }
 };
 
+// Which senders are followed, and the target they agree on. Pure: no I/O, no clock, no threads.
 class SubscriptionState {
  public:
   struct Sender {

@@ -46,6 +46,7 @@ struct PreparedRank {
   uint64_t full_bytes() const { return full.has_value() ? full->spool.size_bytes() : 0; }
 };
 
+// A version that is fetched, verified and staged, ready to be committed.
 struct Prepared {
   SyncTarget target;
   std::vector<PreparedRank> ranks;
@@ -74,10 +75,10 @@ class Preparer {
   Preparer(SenderGroup& senders, ThreadPool& pool, const Clock& clock, Options options)
       : senders_(senders), pool_(pool), clock_(clock), options_(std::move(options)) {}
 
-  // What brings memory in state `live` (known) to `target`, by `way`: a delta if it is available and
-  // its base matches, full tensors for the rest. Rejects to the senders what does not fit. Errors
-  // as SenderGroup's; then nothing is left. `wanted` is called while bytes arrive, by any thread;
-  // without it everything is wanted.
+  // What brings memory in state `live` (known) to `target`, by `way`: a delta if it is available
+  // and its base matches, full tensors for the rest. Rejects to the senders what does not fit.
+  // Errors as SenderGroup's; then nothing is left. `wanted` is called while bytes arrive, by any
+  // thread; without it everything is wanted.
   Result<Prepared> Prepare(const EngineWeights& weights, const LiveState& live,
                            const SyncTarget& target, Way way = Way::kDelta,
                            const std::function<bool()>& wanted = {});

@@ -14,6 +14,7 @@
 
 namespace dws {
 
+// How fast live memory is read again.
 struct ScrubOptions {
   uint64_t bytes_per_second_max = 0;  // 0: no scrub
   Duration pass = {};                 // the target of one pass; zero: as fast as the cap allows

@@ -24,10 +24,12 @@ namespace dws {
 struct PauseCommand {
   uint64_t pause_id = 0;
 };
+// Asks the engine to rebuild tensors derived from its weights.
 struct PostCommitCommand {
   uint64_t pause_id = 0;
   WeightVersion version;
 };
+// Lets the engine run with a version.
 struct ResumeCommand {
   uint64_t pause_id = 0;  // 0: the first release
   EngineVersion version;

@@ -26,6 +26,7 @@ GroupEndpoint::~GroupEndpoint() { Stop(); }
 void GroupEndpoint::Start() { ticks_.Start(); }
 
 void GroupEndpoint::Stop() {
+  // In this order: a tick uses the group and the link.
   ticks_.Stop();
   group_.Stop();
   if (link_ != nullptr) link_->Stop();

@@ -6,6 +6,7 @@
 
 namespace dws {
 
+// Lists all mistakes at once, so that an operator mends the configuration in one step.
 std::vector<GroupMistake> GroupMistakes(const GroupPlace& group) {
   if (group.group_id.empty()) {
     if (group.index == 0 && group.member_count == 0 && group.leader_address.empty()) return {};

@@ -8,6 +8,7 @@
 
 namespace dws {
 
+// A receiver's place in its commit group, from the options.
 struct GroupPlace {
   std::string group_id;  // empty: in no group
   uint32_t index = 0;    // 0: the leader

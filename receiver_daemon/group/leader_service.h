@@ -10,6 +10,7 @@
 
 namespace dws {
 
+// The leader's side of the Join streams of its members.
 class LeaderService final : public v1::GroupService::CallbackService {
  public:
   // `group` outlives it.

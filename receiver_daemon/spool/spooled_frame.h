@@ -9,6 +9,7 @@
 
 namespace dws {
 
+// A frame of full tensors and its place in the spool.
 struct SpooledFrame {
   RankSlice slice;
   FrameEntry entry;  // its offset is not used

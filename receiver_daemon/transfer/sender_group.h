@@ -31,6 +31,7 @@ struct CommittedReport {
   uint64_t fetched_bytes = 0;
 };
 
+// Why a version was refused, for its sender.
 struct Rejection {
   std::optional<WeightVersion> last_good;
   Status reason;
@@ -42,9 +43,9 @@ class SenderGroup {
  public:
   virtual ~SenderGroup() = default;
 
-  // All errors: UNAVAILABLE, DEADLINE_EXCEEDED: try again later. ABORTED: this is not, or no longer,
-  // available. CANCELLED: the receiver ends, or the spool is not wanted. DATA_LOSS: what arrived is
-  // damaged. `spool`: folder and memory cap.
+  // All errors: UNAVAILABLE, DEADLINE_EXCEEDED: try again later. ABORTED: this is not, or no
+  // longer, available. CANCELLED: the receiver ends, or the spool is not wanted. DATA_LOSS: what
+  // arrived is damaged. `spool`: folder and memory cap.
 
   // The whole delta object base -> target.version.
   virtual Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,

@@ -62,6 +62,7 @@ void Subscription::OnDisconnect(SenderIndex sender, const Status& reason) {
   changed_.Notify();
 }
 
+// SubscriptionState decides; this class guards it, keeps what is shown, and wakes the worker.
 Status Subscription::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
   Status status;
   {

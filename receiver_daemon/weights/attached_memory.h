@@ -16,6 +16,7 @@
 
 namespace dws {
 
+// The memory that one engine rank has handed over.
 struct AttachedMemory {
   // The engine rank's connection. First member, so closed last: its close tells the engine that
   // nobody uses the memory any more.

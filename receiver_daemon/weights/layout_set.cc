@@ -27,6 +27,7 @@ Result<std::shared_ptr<const LayoutSet>> LayoutSet::Create(
       }
       DWS_CHECK(layout.slice(RankSlice(s)).slice < slots.size());
       std::optional<OwnedSlice>& slot = slots[layout.slice(RankSlice(s)).slice];
+      // Each slice has exactly one owner: two would send different bytes for the same memory.
       if (slot.has_value()) {
         return FailedPreconditionError("tensor '{}': slice {} is owned by trainer ranks {} and {}",
                                        spec.name, layout.slice(RankSlice(s)).slice,

@@ -26,6 +26,8 @@ void OperatorTask::End(const Status& outcome) {
   ended_.NotifyAll();
 }
 
+// Requests are queued here and the worker takes them between two steps: only its thread may touch
+// the engine's memory.
 Result<OperatorTaskPtr> OperatorDesk::Verify() {
   auto task = std::make_shared<OperatorTask>(false);
   {
@@ -72,6 +74,7 @@ Result<OperatorTaskPtr> OperatorDesk::Resync(bool full) {
       return FailedPreconditionError(
           "a resync of what differs is under way: ask for the full one when it has ended");
     }
+    // Two operators who ask for the same resync follow one task.
     if (resync_ == nullptr) resync_ = std::make_shared<OperatorTask>(full);
     task = resync_;
   }

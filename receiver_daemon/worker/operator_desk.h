@@ -31,6 +31,7 @@ struct SliceMismatch {
   std::optional<Digest> found;  // none: copies in the engine differ from each other
 };
 
+// How far an operator's request has come.
 struct TaskProgress {
   std::string step;  // in words
   uint64_t done_bytes = 0;

@@ -44,6 +44,7 @@ struct MismatchCounts {
 // The log's line of it; `took` from when the version was looked at.
 void LogCommitted(const CommitReport& report, Duration took, bool first_release);
 
+// The worker's state at one moment: what status and metrics are made from.
 struct WorkerStatus {
   bool ready = false;   // all engine ranks generate with one verified version
   std::string reason;   // why not

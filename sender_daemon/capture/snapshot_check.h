@@ -15,6 +15,7 @@
 
 namespace dws {
 
+// A slice of the snapshot that differs from what was published.
 struct SliceDifference {
   RankSlice slice;
   WeightVersion version;  // of the snapshot at the comparison

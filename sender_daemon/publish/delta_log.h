@@ -18,6 +18,7 @@
 
 namespace dws {
 
+// How much is retained for receivers that are behind.
 struct DeltaLogLimits {
   uint64_t bytes_max = 0;
   size_t versions_max = 0;

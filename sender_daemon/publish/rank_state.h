@@ -13,6 +13,7 @@
 
 namespace dws {
 
+// Everything that a registered trainer rank has published: shared by the parts that serve it.
 struct RankState {
   StreamId stream;
   TrainerRank trainer_rank;

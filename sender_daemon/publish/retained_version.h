@@ -20,6 +20,7 @@
 
 namespace dws {
 
+// A recorded version and its delta. Immutable.
 struct RetainedVersion {
   WeightVersion version;
   std::optional<WeightVersion> base;  // absent: no delta leads to this version, full tensors only

@@ -12,6 +12,7 @@ BroadcastSink::BroadcastSink(const BroadcastOptions& options, Duration timeout,
   }
 }
 
+// The state's newest version: Offer comes once for each version, right after it was recorded.
 void BroadcastSink::Offer(const RankStatePtr& state) {
   if (broadcaster_ != nullptr) broadcaster_->Offer(state->stream, state->log->Newest());
 }

@@ -15,6 +15,7 @@
 
 namespace dws {
 
+// The RPCs of receivers: Sync streams, deltas, descriptions, full tensors.
 class SyncServiceImpl final : public v1::SyncService::CallbackService {
  public:
   // `streams` is what Sync streams use. `delta_executor` prepares deltas. `full_executor` reads the

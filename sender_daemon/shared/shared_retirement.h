@@ -11,6 +11,7 @@
 
 namespace dws {
 
+// What has to stay in a shared directory.
 struct RetirementRule {
   StreamId stream;          // the one published now
   RankEpoch epoch;          // of the sender that publishes

@@ -56,6 +56,7 @@ Result<std::unique_ptr<VersionSink>> SharedSink::Open(Options options, Parts par
     DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(options.dir.after_write));
     publisher.after_write = shared::VisibilityHook(std::move(words), options.dir.root);
   }
+  // Checked now, although the folder is made later: a bad id is a mistake of the configuration.
   DWS_RETURN_IF_ERROR(
       SharedRankFolder(options.dir.root, options.job_id, options.trainer_rank).status());
   sink->publisher_ = std::make_unique<SharedPublisher>(

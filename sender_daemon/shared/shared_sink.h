@@ -16,6 +16,7 @@ namespace dws {
 void AddSharedFlags(CLI::App& app, SharedDirOptions& dir);
 void FinishSharedFlags(Config& config, const SharedDirOptions& dir);
 
+// The shared directory as the sender sees it.
 class SharedSink final : public VersionSink {
  public:
   // All but `on_nack` and `on_damage` outlive it; what they use does.

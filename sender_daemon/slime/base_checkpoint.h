@@ -17,6 +17,7 @@ namespace dws {
 // Limit of all files other than weights in a checkpoint; they are held in memory.
 inline constexpr uint64_t kSlimeSideBytesMax = uint64_t{256} << 20;
 
+// What full versions take from the checkpoint that readers start from.
 struct BaseCheckpoint {
   std::set<std::string> tensors;  // the trainer must publish each of them
   // The files other than weights, by name: config.json, the tokenizer. Without hidden files and

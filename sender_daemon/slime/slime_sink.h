@@ -1,5 +1,5 @@
-// Publishes versions as slime's folders: the flags, status and metrics of it. slime_publisher.h does
-// the work.
+// Publishes versions as slime's folders: the flags, status and metrics of it. slime_publisher.h
+// does the work.
 #pragma once
 
 #include <functional>
@@ -13,6 +13,7 @@ namespace dws {
 
 void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir);
 
+// The folder of slime's versions as the sender sees it.
 class SlimeSink final : public VersionSink {
  public:
   // Without a folder it is there and does nothing. `on_damage`: as in SlimePublisher. `files` and

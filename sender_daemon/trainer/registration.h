@@ -21,6 +21,7 @@ class RegisterRequest;
 
 namespace dws {
 
+// A trainer's Register call, checked.
 struct Registration {
   struct Ring {
     uint64_t bucket_bytes = 0;

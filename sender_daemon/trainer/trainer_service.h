@@ -10,6 +10,7 @@
 
 namespace dws {
 
+// The RPCs of the trainer: registers, publishes, waits.
 class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
  public:
   TrainerServiceImpl(const Clock& clock, Executor& executor, TrainerSession& session,

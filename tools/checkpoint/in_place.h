@@ -42,6 +42,7 @@ struct InPlaceOutcome {
   uint64_t redo_bytes = 0;
 };
 
+// A checkpoint and the deltas to apply to it.
 struct InPlaceRequest {
   const std::string& checkpoint;  // a file or a folder
   std::span<const std::string> deltas;

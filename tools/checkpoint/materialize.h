@@ -12,6 +12,7 @@
 
 namespace dws::checkpoint {
 
+// A checkpoint, the deltas to apply, and where the result goes.
 struct MaterializeRequest {
   const std::string& base;  // a file or a folder
   std::span<const std::string> deltas;

@@ -9,6 +9,7 @@
 
 namespace dws::gpu_check {
 
+// A section, and how its process is started.
 struct SectionRun {
   std::string section;
   int seconds_max = 0;

@@ -21,6 +21,7 @@ namespace dws {
 // never mix.
 inline constexpr size_t kLogLineBytesMax = 4095;  // without the newline
 
+// One event of the log, before it is formatted.
 struct LogLine {
   std::chrono::system_clock::time_point time;
   LogLevel level = LogLevel::kInfo;

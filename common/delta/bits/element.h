@@ -10,6 +10,7 @@
 
 namespace dws {
 
+// What the codec has to know of a dtype: its width, and how values map to steps.
 template <typename BitsType, Mapping kMappingValue>
 struct Element {
   using Bits = BitsType;

@@ -7,6 +7,7 @@
 
 namespace dws {
 
+// One field of encoded bytes, as dwsctl inspect shows it.
 struct FormatField {
   uint64_t offset = 0;  // in the described bytes
   uint64_t size_bytes = 0;

@@ -2,6 +2,7 @@
 
 namespace dws {
 
+// The names are those of FORMAT.md; metrics and dwsctl use them as labels.
 std::string_view ToString(BlockMode mode) {
   switch (mode) {
     case BlockMode::kEmpty:

@@ -14,6 +14,7 @@
 
 namespace dws {
 
+// The parameters of one block's exceptions.
 struct ExceptionCoding {
   static constexpr uint32_t kCountBits = 16;
   static constexpr uint32_t kHeaderBits =

@@ -11,6 +11,7 @@
 
 namespace dws {
 
+// The parameters that code one block's positions as gaps.
 struct GapCoding {
   static constexpr uint32_t kParameterBits = 4;  // k is 0 to 15
 

@@ -12,6 +12,7 @@
 
 namespace dws {
 
+// The parameters that code one block's values.
 struct ValueCoding {
   static constexpr uint32_t kParameterBits = 15;
 

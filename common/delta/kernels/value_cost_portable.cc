@@ -5,6 +5,7 @@
 
 namespace dws::kernels {
 
+// Only AVX-512 has its own variant; every other instruction set takes these loops.
 uint64_t MaxValue(InstructionSet set, const uint64_t* values, size_t count) {
 #if defined(__x86_64__)
   if (set == InstructionSet::kAvx512) return MaxValueAvx512(values, count);

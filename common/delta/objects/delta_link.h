@@ -14,6 +14,7 @@
 
 namespace dws {
 
+// One delta of a chain, with access to its frames.
 struct DeltaLink {
   const DeltaManifest* manifest = nullptr;  // must outlive the link
   // The bytes of one of the manifest's frames: in memory that outlives the link's use, or in

@@ -23,6 +23,7 @@ inline constexpr FrameRow kFrameWidthMax = {20, 17, 16, 8};
 inline constexpr std::array<const char*, kFrameColumns> kFrameColumnNames = {"sizes", "counts",
                                                                              "parameters", "modes"};
 
+// The fixed part in front of a frame's columns.
 struct FrameHeader {
   uint32_t block_count = 0;
   uint32_t payload_bytes = 0;

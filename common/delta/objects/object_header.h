@@ -10,6 +10,7 @@
 
 namespace dws {
 
+// The fixed part at the begin of a delta object.
 struct ObjectHeader {
   uint64_t manifest_bytes = 0;  // as stored (compressed)
   uint64_t frames_bytes = 0;

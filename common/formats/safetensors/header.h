@@ -20,6 +20,7 @@ namespace dws::safetensors {
 
 using Metadata = std::map<std::string, std::string>;
 
+// One tensor as the header of a file describes it.
 struct HeaderTensor {
   std::string name;
   FileDType dtype = FileDType::kU8;
@@ -31,6 +32,7 @@ struct HeaderTensor {
   friend bool operator==(const HeaderTensor&, const HeaderTensor&) = default;
 };
 
+// The parsed header of a file.
 struct Header {
   Metadata metadata;
   std::vector<HeaderTensor> tensors;  // in the order of the file

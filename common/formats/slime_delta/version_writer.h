@@ -43,6 +43,7 @@ struct VersionWriteOptions {
   bool in_place = false;
 };
 
+// What a version that was written consists of.
 struct VersionSummary {
   size_t tensor_count = 0;  // changed tensors
   size_t shard_count = 0;

@@ -6,6 +6,7 @@ namespace dws::cuda {
 
 Result<CudaDevicePtr> CudaDevices::Open(std::string_view uuid) {
   MutexLock lock(mutex_);
+  // After a lost GPU every CUDA call of this process fails: do not start on another device.
   if (driver_ != nullptr && !driver_->lost().ok()) {
     return UnavailableError("this process has lost a GPU and is ending: {}",
                             Message(driver_->lost()));

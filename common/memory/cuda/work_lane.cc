@@ -12,6 +12,7 @@ Result<WorkLane> WorkLane::Create(const CudaDevice& device) {
   return lane;
 }
 
+// The copies of the previous use may still read the host memory, so it waits for them.
 Status WorkLane::Begin() {
   used_ = 0;
   return stream_.Synchronize();

@@ -23,6 +23,7 @@ namespace dws {
 enum class HttpMethod : uint8_t { kGet, kPost, kOptions };
 const char* ToString(HttpMethod method);
 
+// A request to an engine.
 struct HttpCall {
   HttpMethod method = HttpMethod::kGet;
   std::string target;  // path and query, after the URL's path

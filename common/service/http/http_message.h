@@ -9,6 +9,7 @@
 
 namespace dws {
 
+// The head of a request, as far as the pages need it.
 struct HttpRequest {
   int refusal = 0;  // the status code to answer at once: 400, 405 or 505; 0: the request is valid
   bool head_only = false;

@@ -20,6 +20,7 @@ struct HttpReply {
   std::string body;
 };
 
+// A path and what is served there.
 struct HttpPage {
   std::string path;                   // "/healthz"
   std::function<HttpReply()> render;  // called on the endpoint's threads, several at a time

@@ -12,6 +12,7 @@
 
 namespace dws::x509 {
 
+// The subject alternative names of a certificate.
 struct SubjectNames {
   std::vector<std::string> uris;
   std::vector<std::string> hosts;  // DNS names and addresses

@@ -13,6 +13,7 @@
 
 namespace dws {
 
+// A packet of a unix socket with the descriptors it carried.
 struct DescriptorMessage {
   std::vector<std::byte> payload;
   std::vector<UniqueFd> descriptors;

@@ -22,6 +22,8 @@ Result<nccl::BroadcastChannel::Parts> Open(const std::string& gpu, const Clock& 
 std::optional<nccl::BroadcastChannel::Parts> OpenBroadcasts(const BroadcastOptions& options,
                                                             const Clock& clock) {
   if (!options.wanted) return std::nullopt;
+  // Broadcasts are an optimisation: without them versions are fetched, so no error stops the
+  // daemon.
   auto parts = Open(options.gpu, clock);
   if (parts.ok()) return *std::move(parts);
   LogWarning("broadcasts_off",

@@ -65,6 +65,7 @@ inline constexpr int kNcclVersionMin = 21800;
     (const void* source, void* target, size_t count, int type, int root, NcclComm comm,            \
      void* stream))
 
+// The functions of the loaded library.
 struct NcclFunctions {
 #define DWS_NCCL_MEMBER(member, symbol, result, parameters) result(*member) parameters = nullptr;
   DWS_NCCL_FUNCTIONS(DWS_NCCL_MEMBER)

@@ -66,6 +66,7 @@ Status FileWriter::Append(ByteSpan bytes) {
 }
 
 Result<FileEntry> FileWriter::Finish() {
+  // Synced before the rename: a name without its temporary ending means that the bytes are durable.
   DWS_RETURN_IF_ERROR(file_->Sync());
   file_.reset();
   DWS_RETURN_IF_ERROR(unfinished_->files.Rename(unfinished_->path, path_));

@@ -9,6 +9,7 @@
 namespace dws::shared {
 namespace {
 
+// All files that a manifest may list. Others are refused, so that no path of a message is opened.
 constexpr std::array kFileNames = {kDescriptionName, kDeltaName, kFullName, kFullIndexName};
 
 v1::SharedFile Store(const FileEntry& file) {

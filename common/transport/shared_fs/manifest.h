@@ -18,6 +18,7 @@
 
 namespace dws::shared {
 
+// A file of a version with the SHA-256 of each of its pieces.
 struct FileEntry {
   std::string name;
   uint64_t size_bytes = 0;
@@ -27,6 +28,7 @@ struct FileEntry {
   friend bool operator==(const FileEntry&, const FileEntry&) = default;
 };
 
+// A version of one trainer rank in a shared directory.
 struct Manifest {
   std::string job_id;
   StreamId stream;

@@ -77,6 +77,8 @@ Result<std::string_view> Unseal(SealedKind kind, ByteSpan file, const Key& key,
     return DataLossError("{} has {} bytes, its head says {} + {}", path, file.size(), kAround,
                          message_bytes);
   }
+  // Compared before the seal itself: a missing or unexpected key is a configuration mistake, and
+  // not damage.
   if (key.given() && seal != kHmacSeal) {
     return FailedPreconditionError(
         "{} is not signed, and this daemon has a key: give the other side --shared-dir-key", path);

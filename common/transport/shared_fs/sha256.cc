@@ -32,6 +32,8 @@ void Sha256::Add(ByteSpan bytes) {
   DWS_CHECK(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1);
 }
 
+// OpenSSL's functions fail here only without memory, or if SHA-256 is disabled; neither can
+// continue.
 Sha256Digest Sha256::Finish() {
   Sha256Digest digest;
   DWS_CHECK(EVP_DigestFinal_ex(state_->context, Raw(digest), nullptr) == 1);

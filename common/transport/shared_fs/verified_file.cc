@@ -20,6 +20,8 @@ Result<ByteSpan> VerifiedFile::Piece(size_t number) {
     return DataLossError("{} has no piece {}, it has {}", path_, number, entry_.pieces.size());
   }
   if (number == piece_number_) return ByteSpan(piece_);
+  // Set again only after the check, so that an error leaves no unchecked bytes behind as this
+  // piece.
   piece_number_ = SIZE_MAX;
   const uint64_t begin = uint64_t{number} * entry_.piece_bytes;
   piece_.resize(std::min<uint64_t>(entry_.piece_bytes, entry_.size_bytes - begin));

@@ -12,6 +12,8 @@ std::deque<BroadcastCache::Entry>::iterator BroadcastCache::Find(const Broadcast
                       [&](const Entry& entry) { return entry.key == key; });
 }
 
+// The entry is made when a broadcast is announced, before its bytes arrive: a fetch that begins
+// meanwhile waits for it instead of going to the sender.
 void BroadcastCache::Expect(const BroadcastKey& key, TimePoint until) {
   MutexLock lock(mutex_);
   if (const auto found = Find(key); found != entries_.end()) entries_.erase(found);

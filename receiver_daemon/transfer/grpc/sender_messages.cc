@@ -25,6 +25,7 @@ Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string
   }
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message.stream()));
   DWS_ASSIGN_OR_RETURN(RankLayout layout, FromProto(message.layout()));
+  // Both sides compute the signature from the layout, so a difference is damage or a defect.
   if (layout.signature() != FromProto(message.layout_signature())) {
     return DataLossError("a layout has signature {}, its sender says {}",
                          ToString(layout.signature()),

@@ -18,6 +18,7 @@ Status BenchDensity(uint64_t elements, double density, ThreadPool& pool, Report&
   DWS_ASSIGN_OR_RETURN(const Workload workload, Workload::Tile(std::move(tensors), 0));
   DWS_ASSIGN_OR_RETURN(const auto sender, SenderSide::Create(workload.placement()));
   workload.FillBefore(sender->weights());
+  // The first version has no delta; the second is the one that is measured.
   sender->Capture(pool);
   sender->Seal();
   const std::vector<std::byte> before(sender->weights().begin(), sender->weights().end());

@@ -7,6 +7,7 @@
 
 namespace dws::bench {
 
+// The options of the codec benchmark.
 struct Options {
   uint64_t size_bytes = uint64_t{2} << 30;
   int rounds = 5;

@@ -19,6 +19,7 @@ struct Bar {
 constexpr Bar AtLeast(double limit) { return {.side = Bar::Side::kAtLeast, .limit = limit}; }
 constexpr Bar AtMost(double limit) { return {.side = Bar::Side::kAtMost, .limit = limit}; }
 
+// One line of the report.
 struct Measurement {
   std::string id;        // "P1a"
   std::string what;      // the case; no comma

@@ -17,6 +17,7 @@ double Median(std::vector<double> values) {
 std::vector<double> MedianSeconds(std::span<const Contender> contenders, int rounds) {
   const RealClock clock;
   std::vector<std::vector<double>> seconds(contenders.size());
+  // All contenders take turns, so that a slow moment of the machine hits each of them.
   for (int round = -1; round < rounds; ++round) {
     for (size_t i = 0; i < contenders.size(); ++i) {
       if (contenders[i].prepare) contenders[i].prepare();

@@ -32,6 +32,7 @@ Result<std::vector<std::string>> TraceFiles(const std::string& directory) {
   if (files.size() < 2) {
     return NotFoundError("{}: {} safetensors files, expected two or more", directory, files.size());
   }
+  // Steps are in the order of their names; a folder is listed in any order.
   std::sort(files.begin(), files.end());
   return files;
 }

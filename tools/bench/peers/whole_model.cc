@@ -29,6 +29,7 @@ std::vector<std::byte> Join(const TensorStates& states) {
   return file;
 }
 
+// Tensors keep their sizes, so the sizes of `states` say where each one begins.
 Status Split(ByteSpan file, TensorStates& states) {
   size_t size = 0;
   for (const std::vector<std::byte>& state : states) size += state.size();

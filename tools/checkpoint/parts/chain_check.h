@@ -30,6 +30,7 @@ Result<ChainDigests> ReadDigests(const Walk& walk, std::string_view step,
 std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest& delta,
                                    const std::vector<Digest>& found, Digest SliceDelta::*wanted);
 
+// A chain of deltas that was proved against a checkpoint.
 struct CheckedChain {
   // The checkpoint already has the weights of the last delta: nothing needs to be done.
   bool already_applied = false;

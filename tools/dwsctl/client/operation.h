@@ -11,6 +11,7 @@
 
 namespace dws::dwsctl {
 
+// The flags of commands that run an operation on a daemon.
 struct OperationFlags {
   TargetFlags target;
   bool json = false;     // prints every message on a separate line, and nothing else

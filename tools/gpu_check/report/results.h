@@ -37,6 +37,7 @@ struct Figure {
   std::optional<Bar> bar = std::nullopt;
 };
 
+// The outcome of one check.
 struct CheckResult {
   enum class Verdict : uint8_t { kPassed, kFailed, kSkipped };
   std::string section;

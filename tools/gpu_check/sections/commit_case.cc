@@ -46,6 +46,7 @@ Status CommitCase::Load(const EncodedUnit& unit) {
   Drop();
   DWS_ASSIGN_OR_RETURN(const cuda::CudaStream stream, device_.device->CreateStream());
   DWS_RETURN_IF_ERROR(stream.CopyToDevice(weights_bytes_.address(), unit.before));
+  // Doubles what is there with each copy: one transfer over PCIe for weights of any size.
   for (uint64_t copied = unit.before.size(); copied < size_bytes();) {
     const uint64_t more = std::min(copied, size_bytes() - copied);
     DWS_RETURN_IF_ERROR(

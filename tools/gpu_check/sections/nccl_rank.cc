@@ -45,6 +45,7 @@ Status TakePart(const std::string& gpu, const NcclRank& rank) {
 
 }  // namespace
 
+// With its own host id, and without the ways inside one host, each rank takes the network's path.
 std::vector<std::pair<std::string, std::string>> NcclEnvironment(uint32_t rank) {
   return {{"NCCL_HOSTID", fmt::format("gpu-check-{}", rank)},
           {"NCCL_P2P_DISABLE", "1"},

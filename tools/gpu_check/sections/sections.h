@@ -12,6 +12,7 @@
 
 namespace dws::gpu_check {
 
+// One section: a function of this program, or tests of gpu_tests.
 struct Section {
   std::string_view name;
   int seconds_max = 0;  // it is killed then

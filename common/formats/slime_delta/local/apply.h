@@ -42,6 +42,7 @@ struct ApplyOptions {
   HeldFolder::OnAccess on_access = nullptr;
 };
 
+// What applying a version has done.
 struct ApplyReport {
   uint64_t version = 0;     // the checkpoint's version now
   bool applied = false;     // false: it had that version before

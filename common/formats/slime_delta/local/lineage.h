@@ -16,6 +16,7 @@
 
 namespace dws::slime {
 
+// A version that the local checkpoint was brought to.
 struct AppliedVersion {
   std::string identity;            // VersionFolder::identity()
   std::optional<FileStamp> index;  // of its index's file when it was read; nullopt: not known
@@ -23,6 +24,7 @@ struct AppliedVersion {
   friend bool operator==(const AppliedVersion&, const AppliedVersion&) = default;
 };
 
+// The versions from which the local checkpoint was made, oldest first.
 struct Lineage {
   // The version that the chain began with: a full checkpoint, or 0 for the base. nullopt: not
   // known, because another program, or a release before chains, brought the checkpoint to its

@@ -43,6 +43,7 @@ enum class RunVerdict : uint8_t {
   kOther,
 };
 
+// The result of comparing a folder's versions with those that were applied here.
 struct RunFinding {
   RunVerdict verdict = RunVerdict::kSame;
   std::string why;                        // for kUnproved and kOther

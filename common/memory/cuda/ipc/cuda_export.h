@@ -19,6 +19,7 @@ struct DeviceRange {
   uint64_t size_bytes = 0;  // at least 1
 };
 
+// Handles of the allocations that hold some tensors, and where each tensor lies in them.
 struct ExportedMemory {
   struct Place {
     uint32_t region = 0;
