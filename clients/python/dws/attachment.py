@@ -130,7 +130,7 @@ class Attachment:
             raise LayoutError(
                 f"the target has tensors that it did not have when it was attached: {new[:3]}"
                 f"{' ...' if len(new) > 3 else ''} ({len(new)} in all). Were they tied to others, "
-                "and moving the module (.cpu(), .cuda()) has parted them, as it does with buffers? "
+                "and moving the module (.cpu(), .cuda()) has separated them, as it does with buffers? "
                 "Tie them again, or attach the module with another Engine"
             )
 

@@ -156,7 +156,7 @@ def _kind_of(driver: CudaDriver, tensor: DeviceTensor, base: int) -> tuple[Chunk
     if virtual is None or not virtual.on_device:
         raise _refusal(
             tensor,
-            "is memory of a kind the driver shares in no way",
+            "is memory of a kind that the driver cannot share",
             "allocate it with cudaMalloc (PYTORCH_CUDA_ALLOC_CONF=backend:native)",
         )
     for type_, kind in (
@@ -167,7 +167,7 @@ def _kind_of(driver: CudaDriver, tensor: DeviceTensor, base: int) -> tuple[Chunk
             return kind, 0
     raise _refusal(
         tensor,
-        "is virtual memory that was made without leave to be shared",
+        "is virtual memory that was created without permission to be shared",
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False or a newer torch; for an engine's sleep "
         "mode or memory saver, turn it off for weights or have it ask for POSIX descriptors",
     )

@@ -167,7 +167,7 @@ def _check(tensor: DeviceTensor) -> None:
         )
     if tensor.address % tensor.dtype.itemsize:
         raise LayoutError(
-            f"{what}: its address {tensor.address:#x} is no multiple of {tensor.dtype.itemsize}, "
+            f"{what}: its address {tensor.address:#x} is not a multiple of {tensor.dtype.itemsize}, "
             "the size of its elements: copy it to memory of its own"
         )
     # In the order of the strides, each dimension must step over all that the smaller ones cover.

@@ -122,7 +122,7 @@ class Handover:
                 if all(place.unchanged for place in self._described) and self._memory.unchanged():
                     return
             register(self)
-        raise StateError("the weights move to other memory again and again: publish at rest")
+        raise StateError("the weights keep moving to other memory: publish while they stay in place")
 
     def try_pin(self) -> None:
         """Page-locks the host's memory if this process uses a device."""

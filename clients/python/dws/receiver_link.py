@@ -139,7 +139,7 @@ class ReceiverLink:
         if not self._end_registration(timeout):
             warnings.warn(
                 f"the receiver on {self._socket} still used the weights {timeout:g} s after close(): "
-                "it may yet write to them",
+                "it may still write to them",
                 ResourceWarning,
                 stacklevel=3,
             )

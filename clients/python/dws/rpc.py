@@ -88,7 +88,7 @@ class DaemonConnection:
             exists = os.path.exists(self.socket_path)
             return DaemonUnavailableError(
                 f"{what}: no daemon answers on {self.socket_path} "
-                f"({'nobody listens there' if exists else 'there is no such socket'}: {details}). "
+                f"({'no process listens there' if exists else 'there is no such socket'}: {details}). "
                 f"Start it: {self.start_command}"
             )
         if code == grpc.StatusCode.CANCELLED:  # by the daemon: this side cancels no calls

@@ -75,8 +75,7 @@ class SenderLink:
         """
         if self._handles is not None and not self._handles.end(deadline.left):
             raise DeadlineError(
-                f"the sender of rank {self._rank} has not let go of the memory of the registration "
-                f"before within {deadline.seconds:g} s: is its process stopped? Look at its log"
+                f"the sender of rank {self._rank} has not released the memory of the previous registration within {deadline.seconds:g} s: is its process stopped? Look at its log"
             )
 
     @property
@@ -131,8 +130,8 @@ class SenderLink:
         finally:
             if not answered:
                 self._stalled = (
-                    f"the sender of rank {self._rank} did not say within {SETTLE_GRACE_SECONDS:g} s "
-                    f"that it had given version {version} up, so the registration was ended"
+                    f"the sender of rank {self._rank} did not confirm within {SETTLE_GRACE_SECONDS:g} s "
+                    f"that it had cancelled version {version}, so the registration was ended"
                 )
                 if self._handles is not None:
                     self._handles.shut()

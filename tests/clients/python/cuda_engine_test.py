@@ -348,7 +348,7 @@ class TrainerTest(_WithDriver):
         self.driver.allocate(A, MIB)
         registered = self.sender.register
         for _ in range(2):
-            with self.assertRaisesRegex(dws.DeadlineError, "has not let go"):
+            with self.assertRaisesRegex(dws.DeadlineError, "has not released"):
                 trainer.publish(1, timeout=0.1)
         self.assertIs(self.sender.register, registered)  # it got no other registration
         self.assertEqual(self.sender.published, [])
@@ -356,7 +356,7 @@ class TrainerTest(_WithDriver):
         handles.answers.clear()
         with self.assertRaisesRegex(dws.DeadlineError, "did not answer"):
             trainer.publish(1, timeout=0.1)
-        with self.assertRaisesRegex(dws.DeadlineError, "has not let go"):
+        with self.assertRaisesRegex(dws.DeadlineError, "has not released"):
             trainer.publish(1, timeout=0.1)
         handles.answers.set()
         handles.connections[1].close()

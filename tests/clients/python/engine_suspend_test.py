@@ -68,7 +68,7 @@ class SuspendTest(unittest.TestCase):
     def test_close_warns_of_memory_that_suspend_has_not_got_back(self) -> None:
         with self.assertRaises(dws.DeadlineError):
             self.engine.suspend(SHORT_SECONDS)
-        with self.assertWarnsRegex(ResourceWarning, "may yet write"):
+        with self.assertWarnsRegex(ResourceWarning, "may still write"):
             self.engine.close(SHORT_SECONDS)
         self.engine.close()
 
@@ -134,7 +134,7 @@ class SuspendTest(unittest.TestCase):
         self.lose_the_lease()
         eventually(lambda: len(handles.connections) == 2, "has the memory")
         began = time.monotonic()
-        with self.assertWarnsRegex(ResourceWarning, "may yet write"):
+        with self.assertWarnsRegex(ResourceWarning, "may still write"):
             self.engine.close(SHORT_SECONDS)
         self.assertLess(time.monotonic() - began, 10)
         self.assertFalse(self.engine._link._thread.is_alive())  # type: ignore[union-attr]

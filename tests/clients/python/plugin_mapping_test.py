@@ -147,7 +147,7 @@ class RankMappingTest(unittest.TestCase):
             ("model.layers.0.self_attn.kv_b_proj.weight", (8, 8), Parallel(), "kv_b_proj.*given="),
             ("a.qkv_proj.weight", (40, 24), Parallel(), "qkv_proj.*expected 48 on dimension 0"),
             ("model.embed_tokens.weight", (131, 24), Parallel(), "expected 192 .*padded"),
-            ("a.qkv_proj.weight", (16, 24), Parallel(0, 3), "no multiple"),
+            ("a.qkv_proj.weight", (16, 24), Parallel(0, 3), "not a multiple"),
             ("a.experts.w13_weight", (2, 8, 4), Parallel(), "share of 0 experts"),
         ):
             with self.assertRaisesRegex(dws.LayoutError, message):

@@ -27,7 +27,7 @@ TEST_CASE("status connects to the daemon directly and not through the environmen
           "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
-  REQUIRE(setenv("http_proxy", "http://127.0.0.1:1", 1) == 0);  // nobody listens there
+  REQUIRE(setenv("http_proxy", "http://127.0.0.1:1", 1) == 0);  // no process listens there
   const Ran ran = RunLine("status --address " + daemon.address());
   REQUIRE(unsetenv("http_proxy") == 0);
   CHECK(ran.error.empty());

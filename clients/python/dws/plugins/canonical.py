@@ -185,7 +185,7 @@ def padded_rows(vocab: int, rank: Parallel) -> int:
 def even(extent: int, parts: int, kind: Kind) -> int:
     """extent / parts; LayoutError if there is a remainder."""
     if extent % parts:
-        raise LayoutError(f"a tensor cut {kind.value}: {extent} is no multiple of {parts}")
+        raise LayoutError(f"a tensor cut {kind.value}: {extent} is not a multiple of {parts}")
     return extent // parts
 
 

@@ -47,7 +47,7 @@ class CheckpointFiles:
             try:
                 self._entries.update(_entries_of(path))
             except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
-                raise InvalidArgumentError(f"'{path}' is no safetensors file: {error}") from error
+                raise InvalidArgumentError(f"'{path}' is not a safetensors file: {error}") from error
 
     def bits(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor's elements as unsigned integers.

@@ -127,7 +127,7 @@ class StepGate:
             if mine.given_up and not mine.inside:
                 mine.given_up = False
                 raise StateError(
-                    "this step was given up between its two calls (by detach, suspend, sleep or a "
+                    "this step was abandoned between its two calls (by detach, suspend, sleep or a "
                     "step after it): its first half may have run with other weights. Run the whole "
                     "step again"
                 )
