@@ -26,7 +26,7 @@ TimePoint In(Duration duration) { return kClock.Now() + duration; }
 
 }  // namespace
 
-TEST_CASE("an object that has come is taken once", "[broadcast]") {
+TEST_CASE("an object that has arrived can be taken once", "[broadcast]") {
   BroadcastCache cache(kClock);
   cache.Expect(Key(2), In(hours(1)));
   cache.Put(Key(2), Bytes(7));
@@ -47,7 +47,7 @@ TEST_CASE("an object of another base or stream is not taken for it", "[broadcast
   CHECK(cache.Take(other, {}) == std::nullopt);
 }
 
-TEST_CASE("an object on its way is waited for, until it comes or fails", "[broadcast]") {
+TEST_CASE("Take waits for an object in transfer until it arrives or fails", "[broadcast]") {
   BroadcastCache cache(kClock);
   const bool comes = GENERATE(true, false);
   cache.Expect(Key(2), In(hours(1)));
@@ -58,7 +58,8 @@ TEST_CASE("an object on its way is waited for, until it comes or fails", "[broad
   CHECK(taken.has_value() == comes);
 }
 
-TEST_CASE("nothing is waited for past its deadline, or when it is not wanted", "[broadcast]") {
+TEST_CASE("Take stops waiting at the deadline and when the caller no longer wants the object",
+          "[broadcast]") {
   BroadcastCache cache(kClock);
   cache.Expect(Key(2), In(milliseconds(30)));
   CHECK(cache.Take(Key(2), {}) == std::nullopt);
@@ -67,12 +68,12 @@ TEST_CASE("nothing is waited for past its deadline, or when it is not wanted", "
   CHECK(cache.Take(Key(3), [&asked] { return ++asked < 3; }) == std::nullopt);
 }
 
-TEST_CASE("what is not expected any more is not kept", "[broadcast]") {
+TEST_CASE("an object that is no longer expected is not kept", "[broadcast]") {
   BroadcastCache cache(kClock);
   for (uint64_t version = 2; version < 3 + limits::kBroadcastsKeptMax; ++version) {
     cache.Expect(Key(version), In(hours(1)));
   }
-  cache.Put(Key(2), Bytes(7));  // the oldest went
+  cache.Put(Key(2), Bytes(7));  // the oldest was dropped
   CHECK(cache.Take(Key(2), {}) == std::nullopt);
   cache.Put(Key(3), Bytes(8));
   cache.FailAll(false);

@@ -90,23 +90,24 @@ TEST_CASE("class-split blocks past the cap are applied in place, to every copy",
   CHECK(split.engine.Equals(split.trainer, 2));
 }
 
-TEST_CASE("a class-split delta of another base is rejected, its other slices are staged",
-          "[staging]") {
+TEST_CASE(
+    "a slice whose base differs is rejected from a class-split delta and the others are staged",
+    "[staging]") {
   SplitCase split(0.05);
   const uint32_t slice = GENERATE(0, 2);  // in one piece, gathered
-  SECTION("and the receiver knows its base") {
+  SECTION("the receiver has read the differing base") {
     split.FlipUnchanged(slice, 0);
     split.live = ReadLive(*split.engine.weights, split.pool);
     CheckOnlyRejected(split, split.StageRank(0), slice, absl::StatusCode::kFailedPrecondition);
   }
-  SECTION("and it came to be after digests were read: in an element that does not change") {
-    // Ranks are counted by the magnitude of every element, so what follows goes elsewhere.
+  SECTION("an element that does not change differs since digests were read") {
+    // Class ranks count the magnitudes of all elements, so the changes land on wrong elements.
     split.FlipUnchanged(slice, 0);
     CheckOnlyRejected(split, split.StageRank(0), slice, absl::StatusCode::kDataLoss);
   }
 }
 
-TEST_CASE("a copy that differs from the others is no base for a class-split delta", "[staging]") {
+TEST_CASE("a class-split delta is rejected for a slice whose copies differ", "[staging]") {
   SplitCase split(0.05, 2);
   split.FlipUnchanged(0, 1);
   split.live = ReadLive(*split.engine.weights, split.pool);
@@ -115,7 +116,7 @@ TEST_CASE("a copy that differs from the others is no base for a class-split delt
   CHECK(Message(staged.rejected[0].reason).find("copies differ") != std::string_view::npos);
 }
 
-TEST_CASE("another class table than the encoder's is seen before anything is written",
+TEST_CASE("a class table that differs from the encoder's is detected before any write",
           "[staging]") {
   SplitCase split(0.05);
   Delta delta = MakeDelta(split.trainer, 0, 1, 2);
@@ -131,7 +132,7 @@ TEST_CASE("another class table than the encoder's is seen before anything is wri
   CheckOnlyRejected(split, staged, 1, absl::StatusCode::kDataLoss);
 }
 
-TEST_CASE("class-split blocks without a table are damaged", "[staging]") {
+TEST_CASE("class-split blocks without a table count as damaged", "[staging]") {
   SplitCase split(0.05);
   Delta delta = MakeDelta(split.trainer, 0, 1, 2);
   for (SpooledFrame& frame : delta.frames) {
@@ -142,7 +143,7 @@ TEST_CASE("class-split blocks without a table are damaged", "[staging]") {
   CHECK(Message(staged.rejected[0].reason).find("no class table") != std::string_view::npos);
 }
 
-TEST_CASE("a table that is none is refused with its object", "[staging]") {
+TEST_CASE("an object with an invalid class table is refused", "[staging]") {
   SplitCase split(0.05);
   const RankLayout& layout = *split.trainer.ranks()[0];
   const std::vector<std::byte> object = split.trainer.Object(0, 1, 2);
@@ -155,7 +156,7 @@ TEST_CASE("a table that is none is refused with its object", "[staging]") {
   };
   REQUIRE(refused().ok());
   const auto thresholds = GENERATE(std::array<uint8_t, 3>{60, 60, 200},   // not ascending
-                                   std::array<uint8_t, 3>{0, 120, 200});  // 0 is in every class
+                                   std::array<uint8_t, 3>{0, 120, 200});  // a zero threshold
   for (size_t i = 0; i < 3; ++i) manifest.slices[1].classes->thresholds[i] = thresholds[i];
   CHECK(absl::IsDataLoss(refused()));
 }

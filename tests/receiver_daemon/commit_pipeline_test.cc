@@ -25,7 +25,7 @@ std::vector<std::shared_ptr<const RankLayout>> Ranks() {
           MakeRankLayout({{.tensor = rows, .first_slice = 2}})};
 }
 
-// An engine that runs with version 1, and version 2 published.
+// An engine that runs version 1; version 2 is published.
 struct Job {
   Job() {
     trainer.Publish();
@@ -76,7 +76,7 @@ struct Job {
 
 }  // namespace
 
-TEST_CASE("a delta is staged, acknowledged, intended, written in the pause, and recorded",
+TEST_CASE("a delta is staged and acknowledged then written in the pause between intent and record",
           "[commit]") {
   Job job;
   REQUIRE(job.Commit(2).ok());
@@ -91,7 +91,7 @@ TEST_CASE("a delta is staged, acknowledged, intended, written in the pause, and 
   REQUIRE(job.ledger.records().size() == 3);
   CHECK(std::get<CommitIntent>(job.ledger.records()[1]).base == WeightVersion(1));
   CHECK(job.live.at->version == WeightVersion(2));
-  // What it believes is what memory holds.
+  // The tracked live state equals what memory holds.
   const LiveState read = ReadLive(*job.engine.weights, job.pool);
   for (uint32_t r = 0; r < 2; ++r) {
     for (size_t s = 0; s < read.ranks[r].slices.size(); ++s) {
@@ -102,14 +102,14 @@ TEST_CASE("a delta is staged, acknowledged, intended, written in the pause, and 
         EngineToken({job.live.ranks[0].state_token, job.live.ranks[1].state_token}));
 }
 
-TEST_CASE("a commit that its group's leader releases ends with the engine paused", "[commit]") {
+TEST_CASE("a commit that the group leader releases ends with the engine paused", "[commit]") {
   Job job;
   job.release = CommitPipeline::Release::kByLeader;
   REQUIRE(job.Commit(2).ok());
   CHECK(job.engine.Equals(job.trainer, 2));
   CHECK(job.live.at->version == WeightVersion(2));
   CHECK(job.control.log == Log{"pause", "post_commit 2"});
-  CHECK_FALSE(job.Did("staged 2"));  // that was said before
+  CHECK_FALSE(job.Did("staged 2"));  // the group reported it earlier
   CHECK(job.ledger.state().committed()->version == WeightVersion(2));
 
   job.trainer.Publish();
@@ -122,7 +122,7 @@ TEST_CASE("a commit that its group's leader releases ends with the engine paused
   CHECK_FALSE(job.ledger.state().open_intent().has_value());
 }
 
-TEST_CASE("versions between base and target are skipped as one delta", "[commit]") {
+TEST_CASE("the versions from base to target are applied as one delta", "[commit]") {
   Job job;
   job.trainer.Publish();
   job.trainer.Publish();
@@ -131,19 +131,19 @@ TEST_CASE("versions between base and target are skipped as one delta", "[commit]
   CHECK(job.Did("object 1->4"));
 }
 
-TEST_CASE("past the staging cap the commit still ends in the same bytes", "[commit]") {
+TEST_CASE("a commit beyond the staging cap still writes the same bytes", "[commit]") {
   Job job;
   job.staging_bytes_max = 64;
   REQUIRE(job.Commit(2).ok());
   CHECK(job.engine.Equals(job.trainer, 2));
 }
 
-TEST_CASE("without a delta the slices that differ come in full, the others stay", "[commit]") {
+TEST_CASE("without a delta only the slices that differ are fetched in full", "[commit]") {
   Job job;
   job.trainer.current()[0][1][5] ^= std::byte{1};
   job.trainer.Publish(0);
-  // Version 3 differs from 2 in every slice by one element or so; make the engine equal to 3 but
-  // for one slice.
+  // Version 3 differs from 2 in every slice by one element or so; make the engine equal to 3
+  // except for one slice.
   job.engine.Load(job.trainer, 3);
   SliceBytes other = job.engine.Read(0, 1);
   other[9] ^= std::byte{2};
@@ -155,7 +155,7 @@ TEST_CASE("without a delta the slices that differ come in full, the others stay"
   CHECK_FALSE(job.Did("object 1->3"));
 }
 
-TEST_CASE("first contact brings everything in full", "[commit]") {
+TEST_CASE("first contact fetches all tensors in full", "[commit]") {
   Job job;
   for (uint32_t r = 0; r < 2; ++r) {
     for (uint32_t s = 0; s < job.trainer.ranks()[r]->slice_count(); ++s) {
@@ -169,7 +169,8 @@ TEST_CASE("first contact brings everything in full", "[commit]") {
   CHECK(job.Did("full 2 {0,1,2}"));
 }
 
-TEST_CASE("a delta that is gone is replaced by full tensors, nobody is blamed", "[commit]") {
+TEST_CASE("a delta that is no longer retained is replaced by full tensors without a rejection",
+          "[commit]") {
   Job job;
   job.trainer.fail_objects = AbortedError("not retained");
   REQUIRE(job.Commit(2).ok());
@@ -180,8 +181,8 @@ TEST_CASE("a delta that is gone is replaced by full tensors, nobody is blamed", 
 TEST_CASE("a receiver that NACKs keeps its last good version and repairs what it named",
           "[protocol]") {
   Job job;
-  // A bit flips in the engine, in a slice whose digest is tracked; the trainer changes the same
-  // word.
+  // A bit flips in the engine, in a slice whose digest is tracked, and the trainer changes the
+  // same word.
   job.trainer.current()[0][0][0] ^= std::byte{1};
   job.trainer.Publish(0);
   SliceBytes drifted = job.engine.Read(0, 0);
@@ -248,7 +249,7 @@ TEST_CASE("an intent that cannot be recorded stops the commit before the pause",
   CHECK(job.engine.Equals(job.trainer, 2));
 }
 
-TEST_CASE("an engine that does not pause in time goes on with its version", "[faults]") {
+TEST_CASE("an engine that does not pause in time keeps running its version", "[faults]") {
   Job job;
   job.control.fail_pause = DeadlineExceededError("busy");
   CHECK(absl::IsDeadlineExceeded(job.Commit(2)));
@@ -260,14 +261,15 @@ TEST_CASE("an engine that does not pause in time goes on with its version", "[fa
   CHECK(job.engine.Equals(job.trainer, 2));
 }
 
-TEST_CASE("an engine attached anew while a version was staged discards the staging", "[faults]") {
+TEST_CASE("a staged version is discarded when the engine has attached again meanwhile",
+          "[faults]") {
   Job job;
   job.is_current = false;
   CHECK(absl::IsUnavailable(job.Commit(2)));
   CHECK(job.RunsUnchanged());
 }
 
-TEST_CASE("a failed hook leaves the engine paused, and the next try finds the version in memory",
+TEST_CASE("a failed hook leaves the engine paused and the next attempt finds the version in memory",
           "[faults]") {
   Job job;
   job.control.fail_post_commit = FailedPreconditionError("no scale");
@@ -284,8 +286,7 @@ TEST_CASE("a failed hook leaves the engine paused, and the next try finds the ve
   for (const std::string& what : job.trainer.Log()) CHECK(what.find("full") == std::string::npos);
 }
 
-TEST_CASE("an engine that cannot be resumed is committed to again, and no details to senders",
-          "[commit]") {
+TEST_CASE("a commit whose resume fails is repeated and is not reported to senders", "[commit]") {
   Job job;
   job.control.fail_resume = UnavailableError("no connection");
   const Status failed = job.Commit(2);
@@ -303,7 +304,7 @@ TEST_CASE("an engine that cannot be resumed is committed to again, and no detail
   CHECK(job.live.at->version == WeightVersion(2));
 }
 
-TEST_CASE("an engine that neither pauses nor resumes is no longer taken to run", "[commit]") {
+TEST_CASE("an engine that neither pauses nor resumes is no longer considered running", "[commit]") {
   Job job;
   job.control.fail_pause = DeadlineExceededError("busy");
   job.control.fail_resume = UnavailableError("no connection");
@@ -314,8 +315,9 @@ TEST_CASE("an engine that neither pauses nor resumes is no longer taken to run",
   CHECK(job.engine.Equals(job.trainer, 1));
 }
 
-TEST_CASE("after a crash in the middle of the writes everything is brought to one version",
-          "[faults]") {
+TEST_CASE(
+    "after a crash in the middle of the writes the next commit brings all slices to one version",
+    "[faults]") {
   Job job;
   REQUIRE(job.ledger
               .Append(CommitIntent{.stream = job.trainer.stream(),
@@ -331,7 +333,8 @@ TEST_CASE("after a crash in the middle of the writes everything is brought to on
   CHECK_FALSE(job.ledger.state().open_intent().has_value());
 }
 
-TEST_CASE("memory that is a published version already is adopted without a transfer", "[commit]") {
+TEST_CASE("memory that already holds a published version is adopted without a transfer",
+          "[commit]") {
   Job job;
   job.live = ReadLive(*job.engine.weights, job.pool);
   Preparer preparer(job.trainer, job.pool, job.clock,

@@ -20,7 +20,7 @@ EngineVersion Version(uint64_t version) {
           .state_token = {}};
 }
 
-// A lease whose engine answers as the test says.
+// A lease whose engine answers as the test sets.
 struct Rank {
   explicit Rank(uint32_t engine_rank = 0, bool has_hook = false)
       : lease(std::make_shared<EngineLease>(engine_rank, Generation(5),
@@ -95,7 +95,7 @@ TEST_CASE("a pause that is not answered in time fails, and its late answer chang
   CHECK(control.Pause(kLong).ok());
 }
 
-TEST_CASE("an engine that vanishes ends the waiting at once", "[lease]") {
+TEST_CASE("an engine that disconnects ends the wait for its pause at once", "[lease]") {
   const RealClock clock;
   Rank rank;
   rank.Open();
@@ -122,7 +122,7 @@ TEST_CASE("an answer with another generation ends the lease", "[lease]") {
   CHECK(rank.ended);
 }
 
-TEST_CASE("a rank that goes ends the wait for one that still generates", "[lease]") {
+TEST_CASE("a rank that has disconnected ends the wait for another rank at once", "[lease]") {
   const RealClock clock;
   Rank slow(0);
   Rank gone(1);
@@ -159,7 +159,7 @@ TEST_CASE("a rank with device memory counts as paused only with its devices drai
   CHECK(lease.state() == EngineLease::State::kEnded);
 }
 
-TEST_CASE("hooks run where there are some, and their words come back", "[lease]") {
+TEST_CASE("only ranks with a hook run it and its error is reported", "[lease]") {
   const RealClock clock;
   Rank plain(0);
   Rank hooked(1, true);
@@ -185,7 +185,7 @@ TEST_CASE("a hook's late answer does not count for the next commit's hook", "[le
   CHECK(absl::IsDeadlineExceeded(control.PostCommit(WeightVersion(6), kShort)));
   const auto late = std::get<PostCommitCommand>(rank.commands.back());
 
-  // The next one is asked; the answer to the first comes, and then that the second failed.
+  // Request the next hook; the first one's answer arrives, then the failure of the second.
   rank.lease->RequestPostCommit(WeightVersion(7));
   const auto second = std::get<PostCommitCommand>(rank.commands.back());
   rank.lease->OnPostCommitDone(late.pause_id, "");

@@ -81,7 +81,7 @@ TEST_CASE("a whole tensor that is cut by columns becomes strided slices", "[mapp
   }
 }
 
-TEST_CASE("a column-parallel engine holds a union of slices, packed", "[mapping]") {
+TEST_CASE("a column-parallel engine holds a packed union of slices", "[mapping]") {
   const auto mapping = Map({Columns(2, 6, 0)});
   REQUIRE(mapping.ok());
   REQUIRE(mapping->slices.size() == 2);
@@ -99,7 +99,7 @@ TEST_CASE("a fused projection is two views on one parameter, by rows or by colum
   CHECK(Map({Whole("q", {4, 6}, 0, {12, 1}), Whole("k", {4, 6}, 12, {12, 1})}).ok());
 }
 
-TEST_CASE("a range that is no union of slices is refused, naming the grid", "[mapping]") {
+TEST_CASE("a range that is not a union of slices is refused and the grid is named", "[mapping]") {
   CheckRefused(Map({Columns(1, 4, 0)}), "BF16 [4, 6] cut on dim 1 at {2, 4}");
   CheckRefused(Map({Columns(2, 5, 0)}), "not a union of the slices");
   EngineView rows = Whole("down", {2, 6}, 0);
@@ -118,15 +118,15 @@ TEST_CASE("unknown names, other types and other shapes are refused by name", "[m
   CheckRefused(Map({}, 1024, {"nothing"}), "excluded tensor 'nothing'");
 }
 
-TEST_CASE("strides of two levels are refused by name", "[mapping]") {
-  // A [2, 2, 2] tensor inside a larger one, apart in two dimensions.
+TEST_CASE("a view that is strided in two dimensions is refused and named", "[mapping]") {
+  // A [2, 2, 2] tensor inside a larger one, strided in two dimensions.
   const auto set = MakeSet({MakeRank({{.tensor = Spec("cube", {2, 2, 2})}})});
   const std::vector<uint64_t> regions = {1024};
   const std::vector<EngineView> views = {Whole("cube", {2, 2, 2}, 0, {100, 10, 1})};
   CheckRefused(MapEngine(*set, views, regions, {}), "engine.cube");
 }
 
-TEST_CASE("no view reaches beyond its region, whatever its strides", "[mapping]") {
+TEST_CASE("a view that reaches beyond its region is refused whatever its strides", "[mapping]") {
   CHECK(Map({Whole("q", {4, 6}, 0)}, 48).ok());
   CheckRefused(Map({Whole("q", {4, 6}, 2)}, 48), "reaches beyond its region 0 of 48 bytes");
   CheckRefused(Map({Whole("q", {4, 6}, 0, {uint64_t{1} << 63, 1})}), "reaches beyond");
@@ -137,12 +137,12 @@ TEST_CASE("no view reaches beyond its region, whatever its strides", "[mapping]"
   CheckRefused(Map({elsewhere}), "region 1");
 }
 
-TEST_CASE("views that share bytes are refused, those that interleave are not", "[mapping]") {
+TEST_CASE("views that share bytes are refused and interleaved views are accepted", "[mapping]") {
   CheckRefused(Map({Whole("q", {4, 6}, 0), Whole("k", {4, 6}, 46)}), "overlap");
   CheckRefused(Map({Whole("q", {4, 6}, 0), Whole("k", {4, 6}, 0)}), "overlap");
-  // Rows of 6 every 12 and every 11: they meet somewhere.
+  // Rows of 6 elements, 12 and 11 apart: some of them overlap.
   CheckRefused(Map({Whole("q", {4, 6}, 0, {12, 1}), Whole("k", {4, 6}, 12, {11, 1})}), "overlap");
-  // One that lies between the runs of another.
+  // A view between the runs of another.
   const auto set =
       MakeSet({MakeRank({{.tensor = Spec("bias", {6})}, {.tensor = Spec("q", {4, 6})}})});
   const std::vector<uint64_t> regions = {1024};
@@ -150,7 +150,7 @@ TEST_CASE("views that share bytes are refused, those that interleave are not", "
   CHECK(MapEngine(*set, between, regions, {}).ok());
 }
 
-TEST_CASE("every slice is attached by some rank, or its tensor excluded", "[mapping]") {
+TEST_CASE("every slice is held by some rank or its tensor is excluded", "[mapping]") {
   const LayoutSetPtr set = Layouts();
   const auto left = Map({Columns(0, 2, 0), Whole("q", {4, 6}, 100)}, 1024, {"k"});
   const auto right = Map({Columns(2, 6, 0), Whole("q", {4, 6}, 100)});
@@ -165,7 +165,7 @@ TEST_CASE("every slice is attached by some rank, or its tensor excluded", "[mapp
   CHECK(Message(missing).find("'down'") != std::string_view::npos);
   CHECK(Message(missing).find("slice 1") != std::string_view::npos);
 
-  // What one rank excludes another may hold, but then all of it.
+  // A tensor that one rank excludes may be held by another, but then in full.
   const auto excludes = Map({}, 1024, {"down", "k", "q"});
   REQUIRE(excludes.ok());
   CHECK(CheckCoverage(*set, std::vector<const EngineMapping*>{&*excludes}).ok());
@@ -173,7 +173,7 @@ TEST_CASE("every slice is attached by some rank, or its tensor excluded", "[mapp
       CheckCoverage(*set, std::vector<const EngineMapping*>{&*left, &*excludes})));
 }
 
-TEST_CASE("in a commit group some slice of every tensor is attached, or it is excluded",
+TEST_CASE("a commit group member holds some slice of every tensor or excludes the tensor",
           "[mapping]") {
   const LayoutSetPtr set = Layouts();
   const auto part = Map({Columns(0, 2, 0), Whole("q", {4, 6}, 100)}, 1024, {"k"});
@@ -187,7 +187,7 @@ TEST_CASE("in a commit group some slice of every tensor is attached, or it is ex
   CHECK(Message(missing).find("'k'") != std::string_view::npos);
 }
 
-TEST_CASE("ranges of one tensor are equal or apart", "[mapping]") {
+TEST_CASE("overlapping ranges of one tensor are refused unless they are equal", "[mapping]") {
   const LayoutSetPtr set = Layouts();
   const auto first = Map({Columns(0, 4, 0), Whole("k", {4, 6}, 100), Whole("q", {4, 6}, 200)});
   const auto second = Map({Columns(2, 6, 0)});
@@ -199,7 +199,7 @@ TEST_CASE("ranges of one tensor are equal or apart", "[mapping]") {
   CHECK(Message(overlap).find("replica") != std::string_view::npos);
 }
 
-TEST_CASE("trainer ranks that own rows of one tensor make one tensor", "[layout]") {
+TEST_CASE("trainer ranks that own rows of one tensor are joined into one tensor", "[layout]") {
   const TensorSpec spec = Spec("w", {8, 2}, 0, {4});
   const auto set = MakeSet({MakeRank({{.tensor = spec, .first_slice = 0}}),
                             MakeRank({{.tensor = spec, .first_slice = 1}})});
@@ -210,7 +210,7 @@ TEST_CASE("trainer ranks that own rows of one tensor make one tensor", "[layout]
   CHECK(tensor->owners[1].slice == RankSlice(0));
 }
 
-TEST_CASE("trainer ranks that do not fit each other are refused", "[layout]") {
+TEST_CASE("trainer ranks with contradictory layouts are refused", "[layout]") {
   const TensorSpec spec = Spec("w", {8, 2}, 0, {4});
   CHECK(absl::IsFailedPrecondition(
       LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 1}})}).status()));

@@ -1,4 +1,4 @@
-// Which ranks make an engine. Memory and leases are real, clients are this process.
+// Which ranks form an engine. Memory and leases are real; the test is the client.
 #include "receiver_daemon/engine/engine_registry.h"
 
 #include <fcntl.h>
@@ -26,8 +26,8 @@ LayoutSetPtr LayoutOf(const std::vector<std::string>& names) {
   return *set;
 }
 
-// Attaches one engine rank of two, which holds the tensors `held`, up to its open lease. `told`:
-// what it is told, in letters: p(ause), r(esume), e(nd).
+// Attaches one engine rank of two, which holds the tensors `held`, up to its open lease. `told`
+// records the commands it is sent, as letters: p(ause), r(esume), e(nd).
 Status Attach(EngineRegistry& registry, uint32_t engine_rank, const LayoutSetPtr& layouts,
               const std::set<std::string>& held, const std::vector<std::string>& excluded = {},
               std::string* told = nullptr) {
@@ -61,14 +61,14 @@ Status Attach(EngineRegistry& registry, uint32_t engine_rank, const LayoutSetPtr
                       .end = [note](const Status&) { note('e'); }});
 }
 
-TEST_CASE("ranks that attached under different layouts are never one engine", "[registry]") {
+TEST_CASE("ranks that attached under different layouts never form one engine", "[registry]") {
   ChangeSignal changed;
   EngineRegistry registry(Generation(1), changed);
   const LayoutSetPtr before = LayoutOf({"a", "b", "d"});
   const LayoutSetPtr now = LayoutOf({"a", "b", "c", "d"});
   REQUIRE(Attach(registry, 1, before, {"d"}).ok());
   REQUIRE(Attach(registry, 0, now, {"a", "b", "c"}).ok());
-  // Slice 2 is d for the one and c for the other.
+  // Slice 2 is d in one layout and c in the other.
   CHECK_FALSE(registry.Engine().has_value());
 
   registry.EndOthersThan(*now);
@@ -80,7 +80,7 @@ TEST_CASE("ranks that attached under different layouts are never one engine", "[
   CHECK(engine->memory.size() == 2);
 }
 
-TEST_CASE("a rank alone is told which tensor nobody holds once the last rank comes", "[registry]") {
+TEST_CASE("the last rank is refused with the name of a tensor that no rank holds", "[registry]") {
   ChangeSignal changed;
   EngineRegistry registry(Generation(1), changed);
   const LayoutSetPtr layouts = LayoutOf({"a", "b"});
@@ -90,7 +90,7 @@ TEST_CASE("a rank alone is told which tensor nobody holds once the last rank com
   CHECK(std::string(Message(refused)).find("'b'") != std::string::npos);
 }
 
-TEST_CASE("registrations without memory keep nobody out, and the first with memory has the rank",
+TEST_CASE("a registration without memory blocks no other and the first with memory gets the rank",
           "[registry]") {
   ChangeSignal changed;
   EngineRegistry registry(Generation(1), changed);
@@ -112,7 +112,7 @@ TEST_CASE("registrations without memory keep nobody out, and the first with memo
     descriptors.push_back(std::move(created.fd));
     return registry.OnDescriptors(generation, std::move(descriptors), UniqueFd());
   };
-  // Other world sizes, other ranks, the same rank: none of them counts.
+  // Other world sizes, other ranks, the same rank: none of them blocks another.
   REQUIRE(reserve(3, 4).ok());
   const auto first = reserve(0, 1);
   const auto second = reserve(0, 1);
@@ -127,7 +127,7 @@ TEST_CASE("registrations without memory keep nobody out, and the first with memo
               .ok());
   REQUIRE(registry.Engine().has_value());
   CHECK(registry.Engine()->generation == *first);
-  // The end of one that has nothing changes nothing.
+  // Ending a registration without memory changes nothing.
   registry.End(*second, CancelledError("test"));
   CHECK(registry.Engine().has_value());
   registry.End(*first, CancelledError("test"));
@@ -135,7 +135,7 @@ TEST_CASE("registrations without memory keep nobody out, and the first with memo
   CHECK(reserve(0, 1).ok());
 }
 
-TEST_CASE("what the ranks of one receiver hold together is its share", "[registry]") {
+TEST_CASE("the share of a receiver is what its ranks hold together", "[registry]") {
   ChangeSignal changed;
   EngineRegistry registry(Generation(1), changed, Coverage::kShare);
   const LayoutSetPtr layouts = LayoutOf({"a", "b", "c"});
@@ -148,13 +148,15 @@ TEST_CASE("what the ranks of one receiver hold together is its share", "[registr
   const EngineShare share = (*weights)->Share();
   CHECK(share.held == std::vector<bool>{true, true, false});
   CHECK(share.excluded ==
-        std::vector<bool>{false, false, true});  // one holds what the other leaves out
+        std::vector<bool>{false, false,
+                          true});  // excluded by both; each holds what only the other excludes
   CHECK(layouts->slice_count() == 3);
   CHECK_THAT(layouts->SliceName(2), Catch::StartsWith("slice 0 of tensor 'c'"));
   CHECK_THAT(layouts->SliceName(3), Catch::Contains("not in this layout of 3 slices"));
 }
 
-TEST_CASE("an engine that has ended for good is paused first, and attaches no more", "[registry]") {
+TEST_CASE("an engine that is ended for good is paused first and cannot attach again",
+          "[registry]") {
   ChangeSignal changed;
   EngineRegistry registry(Generation(1), changed);
   const LayoutSetPtr layouts = LayoutOf({"a", "b"});

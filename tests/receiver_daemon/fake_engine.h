@@ -1,5 +1,5 @@
-// An engine in this process: memory for a whole layout, optionally twice (replicas) and with a
-// column-cut tensor laid out as the engine likes, and a control that records what it was told.
+// An engine in this process: memory for a whole layout, optionally in several copies (replicas),
+// in host or device memory, and a control that records its calls.
 #pragma once
 
 #include <map>
@@ -19,8 +19,8 @@
 
 namespace dws {
 
-// Views of all tensors, whole and row-major, one after the other from `offset_bytes`; sets
-// `end_bytes` behind them.
+// Views of all tensors, whole and row-major, one after the other from `offset_bytes`. Sets
+// `end_bytes` to their end.
 inline std::vector<EngineView> WholeViews(const LayoutSet& layouts, uint64_t offset_bytes,
                                           uint64_t& end_bytes) {
   std::vector<EngineView> views;
@@ -100,7 +100,7 @@ class FakeEngine {
       DWS_CHECK(stream_.CopyToDevice(address_, bytes_).ok() && stream_.Synchronize().ok());
     }
   }
-  // All copies become the trainer's `version`.
+  // Sets all copies to the trainer's `version`.
   void Load(const FakeTrainer& trainer, uint64_t version) const {
     for (uint32_t r = 0; r < trainer.ranks().size(); ++r) {
       for (uint32_t s = 0; s < trainer.ranks()[r]->slice_count(); ++s) {
@@ -121,7 +121,7 @@ class FakeEngine {
     return true;
   }
 
-  // Where the slice's copies lie: in memory, or in the twin of a device's.
+  // Where the slice's copies are: in the weights, or in the host twin of device memory.
   const std::vector<SegmentMap>& Places(uint32_t rank, uint32_t slice) const {
     static const std::vector<SegmentMap> none;
     const auto found = places_.find({.rank = TrainerRank(rank), .slice = RankSlice(slice)});
@@ -136,14 +136,14 @@ class FakeEngine {
   }
 
   AttachedMemoryPtr memory_;
-  MutableByteSpan bytes_;                                 // the weights, or of device memory a twin
-  std::map<OwnedSlice, std::vector<SegmentMap>> places_;  // in those
+  MutableByteSpan bytes_;  // the weights, or the host twin of device memory
+  std::map<OwnedSlice, std::vector<SegmentMap>> places_;  // inside bytes_
   HostRegion twin_;
   uint64_t address_ = 0;  // of device memory
   cuda::CudaStream stream_;
 };
 
-// Says yes to everything unless told otherwise; remembers "pause", "post_commit 2", "resume 2".
+// Accepts every call unless told to fail; records "pause", "post_commit 2", "resume 2".
 class FakeControl final : public EngineControl {
  public:
   Status Pause(Duration) override {
@@ -167,7 +167,7 @@ class FakeControl final : public EngineControl {
   EngineVersion resumed;
 };
 
-// The live state of an engine that was just read, or that holds `version`.
+// The live state of an engine that was just read; LiveAt's also says that it is `version`.
 inline LiveState ReadLive(const EngineWeights& weights, ThreadPool& pool) {
   LiveState live;
   for (uint32_t r = 0; r < weights.layouts().world_size(); ++r) {

@@ -1,5 +1,5 @@
 // A trainer with its senders behind the SenderGroup seam, in memory: publishes versions of random
-// weights, serves deltas and full tensors, remembers what it is told, and fails or lies on request.
+// weights, serves deltas and full tensors, records the calls, and fails or damages data on request.
 #pragma once
 
 #include <cstring>
@@ -33,7 +33,7 @@ inline std::shared_ptr<const RankLayout> MakeRankLayout(std::vector<Shard> shard
   return std::make_shared<const RankLayout>(*std::move(layout));
 }
 
-// Threads: the SenderGroup side from any; the rest from the test's, while nobody calls.
+// Threads: the SenderGroup methods from any; the others from the test's, with no call in flight.
 class FakeTrainer final : public SenderGroup {
  public:
   explicit FakeTrainer(std::vector<std::shared_ptr<const RankLayout>> ranks,
@@ -62,8 +62,8 @@ class FakeTrainer final : public SenderGroup {
   }
   uint64_t newest() const { return published_.empty() ? 0 : published_.rbegin()->first; }
 
-  // Steps of one unit in the last place on about `density` of the elements (0: only what the test
-  // changed in current()), then a new version.
+  // Flips the low bit of about `density` of the elements (0: keeps only what the test
+  // changed in current()), then publishes that as a new version.
   uint64_t Publish(double density = 0.01) {
     for (RankBytes& rank : current_) {
       for (SliceBytes& slice : rank) {
@@ -77,8 +77,8 @@ class FakeTrainer final : public SenderGroup {
     published_[newest() + 1] = current_;
     return newest();
   }
-  // What a sender comes to that starts with an older copy of its state: the numbers above `version`
-  // are not known any more, and are used again.
+  // Acts like a sender that restarts from an older copy of its state: versions above `version`
+  // are forgotten, and their numbers are used again.
   void GoBackTo(uint64_t version) {
     published_.erase(published_.upper_bound(version), published_.end());
   }
@@ -126,10 +126,10 @@ class FakeTrainer final : public SenderGroup {
     MutexLock lock(mutex_);
     log_.clear();
   }
-  std::vector<Rejection> rejections;  // read while nobody calls
+  std::vector<Rejection> rejections;  // read with no call in flight
 
-  // Knobs: what the next fetches come to.
-  std::optional<ClassTable> classes;  // blocks of floats are class-split by it
+  // What the next fetches do.
+  std::optional<ClassTable> classes;  // if set, blocks of floats are class-split with it
   Status fail_objects;
   Status fail_full;
   std::function<void(std::vector<std::byte>&)> damage_object = [](auto&) {};

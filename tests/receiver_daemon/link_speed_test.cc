@@ -1,5 +1,4 @@
-// Which encoding a link gets follows from its speed as it was measured, compared with the speed of
-// the codings.
+// A link's encoding follows from its measured speed, compared with the speed of the encoders.
 #include "receiver_daemon/transfer/grpc/link_speed.h"
 
 #include <catch2/catch.hpp>
@@ -21,18 +20,17 @@ DeltaProfile ProfileAt(uint64_t bytes_per_second) {
 
 }  // namespace
 
-TEST_CASE("the slower a link, the more is spent on coding", "[link]") {
+TEST_CASE("a slower link gets a more expensive encoding", "[link]") {
   CHECK(ProfileAt(1 << 20) == DeltaProfile::kWan);
   CHECK(ProfileAt(limits::kWanBytesPerSecond / 10 * 9) == DeltaProfile::kWan);
   CHECK(ProfileAt(limits::kWanBytesPerSecond / 10 * 11) == DeltaProfile::kFast);
   CHECK(ProfileAt(LinkSpeed::kDirectBytesPerSecond / 10 * 9) == DeltaProfile::kFast);
-  // Dense steps are only for links that are slower than they are.
+  // Dense steps are chosen only for links slower than the dense encoder.
   CHECK(ProfileAt(LinkSpeed::kDirectBytesPerSecond / 10 * 11) == DeltaProfile::kDirect);
   CHECK(ProfileAt(uint64_t{10} << 30) == DeltaProfile::kDirect);
 }
 
-TEST_CASE("a link that was not measured, or by short transfers only, gets the common encoding",
-          "[link]") {
+TEST_CASE("a link that was never measured on a long transfer gets the default encoding", "[link]") {
   LinkSpeed speed;
   CHECK(speed.Choose(ProfileChoice::kAuto) == DeltaProfile::kFast);
   speed.Add(limits::kLinkSampleBytesMin - 1, std::chrono::seconds(100));
@@ -40,7 +38,7 @@ TEST_CASE("a link that was not measured, or by short transfers only, gets the co
   CHECK(speed.Choose(ProfileChoice::kAuto) == DeltaProfile::kFast);
 }
 
-TEST_CASE("one slow transfer does not make a link slow, several do", "[link]") {
+TEST_CASE("several slow transfers make a link slow and a single one does not", "[link]") {
   LinkSpeed speed;
   for (int i = 0; i < 5; ++i) speed.Add(kTransfer, std::chrono::milliseconds(100));
   CHECK(speed.Choose(ProfileChoice::kAuto) == DeltaProfile::kDirect);
@@ -50,7 +48,7 @@ TEST_CASE("one slow transfer does not make a link slow, several do", "[link]") {
   CHECK(speed.Choose(ProfileChoice::kAuto) == DeltaProfile::kWan);
 }
 
-TEST_CASE("an operator's choice holds whatever the speed", "[link]") {
+TEST_CASE("the operator's choice of encoding holds at every speed", "[link]") {
   for (const auto took : {std::chrono::milliseconds(1), std::chrono::milliseconds(100'000)}) {
     LinkSpeed speed;
     speed.Add(kTransfer, took);

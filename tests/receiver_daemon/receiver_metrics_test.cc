@@ -1,4 +1,4 @@
-// The numbers of a worker's life, as Prometheus reads them.
+// A receiver's metrics from the first attach to a repair, as Prometheus reads them.
 #include "receiver_daemon/app/receiver_metrics.h"
 
 #include <catch2/catch.hpp>
@@ -28,7 +28,7 @@ std::string Sample(const ReceiverMetrics& metrics, const std::string& name,
 
 }  // namespace
 
-TEST_CASE("a receiver's metrics follow it from the first attach to a repair", "[metrics]") {
+TEST_CASE("a receiver's metrics are right from the first attach to a repair", "[metrics]") {
   ReceiverMetrics metrics("job", "r");
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
@@ -47,7 +47,7 @@ TEST_CASE("a receiver's metrics follow it from the first attach to a repair", "[
   CHECK(value("digest_mismatches_total", "source=\"scrub\"") == "0");
   CHECK(value("scrubbed_bytes_total") == "0");
   CHECK(value("scrub_last_pass_timestamp_seconds") == "0");
-  CHECK(value("scrub_pass_target_seconds") == "0");  // there is no scrub
+  CHECK(value("scrub_pass_target_seconds") == "0");  // no scrub runs
   CHECK(value("density_ratio").empty());
   CHECK(std::stod(value("seconds_without_sender")) > 0);
   daemon.clock.Jump(std::chrono::seconds(50));
@@ -70,7 +70,7 @@ TEST_CASE("a receiver's metrics follow it from the first attach to a repair", "[
   CHECK(value("repairs_total") == "1");
   CHECK(value("fetched_bytes_total", "kind=\"delta\"") == "0");
   CHECK(value("digest_mismatches_total", "source=\"attach\"") == "2");
-  CHECK(value("pause_seconds_count") == "0");  // it was paused before
+  CHECK(value("pause_seconds_count") == "0");  // it was already paused
   CHECK(std::stod(value("last_commit_timestamp_seconds")) > 1.6e9);
 
   daemon.Offer({1, trainer.Publish()});
@@ -96,7 +96,7 @@ TEST_CASE("a receiver's metrics follow it from the first attach to a repair", "[
   CHECK(value("digest_mismatches_total", "source=\"verify\"") == "1");
 }
 
-TEST_CASE("an engine with a version of an earlier stream lags behind all of the new one",
+TEST_CASE("an engine on an earlier stream lags behind every version of the new stream",
           "[metrics]") {
   ReceiverMetrics metrics("job", "r");
   FakeTrainer trainer(OneRank());
@@ -114,7 +114,7 @@ TEST_CASE("an engine with a version of an earlier stream lags behind all of the 
   REQUIRE(daemon.worker.Step().ok());
   CHECK(Sample(metrics, "dws_receiver_version_lag") == "0");
 
-  // A trainer starts anew.
+  // A trainer starts a new stream.
   StreamId next = trainer.stream();
   ++next.incarnation;
   REQUIRE(daemon.subscription

@@ -1,4 +1,4 @@
-// Whom a receiver takes for the sender of a trainer rank.
+// Which peers a receiver accepts as the sender of a trainer rank.
 #include "receiver_daemon/transfer/grpc/sender_channel.h"
 
 #include <unistd.h>
@@ -14,7 +14,7 @@
 
 namespace dws {
 
-TEST_CASE("with certificates, only the publisher of the rank is taken for its sender", "[tls]") {
+TEST_CASE("with certificates only the publisher of a rank is accepted as its sender", "[tls]") {
   TempFolder folder;
   const TestAuthority authority("ca");
   const TestPair pair = authority.Issue({.names = {"URI:dws://job/receive/r0"}});
@@ -36,13 +36,13 @@ TEST_CASE("with certificates, only the publisher of the rank is taken for its se
   CHECK(check(true, ReceiverIdentity("job", "3")) == absl::StatusCode::kPermissionDenied);
   CHECK(check(false, SenderIdentity("job", 3)) == absl::StatusCode::kUnauthenticated);
   CHECK(channel.CheckPublisher({}, 3).code() == absl::StatusCode::kUnauthenticated);
-  // Of this host, by its socket: the kernel says who it is.
+  // A sender on this host is reached by its socket, and the kernel reports its user.
   const SenderChannel local("unix:/run/dws/s.sock", "job",
                             {.credentials = *credentials, .server_name = ""});
   CHECK(local.CheckPublisher({}, 3).ok());
 }
 
-TEST_CASE("a sender's unix socket is connected to where somebody listens", "[unix]") {
+TEST_CASE("a channel connects to a sender's unix socket once a process listens there", "[unix]") {
   TempFolder folder;
   const std::string path = folder.File("s.sock");
   SenderChannel channel("unix:" + path, "job", {});
@@ -53,11 +53,11 @@ TEST_CASE("a sender's unix socket is connected to where somebody listens", "[uni
       UnixListener::Listen({.path = path, .first_bytes = 1, .on_connection = [](UniqueFd) {}});
   REQUIRE(listener.ok());
   CHECK(channel.Refresh().ok());
-  // The kernel has said who listens: nobody shows a certificate.
+  // The kernel has reported the listener's user, so no certificate is needed.
   CHECK(channel.CheckPublisher({}, 3).ok());
 }
 
-TEST_CASE("a unix socket is believed of root, of the own user and of those allowed", "[unix]") {
+TEST_CASE("a unix socket is trusted if root or this user or an allowed user serves it", "[unix]") {
   const uid_t stranger = ::geteuid() + 4242;
   const auto check = [](const AllowedUsers& users, uid_t uid) {
     return users.CheckServer({.uid = uid, .pid = 1}, "/run/dws/s.sock");
@@ -95,7 +95,7 @@ TEST_CASE("another daemon's address is a host and port, or an absolute path", "[
   CHECK(UnixPathOf("host:1") == std::nullopt);
 }
 
-TEST_CASE("without certificates nobody can prove who he is", "[tls]") {
+TEST_CASE("without certificates every peer is accepted", "[tls]") {
   const SenderChannel channel("127.0.0.1:1", "job", {});
   CHECK(channel.CheckPublisher({}, 3).ok());
 }

@@ -25,7 +25,7 @@ TEST_CASE("a spool gives back what was appended, in memory or on disk", "[spool]
   for (int i = 0; i < 10; ++i) REQUIRE(spool.Append(Bytes(50, i)).ok());
   CHECK(spool.on_disk() == (memory_bytes_max < 500));
   CHECK(spool.size_bytes() == 500);
-  // Without a name: nothing is left behind by a crash.
+  // The file is unlinked, so a crash leaves nothing behind.
   CHECK(std::filesystem::is_empty(folder.path()));
 
   std::vector<std::byte> buffer;
@@ -37,7 +37,7 @@ TEST_CASE("a spool gives back what was appended, in memory or on disk", "[spool]
   CHECK(std::vector<std::byte>(middle->begin(), middle->end()) == expected);
 }
 
-TEST_CASE("nothing outside a spool is read, nothing beyond its size appended", "[spool]") {
+TEST_CASE("reads outside a spool and appends beyond its size limit are refused", "[spool]") {
   const TempFolder folder;
   Spool spool({.folder = folder.path(), .memory_bytes_max = 10, .size_bytes_max = 64});
   REQUIRE(spool.Append(Bytes(64, 0)).ok());
@@ -49,7 +49,7 @@ TEST_CASE("nothing outside a spool is read, nothing beyond its size appended", "
   CHECK(absl::IsDataLoss(spool.Read(1, ~uint64_t{0}, buffer).status()));
 }
 
-TEST_CASE("a spool that nobody wants any more takes nothing", "[spool]") {
+TEST_CASE("a cancelled spool accepts no bytes", "[spool]") {
   bool wanted = true;
   Spool spool({.memory_bytes_max = 100, .size_bytes_max = 64, .wanted = [&] { return wanted; }});
   REQUIRE(spool.Append(Bytes(10, 1)).ok());
@@ -58,7 +58,7 @@ TEST_CASE("a spool that nobody wants any more takes nothing", "[spool]") {
   CHECK(spool.size_bytes() == 10);
 }
 
-TEST_CASE("a transfer that will not fit memory goes to disk from its first byte", "[spool]") {
+TEST_CASE("a transfer that does not fit in memory goes to disk from its first byte", "[spool]") {
   const TempFolder folder;
   Spool spool({.folder = folder.path(),
                .memory_bytes_max = 100,
@@ -70,12 +70,12 @@ TEST_CASE("a transfer that will not fit memory goes to disk from its first byte"
   const auto read = spool.Read(0, 10, buffer);
   REQUIRE(read.ok());
   CHECK(std::vector<std::byte>(read->begin(), read->end()) == Bytes(10, 5));
-  // What is expected is no promise.
+  // The expected size is not enforced.
   REQUIRE(spool.Append(Bytes(500, 6)).ok());
   CHECK(spool.size_bytes() == 510);
 }
 
-TEST_CASE("a spool that cannot have its file says where", "[spool]") {
+TEST_CASE("a spool that cannot create its file names the folder", "[spool]") {
   Spool spool({.folder = "/nonexistent/folder", .memory_bytes_max = 0, .size_bytes_max = 64});
   const Status status = spool.Append(Bytes(1, 0));
   CHECK_FALSE(status.ok());

@@ -1,4 +1,4 @@
-// One cap for all that a receiver holds of a version before it commits: staged, spooled, or both.
+// One cap for all bytes of a version that a receiver holds before it commits, staged or spooled.
 #include <catch2/catch.hpp>
 #include <vector>
 
@@ -8,7 +8,7 @@
 
 namespace dws {
 
-TEST_CASE("what is staged is never more than the cap, whatever the delta", "[staging]") {
+TEST_CASE("no delta is staged beyond the cap", "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   trainer.Publish(GENERATE(0.0, 0.01, 0.4, 20.0));
@@ -20,8 +20,8 @@ TEST_CASE("what is staged is never more than the cap, whatever the delta", "[sta
   const LiveState live = ReadLive(*engine.weights, pool);
   const Delta delta = MakeDelta(trainer, 0, 1, 2);
 
-  uint64_t least = kPlenty;  // that was not too little
-  // Kernels run by the host are slow: fewer steps.
+  uint64_t least = kPlenty;  // the smallest cap that sufficed
+  // Kernels that run on the host are slow, so take fewer steps.
   const uint64_t step = memory == MemoryKind::kHost ? 3 : 16;
   for (uint64_t cap = 1'000; cap <= 8'000'000; cap = cap * step / 2) {
     const StagedDelta staged = Stage(engine, 0, delta, live, pool, cap);
@@ -36,14 +36,14 @@ TEST_CASE("what is staged is never more than the cap, whatever the delta", "[sta
     for (uint32_t s = 0; s < 3; ++s) REQUIRE(engine.Read(0, s) == trainer.At(2, 0)[s]);
     engine.Load(trainer, 1);
   }
-  // A cap is not passed long before it is used up. What two threads leave over of their chunks
-  // depends on who stages which frame: no bound to test.
+  // In place is chosen only when the cap is nearly used up. With two threads the unused rest of
+  // their chunks depends on which thread stages which frame, so there is no bound to test.
   if (helpers != 0 || memory != MemoryKind::kHost) return;
   const StagedDelta staged = Stage(engine, 0, delta, live, pool, kPlenty);
   CHECK(least < StagedBytes(staged) * 2 + 4'000);
 }
 
-TEST_CASE("a delta of everything is staged as the bytes it writes", "[staging]") {
+TEST_CASE("a delta that changes every element is staged as the bytes it writes", "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   trainer.Publish(30.0);
@@ -51,7 +51,7 @@ TEST_CASE("a delta of everything is staged as the bytes it writes", "[staging]")
   engine.Load(trainer, 1);
   ThreadPool pool(0);
   const uint64_t bytes = 150'001 * 2 + 300 * 350 * 2;
-  // As elements it would be three times the bytes; the columns' rows have a run each.
+  // Staged as elements it would take three times the bytes; each row of `columns` has one run.
   const StagedDelta staged = Stage(engine, 0, MakeDelta(trainer, 0, 1, 2),
                                    ReadLive(*engine.weights, pool), pool, bytes * 3 / 2);
   CHECK(staged.rejected.empty());
@@ -60,7 +60,7 @@ TEST_CASE("a delta of everything is staged as the bytes it writes", "[staging]")
   for (uint32_t s = 0; s < 3; ++s) CHECK(engine.Read(0, s) == trainer.At(2, 0)[s]);
 }
 
-TEST_CASE("full tensors beside a delta share its cap", "[staging]") {
+TEST_CASE("full tensors and a delta share one cap", "[staging]") {
   FakeTrainer trainer(
       {MakeRankLayout({{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {150'001}}},
                        {.tensor = {.name = "b", .dtype = DType::kBF16, .shape = {150'001}}}})});
@@ -87,7 +87,7 @@ TEST_CASE("full tensors beside a delta share its cap", "[staging]") {
     const PreparedRank& rank = prepared->ranks.at(0);
     REQUIRE(rank.full_slices == std::vector<RankSlice>{RankSlice(1)});
     CHECK(prepared->staging_bytes() <= cap);
-    // Room for one of them is no room for both.
+    // Room for one of them is not enough for both.
     CHECK(rank.full->spool.on_disk() == (cap < 4 * full_bytes));
     CHECK(rank.delta_frames.empty() == (cap > 1'000));
   }

@@ -1,5 +1,5 @@
-// What tests of staging share: the layout of two trainer ranks, a delta between two versions as it
-// arrives, and staging it.
+// Fixture of the staging tests: the layout of two trainer ranks, a delta between two versions as
+// it arrives, and staging it.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -31,7 +31,7 @@ inline std::vector<std::shared_ptr<const RankLayout>> Ranks() {
                {.tensor = {.name = "scale", .dtype = DType::kF32, .shape = {}, .cuts = {}}}})};
 }
 
-// The memories that have to behave alike: one suite for both.
+// Both memories have to behave alike, so tests run on both.
 inline MemoryKind AnyMemory() { return GENERATE(MemoryKind::kHost, MemoryKind::kCuda); }
 
 inline Spool SpoolOf(ByteSpan object) {
@@ -65,7 +65,7 @@ inline StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& d
   return *std::move(staged);
 }
 
-// As a commit does it.
+// Writes what is staged, as a commit does.
 inline void Write(const EngineWeights& weights, const StagedDelta& staged) {
   ThreadPool pool(1);
   ScatterList list;

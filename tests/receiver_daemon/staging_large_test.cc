@@ -1,5 +1,5 @@
 // Staging into more memory than 32 bits can count, most of it never touched: the engine's regions
-// are sparse, so this takes neither time nor room.
+// are sparse, so this takes neither time nor memory.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <vector>
@@ -13,9 +13,10 @@ namespace dws {
 namespace {
 
 constexpr uint64_t kFourGiB = uint64_t{1} << 32;
-constexpr Digest kBase = {.lane0 = 21, .lane1 = 22};  // stands for that of all the zeros, not read
+constexpr Digest kBase = {.lane0 = 21,
+                          .lane1 = 22};  // stands for the digest of all zeros; never computed
 
-// One BF16 tensor in engine memory, at `strides`.
+// One BF16 tensor in engine memory, with these `strides`.
 struct LargeEngine {
   LargeEngine(std::vector<uint64_t> shape, std::vector<uint64_t> strides, uint64_t region_bytes)
       : layout(MakeRankLayout(
@@ -96,7 +97,7 @@ void CheckCommit(const LargeEngine& engine, const std::vector<uint64_t>& element
   for (const uint64_t element : elements) {
     INFO("element " << element);
     REQUIRE(LoadLe<uint16_t>(engine.Address(element)) == 1);
-    // Nothing went to where an address of 32 bits would have ended.
+    // Nothing was written where an address cut to 32 bits would point.
     const uint64_t low = element % (kFourGiB / 2);
     const bool changed = std::find(elements.begin(), elements.end(), low) != elements.end();
     REQUIRE(LoadLe<uint16_t>(engine.Address(low)) == (changed ? 1 : 0));

@@ -9,7 +9,7 @@
 
 namespace dws {
 
-TEST_CASE("staging writes nothing, scattering makes exactly the next version", "[staging]") {
+TEST_CASE("staging writes nothing and scattering produces exactly the next version", "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   trainer.Publish(GENERATE(0.0, 0.01, 0.9));
@@ -30,8 +30,7 @@ TEST_CASE("staging writes nothing, scattering makes exactly the next version", "
   CHECK(engine.Equals(trainer, 2));
 }
 
-TEST_CASE("what passes the staging cap is verified all the same and applied in place",
-          "[staging]") {
+TEST_CASE("a delta beyond the staging cap is verified and applied in place", "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   trainer.Publish(0.2);
@@ -85,7 +84,7 @@ TEST_CASE("two trainer ranks are staged at once and committed together", "[stagi
   }
 }
 
-TEST_CASE("a slice whose base differs is rejected, the others are staged", "[staging]") {
+TEST_CASE("a slice whose base differs is rejected and the others are staged", "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   trainer.Publish(0.05);
@@ -107,8 +106,8 @@ TEST_CASE("a slice whose base differs is rejected, the others are staged", "[sta
 }
 
 TEST_CASE(
-    "a bit that flipped in a changed word since digests were read is seen before anything is "
-    "written",
+    "a bit that flipped in a changed word since digests were read is detected before any "
+    "write",
     "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
@@ -129,7 +128,7 @@ TEST_CASE(
   CHECK(absl::IsDataLoss(staged.rejected[0].reason));
 }
 
-TEST_CASE("copies that differ from each other are no base", "[staging]") {
+TEST_CASE("a slice whose copies differ is rejected", "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   const FakeEngine engine(trainer.layouts(), 2, 1, AnyMemory());
@@ -145,7 +144,7 @@ TEST_CASE("copies that differ from each other are no base", "[staging]") {
   CHECK_FALSE(states[1].Matches(trainer.Digests(1, 1)[1]));
 }
 
-TEST_CASE("a damaged frame costs its slice only", "[staging]") {
+TEST_CASE("a damaged frame rejects only its slice", "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   trainer.Publish(0.05);
@@ -176,22 +175,22 @@ TEST_CASE("full tensors are verified from the spool before they are written", "[
   REQUIRE(full.ok());
   REQUIRE(VerifyFull(layout, slices, full->frames, full->spool, expected, pool).ok());
 
-  SECTION("another version's digest") {
+  SECTION("a digest of another version is refused") {
     std::vector<Digest> other = expected;
     other[2].lane1 ^= 1;
     const Status status = VerifyFull(layout, slices, full->frames, full->spool, other, pool);
     CHECK(absl::IsDataLoss(status));
     CHECK(Message(status).find("'columns' slice 1") != std::string_view::npos);
   }
-  SECTION("a block is missing") {
+  SECTION("a missing block is refused") {
     full->frames.erase(full->frames.begin() + 1);
     CHECK(absl::IsDataLoss(VerifyFull(layout, slices, full->frames, full->spool, expected, pool)));
   }
-  SECTION("a slice too many") {
+  SECTION("a slice that was not requested is refused") {
     const std::vector<RankSlice> one = {RankSlice(0)};
     CHECK(absl::IsDataLoss(VerifyFull(layout, one, full->frames, full->spool, expected, pool)));
   }
-  SECTION("written in place, to every copy") {
+  SECTION("the tensors are written in place to every copy") {
     REQUIRE(
         ApplyFramesInPlace(*engine.weights, TrainerRank(0), full->frames, full->spool, pool).ok());
     for (size_t copy = 0; copy < 2; ++copy) {

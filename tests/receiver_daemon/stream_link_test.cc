@@ -1,4 +1,4 @@
-// One stream's shell, against a peer that accepts connections and says nothing.
+// StreamLink against a peer that accepts connections and sends nothing.
 #include "receiver_daemon/peers/stream_link.h"
 
 #include <arpa/inet.h>
@@ -36,7 +36,7 @@ struct Silent {
 
 }  // namespace
 
-TEST_CASE("a stream that is dropped while it is opened ends", "[sync]") {
+TEST_CASE("a stream that is dropped while it opens ends with the reason", "[sync]") {
   using Link = StreamLink<v1::SyncUp, v1::SyncDown>;
   Silent peer;
   const auto stub = v1::SyncService::NewStub(

@@ -1,4 +1,4 @@
-// A sender in this process that cuts, stalls and lies, and a receiver's connections to it.
+// A fake sender in this process that cuts, stalls and corrupts, and a receiver's links to it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -32,7 +32,7 @@ inline std::shared_ptr<const RankLayout> OneTensor() {
         .slice_count = 2}});
 }
 
-// Serves one Sync stream at a time and an object of letters.
+// Serves one Sync stream at a time, and an object filled with letters.
 class FakeSender final : public v1::SyncService::Service {
  public:
   explicit FakeSender(int port = 0) {
@@ -149,16 +149,16 @@ class FakeSender final : public v1::SyncService::Service {
     return grpc::Status::OK;
   }
 
-  // In the first so many streams what `lie` makes of the welcome is all that is said.
+  // The first `lies` streams send only the welcome as `lie` changes it.
   std::atomic<int> lies = 0;
   std::function<void(v1::SyncDown&)> lie;
   std::atomic<int> descending = 0;  // streams whose first announcement is out of order
-  // Set while nobody calls.
+  // Set these with no call in flight.
   std::shared_ptr<const RankLayout> layout = OneTensor();
   uint32_t protocol_major = kProtocolMajor;
   std::string inline_object;  // 4 -> 5, inside the announcement
   std::string object = std::string(950, 'x');
-  // What Fetch and FetchFull do, and what they were asked.
+  // What Fetch and FetchFull do, and the requests they got.
   Mutex script;
   int chunks_before_cut = -1;
   int frames_before_cut = -1;

@@ -7,7 +7,8 @@
 
 namespace dws {
 
-TEST_CASE("a receiver says who it is, hears what is offered and answers with the nonce", "[sync]") {
+TEST_CASE("a receiver identifies itself and reads announcements and answers with the nonce",
+          "[sync]") {
   FakeSender sender;
   Receiver receiver(sender.address());
   receiver.links.Start();
@@ -33,7 +34,7 @@ TEST_CASE("a receiver says who it is, hears what is offered and answers with the
   CHECK(heard[3].nack().rank_slices(0) == 1);
 }
 
-TEST_CASE("a restarted sender is found again and told what is committed", "[sync]") {
+TEST_CASE("a restarted sender is reconnected and gets the committed version", "[sync]") {
   auto sender = std::make_unique<FakeSender>();
   const int port = sender->port();
   Receiver receiver(sender->address());
@@ -51,7 +52,7 @@ TEST_CASE("a restarted sender is found again and told what is committed", "[sync
   }
 }
 
-TEST_CASE("a sender that falls silent is dropped and tried again", "[sync]") {
+TEST_CASE("a silent sender is dropped and connected again", "[sync]") {
   FakeSender sender;
   Receiver receiver(sender.address());
   receiver.links.Start();
@@ -63,7 +64,7 @@ TEST_CASE("a sender that falls silent is dropped and tried again", "[sync]") {
   receiver.Target();
 }
 
-TEST_CASE("an object that came with its announcement is not fetched", "[fetch]") {
+TEST_CASE("an object that is inside its announcement is not fetched", "[fetch]") {
   FakeSender sender;
   sender.inline_object = std::string(limits::kInlineObjectBytesMax, 'i');
   Receiver receiver(sender.address());
@@ -74,7 +75,7 @@ TEST_CASE("an object that came with its announcement is not fetched", "[fetch]")
   CHECK(spool->size_bytes() == limits::kInlineObjectBytesMax);
   std::vector<std::byte> buffer;
   CHECK(AsText(*spool->Read(7, 3, buffer)) == "iii");
-  // That delta alone: not from another base, not to another version, not of another stream.
+  // Only that delta: not from another base, to another version, or of another stream.
   SyncTarget other = target;
   other.version = WeightVersion(4);
   CHECK(receiver.Fetch(other)->size_bytes() == 950);
@@ -89,7 +90,7 @@ TEST_CASE("an object that came with its announcement is not fetched", "[fetch]")
   CHECK(sender.offsets.size() == 3);
 }
 
-TEST_CASE("an object too large for an announcement is fetched all the same", "[fetch]") {
+TEST_CASE("an object too large for an announcement is fetched", "[fetch]") {
   FakeSender sender;
   sender.inline_object = std::string(limits::kInlineObjectBytesMax + 1, 'i');
   Receiver receiver(sender.address());
@@ -97,7 +98,7 @@ TEST_CASE("an object too large for an announcement is fetched all the same", "[f
   CHECK(receiver.Fetch(receiver.Target())->size_bytes() == 950);
 }
 
-TEST_CASE("a broken transfer goes on where it stopped", "[fetch]") {
+TEST_CASE("a broken transfer continues where it stopped", "[fetch]") {
   FakeSender sender;
   Receiver receiver(sender.address());
   receiver.links.Start();
@@ -115,7 +116,7 @@ TEST_CASE("a broken transfer goes on where it stopped", "[fetch]") {
   }
 }
 
-TEST_CASE("a sender that never gets anywhere is given up", "[fetch]") {
+TEST_CASE("a transfer without progress is given up after the maximum of attempts", "[fetch]") {
   FakeSender sender;
   Receiver receiver(sender.address());
   receiver.links.Start();
@@ -131,7 +132,7 @@ TEST_CASE("a sender that never gets anywhere is given up", "[fetch]") {
   }
 }
 
-TEST_CASE("a delta that is not to be had is not asked for twice", "[fetch]") {
+TEST_CASE("a delta that the sender does not retain is requested only once", "[fetch]") {
   FakeSender sender;
   Receiver receiver(sender.address());
   receiver.links.Start();
@@ -151,7 +152,7 @@ TEST_CASE("a delta that is not to be had is not asked for twice", "[fetch]") {
   }
 }
 
-TEST_CASE("chunks that do not follow each other are refused", "[fetch]") {
+TEST_CASE("chunks that are not contiguous are refused", "[fetch]") {
   FakeSender sender;
   Receiver receiver(sender.address());
   receiver.links.Start();
@@ -163,7 +164,7 @@ TEST_CASE("chunks that do not follow each other are refused", "[fetch]") {
   CHECK(absl::IsDataLoss(receiver.Fetch(target).status()));
 }
 
-TEST_CASE("full tensors that break off go on with the slice that was not finished", "[fetch]") {
+TEST_CASE("a broken transfer of full tensors continues with the unfinished slice", "[fetch]") {
   FakeSender sender;
   Receiver receiver(sender.address());
   receiver.links.Start();
@@ -186,7 +187,7 @@ TEST_CASE("full tensors that break off go on with the slice that was not finishe
   }
 }
 
-TEST_CASE("cancelling ends transfers at once, those to come too", "[fetch]") {
+TEST_CASE("cancelling ends current and later transfers at once", "[fetch]") {
   FakeSender sender;
   Receiver receiver(sender.address());
   receiver.links.Start();

@@ -1,4 +1,4 @@
-// Senders that break the protocol or are refused, and how they are tried again.
+// Senders that break the protocol or are refused, and how the receiver retries them.
 #include <catch2/catch.hpp>
 
 #include "receiver_daemon/transfer/grpc/sync_links.h"
@@ -6,17 +6,19 @@
 
 namespace dws {
 
-TEST_CASE("a sender that breaks the protocol is asked again, until it keeps to it", "[sync]") {
+TEST_CASE("a sender that breaks the protocol is retried until it follows it", "[sync]") {
   const auto begin = [](v1::SyncDown& down) -> v1::Announce& {
     down.Clear();
     down.set_nonce(1);
     return *down.mutable_announce();
   };
   const std::vector<std::function<void(v1::SyncDown&)>> lies = {
-      [](v1::SyncDown& down) { down.mutable_welcome()->set_trainer_rank(1); },  // of a world of one
+      [](v1::SyncDown& down) {
+        down.mutable_welcome()->set_trainer_rank(1);
+      },  // outside a world of one
       [](v1::SyncDown& down) { down.mutable_welcome()->clear_layout(); },
       [](v1::SyncDown& down) { down.mutable_welcome()->clear_stream(); },
-      [&](v1::SyncDown& down) { begin(down); },  // of no stream
+      [&](v1::SyncDown& down) { begin(down); },  // no welcome before it
   };
   for (const auto& lie : lies) {
     FakeSender sender;
@@ -30,7 +32,7 @@ TEST_CASE("a sender that breaks the protocol is asked again, until it keeps to i
   }
 }
 
-TEST_CASE("an announcement that breaks the protocol ends its stream, and the next is begun",
+TEST_CASE("an announcement that breaks the protocol ends its stream and a new one is opened",
           "[sync]") {
   FakeSender sender;
   sender.descending = 2;
@@ -40,11 +42,11 @@ TEST_CASE("an announcement that breaks the protocol ends its stream, and the nex
   CHECK(sender.Heard().size() == 3);
 }
 
-TEST_CASE("a message that is none at all is given up with the silence that follows", "[sync]") {
+TEST_CASE("a connection is dropped after a message that cannot be parsed", "[sync]") {
   FakeSender sender;
   sender.lies = 1;
   sender.lie = [](v1::SyncDown& down) {
-    // A field that this build knows, with bytes that are no message.
+    // A field number that this build has, with bytes that cannot be parsed.
     auto* const fields = down.GetReflection()->MutableUnknownFields(&down);
     down.Clear();
     fields->AddLengthDelimited(2, "\xff\xff\xff");
@@ -56,7 +58,7 @@ TEST_CASE("a message that is none at all is given up with the silence that follo
   CHECK(receiver.Target().version == WeightVersion(5));
 }
 
-TEST_CASE("a sender that was refused is looked at again, on the connection it has", "[sync]") {
+TEST_CASE("a refused sender is reconsidered on its existing connection", "[sync]") {
   FakeSender sender;
   FakeSender twin;  // claims the same rank
   JumpingClock clock;
@@ -110,7 +112,7 @@ TEST_CASE("a refused sender whose announcement breaks the protocol loses its str
     const std::optional<SyncTarget> target = subscription.Target();
     return target.has_value() && target->version == WeightVersion(5);
   }));
-  CHECK(sender.Heard().size() >= 2);  // it was asked anew
+  CHECK(sender.Heard().size() >= 2);  // a new stream was opened
   links.Stop();
 }
 

@@ -1,5 +1,5 @@
-// A worker with all that is around it: registry, subscription and ledger are real, trainer and
-// engine are fakes. Its rounds are driven one by one.
+// A worker with all its collaborators: registry, subscription and ledger are real, trainer and
+// engine are fakes. Tests drive its rounds one by one.
 #pragma once
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ inline std::vector<std::shared_ptr<const RankLayout>> OneRank(uint64_t elements 
        {.tensor = {.name = "x", .dtype = DType::kF32, .shape = {99}, .cuts = {}}}})};
 }
 
-// An engine rank as a client would be: its memory, and a lease that answers at once.
+// An engine rank and its client: its memory, and a lease that answers at once.
 struct Client {
   Client(const LayoutSet& layouts, EngineRegistry& registry_in) : registry(registry_in) {
     views = WholeViews(layouts, 0, bytes);
@@ -88,7 +88,7 @@ struct Client {
   std::shared_ptr<EngineLease> lease;
   uint64_t running = 0;  // the version it may generate with; 0 = paused
   bool ended = false;
-  bool hangs = false;  // keeps its lease, and answers no pause
+  bool hangs = false;  // keeps its lease but answers no pause
 };
 
 struct Daemon {

@@ -1,4 +1,5 @@
-// A stream with a wrong incarnation, the trainer that it shuts out, and the operator who makes this daemon forget it.
+// A stream with a wrong incarnation, the trainer that it shuts out, and the operator who makes the
+// receiver forget it.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -37,7 +38,7 @@ struct Running {
 
 }  // namespace
 
-TEST_CASE("a stream is forgotten by its name alone", "[forget]") {
+TEST_CASE("only the stream that is named is forgotten", "[forget]") {
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
@@ -71,7 +72,7 @@ TEST_CASE("a trainer that was shut out is followed once the wrong stream is forg
   REQUIRE(Outcome(*task).has_value());
   CHECK(Outcome(*task)->ok());
   CHECK_FALSE(it.ledger.state().stream().has_value());
-  // Nothing stale: what the engine had is vouched for by nobody.
+  // Nothing stale runs: no sender vouches for the engine's weights.
   CHECK(it.client.running == 0);
   CHECK_FALSE(daemon.worker.status().ready);
   CHECK_FALSE(daemon.subscription.live().has_value());
@@ -86,16 +87,17 @@ TEST_CASE("a trainer that was shut out is followed once the wrong stream is forg
   CHECK(it.ledger.state().stream() == wanted.stream());
 }
 
-TEST_CASE("after a stream was forgotten the engine runs with what a sender proves", "[forget]") {
+TEST_CASE("after a stream is forgotten the engine resumes only with weights that a sender proves",
+          "[forget]") {
   Running it(/*incarnation=*/7);
   Daemon& daemon = it.daemon;
-  // The stray write is of a moment when nobody looks.
+  // A stray write while no scrub runs.
   it.client.created.region.mutable_bytes()[5] ^= std::byte{4};
   Forget(daemon, it.trainer.stream());
   REQUIRE(daemon.worker.Step().ok());
   CHECK(it.client.running == 0);
   it.trainer.ClearLog();
-  daemon.Connect();  // the stream was right, after all
+  daemon.Connect();  // the same stream connects again
   daemon.Offer({1});
   REQUIRE(daemon.worker.Step().ok());
   CHECK(it.client.running == 1);
@@ -106,7 +108,7 @@ TEST_CASE("after a stream was forgotten the engine runs with what a sender prove
   CHECK(std::find(log.begin(), log.end(), "full 1 {0}") != log.end());
 }
 
-TEST_CASE("a forgetting that cannot be recorded leaves the stream, and the engine is proved again",
+TEST_CASE("a forget that cannot be recorded keeps the stream and the engine is proved again",
           "[forget]") {
   Running it(/*incarnation=*/7);
   it.ledger.FailNext(ResourceExhaustedError("disk full"));
@@ -118,7 +120,7 @@ TEST_CASE("a forgetting that cannot be recorded leaves the stream, and the engin
   CHECK(it.client.running == 1);
 }
 
-TEST_CASE("an engine that does not pause loses its registration", "[forget]") {
+TEST_CASE("an engine that does not pause for a forget loses its registration", "[forget]") {
   Running it(/*incarnation=*/7);
   it.client.hangs = true;
   const OperatorTaskPtr task = Forget(it.daemon, it.trainer.stream());
@@ -134,7 +136,7 @@ TEST_CASE("an engine that does not pause loses its registration", "[forget]") {
   time.join();
   REQUIRE(step.ok());
   CHECK(Outcome(*task)->ok());
-  CHECK(it.client.running == 1);  // it was never heard to have paused
+  CHECK(it.client.running == 1);  // it never reported a pause
   CHECK(it.client.ended);
   CHECK_FALSE(it.daemon.worker.status().ready);
 }

@@ -13,7 +13,7 @@
 namespace dws {
 namespace {
 
-// The leader's end of a connection to a member; what it says arrives when the test delivers it.
+// The leader's end of a connection to a member; messages arrive when the test delivers them.
 class Wire final : public MemberConnection {
  public:
   void Welcome() override { ++welcomes; }
@@ -64,7 +64,7 @@ struct Pair {
     leader.Offer(versions);
     member.Offer(versions);
   }
-  // Until nobody has anything to do, or COMMIT is about to reach the member.
+  // Runs until there is nothing left to do, or until COMMIT is about to reach the member.
   void Run(bool stop_before_commit = false) {
     for (int i = 0; i < 40; ++i) {
       REQUIRE(leader.worker.Step().ok());
@@ -123,7 +123,7 @@ TEST_CASE("a receiver in a group commits nothing on its own", "[group]") {
              Catch::Contains("the leader of group 'g' at leader:1 is not connected"));
 }
 
-TEST_CASE("a group changes versions together, and records what it decides", "[group]") {
+TEST_CASE("a group changes versions together and records its decision", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
   pair.RunFirstVersion();
@@ -152,7 +152,7 @@ TEST_CASE("a group changes versions together, and records what it decides", "[gr
   CHECK(pair.member.worker.status().last_commit->pause > Duration::zero());
 }
 
-TEST_CASE("a member that is lost before its COMMIT keeps the engine paused until it is back",
+TEST_CASE("a member lost before its COMMIT keeps the leader's engine paused until it returns",
           "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
@@ -173,7 +173,7 @@ TEST_CASE("a member that is lost before its COMMIT keeps the engine paused until
   CHECK(pair.member_rank.Holds(trainer, 2));
 }
 
-TEST_CASE("a COMMIT for an engine that has gone writes nothing", "[group]") {
+TEST_CASE("a COMMIT for an engine that has detached writes nothing", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
   pair.RunFirstVersion();
@@ -205,7 +205,7 @@ TEST_CASE("a version that cannot be staged is not committed by the others", "[gr
   CHECK_FALSE(pair.leader_ledger.state().decided().has_value());
   CHECK_THAT(pair.leader.worker.status().trouble, Catch::Contains("the sender is busy"));
   trainer.fail_objects = OkStatus();
-  CHECK(Eventually([&pair] {  // retries wait
+  CHECK(Eventually([&pair] {  // retries are delayed
     pair.Run();
     return pair.leader_rank.running == 2 && pair.member_rank.running == 2;
   }));
@@ -218,36 +218,36 @@ TEST_CASE("a transfer for a round that was given up ends at its next byte", "[gr
   pair.Offer({1, trainer.Publish()});
   int fetches = 0;
   trainer.damage_object = [&](auto&) {
-    if (++fetches == 1) pair.Leave();  // the leader's own fetch: its round ends meanwhile
+    if (++fetches == 1) pair.Leave();  // the round ends during the leader's fetch
   };
   trainer.ClearLog();
   REQUIRE(pair.leader.worker.Step().ok());
   CHECK(fetches == 1);
-  CHECK(trainer.Log() == std::vector<std::string>{"object 1->2"});  // nor anything in its place
+  CHECK(trainer.Log() == std::vector<std::string>{"object 1->2"});  // and no full tensors instead
   CHECK(pair.leader.worker.status().stage == "idle");
   CHECK_THAT(pair.leader.worker.status().trouble, !Catch::Contains("staged"));
   pair.Join();
-  CHECK(Eventually([&pair] {  // retries wait
+  CHECK(Eventually([&pair] {  // retries are delayed
     pair.Run();
     return pair.leader_rank.running == 2 && pair.member_rank.running == 2;
   }));
 }
 
-TEST_CASE("a decision that cannot be recorded is none, and is taken again", "[group]") {
+TEST_CASE("a decision that cannot be recorded does not hold and is taken again", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
   pair.RunFirstVersion();
   pair.leader_ledger.FailNext(ResourceExhaustedError("the disk is full"));
   pair.Offer({1, trainer.Publish()});
   REQUIRE(pair.leader.worker.Step().ok());
-  CHECK(Eventually([&pair] {  // retries wait
+  CHECK(Eventually([&pair] {  // retries are delayed
     pair.Run();
     return pair.leader_rank.running == 2 && pair.member_rank.running == 2;
   }));
   CHECK(Count<GroupDecided>(pair.leader_ledger) == 2);
 }
 
-TEST_CASE("drift pauses the member at once, and a round of the group repairs it", "[group]") {
+TEST_CASE("drift pauses the member at once and a round of the group repairs it", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
   pair.RunFirstVersion();
@@ -265,7 +265,7 @@ TEST_CASE("drift pauses the member at once, and a round of the group repairs it"
   CHECK(pair.member.worker.status().repairs == repairs + 1);
 }
 
-TEST_CASE("a group whose version's number is published again takes the new one together",
+TEST_CASE("a group commits new weights together when its version number is published again",
           "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
@@ -285,7 +285,7 @@ TEST_CASE("a group whose version's number is published again takes the new one t
   }
 }
 
-TEST_CASE("what was decided before a restart is not gone below", "[group]") {
+TEST_CASE("a restarted leader keeps the version that was decided", "[group]") {
   FakeTrainer trainer(OneRank());
   trainer.Publish();
   trainer.Publish();
@@ -305,7 +305,7 @@ TEST_CASE("a member whose group has ended is never released again", "[group]") {
   pair.RunFirstVersion();
   pair.member.group->OnDown(
       pair.down, {.nonce = GroupNonce(1'000), .body = GroupEnd{.reason = "member 2 was evicted"}});
-  CHECK(pair.member_rank.ended);         // at once, whatever the worker is doing
+  CHECK(pair.member_rank.ended);         // at once, not by the worker
   CHECK(pair.member_rank.running == 0);  // it was told to pause before
   CHECK(absl::IsPermissionDenied(
       pair.member.registry.Reserve({.engine_rank = 0, .engine_world_size = 1}).status()));
@@ -316,7 +316,7 @@ TEST_CASE("a member whose group has ended is never released again", "[group]") {
              Catch::Contains("then the engine (member 2 was evicted)"));
 }
 
-TEST_CASE("a place in a group is one receiver's", "[group]") {
+TEST_CASE("a member index belongs to one receiver", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
   pair.Join();
@@ -337,14 +337,14 @@ TEST_CASE("a place in a group is one receiver's", "[group]") {
   pair.Join();  // the same receiver, over a new connection
   REQUIRE(first->closed.has_value());
   CHECK(absl::IsAborted(*first->closed));
-  group.OnMemberDisconnect(1, old);  // late
+  group.OnMemberDisconnect(1, old);  // a late event of the old connection
   CHECK(group.view().members[1].connected);
   group.Stop();
   CHECK(absl::IsUnavailable(*pair.wire->closed));
   CHECK(absl::IsUnavailable(refused(1, "r1")));
 }
 
-TEST_CASE("a forgetting that the leader cannot record leaves the group its decision", "[group]") {
+TEST_CASE("a forget that the leader cannot record keeps the group's decision", "[group]") {
   FakeTrainer trainer(OneRank(), 7);
   Pair pair(trainer);
   pair.RunFirstVersion();
@@ -359,7 +359,7 @@ TEST_CASE("a forgetting that the leader cannot record leaves the group its decis
   REQUIRE(pair.leader_ledger.state().decided().has_value());
   REQUIRE(pair.leader.group->view().decided.has_value());
   CHECK(pair.leader.group->view().decided->version == WeightVersion(2));
-  // Nobody runs below what was decided, although that is all that is offered for a while.
+  // No member runs below the decided version, even while only older ones are offered.
   pair.Offer({1});
   pair.Run();
   CHECK(pair.leader_rank.running == 0);

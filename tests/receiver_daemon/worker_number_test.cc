@@ -31,8 +31,7 @@ struct GoneBack {
 
 }  // namespace
 
-TEST_CASE("a number that is published again with other weights is not taken for the old one",
-          "[number]") {
+TEST_CASE("other weights under a known version number are fetched", "[number]") {
   GoneBack it;
   it.daemon.Offer({1, it.trainer.Publish(), it.trainer.Publish()});
   it.Step();
@@ -47,7 +46,7 @@ TEST_CASE("a number that is published again with other weights is not taken for 
   CHECK(it.Renumbered() == 2);
 }
 
-TEST_CASE("the same weights under the same number cost nothing", "[number]") {
+TEST_CASE("the same weights under the same number cause no transfer", "[number]") {
   GoneBack it;
   it.trainer.Publish(0);
   it.daemon.Offer({1, it.trainer.Publish(0)});
@@ -57,22 +56,22 @@ TEST_CASE("the same weights under the same number cost nothing", "[number]") {
   CHECK(it.Renumbered() == 0);
 }
 
-TEST_CASE("while the new weights of its number cannot be had the engine is not ready", "[number]") {
+TEST_CASE("the engine is not ready while the new weights of its number cannot be fetched",
+          "[number]") {
   GoneBack it;
   it.trainer.fail_full = UnavailableError("the sender is away");
   it.daemon.Offer({1, it.trainer.Publish(), it.trainer.Publish()});
   CHECK(absl::IsUnavailable(it.daemon.worker.Step()));
   CHECK_FALSE(it.daemon.worker.status().ready);
   CHECK(it.daemon.worker.status().reason.find("live memory is not version 3") != std::string::npos);
-  CHECK_FALSE(it.daemon.subscription.live().has_value());  // the sender is not told that it has it
+  CHECK_FALSE(it.daemon.subscription.live().has_value());  // it is not reported to the sender
   it.trainer.fail_full = OkStatus();
   it.Step();
   CHECK(it.client.Holds(it.trainer, 3));
   CHECK(it.daemon.worker.status().ready);
 }
 
-TEST_CASE("a later version that follows from a number's other weights is reached in full",
-          "[number]") {
+TEST_CASE("a later version is reached although its base number has other weights", "[number]") {
   GoneBack it;
   it.trainer.Publish();
   it.trainer.Publish();
@@ -82,7 +81,7 @@ TEST_CASE("a later version that follows from a number's other weights is reached
   CHECK(it.client.Holds(it.trainer, 4));
 }
 
-TEST_CASE("a sender whose numbers are below the engine's does not keep it ready", "[number]") {
+TEST_CASE("a sender whose versions are all below the engine's does not keep it ready", "[number]") {
   GoneBack it;
   it.daemon.Offer({1, it.trainer.Publish()});
   it.Step();
@@ -93,7 +92,7 @@ TEST_CASE("a sender whose numbers are below the engine's does not keep it ready"
   CHECK_FALSE(it.daemon.worker.status().ready);
   CHECK(it.daemon.worker.status().reason.find("up to version 2, the engine has version 3") !=
         std::string::npos);
-  it.daemon.Offer({1, 2, it.trainer.Publish()});  // the third, of the new count
+  it.daemon.Offer({1, 2, it.trainer.Publish()});  // version 3 again, renumbered
   it.Step();
   CHECK(it.daemon.worker.status().ready);
   CHECK(it.client.Holds(it.trainer, 3));

@@ -1,4 +1,4 @@
-// What operators ask of the worker, round by round, with commits, drift and detached engines in
+// Operators' requests to the worker, round by round, with commits, drift and detached engines in
 // between.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ struct Running {
     trainer.ClearLog();
   }
 
-  // One bit of a tensor's live memory.
+  // Flips one bit of a tensor's live memory.
   void Flip(uint32_t view, uint64_t byte = 17) {
     client.created.region.mutable_bytes()[client.views[view].offset_bytes + byte] ^= std::byte{4};
   }
@@ -47,7 +47,8 @@ std::optional<Status> Outcome(OperatorTask& task) { return task.Await(Duration::
 
 }  // namespace
 
-TEST_CASE("memory that is what was published verifies, slice by slice", "[verify]") {
+TEST_CASE("memory that holds the published version passes verification slice by slice",
+          "[verify]") {
   Running it;
   const OperatorTaskPtr task = it.Verify();
   it.Step();
@@ -65,7 +66,7 @@ TEST_CASE("memory that is what was published verifies, slice by slice", "[verify
   CHECK(it.daemon.worker.status().ready);
 }
 
-TEST_CASE("a commit between two batches is no drift", "[verify]") {
+TEST_CASE("a commit between two batches is not reported as drift", "[verify]") {
   Running it;
   const OperatorTaskPtr task = it.Verify();
   it.Step();
@@ -77,7 +78,7 @@ TEST_CASE("a commit between two batches is no drift", "[verify]") {
   CHECK(task->progress().mismatches == 0);
 }
 
-TEST_CASE("a flipped bit is named, and repaired by the next round while the engine runs",
+TEST_CASE("a flipped bit is reported and repaired by the next round while the engine runs",
           "[verify]") {
   Running it;
   it.Flip(1);
@@ -121,7 +122,7 @@ TEST_CASE("drift is repaired on the way to a newer version that does not touch i
   CHECK(it.client.Holds(it.trainer, 2));
 }
 
-TEST_CASE("drift that cannot be repaired pauses the engine until it can", "[verify]") {
+TEST_CASE("drift that cannot be repaired pauses the engine until the repair", "[verify]") {
   Running it;
   it.Flip(0);
   const OperatorTaskPtr task = it.Verify();
@@ -132,7 +133,7 @@ TEST_CASE("drift that cannot be repaired pauses the engine until it can", "[veri
   CHECK(it.client.running == 0);
   CHECK(it.daemon.readiness.back().find("the sender is away") != std::string::npos);
   CHECK(it.daemon.worker.status().paused_since.has_value());
-  CHECK(Outcome(*task).has_value());  // verifying went on
+  CHECK(Outcome(*task).has_value());  // the verification continued
 
   it.trainer.fail_full = OkStatus();
   it.Step();
@@ -142,7 +143,8 @@ TEST_CASE("drift that cannot be repaired pauses the engine until it can", "[veri
   CHECK_FALSE(it.daemon.worker.status().paused_since.has_value());
 }
 
-TEST_CASE("a verification needs a version, and ends with the engine", "[verify]") {
+TEST_CASE("a verification needs a committed version and ends when the engine detaches",
+          "[verify]") {
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
@@ -164,7 +166,7 @@ TEST_CASE("a verification needs a version, and ends with the engine", "[verify]"
   CHECK_FALSE(it.daemon.worker.busy());
 }
 
-TEST_CASE("a resync takes what differs; a full one takes all", "[resync]") {
+TEST_CASE("a resync fetches what differs and a full resync fetches everything", "[resync]") {
   Running it;
   it.Flip(1);
   auto task = it.daemon.desk.Resync(false);
@@ -202,7 +204,7 @@ TEST_CASE("a resync that finds no sender keeps the proved version and tries agai
   CHECK(Outcome(**task) == OkStatus());
 }
 
-TEST_CASE("a resync that waits does not keep the memory of an engine that is gone", "[resync]") {
+TEST_CASE("a waiting resync does not hold the memory of a detached engine", "[resync]") {
   Running it;
   const std::weak_ptr<const AttachedMemory> memory = it.daemon.registry.Engine()->memory.front();
   it.trainer.fail_full = UnavailableError("away");
@@ -216,7 +218,7 @@ TEST_CASE("a resync that waits does not keep the memory of an engine that is gon
   CHECK_FALSE(Outcome(**task).has_value());
 }
 
-TEST_CASE("while drained nothing is committed, and drift pauses", "[drain]") {
+TEST_CASE("a drained receiver commits nothing and drift pauses its engine", "[drain]") {
   Running it;
   it.daemon.desk.SetDraining(true);
   CHECK(it.daemon.worker.status().drain == DrainStage::kDraining);
@@ -243,7 +245,7 @@ TEST_CASE("while drained nothing is committed, and drift pauses", "[drain]") {
 
 TEST_CASE("the scrub finds a flipped bit by itself, and the next round repairs it", "[scrub]") {
   Running it({.bytes_per_second_max =
-                  uint64_t{1} << 40});  // all of this memory in one batch, and always due again
+                  uint64_t{1} << 40});  // all of this memory in one batch, and due again at once
   const uint64_t passes = it.daemon.worker.status().scrub.passes;
   it.Step();
   CHECK(it.daemon.worker.status().scrub.passes == passes + 1);
@@ -262,7 +264,8 @@ TEST_CASE("the scrub finds a flipped bit by itself, and the next round repairs i
   CHECK(it.daemon.worker.busy());
   CHECK_FALSE(it.daemon.worker.Step().ok());
   CHECK(it.client.running == 0);
-  CHECK(it.daemon.worker.status().mismatches.scrub == 1);  // the same drift again: no news
+  CHECK(it.daemon.worker.status().mismatches.scrub ==
+        1);  // the same drift again: not counted again
 
   it.trainer.fail_full = OkStatus();
   it.Step();
@@ -271,7 +274,7 @@ TEST_CASE("the scrub finds a flipped bit by itself, and the next round repairs i
   CHECK(it.daemon.worker.status().ready);
 }
 
-TEST_CASE("the scrub reads no faster than it is told, and commits go on", "[scrub]") {
+TEST_CASE("the scrub respects its speed limit and commits continue", "[scrub]") {
   Running it(
       {.bytes_per_second_max = 1});  // a byte each second: one slice, then nothing for two days
   for (int i = 0; i < 5; ++i) it.Step();
@@ -284,7 +287,7 @@ TEST_CASE("the scrub reads no faster than it is told, and commits go on", "[scru
   CHECK(it.daemon.worker.status().mismatches.scrub == 0);
 }
 
-TEST_CASE("a pass of the scrub takes the time asked for, whatever the memory's size", "[scrub]") {
+TEST_CASE("a scrub pass takes the configured time whatever the memory's size", "[scrub]") {
   Running it({.bytes_per_second_max = uint64_t{1} << 40, .pass = std::chrono::seconds(100)});
   const auto scrub = [&] { return it.daemon.worker.status().scrub; };
   for (int i = 0; i < 5; ++i) it.Step();
@@ -301,7 +304,7 @@ TEST_CASE("a pass of the scrub takes the time asked for, whatever the memory's s
   CHECK(scrub().bytes == 2 * 140'000 + 4 * 99);  // the next pass has begun
 }
 
-TEST_CASE("a scrub that was held up makes up for it, as fast as its cap allows", "[scrub]") {
+TEST_CASE("a delayed scrub catches up as fast as its cap allows", "[scrub]") {
   Running it({.bytes_per_second_max = uint64_t{1} << 40, .pass = std::chrono::seconds(100)});
   it.daemon.clock.Jump(std::chrono::seconds(1000));  // a long commit
   it.Step();
@@ -311,12 +314,12 @@ TEST_CASE("a scrub that was held up makes up for it, as fast as its cap allows",
   }));
 }
 
-TEST_CASE("a scrub that its cap makes late says how late, and how old its last pass is",
+TEST_CASE("a scrub slowed by its cap reports the expected time and the age of its last pass",
           "[scrub]") {
   Running it({.bytes_per_second_max = 1000, .pass = std::chrono::seconds(10)});
   const ScrubProgress scrub = it.daemon.worker.status().scrub;
   CHECK(ToSeconds(scrub.pass_expected) == Approx(140.4).epsilon(0.01));
-  REQUIRE(scrub.complete_since.has_value());  // since this engine is read at all
+  REQUIRE(scrub.complete_since.has_value());  // counts from the first read of this engine
   it.daemon.clock.Jump(std::chrono::seconds(150));
   it.Step();
   CHECK(*it.daemon.worker.status().scrub.complete_since - *scrub.complete_since >=
@@ -326,7 +329,7 @@ TEST_CASE("a scrub that its cap makes late says how late, and how old its last p
   CHECK_FALSE(it.daemon.worker.status().scrub.complete_since.has_value());
 }
 
-TEST_CASE("an engine that attaches while drained waits", "[drain]") {
+TEST_CASE("an engine that attaches to a drained receiver stays paused", "[drain]") {
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
@@ -344,7 +347,7 @@ TEST_CASE("an engine that attaches while drained waits", "[drain]") {
   CHECK(client.running == 1);
 }
 
-TEST_CASE("a worker that ends tells whoever waits", "[worker]") {
+TEST_CASE("a worker that has stopped refuses operator requests", "[worker]") {
   Running it;
   it.daemon.worker.Start();
   CHECK(it.daemon.worker.RequestStop(std::chrono::seconds(20)));

@@ -1,4 +1,4 @@
-// The worker's rounds, driven one by one.
+// The worker's rounds; tests drive them one by one.
 #include "receiver_daemon/worker/worker.h"
 
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 
 namespace dws {
 
-TEST_CASE("an engine is released with the first version and follows the next ones", "[worker]") {
+TEST_CASE("an engine is released with the first version and gets the next ones", "[worker]") {
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
@@ -54,7 +54,7 @@ TEST_CASE("an engine that attaches again with its memory intact is released with
   CHECK_FALSE(daemon.worker.status().ready);
   CHECK_FALSE(daemon.subscription.live().has_value());
 
-  // The trainer has moved on meanwhile: the old version first, then the delta.
+  // The trainer has published meanwhile: the old version first, then the delta.
   trainer.ClearLog();
   client.running = 0;
   client.Attach(trainer.layouts());
@@ -65,7 +65,7 @@ TEST_CASE("an engine that attaches again with its memory intact is released with
   for (const std::string& what : trainer.Log()) CHECK(what.find("full") == std::string::npos);
 }
 
-TEST_CASE("a receiver that restarts in the middle of a commit repairs before it releases",
+TEST_CASE("a receiver restarted in the middle of a commit repairs the engine before releasing it",
           "[worker]") {
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
@@ -89,7 +89,7 @@ TEST_CASE("a receiver that restarts in the middle of a commit repairs before it 
   CHECK_FALSE(ledger.state().open_intent().has_value());
 }
 
-TEST_CASE("a sender that is away keeps a running engine running", "[worker]") {
+TEST_CASE("an engine keeps running while its sender is away", "[worker]") {
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
@@ -140,8 +140,7 @@ struct Deserted {
   Client client{*trainer.layouts(), daemon.registry};
 };
 
-TEST_CASE("an engine without a sender runs on, and is not ready once it counts as stale",
-          "[worker]") {
+TEST_CASE("an engine without a sender keeps running and is not ready once stale", "[worker]") {
   Deserted it;
   it.Pass(limits::kStaleAfterDefault - std::chrono::seconds(1));
   CHECK(it.daemon.worker.status().ready);
@@ -161,8 +160,7 @@ TEST_CASE("an engine without a sender runs on, and is not ready once it counts a
   CHECK(it.daemon.worker.status().stale.empty());
 }
 
-TEST_CASE("a sender that is refused, its clock having gone back, does not keep an engine ready",
-          "[worker]") {
+TEST_CASE("a sender refused for its lower incarnation does not keep an engine ready", "[worker]") {
   Deserted it;
   StreamId old = it.trainer.stream();
   --old.incarnation;
@@ -178,14 +176,16 @@ TEST_CASE("a sender that is refused, its clock having gone back, does not keep a
   CHECK(it.client.running == 1);
 }
 
-TEST_CASE("an engine that is stale stays ready where an option says so, and tells", "[worker]") {
+TEST_CASE("a stale engine stays ready with stale_keeps_ready and its status says it is stale",
+          "[worker]") {
   Deserted it(/*stale_keeps_ready=*/true);
   it.Pass(limits::kStaleAfterDefault);
   CHECK(it.daemon.worker.status().ready);
   CHECK(it.daemon.worker.status().stale.find("connection refused") != std::string::npos);
 }
 
-TEST_CASE("a stream that cannot be recorded is a reason, and hides no other", "[worker]") {
+TEST_CASE("a stream that cannot be recorded makes the engine not ready and hides no other reason",
+          "[worker]") {
   Deserted it;
   StreamId next = it.trainer.stream();
   ++next.incarnation;
@@ -211,7 +211,7 @@ TEST_CASE("a stream that cannot be recorded is a reason, and hides no other", "[
   CHECK(it.daemon.readiness.back().find("cannot be recorded") == std::string::npos);
 }
 
-TEST_CASE("staleness is shown while the worker is kept by something else", "[worker]") {
+TEST_CASE("staleness is reported while the worker is busy", "[worker]") {
   Deserted it;
   it.daemon.clock.Jump(limits::kStaleAfterDefault);
   it.daemon.worker.ShowReadiness();
@@ -219,7 +219,7 @@ TEST_CASE("staleness is shown while the worker is kept by something else", "[wor
   CHECK_THAT(it.daemon.readiness.back(), Catch::Contains("connection refused"));
 }
 
-TEST_CASE("a version is as old as its first commit, whatever attaches or is repaired", "[worker]") {
+TEST_CASE("a version's age counts from its first commit whatever attaches later", "[worker]") {
   Deserted it;
   it.Pass(std::chrono::seconds(100));
   CHECK(it.daemon.worker.status().seconds_since_version >= 100);
@@ -260,7 +260,7 @@ TEST_CASE("another layout in a new stream makes engines attach again", "[worker]
   CHECK(ledger.state().stream() == other.stream());
 }
 
-TEST_CASE("the registry takes one engine for a rank, and tells what is missing", "[registry]") {
+TEST_CASE("the registry accepts one engine for each rank", "[registry]") {
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
@@ -274,7 +274,7 @@ TEST_CASE("the registry takes one engine for a rank, and tells what is missing",
                         .mapping = {},
                         .layouts = trainer.layouts()};
   CHECK(absl::IsAlreadyExists(daemon.registry.Reserve(twin).status()));
-  // One that never handed its memory over is in nobody's way.
+  // A registration that never handed its memory over blocks no other.
   AttachPlan lost = twin;
   lost.engine_rank = 7;
   CHECK(daemon.registry.Reserve(lost).ok());

@@ -1,4 +1,4 @@
-// What is taken for a good reply, and what is said of another.
+// Which replies count as success, and how errors are reported for the others.
 #include "receiver_daemon/engine_http/engine_call.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ std::string Refusal(const EngineCall& call, const HttpAnswer& answer) {
 
 }  // namespace
 
-TEST_CASE("a reply says in words of the engine what is wrong", "[engine_http]") {
+TEST_CASE("an error quotes the engine's own message", "[engine_http]") {
   CHECK(Refusal(kObject, {400, R"({"success": false, "message": "no\nmemory"})"}) ==
         "expected status 200, found 400: no memory");
   CHECK(Refusal(kObject, {422, R"({"detail": [{"msg": "Field required"}]})"}) ==
@@ -31,12 +31,12 @@ TEST_CASE("a reply says in words of the engine what is wrong", "[engine_http]") 
   CHECK(absl::IsUnavailable(CheckReply(kObject, {429, "later"}).status()));
 }
 
-TEST_CASE("words of a reply are cut and cannot move a terminal", "[engine_http]") {
+TEST_CASE("a reply's text is truncated and its control characters are replaced", "[engine_http]") {
   CHECK(Words({500, "\x1b[31mred\xff"}) == "?[31mred?");
   CHECK(Words({500, std::string(1000, 'a')}) == std::string(300, 'a') + "...");
 }
 
-TEST_CASE("only true is success", "[engine_http]") {
+TEST_CASE("a success reply needs a JSON true", "[engine_http]") {
   CHECK(CheckReply(kSuccess, {200, R"({"success": true})"}).ok());
   CHECK_FALSE(CheckReply(kSuccess, {200, "{}"}).ok());
   CHECK_FALSE(CheckReply(kSuccess, {200, R"({"success": "true"})"}).ok());
@@ -48,7 +48,7 @@ TEST_CASE("only true is success", "[engine_http]") {
   CHECK(CheckReply({.endpoint = "/x", .form = ReplyForm::kAny}, {200, "flushed"}).ok());
 }
 
-TEST_CASE("a reply nested without end is not an object", "[engine_http]") {
+TEST_CASE("a very deeply nested reply is refused", "[engine_http]") {
   const std::string deep =
       R"({"a":)" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}";
   CHECK_FALSE(ParseObject(deep).has_value());
@@ -56,7 +56,7 @@ TEST_CASE("a reply nested without end is not an object", "[engine_http]") {
   CHECK_FALSE(ParseObject(R"({"a": "[[[)").has_value());
 }
 
-TEST_CASE("bodies are what SGLang reads", "[engine_http]") {
+TEST_CASE("SGLang requests have the expected bodies and queries", "[engine_http]") {
   const EngineSetup setup{.mode = PauseMode::kRetract,
                           .checkpoint = "/models/\"a\"",
                           .endpoints = {"/update_weight_version", "/model_info"},

@@ -1,4 +1,4 @@
-// Tokens, repetitions and deadlines of calls to an engine.
+// Tokens, retries and deadlines of calls to an engine.
 #include "receiver_daemon/engine_http/http_client.h"
 
 #include <atomic>
@@ -27,7 +27,7 @@ SendOptions Ask(const HttpFixture& job, Repeat repeat, Duration timeout = kAmple
 
 }  // namespace
 
-TEST_CASE("the token comes from its file, and is read again when the engine wants another",
+TEST_CASE("the token is read from its file and read again after the engine refuses it",
           "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve({.token = "first"});
@@ -47,7 +47,7 @@ TEST_CASE("the token comes from its file, and is read again when the engine want
   CHECK(client->Send(kAsk, Ask(job, Repeat::kUnsent))->code == 200);
 }
 
-TEST_CASE("an engine that wants a token is told apart when none is configured", "[engine_http]") {
+TEST_CASE("an engine that wants a token is reported when none is configured", "[engine_http]") {
   HttpFixture job("sglang");
   job.Serve({.token = "first"});
   const auto refused = Make(job, {})->Send(kAsk, Ask(job, Repeat::kUnsent));
@@ -72,7 +72,7 @@ TEST_CASE("a token that others can read, or that no header can carry, is refused
   CHECK(Says(ReadTokenFile(job.folder.path()).status(), "found no file"));
 }
 
-TEST_CASE("a token does not travel in clear to another machine unless that is allowed",
+TEST_CASE("a token is not sent in clear to another machine unless that is allowed",
           "[engine_http]") {
   HttpFixture job("sglang");
   const std::string path = job.WriteToken("abc");
@@ -87,7 +87,7 @@ TEST_CASE("a token does not travel in clear to another machine unless that is al
   CHECK(make("http://[::1]:30000", false).ok());
 }
 
-TEST_CASE("a call that may be repeated is, when its reply is lost or a gateway's",
+TEST_CASE("a repeatable call is retried when its reply is lost or comes from a gateway",
           "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
@@ -123,7 +123,7 @@ TEST_CASE("a call that must not be given up is sent until its deadline", "[engin
   CHECK(client->Send(kAsk, options)->code == 200);
 }
 
-TEST_CASE("a call that may have been carried out is sent once", "[engine_http]") {
+TEST_CASE("a call that must not run twice is not retried once it was sent", "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
   const auto client = Make(job, {});
@@ -134,8 +134,7 @@ TEST_CASE("a call that may have been carried out is sent once", "[engine_http]")
   CHECK(server.CallsOf("/model_info").size() == 2);
 }
 
-TEST_CASE("an engine that does not listen is tried again, whatever the call does",
-          "[engine_http]") {
+TEST_CASE("a refused connection is retried for every kind of call", "[engine_http]") {
   HttpFixture job("sglang");
   job.Serve();
   const auto client = Make(job, {});
@@ -145,7 +144,7 @@ TEST_CASE("an engine that does not listen is tried again, whatever the call does
   CHECK(Says(refused.status(), "does it run, and listen there? (after 4 attempts)"));
 }
 
-TEST_CASE("all attempts together keep the deadline", "[engine_http]") {
+TEST_CASE("all attempts together end at the deadline", "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
   const auto client = Make(job, {.retry_delay = std::chrono::hours(1)});
@@ -159,7 +158,7 @@ TEST_CASE("all attempts together keep the deadline", "[engine_http]") {
       client->Send(kAsk, Ask(job, Repeat::kLost, Duration::zero())).status()));
 }
 
-TEST_CASE("a name that means nothing is no engine", "[engine_http]") {
+TEST_CASE("a host name that does not resolve is reported with its URL", "[engine_http]") {
   HttpFixture job("sglang");
   const auto client = Make(job, {.url = "http://no-such-engine.invalid:1"});
   const auto refused = client->Send(kAsk, Ask(job, Repeat::kUnsent, kAmple));

@@ -16,7 +16,7 @@ namespace dws {
 
 inline constexpr std::chrono::seconds kAmple{20};
 inline constexpr std::chrono::milliseconds kBrief{400};
-// Within a deadline: what a loaded machine adds.
+// What a loaded machine may add to a deadline.
 inline constexpr std::chrono::seconds kSlack{5};
 
 inline bool Says(const Status& status, std::string_view words) {
@@ -51,7 +51,7 @@ struct HttpFixture {
   EngineServer& Serve(EngineServer::Wish wish = {}) {
     wish.kind = kind;
     wish.model = checkpoint();
-    server.reset();  // its port may be wished for again
+    server.reset();  // frees its port, which `wish` may ask for
     server = std::make_unique<EngineServer>(wish);
     return *server;
   }
@@ -70,7 +70,7 @@ struct HttpFixture {
   }
   std::unique_ptr<HttpControl> Control() const { return Control(ControlOptions()); }
 
-  // The three steps of a commit to `version`, the checkpoint patched in between.
+  // The three steps of a commit to `version`, with the checkpoint patched after the pause.
   Status Commit(HttpControl& control, int version, Duration timeout = kAmple) const {
     DWS_RETURN_IF_ERROR(control.Pause(timeout));
     PatchCheckpoint(version);
@@ -86,7 +86,7 @@ struct HttpFixture {
   std::unique_ptr<EngineServer> server;
 };
 
-// How long it took: every wait has a deadline.
+// Elapsed time, to check that every wait ends by its deadline.
 class Stopwatch {
  public:
   explicit Stopwatch(const Clock& clock) : clock_(clock), begin_(clock.Now()) {}

@@ -1,4 +1,4 @@
-// What is found out about an engine before it is controlled.
+// What the probe learns about an engine before controlling it.
 #include "receiver_daemon/engine_http/probe.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ EngineEndpoints AllBut(const std::string& kind, std::vector<std::string> without
 
 }  // namespace
 
-TEST_CASE("both engines are told apart by what they describe", "[engine_http]") {
+TEST_CASE("SGLang and vLLM are told apart by their endpoints", "[engine_http]") {
   const bool described = GENERATE(true, false);
   const std::vector<std::string> without =
       described ? std::vector<std::string>{} : std::vector<std::string>{"/openapi.json"};
@@ -55,7 +55,7 @@ TEST_CASE("both engines are told apart by what they describe", "[engine_http]") 
   CHECK(one->weight_version == "default");
   CHECK_FALSE(one->paused.has_value());
   CHECK(one->checks_weights());
-  // Asking changes nothing.
+  // Probing changes nothing.
   CHECK(sglang.server->State()["paused"] == false);
   CHECK(sglang.server->State()["loads"] == 0);
 
@@ -68,7 +68,7 @@ TEST_CASE("both engines are told apart by what they describe", "[engine_http]") 
   CHECK(other->paused == false);
 }
 
-TEST_CASE("an endpoint that can be done without is named, with what follows", "[engine_http]") {
+TEST_CASE("a missing optional endpoint is named with its consequence", "[engine_http]") {
   HttpFixture job("sglang");
   job.Serve({.without = {"/update_weight_version", "/weights_checker", "/model_info",
                          "/get_model_info"}});
@@ -87,7 +87,7 @@ TEST_CASE("an endpoint that can be done without is named, with what follows", "[
   CHECK(absl::IsUnimplemented(control->Checksum(kAmple).status()));
 }
 
-TEST_CASE("the older name of model_info is as good", "[engine_http]") {
+TEST_CASE("get_model_info is used where model_info is missing", "[engine_http]") {
   HttpFixture job("sglang");
   job.Serve({.without = {"/model_info"}});
   const auto probe = Probe(job);
@@ -97,12 +97,13 @@ TEST_CASE("the older name of model_info is as good", "[engine_http]") {
   REQUIRE(job.Commit(*job.Control(), 2).ok());
 }
 
-TEST_CASE("an engine without what there is no way without is refused by name", "[engine_http]") {
+TEST_CASE("an engine without a required endpoint is refused and the endpoint is named",
+          "[engine_http]") {
   const auto sglang =
       JudgeEndpoints(AllBut("sglang", {"/pause_generation", "/flush_cache"}), std::nullopt, "");
   CHECK(absl::IsFailedPrecondition(sglang.status()));
   CHECK(Says(sglang.status(), "this SGLang has no /pause_generation, /flush_cache"));
-  // Nothing is flushed in place.
+  // Pausing in place flushes no cache, so /flush_cache is not required.
   CHECK(JudgeEndpoints(AllBut("sglang", {"/flush_cache"}), std::nullopt, "in_place").ok());
 
   HttpFixture job("vllm");
@@ -115,7 +116,7 @@ TEST_CASE("an engine without what there is no way without is refused by name", "
             "vLLM with VLLM_SERVER_DEV_MODE=1, and take a build that has them");
 }
 
-TEST_CASE("what is no engine, or the other one, is refused", "[engine_http]") {
+TEST_CASE("endpoints of no engine or of the wrong engine are refused", "[engine_http]") {
   const auto neither = JudgeEndpoints({"/weights_checker"}, std::nullopt, "");
   CHECK(absl::IsFailedPrecondition(neither.status()));
   CHECK(Says(neither.status(), "found neither"));
@@ -135,7 +136,7 @@ TEST_CASE("what is no engine, or the other one, is refused", "[engine_http]") {
         "expected a way to pause vLLM, one of keep, wait, abort, found \"retract\"");
 }
 
-TEST_CASE("an engine that is not ready to be asked is worth coming back for", "[engine_http]") {
+TEST_CASE("an engine that is still loading gives a retryable error", "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
   server.Misbehave("/openapi.json", "status", 0, {{"code", 503}, {"text", "loading"}});
@@ -146,14 +147,14 @@ TEST_CASE("an engine that is not ready to be asked is worth coming back for", "[
   const Stopwatch watch(job.clock);
   CHECK(absl::IsDeadlineExceeded(Probe(job, {}, kBrief).status()));
   CHECK(watch.elapsed() < kBrief + kSlack);
-  // What cannot be read is asked for otherwise.
+  // An unreadable description is ignored; endpoints are then probed with OPTIONS.
   server.Misbehave("/openapi.json", "garbage");
   const auto probe = Probe(job);
   REQUIRE(probe.ok());
   CHECK(probe->by_options);
 }
 
-TEST_CASE("options that make no control are refused before anything is asked", "[engine_http]") {
+TEST_CASE("invalid options are refused before any call to the engine", "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
   const auto refused = [&](auto change) {

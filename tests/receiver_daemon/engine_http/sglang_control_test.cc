@@ -1,4 +1,4 @@
-// SGLang under control, against a server that keeps state and misbehaves.
+// The SGLang control against a server that keeps state and misbehaves.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -16,7 +16,7 @@ EngineVersion At(uint64_t version) {
 
 }  // namespace
 
-TEST_CASE("SGLang loads the patched checkpoint, reports its version and generates on",
+TEST_CASE("SGLang loads the patched checkpoint and reports its version and resumes",
           "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
@@ -42,8 +42,7 @@ TEST_CASE("SGLang loads the patched checkpoint, reports its version and generate
   CHECK(calls == expected);
 }
 
-TEST_CASE("requests that were put back are not aborted when SGLang is told its version",
-          "[engine_http]") {
+TEST_CASE("paused requests are not aborted when SGLang is given its version", "[engine_http]") {
   HttpFixture job("sglang");
   job.mode = "in_place";
   const EngineServer& server = job.Serve();
@@ -59,7 +58,7 @@ TEST_CASE("requests that were put back are not aborted when SGLang is told its v
   CHECK(server.CallsOf("/update_weight_version")[0]["body"]["abort_all_requests"] == false);
 }
 
-TEST_CASE("a cache that retracted requests keep from being flushed ends the pause at its deadline",
+TEST_CASE("a pause fails at its deadline when retracted requests block the cache flush",
           "[engine_http]") {
   HttpFixture job("sglang");
   job.mode = "retract";
@@ -74,7 +73,7 @@ TEST_CASE("a cache that retracted requests keep from being flushed ends the paus
   CHECK(Says(paused, "3 waiting requests"));
   CHECK(Says(paused, "pause with mode abort"));
 
-  // What the pipeline does then: nothing was written, the engine goes on.
+  // The pipeline then resumes the engine, because nothing was written.
   CHECK(server.State()["paused"] == true);
   REQUIRE(control->Resume(At(1)).ok());
   const nlohmann::json state = server.State();
@@ -83,8 +82,7 @@ TEST_CASE("a cache that retracted requests keep from being flushed ends the paus
   CHECK(state["tensors"] == HttpFixture::Tensors(1));
 }
 
-TEST_CASE("a cache that can be flushed once requests are done is flushed before the deadline",
-          "[engine_http]") {
+TEST_CASE("a cache flush is repeated until SGLang accepts it", "[engine_http]") {
   HttpFixture job("sglang");
   job.mode = "retract";
   const EngineServer& server = job.Serve();
@@ -94,7 +92,7 @@ TEST_CASE("a cache that can be flushed once requests are done is flushed before 
   CHECK(server.CallsOf("/flush_cache").size() == 4);
 }
 
-TEST_CASE("a cache that is refused without a word until the deadline ends the pause there",
+TEST_CASE("a pause fails at its deadline when SGLang refuses the flush with an empty reply",
           "[engine_http]") {
   HttpFixture job("sglang");
   job.mode = "retract";
@@ -105,8 +103,9 @@ TEST_CASE("a cache that is refused without a word until the deadline ends the pa
   CHECK(Says(paused, "it was pending until the deadline"));
 }
 
-TEST_CASE("an SGLang that refuses to load says why, stays paused, and loads at the next commit",
-          "[engine_http]") {
+TEST_CASE(
+    "an SGLang that refuses to load stays paused with its reason and loads at the next commit",
+    "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
   server.Misbehave("/update_weights_from_disk", "refuse", 1, {{"text", "out of memory"}});
@@ -124,7 +123,7 @@ TEST_CASE("an SGLang that refuses to load says why, stays paused, and loads at t
   CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
 }
 
-TEST_CASE("no success in a reply of status 200 is no success", "[engine_http]") {
+TEST_CASE("a reply with status 200 but without success counts as a failure", "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
   const std::string reply =
@@ -137,8 +136,7 @@ TEST_CASE("no success in a reply of status 200 is no success", "[engine_http]") 
   CHECK(Says(failed, "half of it"));
 }
 
-TEST_CASE("whatever SGLang answers to a reload, the wait ends in time with its reason",
-          "[engine_http]") {
+TEST_CASE("a bad reply to a reload fails by the deadline with its reason", "[engine_http]") {
   HttpFixture job("sglang");
   struct Case {
     const char* how;
@@ -176,8 +174,7 @@ TEST_CASE("whatever SGLang answers to a reload, the wait ends in time with its r
   CHECK(server.CallsOf("/update_weights_from_disk").size() == 1);
 }
 
-TEST_CASE("an SGLang that reports another version than it was told is not taken to have it",
-          "[engine_http]") {
+TEST_CASE("a commit fails when SGLang reports another version than it was given", "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
   const auto control = job.Control();
@@ -200,7 +197,7 @@ TEST_CASE("a resume whose reply is lost is repeated", "[engine_http]") {
   CHECK(server.State()["paused"] == false);
 }
 
-TEST_CASE("an engine that cannot be resumed is reported in time, and the next commit resumes it",
+TEST_CASE("a resume that hangs fails by its deadline and the next commit resumes the engine",
           "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
@@ -218,9 +215,8 @@ TEST_CASE("an engine that cannot be resumed is reported in time, and the next co
   CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
 }
 
-TEST_CASE(
-    "an engine that dies between pause and resume is reported, and served again once it is back",
-    "[engine_http]") {
+TEST_CASE("an engine that dies between pause and resume is reported and works after its restart",
+          "[engine_http]") {
   HttpFixture job("sglang");
   const std::string dies_at =
       GENERATE("/update_weights_from_disk", "/update_weight_version", "/continue_generation");
@@ -242,14 +238,15 @@ TEST_CASE(
 
   const uint16_t port = job.server->port();
   const EngineServer& again = job.Serve({.port = port});
-  CHECK(again.State()["tensors"] == HttpFixture::Tensors(2));  // from the checkpoint, by itself
+  CHECK(again.State()["tensors"] ==
+        HttpFixture::Tensors(2));  // loaded from the checkpoint at its start
   CHECK(again.State()["weight_version"] == "default");
   REQUIRE(job.Commit(*control, 2).ok());
   CHECK(again.State()["paused"] == false);
   CHECK(again.State()["weight_version"] == "2");
 }
 
-TEST_CASE("an engine that a receiver left paused is resumed by the commit of the next one",
+TEST_CASE("an engine that a receiver left paused is resumed by a commit of the next receiver",
           "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
@@ -265,7 +262,8 @@ TEST_CASE("an engine that a receiver left paused is resumed by the commit of the
   CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
 }
 
-TEST_CASE("checksums are equal for equal weights and differ for others", "[engine_http]") {
+TEST_CASE("checksums are equal for equal weights and differ for different weights",
+          "[engine_http]") {
   HttpFixture job("sglang");
   job.Serve();
   const auto control = job.Control();
@@ -276,7 +274,7 @@ TEST_CASE("checksums are equal for equal weights and differ for others", "[engin
   CHECK(control->Checksum(kAmple).value() != before);
 }
 
-TEST_CASE("a pause that is given up ends at once, a resume does not", "[engine_http]") {
+TEST_CASE("cancelling ends a pause at once but not a resume", "[engine_http]") {
   HttpFixture job("sglang");
   const EngineServer& server = job.Serve();
   bool stopping = false;

@@ -1,4 +1,4 @@
-// vLLM under control, against a server that keeps state and misbehaves.
+// The vLLM control against a server that keeps state and misbehaves.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -16,7 +16,7 @@ EngineVersion At(uint64_t version) {
 
 }  // namespace
 
-TEST_CASE("vLLM loads the patched checkpoint, its requests go on with a cache of the new weights",
+TEST_CASE("vLLM loads the patched checkpoint and resets its cache and keeps its requests",
           "[engine_http]") {
   HttpFixture job("vllm");
   const EngineServer& server = job.Serve();
@@ -42,7 +42,7 @@ TEST_CASE("vLLM loads the patched checkpoint, its requests go on with a cache of
         nlohmann::json{{"weights_path", job.checkpoint()}, {"is_checkpoint_format", true}});
 }
 
-TEST_CASE("where vLLM cannot reset its cache apart, the pause clears it", "[engine_http]") {
+TEST_CASE("the pause clears the cache when vLLM has no endpoint for that", "[engine_http]") {
   HttpFixture job("vllm");
   const EngineServer& server = job.Serve({.without = {"/reset_prefix_cache", "/is_paused"}});
   const auto control = job.Control();
@@ -52,7 +52,7 @@ TEST_CASE("where vLLM cannot reset its cache apart, the pause clears it", "[engi
   CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
 }
 
-TEST_CASE("a vLLM that waits for requests that do not end is resumed at the deadline",
+TEST_CASE("a pause that waits for requests fails at its deadline and vLLM can be resumed",
           "[engine_http]") {
   HttpFixture job("vllm");
   job.mode = "wait";
@@ -69,7 +69,8 @@ TEST_CASE("a vLLM that waits for requests that do not end is resumed at the dead
   CHECK(server.State()["tensors"] == HttpFixture::Tensors(1));
 }
 
-TEST_CASE("a worker of vLLM that cannot load leaves it paused, with the reason", "[engine_http]") {
+TEST_CASE("a vLLM worker that cannot load leaves the engine paused and gives the reason",
+          "[engine_http]") {
   HttpFixture job("vllm");
   const EngineServer& server = job.Serve();
   const auto control = job.Control();
@@ -86,7 +87,7 @@ TEST_CASE("a worker of vLLM that cannot load leaves it paused, with the reason",
   CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
 }
 
-TEST_CASE("a vLLM that says it has paused and has not is not written to", "[engine_http]") {
+TEST_CASE("a pause fails when vLLM accepts it but does not pause", "[engine_http]") {
   HttpFixture job("vllm");
   const EngineServer& server = job.Serve();
   const auto control = job.Control();
@@ -96,7 +97,7 @@ TEST_CASE("a vLLM that says it has paused and has not is not written to", "[engi
   CHECK(Says(paused, "expected \"is_paused\": true, found false"));
 }
 
-TEST_CASE("a vLLM that says it runs and does not is not taken to run", "[engine_http]") {
+TEST_CASE("a resume fails when vLLM accepts it but stays paused", "[engine_http]") {
   HttpFixture job("vllm");
   const EngineServer& server = job.Serve();
   const auto control = job.Control();
@@ -110,7 +111,7 @@ TEST_CASE("a vLLM that says it runs and does not is not taken to run", "[engine_
   CHECK(server.State()["paused"] == false);
 }
 
-TEST_CASE("a vLLM that dies while it loads is reported, and served again once it is back",
+TEST_CASE("a vLLM that dies while loading is reported and works after its restart",
           "[engine_http]") {
   HttpFixture job("vllm");
   job.Serve();
@@ -128,7 +129,7 @@ TEST_CASE("a vLLM that dies while it loads is reported, and served again once it
   CHECK(again.State()["tensors"] == HttpFixture::Tensors(2));
 }
 
-TEST_CASE("an engine that is found paused says so", "[engine_http]") {
+TEST_CASE("the probe reports that an engine is paused", "[engine_http]") {
   HttpFixture job("vllm");
   const EngineServer& server = job.Serve();
   {

@@ -1,4 +1,4 @@
-// A folder of versions on a mount that hangs, as seen by those who ask meanwhile.
+// Readiness of a follower while its folder of versions is on a mount that hangs.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -15,7 +15,7 @@
 
 namespace dws {
 
-TEST_CASE("a follower whose step hangs is not ready, one whose step makes progress is",
+TEST_CASE("a follower stays ready while its step makes progress and not when it hangs",
           "[follower]") {
   TempFolder folder;
   std::filesystem::create_directories(folder.File("versions"));
@@ -43,7 +43,7 @@ TEST_CASE("a follower whose step hangs is not ready, one whose step makes progre
                           .pause_timeout = std::chrono::seconds(1)});
   REQUIRE(follower.Step().ok());
   CHECK(ready);
-  clock.Jump(std::chrono::hours(1));  // between steps nothing is to make progress
+  clock.Jump(std::chrono::hours(1));  // between steps no progress is expected
   follower.ShowReadiness();
   CHECK(ready);
 

@@ -26,10 +26,10 @@ class ManualClock final : public Clock {
   TimePoint now{std::chrono::hours(1)};
 };
 
-// An engine whose calls answer what they are told to, OK where no details.
+// An engine whose calls return what `answers` says, or OK.
 struct Engine {
   std::map<std::string, Status> answers;  // by the name of the call
-  std::vector<std::string> calls;         // since the last look
+  std::vector<std::string> calls;         // since the last Look()
   bool paused = false;
 
   Status Call(const std::string& name) {
@@ -44,7 +44,7 @@ class Control final : public EngineControl {
   explicit Control(Engine& engine) : engine_(engine) {}
 
   Status Pause(Duration) override {
-    engine_.paused = true;  // whatever is said then
+    engine_.paused = true;  // even when the call then fails
     return engine_.Call("pause");
   }
   Status PostCommit(WeightVersion version, Duration) override {
@@ -62,14 +62,14 @@ class Control final : public EngineControl {
 
 using Calls = std::vector<std::string>;
 
-// A folder of versions, a checkpoint that follows it, and an engine that loads that.
+// A folder of versions, a checkpoint that follows it, and an engine that loads the checkpoint.
 struct Job {
   Job() {
     fs::create_directories(versions);
     slime::WriteBase(local, weights);
   }
 
-  // The next version of the trainer, or that one, of another run.
+  // Publishes the trainer's next version, or with another `seed` one of another run.
   void Publish(uint64_t version, uint64_t seed = 1) {
     Weights next = slime::Next(weights, 1000 * seed + version);
     slime::Publish(versions, weights, next, {.version = version});
@@ -78,7 +78,7 @@ struct Job {
   void PublishFull(uint64_t version) {
     weights = slime::Next(weights, version);
     slime::WriteBase(PathOf(version), weights);
-    // Files of one tick of the system's clock have one time; a trainer's are seconds apart.
+    // Files written in one tick of the file system's clock have equal times; those of a real
     fs::last_write_time(IndexOf(version),
                         fs::last_write_time(IndexOf(version)) + std::chrono::seconds(1));
   }
@@ -123,7 +123,7 @@ struct Job {
 
 std::string Text(const Status& status) { return ToString(status); }
 
-TEST_CASE("an engine that may hold parts of two versions is not let run", "[follower]") {
+TEST_CASE("an engine that may hold parts of two versions is not resumed", "[follower]") {
   Job job;
   const auto follower = job.Follow();
   REQUIRE(follower->Step().ok());
@@ -143,8 +143,7 @@ TEST_CASE("an engine that may hold parts of two versions is not let run", "[foll
   CHECK(job.ready);
 }
 
-TEST_CASE("an engine whose weights are known goes on with them when it cannot be paused",
-          "[follower]") {
+TEST_CASE("an engine that cannot be paused resumes with its known weights", "[follower]") {
   Job job;
   const auto follower = job.Follow();
   REQUIRE(follower->Step().ok());
@@ -157,8 +156,7 @@ TEST_CASE("an engine whose weights are known goes on with them when it cannot be
   CHECK(job.ready);
 }
 
-TEST_CASE("an engine that is not known to have ended a load has its files left alone",
-          "[follower]") {
+TEST_CASE("the checkpoint is not patched while the engine may still be loading it", "[follower]") {
   Job job;
   const auto follower = job.Follow();
   job.Publish(1);
@@ -169,7 +167,7 @@ TEST_CASE("an engine that is not known to have ended a load has its files left a
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().loaded == 1);
 
-  // It dies, and starts again: it may read them before it listens.
+  // The engine dies and restarts: it may read the files before it listens.
   job.Publish(2);
   job.engine.answers["pause"] = UnavailableError("no connection");
   job.engine.answers["resume 1"] = UnavailableError("no connection");
@@ -193,7 +191,7 @@ TEST_CASE("an engine that is not known to have ended a load has its files left a
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().loaded == 5);
 
-  // Who refuses reads no more: a later version may be what it takes.
+  // An engine that refused a load no longer reads the files: a later version may succeed.
   job.Publish(6);
   job.engine.answers["load 6"] = FailedPreconditionError("success is false");
   CHECK_FALSE(follower->Step().ok());
@@ -203,7 +201,7 @@ TEST_CASE("an engine that is not known to have ended a load has its files left a
   CHECK(slime::Load(job.local) == job.weights);
 }
 
-TEST_CASE("what was applied is loaded though the version after it is damaged", "[follower]") {
+TEST_CASE("an applied version is loaded although the next version is damaged", "[follower]") {
   Job job;
   const auto follower = job.Follow();
   REQUIRE(follower->Step().ok());
@@ -217,7 +215,7 @@ TEST_CASE("what was applied is loaded though the version after it is damaged", "
   CHECK(slime::Load(job.local) == held);
 }
 
-TEST_CASE("a full checkpoint takes the place of what cannot be applied before it", "[follower]") {
+TEST_CASE("a full checkpoint replaces earlier versions that cannot be applied", "[follower]") {
   Job job;
   const auto follower = job.Follow(false);
   job.Publish(1);
@@ -243,7 +241,7 @@ TEST_CASE("a run that counts from 1 again is refused as soon as it is seen", "[f
 
   fs::remove_all(job.versions);
   fs::create_directories(job.versions);
-  CHECK(follower->Step().ok());  // no details by that
+  CHECK(follower->Step().ok());  // an empty folder is no sign of another run
   job.weights = slime::RandomWeights(2);
   job.Publish(1, 2);
   CHECK_THAT(Text(follower->Step()), Contains("another run"));
@@ -260,14 +258,14 @@ TEST_CASE("a run that counts from 1 again is refused as soon as it is seen", "[f
   CHECK(slime::Load(job.local) == job.weights);
 }
 
-TEST_CASE("a run whose version is empty as the old run's is refused, and stays so", "[follower]") {
+TEST_CASE("a new run is still refused after a version that is empty in both runs", "[follower]") {
   Job job;
   auto follower = job.Follow(false);
   const auto old_run = slime::PublishRun(job.versions, job.weights, {"layer.0", ""});
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().version == 2);
 
-  // The trainer begins anew in the same folder: its first version is seen, or is not.
+  // The trainer starts over in the same folder; the follower may or may not see its version 1.
   const bool seen = GENERATE(true, false);
   fs::remove_all(job.versions);
   auto new_run = slime::PublishRun(job.versions, job.weights, {"layer.1"});
@@ -276,7 +274,7 @@ TEST_CASE("a run whose version is empty as the old run's is refused, and stays s
   new_run = slime::PublishRun(job.versions, job.weights, {"layer.1", "", "layer.2"});
   CHECK_THAT(Text(follower->Step()), Contains("version 000001 there is not the one"));
 
-  // Also for the next process, and when the folder has nothing left that shows it.
+  // Still refused after a restart, and when the folder no longer shows the difference.
   follower.reset();
   follower = job.Follow(false);
   for (const uint64_t version : {1, 2}) {
@@ -285,7 +283,7 @@ TEST_CASE("a run whose version is empty as the old run's is refused, and stays s
   }
   CHECK(follower->view().version == 2);
   CHECK(slime::Load(job.local) == old_run[2]);
-  CHECK(job.ready);  // with what it has
+  CHECK(job.ready);  // with the weights it has
 
   job.weights = new_run[3];
   job.PublishFull(4);
@@ -296,7 +294,8 @@ TEST_CASE("a run whose version is empty as the old run's is refused, and stays s
   CHECK(slime::Load(job.local) == job.weights);
 }
 
-TEST_CASE("a version that is removed once it is loaded is followed by the next", "[follower]") {
+TEST_CASE("the next version is followed after the loaded one is removed from the folder",
+          "[follower]") {
   Job job;
   auto follower = job.Follow();
   for (const uint64_t version : {1, 2, 3}) {
@@ -313,13 +312,12 @@ TEST_CASE("a version that is removed once it is loaded is followed by the next",
   CHECK(slime::Load(job.local) == job.weights);
 }
 
-TEST_CASE("a version that is left half removed is waited for, and reported in the end",
-          "[follower]") {
+TEST_CASE("a half removed version is waited for and reported after minutes", "[follower]") {
   Job job;
   auto follower = job.Follow(false);
   for (const uint64_t version : {1, 2}) job.Publish(version);
   REQUIRE(follower->Step().ok());
-  // Version 2 is written again, and a shard of it is not there yet.
+  // Version 2 is written again, and one of its shards is not there yet.
   fs::copy(job.PathOf(2), job.folder.File("again"));
   fs::remove_all(job.PathOf(2));
   fs::rename(job.folder.File("again"), job.PathOf(2));
@@ -335,7 +333,7 @@ TEST_CASE("a version that is left half removed is waited for, and reported in th
   CHECK(slime::Load(job.local) == job.weights);
 }
 
-TEST_CASE("what is put in the place of the checkpoint is followed, and loaded", "[follower]") {
+TEST_CASE("a checkpoint that replaces the local one is loaded and followed", "[follower]") {
   Job job;
   const auto follower = job.Follow();
   for (const uint64_t version : {1, 2}) job.Publish(version);
@@ -352,7 +350,8 @@ TEST_CASE("what is put in the place of the checkpoint is followed, and loaded", 
   CHECK(job.engine.Look() == Calls{"pause", "load 0", "resume 0", "pause", "load 2", "resume 2"});
 }
 
-TEST_CASE("later versions of the run before are not taken for the new one's", "[follower]") {
+TEST_CASE("later versions that the previous run left are not applied to the new run",
+          "[follower]") {
   Job job;
   const auto follower = job.Follow(false);
   job.Publish(1);
@@ -367,7 +366,7 @@ TEST_CASE("later versions of the run before are not taken for the new one's", "[
   CHECK(slime::Load(job.local) == held);
 }
 
-TEST_CASE("a full checkpoint that the run before has left is not taken for the new one's",
+TEST_CASE("a full checkpoint that the previous run left is not applied to the new run",
           "[follower]") {
   Job job;
   auto follower = job.Follow(false);
@@ -377,7 +376,7 @@ TEST_CASE("a full checkpoint that the run before has left is not taken for the n
   const Weights held = job.weights;
   for (const uint64_t version : {3, 4}) job.Publish(version);
   job.PublishFull(5);
-  // A run from the same base has published its first version only, after all of that.
+  // A run from the same base has published its first version only, after all these files.
   for (const uint64_t version : {1, 2}) fs::remove_all(job.PathOf(version));
   job.weights = base;
   job.Publish(1, 2);
@@ -385,7 +384,7 @@ TEST_CASE("a full checkpoint that the run before has left is not taken for the n
   fs::last_write_time(job.IndexOf(1), later);
   CHECK_THAT(Text(follower->Step()), Contains("another run"));
   CHECK(slime::Load(job.local) == held);
-  // What shows it may be removed, and the receiver restarted.
+  // The version that shows it may be removed, and the receiver restarted.
   fs::remove_all(job.PathOf(1));
   follower.reset();
   follower = job.Follow(false);
@@ -398,7 +397,7 @@ TEST_CASE("a full checkpoint that the run before has left is not taken for the n
   CHECK(slime::Load(job.local) == job.weights);
 }
 
-TEST_CASE("a version without all its files is waited for, and reported in the end", "[follower]") {
+TEST_CASE("a version that lacks files is waited for and reported after minutes", "[follower]") {
   Job job;
   const auto follower = job.Follow(false);
   job.Publish(1);
@@ -411,13 +410,13 @@ TEST_CASE("a version without all its files is waited for, and reported in the en
   CHECK(follower->view().version == 1);
 }
 
-TEST_CASE("an engine that was started anew loads again", "[follower]") {
+TEST_CASE("an engine that was restarted loads again", "[follower]") {
   Job job;
   const auto follower = job.Follow();
   REQUIRE(follower->Step().ok());
   job.engine.Look();
   REQUIRE(follower->Step().ok());
-  CHECK(job.engine.Look().empty());  // not at every look
+  CHECK(job.engine.Look().empty());  // it is not checked at every step
   job.clock.now += std::chrono::seconds(6);
   REQUIRE(follower->Step().ok());
   CHECK(job.engine.Look() == Calls{"check"});
@@ -435,12 +434,11 @@ TEST_CASE("an engine that was started anew loads again", "[follower]") {
   CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "resume 0"});
 }
 
-TEST_CASE("an engine whose folder cannot be followed for long is not ready, and runs on",
-          "[follower]") {
+TEST_CASE("an engine whose folder stays unreadable runs on but is not ready", "[follower]") {
   Job job;
   const auto follower = job.Follow();
   REQUIRE(follower->Step().ok());
-  job.clock.now += std::chrono::hours(1);  // without a version: that alone is nothing
+  job.clock.now += std::chrono::hours(1);  // no new version is no failure
   REQUIRE(follower->Step().ok());
   CHECK(job.ready);
   CHECK(follower->view().seconds_since_version >= 3600);
@@ -462,7 +460,7 @@ TEST_CASE("an engine whose folder cannot be followed for long is not ready, and 
   CHECK(follower->view().seconds_since_version == 0);
 }
 
-TEST_CASE("a receiver that stops pauses no engine", "[follower]") {
+TEST_CASE("a receiver that stops does not pause its engine", "[follower]") {
   Job job;
   const auto follower = job.Follow();
   REQUIRE(follower->Step().ok());
@@ -473,7 +471,8 @@ TEST_CASE("a receiver that stops pauses no engine", "[follower]") {
   CHECK(job.engine.Look().empty());
 }
 
-TEST_CASE("a drained receiver takes no version, and completes what it began", "[follower]") {
+TEST_CASE("a drained receiver takes no version but completes the load that it began",
+          "[follower]") {
   Job job;
   const auto follower = job.Follow();
   job.Publish(1);
