@@ -1,5 +1,5 @@
-// The sender's and the receivers' parts in broadcasts together, without gRPC: messages go from one
-// to the other at once, objects over the fake libnccl.
+// The sender's and the receivers' parts of a broadcast together, without gRPC: messages are
+// delivered at once, objects travel over the fake libnccl.
 #include "sender_daemon/serve/broadcaster.h"
 
 #include <atomic>
@@ -74,7 +74,7 @@ struct Job {
   void AwaitMembers(size_t count) {
     REQUIRE(Eventually([&] { return sender.view().members == count; }));
   }
-  // The next version is announced.
+  // Publishes and announces the next version.
   RetainedVersionPtr Publish() {
     auto next = std::make_shared<RetainedVersion>();
     next->version = WeightVersion(++version);
@@ -97,7 +97,7 @@ struct Job {
 
 }  // namespace
 
-TEST_CASE("a version that is announced comes to every receiver", "[broadcast]") {
+TEST_CASE("every receiver gets a version that is announced", "[broadcast]") {
   Job job(3);
   for (int i = 0; i < 5; ++i) {
     const RetainedVersionPtr published = job.Publish();
@@ -106,13 +106,13 @@ TEST_CASE("a version that is announced comes to every receiver", "[broadcast]") 
       REQUIRE(taken.has_value());
       CHECK(*taken == published->object);
     }
-    // The sender's side ends when the others' do, or later.
+    // The sender's side ends together with the receivers' or later.
     REQUIRE(Eventually([&] { return job.sender.view().sent == static_cast<uint64_t>(i) + 1; }));
   }
   CHECK(job.sender.view().failed == 0);
 }
 
-TEST_CASE("a receiver that cannot keep an object does not hold up the others", "[broadcast]") {
+TEST_CASE("a receiver that cannot keep an object does not delay the others", "[broadcast]") {
   Job job(1);
   job.Add(1000);
   job.AwaitMembers(2);
@@ -122,7 +122,7 @@ TEST_CASE("a receiver that cannot keep an object does not hold up the others", "
   CHECK(job.sender.view().failed == 0);
 }
 
-TEST_CASE("a receiver that stalls costs one deadline, and is asked again once it answers",
+TEST_CASE("a stalled receiver delays one broadcast and joins again once it answers",
           "[broadcast]") {
   Job job(3);
   const uint64_t stalled = job.sender.view().epoch;
@@ -149,7 +149,8 @@ TEST_CASE("a receiver that stalls costs one deadline, and is asked again once it
   for (size_t wire = 0; wire < 3; ++wire) CHECK(job.Take(wire, *last) == last->object);
 }
 
-TEST_CASE("a receiver that hangs up ends the epoch at once, the others go on", "[broadcast]") {
+TEST_CASE("a receiver that hangs up ends the epoch at once and the others continue",
+          "[broadcast]") {
   Job job(3);
   job.wires[2]->HangUp();
   job.AwaitMembers(2);
@@ -159,7 +160,7 @@ TEST_CASE("a receiver that hangs up ends the epoch at once, the others go on", "
   CHECK(job.wires[2]->member.view().epoch == 0);
 }
 
-TEST_CASE("nonsense about broadcasts is refused", "[broadcast]") {
+TEST_CASE("invalid broadcast messages are refused", "[broadcast]") {
   BroadcastMember member(Parts(), {.sender = "s", .bytes_max = 1000}, [](v1::SyncUp) {});
   v1::BroadcastOffer offer;
   offer.set_epoch(1);
@@ -183,7 +184,7 @@ TEST_CASE("nonsense about broadcasts is refused", "[broadcast]") {
   CHECK(absl::IsInvalidArgument(member.OnBegin(begin)));
   begin.set_object_bytes(1);
   begin.set_epoch(7);
-  CHECK(member.OnBegin(begin).ok());  // of an epoch that has ended
+  CHECK(member.OnBegin(begin).ok());  // a begin of an epoch that has ended is ignored
 }
 
 }  // namespace dws

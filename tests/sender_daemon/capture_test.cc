@@ -33,7 +33,7 @@ TEST_CASE("a captured version leads exactly from the snapshot to the trainer's w
   }
 }
 
-TEST_CASE("a version that changed nothing is an object without frames", "[capture]") {
+TEST_CASE("a version without changes is an object without frames", "[capture]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
@@ -45,7 +45,7 @@ TEST_CASE("a version that changed nothing is an object without frames", "[captur
   CHECK(sealed->object.size() < 400);
 }
 
-TEST_CASE("a capture that is not finished is undone from its own steps", "[capture]") {
+TEST_CASE("a capture that is not finished is undone from its recorded steps", "[capture]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
@@ -72,7 +72,8 @@ TEST_CASE("a capture that is not finished is undone from its own steps", "[captu
   CHECK(replica == changed);
 }
 
-TEST_CASE("a block that is handed over twice is refused and the rest stays captured", "[capture]") {
+TEST_CASE("a block that is handed over twice is refused and earlier blocks stay captured",
+          "[capture]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
@@ -90,7 +91,7 @@ TEST_CASE("a block that is handed over twice is refused and the rest stays captu
   CHECK(capture.Finish().ok());
 }
 
-TEST_CASE("the first version must hand over every tensor, later ones need not", "[capture]") {
+TEST_CASE("only the first version must hand over every tensor", "[capture]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);

@@ -43,7 +43,7 @@ Result<Weights> ReadFull(const RankStatePtr& state, uint64_t version) {
   }
 }
 
-TEST_CASE("a squashed delta equals its versions applied one after the other", "[delta_log]") {
+TEST_CASE("a squashed delta equals its versions applied in order", "[delta_log]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
   const RankStatePtr state =
@@ -70,7 +70,8 @@ TEST_CASE("a squashed delta equals its versions applied one after the other", "[
   }
 }
 
-TEST_CASE("changes that cancel over several versions vanish from the squash", "[delta_log]") {
+TEST_CASE("changes that cancel over several versions are not in the squashed delta",
+          "[delta_log]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
   const RankStatePtr state =
@@ -84,7 +85,7 @@ TEST_CASE("changes that cancel over several versions vanish from the squash", "[
   for (const SliceDelta& slice : manifest->slices) CHECK(slice.nnz == 0);
 }
 
-TEST_CASE("past its limits the log drops the oldest versions and says what it retains",
+TEST_CASE("a log over its limits drops the oldest versions and reports what it retains",
           "[delta_log]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
@@ -102,7 +103,7 @@ TEST_CASE("past its limits the log drops the oldest versions and says what it re
   CHECK(by_bytes->log->All().size() == 1);  // the newest always stays
 }
 
-TEST_CASE("a delta object outlives its place in the log while somebody holds it", "[delta_log]") {
+TEST_CASE("a delta object stays valid after the log drops it", "[delta_log]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
   const RankStatePtr state = MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 1});
@@ -118,7 +119,7 @@ TEST_CASE("a delta object outlives its place in the log while somebody holds it"
   CHECK(replica == states[1]);
 }
 
-TEST_CASE("full tensors of an older version are exact although the snapshot moved on",
+TEST_CASE("full tensors of an older version are exact although the snapshot is newer",
           "[full_reader]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
@@ -132,8 +133,7 @@ TEST_CASE("full tensors of an older version are exact although the snapshot move
   }
 }
 
-TEST_CASE("a version that the log cannot lead back to is refused, never approximated",
-          "[full_reader]") {
+TEST_CASE("full tensors of a version that is no longer in the log are refused", "[full_reader]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
   const RankStatePtr state = MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 2});

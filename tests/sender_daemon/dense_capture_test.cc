@@ -77,8 +77,7 @@ uint64_t DenseBytes(const RetainedVersion& version) {
   return version.payload_bytes[static_cast<size_t>(BlockMode::kDenseUlp)];
 }
 
-TEST_CASE("a capture that knows dense groups leads to the same bits as one that knows none",
-          "[density]") {
+TEST_CASE("captures with and without known dense groups lead to the same bits", "[density]") {
   std::mt19937_64 random(Catch::rngSeed());
   const auto profile = GENERATE(DeltaProfile::kFast, DeltaProfile::kWan, DeltaProfile::kDirect);
   ThreadPool pool(1);
@@ -138,8 +137,9 @@ TEST_CASE("versions of dense groups do not depend on the number of threads", "[d
   for (size_t i = 0; i < 6; ++i) CHECK(objects[i] == objects[i + 6]);
 }
 
-TEST_CASE("a capture of dense groups that is not finished is undone, and teaches nothing",
-          "[density]") {
+TEST_CASE(
+    "an unfinished capture of dense groups is undone and does not count for the density watch",
+    "[density]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);

@@ -62,7 +62,7 @@ struct Watched {
 const Change kDense{.dense = kBlocks};
 const Change kSparse{.sparse = kBlocks};
 
-TEST_CASE("a group turns dense after two versions in a row, as a whole", "[density]") {
+TEST_CASE("a whole group turns dense after two dense versions in a row", "[density]") {
   Watched model;
   const Change most{.dense = 14, .sparse = 2};
   VersionDensity found = model.Learn({{"layers.0.w", most}, {"scales", kSparse}});
@@ -72,7 +72,7 @@ TEST_CASE("a group turns dense after two versions in a row, as a whole", "[densi
   CHECK(model.Learn({{"layers.0.w", {.dense = 13, .sparse = 3}}}).turns.empty());
   CHECK(model.Learn({{"layers.0.w", most}}).turns.empty());
   CHECK_FALSE(model.EncodesDense(0));
-  CHECK(model.Learn({{"norm", kSparse}}).turns.empty());  // did not change it: no evidence
+  CHECK(model.Learn({{"norm", kSparse}}).turns.empty());  // the group did not change: no evidence
   found = model.Learn({{"layers.0.w", most}, {"scales", kSparse}});
   REQUIRE(found.turns.size() == 1);
   CHECK(found.turns[0].dense);
@@ -88,7 +88,7 @@ TEST_CASE("a group turns dense after two versions in a row, as a whole", "[densi
   CHECK_FALSE(model.EncodesDense(0, 40'000));  // few changes: positions are tried
 }
 
-TEST_CASE("a dense group that nothing touches stays dense and is still named", "[density]") {
+TEST_CASE("a dense group without changes stays dense and is still reported", "[density]") {
   Watched model;
   for (int i = 0; i < 2; ++i) model.Learn({{"scales", kDense}});
   for (int i = 0; i < 40; ++i) {
@@ -113,15 +113,15 @@ TEST_CASE("one version of sixteen of a dense group is encoded both ways", "[dens
   CHECK(both == std::vector<int>{16, 32, 48, 64});
 }
 
-TEST_CASE("a dense group turns back after two versions in a row that were smaller with positions",
+TEST_CASE("a dense group turns sparse after two versions in a row that are smaller with positions",
           "[density]") {
   Watched model;
   for (int i = 0; i < 2; ++i) model.Learn({{"scales", kDense}});
   while (model.EncodesDense(3)) model.Learn({{"scales", kDense}});
   const Change few{.dense = 11, .sparse = 5};
   CHECK(model.Learn({{"scales", few}}).dense_groups == 1);
-  CHECK_FALSE(model.EncodesDense(3));  // the next version tells
-  SECTION("it does") {
+  CHECK_FALSE(model.EncodesDense(3));  // the next version decides
+  SECTION("the next version is smaller with positions too") {
     const VersionDensity found = model.Learn({{"scales", few}});
     REQUIRE(found.turns.size() == 1);
     CHECK_FALSE(found.turns[0].dense);
@@ -129,7 +129,7 @@ TEST_CASE("a dense group turns back after two versions in a row that were smalle
     CHECK(found.worst.empty());
     CHECK_FALSE(model.EncodesDense(3));
   }
-  SECTION("between the thresholds nothing turns") {
+  SECTION("a group between the thresholds does not change state") {
     for (int i = 0; i < 20; ++i) {
       CHECK(model.Learn({{"scales", {.dense = 13, .sparse = 3}}}).turns.empty());
     }
@@ -137,8 +137,7 @@ TEST_CASE("a dense group turns back after two versions in a row that were smalle
   }
 }
 
-TEST_CASE("a dense group whose changes take more bytes than they did is encoded both ways at once",
-          "[density]") {
+TEST_CASE("a dense group whose changes take more bytes is encoded both ways at once", "[density]") {
   Watched model;
   for (int i = 0; i < 2; ++i) model.Learn({{"scales", kDense}});
   model.Learn({{"scales", {.dense = kBlocks, .payload_bytes = 1250}}});
@@ -151,7 +150,7 @@ TEST_CASE("a dense group whose changes take more bytes than they did is encoded 
   CHECK(model.EncodesDense(3));
 }
 
-TEST_CASE("the dense groups of most bytes come first, eight at most", "[density]") {
+TEST_CASE("at most eight dense groups are reported with the largest first", "[density]") {
   std::vector<Shard> shards;
   std::map<std::string, Change> changes;
   for (char name = 'a'; name < 'm'; ++name) {
@@ -170,7 +169,7 @@ TEST_CASE("the dense groups of most bytes come first, eight at most", "[density]
   CHECK(names == "chbglafk");  // by 'name % 5', then by name
 }
 
-TEST_CASE("a version of an eighth of all bytes is dense as a whole", "[density]") {
+TEST_CASE("a version with an eighth of all bytes is dense as a whole", "[density]") {
   Watched model;
   const auto eighth = static_cast<size_t>(model.layout.size_bytes() / 8 / kBlocks);
   VersionDensity found = model.Learn({{"scales", {.sparse = kBlocks, .payload_bytes = eighth}}});

@@ -10,7 +10,7 @@ namespace dws {
 namespace {
 
 constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
-// So large that no copy of the snapshot is made on the GPU.
+// So large that no copy of the snapshot is kept on the GPU.
 constexpr uint64_t kAllSpare = ~uint64_t{0};
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
@@ -27,7 +27,7 @@ RankLayout WideLayout() {
        {.tensor = {.name = "g", .dtype = DType::kU8, .shape = {3}}}});
 }
 
-// A trainer on a GPU, and one in host memory that does the same.
+// A trainer on a GPU, and one in host memory that publishes the same.
 struct Twins {
   Twins(RankLayout layout, const DeviceShardsOptions& options)
       : random(Catch::rngSeed()),
@@ -80,7 +80,7 @@ struct Twins {
   GpuSource source;
 };
 
-TEST_CASE("what changed on a GPU is published byte by byte as from memory of the host", "[gpu]") {
+TEST_CASE("changes on a GPU are published with the same bytes as from host memory", "[gpu]") {
   const auto spare = GENERATE(uint64_t{0}, kAllSpare);
   const auto profile = GENERATE(DeltaProfile::kFast, DeltaProfile::kWan, DeltaProfile::kDirect);
   Twins twins(WideLayout(), {.window_bytes = kMiB, .arena_bytes = kMiB, .spare_bytes = spare});
@@ -94,7 +94,7 @@ TEST_CASE("what changed on a GPU is published byte by byte as from memory of the
   }
 }
 
-TEST_CASE("what the list of changes has no room for is copied whole", "[gpu]") {
+TEST_CASE("blocks that do not fit in the list of changes are copied whole", "[gpu]") {
   const auto spare = GENERATE(uint64_t{0}, kAllSpare);
   Twins twins(WideLayout(), {.arena_bytes = 20'000, .spare_bytes = spare});
   twins.Publish(1);
@@ -106,7 +106,7 @@ TEST_CASE("what the list of changes has no room for is copied whole", "[gpu]") {
   }
 }
 
-TEST_CASE("a capture from a GPU that was undone leaves nothing behind", "[gpu]") {
+TEST_CASE("an undone capture from a GPU leaves nothing behind", "[gpu]") {
   const auto spare = GENERATE(uint64_t{0}, kAllSpare);
   Twins twins(WideLayout(), {.window_bytes = kMiB, .spare_bytes = spare});
   const auto undo = [&twins](uint64_t version) {
@@ -128,8 +128,9 @@ TEST_CASE("a capture from a GPU that was undone leaves nothing behind", "[gpu]")
   }
 }
 
-TEST_CASE("a damaged byte where a weight changed is seen, and the GPU's changes are not used",
-          "[gpu]") {
+TEST_CASE(
+    "a damaged snapshot byte where a weight changed is detected and the GPU's changes are unused",
+    "[gpu]") {
   Twins twins(SmallLayout(), {.spare_bytes = 0});
   twins.Publish(1);
   for (const RankStatePtr& state : {twins.on_gpu, twins.on_host}) {
@@ -148,7 +149,7 @@ TEST_CASE("a damaged byte where a weight changed is seen, and the GPU's changes 
   CHECK(captured->after != DigestsOf(twins.on_gpu->layout(), twins.weights));
 }
 
-TEST_CASE("a distrusted slice is read whole from the GPU, and is right again", "[gpu]") {
+TEST_CASE("a distrusted slice is read whole from the GPU and becomes correct", "[gpu]") {
   const auto spare = GENERATE(uint64_t{0}, kAllSpare);
   Twins twins(SmallLayout(), {.spare_bytes = spare});
   twins.Publish(1);
@@ -163,7 +164,7 @@ TEST_CASE("a distrusted slice is read whole from the GPU, and is right again", "
   CHECK_FALSE(twins.on_gpu->snapshot->distrusts(RankSlice(2)));
 }
 
-// An environment variable while it lives.
+// Sets an environment variable for its lifetime.
 class Setting {
  public:
   Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
@@ -175,7 +176,7 @@ class Setting {
   const char* name_;
 };
 
-TEST_CASE("a version that a GPU failed in is undone, and the next one is whole", "[gpu]") {
+TEST_CASE("a version in which a GPU fails is undone and the next one is complete", "[gpu]") {
   const std::string call =
       GENERATE("cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize");
   const auto spare = GENERATE(uint64_t{0}, kAllSpare);

@@ -19,7 +19,7 @@ class GpuWeights {
   GpuWeights(const cuda::CudaDevicePtr& device, const RankLayout& layout)
       : device_(device), layout_(layout) {
     for (uint32_t s = 0; s < layout.slice_count(); ++s) {
-      // Every second slice is in runs with gaps, and not at the beginning of its memory.
+      // Every second slice is in runs with gaps and does not start at the beginning of its memory.
       const uint64_t elements = layout.slice(RankSlice(s)).elements;
       const uint64_t run = s % 2 == 0 ? std::max<uint64_t>(elements, 1) : 251;
       const uint64_t stride = s % 2 == 0 ? run : 257;
@@ -35,7 +35,7 @@ class GpuWeights {
 
   const std::vector<DeviceShards::SlicePlace>& places() const { return places_; }
 
-  // As a trainer does with its optimizer's step.
+  // Writes the weights, as a trainer does in its optimizer's step.
   void Set(const Weights& weights) {
     for (const auto& [slice, place] : places_) {
       const std::vector<std::byte>& bytes = weights[slice.value()];

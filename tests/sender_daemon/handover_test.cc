@@ -7,7 +7,7 @@
 namespace dws {
 namespace {
 
-// A region whose byte i is about i.
+// A region filled with a fixed pattern.
 HostRegion PatternRegion(size_t size) {
   auto created = CreateHostRegion("dws-test", size);
   DWS_CHECK(created.ok());
@@ -49,7 +49,8 @@ TEST_CASE("a resident shard cut by columns is read in slice order", "[handover]"
   }
 }
 
-TEST_CASE("a shard that reaches beyond its region is refused by name", "[handover]") {
+TEST_CASE("a shard that reaches beyond its region is refused and its tensor is named",
+          "[handover]") {
   const RankLayout layout =
       MakeLayout({{.tensor = {.name = "w", .dtype = DType::kU16, .shape = {5, 8}}}});
   for (const ShardPlace place : {ShardPlace{.offset_bytes = 6}, ShardPlace{.region = 1}}) {
@@ -62,7 +63,8 @@ TEST_CASE("a shard that reaches beyond its region is refused by name", "[handove
   CHECK_FALSE(ResidentSource::Create(layout, OneRegion(80), {}).ok());
 }
 
-TEST_CASE("a shard or a piece that begins inside of an element is refused by name", "[handover]") {
+TEST_CASE("a shard or a piece that begins inside an element is refused and its tensor is named",
+          "[handover]") {
   for (const auto& [dtype, bytes] :
        {std::pair(DType::kU16, 2U), std::pair(DType::kF32, 4U), std::pair(DType::kF64, 8U)}) {
     const RankLayout layout =
@@ -88,7 +90,7 @@ TEST_CASE("a shard or a piece that begins inside of an element is refused by nam
   }
 }
 
-TEST_CASE("pieces in a bucket are read where they lie", "[handover]") {
+TEST_CASE("pieces in a bucket are read at their offsets", "[handover]") {
   const RankLayout layout = SmallLayout();  // slice 2 is 70,001 F32: a full block and one of 4,465
   const HostRegion bucket = PatternRegion(600'000);
   const auto source = BucketSource::Create(
@@ -105,7 +107,7 @@ TEST_CASE("pieces in a bucket are read where they lie", "[handover]") {
   CHECK(std::memcmp(other.data(), bucket.bytes().data() + 400'000, other.size()) == 0);
 }
 
-TEST_CASE("pieces outside their slice or bucket, or twice, are refused", "[handover]") {
+TEST_CASE("repeated pieces and pieces outside their slice or bucket are refused", "[handover]") {
   const RankLayout layout = SmallLayout();
   const HostRegion bucket = PatternRegion(300'000);
   const auto refused = [&](std::vector<BucketPiece> pieces) {

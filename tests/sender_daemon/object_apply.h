@@ -1,4 +1,4 @@
-// Applies a delta object to weights, frame by frame: what a receiver does, in a few lines.
+// Applies a delta object to weights, frame by frame: a minimal receiver.
 #pragma once
 
 #include <vector>

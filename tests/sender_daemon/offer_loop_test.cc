@@ -19,7 +19,7 @@ RankStatePtr MakeOffer(uint64_t epoch) {
   return std::make_shared<const RankState>(RankState{.rank_epoch = RankEpoch(epoch)});
 }
 
-// A publisher for the loop: returns what the test tells it, and keeps what it was offered.
+// A publisher for the loop: returns what the test sets, and records what it was offered.
 class Publisher {
  public:
   explicit Publisher(Duration retry_delay = std::chrono::milliseconds(1))
@@ -51,7 +51,7 @@ class Publisher {
   std::vector<uint64_t> seen_ GUARDED_BY(mutex_);
 };
 
-TEST_CASE("what is offered is worked on until there is nothing to do", "[offer_loop]") {
+TEST_CASE("an offer is processed until there is nothing left to do", "[offer_loop]") {
   Publisher publisher;
   publisher.left = 5;
   publisher.loop.Start();
@@ -68,7 +68,7 @@ TEST_CASE("what is offered is worked on until there is nothing to do", "[offer_l
   CHECK(publisher.loop.failures() == 0);
 }
 
-TEST_CASE("what has failed is tried again, and settled only as far as it was tried",
+TEST_CASE("a failed offer is retried and counts as settled after its first attempt",
           "[offer_loop]") {
   Publisher publisher;
   publisher.Answer(UnavailableError("the disk is full"));
@@ -82,7 +82,7 @@ TEST_CASE("what has failed is tried again, and settled only as far as it was tri
   CHECK(publisher.loop.settled());
 }
 
-TEST_CASE("a failure before the newest offer settles nothing", "[offer_loop]") {
+TEST_CASE("a failure before the newest offer does not settle that offer", "[offer_loop]") {
   Publisher publisher(std::chrono::hours(1));
   publisher.Answer(UnavailableError("the disk is full"));
   publisher.loop.Offer(MakeOffer(1));
@@ -95,7 +95,7 @@ TEST_CASE("a failure before the newest offer settles nothing", "[offer_loop]") {
   publisher.loop.Stop();  // at once, although the loop waits
 }
 
-TEST_CASE("a round that was given up is no failure", "[offer_loop]") {
+TEST_CASE("a cancelled step does not count as a failure", "[offer_loop]") {
   Publisher publisher;
   publisher.Answer(CancelledError("it ends"));
   publisher.loop.Start();
@@ -106,7 +106,7 @@ TEST_CASE("a round that was given up is no failure", "[offer_loop]") {
   CHECK(publisher.loop.trouble().ok());
 }
 
-TEST_CASE("a step that takes long can ask whether it is wanted", "[offer_loop]") {
+TEST_CASE("a long step can check whether it is still wanted", "[offer_loop]") {
   std::atomic<bool> begun{false};
   OfferLoop* self = nullptr;
   OfferLoop loop({.failed_event = "test_failed"}, [&](const RankStatePtr&) -> Result<bool> {

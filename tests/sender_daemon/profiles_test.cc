@@ -86,7 +86,7 @@ TEST_CASE("a class-split object leads to the same weights and is smaller", "[cap
     ApplyObject(layout, sealed->object, replica);
     CHECK(replica == weights);
     CHECK(sealed->after == DigestsOf(layout, weights));
-    if (version == 2) {  // nothing was known of the slices yet
+    if (version == 2) {  // the slices had no class tables yet
       CHECK(sealed->other_object.empty());
       continue;
     }
@@ -145,8 +145,10 @@ TEST_CASE("a version is undone, squashed and retained with class-split blocks as
   CHECK(replica == weights);
 }
 
-TEST_CASE("who asks for class-split deltas gets them while they are made, and is remembered",
-          "[capture]") {
+TEST_CASE(
+    "a request for class-split deltas is served if they are made and makes later versions have "
+    "them",
+    "[capture]") {
   PublishingRank rank;
   auto& [random, pool, layout, state, weights] = rank;
   const auto publish = [&](uint64_t version, DeltaProfile profile) {
@@ -159,7 +161,7 @@ TEST_CASE("who asks for class-split deltas gets them while they are made, and is
   publish(1, DeltaProfile::kFast);
   const RetainedVersionPtr second = publish(2, DeltaProfile::kFast);
   CHECK(state->log->Asked() == DeltaProfile::kFast);
-  CHECK((*get(2, kWan)).get() == &second->object);  // there is no other object
+  CHECK((*get(2, kWan)).get() == &second->object);  // this version has no other object
   CHECK(state->log->Asked() == kWan);
   publish(3, kWan);
   const RetainedVersionPtr fourth = publish(4, kWan);
@@ -173,7 +175,7 @@ TEST_CASE("who asks for class-split deltas gets them while they are made, and is
   CHECK(state->log->Asked() == DeltaProfile::kFast);
 }
 
-TEST_CASE("a link faster than dense steps decode gets raw blocks where they would be dense",
+TEST_CASE("a link that is faster than dense decoding gets raw blocks instead of dense blocks",
           "[capture]") {
   PublishingRank rank;
   auto& [random, pool, layout, state, weights] = rank;
@@ -220,7 +222,7 @@ TEST_CASE("a link faster than dense steps decode gets raw blocks where they woul
   CHECK(PublishAll(state, pool, 3, weights, kDirect)->other_object.empty());
 }
 
-TEST_CASE("who asks for raw dense blocks is remembered as long as who asks for class-split ones",
+TEST_CASE("a request for raw dense blocks is remembered as long as one for class-split blocks",
           "[capture]") {
   PublishingRank rank(0);
   auto& [random, pool, layout, state, weights] = rank;

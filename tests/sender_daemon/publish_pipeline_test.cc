@@ -11,7 +11,7 @@ namespace {
 constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
 constexpr std::chrono::seconds kTimeout{20};
 
-TEST_CASE("a version is announced only after it was recorded, and none is lost to a full disk",
+TEST_CASE("versions are announced only after they are recorded and a full disk loses none",
           "[publish_pipeline]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
@@ -54,7 +54,8 @@ TEST_CASE("a version is announced only after it was recorded, and none is lost t
   CHECK(state->log->Newest()->version == WeightVersion(1 + limits::kSealBacklogMax));
 }
 
-TEST_CASE("a pipeline that stops while the disk is full ends, unannounced", "[publish_pipeline]") {
+TEST_CASE("a pipeline that stops while the disk is full ends without announcing",
+          "[publish_pipeline]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);

@@ -21,7 +21,7 @@ namespace {
 using Names = std::vector<std::string>;
 constexpr std::chrono::seconds kLaggardAfter{10};
 
-// How a wait of policy all ended.
+// A wait of policy `all`, and how it ended.
 class Waiting {
  public:
   void End(const Status& status, const WaitOutcome& outcome) {
@@ -108,7 +108,7 @@ struct Restarted : Host {
 
 }  // namespace
 
-TEST_CASE("an awaited receiver that has the version counts when it says so", "[receivers]") {
+TEST_CASE("an awaited receiver counts once it reports the version", "[receivers]") {
   Restarted host;
   const ConnectionId back = host.Connect("b");
   CHECK_FALSE(host.waiting->status().has_value());
@@ -119,8 +119,10 @@ TEST_CASE("an awaited receiver that has the version counts when it says so", "[r
   CHECK(host.waiting->outcome().left_out.empty());
 }
 
-TEST_CASE("an awaited receiver that comes back without the version gets the time of laggards",
-          "[receivers]") {
+TEST_CASE(
+    "an awaited receiver that comes back without the version is waited for until the laggard time "
+    "has passed",
+    "[receivers]") {
   Restarted host;
   host.Connect("b");
   CHECK_FALSE(host.waiting->status().has_value());
@@ -134,7 +136,7 @@ TEST_CASE("an awaited receiver that comes back without the version gets the time
   CHECK(host.waiting->outcome().left_out[0].receiver_id == "b");
 }
 
-TEST_CASE("versions of a stream that was forgotten are not waited for with what was said of them",
+TEST_CASE("a report about a forgotten stream does not end a wait after the same stream restarts",
           "[receivers]") {
   Host host;
   const ConnectionId receiver = host.Connect("a");
@@ -151,10 +153,10 @@ TEST_CASE("versions of a stream that was forgotten are not waited for with what 
   CHECK(waiting->status()->ok());
 }
 
-TEST_CASE("no wait is met by what was said of a number before it was published", "[receivers]") {
+TEST_CASE("a report about a version before its publication does not end a wait", "[receivers]") {
   Host host;
   const ConnectionId receiver = host.Connect("a");
-  // A restarted sender knows less than its receivers, or has lost part of its state.
+  // A restarted sender knows less than its receivers: it may have lost part of its state.
   host.Commit(receiver, 6, Digest{.lane0 = 7, .lane1 = 7});
   const auto fourth = host.Wait(4);
   CHECK_FALSE(fourth->status().has_value());
@@ -172,7 +174,7 @@ TEST_CASE("no wait is met by what was said of a number before it was published",
   CHECK(fourth->status()->ok());
 }
 
-TEST_CASE("a receiver that had the last version before its sender started again counts for it",
+TEST_CASE("a receiver that reports the version before a restarted sender publishes it again counts",
           "[receivers]") {
   Host host;
   const Digest token = host.Publish(3);

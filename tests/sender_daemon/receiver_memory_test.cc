@@ -1,4 +1,4 @@
-// What a sender remembers of its receivers across restarts, and which waits wait for which then.
+// What a sender remembers about its receivers across restarts, and which receivers its waits await.
 #include "sender_daemon/serve/receiver_memory.h"
 
 #include <atomic>
@@ -43,7 +43,8 @@ struct Host {
 
 }  // namespace
 
-TEST_CASE("a restarted sender misses who was there, and knows who had gone before", "[receivers]") {
+TEST_CASE("a restarted sender awaits the receivers that were connected and not those that had left",
+          "[receivers]") {
   Host host;
   host.Start();
   host.Connect("stays");
@@ -59,7 +60,7 @@ TEST_CASE("a restarted sender misses who was there, and knows who had gone befor
   CHECK_FALSE(host.Receiver("stays").awaited);  // it left during this process: absent as usual
 }
 
-TEST_CASE("what is known survives a sender that is killed", "[receivers]") {
+TEST_CASE("known receivers survive the kill of the sender", "[receivers]") {
   Host host;
   host.Start();
   host.Connect("r0");
@@ -69,7 +70,7 @@ TEST_CASE("what is known survives a sender that is killed", "[receivers]") {
   }));
 }
 
-TEST_CASE("one that does not come back is awaited for a while, and missed for longer",
+TEST_CASE("a receiver that stays away is first no longer awaited and later forgotten",
           "[receivers]") {
   Host host;
   host.Start();
@@ -85,7 +86,7 @@ TEST_CASE("one that does not come back is awaited for a while, and missed for lo
   REQUIRE(Eventually([&] { return LoadKnownReceivers(host.files, host.folder.path())->empty(); }));
 }
 
-TEST_CASE("a restart before one has come back does not end its being awaited", "[receivers]") {
+TEST_CASE("an awaited receiver stays awaited after another restart of the sender", "[receivers]") {
   Host host;
   host.Start();
   host.Connect("r0");
@@ -98,7 +99,7 @@ TEST_CASE("a restart before one has come back does not end its being awaited", "
   CHECK(host.Receiver("r1").awaited);
 }
 
-TEST_CASE("an absent receiver is forgotten when an operator says so, a present one is not",
+TEST_CASE("an operator can make the sender forget an absent receiver but not a connected one",
           "[receivers]") {
   Host host;
   host.Start();
@@ -116,7 +117,7 @@ TEST_CASE("an absent receiver is forgotten when an operator says so, a present o
   CHECK(host.Knows("here"));
 }
 
-TEST_CASE("a disk that hangs holds up neither keepalives nor waits", "[receivers]") {
+TEST_CASE("a disk that hangs blocks neither keepalives nor waits", "[receivers]") {
   class Counting final : public SyncConnection {
    public:
     void WelcomeDue() override {}
@@ -147,7 +148,7 @@ TEST_CASE("a disk that hangs holds up neither keepalives nor waits", "[receivers
   CHECK(Eventually([&] { return connection->keepalives > 0; }));
   CHECK(Eventually([&] { return ended.load(); }));
 
-  // What happened meanwhile is written once the disk is back.
+  // Changes made meanwhile are written once the disk works again.
   REQUIRE(hub.Connect("job", "r1", connection).ok());
   files.Release();
   CHECK(Eventually([&] {
@@ -158,7 +159,7 @@ TEST_CASE("a disk that hangs holds up neither keepalives nor waits", "[receivers
   hub.Stop();
 }
 
-TEST_CASE("a damaged file of known receivers keeps no sender from starting", "[receivers]") {
+TEST_CASE("a sender starts although its file of known receivers is damaged", "[receivers]") {
   Host host;
   REQUIRE(host.files.ReplaceFile(host.folder.File("receivers.known"), AsBytes("damage")).ok());
   host.Start();

@@ -81,7 +81,8 @@ struct MixedTrainer {
   CreatedRegion host;
 };
 
-TEST_CASE("shards on a GPU and on the host are published as if all were on the host", "[gpu]") {
+TEST_CASE("shards on a GPU and on the host are published with the same bytes as from the host",
+          "[gpu]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
   const RankStatePtr state = MakeState(MixedLayout(), {.bytes_max = 1 << 30, .versions_max = 10});
@@ -112,7 +113,7 @@ TEST_CASE("shards on a GPU and on the host are published as if all were on the h
   }
 }
 
-TEST_CASE("a shard that lies askew on a GPU, or beyond its region, is refused by name", "[gpu]") {
+TEST_CASE("a GPU shard that is misaligned or beyond its region is refused and named", "[gpu]") {
   const RankLayout layout =
       MakeLayout({{.tensor = {.name = "w", .dtype = DType::kU16, .shape = {5, 8}}}});
   MixedTrainer trainer;

@@ -112,7 +112,8 @@ Told Verify(Fixture& sender) {
   return told;
 }
 
-TEST_CASE("verify compares the whole snapshot and names what differs", "[sender_operations]") {
+TEST_CASE("verify compares the whole snapshot and names the slices that differ",
+          "[sender_operations]") {
   Fixture sender;
   CHECK(Verify(sender).status.code() == absl::StatusCode::kFailedPrecondition);
   sender.hub.Welcome(sender.state);
@@ -138,7 +139,7 @@ TEST_CASE("verify compares the whole snapshot and names what differs", "[sender_
   CHECK(sender.Shows(R"(dws_sender_verify_mismatches_total{dws_job="job",trainer_rank="3"} 1)"));
 }
 
-TEST_CASE("verify ends when its caller hangs up", "[sender_operations]") {
+TEST_CASE("verify stops when its caller hangs up", "[sender_operations]") {
   Fixture sender;
   sender.hub.Welcome(sender.state);
   sender.Publish(1);
@@ -147,7 +148,7 @@ TEST_CASE("verify ends when its caller hangs up", "[sender_operations]") {
   CHECK(status.code() == absl::StatusCode::kCancelled);
 }
 
-TEST_CASE("a sender has nothing to resynchronise, and says who has", "[sender_operations]") {
+TEST_CASE("a resync call to a sender is refused and names the receivers", "[sender_operations]") {
   Fixture sender;
   const Status status =
       sender.operations.Resync({}, [](const v1::OperationProgress&) { return true; });
@@ -155,7 +156,7 @@ TEST_CASE("a sender has nothing to resynchronise, and says who has", "[sender_op
   CHECK_THAT(std::string(Message(status)), Catch::Contains("receiver"));
 }
 
-TEST_CASE("an absent receiver is forgotten by name, a connected or unknown one is refused",
+TEST_CASE("an absent receiver is forgotten and a connected or unknown one is refused",
           "[sender_operations]") {
   Fixture sender;
   sender.Connect("near");
@@ -177,14 +178,14 @@ TEST_CASE("an absent receiver is forgotten by name, a connected or unknown one i
   CHECK(sender.hub.Receivers().size() == 1);
 }
 
-TEST_CASE("a drain refuses versions and ends when every present receiver has the newest",
+TEST_CASE("a drain refuses new versions and ends once every connected receiver has the newest",
           "[sender_operations]") {
   Fixture sender;
   sender.hub.Welcome(sender.state);
   sender.Publish(1);
   const ConnectionId near = sender.Connect("near");
   const ConnectionId gone = sender.Connect("gone");
-  sender.hub.Disconnect(gone);  // so that nothing waits for it
+  sender.hub.Disconnect(gone);  // so that the drain does not wait for it
   CHECK(sender.DrainState() == v1::DRAIN_STATE_NONE);
 
   Mutex mutex;
@@ -219,7 +220,7 @@ TEST_CASE("a drain refuses versions and ends when every present receiver has the
   CHECK(sender.session.Register({}).status().code() != absl::StatusCode::kUnavailable);
 }
 
-TEST_CASE("a drain outlives its caller, and undoing it ends the calls that wait",
+TEST_CASE("a drain continues without its caller and undoing it ends the waiting calls",
           "[sender_operations]") {
   Fixture sender;
   sender.hub.Welcome(sender.state);
@@ -238,7 +239,8 @@ TEST_CASE("a drain outlives its caller, and undoing it ends the calls that wait"
   CHECK(waiting.get().code() == absl::StatusCode::kAborted);
 }
 
-TEST_CASE("the status and the metrics say what was published and who lags", "[sender_operations]") {
+TEST_CASE("the status and the metrics show the published versions and the lagging receivers",
+          "[sender_operations]") {
   Fixture sender;
   sender.hub.Welcome(sender.state);
   const ConnectionId receiver = sender.Connect("r");
@@ -286,7 +288,7 @@ TEST_CASE("the status and the metrics name the groups that change nearly everywh
   for (uint64_t version = 3; version <= 4; ++version) {
     const std::vector<std::byte> kept = sender.weights[2];
     sender.weights = RandomWeights(sender.state->layout(), sender.random);
-    sender.weights[2] = kept;  // of b, few change
+    sender.weights[2] = kept;  // few elements of b change
     sender.Publish(version, 0.001);
   }
   const RetainedVersionPtr newest = sender.state->log->Newest();

@@ -1,4 +1,4 @@
-// A receiver's connection that nothing is sent over: for tests of what the hub knows.
+// A receiver's connection on which nothing is sent: for tests of the hub's state.
 #pragma once
 
 #include "sender_daemon/serve/receiver_hub.h"

@@ -1,4 +1,4 @@
-// The owner of the folder of slime's versions, and which versions stay in it.
+// Who owns slime's folder of versions, and which versions stay in it.
 #include <catch2/catch.hpp>
 
 #include "tests/fakes/fault_file_system.h"
@@ -11,12 +11,12 @@ using Catch::Matchers::Contains;
 
 }  // namespace
 
-TEST_CASE("a sender that starts again goes on in its own folder", "[slime]") {
+TEST_CASE("a restarted sender continues in its own folder", "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");
   REQUIRE(rank.Publish(1).ok());
   REQUIRE(rank.Publish(2).ok());
-  // It died in the middle of the next.
+  // The sender died in the middle of the next version.
   const std::filesystem::path half = std::filesystem::path(rank.Folder(3)).parent_path() /
                                      slime::UnfinishedFolderName(3, SlimeWriterName(*rank.state));
   std::filesystem::create_directories(half);
@@ -34,13 +34,13 @@ TEST_CASE("a sender that starts again goes on in its own folder", "[slime]") {
   CHECK_FALSE(rank.IsFull(4));
   rank.Follow(base);
 
-  SECTION("and the one of before writes no more") {
+  SECTION("the sender of before the restart writes nothing more") {
     rank.Register(1, 1);
     rank.Restart();
     rank.Capture(5);
     CHECK_THAT(ToString(rank.Write()), Contains("another sender publishes there now"));
   }
-  SECTION("but not with numbers that are published already") {
+  SECTION("version numbers that are already published are refused") {
     rank.Register(1, 3);
     rank.Capture(2);
     CHECK_THAT(ToString(rank.Write()), Contains("has version 4 already") && Contains("version 5"));
@@ -49,10 +49,10 @@ TEST_CASE("a sender that starts again goes on in its own folder", "[slime]") {
   }
 }
 
-TEST_CASE("a folder with versions of others is refused by name, and left as it is", "[slime]") {
+TEST_CASE("a folder with foreign versions is refused and left unchanged", "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");
-  SECTION("of another run") {
+  SECTION("the versions are of another run") {
     REQUIRE(rank.Publish(1).ok());
     rank.Register(2, 2);
     rank.Restart();
@@ -65,14 +65,14 @@ TEST_CASE("a folder with versions of others is refused by name, and left as it i
     std::filesystem::remove_all(rank.Folder(1));
     REQUIRE(rank.Write().ok());
   }
-  SECTION("of a writer that says nothing of itself") {
+  SECTION("a version does not name its writer") {
     auto writer = slime::VersionWriter::Create(rank.files, rank.dir.root, {.version = 1});
     REQUIRE((*writer)->Finish().ok());
     CHECK_THAT(ToString(rank.Write()), Contains("weight_v000001 is of another writer"));
     std::filesystem::remove_all(rank.dir.root);
     REQUIRE(rank.Publish(1).ok());
   }
-  SECTION("that is being written") {
+  SECTION("a foreign version is being written") {
     const bool in_ours = GENERATE(false, true);
     if (in_ours) REQUIRE(rank.Publish(1).ok());
     std::filesystem::create_directories(rank.Folder(7));
@@ -83,7 +83,7 @@ TEST_CASE("a folder with versions of others is refused by name, and left as it i
     std::filesystem::remove_all(rank.dir.root);
     REQUIRE(rank.Publish(2).ok());
   }
-  SECTION("that turn up later") {
+  SECTION("a foreign version appears later") {
     REQUIRE(rank.Publish(1).ok());
     std::filesystem::create_directories(rank.Folder(2));
     std::ofstream(rank.Folder(2) + "/model-00000.tmp") << "theirs";
@@ -95,21 +95,22 @@ TEST_CASE("a folder with versions of others is refused by name, and left as it i
   rank.Follow(base);
 }
 
-TEST_CASE("a folder that is not as it was left is taken anew", "[slime]") {
+TEST_CASE("a folder that was emptied or lost files is taken over again with a full checkpoint",
+          "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");
   REQUIRE(rank.Publish(1).ok());
   REQUIRE(rank.Publish(2).ok());
-  SECTION("without its versions") {
+  SECTION("its versions are gone") {
     std::filesystem::remove_all(rank.Folder(1));
     std::filesystem::remove_all(rank.Folder(2));
     CHECK_THAT(ToString(rank.Publish(3)), Contains("the newest of this stream"));
   }
-  SECTION("without anything") {
+  SECTION("the whole folder is gone") {
     std::filesystem::remove_all(rank.dir.root);
     CHECK_THAT(ToString(rank.Publish(3)), Contains(".dws_publisher is gone"));
   }
-  SECTION("without the file that says whose it is") {
+  SECTION("the file with the owner is gone") {
     std::filesystem::remove(rank.dir.root + "/.dws_publisher");
     CHECK_THAT(ToString(rank.Publish(3)), Contains(".dws_publisher is gone"));
   }
@@ -120,10 +121,10 @@ TEST_CASE("a folder that is not as it was left is taken anew", "[slime]") {
   rank.Follow(base);
 }
 
-TEST_CASE("who loses a folder without versions to another run does not take it back", "[slime]") {
+TEST_CASE("a sender that loses an empty folder to another run does not take it back", "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");
-  REQUIRE(rank.Write().ok());  // it is taken; nothing is published yet
+  REQUIRE(rank.Write().ok());  // takes the folder over; nothing is published yet
   const RankStatePtr ours = rank.state;
   rank.Register(2, 1);
   SlimePublisher other({.dir = rank.dir}, rank.files);
@@ -140,7 +141,7 @@ TEST_CASE("who loses a folder without versions to another run does not take it b
   rank.Follow(base);
 }
 
-TEST_CASE("what is unfinished loses its name before it is removed", "[slime]") {
+TEST_CASE("the unfinished version of an earlier sender can no longer be published", "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");
   REQUIRE(rank.Publish(1).ok());
@@ -156,7 +157,8 @@ TEST_CASE("what is unfinished loses its name before it is removed", "[slime]") {
   rank.Follow(base);
 }
 
-TEST_CASE("a version of others that gets its name first stays, and is told", "[slime]") {
+TEST_CASE("disk errors are retried and a foreign version of the same name stays and is reported",
+          "[slime]") {
   FaultFileSystem files;
   SlimePublisher publisher({.dir = {.root = "/versions"}}, files);
   std::mt19937_64 random{7};
@@ -164,7 +166,7 @@ TEST_CASE("a version of others that gets its name first stays, and is told", "[s
   const RankStatePtr state = MakeState(WholeLayout(), {uint64_t{1} << 30, 64});
   PublishAll(state, pool, 1, RandomWeights(WholeLayout(), random));
   publisher.Offer(state);
-  // A disk error is not damage of our memory: it is tried again.
+  // A disk error does not count as damage of our memory and is retried.
   int operation = 0;
   for (bool failed = true; failed;) {
     CAPTURE(++operation);
@@ -185,7 +187,7 @@ TEST_CASE("a version of others that gets its name first stays, and is told", "[s
   CHECK(files.Content("/versions/weight_v000002/model-00000.tmp").size() == 3);
 }
 
-TEST_CASE("the base checkpoint's tensors are all published", "[slime]") {
+TEST_CASE("a version is published only with all tensors of the base checkpoint", "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");
   std::ofstream(base + "/config.json") << "{}";
@@ -193,12 +195,12 @@ TEST_CASE("the base checkpoint's tensors are all published", "[slime]") {
   REQUIRE(read.ok());
   CHECK(read->tensors.size() == 5);
   CHECK(read->side_files.size() == 1);
-  SECTION("in a folder without weights") {
+  SECTION("the base folder has no weights") {
     std::filesystem::create_directories(rank.temporary.File("snapshots"));
     CHECK_THAT(ToString(ReadBaseCheckpoint(rank.files, rank.temporary.File("snapshots")).status()),
                Contains("INVALID_ARGUMENT") && Contains("--slime-checkpoint"));
   }
-  SECTION("by a trainer that has not all of them") {
+  SECTION("the trainer lacks a tensor of the base") {
     read->tensors.insert("lm_head.weight");
     rank.publisher = std::make_unique<SlimePublisher>(
         SlimePublisher::Options{.dir = rank.dir, .base = *std::move(read)}, rank.files);
@@ -206,7 +208,7 @@ TEST_CASE("the base checkpoint's tensors are all published", "[slime]") {
                Contains("FAILED_PRECONDITION") && Contains("'lm_head.weight'"));
     CHECK_FALSE(std::filesystem::exists(rank.Folder(1)));
   }
-  SECTION("by one that has") {
+  SECTION("the trainer has all tensors of the base") {
     rank.publisher = std::make_unique<SlimePublisher>(
         SlimePublisher::Options{.dir = rank.dir, .base = *std::move(read)}, rank.files);
     REQUIRE(rank.Publish(1).ok());
@@ -214,7 +216,7 @@ TEST_CASE("the base checkpoint's tensors are all published", "[slime]") {
   }
 }
 
-TEST_CASE("the newest deltas stay, and the newest full checkpoint before them", "[slime]") {
+TEST_CASE("the newest deltas and the newest full checkpoint before them are kept", "[slime]") {
   Publishing rank({.keep = 2});
   for (uint64_t version = 1; version <= 4; ++version) REQUIRE(rank.Publish(version).ok());
   CHECK(rank.Versions() == std::vector<uint64_t>{1, 3, 4});
@@ -226,7 +228,7 @@ TEST_CASE("the newest deltas stay, and the newest full checkpoint before them", 
   CHECK(rank.Versions() == std::vector<uint64_t>{6, 7, 8});
   CHECK(rank.IsFull(6));
   rank.Follow(late);
-  // Full checkpoints alone: one.
+  // With full checkpoints only, one is kept.
   for (const uint64_t version : {20, 30, 40}) REQUIRE(rank.Publish(version).ok());
   CHECK(rank.Versions() == std::vector<uint64_t>{6, 7, 8, 20, 30, 40});
   REQUIRE(rank.Publish(41).ok());

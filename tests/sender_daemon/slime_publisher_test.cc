@@ -13,10 +13,10 @@ using Catch::Matchers::Contains;
 
 }  // namespace
 
-TEST_CASE("a tensor's slices become its rows again, whichever dimension is cut", "[slime]") {
+TEST_CASE("a tensor's slices are joined in row-major order whichever dimension is cut", "[slime]") {
   const TensorSpec tensor{
       .name = "t", .dtype = DType::kU8, .shape = {2, 3, 2}, .cut_dim = 1, .cuts = {1}};
-  // Its elements are numbered in row-major order; by slice they are these.
+  // The tensor's elements are numbered in row-major order; these are its slices.
   const std::string slices("\x00\x01\x06\x07\x02\x03\x04\x05\x08\x09\x0a\x0b", 12);
   std::vector<std::byte> buffer;
   const ByteSpan rows = RowMajor(tensor, AsBytes(slices), buffer);
@@ -24,7 +24,7 @@ TEST_CASE("a tensor's slices become its rows again, whichever dimension is cut",
   for (uint8_t i = 0; i < 12; ++i) CHECK(rows[i] == std::byte{i});
 }
 
-TEST_CASE("versions applied by a reader are the trainer's weights, bit for bit", "[slime]") {
+TEST_CASE("versions applied by a reader equal the trainer's weights bit for bit", "[slime]") {
   const auto encoding = GENERATE(slime::Encoding::kXor, slime::Encoding::kOverwrite);
   const auto checksum = GENERATE(slime::ChecksumFormat::kXxh3, slime::ChecksumFormat::kBlake3,
                                  slime::ChecksumFormat::kAdler32);
@@ -35,7 +35,7 @@ TEST_CASE("versions applied by a reader are the trainer's weights, bit for bit",
   REQUIRE(rank.Publish(2).ok());
   rank.Capture(3, 0.3);
   rank.Capture(4);
-  REQUIRE(rank.Write().ok());  // two versions that are read from a snapshot that has moved on
+  REQUIRE(rank.Write().ok());  // writes two versions while the snapshot is newer
   REQUIRE(rank.Publish(5, 0).ok());
   CHECK(rank.Versions() == std::vector<uint64_t>{1, 2, 3, 4, 5});
   for (uint64_t version = 2; version <= 5; ++version) CHECK_FALSE(rank.IsFull(version));
@@ -58,11 +58,11 @@ TEST_CASE("a version that changes nothing is published without tensors", "[slime
   rank.Follow(base);
 }
 
-TEST_CASE("a chain that cannot be continued begins anew with a full checkpoint", "[slime]") {
+TEST_CASE("a broken chain starts again with a full checkpoint", "[slime]") {
   Publishing rank({}, {.bytes_max = uint64_t{1} << 30, .versions_max = 2});
   const std::string base = rank.CopyBase("base");
   REQUIRE(rank.Publish(1).ok());
-  SECTION("when the log is over what was not written in time") {
+  SECTION("the log has dropped a version that was not written in time") {
     for (uint64_t version = 2; version <= 6; ++version) rank.Capture(version);
     REQUIRE(rank.Write().ok());
     CHECK(rank.Versions() == std::vector<uint64_t>{1, 6});
@@ -70,7 +70,7 @@ TEST_CASE("a chain that cannot be continued begins anew with a full checkpoint",
     REQUIRE(rank.Publish(7).ok());
     CHECK_FALSE(rank.IsFull(7));
   }
-  SECTION("when the trainer leaves a number out") {
+  SECTION("the trainer skips a version number") {
     REQUIRE(rank.Publish(3).ok());
     REQUIRE(rank.Publish(4).ok());
     CHECK(rank.Versions() == std::vector<uint64_t>{1, 3, 4});
@@ -95,12 +95,12 @@ TEST_CASE("damage in the sender's memory is never published", "[slime]") {
   rank.Follow(base);
 }
 
-TEST_CASE("only whole tensors of a trainer of one rank are published", "[slime]") {
+TEST_CASE("only a trainer with one rank and whole tensors can be published", "[slime]") {
   TempFolder folder;
   PosixFileSystem files;
   SlimePublisher publisher({.dir = {.root = folder.File("versions")}}, files);
   const DeltaLogLimits limits{uint64_t{1} << 30, 64};
-  SECTION("part of a tensor") {
+  SECTION("the rank owns part of a tensor") {
     publisher.Offer(MakeState(
         MakeLayout({{.tensor = {.name = "a", .shape = {10}}},
                     {.tensor = {.name = "b", .shape = {10}, .cuts = {5}}, .first_slice = 1}}),
@@ -108,7 +108,7 @@ TEST_CASE("only whole tensors of a trainer of one rank are published", "[slime]"
     CHECK_THAT(ToString(publisher.Step().status()),
                Contains("FAILED_PRECONDITION") && Contains("slices 1 to 1 of 2 of tensor 'b'"));
   }
-  SECTION("one rank of several") {
+  SECTION("the trainer has several ranks") {
     RankState state = *MakeState(WholeLayout(), limits);
     state.world_size = 4;
     publisher.Offer(std::make_shared<const RankState>(std::move(state)));
@@ -117,7 +117,7 @@ TEST_CASE("only whole tensors of a trainer of one rank are published", "[slime]"
   CHECK_FALSE(std::filesystem::exists(folder.File("versions")));
 }
 
-TEST_CASE("a full disk leaves no part of a version, and what failed is tried again", "[slime]") {
+TEST_CASE("a full disk leaves no partial version and the failed version is retried", "[slime]") {
   const RankLayout layout = WholeLayout();
   std::mt19937_64 random{7};
   ThreadPool pool{0};
@@ -155,7 +155,7 @@ TEST_CASE("a full disk leaves no part of a version, and what failed is tried aga
   CHECK(operation > 5);
 }
 
-TEST_CASE("a publisher with its thread writes what it is offered, and says when it is done",
+TEST_CASE("a publisher's thread writes the versions it is offered and reports when it is done",
           "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");

@@ -1,5 +1,5 @@
-// For tests of what is published: a trainer rank of whole tensors with its publisher of slime's
-// versions, and our reader, which follows them.
+// Fixture for tests of slime's versions: a trainer rank with whole tensors, its publisher, and our
+// reader, which follows the versions.
 #pragma once
 
 #include <catch2/catch.hpp>

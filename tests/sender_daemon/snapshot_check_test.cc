@@ -27,7 +27,7 @@ std::vector<SliceDifference> CheckAll(const RankState& state) {
   return differences;
 }
 
-TEST_CASE("a snapshot as it was captured has the digests that are published", "[snapshot_check]") {
+TEST_CASE("an undamaged snapshot has the published digests", "[snapshot_check]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
@@ -39,7 +39,7 @@ TEST_CASE("a snapshot as it was captured has the digests that are published", "[
   }
 }
 
-TEST_CASE("one flipped bit is found, in its slice", "[snapshot_check]") {
+TEST_CASE("one flipped bit is found and its slice is named", "[snapshot_check]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
@@ -55,7 +55,8 @@ TEST_CASE("one flipped bit is found, in its slice", "[snapshot_check]") {
   CHECK(differences[0].found == DigestsOf(state->layout(), SnapshotWeights(*state))[1]);
 }
 
-TEST_CASE("a damaged slice is mended by the next version that brings it", "[snapshot_check]") {
+TEST_CASE("a damaged slice is repaired by the next version that hands it over",
+          "[snapshot_check]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
@@ -69,7 +70,7 @@ TEST_CASE("a damaged slice is mended by the next version that brings it", "[snap
   CHECK(CheckAll(*state).size() == 1);
   CHECK(CheckAll(*state).size() == 1);  // a check corrects nothing
 
-  // A version that does not bring all of the slice cannot correct it.
+  // A version that does not hand over all of the slice cannot correct it.
   {
     Capture other(*state->snapshot, pool, WeightVersion(3));
     REQUIRE(other.Finish().ok());
@@ -86,7 +87,8 @@ TEST_CASE("a damaged slice is mended by the next version that brings it", "[snap
   CHECK(PublishAll(state, pool, 5, weights)->after == DigestsOf(state->layout(), weights));
 }
 
-TEST_CASE("a refused slice is looked at, and only what is damaged is counted", "[snapshot_check]") {
+TEST_CASE("a slice that a receiver refused is checked and counted only if it is damaged",
+          "[snapshot_check]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(1);
   const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
@@ -110,8 +112,8 @@ TEST_CASE("without a version there is nothing to compare", "[snapshot_check]") {
   CHECK(check.Next(kTimeout).status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
-// Slices of several reads, each of which may see another version.
-TEST_CASE("versions that are captured meanwhile raise no false alarm", "[snapshot_check]") {
+// Slices take several reads, each of which may see another version.
+TEST_CASE("versions that are captured during a check cause no false alarm", "[snapshot_check]") {
   std::mt19937_64 random(Catch::rngSeed());
   ThreadPool pool(0);
   const RankLayout layout =

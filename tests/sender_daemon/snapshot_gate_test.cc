@@ -17,7 +17,7 @@ using std::chrono::seconds;
 
 constexpr seconds kLong{60};  // never reached by a test that passes
 
-// A capture on its own thread: begins when the gate allows it, ends when told.
+// A capture on its own thread: begins when the gate allows it, ends when the test says so.
 class CaptureThread {
  public:
   explicit CaptureThread(SnapshotGate& gate)
@@ -77,7 +77,7 @@ TEST_CASE("readers read at the same time", "[snapshot_gate]") {
   gate.EndRead();
 }
 
-TEST_CASE("a capture waits for the reads under way", "[snapshot_gate]") {
+TEST_CASE("a capture waits for the reads in progress", "[snapshot_gate]") {
   SnapshotGate gate;
   REQUIRE(gate.BeginRead(kLong).ok());
   REQUIRE(gate.BeginRead(kLong).ok());
@@ -90,7 +90,7 @@ TEST_CASE("a capture waits for the reads under way", "[snapshot_gate]") {
   CHECK(Eventually([&] { return capture.begun(); }));
 }
 
-TEST_CASE("a reader waits for the capture under way", "[snapshot_gate]") {
+TEST_CASE("a reader waits for the capture in progress", "[snapshot_gate]") {
   SnapshotGate gate;
   gate.BeginCapture();
   std::atomic<bool> captured{false};
@@ -128,7 +128,8 @@ TEST_CASE("captures run one at a time", "[snapshot_gate]") {
   CHECK(captures == 800);
 }
 
-TEST_CASE("a reader that comes while a capture waits comes after it", "[snapshot_gate]") {
+TEST_CASE("a reader that arrives while a capture waits is let in after the capture",
+          "[snapshot_gate]") {
   SnapshotGate gate;
   REQUIRE(gate.BeginRead(kLong).ok());
   CaptureThread capture(gate);
@@ -140,7 +141,7 @@ TEST_CASE("a reader that comes while a capture waits comes after it", "[snapshot
   CHECK(Eventually([&] { return capture.begun(); }));
 }
 
-TEST_CASE("a reader gives up at its deadline and says so", "[snapshot_gate]") {
+TEST_CASE("a reader gives up at its deadline and reports it", "[snapshot_gate]") {
   SnapshotGate gate;
   gate.BeginCapture();
   const Status late = gate.BeginRead(milliseconds(200));
@@ -149,18 +150,18 @@ TEST_CASE("a reader gives up at its deadline and says so", "[snapshot_gate]") {
   gate.EndCapture();
 }
 
-TEST_CASE("a reader that gave up holds nobody back", "[snapshot_gate]") {
+TEST_CASE("a reader that gave up blocks no capture and no reader", "[snapshot_gate]") {
   SnapshotGate gate;
   gate.BeginCapture();
   CHECK_FALSE(gate.BeginRead(milliseconds(1)).ok());
   gate.EndCapture();
-  gate.BeginCapture();  // would wait for ever for the turn of that reader
+  gate.BeginCapture();  // would otherwise wait forever for that reader's turn
   gate.EndCapture();
   CHECK(gate.BeginRead(kLong).ok());
   gate.EndRead();
 }
 
-TEST_CASE("a free gate lets a reader in without any time to wait", "[snapshot_gate]") {
+TEST_CASE("a free gate admits a reader whose deadline is now", "[snapshot_gate]") {
   SnapshotGate gate;
   CHECK(gate.BeginRead(Duration::zero()).ok());
   gate.EndRead();
@@ -198,7 +199,7 @@ TEST_CASE("readers that overlap without a gap do not starve a capture", "[snapsh
   }
 }
 
-TEST_CASE("a reader sees all of a capture or nothing of it", "[snapshot_gate]") {
+TEST_CASE("a reader sees a capture completely or not at all", "[snapshot_gate]") {
   SnapshotGate gate;
   std::vector<int> words(64, 0);  // not atomic: the gate guards them
   {

@@ -7,11 +7,11 @@
 namespace dws {
 namespace {
 
-TEST_CASE("a shard that begins inside of an element is refused on the handle socket, by name",
+TEST_CASE("a shard that begins inside an element is refused on the handle socket and named",
           "[trainer_session]") {
   Fixture fixture;
   v1::RegisterRequest request = Resident(1, Layout());
-  request.mutable_resident()->mutable_shards(1)->set_offset_bytes(200'002);  // of F32
+  request.mutable_resident()->mutable_shards(1)->set_offset_bytes(200'002);  // an F32 shard
   request.mutable_resident()->mutable_regions(0)->set_size_bytes(Layout().size_bytes() + 4);
   Region region(Layout().size_bytes() + 4);
   const auto reply = fixture.Register(request);
@@ -40,7 +40,7 @@ TEST_CASE("a second registration fences the first trainer", "[trainer_session]")
   CHECK(fixture.state_->log->Newest()->base == WeightVersion(1));
 }
 
-TEST_CASE("a trainer whose registration ends sees its connection end when the memory is let go of",
+TEST_CASE("a trainer's connection ends when the sender has released its memory",
           "[trainer_session]") {
   HandleClient next_client;  // outlives the fixture, which sees only one hang-up
   Fixture fixture;
@@ -57,7 +57,7 @@ TEST_CASE("a trainer whose registration ends sees its connection end when the me
   CHECK(fixture.Publish(next, 1).ok());
 }
 
-TEST_CASE("an old trainer that wakes up is refused, a new stream starts afresh",
+TEST_CASE("an old trainer that wakes up is refused and a new stream starts from version 1",
           "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
@@ -77,7 +77,7 @@ TEST_CASE("an old trainer that wakes up is refused, a new stream starts afresh",
   CHECK_FALSE(fixture.state_->log->Newest()->base.has_value());
 }
 
-TEST_CASE("an incarnation ahead of the clock is refused, and spoils nothing", "[trainer_session]") {
+TEST_CASE("an incarnation ahead of the clock is refused and changes nothing", "[trainer_session]") {
   Fixture fixture;
   const auto now = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
                                              kSystemWallClock.Now().time_since_epoch())
@@ -95,7 +95,7 @@ TEST_CASE("an incarnation ahead of the clock is refused, and spoils nothing", "[
   CHECK(fixture.Register(Resident(3, Layout())).ok());
 }
 
-TEST_CASE("a stream is forgotten when its trainer has gone, and a lower one follows",
+TEST_CASE("a stream can be forgotten once its trainer is gone and a lower one is then accepted",
           "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
@@ -125,7 +125,7 @@ TEST_CASE("a stream is forgotten when its trainer has gone, and a lower one foll
   CHECK(fixture.state_->rank_epoch > before);
 }
 
-TEST_CASE("a trainer does not register again in a stream that was forgotten, or lost its numbers",
+TEST_CASE("a trainer cannot register again in a stream that was forgotten or lost versions",
           "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());

@@ -22,7 +22,7 @@ namespace dws {
 
 inline constexpr std::chrono::seconds kTimeout{20};
 
-// A trainer's end of the handle socket: sends one descriptor, keeps the connection.
+// A trainer's end of the handle socket: sends one descriptor and keeps the connection open.
 class HandleClient {
  public:
   std::string Send(const std::string& path, const std::string& token, int fd) {
@@ -50,7 +50,7 @@ class HandleClient {
     return {answer, static_cast<size_t>(std::max<ssize_t>(size, 0))};
   }
   void HangUp() { socket_.reset(); }
-  // Asserts nothing: from any thread.
+  // Asserts nothing, so it may be called from any thread.
   bool Shut() { return ::shutdown(socket_.get(), SHUT_WR) == 0; }
   // Whether the sender's side ends within the timeout.
   bool Ended(std::chrono::milliseconds timeout) {
@@ -145,7 +145,7 @@ class Fixture {
   RankStatePtr state_;
   std::promise<void> gone_;  // the first trainer that hung up
   std::atomic<bool> told_gone_{false};
-  int wanted_ = 1'000'000;  // how many more times a call says that it is still wanted
+  int wanted_ = 1'000'000;  // how many more times a call reports that it is still wanted
   std::optional<TrainerSession> session_;
 };
 

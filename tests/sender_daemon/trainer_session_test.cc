@@ -28,7 +28,7 @@ TEST_CASE("a registered region is published and its changes are counted", "[trai
   CHECK(fixture.ledger_.state().last_version() == WeightVersion(2));
 }
 
-TEST_CASE("sessions of two processes are not numbered alike", "[trainer_session]") {
+TEST_CASE("sessions of two processes have different numbers", "[trainer_session]") {
   uint64_t first = 0;
   for (int process = 0; process < 2; ++process) {
     Fixture fixture;
@@ -40,7 +40,8 @@ TEST_CASE("sessions of two processes are not numbered alike", "[trainer_session]
   }
 }
 
-TEST_CASE("a version that does not increase is refused and the newest named", "[trainer_session]") {
+TEST_CASE("a version that does not increase is refused and the newest is named",
+          "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
   HandleClient client;
@@ -54,8 +55,7 @@ TEST_CASE("a version that does not increase is refused and the newest named", "[
   }
 }
 
-TEST_CASE("a publish that the trainer gave up leaves no version, whenever it did",
-          "[trainer_session]") {
+TEST_CASE("a publish that the trainer cancels leaves no version", "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
   HandleClient client;
@@ -73,8 +73,7 @@ TEST_CASE("a publish that the trainer gave up leaves no version, whenever it did
   CHECK(again->changed_elements() == 1);
 }
 
-TEST_CASE("a publish whose trainer shuts its connection leaves no version, whenever it does",
-          "[trainer_session]") {
+TEST_CASE("a publish whose trainer closes its connection leaves no version", "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
   HandleClient client;
@@ -101,7 +100,7 @@ TEST_CASE("a publish whose trainer shuts its connection leaves no version, whene
   REQUIRE(fixture.gone_.get_future().wait_for(kTimeout) == std::future_status::ready);
 }
 
-TEST_CASE("an attempt that was aborted is refused when it arrives later", "[trainer_session]") {
+TEST_CASE("an aborted attempt is refused when it arrives late", "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
   HandleClient client;
@@ -120,13 +119,14 @@ TEST_CASE("an attempt that was aborted is refused when it arrives later", "[trai
   abort.set_version(1);
   abort.set_attempt(3);
   CHECK(fixture.Run([&](TrainerSession& s) { return s.Abort(abort); }).code() ==
-        absl::StatusCode::kFailedPrecondition);  // nothing is open
+        absl::StatusCode::kFailedPrecondition);  // no attempt is open
   CHECK(publish(2) == absl::StatusCode::kCancelled);
   CHECK(publish(3) == absl::StatusCode::kCancelled);
   CHECK(publish(4) == absl::StatusCode::kOk);
 }
 
-TEST_CASE("a registration is told the newest version, recorded or not", "[trainer_session]") {
+TEST_CASE("a registration returns the newest version whether or not it is recorded",
+          "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
   HandleClient client;
@@ -175,7 +175,7 @@ TEST_CASE("a trainer that dies in the middle of a version leaves no trace of it"
   CHECK(fixture.state_->snapshot->version() == WeightVersion(1));
 }
 
-TEST_CASE("a put of an attempt before is refused: its bucket holds something else by now",
+TEST_CASE("a late put of an earlier attempt is refused because its bucket has other content",
           "[trainer_session]") {
   Fixture fixture;
   v1::RegisterRequest request = Resident(1, Layout());
@@ -213,7 +213,7 @@ TEST_CASE("a put of an attempt before is refused: its bucket holds something els
   CHECK(code() == absl::StatusCode::kOk);
 }
 
-TEST_CASE("buckets that would begin inside of an element are refused", "[trainer_session]") {
+TEST_CASE("buckets that would begin inside an element are refused", "[trainer_session]") {
   Fixture fixture;
   v1::RegisterRequest request = Resident(1, Layout());
   request.mutable_ring()->set_bucket_bytes((uint64_t{1} << 20) + 4);

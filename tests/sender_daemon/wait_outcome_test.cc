@@ -1,4 +1,4 @@
-// What a trainer is told when a wait ends: in words, and in the details of the error.
+// What a trainer gets when a wait ends: in words, and in the details of the error.
 #include "sender_daemon/serve/wait_outcome.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ namespace {
 constexpr WaitCondition kAll{.policy = WaitCondition::Policy::kAll};
 constexpr WaitCondition kThree{.policy = WaitCondition::Policy::kQuorum, .quorum = 3};
 
-TEST_CASE("a wait that was not met says how many have committed and what the others have",
+TEST_CASE("a failed wait reports how many have committed and the versions of the others",
           "[wait]") {
   WaitOutcome outcome{.committed = {"a", "b"}};
   outcome.missing.push_back({.receiver_id = "c",
@@ -32,7 +32,7 @@ TEST_CASE("a wait that was not met says how many have committed and what the oth
   CHECK(DescribeUnmet({}, kAll) == "no receiver is connected");
 }
 
-TEST_CASE("of many receivers some are named, first those with an error", "[wait]") {
+TEST_CASE("only some of many receivers are named and those with an error come first", "[wait]") {
   WaitOutcome outcome;
   for (int i = 0; i < 100; ++i) outcome.missing.push_back({.receiver_id = std::to_string(i)});
   outcome.missing[60].last_error = "broken";
@@ -41,7 +41,7 @@ TEST_CASE("of many receivers some are named, first those with an error", "[wait]
   CHECK_THAT(text, Catch::EndsWith(" and 84 more"));
 }
 
-TEST_CASE("an error's details are bounded whatever receivers are called", "[wait]") {
+TEST_CASE("an error's details are bounded whatever the receivers' names", "[wait]") {
   WaitOutcome outcome;
   for (int i = 0; i < 100; ++i) {
     const std::string id = std::string(limits::kIdBytesMax - 2, 'x') + std::to_string(i);
