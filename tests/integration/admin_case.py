@@ -1,5 +1,5 @@
-"""What tests of a receiver's operations share: an operator who asks over reflection, and weights
-that are compared by their SHA-256."""
+"""Fixture for tests of a receiver's operations: an operator that calls by reflection, and weights
+compared by their SHA-256."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class AdminCase(IntegrationCase):
         self.version = 0
 
     def begin(self) -> None:
-        """Version 1 is committed."""
+        """Starts all and commits version 1."""
         self.start()
         self.register()
         self.attach()
         self.publish()
         self.await_version(self.dws_engine, 1)
-        self.await_ready()  # the engine hears of its release first
+        self.await_ready()  # the engine learns of its release before
 
     def register(self) -> None:
         self.dws_trainer = self.trainer()
@@ -52,7 +52,7 @@ class AdminCase(IntegrationCase):
         return self.version
 
     def await_counted(self, version: int) -> None:
-        """The engine is released first, and the commit counted once the ledger has it."""
+        """Waits for the commit count, which grows after the release, once the ledger has it."""
         eventually(
             lambda: self.status().receiver.last_commit.version == version,
             lambda: str(self.status()),
@@ -64,19 +64,19 @@ class AdminCase(IntegrationCase):
         return client
 
     def status(self) -> Any:
-        # Asked again and again: connections that stay open would meet the daemon's limit.
+        # A new connection each time: open connections would reach the daemon's limit.
         with self.operator() as operator:
             return operator.call(ADMIN, "Status")
 
     def last(self, method: str, **request: Any) -> Any:
-        """The operation's last message; that it is the last one is checked."""
+        """Returns the operation's only final message."""
         messages = list(self.operator().call(ADMIN, method, **request))
         self.assertTrue(messages[-1].finished)
         self.assertFalse(any(message.finished for message in messages[:-1]))
         return messages[-1]
 
     def flip(self, name: str, index: int = 0) -> None:
-        """One bit of live memory, as a stray write of the engine's process would."""
+        """Flips one bit of live memory, as a stray write of the engine's process would."""
         self.live[name].reshape(-1).view(np.uint32)[index] ^= 1 << 9
 
     def assert_same_sha(self) -> None:
@@ -88,7 +88,7 @@ class AdminCase(IntegrationCase):
 
 
 def sha256(tensors: Mapping[str, Any]) -> str:
-    """Over names and bytes."""
+    """Over the tensors' names and bytes."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
         sha.update(name.encode())

@@ -28,7 +28,7 @@ commonName = supplied
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """Paths of PEM files, as a daemon's flags want them."""
+    """Paths of PEM files, for a daemon's flags."""
 
     ca: str
     cert: str
@@ -56,7 +56,7 @@ def read(path: str) -> bytes:
 
 
 class Authority:
-    """Signs certificates; `pem` is the file of its own."""
+    """Signs certificates; `pem` is its own certificate."""
 
     def __init__(self, folder: str, name: str) -> None:
         self.folder = os.path.join(folder, name)
@@ -80,9 +80,9 @@ class Authority:
         ca: Optional[str] = None,
     ) -> Files:
         """Args:
-        name: of the files.
+        name: base name of the files.
         uris: identities, "dws://job/role/name".
-        ca: what the owner is to trust; this authority by default.
+        ca: the CA that the owner trusts; this authority by default.
         """
         stem = os.path.join(self.folder, name)
         _openssl("req", "-new", *_KEY, "-keyout", f"{stem}.key", "-out", f"{stem}.csr",

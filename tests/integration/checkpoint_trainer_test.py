@@ -79,7 +79,7 @@ class CheckpointTrainerTest(IntegrationCase):
             self.await_version(engine, version)
             self.assert_same_weights(engine, live, self.writer.weights)
 
-    def test_a_version_that_changes_while_it_is_read_is_given_up(self) -> None:
+    def test_a_version_that_changes_while_it_is_read_is_not_published(self) -> None:
         self.follow()
         self.publish()
         eventually(lambda: self.applied(1), lambda: "version 1 applied")
@@ -103,7 +103,7 @@ class CheckpointTrainerTest(IntegrationCase):
         self.await_version(engine, 1)
         self.assert_same_weights(engine, live, self.writer.weights)
 
-    def test_a_change_that_begins_and_ends_during_the_last_look_is_seen(self) -> None:
+    def test_a_change_that_begins_and_ends_during_the_last_check_is_detected(self) -> None:
         self.follow()
         self.publish()
         eventually(lambda: self.applied(1), lambda: "version 1 applied")
@@ -113,7 +113,7 @@ class CheckpointTrainerTest(IntegrationCase):
 
         def slow_look(pattern: str) -> list[str]:
             looks.append(pattern)
-            if len(looks) == 2:  # after all was read: no marker is there before, and none after
+            if len(looks) == 2:  # after everything was read; no marker exists before or after
                 self.publish()
                 eventually(lambda: '"000002"' in state.read_text(), lambda: "version 2 applied")
                 eventually(lambda: not look(pattern), lambda: "the marker is gone")

@@ -1,6 +1,6 @@
-"""Starts DWS daemons in a folder of their own, with pages on ports the system picks, and stops them
-by their pid. They meet over unix sockets; those whose flags have certificates, or --insecure, over
-TCP."""
+"""Starts DWS daemons in their own folder, with HTTP pages on free ports, and stops them
+by pid. They connect over unix sockets, or over TCP if their flags have certificates or
+--insecure."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class DaemonFailed(RuntimeError):
 
 @dataclasses.dataclass
 class Daemon:
-    """One daemon process; `start` and the stops may alternate. Its folder and log live on.
+    """One daemon process; `start` and the stops may alternate. Its folder and log are kept.
 
     Attributes:
-      host: the address it listens on for others, if it does.
+      host: the address it listens on for other hosts, if any.
       pages: whether it has an HTTP port.
     """
 
@@ -56,7 +56,7 @@ class Daemon:
 
     @property
     def address(self) -> str:
-        """Where it takes other daemons: its port, or its unix socket."""
+        """Where it accepts other daemons: its port or its unix socket."""
         if not self.speaks_tcp:
             return f"unix:{self.socket}"
         return f"{self.host}:{self.ports.get('sync') or self.ports['admin']}"
@@ -70,10 +70,10 @@ class Daemon:
             return "".join(log.readlines()[-lines:])
 
     def start(self) -> None:
-        """Runs it and waits until it has bound its ports. A restart keeps the ports of before.
+        """Runs it and waits until it has bound its ports. A restart keeps its ports.
 
         Raises:
-          DaemonFailed: it ended, or was not up in time.
+          DaemonFailed: it ended or was not ready in time.
         """
         if self.host == "127.0.0.1" and not self._reserved:
             self._reserve_ports()
@@ -97,14 +97,14 @@ class Daemon:
         while not os.path.exists(ports_file):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 if self.process.poll() is not None:
-                    self.process = None  # there is nothing to stop
+                    self.process = None  # nothing left to stop
                 raise DaemonFailed(f"{self.name} did not start:\n{self.log_tail()}")
             time.sleep(0.01)
         with open(ports_file) as file:
             self.ports = json.load(file)
 
     def _reserve_ports(self) -> None:
-        """Nobody else is given them while it is down. Bound sockets that do not listen: a daemon,
+        """Reserves the ports while the daemon is down. Bound sockets that do not listen: a daemon,
         which sets SO_REUSEADDR too, may listen beside them."""
         for name in ("http", "sync"):
             self._reserved.append(sockets.socket())
@@ -117,10 +117,10 @@ class Daemon:
             self._reserved.pop().close()
 
     def page(self, path: str) -> str:
-        """What its HTTP port answers with now.
+        """Returns the current page of its HTTP port.
 
         Raises:
-          urllib.error.HTTPError: with another code than 200.
+          urllib.error.HTTPError: for a code other than 200.
         """
         url = f"http://127.0.0.1:{self.ports['http']}{path}"
         with urllib.request.urlopen(url, timeout=10) as page:
@@ -136,7 +136,7 @@ class Daemon:
                 return reply.code, reply.read().decode()
 
     def metric(self, name: str, label: str = "") -> float:
-        """The one sample of that name whose labels contain `label`, as /metrics has it now.
+        """The one sample of that name whose labels contain `label`, from /metrics.
 
         Raises:
           KeyError: there is none, or there are several.
@@ -154,7 +154,7 @@ class Daemon:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM; kill -9 for one that does not listen, and then it raises.
+        """SIGTERM; then kill -9 if the daemon does not end, and raises.
 
         Raises:
           DaemonFailed: it did not end in time, or with an error.
@@ -192,8 +192,8 @@ class Cluster:
         # Not the test's own folder: a unix socket's path has at most 107 bytes.
         self.folder = folder or tempfile.mkdtemp(prefix="dws-", dir="/tmp")
         self.keep = keep
-        # Where the next daemons run: the command in front of theirs, and the address they have there;
-        # and whether they show pages.
+        # How the next daemons run: a command prefix, and the address they have there;
+        # and whether they have HTTP pages.
         self.prefix: list[str] = []
         self.host = "127.0.0.1"
         self.pages = True
@@ -201,16 +201,16 @@ class Cluster:
         self.receivers: list[Daemon] = []
 
     def start_sender(self, rank: int = 0, *flags: str, name: str = "") -> Daemon:
-        """A sender for one trainer rank; `name`: of its folder, where the rank has several."""
+        """A sender for one trainer rank; `name`: its folder, if the rank has several senders."""
         command = [SENDER, f"--job-id={self.job_id}", f"--trainer-rank={rank}", *flags]
         return self._start(name or f"sender-{rank}", command, self.senders)
 
     def start_receiver(
         self, receiver_id: str, *flags: str, senders: bool = True, name: str = ""
     ) -> Daemon:
-        """A receiver of all senders started so far, or of those that `flags` name. Without a scrub,
-        which would be before a test that looks for drift, unless `flags` have one. `name`: of its
-        folder, where several have the id."""
+        """A receiver of all senders started so far, or of those that `flags` name. The scrub is off
+        unless `flags` enable it, because it would find drift before a test does. `name`: its
+        folder, if several receivers have the id."""
         command = [RECEIVER, f"--job-id={self.job_id}", f"--receiver-id={receiver_id}", *flags]
         if not any(flag.startswith("--scrub-rate") for flag in flags):
             command.append("--scrub-rate=0")
@@ -232,11 +232,11 @@ class Cluster:
         return [*self.receivers, *self.senders]
 
     def logs(self, lines: int = 15) -> str:
-        """The ends of all logs, for a failed test's message."""
+        """The last lines of all logs, for a failed test's message."""
         return "\n".join(f"--- {d.name}\n{d.log_tail(lines)}" for d in self.daemons)
 
     def stop(self) -> None:
-        """Stops all, then raises what the first one failed with."""
+        """Stops all daemons, then raises the first failure."""
         failures = []
         for daemon in self.daemons:
             try:

@@ -1,4 +1,4 @@
-"""An engine with weights on a CUDA device, in a process of its own, for tests that kill it."""
+"""An engine with weights on a CUDA device, in its own process, for tests that kill it."""
 
 from __future__ import annotations
 

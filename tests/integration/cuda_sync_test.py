@@ -1,5 +1,5 @@
-"""Weights on CUDA devices, live at both ends, over a CUDA driver: the fake one where there is no
-other. Trainer and engines are processes that export memory, the daemons import it."""
+"""Weights on CUDA devices, live at both ends, with a CUDA driver, the fake one if there is no
+other. The trainer and the engines export memory, the daemons import it."""
 
 import os
 import unittest
@@ -25,7 +25,7 @@ class CudaSyncTest(IntegrationCase):
         self.random = np.random.default_rng(11)
 
     def live(self, shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> dict[str, GpuTensor]:
-        """Zeros, each in an allocation of its own, not at its start."""
+        """Zeros, each in its own allocation and not at its start."""
         found = {}
         for name, shape in shapes.items():
             found[name] = GpuTensor(self.gpu, self.gpu.malloc(8 << 20) + 1024, shape, DType.BF16)
@@ -33,7 +33,7 @@ class CudaSyncTest(IntegrationCase):
         return found
 
     def step(self, tensors: Mapping[str, Any], share: float) -> None:
-        """The optimiser's: changes about `share` of all elements."""
+        """An optimiser's step: changes about `share` of all elements."""
         for tensor in tensors.values():
             values = tensor.get() if isinstance(tensor, GpuTensor) else tensor
             change(values, self.random, share)
@@ -59,7 +59,7 @@ class CudaSyncTest(IntegrationCase):
     def check(
         self, engine: dws.Engine, version: int, live: Mapping[str, Any], wanted: Mapping[str, Any]
     ) -> dws.Grant:
-        """The engine gets to `version` and holds the bits of `wanted`."""
+        """Checks that the engine reaches `version` and holds the bits of `wanted`."""
         grant = self.await_version(engine, version)
         self.assert_same_weights(engine, values(live), values(wanted))
         return grant
@@ -75,14 +75,14 @@ class CudaSyncTest(IntegrationCase):
             grant = self.check(engine, version, live, weights)
             self.assert_token(grant, [trainer], [values(weights)])
 
-    def test_memory_of_every_kind_is_one_engine(self) -> None:
+    def test_one_engine_may_have_memory_of_every_kind(self) -> None:
         self.start()
         gpu, base = self.gpu, self.gpu.reserve(4 * GRANULARITY)
         for at in range(4):
             gpu.map(base + at * GRANULARITY, GRANULARITY)
         pooled = gpu.malloc_async(1 << 20, gpu.pool())
         live: dict[str, Any] = {
-            "chunks": GpuTensor(gpu, base + 512, (1300, 1200), DType.BF16),  # over two of them
+            "chunks": GpuTensor(gpu, base + 512, (1300, 1200), DType.BF16),  # spans two chunks
             "chunk": GpuTensor(gpu, base + 3 * GRANULARITY + 64, (100,), DType.F32),
             "pooled": GpuTensor(gpu, pooled + 256, (300, 7), DType.F32),
             "padded": GpuTensor(gpu, gpu.malloc(1 << 20) + 2, (200, 100), DType.BF16, (128, 1)),
@@ -164,7 +164,7 @@ class CudaSyncTest(IntegrationCase):
             return False
         return True
 
-    def test_a_receiver_that_is_killed_finds_the_weights_again(self) -> None:
+    def test_a_killed_receiver_gets_the_weights_again_after_its_restart(self) -> None:
         trainer, weights = self.begin()
         engine, live = self.engine(), self.live()
         engine.attach(live)
@@ -176,7 +176,7 @@ class CudaSyncTest(IntegrationCase):
         self.check(engine, 2, live, weights)
         self.assertEqual(engine.stats().reattachments, 1)
 
-    def test_a_sender_that_is_killed_finds_the_weights_again(self) -> None:
+    def test_a_killed_sender_gets_the_weights_again_after_its_restart(self) -> None:
         trainer, weights = self.begin()
         engine, live = self.engine(), self.live()
         engine.attach(live)
@@ -188,7 +188,7 @@ class CudaSyncTest(IntegrationCase):
         self.publish(trainer, weights, version)
         self.check(engine, version, live, weights)
 
-    def test_a_trainers_weights_come_to_lie_where_freed_ones_lay(self) -> None:
+    def test_a_trainers_new_weights_may_have_the_address_of_freed_ones(self) -> None:
         trainer, weights = self.begin()
         engine, live = self.engine(), self.live()
         engine.attach(live)
@@ -197,14 +197,14 @@ class CudaSyncTest(IntegrationCase):
             for tensor in weights.values():
                 content = tensor.get()
                 self.gpu.free(tensor.address - 1024)
-                # Most often the same address: the handle is of another allocation all the same.
+                # Usually the same address, but the handle of another allocation.
                 tensor.address = self.gpu.malloc(8 << 20) + 1024
                 tensor.put(content)
             self.publish(trainer, weights, version)
             self.check(engine, version, live, weights)
 
     @unittest.skipUnless("fakes/cuda" in os.environ.get("LD_LIBRARY_PATH", ""), "breaks the GPU")
-    def test_a_receiver_that_lost_its_gpu_ends_and_its_successor_goes_on(self) -> None:
+    def test_a_receiver_that_lost_its_gpu_ends_and_the_next_one_continues(self) -> None:
         trainer, weights = self.begin()
         receiver = self.cluster.receivers[0]
         receiver.stop()
@@ -224,7 +224,7 @@ class CudaSyncTest(IntegrationCase):
         receiver.start()
         self.check(engine, 1, live, weights)
 
-    def test_weights_that_moved_unannounced_are_found_by_the_next_pause(self) -> None:
+    def test_weights_that_moved_without_notice_are_detected_by_the_next_pause(self) -> None:
         trainer, weights = self.begin()
         engine, live = self.engine(), self.live()
         engine.attach(live)
@@ -237,12 +237,12 @@ class CudaSyncTest(IntegrationCase):
         self.publish(trainer, weights, 2)
         self.check(engine, 2, live, weights)
         self.assertGreaterEqual(engine.stats().reattachments, 1)
-        # The trainer's too.
+        # The trainer's weights move too.
         weights["b"].address += 64
         self.publish(trainer, weights, 3, 0.5)
         self.check(engine, 3, live, weights)
 
-    def test_an_engine_sleeps_and_wakes_with_nothing_in_its_weights(self) -> None:
+    def test_an_engine_that_wakes_with_empty_weights_gets_them_again(self) -> None:
         trainer, weights = self.begin()
         base = self.gpu.reserve(2 * GRANULARITY)
         self.gpu.map(base, 2 * GRANULARITY)
@@ -259,7 +259,7 @@ class CudaSyncTest(IntegrationCase):
             engine.refresh()
             self.check(engine, version, live, weights)
 
-    def test_a_receiver_without_a_driver_says_so(self) -> None:
+    def test_a_receiver_without_a_driver_reports_it(self) -> None:
         hidden = os.environ.pop("LD_LIBRARY_PATH", None)
         try:
             self.start()

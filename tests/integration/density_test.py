@@ -1,5 +1,5 @@
-"""A sender finds by itself which tensors change nearly everywhere, says so, and what arrives is the
-same bits."""
+"""A sender detects which tensors change nearly everywhere and reports them; the same bits
+arrive."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
 
 class DensityTest(IntegrationCase):
 
-    def test_a_group_that_changes_everywhere_is_named_until_it_calms_down(self) -> None:
+    def test_a_group_that_changes_everywhere_is_reported_until_it_changes_less(self) -> None:
         self.start()
         sender = self.cluster.senders[0]
         random = np.random.default_rng(11)
-        # Codes of which few change, and scales that are computed anew each time.
+        # Few of the codes change; the scales are computed again for each version.
         scales = [f"layers.{layer}.scales" for layer in range(2)]
         weights = {name: np.zeros(100_000, np.float32) for name in scales}
         weights["layers.0.codes"] = random.integers(0, 256, 300_000, np.uint8)
@@ -49,7 +49,7 @@ class DensityTest(IntegrationCase):
 
         publish(1, 1)
         publish(2, 1)
-        self.assertNotIn("layers.*.scales", status())  # once is no habit
+        self.assertNotIn("layers.*.scales", status())  # once is not enough
         for version in range(3, 21):  # one of them is encoded both ways again
             publish(version, 1)
         self.assertIn("1 of 2 groups of tensors", status())

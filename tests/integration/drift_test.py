@@ -1,5 +1,5 @@
-"""Memory that changes behind everybody's back: the engine's, found by the scrub, and the sender's own
-copy, found by whoever refuses what it leads to."""
+"""Memory that changes without a commit: the engine's, found by the scrub, and the sender's
+snapshot, found because a receiver refuses the resulting delta."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import urllib.request
 
 from tests.integration.admin_case import AdminCase, eventually
 
-MAPPING_BYTES_MAX = 1 << 30  # a sanitizer's own are larger
+MAPPING_BYTES_MAX = 1 << 30  # skips a sanitizer's mappings, which are larger
 
 
 def flip_private_memory(pid: int, pattern: bytes) -> int:
-    """One bit after each place where private memory of the process holds `pattern`. How many."""
+    """Flips a bit after each `pattern` in the process's private memory; returns how many."""
     places = []
     with open(f"/proc/{pid}/maps") as maps:
         ranges = [line.split() for line in maps if " rw-p " in line]
@@ -43,16 +43,16 @@ class ScrubTest(AdminCase):
     def start(self, ranks: int = 1, receivers: int = 1, flags: tuple[str, ...] = ()) -> None:
         super().start(ranks, receivers, ("--scrub-rate=16MiB", "--scrub-pass=1", *flags))
 
-    def test_a_flipped_bit_is_found_and_repaired_though_nobody_asks(self) -> None:
+    def test_the_scrub_finds_and_repairs_a_flipped_bit(self) -> None:
         self.begin()
         self.flip("b", 7)
         eventually(lambda: self.status().receiver.repairs == 2, lambda: str(self.status()))
         self.await_ready()
         self.assert_same_sha()
-        self.assertLess(self.status().receiver.last_commit.fetched_bytes, 1000)  # that slice alone
+        self.assertLess(self.status().receiver.last_commit.fetched_bytes, 1000)  # only that slice
         self.assertEqual(self.found_by_scrub(), 1)
 
-    def test_versions_at_full_speed_are_no_drift(self) -> None:
+    def test_the_scrub_reports_no_drift_while_versions_arrive_at_full_speed(self) -> None:
         self.begin()
         for _ in range(40):
             self.publish()
@@ -63,7 +63,7 @@ class ScrubTest(AdminCase):
         self.assertEqual(self.found_by_scrub(), 0)
         self.assertEqual(self.status().receiver.repairs, 1)  # the first version is in full
 
-    def test_drift_that_nobody_can_repair_is_told_by_readyz(self) -> None:
+    def test_readyz_reports_drift_that_cannot_be_repaired(self) -> None:
         self.begin()
         self.cluster.senders[0].kill()
         self.flip("a", 12345)
@@ -81,12 +81,12 @@ class ScrubTest(AdminCase):
 
 
 class SnapshotTest(AdminCase):
-    def test_a_flipped_bit_of_the_senders_copy_is_mended_by_the_next_version(self) -> None:
+    def test_a_flipped_bit_in_the_senders_snapshot_is_repaired_by_the_next_version(self) -> None:
         self.begin()
         sender = self.cluster.senders[0]
         assert sender.process is not None
         head = self.source["a"].tobytes()[:64]
-        self.assertGreater(flip_private_memory(sender.process.pid, head), 0)  # and what was freed
+        self.assertGreater(flip_private_memory(sender.process.pid, head), 0)  # or more
         self.publish()  # its steps start from the flipped bit
         found = "dws_sender_verify_mismatches_total"
         eventually(lambda: sender.metric(found) == 1, lambda: self.cluster.logs())

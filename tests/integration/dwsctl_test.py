@@ -50,7 +50,7 @@ class DwsctlTest(IntegrationCase):
             self.publisher.wait(version, policy="all", timeout=60)
 
     def ask(self, daemon: Daemon, *args: str, code: int = 0) -> str:
-        """The output of a command that ends with `code`, at the daemon's unix socket."""
+        """Runs a command at the daemon's unix socket; checks its exit code and returns its output."""
         ran = dwsctl(*args, "--socket", daemon.socket)
         self.assertEqual(ran.returncode, code, f"{args}: {ran.stdout}{ran.stderr}")
         return ran.stdout
@@ -60,7 +60,7 @@ class DwsctlTest(IntegrationCase):
 
     def status(self, daemon: Daemon) -> Any:
         ran = dwsctl("status", "--json", "--socket", daemon.socket)
-        self.assertIn(ran.returncode, (0, 1), ran.stderr)  # 1: not ready, drained for instance
+        self.assertIn(ran.returncode, (0, 1), ran.stderr)  # 1: not ready, for example drained
         return json.loads(ran.stdout)
 
     def test_status_tables_and_watch_show_what_was_published_and_committed(self) -> None:
@@ -82,7 +82,7 @@ class DwsctlTest(IntegrationCase):
         self.assertIn("receiver-0: version 3, lag 0,", ran.stdout)
         self.assertIn("sender 0: version 3, lag 0,", ran.stdout)
 
-    def test_a_watch_sees_a_daemon_go_and_come_back(self) -> None:
+    def test_watch_shows_that_a_daemon_stops_and_returns(self) -> None:
         command = [DWSCTL, "watch", "--json", "--interval=0.1", "--socket", self.receiver.socket]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
             assert watch.stdout is not None
@@ -111,7 +111,7 @@ class DwsctlTest(IntegrationCase):
         )
         self.assert_same_weights(self.rollout, self.live, self.weights)
 
-    def test_resync_repairs_and_comes_back_with_the_version(self) -> None:
+    def test_resync_repairs_the_engine_and_prints_the_version(self) -> None:
         with self.rollout.running(60):
             self.live["a.weight"][5, 5] += 1
         self.assertIn("in step with the senders at version 3", self.ask(self.receiver, "resync"))

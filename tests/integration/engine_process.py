@@ -1,4 +1,4 @@
-"""An engine in a process of its own, for tests that kill it."""
+"""An engine in its own process, for tests that kill it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Weights = dict[str, Any]
 
 
 def answer(engine: dws.Engine, weights: Callable[[], Weights], pipe: Any) -> None:
-    """Serves an EngineProcess, for ever; `weights` copies what is attached."""
+    """Serves an EngineProcess forever; `weights` copies the attached weights."""
     while True:
         with engine.running(60) as grant:
             pipe.send((grant.version, weights()))
@@ -44,7 +44,7 @@ class EngineProcess:
         theirs.close()
 
     def look(self) -> tuple[int, Weights]:
-        """Weights between two commits. The first answer comes after the first release."""
+        """Version and weights between two commits. The first answer comes after the first release."""
         seen: tuple[int, Weights] = self._pipe.recv()
         self._pipe.send("look again")
         return seen

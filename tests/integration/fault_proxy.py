@@ -1,4 +1,4 @@
-"""A TCP proxy between two processes of a test that cuts, stalls and slows what passes."""
+"""A TCP proxy between two processes of a test that cuts, stalls and slows connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOK_SECONDS = 0.01
 
 
 class _Pipe:
-    """Two connected sockets, and what waits for either."""
+    """Two connected sockets, and the bytes that wait for each."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.ends = (client, server)
@@ -39,7 +39,7 @@ class FaultProxy:
         self._stalled = False
         self._rate: Optional[float] = None
         self._cut_at: Optional[int] = None
-        self._cut_sizes: list[int] = []  # of the cuts after that one
+        self._cut_sizes: list[int] = []  # of the later cuts
         self._budget = 0.0
         self.bytes_down = 0  # from the server, so far
         self.cuts = 0
@@ -49,17 +49,17 @@ class FaultProxy:
         self._thread.start()
 
     def stall(self, stalled: bool) -> None:
-        """Nothing passes, nothing is closed: a link that is down. New connections are taken and hang."""
+        """A link that is down: nothing passes or is closed; new connections are accepted and hang."""
         with self._lock:
             self._stalled = stalled
 
     def limit(self, bytes_per_second: Optional[float]) -> None:
-        """What comes from the server, over all connections."""
+        """Limits the bytes from the server over all connections."""
         with self._lock:
             self._rate, self._budget = bytes_per_second, 0.0
 
     def cut_after(self, *sizes_bytes: int) -> None:
-        """Closes all connections once the server has sent this much more. Once for each size, which
+        """Closes all connections once the server has sent this much more. Repeats for each size, which
         counts from the cut before it."""
         with self._lock:
             self._cut_sizes = list(sizes_bytes)
@@ -111,14 +111,14 @@ class FaultProxy:
         try:
             server = socket.create_connection(self._server, timeout=5)
         except OSError:
-            client.close()  # the server is away
+            client.close()  # the server is down
             return
         client.setblocking(False)
         server.setblocking(False)
         self._pipes.append(_Pipe(client, server))
 
     def _move(self) -> bool:
-        """Passes on what is there. False: nothing was."""
+        """Forwards available bytes; False if there were none."""
         moved = False
         selector = selectors.DefaultSelector()
         for pipe in self._pipes:

@@ -1,4 +1,4 @@
-"""What the faults that a test injects come to, for the last line of its log."""
+"""Counts the faults that a test injects and their outcome, for the last line of its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FaultTally:
         self._seconds: list[float] = []
 
     def injected(self) -> None:
-        """A fault has just been noticed; what is compared next shows that it is overcome."""
+        """Counts a fault that was just noticed; the next comparison shows the recovery."""
         self._injected += 1
         self._since = time.monotonic()
 

@@ -45,7 +45,7 @@ class FaultsTest(IntegrationCase):
         self.await_version(engine, self.version)
         self.assert_same_weights(engine, live, self.source)
 
-    def test_a_late_joiner_gets_the_newest_version_whole_and_then_deltas(self) -> None:
+    def test_a_late_joiner_gets_the_newest_version_in_full_and_then_deltas(self) -> None:
         self.start(receivers=2)
         trainer = self.registered()
         early, early_live = self.attached()
@@ -59,12 +59,12 @@ class FaultsTest(IntegrationCase):
         self.assert_newest(early, early_live)
         self.assert_newest(late, late_live)
 
-    def test_a_restarted_sender_goes_on_with_the_registered_memory(self) -> None:
+    def test_a_restarted_sender_continues_with_the_registered_memory(self) -> None:
         self.start()
         trainer = self.registered()
         engine, live = self.attached()
         trainer.wait(self.publish(trainer))
-        self.await_version(engine, 1)  # it hears of its release after the trainer, it may be
+        self.await_version(engine, 1)  # it may learn of its release after the trainer does
         self.cluster.senders[0].kill()
         with self.assertRaises(dws.RegistrationLostError):
             trainer.publish(self.version + 1)
@@ -112,7 +112,7 @@ class FaultsTest(IntegrationCase):
         looks: list[Any] = []
 
         def arrived() -> bool:
-            looks.append(second.look())  # with version 1, where version 2 is not staged yet
+            looks.append(second.look())  # runs version 1 if version 2 is not staged yet
             return bool(looks[-1][0] == 2)
 
         eventually(arrived, lambda: f"{[version for version, _ in looks]}")
@@ -126,12 +126,12 @@ class FaultsTest(IntegrationCase):
         trainer.wait(self.publish(trainer))
         with engine.running(60):
             live["a"].view(np.uint32)[0, 0] ^= 1
-        # A change beside the flipped bit: the delta meets another base than it was made for.
+        # A change beside the flipped bit: the delta then finds another base than it was made for.
         self.source["a"][0, 0] += 1
         trainer.wait(self.publish(trainer))
         self.assert_newest(engine, live)
 
-    def test_everything_restarted_at_once_comes_back(self) -> None:
+    def test_all_processes_recover_after_a_restart_at_once(self) -> None:
         self.start()
         trainer = self.registered()
         engine, live = self.attached()
@@ -157,14 +157,14 @@ class FaultsTest(IntegrationCase):
         trainer.wait(self.publish(trainer))
         self.assert_newest(engine, live)
         self.assertEqual(engine.wait_ready(0).stream, trainer.stream)
-        # The old trainer wakes up: it is told so, and nothing of it reaches the engine.
+        # The old trainer wakes up and gets an error; nothing of it reaches the engine.
         with self.assertRaises(dws.DwsError):
             late = dws.Trainer(self.cluster.senders[0].socket, "test", stream=old_stream)
             self.addCleanup(late.close)
             late.register({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
         self.assert_newest(engine, live)
 
-    def test_a_new_stream_brings_only_what_differs(self) -> None:
+    def test_a_new_stream_transfers_only_the_tensors_that_differ(self) -> None:
         self.start()
         trainer = self.registered()
         engine, live = self.attached()
@@ -179,11 +179,11 @@ class FaultsTest(IntegrationCase):
         self.assertEqual(engine.wait_ready(0).stream, trainer.stream)
         receiver = self.cluster.receivers[0]
         full_bytes = receiver.metric("dws_receiver_fetched_bytes_total", 'kind="full"')
-        self.assertLess(full_bytes, sum(FULL_BYTES) + FULL_BYTES[1] + 1000)  # with their frames
+        self.assertLess(full_bytes, sum(FULL_BYTES) + FULL_BYTES[1] + 1000)  # and frames
         trainer.wait(self.publish(trainer))
         self.assert_newest(engine, live)
 
-    def test_a_run_that_ended_whole_resumes_from_its_checkpoint(self) -> None:
+    def test_a_run_whose_processes_all_ended_resumes_from_its_checkpoint(self) -> None:
         self.start()
         trainer = self.registered()
         first = EngineProcess(self.cluster.receivers[0].socket, SHAPES)
@@ -200,7 +200,7 @@ class FaultsTest(IntegrationCase):
         trainer.close()
         for daemon in self.cluster.senders + self.cluster.receivers:
             daemon.start()
-        # Numbers begin anew, with older weights: what was version 2 is version 1 of another stream.
+        # Numbers start again, with older weights: what was version 2 is version 1 of another stream.
         trainer, self.version = self.registered(checkpoint), 0
         engine, live = self.attached()
         self.assertIsNone(engine.grant)

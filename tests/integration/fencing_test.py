@@ -1,5 +1,5 @@
-"""Two of what there is to be one of: two senders of a rank, two receivers of one name, two engines for one rank. One
-of them is followed, the other is told, and no engine ever has a mixture."""
+"""Duplicates: two senders of a rank, two receivers with one name, two engines for one rank. One
+of them is followed, the other gets an error, and no engine ever has a mixture."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FencingTest(IntegrationCase):
         trainer.publish(version)
 
     def check(self, engine: dws.Engine, live: Any, trainer: dws.Trainer, source: Any) -> None:
-        """The engine gets to what this trainer published last."""
+        """Checks that the engine reaches this trainer's newest version."""
         eventually(
             lambda: engine.grant is not None
             and (engine.grant.stream, engine.grant.version)
@@ -46,7 +46,7 @@ class FencingTest(IntegrationCase):
         self.assert_same_weights(engine, live, source)
 
     def take_over(self, stream_of_the_first: bool) -> None:
-        """A rank's second sender is followed from its registration on, and the first one not any more."""
+        """A rank's second sender is followed from its registration on, and the first one no longer."""
         old_sender = self.cluster.start_sender(0)
         new_sender = self.cluster.start_sender(0, name="sender-0-again")
         receiver = self.cluster.start_receiver("receiver-0")
@@ -58,7 +58,7 @@ class FencingTest(IntegrationCase):
         new, new_source = self.registered(new_sender, old.stream if stream_of_the_first else None)
         first = 3 if stream_of_the_first else 1
         for version in range(first, first + 4):
-            # The old one knows of nothing, and goes on with other weights under numbers of its own.
+            # The old trainer does not notice, and publishes other weights under its own numbers.
             self.publish(old, old_source, old.last_version + 1)
             self.publish(new, new_source, version)
             new.wait(version, 1)
@@ -67,13 +67,13 @@ class FencingTest(IntegrationCase):
             old.wait(old.last_version, 1, 0.5)
         self.check(engine, live, new, new_source)
 
-    def test_a_second_sender_with_a_new_stream(self) -> None:
+    def test_a_second_sender_with_a_new_stream_takes_over(self) -> None:
         self.take_over(stream_of_the_first=False)
 
-    def test_a_second_sender_in_the_same_stream(self) -> None:
+    def test_a_second_sender_in_the_same_stream_takes_over(self) -> None:
         self.take_over(stream_of_the_first=True)
 
-    def test_two_receivers_of_one_name(self) -> None:
+    def test_of_two_receivers_with_one_name_the_second_takes_over(self) -> None:
         self.start()
         trainer, source = self.registered(self.cluster.senders[0])
         first, first_live = self.attached(self.cluster.receivers[0])
@@ -85,13 +85,13 @@ class FencingTest(IntegrationCase):
             self.publish(trainer, source, version)
             self.assertEqual(list(trainer.wait(version, 1).committed), ["receiver-0"])
             self.check(second, second_live, trainer, source)
-        # The first one goes on with what it has, says why, and tries again: no version is lost to it for good.
+        # The first receiver keeps its version, logs the reason, retries and gets the newest one too.
         self.assertIn(
             "give one of them another --receiver-id", self.cluster.receivers[0].log_tail(1000)
         )
         self.check(first, first_live, trainer, source)
 
-    def test_a_second_engine_for_a_rank_that_lives(self) -> None:
+    def test_a_second_engine_for_an_attached_rank_is_refused(self) -> None:
         self.start()
         trainer, source = self.registered(self.cluster.senders[0])
         engine, live = self.attached(self.cluster.receivers[0])

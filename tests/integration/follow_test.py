@@ -23,7 +23,7 @@ from tests.integration.slime_writer import SlimeWriter
 
 FAILPOINTS = RECEIVER + "-failpoints"
 ENGINE = "tests/fakes/engine_server/engine_server.py"
-# Exchanges two folders, as fast as it can and for as long as it is let, but not for ever.
+# Exchanges two folders as fast as it can until it is stopped or its time limit ends.
 EXCHANGER = """
 import ctypes, sys
 one, other = (path.encode() for path in sys.argv[1:])
@@ -42,7 +42,7 @@ class FakeEngine:
         self.start()
 
     def start(self) -> None:
-        """The first time, and where it was before, once it was closed."""
+        """Starts it; again after a close, on the same port."""
         command = [*self._command, "--port", str(self.port)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
@@ -127,7 +127,7 @@ class FollowTest(unittest.TestCase):
             return False
 
     def assert_local(self) -> None:
-        """The local checkpoint holds the writer's weights, and says which they are."""
+        """Checks that the local checkpoint holds the writer's weights and names their version."""
         with open(os.path.join(self.local, "model.safetensors"), "rb") as file:
             content = file.read()
         (size,) = struct.unpack("<Q", content[:8])
@@ -144,7 +144,7 @@ class FollowTest(unittest.TestCase):
             self.publish()
             self.await_version(daemon, version)
             self.assert_local()
-        for _ in range(3):  # caught up with at once
+        for _ in range(3):  # caught up in one step
             self.publish(0.3)
         self.await_version(daemon, 7)
         self.assert_local()
@@ -172,7 +172,7 @@ class FollowTest(unittest.TestCase):
                     self.assertEqual(state["weight_version"], str(version))
                 daemon.stop()
 
-    def test_an_engine_that_does_not_load_is_reported_and_tried_again(self) -> None:
+    def test_an_engine_that_fails_to_load_is_reported_and_retried(self) -> None:
         engine = FakeEngine("sglang", self.local)
         self.addCleanup(engine.close)
         daemon = self.start(f"--engine-url={engine.url}")
@@ -183,7 +183,7 @@ class FollowTest(unittest.TestCase):
         self.assertIn("follow_failed", daemon.log_tail())
         self.assertFalse(engine.fake()["paused"])
 
-    def test_an_engine_that_may_be_left_paused_is_not_called_ready(self) -> None:
+    def test_an_engine_that_may_still_be_paused_is_not_ready(self) -> None:
         engine = FakeEngine("sglang", self.local)
         self.addCleanup(engine.close)
         daemon = self.start(f"--engine-url={engine.url}")
@@ -198,7 +198,7 @@ class FollowTest(unittest.TestCase):
         self.assertEqual(daemon.page("/readyz"), "ready\n")
         self.assertFalse(engine.fake()["paused"])
 
-    def test_a_stopped_receiver_ends_its_load_and_leaves_the_engine_running(self) -> None:
+    def test_a_stopped_receiver_finishes_its_load_and_leaves_the_engine_running(self) -> None:
         engine = FakeEngine("sglang", self.local)
         self.addCleanup(engine.close)
         daemon = self.start(f"--engine-url={engine.url}")
@@ -211,7 +211,7 @@ class FollowTest(unittest.TestCase):
         self.assertFalse(state["paused"])
         self.assertEqual(state["weight_version"], "1")
 
-    def test_an_engine_that_was_started_anew_loads_again(self) -> None:
+    def test_an_engine_that_was_restarted_loads_again(self) -> None:
         engine = FakeEngine("sglang", self.local)
         self.addCleanup(engine.close)
         daemon = self.start(f"--engine-url={engine.url}")
@@ -223,7 +223,7 @@ class FollowTest(unittest.TestCase):
         self.await_version(daemon, 1, "loaded_version")
         self.assertEqual(daemon.page("/readyz"), "ready\n")
 
-    def test_a_receiver_that_is_killed_anywhere_completes_the_version(self) -> None:
+    def test_a_receiver_killed_at_any_point_completes_the_version_after_its_restart(self) -> None:
         engine = FakeEngine("vllm", self.local)
         self.addCleanup(engine.close)
         url = f"--engine-url={engine.url}"
@@ -238,7 +238,7 @@ class FollowTest(unittest.TestCase):
                     daemon.process.wait(20)
                     daemon.process = None
                 except DaemonFailed:
-                    pass  # it died before it was up
+                    pass  # it died before it was ready
                 finally:
                     del os.environ["DWS_FAILPOINT"]
                 daemon = self.start(url)
@@ -247,7 +247,7 @@ class FollowTest(unittest.TestCase):
                 self.assertFalse(engine.fake()["paused"])
                 daemon.stop()
 
-    def test_docs_list_its_metrics(self) -> None:
+    def test_the_docs_list_the_followers_metrics(self) -> None:
         engine = FakeEngine("sglang", self.local)
         self.addCleanup(engine.close)
         daemon = self.start(f"--engine-url={engine.url}")
@@ -259,20 +259,20 @@ class FollowTest(unittest.TestCase):
                 shown, set(re.findall(r"^\| `(dws_follower_\w+)`", docs.read(), re.MULTILINE))
             )
 
-    def test_another_runs_version_is_refused_and_named(self) -> None:
+    def test_a_version_of_another_run_is_refused_and_named(self) -> None:
         daemon = self.start()
         self.publish()
         self.await_version(daemon, 1)
         held = {name: weight.copy() for name, weight in self.writer.weights.items()}
         for weight in self.writer.weights.values():
-            weight ^= 0x1234  # a run that began from other weights
+            weight ^= 0x1234  # a run with other initial weights
         self.publish(0.5)
         eventually(lambda: daemon.metric("dws_follower_failing") == 1, daemon.log_tail)
         self.assertIn("layer.", daemon.log_tail())
         self.writer.weights, self.writer.version = held, 1
         self.assert_local()
 
-    def test_a_run_with_a_version_equal_to_the_old_runs_is_refused_for_good(self) -> None:
+    def test_a_new_run_stays_refused_after_a_version_equal_to_the_old_runs(self) -> None:
         base = {name: weight.copy() for name, weight in self.writer.weights.items()}
         first, second, third = (f"layer.{i}.w" for i in range(3))
         daemon = self.start()
@@ -295,7 +295,7 @@ class FollowTest(unittest.TestCase):
         self.assertIn("version 000001 there is not the one that was applied here", daemon.log_tail())
         self.assert_local()
         daemon.stop()
-        # The receiver knows it when nothing in the folder shows it any more.
+        # The receiver still refuses when the folder no longer shows the difference.
         for version in (1, 2):
             shutil.rmtree(os.path.join(self.versions, f"weight_v{version:06d}"))
         daemon.start()
@@ -307,8 +307,8 @@ class FollowTest(unittest.TestCase):
         self.await_version(daemon, 4)
         self.assert_local()
 
-    def test_of_two_folders_that_are_exchanged_all_the_time_one_is_applied_whole(self) -> None:
-        """Version 1 of two runs that change the same tensors lie in turn where it is read."""
+    def test_one_of_two_constantly_exchanged_folders_is_applied_whole(self) -> None:
+        """Versions 1 of two runs that change the same tensors alternate at the path that is read."""
         base = dict(self.writer.weights)
         runs = []
         for change in (1, 2):

@@ -1,5 +1,5 @@
-"""Incarnations that would shut out every trainer that follows: refused where they are ahead of the clock,
-and forgotten by an operator where they are not."""
+"""Incarnations that would shut out every later trainer: refused if they are ahead of the clock,
+and otherwise forgotten by an operator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def now_ms() -> int:
 
 
 def welcome_of(port: int) -> Any:
-    """What a real sender says first."""
+    """Returns a real sender's welcome."""
     hello = sync_pb2.Hello(job_id="test", receiver_id="spy", protocol_major=1)
     over = threading.Event()
 
@@ -47,7 +47,7 @@ def welcome_of(port: int) -> Any:
 
 
 class LyingSender(sync_pb2_grpc.SyncServiceServicer):
-    """Welcomes every receiver with the same words."""
+    """Sends every receiver the same welcome."""
 
     def __init__(self, welcome: Any, address: str) -> None:
         self.welcome = welcome
@@ -78,7 +78,7 @@ class ForgetStreamTest(IntegrationCase):
     def setUp(self) -> None:
         super().setUp()
         self.random = np.random.default_rng(31)
-        # Over plain TCP, where anybody can take the place of a sender that is away.
+        # Plain TCP, where anybody can listen at the address of a sender that is down.
         self.sender = self.cluster.start_sender(0, "--insecure")
 
     def registered(self, incarnation: int) -> tuple[dws.Trainer, Any]:
@@ -90,7 +90,7 @@ class ForgetStreamTest(IntegrationCase):
         trainer.publish(trainer.last_version + 1)
 
     def check(self, trainer: dws.Trainer, source: Any) -> None:
-        """The engine has what this trainer published last."""
+        """Checks that the engine has this trainer's newest version."""
         eventually(
             lambda: self.reader.grant is not None
             and (self.reader.grant.stream, self.reader.grant.version)
@@ -127,7 +127,7 @@ class ForgetStreamTest(IntegrationCase):
         self.publish(trainer, source)
         self.check(trainer, source)
 
-    def test_a_receiver_refuses_what_is_ahead_of_the_clock_and_follows_the_true_sender(self) -> None:
+    def test_a_receiver_refuses_a_sender_ahead_of_the_clock_and_follows_the_real_one(self) -> None:
         trainer, source = self.registered(now_ms())
         self.publish(trainer, source)
         poisons = {
@@ -142,7 +142,7 @@ class ForgetStreamTest(IntegrationCase):
             welcome = sync_pb2.Welcome()
             welcome.CopyFrom(truth)
             welcome.MergeFrom(sync_pb2.Welcome(**fields))
-            # It has the sender's address while that is away.
+            # The liar listens at the sender's address while that is down.
             self.sender.kill()
             liar = LyingSender(welcome, address)
             self.addCleanup(liar.stop)
@@ -154,7 +154,7 @@ class ForgetStreamTest(IntegrationCase):
                 in self.receiver.log_tail(1000),
                 lambda: self.receiver.log_tail(50),
             )
-            # It is asked again, in case that the clock is right by then.
+            # The liar is asked again, because the clock may be right by then.
             eventually(lambda: liar.greeted >= 2, lambda: self.receiver.log_tail(50))
             liar.stop()
             self.sender.start()
@@ -165,7 +165,7 @@ class ForgetStreamTest(IntegrationCase):
             self.publish(trainer, source)
             self.check(trainer, source)
 
-    def test_a_trainer_that_is_shut_out_is_followed_once_the_stream_is_forgotten(self) -> None:
+    def test_a_trainer_that_is_shut_out_is_followed_after_the_stream_is_forgotten(self) -> None:
         wrong, wrong_source = self.registered(now_ms() + 12 * HOUR_MS)  # a clock that is ahead
         self.start_engine()
         self.publish(wrong, wrong_source)
@@ -187,7 +187,7 @@ class ForgetStreamTest(IntegrationCase):
         with self.assertRaisesRegex(dws.StateError, r"forgotten.*dws\.Stream\.new\(\)"):
             again = self.trainer(stream=wrong.stream)
             again.register({"w": np.zeros(SHAPE, np.float32)})
-        # The receiver is fenced by itself.
+        # The receiver still refuses the lower stream until it forgets too.
         right, right_source = self.registered(now_ms())
         self.publish(right, right_source)
         eventually(
@@ -198,7 +198,7 @@ class ForgetStreamTest(IntegrationCase):
         self.check(right, right_source)
         self.publish(right, right_source)
         self.check(right, right_source)
-        # Nothing of it is left on disk.
+        # Nothing of the stream is left on disk.
         self.receiver.kill()
         self.receiver.start()
         self.publish(right, right_source)
@@ -219,20 +219,20 @@ class ForgetStreamTest(IntegrationCase):
         self.publish(trainer, source)
         self.check(trainer, source)
 
-    def test_an_order_waits_for_the_engine_that_runs_and_longer_than_for_a_silent_daemon(self) -> None:
+    def test_forget_stream_waits_for_a_running_engine_beyond_the_silence_timeout(self) -> None:
         trainer, source = self.registered(now_ms())
         self.start_engine()
         self.publish(trainer, source)
         self.check(trainer, source)
         self.sender.stop()
         order: list[str] = []
-        timeout = ("--timeout", "1")  # seconds of silence
+        timeout = ("--timeout", "1")  # 1 s of silence
         command = ("forget-stream", "--stream", str(trainer.stream), "--socket", self.receiver.socket)
         waiting = threading.Thread(target=lambda: order.append(self.dwsctl(0, *command, *timeout)))
         with self.reader.running():
             waiting.start()
             time.sleep(4)
-            self.assertEqual(order, [])  # not at once: the engine computes with the weights
+            self.assertEqual(order, [])  # it waits: the engine computes with the weights
             self.assertIn(str(trainer.stream), self.status_of(self.receiver))
         waiting.join(30)
         self.assertEqual(len(order), 1)
@@ -242,10 +242,10 @@ class ForgetStreamTest(IntegrationCase):
             self.reader.wait_ready(0.5)
 
     def dwsctl_ready(self) -> str:
-        """The receiver's readiness as a probe sees it."""
+        """The receiver's /readyz code, as a probe sees it."""
         try:
             return self.receiver.page("/readyz")
-        except OSError as error:  # urllib's HTTPError is one
+        except OSError as error:  # includes urllib's HTTPError
             return str(error)
 
 

@@ -1,5 +1,5 @@
-"""What tests of commit groups share: one engine whose ranks have a receiver each, and a watch over
-who is released with what."""
+"""Fixture for tests of commit groups: one engine whose ranks have a receiver each, and a watch
+over the version that each rank is released with."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.integration.integration_case import WAIT_SECONDS, IntegrationCase, ch
 from tests.integration.reflection_client import ReflectionClient
 
 ROWS, PARTS = 840, 12
-# The rows of "a" are split over the members, "b" is the leader's alone, "c" is everybody's. The
-# deltas of "a" are larger than what an announcement carries: there is something to fetch.
+# The rows of "a" are split over the members, only the leader has "b", all members have "c". The
+# deltas of "a" are larger than an announcement can carry, so they are fetched.
 SHAPES = {"a": (ROWS, 500), "b": (33,), "c": (7, 5, 3)}
 CUTS = {"a": [ROWS // PARTS * part for part in range(1, PARTS)]}
 
 
 class EngineRank:
-    """One rank of the engine: what it holds, and its share of the trainer's weights."""
+    """One rank of the engine: its tensors, and its share of the trainer's weights."""
 
     def __init__(self, engine: dws.Engine, index: int, members: int) -> None:
         self.engine = engine
@@ -43,7 +43,7 @@ class EngineRank:
         )
 
     def share(self, weights: dict[str, Any]) -> dict[str, Any]:
-        """What of the trainer's weights this rank holds."""
+        """The part of the trainer's weights that this rank holds."""
         parts = {n: w for n, w in weights.items() if n not in self.excluded}
         return {**parts, "a": parts["a"][self.rows]}
 
@@ -56,7 +56,7 @@ def sha256(tensors: dict[str, Any]) -> str:
 
 
 class ReleaseWatch:
-    """Looks all the time whether two ranks are released with different versions."""
+    """Checks all the time whether two ranks are released with different versions."""
 
     def __init__(self, ranks: list[EngineRank]) -> None:
         self._ranks = ranks
@@ -75,7 +75,7 @@ class ReleaseWatch:
     def _look(self, one: int, other: int) -> None:
         before = self._ranks[one].engine.grant
         seen = self._ranks[other].engine.grant
-        # A release is an object of its own: the same one before and after was there in between.
+        # Each release is a new object: if it is the same before and after, it was valid in between.
         if before is None or seen is None or self._ranks[one].engine.grant is not before:
             return
         if (before.stream, before.version) != (seen.stream, seen.version):
@@ -97,7 +97,7 @@ class GroupCase(IntegrationCase):
         self.version = 0
         self.published: dict[int, dict[str, Any]] = {}
         self.ranks: list[EngineRank] = []
-        self.flags: tuple[str, ...] = ()  # of every receiver
+        self.flags: tuple[str, ...] = ()  # for every receiver
 
     def group_flags(self, index: int, members: int, leader: str = "") -> list[str]:
         flags = ["--group-id=engine", f"--group-index={index}", f"--group-members={members}"]
@@ -137,7 +137,7 @@ class GroupCase(IntegrationCase):
         self.ranks.append(rank)
 
     def begin(self, members: int) -> None:
-        """A group with its engine attached and nothing published."""
+        """Starts a group with its engine attached and nothing published."""
         self.start_group(members)
         self.register()
         for index in range(members):
@@ -157,7 +157,7 @@ class GroupCase(IntegrationCase):
         return self.version
 
     def await_group(self, version: int, meanwhile: Optional[Callable[[], Any]] = None) -> None:
-        """Until all ranks run with this version: then all hold it, to the bit."""
+        """Waits until all ranks run with this version and checks that all hold it, bit for bit."""
 
         def arrived() -> bool:
             if meanwhile is not None:

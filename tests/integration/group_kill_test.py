@@ -1,6 +1,6 @@
 """kill -9 of the leader, and of a member, of a commit group at every point of their protocol: no two
-ranks of the engine ever run with different versions, and the group gets whole again on the newest
-one."""
+ranks of the engine ever run with different versions, and the group recovers on the newest
+version."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.integration.integration_case import eventually
 MEMBERS = 3
 # On the way to the first version, and from one version to the next.
 TIMES = (1, 2)
-# What only the leader does.
+# Passed by the leader only.
 LEADER_ONLY = ("group.decide.", "group.pause.", "group.commit.after_send", "group.settle.")
 # Passed once.
 ONCE = ("receiver.attach.",)
-# Of a commit of any receiver: in a group, what it interrupts is not this receiver's alone.
+# Of a commit of any receiver: in a group it interrupts the other members too.
 COMMIT = (
     "receiver.attach.after_digests",
     "receiver.commit.after_intent",
@@ -58,7 +58,7 @@ class GroupKillTest(GroupCase):
             os.environ.pop("DWS_FAILPOINT", None)
 
     def revive(self) -> None:
-        """Starts again what has died; it is armed no more."""
+        """Restarts the process that died, without the failpoint."""
         process = self.victim.process
         if process is None or process.poll() is None:
             return
@@ -81,13 +81,13 @@ class GroupKillTest(GroupCase):
         for _ in range(at + 1):
             self.await_group(self.publish(), self.revive)
         eventually(self.has_died, lambda: f"{name} was passed less than {at} times")
-        # While it was away, too, others went nowhere without it; from now on all is as ever.
+        # The others changed no version without it; from now on each version takes one pause of all.
         released = self.pauses()
         for count in (1, 2):
             self.await_group(self.publish())
             self.assertEqual(self.pauses(), [before + count for before in released])
 
-    def test_every_member_at_once(self) -> None:
+    def test_a_group_recovers_after_all_its_members_are_killed_at_once(self) -> None:
         """All receivers of the group are killed, between versions and in the middle of one."""
         self.begin(MEMBERS)
         self.await_group(self.publish())

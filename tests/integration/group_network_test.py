@@ -1,5 +1,5 @@
-"""A commit group over two hosts, each a network namespace, whose network fails. Skipped where the
-test may make no namespaces."""
+"""A commit group over two hosts, each a network namespace, whose network fails. Skipped if the
+test cannot make namespaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.network_hosts import NetworkHosts
 
 
 class GroupNetworkTest(GroupCase):
-    def test_a_group_whose_hosts_lose_each_other_is_whole_again_after_it(self) -> None:
+    def test_a_group_recovers_after_its_hosts_lost_their_connection(self) -> None:
         hosts = NetworkHosts(self)
         self.flags = ("--insecure",)
         hosts.enter(self.cluster, 0)
@@ -29,7 +29,7 @@ class GroupNetworkTest(GroupCase):
         hosts.set_link(False)
         released = self.pauses()
         self.publish()
-        # Both sides notice, each by itself.
+        # Each side notices separately.
         eventually(
             lambda: "receiver 'member-1', is not connected" in self.ready(0)[1],
             lambda: f"{self.ready(0)}",

@@ -1,4 +1,4 @@
-"""A commit group over mutual TLS: who may join it, and whom its members take for their leader."""
+"""A commit group over mutual TLS: who may join it, and whom its members accept as their leader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALL_SECONDS = 20
 
 
 class Impostor(group_pb2_grpc.GroupServiceServicer):
-    """Welcomes whoever comes."""
+    """Welcomes every caller."""
 
     def Join(self, request_iterator: Any, context: Any) -> Iterator[Any]:
         next(request_iterator)
@@ -60,7 +60,7 @@ class GroupSecureTest(GroupCase):
 
     def refusal(self, files: Optional[Files], *messages: Any) -> tuple[grpc.StatusCode, str]:
         """How the leader ends a Join of this caller."""
-        silence: queue.Queue[Any] = queue.Queue()  # the caller stays on the line
+        silence: queue.Queue[Any] = queue.Queue()  # the caller keeps the stream open
 
         def say() -> Iterator[Any]:
             yield from messages
@@ -85,7 +85,7 @@ class GroupSecureTest(GroupCase):
         for _ in range(3):
             self.await_group(self.publish())
 
-    def test_only_the_receiver_itself_may_join_as_it(self) -> None:
+    def test_only_a_receivers_own_certificate_may_join_under_its_name(self) -> None:
         self.start_secure()
         denied = grpc.StatusCode.PERMISSION_DENIED
         for role in ("operate/ann", "publish/0"):
@@ -97,7 +97,7 @@ class GroupSecureTest(GroupCase):
         wanted = "receiver 'member-1' needs a certificate with dws://test/receive/member-1"
         self.assertIn(wanted, details)
 
-    def test_a_leader_that_is_no_receiver_of_the_job_is_left(self) -> None:
+    def test_members_leave_a_leader_that_is_not_a_receiver_of_the_job(self) -> None:
         self.cluster.start_sender(0, *self.files("s", "publish/0").flags())
         files = self.files("l", "operate/ann")
         server = grpc.server(futures.ThreadPoolExecutor(4))
@@ -119,7 +119,7 @@ class GroupSecureTest(GroupCase):
         )
         self.assertFalse(self.status(0).receiver.group.leader_connected)
 
-    def test_a_member_that_says_nonsense_is_cut_off(self) -> None:
+    def test_a_member_that_sends_invalid_messages_is_disconnected(self) -> None:
         self.start_secure()
         eventually(lambda: self.status(1).receiver.group.leader_connected, lambda: "member 1")
         self.cluster.receivers[1].stop()
@@ -141,7 +141,7 @@ class GroupSecureTest(GroupCase):
                 found, details = self.refusal(mine, *messages)
                 self.assertEqual(found, code, details)
                 self.assertIn(wanted, details)
-        # It was none of them that took the member's place for good.
+        # None of these callers has taken the member's place.
         self.cluster.receivers[1].start()
         eventually(lambda: self.status(1).receiver.group.leader_connected, lambda: "member 1")
 

@@ -35,7 +35,7 @@ class GroupTest(GroupCase):
     def test_three_members_change_versions_together_with_one_pause_each(self) -> None:
         self.follow(3)
 
-    def test_nobody_commits_while_a_member_cannot(self) -> None:
+    def test_no_member_commits_while_one_member_cannot(self) -> None:
         self.begin(2)
         self.await_group(self.publish())
         member = self.cluster.receivers[1]
@@ -51,13 +51,13 @@ class GroupTest(GroupCase):
             lambda: "receiver 'member-1', is not connected" in self.ready(0)[1],
             lambda: f"{self.ready(0)}",
         )
-        # The leader's rank goes on with what it has, and so does the one whose receiver is away.
+        # The leader's rank keeps running its version, and so does the rank whose receiver is down.
         self.assertEqual(self.pauses(), released)
         self.assertEqual([rank.engine.grant.version for rank in self.ranks], [1, 1])
         member.start()
         self.await_group(3)
 
-    def test_a_leader_that_restarts_has_the_group_whole_again(self) -> None:
+    def test_a_group_is_complete_again_after_its_leader_restarts(self) -> None:
         self.begin(2)
         self.await_group(self.publish())
         leader = self.cluster.receivers[0]
@@ -105,7 +105,7 @@ class GroupTest(GroupCase):
         self.watch()
         self.await_group(1)
 
-    def test_a_receiver_that_does_not_belong_is_told_why(self) -> None:
+    def test_a_receiver_that_does_not_belong_is_refused_with_the_reason(self) -> None:
         self.start_group(2)
         leader = self.cluster.receivers[0].address
         eventually(lambda: self.status(1).receiver.group.leader_connected, lambda: "member 1")
@@ -150,11 +150,11 @@ class GroupTest(GroupCase):
         self.assertEqual(self.cluster.receivers[1].metric("dws_receiver_group_leader_connected"), 1)
 
     def evict(self, index: int, member: int, reason: str = "its host has burnt") -> Any:
-        """Asks the receiver `index`; its last answer."""
+        """Sends the evict call to receiver `index`; returns its last answer."""
         with ReflectionClient(f"unix:{self.cluster.receivers[index].socket}") as client:
             return list(client.call(ADMIN, "Evict", member_index=member, reason=reason))[-1]
 
-    def test_an_evicted_rank_stops_although_no_sender_is_there(self) -> None:
+    def test_an_evicted_rank_stops_even_without_a_sender(self) -> None:
         self.begin(2)
         self.await_group(self.publish())
         self.cluster.receivers[1].kill()
@@ -184,7 +184,7 @@ class GroupTest(GroupCase):
         self.assertTrue(self.evict(0, 2).finished)
         with self.assertRaisesRegex(grpc.RpcError, "has ended already"):
             self.evict(0, 2)
-        self.cluster.receivers[2].start()  # it hears it when it is back
+        self.cluster.receivers[2].start()  # it learns of it after its start
         wanted = "the leader first, then the engine (member 2 was evicted: its host has burnt)"
         for index, rank in enumerate(self.ranks):
             eventually(
@@ -200,7 +200,7 @@ class GroupTest(GroupCase):
             self.dws_trainer.wait(2, policy=1, timeout=1)
         self.assertEqual([rank.engine.grant for rank in self.ranks], [None] * 3)
 
-    def test_drain_and_resync_of_a_member(self) -> None:
+    def test_a_member_can_be_drained_and_resynchronised(self) -> None:
         self.begin(2)
         self.await_group(self.publish())
         client = ReflectionClient(f"unix:{self.cluster.receivers[1].socket}")
@@ -225,7 +225,7 @@ class GroupTest(GroupCase):
         self.await_group(self.publish())
         client = ReflectionClient(f"unix:{self.cluster.receivers[1].socket}")
         self.addCleanup(client.close)
-        eventually(  # it is counted once the ledger has it, after the release
+        eventually(  # a commit is counted after the release, once the ledger has it
             lambda: self.status(1).receiver.last_commit.version == 1,
             lambda: f"{self.status(1).receiver}",
         )
@@ -234,7 +234,7 @@ class GroupTest(GroupCase):
         self.ranks[1].live["c"].reshape(-1).view("u4")[5] ^= 1
         last = list(client.call(ADMIN, "Verify"))[-1]
         self.assertEqual(last.mismatches, 1)
-        # Paused, repaired in a round of the group, released.
+        # The member pauses, is repaired in a round of the group, and is released.
         eventually(
             lambda: self.status(1).receiver.repairs > repairs,
             lambda: f"{self.status(1).receiver}",
@@ -243,7 +243,7 @@ class GroupTest(GroupCase):
         self.assertEqual(self.pauses(), [count + 1 for count in released])
         self.await_group(self.publish())
 
-    def test_a_group_that_makes_no_sense_does_not_start(self) -> None:
+    def test_contradictory_group_flags_are_refused_at_start(self) -> None:
         self.cluster.start_sender(0)
         for options, wanted in (
             ("index=1", "group-id: not given"),

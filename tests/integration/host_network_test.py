@@ -1,5 +1,5 @@
-"""Sender and receiver on two hosts whose network fails: the link is down, packets vanish, one side is gone and the
-other has not heard of it. The engine goes on with what it has, and has the newest version once they meet again.
+"""Sender and receiver on two hosts whose network fails: the link is down, packets vanish, one side dies and the
+other does not notice. The engine keeps its version, and gets the newest one once the link works again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HostNetworkTest(IntegrationCase):
         self.check()
 
     def publish(self, share: float = 0.01) -> None:
-        """`share` of the elements by a little; 1: all of them by much, so that no coding helps."""
+        """`share` of the elements change slightly; 1: all change strongly, so that no encoding helps."""
         self.version += 1
         if share == 1:
             self.source["w"][:] = self.random.standard_normal(ELEMENTS, np.float32)
@@ -63,7 +63,7 @@ class HostNetworkTest(IntegrationCase):
         )
         self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
 
-    def test_a_link_that_is_down_in_the_middle_of_a_fetch(self) -> None:
+    def test_a_fetch_continues_after_its_link_was_down(self) -> None:
         size = 4 * ELEMENTS
         self.hosts.limit(8_000_000)
         began = self.hosts.sent_bytes()
@@ -75,10 +75,10 @@ class HostNetworkTest(IntegrationCase):
         self.hosts.set_link(True)
         self.hosts.restore()
         self.check()
-        # What had arrived was not sent again.
+        # Bytes that had arrived were not sent again.
         self.assertLess(self.hosts.sent_bytes() - began, size * 1.4)
 
-    def test_packets_that_vanish(self) -> None:
+    def test_versions_arrive_although_packets_are_lost(self) -> None:
         self.hosts.drop()
         for _ in range(3):
             self.publish()
@@ -90,7 +90,7 @@ class HostNetworkTest(IntegrationCase):
             self.status().repairs, 1
         )  # the first version: then one squash, no full tensors
 
-    def test_a_receiver_that_is_gone_unheard(self) -> None:
+    def test_a_receiver_whose_death_the_sender_does_not_notice_is_replaced(self) -> None:
         self.hosts.drop()
         self.receiver.kill()
         self.publish()
@@ -98,7 +98,7 @@ class HostNetworkTest(IntegrationCase):
         self.receiver.start()
         self.check()
 
-    def test_a_sender_that_is_gone_unheard(self) -> None:
+    def test_a_sender_whose_death_the_receiver_does_not_notice_is_replaced(self) -> None:
         self.hosts.drop()
         self.sender.kill()
         self.sender.start()

@@ -1,5 +1,5 @@
-"""What the hostile tests share: a pair of daemons with mutual TLS that have synced a version, and
-the promise that whatever a test does changes nothing."""
+"""Fixture for the hostile tests: a pair of daemons with mutual TLS that have synced a version, and
+a check that no test changes their state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ask_status(
 
 
 def code_of(call: Any) -> grpc.StatusCode:
-    """How `call`, a function that makes an RPC, ends."""
+    """The status code of `call`, a function that makes an RPC."""
     try:
         call()
     except grpc.RpcError as error:
@@ -66,7 +66,7 @@ def open_files(daemon: Daemon) -> int:
 
 
 def state_of(reply: Any) -> Any:
-    """What no stranger may change."""
+    """The state that no stranger may change."""
     sender, receiver = reply.sender, reply.receiver
     return (
         reply.ready,
@@ -84,7 +84,7 @@ def state_of(reply: Any) -> Any:
 
 
 class HostileCase(unittest.TestCase):
-    """One secure pair for all tests of a class. After each test it is as it was."""
+    """One secure pair for all tests of a class. No test may change its state."""
 
     cluster: ClassVar[Cluster]
     authority: ClassVar[Authority]
@@ -113,7 +113,7 @@ class HostileCase(unittest.TestCase):
         engine.attach({"w": np.zeros(100_000, np.float32)})
         trainer.publish(1)
         trainer.wait(1)
-        # What a test compares with: the receiver counts a commit, and is ready, after it has told of it.
+        # The state before the tests: the receiver counts a commit, and is ready, after it reports it.
         for daemon in (cls.sender, cls.receiver):
             eventually(lambda: cls.settled(daemon), daemon.log_tail)
 
@@ -135,10 +135,10 @@ class HostileCase(unittest.TestCase):
         return [self.sender, self.receiver]
 
     def state(self, daemon: Daemon) -> Any:
-        """What a good client is told; it fails if the daemon is down."""
+        """The status that an honest client gets; fails if the daemon is down."""
         port = daemon.ports.get("sync") or daemon.ports["admin"]
         with channel(port, self.operator) as connection:
-            # After a flood the port may refuse for a moment; no longer than the call may take.
+            # After a flood the port may refuse for a moment; the call waits for that.
             return state_of(ask_status(connection, wait_for_ready=True))
 
     def check_unharmed(self) -> None:

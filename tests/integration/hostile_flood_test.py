@@ -1,4 +1,4 @@
-"""Clients that send too much, too slowly, nothing, or nonsense, and many of them."""
+"""Clients that send too much, too slowly, nothing or invalid bytes, and many of them."""
 
 import random
 import socket
@@ -26,43 +26,43 @@ def tcp(port: int) -> socket.socket:
 
 def unix(path: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, kind)
-    connection.connect(path)  # waits for room in the queue; with a timeout it would not
+    connection.connect(path)  # waits for room in the queue; with a timeout it would fail instead
     connection.settimeout(20)
     return connection
 
 
 class FloodTest(HostileCase):
     def drop(self, connect: Callable[[], socket.socket], words: bytes = b"") -> None:
-        """Opens and drops CONNECTIONS, half of them after some words."""
+        """Opens and drops CONNECTIONS, half of them after some bytes."""
         for index in range(CONNECTIONS):
             try:
                 with connect() as connection:
                     if index % 2 == 1:
                         connection.sendall(words)
             except OSError:
-                pass  # refused, or the daemon hung up first: its right
+                pass  # refused, or the daemon hung up first; both are allowed
 
-    def test_connections_to_the_tls_port_are_opened_and_dropped(self) -> None:
+    def test_dropped_connections_to_the_tls_port_change_nothing(self) -> None:
         self.drop(lambda: tcp(self.sender.ports["sync"]), b"\x16\x03\x01\x02\x00\x01")
 
-    def test_connections_to_the_unix_socket_are_opened_and_dropped(self) -> None:
+    def test_dropped_connections_to_the_unix_socket_change_nothing(self) -> None:
         self.drop(lambda: unix(self.receiver.socket), PREFACE)
 
-    def test_connections_to_the_handle_socket_are_opened_and_dropped(self) -> None:
+    def test_dropped_connections_to_the_handle_socket_change_nothing(self) -> None:
         path = self.sender.socket + ".handles"
         self.drop(lambda: unix(path, socket.SOCK_SEQPACKET), b"x" * 20)
 
-    def test_connections_to_http_are_opened_and_dropped(self) -> None:
+    def test_dropped_connections_to_http_change_nothing(self) -> None:
         self.drop(lambda: tcp(self.sender.ports["http"]), b"GET /healthz HT")
 
-    def test_more_silent_clients_than_a_unix_socket_takes_are_hung_up_on(self) -> None:
+    def test_silent_clients_beyond_a_unix_sockets_limit_are_disconnected(self) -> None:
         clients = [unix(self.sender.socket) for _ in range(400)]
         self.addCleanup(lambda: [client.close() for client in clients])
         eventually(lambda: "the limit is 256" in self.sender.log_tail(2000), self.sender.log_tail)
-        # Five seconds: the silent ones among the first go after ten.
+        # Wait five seconds: the silent clients among the first are disconnected after ten.
         ended = sum(_ends(client, 5) for client in clients[256:])
         self.assertEqual(ended, 400 - 256)
-        # Who says nothing goes, and then there is room again.
+        # Silent clients are disconnected, and then there is room again.
         eventually(lambda: _ends(clients[0]), lambda: "the first client is still connected")
         with grpc.insecure_channel(f"unix:{self.sender.socket}") as connection:
             eventually(lambda: code_of(lambda: ask_status(connection, 2)) == grpc.StatusCode.OK,
@@ -70,7 +70,7 @@ class FloodTest(HostileCase):
 
 
 def _ends(client: socket.socket, seconds: float = 1) -> bool:
-    """The daemon has hung up on it, or does so within `seconds`."""
+    """Whether the daemon disconnects it within `seconds`."""
     client.settimeout(seconds)
     try:
         return client.recv(1) == b""
@@ -81,7 +81,7 @@ def _ends(client: socket.socket, seconds: float = 1) -> bool:
 
 
 class SlowTest(HostileCase):
-    def test_clients_that_never_finish_are_hung_up_on(self) -> None:
+    def test_clients_that_never_finish_are_disconnected(self) -> None:
         sync, http = self.sender.ports["sync"], self.sender.ports["http"]
         slow = {
             "TLS, nothing": (tcp(sync), b""),
@@ -104,7 +104,7 @@ class SlowTest(HostileCase):
         ]
         for thread in threads:
             thread.start()
-        # Meanwhile everybody else is served.
+        # Meanwhile other clients are served.
         while any(thread.is_alive() for thread in threads):
             self.assertEqual(self.state(self.sender), self.before[0])
             threads[0].join(1)
@@ -170,7 +170,7 @@ def _channel(target: str, files: Optional[Files]) -> grpc.Channel:
 
 
 class FuzzTest(HostileCase):
-    """Nonsense to every method: bytes that are no message, and messages that are not sensible."""
+    """Fuzzes every method with bytes that are no message and with messages that make no sense."""
 
     SEED = 20
 
@@ -206,7 +206,7 @@ class FuzzTest(HostileCase):
 
     def value(self, field: Any) -> Any:
         if field.name == "session":
-            return self.random.getrandbits(64) | 2**63  # of nobody
+            return self.random.getrandbits(64) | 2**63  # belongs to nobody
         if field.cpp_type == field.CPPTYPE_STRING:
             size = self.random.choice([0, 1, 16, 300, 5000])
             if field.type == field.TYPE_BYTES:
@@ -240,24 +240,24 @@ class FuzzTest(HostileCase):
                     calls += 1
         self.assertGreater(calls, FUZZ_CALLS)
 
-    def test_nonsense_to_the_sync_service(self) -> None:
+    def test_fuzzing_the_sync_service_changes_nothing(self) -> None:
         files = self.authority.issue("fuzz-r", "dws://test/receive/fuzz")
         with channel(self.sender.ports["sync"], files) as connection:
             self.throw(connection, sync_pb2)
-        # Its connections are gone; that it was here is no state of others.
+        # Its connections are closed; the sender only remembers that this client connected.
         self.before[0] = self.state(self.sender)
 
-    def test_nonsense_to_the_admin_service(self) -> None:
+    def test_fuzzing_the_admin_service_changes_nothing(self) -> None:
         for port in (self.sender.ports["sync"], self.receiver.ports["admin"]):
             with channel(port, self.operator) as connection:
-                # Any bytes that parse are a valid order there.
+                # Any bytes that parse are valid orders for these methods.
                 self.throw(connection, admin_pb2, skip=("Drain", "Resync"))
 
-    def test_nonsense_to_the_trainer_service(self) -> None:
+    def test_fuzzing_the_trainer_service_changes_nothing(self) -> None:
         with _channel(f"unix:{self.sender.socket}", None) as connection:
             self.throw(connection, trainer_pb2)
 
-    def test_nonsense_to_the_engine_service(self) -> None:
+    def test_fuzzing_the_engine_service_changes_nothing(self) -> None:
         with _channel(f"unix:{self.receiver.socket}", None) as connection:
             self.throw(connection, engine_pb2)
 

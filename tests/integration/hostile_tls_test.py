@@ -1,4 +1,4 @@
-"""Strangers, and peers with the wrong certificate: refused, and nothing is changed by them."""
+"""Strangers, and peers with the wrong certificate: refused, and they change nothing."""
 
 import ssl
 import socket
@@ -23,7 +23,7 @@ NOTHING: bytes = b""
 
 
 def raw_call(connection: grpc.Channel, path: str, request: bytes = NOTHING) -> bytes:
-    """One message there and the first one back, whatever kind the method is."""
+    """Sends one message and returns the first reply, for any kind of method."""
     call = connection.stream_stream(path)(iter([request]), timeout=CALL_SECONDS)
     for reply in call:
         call.cancel()
@@ -42,7 +42,7 @@ class StrangerTest(HostileCase):
         other = Authority(self.authority.folder, "other")
         identity = "dws://test/operate/ann"
         self.refused(other.issue("stranger", identity, ca=self.authority.pem))
-        # And who trusts another CA refuses the daemon.
+        # A client that trusts another CA refuses the daemon.
         self.refused(self.authority.issue("sceptic", identity, ca=other.pem))
 
     def test_an_expired_certificate_is_refused(self) -> None:
@@ -71,7 +71,7 @@ class StrangerTest(HostileCase):
             self.assertEqual(code_of(lambda: ask_status(connection)), UNAVAILABLE)
 
     def handshake(self, version: ssl.TLSVersion) -> str:
-        """The version agreed on; raises SSLError where there is none."""
+        """The TLS version agreed on; raises SSLError if there is none."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(self.operator.ca)
         context.load_cert_chain(self.operator.cert, self.operator.key)
@@ -83,11 +83,11 @@ class StrangerTest(HostileCase):
             with context.wrap_socket(plain, server_hostname="127.0.0.1") as tls:
                 return tls.version() or ""
 
-    def test_only_tls_1_2_and_1_3_are_spoken(self) -> None:
+    def test_only_tls_1_2_and_1_3_are_accepted(self) -> None:
         self.assertEqual(self.handshake(ssl.TLSVersion.TLSv1_2), "TLSv1.2")
         self.assertEqual(self.handshake(ssl.TLSVersion.TLSv1_3), "TLSv1.3")
         for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
-            # The daemon hangs up; it is not the library on this side that refuses.
+            # The daemon hangs up; the library on this side does not refuse.
             with self.assertRaises((ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)):
                 self.handshake(version)
 
@@ -134,7 +134,7 @@ class RoleTest(HostileCase):
                     code = code_of(lambda: raw_call(connection, "/dws.v1.AdminService/Drain"))
                     self.assertEqual(code, DENIED)
 
-    def test_a_certificate_without_an_identity_is_told_of_health_only(self) -> None:
+    def test_a_certificate_without_an_identity_may_only_ask_for_health(self) -> None:
         files = self.authority.issue("nobody")
         with channel(self.sender.ports["sync"], files) as connection:
             self.assertEqual(
@@ -149,26 +149,26 @@ class RoleTest(HostileCase):
         with channel(self.sender.ports["sync"], files) as connection:
             return raw_call(connection, "/dws.v1.SyncService/Sync", hello.SerializeToString())
 
-    def test_a_receiver_is_who_its_certificate_says(self) -> None:
+    def test_a_receivers_id_must_be_the_one_in_its_certificate(self) -> None:
         files = self.authority.issue("twin", "dws://test/receive/twin%2F1")
         self.assertTrue(
             sync_pb2.SyncDown.FromString(self.hello(files, "twin/1")).HasField("welcome")
         )
         with channel(self.sender.ports["sync"], self.operator) as connection:
-            eventually(  # the call's end comes here before the sender has noticed it
+            eventually(  # the call ends here before the sender notices it
                 lambda: not any(
                     receiver.receiver_id == "twin/1" and receiver.present
                     for receiver in ask_status(connection).sender.receivers
                 ),
                 self.sender.log_tail,
             )
-        self.before[0] = self.state(self.sender)  # it knows the twin now
+        self.before[0] = self.state(self.sender)  # the sender now knows the twin
         for receiver_id, job_id in (("receiver-0", "test"), ("twin/1", "other"), ("", "test")):
             self.assertEqual(code_of(lambda: self.hello(files, receiver_id, job_id)), DENIED)
 
 
 class FakeSender(sync_pb2_grpc.SyncServiceServicer):
-    """Says Welcome for a rank, with whatever certificate it has."""
+    """Sends Welcome for a rank, with any certificate."""
 
     def __init__(self, files: Files, rank: int) -> None:
         self.rank = rank
@@ -194,7 +194,7 @@ class FakeSender(sync_pb2_grpc.SyncServiceServicer):
 
 class ImpostorTest(HostileCase):
     def last_error(self, files: Files, *flags: str) -> str:
-        """What a receiver says of a sender of rank 0 that has this certificate."""
+        """A receiver's error for a sender of rank 0 with this certificate."""
         fake = FakeSender(files, 0)
         self.addCleanup(lambda: fake.server.stop(0).wait())
         own = self.authority.issue("late", "dws://test/receive/late")
@@ -203,7 +203,7 @@ class ImpostorTest(HostileCase):
         )
         self.addCleanup(receiver.stop)
 
-        text = ""  # an attempt later it may be gone again
+        text = ""  # the next attempt may clear it
 
         def said() -> bool:
             nonlocal text
@@ -214,7 +214,7 @@ class ImpostorTest(HostileCase):
         eventually(said, lambda: receiver.log_tail())
         return text
 
-    def test_a_sender_is_the_rank_its_certificate_says(self) -> None:
+    def test_a_senders_rank_must_be_the_one_in_its_certificate(self) -> None:
         right = self.authority.issue("rank-0", "dws://test/publish/0")
         self.assertNotIn("certificate", self.last_error(right))  # the fake's empty layout
 
@@ -233,7 +233,7 @@ class ImpostorTest(HostileCase):
 
     def test_a_host_name_that_is_expected_is_accepted(self) -> None:
         named = self.authority.issue("named", "dws://test/publish/1", hosts=["DNS:sender.example"])
-        # It got as far as the identity.
+        # The host name passed; the identity is checked next.
         self.assertIn("dws://test/publish/1",
                       self.last_error(named, "--tls-server-name=sender.example"))  # fmt: skip
 
@@ -242,7 +242,7 @@ class ImpostorTest(HostileCase):
             self.cluster.start_sender(5, *flags)
         return str(caught.exception)
 
-    def test_a_daemon_refuses_certificates_that_would_not_work(self) -> None:
+    def test_a_daemon_refuses_unusable_certificates_at_start(self) -> None:
         issue = self.authority.issue
         own = issue("five", "dws://test/publish/5")
         other = issue("six", "dws://test/publish/6")

@@ -1,5 +1,5 @@
-"""What the integration tests share: a cluster, clients that are closed, weights that are
-compared."""
+"""Fixture for integration tests: a cluster, clients that are closed at the end, and comparison of
+weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_SECONDS = 60.0
 
 
 class IntegrationCase(unittest.TestCase):
-    """Each test has a cluster of its own; `start` gives it one sender a rank and one receiver."""
+    """Each test has its own cluster; `start` starts one sender per rank, and receivers."""
 
     def setUp(self) -> None:
         self.cluster = Cluster("test")
@@ -28,13 +28,13 @@ class IntegrationCase(unittest.TestCase):
         self.addCleanup(self._show_logs)
 
     def _show_logs(self) -> None:
-        # Python 3.11 has no public word for "this test has failed".
+        # Python 3.11 has no public way to ask whether this test has failed.
         outcome = self._outcome  # type: ignore[attr-defined]
         if not outcome.success:
             print(f"=== {self.id()}\n{self.cluster.logs(40)}", flush=True)
 
     def use_failpoints(self, *daemons: str) -> None:
-        """From now on these (SENDER, RECEIVER) are started as programs with failpoints, armed by
+        """Starts these (SENDER, RECEIVER) as programs with failpoints from now on, armed by
         the environment of this process until the test ends."""
         for daemon in daemons:
             self.addCleanup(setattr, cluster, daemon, getattr(cluster, daemon))
@@ -42,7 +42,7 @@ class IntegrationCase(unittest.TestCase):
         self.addCleanup(os.environ.pop, "DWS_FAILPOINT", None)
 
     def start(self, ranks: int = 1, receivers: int = 1, flags: tuple[str, ...] = ()) -> None:
-        """Senders and their receivers; `flags` are the receivers'."""
+        """Starts senders and receivers; `flags` are the receivers'."""
         for rank in range(ranks):
             self.cluster.start_sender(rank)
         for index in range(receivers):
@@ -75,14 +75,14 @@ class IntegrationCase(unittest.TestCase):
     def assert_same_weights(
         self, engine: dws.Engine, live: Mapping[str, Any], wanted: Mapping[str, Any]
     ) -> None:
-        """The engine's live tensors have the bits of `wanted`, looked at between commits."""
+        """Checks between commits that the engine's live tensors have the bits of `wanted`."""
         with engine.running(WAIT_SECONDS) as grant:
             for name, tensor in wanted.items():
                 if not np.array_equal(bits(name, live[name]), bits(name, tensor)):
                     self.fail(f"'{name}' differs at version {grant.version}")
 
     def assert_token(self, grant: dws.Grant, trainers: Any, parts: Any) -> None:
-        """The grant's state token is the one computed here from the weights each rank owns."""
+        """Checks the grant's state token against one computed here from each rank's weights."""
         tokens = [rank_state_token(t.layout, part) for t, part in zip(trainers, parts)]
         self.assertEqual(grant.state_token, digest_hex(combine(tokens)))
 

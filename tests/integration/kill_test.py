@@ -20,7 +20,7 @@ class KillTest(IntegrationCase):
         self.use_failpoints("RECEIVER")
 
     def begin(self, failpoint: str, *flags: str) -> tuple[dws.Trainer, dws.Engine, Any]:
-        """A trainer, and an engine whose receiver dies at `failpoint`."""
+        """Starts a trainer, and an engine whose receiver dies at `failpoint`."""
         self.cluster.start_sender(0)
         os.environ["DWS_FAILPOINT"] = f"{failpoint}:kill"
         self.cluster.start_receiver("receiver-0", *flags)
@@ -44,7 +44,7 @@ class KillTest(IntegrationCase):
         eventually(lambda: not engine.stats().connected, lambda: "the engine sees it")
 
     def recover(self, trainer: dws.Trainer, engine: dws.Engine, live: Any, version: int) -> None:
-        """The next receiver finishes `version`, and the versions after it arrive too."""
+        """Checks that the next receiver finishes `version` and that later versions arrive."""
         self.cluster.receivers[0].start()
         self.await_version(engine, version)
         self.assert_same_weights(engine, live, self.source)
@@ -73,37 +73,37 @@ class KillTest(IntegrationCase):
             self.assert_same_weights(engine, live, before)
         self.recover(trainer, engine, live, 2)
 
-    def test_full_tensors_fetched(self) -> None:
+    def test_a_receiver_killed_after_fetching_full_tensors_recovers(self) -> None:
         self.check_first_contact("receiver.prepare.after_fetch_full")
 
-    def test_staged(self) -> None:
+    def test_a_receiver_killed_after_staging_recovers(self) -> None:
         self.check_first_contact("receiver.commit.after_staged")
 
-    def test_intent_recorded(self) -> None:
+    def test_a_receiver_killed_after_recording_the_intent_recovers(self) -> None:
         self.check_first_contact("receiver.commit.after_intent")
 
-    def test_paused(self) -> None:
+    def test_a_receiver_killed_in_the_pause_recovers(self) -> None:
         self.check_first_contact("receiver.commit.after_pause")
 
-    def test_full_tensors_half_written(self) -> None:
+    def test_a_receiver_killed_while_writing_full_tensors_recovers(self) -> None:
         self.check_first_contact("receiver.commit.inside_apply")
 
-    def test_written(self) -> None:
+    def test_a_receiver_killed_after_the_writes_recovers(self) -> None:
         self.check_first_contact("receiver.commit.after_scatter")
 
-    def test_resumed_and_not_recorded(self) -> None:
+    def test_a_receiver_killed_between_resume_and_record_recovers(self) -> None:
         trainer, engine, live = self.begin("receiver.commit.after_resume")
         self.publish(trainer, 1)
         self.await_death(engine)
-        # The release may have been on its way still when the receiver died.
+        # The release may still be in transfer when the receiver dies.
         if engine.grant is not None:
             self.assert_same_weights(engine, live, self.source)
         self.recover(trainer, engine, live, 1)
 
-    def test_delta_fetched(self) -> None:
+    def test_a_receiver_killed_after_fetching_a_delta_recovers(self) -> None:
         self.check_delta("receiver.prepare.after_fetch", runs_on=True)
 
-    def test_delta_half_scattered(self) -> None:
+    def test_a_receiver_killed_while_writing_a_delta_recovers(self) -> None:
         self.check_delta("receiver.commit.inside_scatter", runs_on=False)
 
 

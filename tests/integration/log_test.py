@@ -1,4 +1,4 @@
-"""The daemons' logs in real runs: their formats, their level, nothing secret, and nobody who reads."""
+"""The daemons' logs in real runs: their formats, their level, no secrets, and a missing reader."""
 
 import base64
 import fcntl
@@ -39,10 +39,10 @@ class FormatTest(IntegrationCase):
         listening = next(line for line in lines if line["event"] == "listening")
         self.assertEqual(listening["sync_port"], sender.ports["sync"])
 
-    def test_what_grpc_says_is_an_event_too(self) -> None:
+    def test_grpcs_own_messages_are_logged_as_events(self) -> None:
         files = Authority(self.cluster.folder, "ca").issue("sender", "dws://test/publish/0")
         sender = self.cluster.start_sender(0, "--log-format=json", *files.flags())
-        # All at once: it is so many in ten seconds that are said.
+        # All at once: only so many in ten seconds are logged.
         address = ("127.0.0.1", sender.ports["sync"])
         strangers = [socket.create_connection(address) for _ in range(40)]
         for stranger in strangers:
@@ -58,7 +58,7 @@ class FormatTest(IntegrationCase):
         self.assertIn("andshake", said[0]["reason"])
         self.assertLess(len(said), 40)
 
-    def test_the_journal_is_seen(self) -> None:
+    def test_the_journals_format_is_used_for_the_journal(self) -> None:
         sender = self.cluster.start_sender(0)
         sender.stop()
         self.assertRegex(read(sender), r"^\d{4}-\d\d-\d\dT\S+Z I dws-sender listening ")
@@ -68,7 +68,7 @@ class FormatTest(IntegrationCase):
             sender.start()
         sender.stop()
         self.assertRegex(read(sender), r"^<6>listening socket='[^']*' sync_port=\d+")
-        # Of another stream: stderr is not the journal.
+        # With another JOURNAL_STREAM: stderr is not the journal.
         os.truncate(sender.log_path, 0)
         with mock.patch.dict(os.environ, {"JOURNAL_STREAM": f"{file.st_dev}:1"}):
             sender.start()
@@ -100,7 +100,7 @@ class FormatTest(IntegrationCase):
 
 
 class SecretTest(IntegrationCase):
-    def test_tokens_are_in_no_log(self) -> None:
+    def test_no_log_contains_a_token(self) -> None:
         tokens: list[bytes] = []
 
         class Recording(HandleConnection):
@@ -142,7 +142,7 @@ class SecretTest(IntegrationCase):
 
 
 class ReaderTest(IntegrationCase):
-    """Of a log that nobody reads, or that nobody can write."""
+    """A log that nobody reads, or that cannot be written."""
 
     def start_with(self, stderr: Any, shell: str = 'exec "$@"') -> Daemon:
         folder = os.path.join(self.cluster.folder, "s")
@@ -164,14 +164,14 @@ class ReaderTest(IntegrationCase):
         return daemon
 
     def use(self, daemon: Daemon) -> None:
-        """Makes it log, and sees that it works."""
+        """Makes it log, and checks that it works."""
         for _ in range(20):
             trainer = self.trainer()
             trainer.register({"w": np.ones((64, 64), np.float32)})
             trainer.publish(1)
             trainer.close()
 
-    def test_a_pipe_that_nobody_reads(self) -> None:
+    def test_a_pipe_that_nobody_reads_does_not_block_a_daemon(self) -> None:
         ours, theirs = os.pipe()
         self.addCleanup(os.close, ours)
         fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
@@ -181,7 +181,7 @@ class ReaderTest(IntegrationCase):
         daemon.stop()
         self.assertGreater(len(os.read(ours, 65536)), 100)
 
-    def test_a_reader_that_went_away(self) -> None:
+    def test_a_daemon_survives_the_end_of_its_logs_reader(self) -> None:
         ours, theirs = os.pipe()
         daemon = self.start_with(theirs)
         os.close(theirs)
@@ -189,7 +189,7 @@ class ReaderTest(IntegrationCase):
         self.use(daemon)
         daemon.stop()
 
-    def test_no_stderr_at_all(self) -> None:
+    def test_a_daemon_runs_without_stderr(self) -> None:
         daemon = self.start_with(None, 'exec "$@" 0<&- 1>&- 2>&-')
         assert daemon.process is not None
         self.use(daemon)

@@ -1,4 +1,4 @@
-"""Names that a terminal or a log would obey: in errors, logs, status and exceptions they are escaped."""
+"""Names with control characters are escaped in errors, logs, status and exceptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dws._proto import trainer_pb2_grpc
 from tests.integration.integration_case import IntegrationCase, eventually
 
 DWSCTL = "tools/dwsctl/dwsctl"
-# A new line with a level of its own, colour, a title, C1's CSI, what turns text round, what is not seen.
+# A new line that forges a log level, colour, a title, C1's CSI, reversed text, invisible characters.
 HOSTILE = "x\nE forged\r\x1b[31m\x1b]0;title\x07\x9b2J\u202etxt\u200b\u2028\x7f"
 ESCAPED = r"x\x0aE forged\x0d\x1b[31m\x1b]0;title\x07\x9b2J\u202etxt\u200b\u2028\x7f"
 
@@ -43,7 +43,7 @@ class NamesTest(IntegrationCase):
         self.addCleanup(channel.close)
         return channel
 
-    def test_exceptions_of_the_client(self) -> None:
+    def test_the_clients_exceptions_escape_names(self) -> None:
         trainer = dws.Trainer(self.sender.socket, HOSTILE)
         self.addCleanup(trainer.close)
         with self.assertRaises(dws.DwsError) as caught:
@@ -52,13 +52,13 @@ class NamesTest(IntegrationCase):
         self.assertIn(ESCAPED, str(caught.exception))
         good = self.trainer()
         views = good.register({HOSTILE: np.zeros(3, np.float32)})
-        self.assertEqual(list(views), [HOSTILE])  # a name is a name
+        self.assertEqual(list(views), [HOSTILE])  # the name itself is unchanged
         with self.assertRaises(dws.DwsError) as caught:
             self.engine().attach({HOSTILE: np.zeros(4, np.float32)}, timeout=20)
         self.assertIn(ESCAPED, str(caught.exception))
         self.check(str(caught.exception))
 
-    def test_errors_of_the_daemons(self) -> None:
+    def test_the_daemons_errors_escape_names(self) -> None:
         trainers = trainer_pb2_grpc.TrainerServiceStub(self.channel(f"unix:{self.sender.socket}"))
         request = trainer_pb2.RegisterRequest(job_id=HOSTILE, world_size=1, client=HOSTILE)
         self.check_error(lambda: trainers.Register(request, timeout=20))
@@ -70,7 +70,7 @@ class NamesTest(IntegrationCase):
         attach.regions.add(size_bytes=4096)
         self.assertIn(ESCAPED, self.check_error(lambda: engines.Attach(attach, timeout=20)))
 
-    def test_a_receiver_with_such_a_name_and_such_errors(self) -> None:
+    def test_a_receivers_name_and_errors_are_escaped(self) -> None:
         trainer = self.trainer()
         trainer.register({"w": np.zeros(3, np.float32)})
         trainer.publish(1)

@@ -1,8 +1,8 @@
 """Versions by NCCL broadcast: one sender, three receivers and a fake libnccl that moves real bytes between
-their processes. Whoever is lost or stalls costs the others one deadline, and no version.
+their processes. A process that dies or stalls delays the others by one deadline and loses no version.
 
 With DWS_TEST_NCCL=device in the environment the libraries are the machine's, and all ranks share one GPU: NCCL
-takes each for a host of its own, and goes through the loopback interface.
+treats each as a separate host and uses the loopback interface.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import dws
 from tests.integration.cluster import Daemon
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
-# The delta of "a" is larger than what an announcement carries, and than what the connections hold.
+# The delta of "a" is larger than an announcement can carry and than the connections' buffers.
 SHAPES = {"a": (1500, 700), "b": (33,)}
 RECEIVERS = 3
 NCCL = ("--nccl=auto", "--gpu=0")
 ON_DEVICE = os.environ.get("DWS_TEST_NCCL") == "device"
 TIMEOUT = 20.0 if ON_DEVICE else 3.0  # of a broadcast
-# How much longer than its deadline a commit may take here, with all that runs beside it.
+# How long a commit may take beyond its deadline on a busy machine.
 MARGIN = 12.0
 
 
@@ -51,7 +51,7 @@ class NcclTest(IntegrationCase):
         )
 
     def set_environment(self, **variables: str) -> None:
-        """Of the daemons started from now on, until the test ends."""
+        """Sets variables for the daemons started from now on, until the test ends."""
         for name, value in variables.items():
             if name in os.environ:
                 self.addCleanup(os.environ.__setitem__, name, os.environ[name])
@@ -60,7 +60,7 @@ class NcclTest(IntegrationCase):
             os.environ[name] = value
 
     def begin(self, armed: str = "", receiver_flags: tuple[str, ...] = NCCL) -> None:
-        """All have version 1; the last receiver is armed with a failpoint."""
+        """Brings all to version 1; the last receiver is armed with a failpoint."""
         self.set_environment(NCCL_HOSTID="sender")
         self.cluster.start_sender(0, *NCCL, f"--nccl-timeout={TIMEOUT}")
         os.environ.pop("DWS_FAILPOINT", None)
@@ -88,7 +88,7 @@ class NcclTest(IntegrationCase):
         return self.cluster.senders[0]
 
     def publish(self) -> float:
-        """The next version; when it was published."""
+        """Publishes the next version; returns the time of that."""
         self.version += 1
         for array in self.source.values():
             change(array, self.random, 0.6)
@@ -96,13 +96,13 @@ class NcclTest(IntegrationCase):
         return time.monotonic()
 
     def await_all(self, receivers: Any) -> None:
-        """These engines hold the newest version, bit for bit."""
+        """Waits until these engines hold the newest version, bit for bit."""
         for index in receivers:
             self.await_version(self.engines[index], self.version)
             self.assert_same_weights(self.engines[index], self.live[index], self.source)
 
     def await_members(self, count: int) -> None:
-        """An epoch with so many receivers is ready."""
+        """Waits for an epoch with `count` receivers."""
         label = 'state="joined"'
         eventually(
             lambda: self.sender.metric("dws_sender_broadcast_receivers", label) == count,
@@ -120,7 +120,7 @@ class NcclTest(IntegrationCase):
         """Bytes of deltas that receivers fetched over gRPC."""
         return self.sender.metric("dws_sender_served_bytes_total", 'kind="delta"')
 
-    def test_versions_come_by_broadcast_and_nothing_is_fetched(self) -> None:
+    def test_versions_arrive_by_broadcast_and_nothing_is_fetched(self) -> None:
         self.begin()
         self.await_members(RECEIVERS)
         fetched = self.fetched_deltas()
@@ -138,7 +138,7 @@ class NcclTest(IntegrationCase):
             self.assertEqual(receiver.metric("dws_receiver_broadcast_bytes_total"), sent)
             self.assertEqual(receiver.metric("dws_receiver_broadcast_epochs"), 1)
 
-    def test_a_receiver_killed_in_the_middle_costs_the_others_one_deadline(self) -> None:
+    def test_a_receiver_killed_in_a_broadcast_delays_the_others_by_one_deadline(self) -> None:
         self.begin(armed="receiver.broadcast.after_begin:kill")
         self.await_members(RECEIVERS)
         published = self.publish()
@@ -164,19 +164,19 @@ class NcclTest(IntegrationCase):
         self.assertEqual(self.received(RECEIVERS - 1), 1)
         self.assertEqual(self.fetched_deltas(), fetched)
 
-    def test_a_receiver_that_stalls_costs_one_deadline_and_comes_back(self) -> None:
+    def test_a_stalled_receiver_delays_one_broadcast_and_joins_again(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             held = os.path.join(folder, "held")
             self.set_environment(DWS_FAILPOINT_HOLD=held)
             self.begin(armed="receiver.broadcast.after_begin:hold")
             self.await_members(RECEIVERS)
             published = self.publish()
-            # The one that stalls too: its commits do not wait for its broadcasts.
+            # The stalled one gets it too: its commits do not wait for its broadcasts.
             self.await_all(range(RECEIVERS))
             self.assertLess(time.monotonic() - published, TIMEOUT + MARGIN)
             self.assertTrue(os.path.exists(held))
 
-            # It has not answered: it is in no epoch, and the others do not wait again.
+            # It has not answered, so it is in no epoch and the others do not wait for it again.
             self.await_members(RECEIVERS - 1)
             failed = self.broadcasts("failed")
             self.publish()
@@ -188,7 +188,7 @@ class NcclTest(IntegrationCase):
         self.await_all(range(RECEIVERS))
         self.assertEqual(self.received(RECEIVERS - 1), 1)
 
-    def test_a_sender_killed_in_the_middle_comes_back_and_broadcasts(self) -> None:
+    def test_a_sender_killed_in_a_broadcast_broadcasts_after_its_restart(self) -> None:
         self.set_environment(DWS_FAILPOINT="sender.broadcast.after_begin:kill")
         self.begin()
         self.await_members(RECEIVERS)
@@ -209,7 +209,7 @@ class NcclTest(IntegrationCase):
     def test_without_the_library_versions_are_fetched(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "libnccl.so.2"), "w"):
-                pass  # what is found is no library
+                pass  # an empty file, not a library
             self.set_environment(LD_LIBRARY_PATH=folder)
             self.begin()
         self.publish()
@@ -221,7 +221,7 @@ class NcclTest(IntegrationCase):
             self.assertIn("libnccl.so.2 cannot be loaded", text)
         self.assertGreater(self.fetched_deltas(), 0)
 
-    def test_receivers_that_take_no_part_fetch(self) -> None:
+    def test_receivers_that_do_not_join_broadcasts_fetch_versions(self) -> None:
         self.begin(receiver_flags=())
         self.publish()
         self.await_all(range(RECEIVERS))
@@ -229,7 +229,7 @@ class NcclTest(IntegrationCase):
         self.assertGreater(self.fetched_deltas(), 0)
 
     @unittest.skipIf(ON_DEVICE, "the library has one version")
-    def test_another_version_of_the_library_is_refused_by_name(self) -> None:
+    def test_another_version_of_the_library_is_refused_and_named(self) -> None:
         self.cluster.start_sender(0, "--nccl=auto", "--gpu=0")
         self.set_environment(FAKE_NCCL_VERSION="22703")
         self.cluster.start_receiver("receiver-0", "--nccl=auto")

@@ -1,4 +1,4 @@
-"""Two hosts for a test, each a network namespace of its own, with a wire between them that fails as it is told."""
+"""Two hosts for a test, each in its own network namespace, with a wire between them whose faults the test sets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ADDRESSES = ("10.231.77.1", "10.231.77.2")
 
 
 def _run(*words: str) -> str:
-    paths = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}  # of tc
+    paths = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}  # tc is there
     return subprocess.run(
         words, check=True, capture_output=True, timeout=30, text=True, env=paths
     ).stdout
 
 
 class NetworkHosts:
-    """Hosts 0 and 1, removed when the test ends. Skips it where namespaces may not be made."""
+    """Hosts 0 and 1, removed when the test ends. Skips the test if it cannot make namespaces."""
 
     def __init__(self, case: unittest.TestCase) -> None:
         self._spaces = [f"dws-{os.getpid()}-{side}" for side in "ab"]
@@ -39,7 +39,7 @@ class NetworkHosts:
                 _run("ip", "-n", space, "link", "set", link, "up")
 
     def enter(self, cluster: Cluster, host: int) -> None:
-        """What the cluster starts from now on runs there."""
+        """Makes the cluster start its next daemons on `host`."""
         cluster.prefix = ["ip", "netns", "exec", self._spaces[host]]
         cluster.host = _ADDRESSES[host]
 
@@ -47,12 +47,12 @@ class NetworkHosts:
         _run("ip", "-n", self._spaces[1], "link", "set", "wire", "up" if up else "down")
 
     def limit(self, bits_per_second: int) -> None:
-        """What host 0 sends."""
+        """Limits the rate at which host 0 sends."""
         rate = ("rate", str(bits_per_second), "burst", "64kb", "latency", "400ms")
         _run("tc", "-n", self._spaces[0], "qdisc", "replace", "dev", "wire", "root", "tbf", *rate)
 
     def drop(self) -> None:
-        """Every packet either host sends is lost, and nobody is told: none fits the bucket."""
+        """Silently drops every packet of both hosts: none fits the bucket."""
         for space in self._spaces:
             rate = ("rate", "1mbit", "burst", "10", "limit", "10")
             _run("tc", "-n", space, "qdisc", "replace", "dev", "wire", "root", "tbf", *rate)
@@ -63,6 +63,6 @@ class NetworkHosts:
             _run("tc", "-n", space, "qdisc", "replace", "dev", "wire", "root", "pfifo")
 
     def sent_bytes(self) -> int:
-        """What host 0 has sent so far."""
+        """Bytes that host 0 has sent so far."""
         path = "/sys/class/net/wire/statistics/tx_bytes"
         return int(_run("ip", "netns", "exec", self._spaces[0], "cat", path))

@@ -1,5 +1,5 @@
-"""Links between receiver and sender that break, hang and crawl: nothing is sent twice that arrived, nobody waits
-for the one with the bad link, and what arrives is the trainer's very bits."""
+"""Links between receiver and sender that break, hang and slow down: bytes that arrived are not resent, nobody waits
+for a receiver with a bad link, and the trainer's exact bits arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.reflection_client import ReflectionClient
 
 ELEMENTS = 2_000_000
 CHUNK_BYTES = 1 << 20
-HTTP2_WINDOW_BYTES = 4 << 20  # what may be on its way when a link breaks
+HTTP2_WINDOW_BYTES = 4 << 20  # bytes that may be in transfer when a link breaks
 
 
 class NetworkTest(IntegrationCase):
@@ -37,7 +37,7 @@ class NetworkTest(IntegrationCase):
         return engine, engine.attach({"w": np.zeros(ELEMENTS, np.float32)})
 
     def publish(self, version: int, share: float) -> None:
-        """`share` of the elements by a little; 1: all of them by much, so that no coding helps."""
+        """`share` of the elements change slightly; 1: all change strongly, so that no encoding helps."""
         if share == 1:
             self.source["w"][:] = self.random.standard_normal(ELEMENTS, np.float32)
         else:
@@ -49,18 +49,18 @@ class NetworkTest(IntegrationCase):
         self.assert_same_weights(engine, live, self.source)
 
     def begin(self) -> tuple[dws.Engine, Any]:
-        """An engine behind the proxy has version 1."""
+        """Brings an engine behind the proxy to version 1."""
         engine, live = self.attach("far", self.proxy.port)
         self.publish(1, 0)
         self.check(engine, live, 1)
         return engine, live
 
-    def test_a_cut_transfer_goes_on_where_it_stopped(self) -> None:
+    def test_a_cut_transfer_continues_where_it_stopped(self) -> None:
         engine, live = self.begin()
         self.publish(2, 0.0)
         self.check(engine, live, 2)
         began, size = self.proxy.bytes_down, 4 * ELEMENTS // 8
-        self.proxy.limit(4 << 20)  # so that the cuts find it under way
+        self.proxy.limit(4 << 20)  # so that the cuts happen during the transfer
         self.proxy.cut_after(3 * size, 2 * size)
         self.publish(3, 1)
         eventually(lambda: self.proxy.cuts == 2, lambda: f"two cuts, not {self.proxy.cuts}")
@@ -75,7 +75,7 @@ class NetworkTest(IntegrationCase):
         once = status.last_commit.fetched_bytes
         self.assertGreater(once, size)
         again = self.proxy.bytes_down - began - once
-        # Each cut loses what was on its way: at most a chunk that had not arrived whole, and framing.
+        # Each cut loses the bytes in transfer: at most an incomplete chunk, and framing.
         self.assertLess(again, 2 * CHUNK_BYTES + HTTP2_WINDOW_BYTES // 8 + once // 50)
         self.assertEqual(status.repairs, 1)  # the first version
 
@@ -88,7 +88,7 @@ class NetworkTest(IntegrationCase):
         self.proxy.limit(None)
         self.check(engine, live, 1)
 
-    def test_a_link_that_hangs_is_given_up_and_taken_again(self) -> None:
+    def test_a_hanging_link_is_dropped_and_connected_again(self) -> None:
         engine, live = self.begin()
         self.proxy.limit(1 << 20)
         self.publish(2, 1)
@@ -99,12 +99,12 @@ class NetworkTest(IntegrationCase):
             lambda: not self.status_of("far").receiver.senders[0].connected,
             lambda: str(self.status_of("far")),
         )
-        self.assertEqual(engine.wait_ready(0).version, 1)  # it goes on with what it has
+        self.assertEqual(engine.wait_ready(0).version, 1)  # it keeps its version
         self.proxy.limit(None)
         self.proxy.stall(False)
         self.check(engine, live, 2)
 
-    def test_who_is_slow_holds_nobody_back(self) -> None:
+    def test_a_slow_receiver_delays_nobody_else(self) -> None:
         far, far_live = self.begin()
         near, near_live = self.attach("near", self.sender.ports["sync"])
         self.check(near, near_live, 1)
@@ -118,14 +118,14 @@ class NetworkTest(IntegrationCase):
             self.dws_trainer.wait(version, "any", 60)
             worst = max(worst, time.monotonic() - began)
             self.check(near, near_live, version)
-        # The slow one is behind: no version waited for it, nor did the trainer.
-        with far.running(60) as grant:  # it may be in a commit's pause just now
+        # The slow one is behind: neither a version nor the trainer waited for it.
+        with far.running(60) as grant:  # a commit may have paused it
             self.assertLess(grant.version, versions[-1])
         self.proxy.limit(None)
         self.check(far, far_live, versions[-1])
         self.assertLess(worst, 30)
 
-    def test_a_stopped_receiver_holds_nobody_back(self) -> None:
+    def test_a_stopped_receiver_delays_nobody_else(self) -> None:
         far, far_live = self.begin()
         near, near_live = self.attach("near", self.sender.ports["sync"])
         self.check(near, near_live, 1)

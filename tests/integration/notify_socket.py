@@ -1,4 +1,4 @@
-"""What systemd would hear: a NOTIFY_SOCKET of the test's own."""
+"""Receives what daemons send to systemd: a NOTIFY_SOCKET of the test."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Optional
 
 
 class NotifySocket:
-    """Collects datagrams, each a dictionary. A context manager; inside it, processes that are started
+    """Collects datagrams, each a dictionary. A context manager; processes started inside it
     find the socket, and a watchdog's interval, in their environment."""
 
     def __init__(self, folder: Optional[str] = None, watchdog_seconds: float = 0) -> None:
         """Args:
-        folder: for the socket; without it the socket is an abstract one.
+        folder: for the socket; without it the socket is abstract.
         """
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         name = f"notify-{uuid.uuid4().hex}"

@@ -1,5 +1,5 @@
-"""Version numbers that a stream uses twice: a sender that starts with an older copy of its state, or with none. No wait
-is met by what receivers had under such a number, no engine is ready with it unseen, and it is replaced."""
+"""Version numbers that a stream uses twice: a sender restarts with an older copy of its state, or with none. No wait
+ends because of an old version with such a number, no engine stays ready with it, and it is replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NumberTest(IntegrationCase):
         self.random = np.random.default_rng(31)
 
     def begin(self, shared: bool = False) -> None:
-        """An engine that runs with version 1."""
+        """Starts an engine that runs version 1."""
         folder = (f"--shared-dir={self.cluster.folder}/shared",) if shared else ()
         poll = ("--shared-poll-ms=20",) if shared else ()
         self.cluster.start_sender(0, *folder)
@@ -53,7 +53,7 @@ class NumberTest(IntegrationCase):
         return f"{self.sender.folder}/state"
 
     def begin_numbers_again(self, keep_first: bool) -> None:
-        """The engine has version 4; then the sender starts with the state it had at version 1, or with none, and the
+        """Brings the engine to version 4; then starts the sender with its state at version 1, or with none, and the
         trainer's next process with other weights in the same stream."""
         copy = f"{self.sender.folder}/copy"
         shutil.copytree(self.state(), copy)
@@ -73,7 +73,7 @@ class NumberTest(IntegrationCase):
         )
 
     def check_goes_on(self, first: int) -> None:
-        """Versions from `first` on: below 4 nobody has them, and the receiver says why; from 4 on all is well."""
+        """Publishes from `first` on: the receiver refuses those below 4 with the reason, later ones arrive."""
         for version in range(first, 4):
             self.publish(version)
             with self.assertRaises(dws.NotCommittedError):
@@ -94,17 +94,17 @@ class NumberTest(IntegrationCase):
         )
         self.assertIn("report_ignored", self.sender.log_tail(1000))
 
-    def test_an_older_copy_of_the_senders_state(self) -> None:
+    def test_a_sender_with_an_older_copy_of_its_state_continues(self) -> None:
         self.begin()
         self.begin_numbers_again(keep_first=True)
         self.check_goes_on(2)
 
-    def test_a_sender_without_its_state(self) -> None:
+    def test_a_sender_without_its_state_continues(self) -> None:
         self.begin()
         self.begin_numbers_again(keep_first=False)
         self.check_goes_on(1)
 
-    def test_through_a_shared_directory(self) -> None:
+    def test_a_sender_without_its_state_continues_in_a_shared_directory(self) -> None:
         self.begin(shared=True)
         self.begin_numbers_again(keep_first=True)
         self.check_goes_on(2)

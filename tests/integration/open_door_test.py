@@ -1,5 +1,5 @@
-"""Another user of the same machine: what he reaches of a job by default, what --insecure opens to him,
-and whom a receiver believes. Tests that need a second user are skipped where the test is not root."""
+"""Another user of the same machine: what they can reach of a job by default and with --insecure,
+and which senders a receiver trusts. Tests that need a second user are skipped unless run as root."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.integration.stranger import NOBODY, ORDERS
 
 ADMIN = "dws.v1.AdminService"
 STRANGER = [sys.executable, os.path.abspath("tests/integration/stranger.py")]
-LISTENING = "0A"  # TCP_LISTEN, as /proc/net/tcp has it
+LISTENING = "0A"  # TCP_LISTEN, as in /proc/net/tcp
 needs_root = unittest.skipUnless(os.geteuid() == 0, "becoming another user needs root")
 
 
 def listening_ports(daemon: Daemon) -> list[str]:
-    """Addresses that the process itself listens on over TCP, in the words of /proc/net/tcp."""
+    """Addresses that the process itself listens on over TCP, as in /proc/net/tcp."""
     assert daemon.process is not None
     proc = f"/proc/{daemon.process.pid}"
     sockets = set()
@@ -44,7 +44,7 @@ def listening_ports(daemon: Daemon) -> list[str]:
 
 
 def stranger(*arguments: str) -> Any:
-    """What another user came to."""
+    """Runs stranger.py as another user; returns its result."""
     done = subprocess.run([*STRANGER, *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -53,11 +53,11 @@ def stranger(*arguments: str) -> Any:
 class OpenDoorTest(IntegrationCase):
     def setUp(self) -> None:
         super().setUp()
-        os.chmod(self.cluster.folder, 0o755)  # it is the sockets that have to keep others out
+        os.chmod(self.cluster.folder, 0o755)  # the sockets themselves have to refuse others
         self.random = np.random.default_rng(4)
 
     def sync(self) -> None:
-        """Version 1 arrives."""
+        """Publishes version 1 and waits for it."""
         self.dws_trainer = self.trainer()
         self.source = self.dws_trainer.register({"w": np.zeros((300, 500), np.float32)})
         self.dws_engine = self.engine()
@@ -94,7 +94,7 @@ class OpenDoorTest(IntegrationCase):
         self.assertEqual(done.returncode, 2, done.stderr)
         return done.stderr
 
-    def test_without_tls_and_without_insecure_no_daemon_speaks_tcp(self) -> None:
+    def test_without_tls_or_insecure_no_daemon_uses_tcp(self) -> None:
         receiver = (cluster.RECEIVER, "--receiver-id=r")
         for command, found in (
             ((cluster.SENDER, "--listen=127.0.0.1:0"), "--listen 127.0.0.1:0 without TLS"),
@@ -111,7 +111,7 @@ class OpenDoorTest(IntegrationCase):
         self.assertIn("absolute path", self.refused_start(*receiver, "--sender=unix:s.sock"))
 
     @needs_root
-    def test_what_insecure_opens_is_named_and_takes_no_orders(self) -> None:
+    def test_ports_opened_by_insecure_are_reported_and_take_no_orders(self) -> None:
         sender = self.cluster.start_sender(0, "--insecure")
         receiver = self.cluster.start_receiver("receiver-0", "--insecure")
         self.sync()
@@ -134,13 +134,13 @@ class OpenDoorTest(IntegrationCase):
             log = daemon.log_tail(1000)
             for part in parts:
                 self.assertIn(f" insecure what='{part}' reason='TCP without TLS", log)
-        # By the unix socket the same orders are taken.
+        # The unix socket accepts the same orders.
         with ReflectionClient(f"unix:{receiver.socket}") as client:
             *_, last = client.call(ADMIN, "Drain")
             self.assertTrue(last.finished)
 
     @needs_root
-    def test_a_stranger_who_takes_the_sender_s_path_is_not_believed(self) -> None:
+    def test_a_stranger_at_the_senders_socket_path_is_not_trusted(self) -> None:
         folder = os.path.join(self.cluster.folder, "open")
         os.mkdir(folder)
         os.chmod(folder, 0o1777)
@@ -167,7 +167,7 @@ class OpenDoorTest(IntegrationCase):
         told, _ = impostor.communicate()
         self.assertEqual(json.loads(told), {"hellos": 0})
 
-        # It goes on trying: the sender that has the path then is taken.
+        # The receiver keeps trying: the real sender at that path is accepted.
         if os.path.exists(path):
             os.unlink(path)
         sender = self.cluster.start_sender(0)

@@ -1,4 +1,4 @@
-"""kill -9 of a receiver in the middle of what an operator asked for."""
+"""kill -9 of a receiver in the middle of an operator's request."""
 
 import os
 import unittest
@@ -25,7 +25,7 @@ class OperationsKillTest(AdminCase):
         self.assertEqual(receiver.process.wait(60), -9)
         eventually(lambda: not self.dws_engine.stats().connected, lambda: "the engine sees it")
         receiver.start()
-        # Attaching reads all digests: the flipped bit does not survive.
+        # Attaching reads all digests, so the flipped bit is found.
         eventually(lambda: self.dws_engine.stats().reattachments == 1, lambda: "it attaches again")
         self.await_ready()
         self.assert_same_sha()
@@ -33,14 +33,14 @@ class OperationsKillTest(AdminCase):
         self.await_version(self.dws_engine, 2)
         self.assert_same_sha()
 
-    def test_verify(self) -> None:
+    def test_a_receiver_killed_in_a_verify_recovers(self) -> None:
         self.check("receiver.verify.after_batch", "Verify")
 
-    def test_resync(self) -> None:
+    def test_a_receiver_killed_in_a_resync_recovers(self) -> None:
         self.check("receiver.resync.after_batch", "Resync")
 
-    def test_full_resync_that_was_fetched(self) -> None:
-        # The first version comes in full too: the point is armed by the second start only.
+    def test_a_receiver_killed_after_fetching_a_full_resync_recovers(self) -> None:
+        # The first version is fetched in full too, so only the second start arms the failpoint.
         self.begin()
         receiver = self.cluster.receivers[0]
         receiver.stop()

@@ -1,4 +1,4 @@
-"""What an operator makes a receiver do, while versions come and things go wrong."""
+"""Operators' requests to a receiver, while versions arrive and faults happen."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from tests.integration.admin_case import ADMIN, MODEL_BYTES, AdminCase, eventual
 
 
 class VerifyTest(AdminCase):
-    def test_intact_memory_is_compared_to_the_last_byte(self) -> None:
+    def test_verify_compares_all_bytes_of_intact_memory(self) -> None:
         self.begin()
         last = self.last("Verify")
         self.assertEqual((last.mismatches, len(last.mismatched)), (0, 0))
@@ -21,7 +21,7 @@ class VerifyTest(AdminCase):
         self.assertIn("senders describe", last.step)
         self.assertEqual(self.status().receiver.commits, 1)
 
-    def test_a_flipped_bit_is_found_named_and_repaired(self) -> None:
+    def test_verify_finds_and_names_a_flipped_bit_which_is_then_repaired(self) -> None:
         self.begin()
         self.flip("b", 7)
         last = self.last("Verify")
@@ -34,14 +34,14 @@ class VerifyTest(AdminCase):
         self.assert_same_sha()
         commit = self.status().receiver.last_commit
         self.assertTrue(commit.repaired)
-        # That slice and no other.
+        # Only that slice was fetched.
         self.assertLess(commit.fetched_bytes, 1000)
         self.assertEqual(self.last("Verify").mismatches, 0)
         self.publish()
         self.await_version(self.dws_engine, 2)
         self.assert_same_sha()
 
-    def test_versions_at_full_speed_are_no_drift_and_are_not_held_up(self) -> None:
+    def test_verify_reports_no_drift_and_delays_no_versions_at_full_speed(self) -> None:
         self.begin()
         over = threading.Event()
         failures = []
@@ -70,7 +70,7 @@ class VerifyTest(AdminCase):
         self.await_version(self.dws_engine, self.version)
         self.assert_same_sha()
 
-    def test_drift_that_nobody_can_repair_pauses_the_engine(self) -> None:
+    def test_drift_that_cannot_be_repaired_pauses_the_engine(self) -> None:
         self.begin()
         self.cluster.senders[0].kill()
         eventually(
@@ -91,7 +91,7 @@ class VerifyTest(AdminCase):
         self.await_ready()
         self.assert_same_sha()
 
-    def test_a_caller_that_hangs_up_leaves_nothing(self) -> None:
+    def test_a_caller_that_hangs_up_leaves_no_operation_behind(self) -> None:
         self.begin()
         for _ in range(20):
             call = self.operator().call(ADMIN, "Verify")
@@ -101,7 +101,7 @@ class VerifyTest(AdminCase):
             try:
                 self.assertEqual(self.last("Verify").mismatches, 0)
             except grpc.RpcError as error:
-                # The daemon has not noticed yet that so many have gone.
+                # The daemon has not noticed yet that so many callers have hung up.
                 self.assertEqual(error.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)  # type: ignore[attr-defined]
                 return False
             return True
@@ -118,7 +118,7 @@ class VerifyTest(AdminCase):
 
 
 class ResyncTest(AdminCase):
-    def test_what_differs_is_fetched_and_the_engine_is_proved_again(self) -> None:
+    def test_resync_fetches_what_differs_and_proves_the_engine_again(self) -> None:
         self.begin()
         self.flip("c")
         last = self.last("Resync")
@@ -126,7 +126,7 @@ class ResyncTest(AdminCase):
         self.assert_same_sha()
         self.assertLess(self.status().receiver.last_commit.fetched_bytes, 2000)
 
-    def test_full_takes_every_tensor(self) -> None:
+    def test_a_full_resync_fetches_every_tensor(self) -> None:
         self.begin()
         self.publish()
         self.await_version(self.dws_engine, 2)
@@ -141,7 +141,7 @@ class ResyncTest(AdminCase):
         self.await_version(self.dws_engine, 3)
         self.assert_same_sha()
 
-    def test_it_goes_on_when_the_caller_hangs_up(self) -> None:
+    def test_resync_continues_when_the_caller_hangs_up(self) -> None:
         self.begin()
         commits = self.status().receiver.commits
         call = self.operator().call(ADMIN, "Resync", full=True)
@@ -164,7 +164,7 @@ class DrainTest(AdminCase):
             error.close()
             return error.code
 
-    def test_no_version_is_committed_until_it_is_undone(self) -> None:
+    def test_no_version_is_committed_until_the_drain_is_undone(self) -> None:
         self.begin()
         eventually(lambda: self.ready_code() == 200, lambda: "ready")
         self.assertEqual(self.last("Drain").version, 1)
@@ -181,13 +181,13 @@ class DrainTest(AdminCase):
         eventually(lambda: self.status().receiver.newest_version == 2, lambda: str(self.status()))
         self.assertEqual(self.last("Verify").version, 1)
         self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
-        self.assertEqual(self.last("Drain").version, 1)  # again: the same
+        self.assertEqual(self.last("Drain").version, 1)  # a second drain gives the same
         self.last("Drain", undo=True)
         self.await_version(self.dws_engine, 2)
         self.await_ready()
         self.assert_same_sha()
 
-    def test_it_holds_without_an_engine_and_when_one_comes(self) -> None:
+    def test_a_drain_holds_without_an_engine_and_when_one_attaches(self) -> None:
         self.start()
         self.last("Drain")
         self.register()
@@ -207,7 +207,7 @@ class DrainTest(AdminCase):
         self.await_version(self.dws_engine, 1)
         self.assert_same_sha()
 
-    def test_a_restart_ends_it(self) -> None:
+    def test_a_restart_ends_the_drain(self) -> None:
         self.begin()
         self.last("Drain")
         receiver = self.cluster.receivers[0]

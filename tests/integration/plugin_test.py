@@ -27,7 +27,7 @@ class PluginTest(IntegrationCase):
             self.addCleanup(worker.stop)
 
     def rpc(self, method: str, **kwargs: Any) -> list[Any]:
-        """As vLLM's collective_rpc: on all ranks at once."""
+        """Calls a method on all ranks at once, like vLLM's collective_rpc."""
         for worker in self.workers:
             worker.send(method, **kwargs)
         return [worker.receive() for worker in self.workers]
@@ -39,8 +39,8 @@ class PluginTest(IntegrationCase):
         return trainer, trainer.register(weights, cuts=cuts)
 
     def step(self) -> tuple[Any, Any]:
-        """One engine step, which is two calls, as vLLM's executor makes them. Its logits: of sampled
-        tokens, of prompt tokens. Both ranks have the same."""
+        """One engine step, which is two calls, as vLLM's executor makes them. Returns the logits of sampled
+        tokens and of prompt tokens, which are equal on both ranks."""
         self.assertEqual(self.rpc("execute_model"), [None, None])
         first, second = self.rpc("sample_tokens")
         for mine, others in zip(first, second):
@@ -49,18 +49,18 @@ class PluginTest(IntegrationCase):
         return sampled, prompt
 
     def references(self, published: dict[int, Checkpoint]) -> dict[int, Any]:
-        """version -> its logits, by a model that loads it; the last one is compared with what is live."""
+        """version -> its logits, from a model that loads it; the last one is compared with the live weights."""
         found = {}
         for version, weights in published.items():
             for reference in self.rpc("reference", weights=weights):
                 found[version] = reference["logits"]
                 if version == max(published):
-                    # Noise of padding is the same in both models: made from the same seed.
+                    # The padding's noise is the same in both models: it has the same seed.
                     self.assertEqual(reference["differs"], [])
         return found
 
     def assert_whole(self, steps: list[tuple[Any, Any]], expected: dict[int, Any]) -> set[int]:
-        """Every step is of one version alone. Returns which versions there were."""
+        """Checks that every step used one version only. Returns the versions seen."""
         seen = set()
         for number, step in enumerate(steps):
             versions = [
@@ -87,7 +87,7 @@ class PluginTest(IntegrationCase):
             published[version] = {name: view.clone() for name, view in views.items()}
             trainer.publish(version)
             newest = 0
-            # Steps go on while the version comes in: commits fall between them, on both ranks at once.
+            # Steps continue while the version arrives: commits fall between them, on both ranks at once.
             while newest < version:
                 steps.append(self.step())
                 newest = min(status["version"] or 0 for status in self.rpc("dws_status"))
@@ -99,14 +99,14 @@ class PluginTest(IntegrationCase):
         tokens = {status["state_token"] for status in self.rpc("dws_status")}
         self.assertEqual(len(tokens), 1)
 
-    def test_versions_that_keep_coming_tear_no_step_and_hold_no_rank_against_the_other(self) -> None:
+    def test_frequent_versions_neither_tear_a_step_nor_deadlock_the_ranks(self) -> None:
         self.versions_keep_coming(v2=False)
 
-    def test_versions_that_keep_coming_tear_no_step_of_the_v2_model_runner(self) -> None:
+    def test_frequent_versions_tear_no_step_of_the_v2_model_runner(self) -> None:
         self.versions_keep_coming(v2=True)
 
     def versions_keep_coming(self, v2: bool) -> None:
-        """Each rank hears of a pause on its own: without an agreement one of them soon waits in the
+        """Each rank learns of a pause separately: without an agreement one of them soon waits in the
         middle of a pass for the other, which waits for the commit."""
         self.start()
         trainer, views = self.start_trainer(checkpoint(CONFIG, seed=6, dtype=DTYPE))
@@ -132,7 +132,7 @@ class PluginTest(IntegrationCase):
             publishing.result()
         self.assertGreater(len(self.assert_whole(steps, self.references(published))), 1)
 
-    def test_a_rank_that_cannot_attach_takes_the_others_with_it(self) -> None:
+    def test_if_one_rank_cannot_attach_no_rank_is_attached(self) -> None:
         self.start()
         self.start_trainer(checkpoint(CONFIG, seed=5, dtype=DTYPE))
         self.start_engine()

@@ -1,5 +1,5 @@
-"""One rank of an engine in a process of its own: a worker of the stand-in for vLLM with dws.vllm's extension,
-driven over a pipe as vLLM's executor drives its own: the two calls of a step come one by one."""
+"""One rank of an engine in its own process: a worker of the stand-in for vLLM with dws.vllm's extension,
+driven over a pipe as vLLM's executor drives its workers: the two calls of a step arrive one by one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _run(rank: int, size: int, store: str, config: Config, v2: bool, pipe: Any) 
     )
     group = torch.distributed.new_group(backend="gloo")
     parallel_state.set_tp_group(rank, size, group)
-    # Collectives of the pass, apart from those that ranks agree over.
+    # For the collectives of a forward pass, separate from those of the ranks' agreement.
     collective = torch.distributed.new_group(backend="gloo")
 
     def reduce(part: torch.Tensor) -> torch.Tensor:
@@ -68,7 +68,7 @@ def _run(rank: int, size: int, store: str, config: Config, v2: bool, pipe: Any) 
         try:
             call = extra.get(method) or (lambda **given: worker.execute_method(method, **given))
             pipe.send((True, call(**kwargs)))
-        except Exception as error:  # what an executor does: the driver raises it
+        except Exception as error:  # like an executor: the driver raises it
             pipe.send((False, f"{type(error).__name__}: {error}"))
     worker.execute_method("dws_detach")
     torch.distributed.destroy_process_group()
@@ -80,8 +80,8 @@ def _arrays(output: Any) -> tuple[Any, Any]:
 
 
 def _reference(live: RankModel, config: Config, weights: Checkpoint, reduce: Any) -> dict[str, Any]:
-    """A model that loads `weights` the engine's own way: its logits, and in which names the live one
-    differs from it (padding apart, which nobody loads)."""
+    """A model that loads `weights` the engine's own way: returns its logits, and the names in which the live one
+    differs from it (except padding, which is never loaded)."""
     loaded = RankModel(config, live.tp_rank, live.tp_size, dtype=DTYPE)
     loaded.load_weights(weights)
     differs = [
@@ -98,7 +98,7 @@ class WorkerProcess:
 
     def __init__(self, rank: int, size: int, store: str, config: Config, v2: bool) -> None:
         """Args:
-        store: a file that the ranks find each other by.
+        store: a file through which the ranks find each other.
         v2: with the V2 model runner.
         """
         context = multiprocessing.get_context("spawn")

@@ -1,5 +1,5 @@
-"""kill -9 of a daemon at every failpoint there is, on the way to a first version, to a delta, and in what an
-operator asked for: whatever was lost, the next daemon brings the engine to the trainer's very bits.
+"""kill -9 of a daemon at every failpoint: on the way to a first version, to a delta, and in an
+operator's request. Whatever was lost, the next daemon brings the engine to the trainer's exact bits.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.integration.fault_tally import FaultTally
 from tests.integration.integration_case import IntegrationCase, change, eventually
 from tests.integration.reflection_client import ReflectionClient
 
-# The deltas of "a" are larger than what an announcement carries: there is something to fetch.
+# The deltas of "a" are larger than an announcement can carry, so they are fetched.
 SHAPES = {"a": (900, 700), "b": (33,), "c": (7, 5, 3)}
 CHANGED = 0.4
 VERSIONS = 4
-# When a point that a daemon passes again and again is armed: early, and in steady state.
+# On which pass a frequent failpoint kills the daemon: early, and in steady state.
 TIMES = {"ledger.append.before_sync": (1, 2, 3), "ledger.append.after_sync": (1, 2, 3)}
 OPERATIONS = {"receiver.verify.after_batch": "Verify", "receiver.resync.after_batch": "Resync"}
-# Passed by the transfer of a first version only.
+# Passed only by the transfer of a first version.
 FIRST_ONLY = (
     "sender.register.",
     "sender.full.",
@@ -67,13 +67,13 @@ class RecoveryTest(IntegrationCase):
                 start()
             except DaemonFailed:
                 daemons = self.cluster.senders if name == "sender" else self.cluster.receivers
-                self.assertEqual((name, len(daemons)), (role, 1))  # it was the one to die
+                self.assertEqual((name, len(daemons)), (role, 1))  # it was the one meant to die
                 os.environ.pop("DWS_FAILPOINT", None)
                 daemons[0].start()
             os.environ.pop("DWS_FAILPOINT", None)
 
     def revive(self) -> bool:
-        """Starts the daemon that has died, if one has; it is armed no more."""
+        """Restarts the daemon that has died, if any, without the failpoint."""
         process = self.victim.process
         if process is None or process.poll() is None:
             return False
@@ -86,7 +86,7 @@ class RecoveryTest(IntegrationCase):
         return True
 
     def survive(self, call: Callable[[], Any]) -> Any:
-        """`call`; again while its daemon dies in it, or comes back."""
+        """Calls `call`, again while its daemon dies during it or restarts."""
         results: list[Any] = []
         lost: list[Exception] = []
 
@@ -102,7 +102,7 @@ class RecoveryTest(IntegrationCase):
         return results[0]
 
     def publish(self, version: int) -> None:
-        """Publishes, whether or not the sender survives it; the next version is above this one."""
+        """Publishes, whether or not the sender survives it; the next version has a higher number."""
         for array in self.source.values():
             change(array, self.random, CHANGED)
         try:
@@ -112,7 +112,7 @@ class RecoveryTest(IntegrationCase):
             eventually(self.revive, lambda: f"nobody has died, but: {lost!r}")
 
     def reach(self, version: int) -> None:
-        """The engine gets there, and what it holds then is what the trainer has."""
+        """Checks that the engine reaches `version` and then has the trainer's weights."""
 
         def arrived() -> bool:
             self.revive()
@@ -125,7 +125,7 @@ class RecoveryTest(IntegrationCase):
             self.assertEqual(sha256(self.live), sha256(self.source))
 
     def begin(self) -> None:
-        """A trainer and an engine, whatever dies meanwhile."""
+        """Starts a trainer and an engine, whatever dies meanwhile."""
         self.dws_trainer = self.trainer()
         weights = {n: self.random.standard_normal(s, np.float32) for n, s in SHAPES.items()}
         self.source = self.survive(lambda: self.dws_trainer.register(weights))
@@ -151,7 +151,7 @@ class RecoveryTest(IntegrationCase):
         for _ in range(VERSIONS):
             version += 1
             self.publish(version)
-            if self.deaths == 0:  # else it may be lost with its sender
+            if self.deaths == 0:  # otherwise it may be lost with its sender
                 self.wait_unless_lost(version)
         if name in OPERATIONS:
             self.operate(OPERATIONS[name])
@@ -163,7 +163,7 @@ class RecoveryTest(IntegrationCase):
             self.reach(version)
 
     def wait_unless_lost(self, version: int) -> None:
-        """Until the engine has it, or the daemon it was lost with has been replaced."""
+        """Waits until the engine has it, or until the daemon that lost it is replaced."""
 
         def settled() -> bool:
             if self.revive():

@@ -1,4 +1,4 @@
-"""A gRPC client that knows nothing of DWS: what services, methods and messages there are it learns
+"""A gRPC client without DWS code: it learns services, methods and messages
 from the server's reflection service, as generic tools do."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ CALL_SECONDS = 60.0
 
 
 def _reflection_file() -> descriptor_pb2.FileDescriptorProto:
-    """The part of the public reflection protocol that is needed here; Debian ships no module of
+    """The part of the public reflection protocol needed here; Debian ships no module for
     it."""
     file = descriptor_pb2.FileDescriptorProto(
         name="reflection_part.proto", package=_REFLECTION, syntax="proto3"
@@ -60,7 +60,7 @@ def _reflection_file() -> descriptor_pb2.FileDescriptorProto:
             added = message.field.add(name=field_name, number=number, type=kind, label=label)
             if type_name:
                 added.type_name = f".{_REFLECTION}.{type_name}"
-            elif name == "ServerReflectionRequest":  # an empty list_services counts as said
+            elif name == "ServerReflectionRequest":  # so that an empty list_services counts as set
                 added.oneof_index = 0
         if name == "ServerReflectionRequest":
             message.oneof_decl.add(name="message_request")
@@ -68,7 +68,7 @@ def _reflection_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 class ReflectionClient:
-    """Calls methods by their names. A context manager; its end closes the channel."""
+    """Calls methods by their names. A context manager; it closes the channel at its end."""
 
     def __init__(self, target: str) -> None:
         """Args:
@@ -82,7 +82,7 @@ class ReflectionClient:
         self._files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
     def services(self) -> list[str]:
-        """What the server says it serves, sorted."""
+        """The services that the server lists, sorted."""
         reply = self._ask(list_services="*")
         return sorted(service.name for service in reply.list_services_response.service)
 
@@ -97,7 +97,7 @@ class ReflectionClient:
         """A call with one reply, or an iterable call with several; `fields` are the request's.
 
         Raises:
-          grpc.RpcError: what the server answered, when it is read.
+          grpc.RpcError: the server's error, raised when the reply is read.
         """
         self._load(service)
         described = self._pool.FindServiceByName(service).methods_by_name[method]
@@ -143,7 +143,7 @@ class ReflectionClient:
         raise LookupError(service)
 
     def _load(self, service: str) -> None:
-        """Files are asked for by symbol, and those they import by name, until all are there."""
+        """Fetches the file of a symbol, and its imports by name, until all are loaded."""
         if any(service == f"{f.package}.{s.name}" for f in self._files.values() for s in f.service):
             return
         self._take(self._ask(file_containing_symbol=service))
@@ -163,7 +163,7 @@ class ReflectionClient:
             self._files[file.name] = file
 
     def _add(self, name: str) -> None:
-        """Imports first."""
+        """Adds a file after its imports."""
         try:
             self._pool.FindFileByName(name)
         except KeyError:

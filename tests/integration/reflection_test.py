@@ -1,4 +1,4 @@
-"""A client that has no DWS code at all operates real daemons."""
+"""A client without any DWS code operates real daemons."""
 
 import unittest
 
@@ -9,7 +9,7 @@ from tests.integration.reflection_client import ReflectionClient
 
 
 class ReflectionTest(AdminCase):
-    def test_services_and_methods_are_told_by_the_daemons(self) -> None:
+    def test_the_daemons_list_their_services_and_methods(self) -> None:
         self.start()
         sender, receiver = self.operator(self.cluster.senders[0]), self.operator()
         for client, own in ((sender, "dws.v1.TrainerService"), (receiver, "dws.v1.EngineService")):
@@ -26,7 +26,7 @@ class ReflectionTest(AdminCase):
         with self.assertRaises(LookupError):
             sender.methods("dws.v1.NoSuchService")
 
-    def test_every_call_of_an_operator(self) -> None:
+    def test_every_operator_call_works_by_reflection(self) -> None:
         self.begin()
         with ReflectionClient(self.cluster.receivers[0].address) as client:
             status = client.call(ADMIN, "Status")
@@ -55,7 +55,7 @@ class ReflectionTest(AdminCase):
             *_, last = client.call(ADMIN, "Drain", undo=True)
             self.assertEqual(client.call(ADMIN, "Status").drain, 0)
 
-    def test_a_sender_answers_too(self) -> None:
+    def test_a_sender_answers_by_reflection_too(self) -> None:
         self.begin()
         with ReflectionClient(self.cluster.senders[0].address) as client:
             status = client.call(ADMIN, "Status")

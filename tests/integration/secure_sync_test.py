@@ -1,4 +1,4 @@
-"""A pair that syncs over mutual TLS, and goes on while its certificates are replaced."""
+"""A pair that syncs over mutual TLS, and continues while its certificates are replaced."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ class SecureSyncTest(IntegrationCase):
         self.live: Any = self.reader.attach({"w": np.zeros((300, 500), np.float32)})
 
     def install(self, name: str, files: Files) -> Files:
-        """Copies of the files, whose places a daemon knows and whose contents are replaced."""
+        """Copies the files to the paths that a daemon uses, replacing their contents."""
         places = [os.path.join(self.folder, f"{name}.{kind}") for kind in ("ca", "cert", "key")]
         for source, place in zip((files.ca, files.cert, files.key), places):
             shutil.copy(source, place + ".new")
@@ -76,7 +76,7 @@ class SecureSyncTest(IntegrationCase):
             self.assertTrue(tls.enabled)
             self.assertEqual(tls.identity, identity)
 
-    def test_a_new_ca_and_new_certificates_are_rolled_without_a_restart(self) -> None:
+    def test_a_new_ca_and_new_certificates_are_rolled_out_without_a_restart(self) -> None:
         self.start_secure()
         self.sync()
         new = Authority(self.folder, "new")
@@ -87,13 +87,13 @@ class SecureSyncTest(IntegrationCase):
         operator_new = new.issue("o", OPERATOR, ca=both)
         sender, receiver = self.cluster.senders[0], self.cluster.receivers[0]
 
-        # 1. Everybody trusts both.
+        # 1. Everybody trusts both CAs.
         self.install("s", Files(both, self.sender_files.cert, self.sender_files.key))
         self.install("r", Files(both, self.receiver_files.cert, self.receiver_files.key))
         for daemon in (sender, receiver):
             eventually(lambda: self.reaches(daemon, operator_new), daemon.log_tail)
         self.sync()
-        # 2. New certificates, 3. then the old CA goes. The pair stays connected all the time.
+        # 2. New certificates, 3. then the old CA is removed. The pair stays connected all the time.
         old_expiry = self.expiry(sender, operator_old)
         self.install("s", new.issue("s", SENDER, ends_in_days=20, ca=both))
         self.install("r", new.issue("r", RECEIVER, ends_in_days=20, ca=both))
@@ -107,7 +107,7 @@ class SecureSyncTest(IntegrationCase):
             eventually(lambda: not self.reaches(daemon, operator_old), daemon.log_tail)
         self.sync()
         self.assertNotIn("sender_disconnected", receiver.log_tail(1000))
-        # A reconnect knows nothing of the old ones.
+        # A reconnect uses only the new certificates.
         sender.kill()
         sender.start()
         self.publisher.reconnect()
@@ -121,7 +121,7 @@ class SecureSyncTest(IntegrationCase):
             return False
         return True
 
-    def test_bad_files_are_refused_and_the_good_ones_stay(self) -> None:
+    def test_bad_files_are_refused_and_the_good_ones_stay_in_use(self) -> None:
         self.start_secure()
         self.sync()
         operator = self.old.issue("o", OPERATOR)

@@ -69,7 +69,7 @@ class SecurityDocTest(unittest.TestCase):
         self.run_lines(self.blocks["more"])
         self.await_connected(self.start_pair())
 
-    def test_openssl_agrees(self) -> None:
+    def test_openssl_accepts_the_certificates(self) -> None:
         self.run_lines(self.blocks["job"])
         for cert in glob.glob(os.path.join(self.folder, "tls", "*", "cert.pem")):
             purposes = ["sslclient"] if "operate" in cert else ["sslclient", "sslserver"]
@@ -78,7 +78,7 @@ class SecurityDocTest(unittest.TestCase):
             self.run_lines(f"test $(stat -c %a {os.path.dirname(cert)}/key.pem) = 640")
         self.run_lines("test $(stat -c %a ca/ca.key) = 600")
 
-    def test_a_renewed_certificate_is_taken_by_a_daemon_that_runs(self) -> None:
+    def test_a_running_daemon_loads_a_renewed_certificate(self) -> None:
         self.run_lines(self.blocks["job"])
         receiver = self.start_pair()
         self.await_connected(receiver)
@@ -106,7 +106,7 @@ class SecurityDocTest(unittest.TestCase):
         self.run_lines(self.blocks["job"])
         receiver = self.start_pair()
         self.await_connected(receiver)
-        # A receiver's certificate gives no orders.
+        # A receiver's certificate may give no orders.
         with channel(receiver.ports["admin"], self.files("receive-receiver-a")) as connection:
             call = connection.unary_stream("/dws.v1.AdminService/Resync")
             with self.assertRaises(grpc.RpcError) as refused:

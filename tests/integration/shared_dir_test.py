@@ -1,4 +1,4 @@
-"""Versions go through a directory, with no connection between the daemons at all, or beside one."""
+"""Versions go through a directory, with or without a connection between the daemons."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class SharedDirTest(IntegrationCase):
         return (f"--shared-dir={self.root}", *flags)
 
     def start_shared(self, *flags: str) -> tuple[Daemon, Daemon]:
-        """A sender, and a receiver that knows nothing of it but the directory."""
+        """A sender, and a receiver that knows it only by the directory."""
         sender = self.cluster.start_sender(0, *self.shared(*flags))
         receiver = self.cluster.start_receiver(
             "receiver-0", *self.shared("--shared-poll-ms=20", *flags), senders=False
@@ -55,12 +55,12 @@ class SharedDirTest(IntegrationCase):
         self.assert_token(grant, [trainer], [source])
 
     def first_version(self, receiver: Daemon) -> tuple[dws.Trainer, Any, dws.Engine, Any]:
-        """Trainer, its weights, engine and its weights, which are at version 1."""
+        """Returns trainer, its weights, engine and its weights, at version 1."""
         given = weights(self.random)
         trainer = self.trainer()
         source = trainer.register(given)
         engine = self.engine(receiver)
-        # The receiver knows the layout once there is a version.
+        # The receiver learns the layout from the first version.
         self.publish(trainer, source, 1)
         live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
         self.await_version(engine, 1)
@@ -81,7 +81,7 @@ class SharedDirTest(IntegrationCase):
         self.assert_same_weights(engine, live, source)
         self.follow(trainer, source, engine, live, 5)
 
-        # A sender that starts again has no snapshot: it goes on in full, in the same stream.
+        # A restarted sender has no snapshot: it publishes in full, in the same stream.
         stream = trainer.stream
         trainer.close()
         sender.stop()
@@ -93,7 +93,7 @@ class SharedDirTest(IntegrationCase):
             self.follow(trainer, source, engine, live, version)
         self.assertEqual(engine.grant.stream, stream)
 
-        # A trainer that starts again begins a stream; what the old one left goes.
+        # A restarted trainer begins a new stream, and the old one's files are removed.
         trainer.close()
         trainer = self.trainer()
         source = trainer.register({name: array.copy() for name, array in source.items()})
@@ -102,7 +102,7 @@ class SharedDirTest(IntegrationCase):
         streams = [name for name in os.listdir(self.rank_folder()) if name.startswith("stream-")]
         self.assertEqual(len(streams), 1)
 
-    def test_what_is_damaged_is_never_applied_and_is_mended(self) -> None:
+    def test_damaged_files_are_never_applied_and_are_repaired(self) -> None:
         _, receiver = self.start_shared()
         trainer, source, engine, live = self.first_version(receiver)
         receiver.stop()
@@ -130,7 +130,7 @@ class SharedDirTest(IntegrationCase):
         for version in (3, 4):
             self.follow(trainer, source, engine, live, version)
 
-    def test_signed_versions_and_commands_around_them(self) -> None:
+    def test_versions_are_signed_and_the_hook_commands_run(self) -> None:
         os.makedirs(self.cluster.folder, exist_ok=True)
         key = os.path.join(self.cluster.folder, "key")
         with open(key, "w") as file:
@@ -158,18 +158,18 @@ class SharedDirTest(IntegrationCase):
         self.follow(trainer, source, engine, live, 2)
         with open(told) as file:
             self.assertIn(f"written {self.root} 2\n", file.readlines())
-        # It failed, each time: no version was lost by that.
+        # The command failed each time, but no version was lost.
         self.assertIn("shared_after_write_failed", sender.log_tail(400))
         self.assertIn("has no key to check it with", unsigned.log_tail(400))
 
-    def test_a_folder_that_cannot_be_written_is_told_and_taken_up_again(self) -> None:
+    def test_an_unwritable_folder_is_reported_and_used_again_later(self) -> None:
         sender, receiver = self.start_shared()
         trainer, source, engine, live = self.first_version(receiver)
         told = self.shared_status(sender)
         self.assertEqual((told["folder"], told["newest_version"]), (self.root, "1"))
         self.assertEqual(told["failing"], "")
 
-        # A mount that is gone leaves something else in its place.
+        # A lost mount leaves something else at its path.
         aside = self.rank_folder() + ".aside"
         os.rename(self.rank_folder(), aside)
         with open(self.rank_folder(), "w"):
@@ -188,7 +188,7 @@ class SharedDirTest(IntegrationCase):
     def shared_status(self, sender: Daemon) -> Any:
         return json.loads(sender.page("/status"))["sender"]["shared"]
 
-    def test_bytes_come_from_the_directory_beside_a_connection(self) -> None:
+    def test_bytes_come_from_the_directory_even_with_a_connection(self) -> None:
         sender = self.cluster.start_sender(0, *self.shared())
         receiver = self.cluster.start_receiver("receiver-0", *self.shared("--shared-poll-ms=20"))
         given = weights(self.random)

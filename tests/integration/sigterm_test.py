@@ -1,5 +1,5 @@
 """SIGTERM at every stage of a commit, once and twice: the engine's memory is one published version, the
-daemons end well and in time, and a restarted pair goes on."""
+daemons exit without error and in time, and a restarted pair continues."""
 
 import json
 import os
@@ -22,7 +22,7 @@ STOP_SECONDS = 40.0
 
 
 class SigtermCase(IntegrationCase):
-    """A pair that has committed version 1, with a receiver whose worker stays where it is told to."""
+    """A pair that has committed version 1, with a receiver whose worker a failpoint can hold."""
 
     def begin(self, failpoint: Optional[str], *flags: str) -> None:
         self.random = np.random.default_rng(3)
@@ -61,11 +61,11 @@ class SigtermCase(IntegrationCase):
         eventually(lambda: os.path.exists(self.hold), lambda: self.receiver.log_tail())
 
     def await_pause(self) -> None:
-        """The receiver has asked for the pause that somebody inside keeps from beginning."""
+        """Waits until the receiver has requested a pause, which a running forward pass delays."""
         eventually(lambda: self.rollout.grant is None, lambda: "a pause is asked for")
 
     def memory(self) -> Optional[int]:
-        """The published version that the engine's memory is, bit by bit."""
+        """The published version that the engine's memory equals, bit for bit."""
         for version, weights in self.published.items():
             if all(
                 np.array_equal(self.live[n].view(np.uint32), w.view(np.uint32))
@@ -75,7 +75,7 @@ class SigtermCase(IntegrationCase):
         return None
 
     def check_goes_on(self) -> None:
-        """A restarted receiver commits the newest version and the next."""
+        """Checks that a restarted receiver commits the newest version and the next."""
         self.receiver.start()
         newest = max(self.published)
         self.await_version(self.rollout, newest)
@@ -86,7 +86,7 @@ class SigtermCase(IntegrationCase):
 
 
 class ReceiverTest(SigtermCase):
-    def test_after_a_fetch_the_commit_ends(self) -> None:
+    def test_after_a_fetch_sigterm_lets_the_commit_finish(self) -> None:
         self.begin("receiver.prepare.after_fetch")
         self.publish(2)
         self.await_held()
@@ -97,14 +97,14 @@ class ReceiverTest(SigtermCase):
         self.assertEqual(self.memory(), 2)
         self.check_goes_on()
 
-    def test_during_a_fetch_nothing_is_written(self) -> None:
+    def test_during_a_fetch_sigterm_ends_it_and_nothing_is_written(self) -> None:
         sender = self.cluster.start_sender(0)
         receiver = self.cluster.start_receiver("receiver-0")
         trainer = self.trainer()
         source = trainer.register({"w": np.ones((64, 64), np.float32)})
         trainer.publish(1)
         engine = self.engine()
-        # It is connected and takes calls, has told of version 1, and will not answer.
+        # It is connected, accepts calls and has reported version 1, but will not answer.
         eventually(
             lambda: json.loads(receiver.page("/status"))["receiver"].get("newest_version") == "1",
             lambda: receiver.log_tail(),
@@ -122,7 +122,7 @@ class ReceiverTest(SigtermCase):
         receiver.start()
         eventually(lambda: np.array_equal(live["w"], source["w"]), lambda: receiver.log_tail())
 
-    def test_in_the_pause_the_engine_may_still_answer(self) -> None:
+    def test_after_sigterm_the_engine_may_still_answer_the_pause(self) -> None:
         self.begin(None)
         with self.rollout.running(60):
             self.publish(2)
@@ -133,7 +133,7 @@ class ReceiverTest(SigtermCase):
         self.assertEqual(self.memory(), 2)
         self.check_goes_on()
 
-    def test_in_the_pause_the_grace_ends(self) -> None:
+    def test_a_receiver_that_waits_for_the_pause_exits_when_the_grace_ends(self) -> None:
         self.begin(None, "--stop-timeout=1")
         with self.rollout.running(60):
             self.publish(2)
@@ -143,7 +143,7 @@ class ReceiverTest(SigtermCase):
             self.assertEqual(self.memory(), 1)
         self.check_goes_on()
 
-    def test_the_second_one_ends_the_wait_for_the_engine(self) -> None:
+    def test_a_second_sigterm_ends_the_wait_for_the_engine(self) -> None:
         self.begin(None, "--stop-timeout=3600")
         with self.rollout.running(60):
             self.publish(2)
@@ -155,7 +155,7 @@ class ReceiverTest(SigtermCase):
             self.assertEqual(self.memory(), 1)
         self.check_goes_on()
 
-    def test_three_do_not_tear_what_is_being_written(self) -> None:
+    def test_three_sigterms_do_not_tear_a_write(self) -> None:
         self.begin("receiver.commit.inside_scatter", "--stop-timeout=1")
         self.publish(2)
         self.await_held()
@@ -164,7 +164,7 @@ class ReceiverTest(SigtermCase):
         self.send(self.receiver)
         self.await_log(self.receiver, " stopping_now ")
         self.send(self.receiver)
-        # The grace is over: the engine is given up. The write is not.
+        # The grace is over: the engine's lease ends, the write continues.
         eventually(lambda: not self.rollout.stats().connected, lambda: "the lease ends")
         assert self.receiver.process is not None
         self.assertIsNone(self.receiver.process.poll())
@@ -173,7 +173,7 @@ class ReceiverTest(SigtermCase):
         self.assertEqual(self.memory(), 2)
         self.check_goes_on()
 
-    def test_without_anything_to_do_it_ends_at_once(self) -> None:
+    def test_an_idle_receiver_exits_at_once(self) -> None:
         self.begin(None)
         begin = time.monotonic()
         self.receiver.stop()
@@ -183,7 +183,7 @@ class ReceiverTest(SigtermCase):
 
 
 class SenderTest(SigtermCase):
-    def test_while_the_trainer_publishes(self) -> None:
+    def test_a_sender_stopped_during_a_publish_leaves_a_published_version(self) -> None:
         self.begin(None)
         failures: list[Exception] = []
         begun = threading.Event()
@@ -202,8 +202,8 @@ class SenderTest(SigtermCase):
         self.cluster.senders[0].stop()
         thread.join(60)
         self.assertEqual(len(failures), 1, failures)
-        # The engine is at a version that was published, and the pair goes on.
-        with self.rollout.running(60):  # a receiver may still write what it had fetched
+        # The engine has a published version, and the pair continues.
+        with self.rollout.running(60):  # a receiver may still be writing what it fetched
             self.assertIsNotNone(self.memory())
         self.cluster.senders[0].start()
         newest = max(self.published) + 1
@@ -214,7 +214,7 @@ class SenderTest(SigtermCase):
         self.assertEqual(self.memory(), newest)
 
     def check_watchers(self, daemon: Daemon) -> None:
-        """Calls that only watch do not hold up a daemon that has nothing else to do."""
+        """Checks that calls that only watch do not delay the exit of an idle daemon."""
         with grpc.insecure_channel(daemon.address) as channel:
             watches = [
                 channel.unary_stream(method)(b"", timeout=60)
@@ -230,7 +230,7 @@ class SenderTest(SigtermCase):
                     for _ in watch:
                         pass
 
-    def test_watchers_do_not_hold_it_up(self) -> None:
+    def test_watchers_do_not_delay_a_senders_exit(self) -> None:
         self.cluster.start_sender(0, "--insecure")
         self.cluster.start_receiver("receiver-0", "--insecure")
         self.check_watchers(self.cluster.receivers[0])

@@ -63,7 +63,7 @@ def write_checkpoint(folder: str, weights: dict[str, Any]) -> None:
 
 
 class SlimeReader:
-    """An engine's side as slime has it: one version after the other, applied in place."""
+    """An engine's reader as in slime: applies one version after the other in place."""
 
     def __init__(self, folder: str, weights: dict[str, Any]) -> None:
         self.folder = folder
@@ -200,7 +200,7 @@ class SlimePublishTest(IntegrationCase):
                 sender.stop()
 
     def follow(self, local: str, source: dict[str, Any], version: int) -> None:
-        """A receiver brings a copy of the base to that version, from the same folder."""
+        """Lets a receiver bring a copy of the base to that version, from the same folder."""
         receiver = self.cluster.start_receiver(
             f"follower-{os.path.basename(local)}",
             f"--slime-dir={self.versions}",
@@ -213,14 +213,14 @@ class SlimePublishTest(IntegrationCase):
             try:
                 return receiver.metric("dws_follower_version") == version
             except KeyError:
-                return False  # it has not opened the checkpoint yet
+                return False  # the checkpoint is not open yet
 
         eventually(there, lambda: receiver.log_tail())
         _, held = read_file(os.path.join(local, "model.safetensors"))
         self.assert_same(held, source)
         receiver.stop()
 
-    def test_a_restarted_sender_goes_on_and_another_run_is_refused(self) -> None:
+    def test_a_restarted_sender_continues_and_another_run_is_refused(self) -> None:
         sender = self.sender("--slime-keep=2")
         reader = SlimeReader(self.versions, self.given)
         trainer = self.trainer()
@@ -247,7 +247,7 @@ class SlimePublishTest(IntegrationCase):
             lambda: str(os.listdir(self.versions)),
         )
 
-        # A trainer that begins anew counts from 1 again. It publishes, and the folder stays.
+        # A new run counts from 1 again. Its trainer can publish, and the folder stays unchanged.
         trainer.close()
         before = tree_digest(self.versions)
         trainer = self.trainer()
@@ -268,7 +268,7 @@ class SlimePublishTest(IntegrationCase):
         reader.apply(1)
         self.assert_same(reader.weights, source)
 
-    def test_one_rank_of_several_is_refused_and_publishes_all_the_same(self) -> None:
+    def test_a_folder_of_one_rank_of_several_is_refused_but_publishing_works(self) -> None:
         sender = self.sender()
         trainer = self.trainer(world_size=2)
         source = trainer.register(self.given)
@@ -284,7 +284,7 @@ class SlimePublishTest(IntegrationCase):
 
 
 def tree_digest(folder: str) -> str:
-    """Of all names and bytes below it."""
+    """Over all names and bytes below it."""
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):
         folders.sort()

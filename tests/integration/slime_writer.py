@@ -26,7 +26,7 @@ def write_file(path: str, tensors: dict[str, Any], metadata: dict[str, str]) -> 
 
 
 def write_index(folder: str, index: dict[str, Any]) -> None:
-    """What publishes a version."""
+    """Writes the index, which publishes the version."""
     path = os.path.join(folder, "model.safetensors.index.json")
     with open(path + ".tmp", "w") as out:
         json.dump(index, out)

@@ -1,5 +1,5 @@
-"""Receivers that have lost their senders, and senders that have lost their receivers: nobody goes on with old
-weights unseen, over a restart of either."""
+"""Receivers that have lost their senders, and senders that have lost their receivers: nobody keeps running old
+weights unnoticed, even when either restarts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.admin_case import ADMIN, AdminCase, eventually
 from tests.integration.cluster import Daemon
 from tests.integration.integration_case import IntegrationCase
 
-# As docs/operations.md says; the rest is for a machine that has other things to do.
+# As docs/operations.md says; more on a busy machine.
 NOTICED_SECONDS = 10.0
 SLACK_SECONDS = 4.0
 
@@ -41,7 +41,7 @@ class StaleTest(AdminCase):
             lambda: f"{reason}: {self.receiver.readyz()}",
         )
 
-    def test_an_engine_whose_only_sender_is_gone_is_not_ready_and_runs_on(self) -> None:
+    def test_an_engine_whose_only_sender_is_gone_runs_on_but_is_not_ready(self) -> None:
         self.begin()
         self.assertEqual(self.receiver.metric("dws_receiver_seconds_without_sender"), 0)
         self.sender.kill()
@@ -59,7 +59,7 @@ class StaleTest(AdminCase):
         eventually(lambda: self.receiver.readyz()[0] == 200, lambda: str(self.receiver.readyz()))
         self.assertEqual(self.receiver.metric("dws_receiver_seconds_without_sender"), 0)
 
-    def test_a_sender_that_lost_its_trainers_clock_is_refused_and_does_not_keep_it_ready(
+    def test_a_sender_refused_for_a_lower_incarnation_does_not_keep_an_engine_ready(
         self,
     ) -> None:
         self.begin()
@@ -72,7 +72,7 @@ class StaleTest(AdminCase):
         late.publish(1)
         self.await_stale("an old trainer is running again")
         self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
-        # The next trainer of that sender is heard on the connection that was refused.
+        # The next trainer of that sender is accepted on the connection that was refused.
         late.close()
         self.register()
         self.publish()
@@ -96,14 +96,14 @@ class StaleTest(AdminCase):
         eventually(lambda: self.sender.metric(present) == 1, lambda: "it is back")
 
     def lose_the_receiver_over_a_restart(self) -> None:
-        """The sender restarts, and of its two receivers the second does not come back."""
+        """Restarts the sender; the second of its two receivers does not return."""
         self.begin()
         self.second = self.cluster.start_receiver("receiver-1", "--stale-after=1")
         eventually(
             lambda: self.sender.metric("dws_sender_receivers", 'state="present"') == 2,
             lambda: self.cluster.logs(),
         )
-        # It is on disk within a second, whatever becomes of the sender.
+        # The receivers are on disk within a second, even if the sender is then killed.
         known = os.path.join(self.sender.folder, "state", "receivers.known")
         eventually(lambda: b"receiver-1".hex() in Path(known).read_text(), lambda: known)
         self.sender.kill()
@@ -113,7 +113,7 @@ class StaleTest(AdminCase):
         self.publish()
         self.await_version(self.dws_engine, self.version)
 
-    def test_a_restarted_sender_misses_a_receiver_and_waits_for_it_by_name(self) -> None:
+    def test_a_restarted_sender_waits_for_a_missing_receiver_and_names_it(self) -> None:
         self.lose_the_receiver_over_a_restart()
         self.assertEqual(
             self.sender.metric("dws_sender_receiver_present", 'receiver_id="receiver-1"'), 0
@@ -129,7 +129,7 @@ class StaleTest(AdminCase):
         with self.assertRaises(KeyError):
             self.sender.metric("dws_sender_receiver_present", 'receiver_id="receiver-1"')
 
-    def test_a_receiver_that_comes_back_later_is_waited_for(self) -> None:
+    def test_a_receiver_that_returns_late_is_waited_for(self) -> None:
         self.lose_the_receiver_over_a_restart()
         with self.assertRaises(dws.DeadlineError):
             self.dws_trainer.wait(self.version, "all", 1)
@@ -141,12 +141,12 @@ class StaleTest(AdminCase):
 
 
 class KeptReadyTest(AdminCase):
-    """A stale engine stays in rotation where its receiver is told so."""
+    """A stale engine stays ready if its receiver has the option for that."""
 
     def start(self, ranks: int = 1, receivers: int = 1, flags: tuple[str, ...] = ()) -> None:
         super().start(ranks, receivers, ("--stale-after=1", "--stale-keeps-ready"))
 
-    def test_status_and_metrics_tell_of_it(self) -> None:
+    def test_status_and_metrics_show_that_a_ready_engine_is_stale(self) -> None:
         self.begin()
         (receiver,) = self.cluster.receivers
         self.cluster.senders[0].kill()
@@ -187,7 +187,7 @@ class UnreadableDirectoryTest(IntegrationCase):
             lambda: str(receiver.readyz()),
         )
         self.assertEqual(engine.wait_ready(0).version, 1)
-        shutil.rmtree(root, ignore_errors=True)  # what a daemon may have made anew
+        shutil.rmtree(root, ignore_errors=True)  # a daemon may have made it again
         os.rename(root + "-unmounted", root)
         eventually(lambda: receiver.readyz()[0] == 200, lambda: str(receiver.readyz()))
 

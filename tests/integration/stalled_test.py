@@ -1,5 +1,5 @@
-"""Daemons that are stopped in the middle of what a client asked of them: SIGSTOP, then SIGCONT. Calls return within
-their timeouts, and nothing that is half one version is ever published or generated with."""
+"""Daemons that are stopped in the middle of a client's call: SIGSTOP, then SIGCONT. Calls return within
+their timeouts, and no mixture of versions is ever published or used by an engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stopped(daemon: Daemon) -> Iterator[None]:
 
 
 class _Writer:
-    """Fills an array with one value after the other, from 1000 on, until it is told to end."""
+    """Fills an array with one value after the other, from 1000 on, until it is stopped."""
 
     def __init__(self, weights: Any) -> None:
         self._weights = weights
@@ -56,7 +56,7 @@ class _Writer:
 
 
 class _Watcher:
-    """Looks at an engine's weights between commits until it is told to end: all the same value?"""
+    """Checks until stopped that all of an engine's weights are equal between commits."""
 
     def __init__(self, engine: dws.Engine, live: Any) -> None:
         self.torn: list[int] = []  # versions
@@ -70,7 +70,7 @@ class _Watcher:
             with contextlib.suppress(dws.EnginePaused), self._engine.running(1) as grant:
                 if self._live.min() != self._live.max():
                     self.torn.append(grant.version)
-            time.sleep(0.001)  # commits fall between
+            time.sleep(0.001)  # commits happen in between
 
     def end(self) -> list[int]:
         self._end.set()
@@ -85,7 +85,7 @@ class StalledSenderTest(IntegrationCase):
         self.sender = self.cluster.senders[0]
 
     def within(self, seconds: float, call: Any) -> BaseException:
-        """What `call` raises, which it does after at most so many seconds."""
+        """Returns what `call` raises within at most so many seconds."""
         began = time.monotonic()
         with self.assertRaises(dws.DwsError) as caught:
             call()
@@ -101,7 +101,7 @@ class StalledSenderTest(IntegrationCase):
         with engine.running(WAIT_SECONDS):
             self.assertEqual((live.min(), live.max()), (value, value))
 
-    def test_a_publish_that_was_given_up_is_published_whole_or_not_at_all(self) -> None:
+    def test_a_publish_that_timed_out_is_published_completely_or_not_at_all(self) -> None:
         trainer = self.trainer()
         weights = trainer.register({"w": np.ones(ELEMENTS, np.float32)})["w"]
         engine, live = self.attached()
@@ -135,7 +135,7 @@ class StalledSenderTest(IntegrationCase):
             self.check_whole(engine, live, after, after)
         self.assertEqual(watcher.end(), [])
 
-    def test_a_version_of_a_ring_that_was_given_up_leaves_nothing(self) -> None:
+    def test_a_ring_version_that_timed_out_leaves_nothing(self) -> None:
         trainer = self.trainer()
         trainer.register_ring({"w": np.zeros(ELEMENTS, np.float32)}, 1 << 20, 2)
         engine, live = self.attached()
@@ -158,7 +158,7 @@ class StalledSenderTest(IntegrationCase):
         trainer.wait(2)
         self.check_whole(engine, live, 2, 2)
 
-    def test_every_call_has_its_timeout(self) -> None:
+    def test_every_call_returns_within_its_timeout(self) -> None:
         trainer = self.trainer()
         with stopped(self.sender):
             tensors = {"w": np.zeros(10, np.float32)}
@@ -190,7 +190,7 @@ class StalledReceiverTest(IntegrationCase):
         self.await_version(engine, 1)
         return engine
 
-    def test_close_and_refresh_return_and_say_what_they_left(self) -> None:
+    def test_close_and_refresh_return_and_report_what_they_left(self) -> None:
         engine = self.released()
         with stopped(self.receiver):
             began = time.monotonic()

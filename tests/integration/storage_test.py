@@ -1,5 +1,5 @@
-"""Disks that are full, read-only or fail, and ledgers that are damaged: a daemon goes on or refuses with the exact
-reason, and nobody is ever released with wrong bytes."""
+"""Disks that are full, read-only or fail, and ledgers that are damaged: a daemon continues or refuses with the exact
+reason, and no engine is ever released with wrong bytes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.integration.integration_case import IntegrationCase, change, eventual
 
 SHAPES = {"a": (900, 700), "b": (33,)}
 DISK_BYTES = 64 << 10
-# A mount namespace of the daemon's own, with a small disk as its state folder, or one that cannot be written.
+# Runs the daemon in its own mount namespace, with a small or a read-only disk as its state folder.
 ON_SMALL_DISK = f'mount -t tmpfs -o size={DISK_BYTES} none "$0" && exec "$@"'
 ON_READ_ONLY_DISK = 'mount -t tmpfs -o ro none "$0" && exec "$@"'
-VERSIONS_MAX = 500  # far more than the rest of a page, which is what a full disk takes still
+VERSIONS_MAX = 500  # far more than the rest of a page, which a full disk still accepts
 
 
 def can_mount() -> bool:
@@ -42,7 +42,7 @@ class StorageCase(IntegrationCase):
         self.version = 0
 
     def begin(self) -> None:
-        """Version 1 is committed; then versions go on from it."""
+        """Starts all and commits version 1."""
         self.start()
         self.sender, self.receiver = self.cluster.daemons[1], self.cluster.daemons[0]
         self.dws_trainer = self.trainer()
@@ -60,8 +60,8 @@ class StorageCase(IntegrationCase):
         self.dws_trainer.publish(self.version)
 
     def begin_another_stream(self) -> None:
-        """What a trainer does whose sender has lost the numbers of its versions."""
-        for _ in range(2):  # and the registration it has stays usable for another try
+        """Does what a trainer does after its sender has lost its version numbers."""
+        for _ in range(2):  # twice, because its registration stays usable for another attempt
             with self.assertRaisesRegex(dws.StateError, r"ledger was lost.*dws\.Stream\.new\(\)"):
                 self.dws_trainer.reconnect()
         weights, lost = self.source, self.dws_trainer
@@ -72,7 +72,7 @@ class StorageCase(IntegrationCase):
         self.version = 0
 
     def check(self) -> None:
-        """The engine has the newest version, and the trainer's very bits."""
+        """Checks that the engine has the newest version and the trainer's exact bits."""
         self.await_version(self.dws_engine, self.version)
         self.assert_same_weights(self.dws_engine, self.live, self.source)
 
@@ -81,7 +81,7 @@ class StorageCase(IntegrationCase):
         return grant is not None and grant.version == version
 
     def check_stays(self, before: Any, version: int) -> None:
-        """The engine runs on with `version`, which has the bits of `before`."""
+        """Checks that the engine still runs `version`, with the bits of `before`."""
         self.assertEqual(self.dws_engine.wait_ready(0).version, version)
         self.assert_same_weights(self.dws_engine, self.live, before)
 
@@ -112,7 +112,7 @@ class DiskTest(StorageCase):
                 filler.write(b"x" * 512)
         return path
 
-    def test_a_receivers_full_disk(self) -> None:
+    def test_a_receiver_with_a_full_disk_commits_nothing_until_it_has_room(self) -> None:
         self.begin()
         self.restart_on(self.receiver, ON_SMALL_DISK)
         self.publish()
@@ -128,14 +128,14 @@ class DiskTest(StorageCase):
             )
             if not self.has(self.version):
                 break
-        # It cannot record what it is about to write: the engine runs on with what it had.
+        # The receiver cannot record its intent, so the engine keeps its version.
         self.check_stays(before, self.version - 1)
         os.unlink(filler)
         self.check()
         self.publish()
         self.check()
 
-    def test_a_senders_full_disk(self) -> None:
+    def test_a_sender_with_a_full_disk_announces_nothing_until_it_has_room(self) -> None:
         self.begin()
         self.restart_on(self.sender, ON_SMALL_DISK)
         self.dws_trainer.reconnect()
@@ -147,7 +147,7 @@ class DiskTest(StorageCase):
             for _ in range(VERSIONS_MAX):
                 before = {name: array.copy() for name, array in self.source.items()}
                 self.publish()
-        # What is not recorded is announced to nobody, and the trainer is held back after two such versions.
+        # A version that is not recorded is not announced; after two of them the trainer has to wait.
         self.version -= 1
         grant = self.dws_engine.wait_ready(0)
         self.assertLess(grant.version, self.version)
@@ -182,12 +182,12 @@ class FsyncTest(StorageCase):
             self.check()
         self.assertIn("failpoint ledger.append.before_sync", daemon.log_tail(1000))
 
-    def test_a_receiver_whose_disk_fails_once(self) -> None:
+    def test_a_receiver_recovers_after_its_disk_failed_once(self) -> None:
         self.begin()
         self.restart_failing(self.receiver)
         self.check_goes_on(self.receiver)
 
-    def test_a_sender_whose_disk_fails_once(self) -> None:
+    def test_a_sender_recovers_after_its_disk_failed_once(self) -> None:
         self.begin()
         self.restart_failing(self.sender)
         self.dws_trainer.reconnect()
@@ -196,7 +196,7 @@ class FsyncTest(StorageCase):
 
 class LedgerCase(StorageCase):
     def damage(self, daemon: Daemon, keep: int, flip: int = -1) -> None:
-        """Ends the daemon as a power cut does; its ledger keeps all but the last `-keep` bytes."""
+        """Ends the daemon as a power cut does; cuts the last `-keep` bytes off its ledger."""
         daemon.kill()
         with open(self.ledger(daemon), "r+b") as file:
             content = bytearray(file.read()[:keep] if keep < 0 else file.read())
@@ -208,7 +208,7 @@ class LedgerCase(StorageCase):
 
 
 class LedgerTest(LedgerCase):
-    def test_a_torn_tail_is_cut_off(self) -> None:
+    def test_a_torn_tail_of_a_ledger_is_cut_off(self) -> None:
         self.begin()
         for _ in range(3):
             self.publish()
@@ -224,7 +224,7 @@ class LedgerTest(LedgerCase):
         self.publish()
         self.check()
 
-    def test_a_flipped_byte_is_refused_by_name(self) -> None:
+    def test_a_ledger_with_a_flipped_byte_is_refused_and_named(self) -> None:
         self.begin()
         for _ in range(3):
             self.publish()
@@ -237,7 +237,7 @@ class LedgerTest(LedgerCase):
             self.assertIn(self.ledger(daemon), str(refused.exception))
             self.assertRegex(str(refused.exception), r"offset \d+|byte \d+")
             self.check_stays(self.source, self.version)
-            # What the operator does: away with it.
+            # The operator removes it.
             os.unlink(self.ledger(daemon))
             daemon.start()
             if daemon is self.sender:
@@ -247,10 +247,10 @@ class LedgerTest(LedgerCase):
 
 
 class QuarantineTest(LedgerCase):
-    """The same damage, with --quarantine-damaged-ledger: the daemons go on, and old trainers stay refused."""
+    """The same damage, with --quarantine-damaged-ledger: the daemons continue and still refuse old trainers."""
 
     def flip(self, daemon: Daemon) -> bytes:
-        """Ends it with a byte of its ledger flipped; the damaged content."""
+        """Ends the daemon and flips a byte of its ledger; returns the damaged content."""
         self.damage(daemon, 0, os.path.getsize(self.ledger(daemon)) // 2)
         with open(self.ledger(daemon), "rb") as file:
             return file.read()
@@ -272,7 +272,7 @@ class QuarantineTest(LedgerCase):
         self.start_quarantining(self.receiver, self.flip(self.receiver))
         self.publish()
         self.check()
-        # A sender that forgot everything serves an old trainer: the receiver knows better.
+        # A sender that forgot everything serves an old trainer: the receiver still refuses it.
         stream = self.dws_trainer.stream
         wanted = {name: array.copy() for name, array in self.source.items()}
         self.dws_trainer.close()
@@ -298,7 +298,7 @@ class QuarantineTest(LedgerCase):
         old = self.trainer(stream=dws.Stream(stream.incarnation - 1, 77))
         with self.assertRaisesRegex(dws.DwsError, "was seen already"):
             old.register({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
-        # A process of the job that comes back with the stream it had would count from 1 again.
+        # A process of the job that returns with its old stream would count from 1 again.
         again = self.trainer(stream=stream)
         with self.assertRaisesRegex(dws.StateError, "ledger was lost"):
             again.register({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
@@ -306,7 +306,7 @@ class QuarantineTest(LedgerCase):
         self.publish()
         self.check()
 
-    def test_with_both_copies_damaged_nothing_starts(self) -> None:
+    def test_with_both_copies_damaged_no_daemon_starts(self) -> None:
         self.begin()
         for _ in range(3):
             self.publish()

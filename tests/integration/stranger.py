@@ -1,11 +1,11 @@
-"""What another user of the same machine tries against a job. Run as root, it becomes the user nobody
+"""What another user of the same machine tries against a job. Started as root, it becomes the user nobody
 once all modules are loaded:
 
     stranger.py connect PATH...       connects to unix sockets
     stranger.py call ADDRESS          fetches, asks and orders at a plain TCP address
     stranger.py serve PATH            takes the path of a sender's socket, until its stdin ends
 
-Each prints what came of it as one line of JSON; `serve` first a line when it listens.
+Each prints its result as one line of JSON; `serve` first prints a line when it listens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dws._proto import admin_pb2, admin_pb2_grpc, sync_pb2, sync_pb2_grpc
 
 NOBODY = 65534
 CALL_SECONDS = 20.0
-# Of an operator: all but what only looks.
+# The operators' calls that change something.
 ORDERS = {
     method.name: getattr(admin_pb2, method.input_type.name)()
     for method in admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods
@@ -47,7 +47,7 @@ def connect(path: str) -> str:
 
 
 def call(address: str) -> dict[str, list[str]]:
-    """Code and details of each call."""
+    """Returns code and details of each call."""
     outcomes: dict[str, list[str]] = {}
     with grpc.insecure_channel(address) as channel:
         admin = admin_pb2_grpc.AdminServiceStub(channel)
@@ -64,7 +64,7 @@ def call(address: str) -> dict[str, list[str]]:
 
 
 class Impostor(sync_pb2_grpc.SyncServiceServicer):
-    """Says to be the sender of a stream above all others."""
+    """Claims to be the sender of a stream above all others."""
 
     def __init__(self) -> None:
         self.hellos = 0

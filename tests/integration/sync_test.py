@@ -1,5 +1,5 @@
-"""Weights go from trainers to engines, bit for bit, in every way they can be handed over and
-mapped."""
+"""Weights go from trainers to engines, bit for bit, for every way to hand them over and to
+map them."""
 
 import unittest
 from typing import Any
@@ -65,7 +65,7 @@ class ResidentTest(IntegrationCase):
                 self.assertTrue(torch.equal(ours(tokens), theirs(tokens)))
         self.assertEqual(pointers, [p.data_ptr() for p in theirs.parameters()])
 
-    def test_weights_are_let_go_of_before_suspend_and_close_return(self) -> None:
+    def test_weights_are_released_before_suspend_and_close_return(self) -> None:
         self.start()
         trainer = self.trainer()
         source = trainer.register({"a": np.zeros((4096, 1024), np.float32)})
@@ -79,7 +79,7 @@ class ResidentTest(IntegrationCase):
                 return "memfd:dws-engine" in maps.read()
 
         random = np.random.default_rng(3)
-        for version in range(1, 8):  # each time at another point of what the receiver does
+        for version in range(1, 8):  # each time at another point of the receiver's work
             change(source["a"], random, 0.01)
             trainer.publish(version)
             eventually(mapped, lambda: engine.stats().last_error)
@@ -93,10 +93,10 @@ class ResidentTest(IntegrationCase):
         self.assertFalse(mapped())
 
     def test_class_split_deltas_are_smaller_and_give_the_same_bits(self) -> None:
-        self.cluster.start_sender(0, "--profile=auto")  # makes them because one receiver asks
+        self.cluster.start_sender(0, "--profile=auto")  # makes them: one receiver asks
         engines = []
         generator = torch.Generator().manual_seed(3)
-        # More than what an announcement carries, which is one for both.
+        # More than an announcement can carry, which would be the same for both receivers.
         masters = torch.randn(3000, 1400, generator=generator) * 0.02
         trainer = self.trainer()
         source = trainer.register({"w": masters.to(torch.bfloat16)})
@@ -106,7 +106,7 @@ class ResidentTest(IntegrationCase):
             engines.append((engine, engine.attach({"w": torch.zeros_like(source["w"])})))
         for version in range(1, 8):
             up = torch.rand(masters.shape, generator=generator) < 0.5
-            masters += torch.where(up, 1e-6, -1e-6)  # an update of one size for all
+            masters += torch.where(up, 1e-6, -1e-6)  # all elements change by the same amount
             source["w"].copy_(masters)
             trainer.publish(version)
             self.assertEqual(len(trainer.wait(version).committed), 2)
@@ -120,7 +120,7 @@ class ResidentTest(IntegrationCase):
         ]
         eventually(lambda: counted()[1] < 0.9 * counted()[0], lambda: f"fast, wan: {counted()}")
 
-    def test_deltas_of_everything_are_raw_for_who_asks_and_give_the_same_bits(self) -> None:
+    def test_dense_deltas_are_raw_on_request_and_give_the_same_bits(self) -> None:
         self.cluster.start_sender(0)
         engines = []
         trainer = self.trainer()
@@ -130,14 +130,14 @@ class ResidentTest(IntegrationCase):
             engine = self.engine(receiver)
             engines.append((engine, engine.attach({"w": np.zeros((1000, 500), np.uint32)})))
         for version in range(1, 6):
-            source["w"][:] += 2 + version % 2  # by 1 would be mode A
+            source["w"][:] += 2 + version % 2  # steps of 1 would be mode A
             trainer.publish(version)
             self.assertEqual(len(trainer.wait(version).committed), 2)
             for engine, live in engines:
                 self.await_version(engine, version)
                 self.assert_same_weights(engine, live, source)
         fast, direct = self.cluster.receivers
-        # The sender makes raw blocks from version 3 on: when it published 2 nobody had asked.
+        # The sender makes raw blocks from version 3 on: no receiver had asked when it published 2.
         raw_bytes = 3 * source["w"].nbytes
         eventually(
             lambda: direct.metric("dws_receiver_fetched_bytes_total", 'kind="delta"') > raw_bytes,
@@ -147,7 +147,7 @@ class ResidentTest(IntegrationCase):
             fast.metric("dws_receiver_fetched_bytes_total", 'kind="delta"'), 0.2 * raw_bytes
         )
 
-    def test_a_publish_takes_little_wire_for_few_changes(self) -> None:
+    def test_a_version_with_few_changes_needs_few_bytes(self) -> None:
         self.start()
         trainer = self.trainer()
         source = trainer.register({"w": np.zeros((1000, 1000), np.uint16)})
@@ -191,7 +191,7 @@ class RingTest(IntegrationCase):
         self.assert_same_weights(engine, live, weights)
         self.assert_token(grant, [trainer], [weights])
 
-    def test_a_version_given_up_halfway_leaves_no_trace(self) -> None:
+    def test_a_version_abandoned_halfway_leaves_no_trace(self) -> None:
         self.start()
         weights = {name: np.ones((300, 300), np.float32) for name in "ab"}
         trainer = self.trainer()
@@ -332,7 +332,7 @@ class MappingTest(IntegrationCase):
                     engine, live, {"qkv": np.concatenate(wanted), "down": down}
                 )
 
-    def test_a_slice_that_is_no_union_is_refused_naming_the_grid(self) -> None:
+    def test_a_range_that_is_no_union_of_slices_is_refused_and_the_grid_is_named(self) -> None:
         _, source = self.published()
         engine = self.engine()
         with self.assertRaisesRegex(dws.InvalidArgumentError, r"\[2, 6\).*'q'.*cut on dim 0 at"):
@@ -342,7 +342,7 @@ class MappingTest(IntegrationCase):
                 excluded=["k", "v", "down"],
             )
 
-    def test_what_is_neither_mapped_nor_excluded_is_named(self) -> None:
+    def test_a_tensor_that_is_neither_mapped_nor_excluded_is_named(self) -> None:
         self.published()
         with self.assertRaisesRegex(dws.InvalidArgumentError, "'down'.*excluded"):
             self.engine().attach({"q": np.zeros((8, 16), np.float32)}, excluded=["k", "v"])

@@ -18,7 +18,7 @@ WATCHDOG_SECONDS = 0.4
 
 
 class SystemdCase(IntegrationCase):
-    """A test with sockets that systemd would have."""
+    """A test with notify sockets like systemd's."""
 
     def listen(self, folder: str = "", watchdog_seconds: float = WATCHDOG_SECONDS) -> NotifySocket:
         notify = NotifySocket(folder or self.cluster.folder, watchdog_seconds)
@@ -55,7 +55,7 @@ class NotifyTest(SystemdCase):
         daemon.stop()
         self.assertEqual(notify.count("STOPPING", "1"), 1)
 
-    def test_a_pair_tells_all(self) -> None:
+    def test_a_pair_reports_every_state_to_systemd(self) -> None:
         with self.listen() as of_sender:
             sender = self.cluster.start_sender(0)
         with self.listen() as of_receiver:
@@ -81,7 +81,7 @@ class NotifyTest(SystemdCase):
         self.await_status(of_sender, "version 1, receivers 0")
         self.check_reload_and_stop(sender, of_sender)
 
-    def test_an_abstract_socket_and_no_watchdog(self) -> None:
+    def test_an_abstract_notify_socket_works_without_a_watchdog(self) -> None:
         notify = NotifySocket()
         self.addCleanup(notify.close)
         with notify:
@@ -89,7 +89,7 @@ class NotifyTest(SystemdCase):
         self.await_lines(notify, "READY", "1", 1)
         self.assertEqual(notify.count("WATCHDOG", "1"), 0)
 
-    def test_a_watchdog_of_another_process_is_not_fed(self) -> None:
+    def test_the_watchdog_of_another_process_is_not_fed(self) -> None:
         os.environ["WATCHDOG_PID"] = "1"
         self.addCleanup(os.environ.pop, "WATCHDOG_PID", None)
         with self.listen() as notify:
@@ -100,7 +100,7 @@ class NotifyTest(SystemdCase):
 
 
 class WatchdogTest(SystemdCase):
-    """Whoever is stuck is not fed; whoever only waits for an engine is."""
+    """The watchdog of a stuck daemon is not fed; that of one that waits for an engine is."""
 
     def begin(self) -> tuple[NotifySocket, dws.Trainer, dws.Engine, Any]:
         self.cluster.start_sender(0)
@@ -119,7 +119,7 @@ class WatchdogTest(SystemdCase):
         eventually(lambda: os.path.exists(self.hold), lambda: "the commit is held")
         return notify, trainer, engine, weights
 
-    def test_a_stuck_commit_is_not_fed_until_it_goes_on(self) -> None:
+    def test_the_watchdog_is_not_fed_while_a_commit_is_stuck(self) -> None:
         notify, trainer, _, _ = self.begin()
         log = self.cluster.receivers[0].log_tail
         eventually(lambda: " stuck work='the commit worker'" in log(), lambda: log())
@@ -132,7 +132,7 @@ class WatchdogTest(SystemdCase):
         trainer.wait(1, timeout=60)
         self.await_lines(notify, "WATCHDOG", "1", fed + 3)
 
-    def test_a_long_pause_is_fed(self) -> None:
+    def test_the_watchdog_is_fed_during_a_long_pause(self) -> None:
         notify, trainer, engine, weights = self.begin()
         os.unlink(self.hold)
         self.await_version(engine, 1)
@@ -142,7 +142,7 @@ class WatchdogTest(SystemdCase):
             trainer.publish(2)
             self.await_status(notify, "committing")
             eventually(lambda: engine.grant is None, lambda: "the pause is asked for")
-            # The hold before, or a busy machine, may have taken three seconds: what follows is the wait.
+            # Earlier steps may have logged a stuck commit; only the pause is checked from here on.
             os.truncate(receiver.log_path, 0)
             # Four times --stall-timeout inside the pause.
             self.await_lines(notify, "WATCHDOG", "1", notify.count("WATCHDOG", "1") + 60)

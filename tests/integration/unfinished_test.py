@@ -1,4 +1,4 @@
-"""Clients that register again and again and never hand anything over: trainers and engines get in all the same."""
+"""Clients that register again and again and never hand anything over do not block trainers and engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dws._proto import engine_pb2, engine_pb2_grpc, trainer_pb2, trainer_pb2_grp
 from dws.layout import RankLayout, TensorSpec
 from tests.integration.integration_case import WAIT_SECONDS, IntegrationCase, eventually
 
-# As many tokens as a daemon gives out at a time.
+# The maximum of tokens that a daemon has given out at a time.
 TOKENS = 1024
 FLOOD_THREADS = 4
 _REFUSED = (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.FAILED_PRECONDITION)
@@ -23,7 +23,7 @@ TENSORS = {"w": np.ones(1000, np.float32)}
 
 
 class _Flood:
-    """Calls that are repeated on some threads until the end; bounded in all."""
+    """Repeats calls on some threads until the end; their total is bounded."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.answered = 0
@@ -39,7 +39,7 @@ class _Flood:
         for _ in range(50_000):
             if self._end.is_set():
                 return
-            # An engine that is there is left alone, and so is a newer stream.
+            # An attached engine and a newer stream are not replaced.
             try:
                 self._call()
             except grpc.RpcError as error:
@@ -70,7 +70,7 @@ class UnfinishedTest(IntegrationCase):
         eventually(lambda: flood.answered > 2 * TOKENS, lambda: f"{flood.answered} answers")
         return flood
 
-    def test_a_trainer_registers_while_others_never_finish(self) -> None:
+    def test_a_trainer_registers_while_others_never_finish_registering(self) -> None:
         spec = TensorSpec("w", dws.DType.F32, (1000,))
         request = trainer_pb2.RegisterRequest(
             job_id="test",
@@ -87,7 +87,7 @@ class UnfinishedTest(IntegrationCase):
         trainer.publish(1)
         flood.end()
 
-    def test_an_engine_attaches_while_others_never_finish(self) -> None:
+    def test_an_engine_attaches_while_others_never_finish_attaching(self) -> None:
         trainer = self.trainer()
         trainer.register(TENSORS)
         trainer.publish(1)

@@ -1,4 +1,4 @@
-"""Who waits for what: trainers for receivers that never commit, engines for trainers that never come."""
+"""Trainers that wait for receivers that never commit, and engines that wait for a missing trainer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WaitForReceiversTest(IntegrationCase):
         self.dws_trainer.publish(1)
         self.dws_trainer.wait(1, 1)
 
-    def test_a_receiver_that_never_commits_is_named_and_then_left_out(self) -> None:
+    def test_a_receiver_that_never_commits_is_named_and_later_left_out(self) -> None:
         trainer = self.dws_trainer
         with self.assertRaisesRegex(
             dws.DeadlineError,
@@ -45,7 +45,7 @@ class WaitForReceiversTest(IntegrationCase):
         self.assertEqual(result.committed, ("good",))
         self.assertEqual([r.receiver_id for r in result.left_out], ["never"])
         self.assertGreaterEqual(result.left_out[0].behind_seconds, LAGGARD_SECONDS)
-        # From now on it holds back nobody, and whoever looks is told.
+        # From now on it delays no wait, and status and metrics show it.
         trainer.publish(2)
         self.assertEqual(trainer.wait(2, "all", timeout=60).committed, ("good",))
         sender = self.cluster.senders[0]
@@ -61,7 +61,7 @@ class WaitForReceiversTest(IntegrationCase):
         trainer.publish(3)
         self.assertEqual(trainer.wait(3, "all", timeout=60).committed, ("good", "never"))
 
-    def test_a_quorum_says_how_many_have_committed(self) -> None:
+    def test_a_failed_quorum_reports_how_many_have_committed(self) -> None:
         trainer = self.dws_trainer
         with self.assertRaisesRegex(
             dws.NotCommittedError, "1 of 2 connected receivers have committed it, expected 3: 'never'"
@@ -88,7 +88,7 @@ class EngineWaitsTest(IntegrationCase):
             engine.wait_ready(timeout=2)
         return caught.exception.reason
 
-    def test_an_engine_that_attaches_is_told_what_the_receiver_waits_for(self) -> None:
+    def test_an_attach_that_times_out_reports_what_the_receiver_waits_for(self) -> None:
         sender = self.cluster.start_sender(0)
         receiver = self.cluster.start_receiver("receiver-0")
         with self.assertRaisesRegex(dws.DeadlineError, "no trainer layout yet: .*no trainer"):
@@ -96,7 +96,7 @@ class EngineWaitsTest(IntegrationCase):
         sender.stop()
         with self.assertRaisesRegex(dws.DeadlineError, "no sender is connected: "):
             self.engine().attach(TENSORS, timeout=3)
-        # And one that was attached once, whose receiver comes up while there is no trainer.
+        # The same for an engine that was attached once, whose receiver starts while there is no trainer.
         sender.start()
         trainer = self.trainer()
         trainer.register(TENSORS)
