@@ -1,5 +1,5 @@
-// What a receiver does with a SenderGroup, in a few lines: brings weights to a target, proves them
-// by the digests that were published, and only then calls them committed.
+// A minimal receiver that uses a SenderGroup: brings weights to a target, checks them against the
+// published digests, and only then reports them as committed.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -39,7 +39,7 @@ class Follower {
     return *target;
   }
 
-  // By a delta where it can be had, else in full. How: "delta", "full", or the error.
+  // By a delta if it is available, otherwise in full. Returns "delta", "full", or the error.
   std::string Follow(SenderGroup& group, Subscription& subscription, uint64_t version) {
     const SyncTarget target = Await(subscription, version);
     if (at_.has_value() && at_->stream == target.stream) {
@@ -118,7 +118,7 @@ class Follower {
   const RankLayout& layout_;
   Weights weights_;
   std::optional<VersionAt> at_;
-  Digest state_token_;  // of it
+  Digest state_token_;  // of the committed version
   int rejected_ = 0;
 };
 

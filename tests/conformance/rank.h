@@ -1,5 +1,5 @@
-// One trainer rank for conformance tests: random weights, versions of them captured and sealed as
-// the daemon does it, and what each version was.
+// One trainer rank for conformance tests: random weights, versions of them captured and sealed as in
+// the daemon, and the weights of each version.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ class Rank {
     Register({.incarnation = 1, .id_hi = 2, .id_lo = 3}, RankEpoch(1));
   }
 
-  // A sender that has just been started: no snapshot, no versions.
+  // Acts like a sender that has just started: no snapshot, no versions.
   void Register(const StreamId& stream, RankEpoch epoch) {
     auto snapshot = Snapshot::Create(layout_);
     REQUIRE(snapshot.ok());

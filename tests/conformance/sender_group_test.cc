@@ -1,4 +1,4 @@
-// What every way from a sender to a receiver promises, tried on each.
+// What every transport from a sender to a receiver promises, tested on each.
 #include <catch2/catch.hpp>
 
 #include "tests/conformance/follower.h"
@@ -13,8 +13,8 @@ std::unique_ptr<Transport> MakeTransport(TransportKind kind, size_t anchor_every
   return std::make_unique<SharedTransport>(anchor_every, versions_max);
 }
 
-// Over the whole life of sender and receiver ThreadSanitizer reports gRPC's own threads, which are
-// not instrumented: unit tests run the parts of that way under it.
+// With a whole sender and receiver ThreadSanitizer reports gRPC's own threads, which are
+// not instrumented: unit tests run the parts of this transport under it.
 TransportKind EachKind() {
 #if defined(__SANITIZE_THREAD__)
   return TransportKind::kSharedFs;
@@ -40,7 +40,8 @@ bool HubHas(Transport& transport, uint64_t committed) {
 
 }  // namespace
 
-TEST_CASE("every version arrives bit for bit, and its sender hears of it", "[conformance]") {
+TEST_CASE("every version arrives bit for bit and its commit is reported to the sender",
+          "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank;
@@ -59,7 +60,7 @@ TEST_CASE("every version arrives bit for bit, and its sender hears of it", "[con
   CHECK(transport->hub().Receivers()["r0"].last_commit.pause_seconds == 0.25);
 }
 
-TEST_CASE("a late joiner takes the newest version in full", "[conformance]") {
+TEST_CASE("a late joiner fetches the newest version in full", "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank;
@@ -72,7 +73,7 @@ TEST_CASE("a late joiner takes the newest version in full", "[conformance]") {
   CHECK(follower.weights() == rank.At(4));
 }
 
-TEST_CASE("a receiver that lags gets several versions as one delta", "[conformance]") {
+TEST_CASE("a lagging receiver gets several versions as one delta", "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank;
@@ -87,7 +88,7 @@ TEST_CASE("a receiver that lags gets several versions as one delta", "[conforman
   CHECK(follower.weights() == rank.At(6));
 }
 
-TEST_CASE("a receiver that starts again goes on from what it has", "[conformance]") {
+TEST_CASE("a restarted receiver continues with a delta from its version", "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank;
@@ -104,7 +105,8 @@ TEST_CASE("a receiver that starts again goes on from what it has", "[conformance
   CHECK(follower.weights() == rank.At(2));
 }
 
-TEST_CASE("a sender that lost its snapshot goes on in the stream, in full", "[conformance]") {
+TEST_CASE("a sender that lost its snapshot continues the stream with full tensors",
+          "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank;
@@ -124,7 +126,7 @@ TEST_CASE("a sender that lost its snapshot goes on in the stream, in full", "[co
   CHECK(follower.weights() == rank.At(4));
 }
 
-TEST_CASE("a new stream takes over, whatever its versions are called", "[conformance]") {
+TEST_CASE("a new stream takes over although its version numbers are lower", "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank;
@@ -143,7 +145,7 @@ TEST_CASE("a new stream takes over, whatever its versions are called", "[conform
   CHECK(follower.weights() == rank.At(1));
 }
 
-TEST_CASE("what is not retained any more is taken in full", "[conformance]") {
+TEST_CASE("a version whose delta is no longer retained is fetched in full", "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank({.bytes_max = uint64_t{1} << 30, .versions_max = 2});
@@ -163,7 +165,7 @@ TEST_CASE("what is not retained any more is taken in full", "[conformance]") {
   CHECK(follower.weights() == rank.At(7));
 }
 
-TEST_CASE("a damaged object is refused, and its version still reached", "[conformance]") {
+TEST_CASE("a damaged object is refused and its version is still reached", "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank;
@@ -173,14 +175,14 @@ TEST_CASE("a damaged object is refused, and its version still reached", "[confor
   transport->StartReceiver();
   Follower follower(rank.layout());
   CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
-  // More than an announcement brings along.
+  // More than fits inside an announcement.
   rank.Publish(2, 0.3);
   transport->Published();
   transport->Damage(*rank.state(), 2);
   const std::string first = follower.Follow(transport->group(), transport->subscription(), 2);
   CHECK(first != "delta");
   if (kind == TransportKind::kSharedFs) {
-    // Full tensors lead over the same object: not there before the sender has mended it.
+    // Here full tensors use the same object, so they fail too until the sender repairs it.
     CHECK_THAT(first, Catch::Matchers::Contains("SHA-256"));
     CHECK(follower.at()->version.value() == 1);
   }
@@ -204,7 +206,7 @@ TEST_CASE("a damaged object is refused, and its version still reached", "[confor
   }
 }
 
-TEST_CASE("cancelling ends what is fetched, now and later", "[conformance]") {
+TEST_CASE("cancelling ends current and later fetches", "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank;
@@ -215,7 +217,7 @@ TEST_CASE("cancelling ends what is fetched, now and later", "[conformance]") {
   transport->Published();
   transport->StartReceiver();
   const SyncTarget target = Follower::Await(transport->subscription(), 2);
-  // Given up by who asked: after some bytes, and for this transfer only.
+  // The caller gives up: after some bytes, and for this transfer only.
   Spool::Options options = Follower::SpoolOptions();
   options.wanted = [] { return false; };
   CHECK(absl::IsCancelled(

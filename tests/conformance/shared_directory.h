@@ -1,4 +1,4 @@
-// A shared directory in memory with its sender: for tests of what can happen to one.
+// A shared directory in memory with its sender, for tests of its faults and recovery.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace dws {
 
-// Real time, and what a test lets pass besides.
+// Real time plus the time that a test lets pass.
 class PassingClock final : public Clock {
  public:
   TimePoint Now() const override { return real_.Now() + Duration(passed_.load()); }
@@ -61,7 +61,7 @@ struct Directory {
                                 .key = std::move(key),
                                 .retry_delay = std::chrono::microseconds(1)});
   }
-  // What a receiver that starts now gets as `version`, in full.
+  // What a newly started receiver gets as `version`, in full.
   Result<Weights> Read(uint64_t version) {
     SharedSource source = Source();
     const auto offer = source.Look(std::nullopt);
@@ -105,7 +105,7 @@ struct Directory {
   std::string Refusal(SharedSource source) {
     return std::string(Message(source.Look(std::nullopt).status()));
   }
-  // What a receiver leaves there.
+  // Writes a receiver's report there.
   void Leave(v1::SharedReport report) {
     report.set_protocol_major(kProtocolMajor);
     report.set_job_id("job");

@@ -1,5 +1,5 @@
-// What can happen to a shared directory: full disks, power cuts at every write, files that are
-// torn, lost, swapped or forged. A version is there whole or not at all, and none is ever taken for
+// Faults of a shared directory: full disks, power cuts at every write, files that are
+// torn, lost, swapped or forged. A version is there completely or not at all, and is never taken for
 // another.
 #include <catch2/catch.hpp>
 
@@ -12,7 +12,7 @@ using Catch::Matchers::Contains;
 
 }  // namespace
 
-TEST_CASE("a power cut after any failed write leaves a version whole or not at all",
+TEST_CASE("a power cut after any failed write leaves a version complete or not at all",
           "[shared_fs]") {
   const size_t anchor_every = GENERATE(size_t{1}, size_t{32});
   const uint64_t kept_bytes = GENERATE(uint64_t{0}, uint64_t{1000});
@@ -26,10 +26,10 @@ TEST_CASE("a power cut after any failed write leaves a version whole or not at a
     CAPTURE(operations);
     directory.files.FailOperation(operations, ResourceExhaustedError("no space left"));
     failed = !directory.Publish(2).ok();
-    directory.files.FailOperation(0, OkStatus());  // it may not have come to that
+    directory.files.FailOperation(0, OkStatus());  // disarms it if it was not reached
     directory.files.LosePower(kept_bytes);
     const std::vector<uint64_t> offered = directory.Offered();
-    // An anchor that was not written is there with its delta, or not at all.
+    // A version whose anchor was not written is there with its delta, or not at all.
     const bool there = offered.back() == 2;
     if (anchor_every > 1 || !failed) CHECK(there == !failed);
     for (const uint64_t version : offered) {
@@ -37,7 +37,7 @@ TEST_CASE("a power cut after any failed write leaves a version whole or not at a
       REQUIRE(weights.ok());
       CHECK(*weights == directory.rank.At(version));
     }
-    // The next try, and the next version, work as if nothing had been.
+    // The next attempt, and the next version, work as if nothing had happened.
     REQUIRE(directory.Write().ok());
     CHECK(directory.publisher.view().anchors == (anchor_every == 1 ? 2 : 1));
     REQUIRE(directory.Publish(3).ok());
@@ -48,7 +48,7 @@ TEST_CASE("a power cut after any failed write leaves a version whole or not at a
   CHECK(operations > 3);
 }
 
-TEST_CASE("a folder that is being copied has no version yet", "[shared_fs]") {
+TEST_CASE("a partly copied folder offers no version", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
   REQUIRE(directory.Publish(2).ok());
@@ -56,7 +56,7 @@ TEST_CASE("a folder that is being copied has no version yet", "[shared_fs]") {
   const std::vector<std::byte> whole = directory.files.Content(manifest);
   REQUIRE(directory.files.Remove(manifest).ok());
   CHECK(directory.Offered() == std::vector<uint64_t>{1});
-  // A mount that does not rename: half of it is there.
+  // Without an atomic rename half of the manifest may be there.
   directory.files.SetContent(manifest, {whole.begin(), whole.begin() + 100});
   SharedSource source = directory.Source();
   const auto offer = source.Look(std::nullopt);
@@ -67,7 +67,7 @@ TEST_CASE("a folder that is being copied has no version yet", "[shared_fs]") {
   CHECK(source.Look(std::nullopt)->versions.size() == 2);
 }
 
-TEST_CASE("files that are damaged, cut off or lost are never taken for a version", "[shared_fs]") {
+TEST_CASE("damaged or truncated or missing files are never accepted as a version", "[shared_fs]") {
   const std::string name = GENERATE("description", "delta", "full", "full-index");
   CAPTURE(name);
   Directory directory;
@@ -97,7 +97,7 @@ TEST_CASE("files that are damaged, cut off or lost are never taken for a version
   CHECK(read().ok());
 }
 
-TEST_CASE("what was read in vain does not count", "[shared_fs]") {
+TEST_CASE("bytes of a failed read do not count as progress", "[shared_fs]") {
   const bool full = GENERATE(true, false);
   CAPTURE(full);
   Directory directory;
@@ -109,14 +109,14 @@ TEST_CASE("what was read in vain does not count", "[shared_fs]") {
   std::vector<RankSlice> slices;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);
   TransferProgress progress;
-  uint64_t allowed = UINT64_MAX;  // pieces that are wanted
+  uint64_t allowed = UINT64_MAX;  // how many pieces the caller still wants
   const Spool::Options options{.folder = "/tmp",
                                .memory_bytes_max = uint64_t{1} << 24,
                                .size_bytes_max = limits::kObjectBytesMax,
                                .progress = &progress,
                                .wanted = [&] { return allowed-- > 0; }};
   const auto read = [&](uint64_t base) {
-    // Of other ranks, at the same time.
+    // Progress of other ranks' transfers at the same time.
     progress.done_bytes = 10;
     progress.total_bytes = 20;
     return full ? source.Full(stream, WeightVersion(3), layout, slices, options).status()
@@ -125,7 +125,7 @@ TEST_CASE("what was read in vain does not count", "[shared_fs]") {
   };
   const std::string path = directory.Folder(full ? 1 : 3) + (full ? "/full" : "/delta");
   const std::vector<std::byte> whole = directory.files.Content(path);
-  for (const uint64_t base : {2, 1}) {  // one delta as it lies there, two that are composed
+  for (const uint64_t base : {2, 1}) {  // one stored delta, two composed deltas
     directory.files.SetContent(path, {whole.begin(), whole.end() - 1});
     CHECK(absl::IsDataLoss(read(base)));  // after several attempts
     CHECK(progress.done_bytes == 10);
@@ -143,32 +143,32 @@ TEST_CASE("what was read in vain does not count", "[shared_fs]") {
   }
 }
 
-TEST_CASE("a folder of another version, stream, rank or job is refused by name", "[shared_fs]") {
+TEST_CASE("a folder of another version or stream or job is refused and named", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
   REQUIRE(directory.Publish(2).ok());
-  SECTION("of another version") {
+  SECTION("the folder is of another version") {
     directory.Move(directory.Folder(2), directory.Folder(3));
     SharedSource source = directory.Source();
     CHECK_THAT(std::string(Message(source.Look(std::nullopt)->trouble)),
                Contains("was copied or renamed"));
     CHECK(directory.Offered() == std::vector<uint64_t>{1, 2});
   }
-  SECTION("of another stream, with a higher incarnation") {
+  SECTION("the folder is of another stream with a higher incarnation") {
     const std::string folder = fmt::format(
         "/root/job/rank-00000/{}", shared::StreamName({.incarnation = 9, .id_hi = 1, .id_lo = 1}));
     directory.Move(directory.Folder(1),
                    folder + directory.Folder(1).substr(directory.Folder(1).rfind('/')));
-    // It has no version that can be used: the stream that has goes on.
+    // That stream has no usable version, so the directory's own stream is still offered.
     CHECK(directory.Offered() == std::vector<uint64_t>{1, 2});
   }
-  SECTION("of another job") {
+  SECTION("the folder is of another job") {
     const std::string folder = directory.Folder(1);
     const std::string other = "/root/other" + folder.substr(std::string("/root/job").size());
     directory.Move(folder, other);
     CHECK_THAT(directory.Refusal(directory.Source({}, "other")), Contains("was copied or renamed"));
   }
-  SECTION("of an older stream than what is followed") {
+  SECTION("the folder is of an older stream than the one that is followed") {
     const StreamId followed{.incarnation = 5, .id_hi = 1, .id_lo = 1};
     SharedSource source = directory.Source();
     const auto offer = source.Look(followed);
@@ -179,24 +179,24 @@ TEST_CASE("a folder of another version, stream, rank or job is refused by name",
                    state.OnWelcome(SenderIndex(0), offer->welcome, kSystemWallClock.Now()))),
                Contains("an old trainer is running again"));
   }
-  SECTION("of a second stream with the same incarnation") {
+  SECTION("the folder is of a second stream with the same incarnation") {
     directory.files.SetContent(
         fmt::format("/root/job/rank-00000/{}/x",
                     shared::StreamName({.incarnation = 1, .id_hi = 7, .id_lo = 7})),
         {std::byte{1}});
     CHECK_THAT(directory.Refusal(directory.Source()), Contains("two trainers claim"));
-    // Who follows one of them goes on.
+    // A reader that already follows one of them continues.
     SharedSource source = directory.Source();
     CHECK(source.Look(directory.rank.state()->stream).ok());
   }
 }
 
-TEST_CASE("a stream ahead of the clock shuts out neither readers nor the writer", "[shared_fs]") {
+TEST_CASE("a stream ahead of the clock blocks neither readers nor the writer", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
   const StreamId poisoned{.incarnation = ~uint64_t{0}, .id_hi = 6, .id_lo = 6};
   const std::string folder = "/root/job/rank-00000/" + shared::StreamName(poisoned);
-  // One that a receiver would take if it could: whole, and of its own stream.
+  // A complete version of its own stream, which a receiver would otherwise accept.
   Directory other;
   other.rank.Register(poisoned, RankEpoch(1));
   other.hub.Welcome(other.rank.state());
@@ -219,7 +219,7 @@ TEST_CASE("a stream ahead of the clock shuts out neither readers nor the writer"
   CHECK(directory.Offered() == std::vector<uint64_t>{1, 2});
 }
 
-TEST_CASE("where there is a key, what is not signed with it is refused", "[shared_fs]") {
+TEST_CASE("with a key configured versions not signed with it are refused", "[shared_fs]") {
   const auto key = [](const char* text) {
     const ByteSpan bytes = AsBytes(text);
     return shared::Key{.bytes = {bytes.begin(), bytes.end()}};
@@ -236,17 +236,17 @@ TEST_CASE("where there is a key, what is not signed with it is refused", "[share
              Contains("signed with another key"));
 }
 
-TEST_CASE("a sender that was replaced writes nothing more", "[shared_fs]") {
+TEST_CASE("a replaced sender writes nothing more", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
-  SECTION("by another trainer") {
+  SECTION("another trainer replaces it") {
     directory.files.SetContent(
         fmt::format("/root/job/rank-00000/{}/x",
                     shared::StreamName({.incarnation = 2, .id_hi = 7, .id_lo = 7})),
         {std::byte{1}});
     CHECK_THAT(ToString(directory.Publish(2)), Contains("another trainer has taken over"));
   }
-  SECTION("by another sender of its rank") {
+  SECTION("another sender of its rank replaces it") {
     std::string folder = directory.Folder(1);
     folder.back() = '2';
     directory.Move(directory.Folder(1), folder);
@@ -255,11 +255,11 @@ TEST_CASE("a sender that was replaced writes nothing more", "[shared_fs]") {
   CHECK(directory.Offered() == std::vector<uint64_t>{1});
 }
 
-TEST_CASE("a lost chain begins again with an anchor", "[shared_fs]") {
+TEST_CASE("a broken chain starts again with an anchor", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
-  directory.clock.Pass(limits::kSharedPresenceTimeout);  // nobody follows, as the sender knows then
-  // The trainer goes on while the disk does not.
+  directory.clock.Pass(limits::kSharedPresenceTimeout);  // now the sender knows that nobody follows
+  // The trainer publishes on while the disk fails.
   directory.files.FailOperation(1, ResourceExhaustedError("no space left"));
   CHECK_FALSE(directory.Publish(2).ok());
   for (uint64_t version = 3; version <= 80; ++version) directory.rank.Publish(version);
@@ -268,7 +268,7 @@ TEST_CASE("a lost chain begins again with an anchor", "[shared_fs]") {
   REQUIRE(weights.ok());
   CHECK(*weights == directory.rank.At(80));
   CHECK(directory.publisher.view().anchors == 2);
-  // Nothing is left of what was begun.
+  // Nothing of the unfinished versions is left.
   const std::vector<std::string> names =
       *directory.files.List(directory.Folder(1).substr(0, directory.Folder(1).rfind('/')));
   for (const std::string& name : names) {

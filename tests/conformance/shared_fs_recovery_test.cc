@@ -1,5 +1,5 @@
-// How a shared directory's sender and receivers go on: from damage, from full disks, from receivers
-// that come, go and disagree, from a sender's restart.
+// How a shared directory's sender and receivers recover: from damage, full disks, receivers
+// that come, go and disagree, and a sender's restart.
 #include <catch2/catch.hpp>
 
 #include "receiver_daemon/transfer/shared/shared_reporter.h"
@@ -19,7 +19,7 @@ v1::SharedReport Report(uint64_t sequence, uint64_t committed, uint64_t session 
   return report;
 }
 
-// The `rejections`-th refusal of a receiver that found damage in `version`.
+// A report of a receiver that has found damage in `version`: its `rejections`-th refusal.
 v1::SharedReport Damaged(uint64_t sequence, uint64_t version, uint64_t rejections) {
   v1::SharedReport report = Report(sequence, version - 1);
   report.set_rejections(rejections);
@@ -30,7 +30,7 @@ v1::SharedReport Damaged(uint64_t sequence, uint64_t version, uint64_t rejection
 
 }  // namespace
 
-TEST_CASE("who follows goes on after a version was mended", "[shared_fs]") {
+TEST_CASE("a receiver continues after a version was repaired", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
   REQUIRE(directory.Publish(2).ok());
@@ -42,7 +42,7 @@ TEST_CASE("who follows goes on after a version was mended", "[shared_fs]") {
   directory.Leave(Damaged(2, 2, 1));
   REQUIRE(directory.Write().ok());
   CHECK(directory.publisher.view().anchors == 2);
-  // It still knows the old manifest of version 2, from which deltas lead on.
+  // The source still knows the old manifest of version 2, from which the next deltas start.
   directory.Leave(Report(3, 2));
   REQUIRE(directory.Publish(3).ok());
   CHECK(directory.Offered() == std::vector<uint64_t>{2, 3});
@@ -56,12 +56,12 @@ TEST_CASE("who follows goes on after a version was mended", "[shared_fs]") {
   }
 }
 
-TEST_CASE("full tensors hold up neither their version nor newer ones", "[shared_fs]") {
+TEST_CASE("writing full tensors delays neither their version nor newer versions", "[shared_fs]") {
   Directory directory(2);
   REQUIRE(directory.Publish(1).ok());
   REQUIRE(directory.Publish(2).ok());
   directory.rank.Publish(3);
-  // Its description, delta and manifest; then full tensors, of which the first operation is theirs.
+  // Its description, delta and manifest; then full tensors, which begin with the next operation.
   constexpr int kDeltaOperations = 3;
   bool called = false;
   directory.files.BeforeOperation(kDeltaOperations + 1, [&] {
@@ -90,27 +90,28 @@ TEST_CASE("full tensors hold up neither their version nor newer ones", "[shared_
   }
 }
 
-TEST_CASE("full tensors stay due when a repair before them comes to nothing", "[shared_fs]") {
+TEST_CASE("full tensors are still written after a repair before them has failed", "[shared_fs]") {
   Directory directory(2);
   directory.Leave(Report(1, 0));
   REQUIRE(directory.Publish(1).ok());
   REQUIRE(directory.Publish(2).ok());
   directory.rank.Publish(3);
   directory.publisher.Offer(directory.rank.state());
-  directory.files.FailOperation(4, ResourceExhaustedError("no space left"));  // of full tensors
+  directory.files.FailOperation(
+      4, ResourceExhaustedError("no space left"));  // writing the full tensors fails
   CHECK_FALSE(directory.publisher.Step().ok());
   CHECK(directory.Offered() == std::vector<uint64_t>{1, 2, 3});
   CHECK(directory.publisher.view().anchors == 1);
   directory.Leave(Damaged(2, 3, 1));
   directory.files.FailOperation(1, ResourceExhaustedError("no space left"));
   CHECK_FALSE(directory.publisher.Step().ok());
-  directory.Leave(Report(3, 3));  // it has got over it
+  directory.Leave(Report(3, 3));  // the receiver no longer needs the repair
   REQUIRE(directory.Write().ok());
   CHECK(directory.publisher.view().anchors == 2);
   CHECK(*directory.Read(3) == directory.rank.At(3));
 }
 
-TEST_CASE("deltas are composed only where there is memory for all that takes", "[shared_fs]") {
+TEST_CASE("deltas are composed only if memory for the composition suffices", "[shared_fs]") {
   Directory directory;
   uint64_t bytes = 0;
   for (uint64_t version = 1; version <= 3; ++version) {
@@ -132,7 +133,7 @@ TEST_CASE("deltas are composed only where there is memory for all that takes", "
   CHECK(compose(3 * bytes).ok());
 }
 
-TEST_CASE("what is missing before the newest full tensors was retired, not damaged",
+TEST_CASE("files missing before the newest full tensors count as retired and not as damaged",
           "[shared_fs]") {
   Directory directory(3);
   for (uint64_t version = 1; version <= 5; ++version) REQUIRE(directory.Publish(version).ok());
@@ -148,7 +149,7 @@ TEST_CASE("what is missing before the newest full tensors was retired, not damag
         .status();
   };
   REQUIRE(fetch(1).ok());
-  // Its manifest is still to be seen, as on a mount that keeps what it has read.
+  // The manifest can still be read, as on a mount with a cache.
   for (const char* name : {"/delta", "/description"}) {
     REQUIRE(directory.files.Remove(directory.Folder(3) + name).ok());
   }
@@ -158,14 +159,14 @@ TEST_CASE("what is missing before the newest full tensors was retired, not damag
   CHECK(absl::IsDataLoss(fetch(4)));
 }
 
-TEST_CASE("a version that cannot be written holds up neither acknowledgements nor what may go",
+TEST_CASE("a version that cannot be written delays neither acknowledgements nor removals",
           "[shared_fs]") {
   Directory directory(3);
   directory.Leave(Report(1, 0));
   for (uint64_t version = 1; version <= 3; ++version) REQUIRE(directory.Publish(version).ok());
   directory.clock.Pass(limits::kSharedPresenceTimeout);
   directory.Leave(Report(2, 3));
-  REQUIRE(directory.Publish(4).ok());  // an anchor, and this receiver has what is before it
+  REQUIRE(directory.Publish(4).ok());  // an anchor, and the receiver needs nothing before it
   CHECK(directory.Offered() == std::vector<uint64_t>{4});
 
   for (uint64_t version = 5; version <= 6; ++version) REQUIRE(directory.Publish(version).ok());
@@ -178,7 +179,7 @@ TEST_CASE("a version that cannot be written holds up neither acknowledgements no
   CHECK(directory.Offered() == std::vector<uint64_t>{7});
 }
 
-TEST_CASE("a repair is tried until it works, but not for every version", "[shared_fs]") {
+TEST_CASE("a repair is retried until it works but not made for every version", "[shared_fs]") {
   Directory directory;
   directory.Leave(Report(1, 0));
   REQUIRE(directory.Publish(1).ok());
@@ -191,7 +192,7 @@ TEST_CASE("a repair is tried until it works, but not for every version", "[share
   REQUIRE(directory.Write().ok());
   CHECK(directory.publisher.view().anchors == 2);
 
-  // It finds damage in all that follows: its own disk is bad.
+  // The receiver finds damage in all later versions, because its own disk is bad.
   uint64_t sequence = 2;
   for (uint64_t version = 4; version <= 40; ++version) {
     REQUIRE(directory.Publish(version).ok());
@@ -203,7 +204,7 @@ TEST_CASE("a repair is tried until it works, but not for every version", "[share
   const uint64_t anchors = directory.publisher.view().anchors;
   CHECK(anchors >= 4);
   CHECK(anchors <= 7);
-  // What is due is not forgotten: no further version is needed for it.
+  // A due repair is not forgotten, even if no further version is published.
   directory.clock.Pass(std::chrono::minutes(10));
   ++sequence;
   directory.Leave(Damaged(sequence, 40, sequence));
@@ -211,10 +212,10 @@ TEST_CASE("a repair is tried until it works, but not for every version", "[share
   CHECK(directory.publisher.view().anchors == anchors + 1);
 }
 
-TEST_CASE("a sender that starts removes nothing before live receivers can have shown",
+TEST_CASE("a starting sender removes nothing until live receivers have had time to report",
           "[shared_fs]") {
   Directory directory(2);
-  directory.Leave(Report(1, 1));  // there before this sender, live or not
+  directory.Leave(Report(1, 1));  // older than this sender: the receiver may be dead
   for (uint64_t version = 1; version <= 5; ++version) REQUIRE(directory.Publish(version).ok());
   CHECK(directory.Offered() == std::vector<uint64_t>{1, 2, 3, 4, 5});
   directory.clock.Pass(limits::kSharedPresenceTimeout);
@@ -226,7 +227,7 @@ TEST_CASE("a sender that starts removes nothing before live receivers can have s
   CHECK(directory.Offered() == std::vector<uint64_t>{7});
 }
 
-TEST_CASE("reports are known while their files are there", "[shared_fs]") {
+TEST_CASE("a receiver is known as long as its report file exists", "[shared_fs]") {
   Directory directory;
   const std::string folder = "/root/job/rank-00000/receivers";
   SharedReceivers receivers(directory.files, directory.hub,
@@ -245,7 +246,7 @@ TEST_CASE("reports are known while their files are there", "[shared_fs]") {
   CHECK(receivers.known() == 1);
 }
 
-TEST_CASE("a report counts for the trainer rank it was written for", "[shared_fs]") {
+TEST_CASE("a report counts only for the trainer rank that it was written for", "[shared_fs]") {
   Directory directory;
   const shared::Key key{.bytes = std::vector<std::byte>(16, std::byte{7})};
   const std::vector<std::string> ranks = {"/root/job/rank-00000", "/root/job/rank-00001"};
@@ -271,12 +272,12 @@ TEST_CASE("a report counts for the trainer rank it was written for", "[shared_fs
   };
   CHECK(known(0) == 1);
   CHECK(known(1) == 1);
-  // Signed as it should be, and not for this rank.
+  // Signed correctly, but for another rank.
   directory.Move(ranks[1] + "/receivers", ranks[0] + "/receivers");
   CHECK(known(0) == 0);
 }
 
-TEST_CASE("of two receivers with one id the one that began last counts", "[shared_fs]") {
+TEST_CASE("of two receivers with one id the one that started last counts", "[shared_fs]") {
   Directory directory;
   for (uint64_t version = 1; version <= 5; ++version) REQUIRE(directory.Publish(version).ok());
   const auto after = [&](const v1::SharedReport& report) {
@@ -294,17 +295,17 @@ TEST_CASE("of two receivers with one id the one that began last counts", "[share
   after(rejecting(1, 1, 0));
   CHECK(after(rejecting(2, 1, 1)) == 1);
   CHECK(after(rejecting(1, 2, 1)) == 2);  // a new process
-  // Each flip would tell it all again.
+  // Alternating between the two must not count the same rejections again.
   for (uint64_t sequence = 3; sequence <= 6; ++sequence) {
     CHECK(after(rejecting(sequence, 1, 1)) == 2);
     CHECK(after(rejecting(sequence, 2, 1)) == 2);
   }
-  // The later one is gone: the other is all there is.
+  // The later one is gone, so the other counts.
   directory.clock.Pass(limits::kSharedPresenceTimeout + std::chrono::seconds(1));
   CHECK(after(rejecting(7, 1, 2)) == 3);
 }
 
-TEST_CASE("versions that nothing leads to are named", "[shared_fs]") {
+TEST_CASE("versions that no full tensors lead to are reported", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
   REQUIRE(directory.Publish(2).ok());

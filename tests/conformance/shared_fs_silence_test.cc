@@ -1,4 +1,4 @@
-// A receiver's looks at a shared directory: one that hangs, and one that refuses for a while.
+// A receiver's polls of a shared directory: one that hangs, and one that refuses for a while.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
@@ -42,7 +42,7 @@ struct Looking {
 
 }  // namespace
 
-TEST_CASE("a shared directory whose looks do not return is lost after a while", "[shared]") {
+TEST_CASE("a shared directory whose polls hang counts as lost after a while", "[shared]") {
   Looking it(std::nullopt);
   REQUIRE(Eventually([&] { return it.Accepted(); }));
   it.files.Hang();
@@ -56,7 +56,7 @@ TEST_CASE("a shared directory whose looks do not return is lost after a while", 
   CHECK(Eventually([&] { return it.Accepted(); }));
 }
 
-TEST_CASE("a welcome that was refused is looked at again with each look", "[shared]") {
+TEST_CASE("a refused welcome is checked again with each poll", "[shared]") {
   StreamId newer{.incarnation = 0, .id_hi = 1, .id_lo = 2};
   newer.incarnation = Directory().rank.state()->stream.incarnation + 1;
   Looking it(newer);

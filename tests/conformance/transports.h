@@ -1,5 +1,5 @@
-// The ways of a version from a rank's state to a receiver, behind one interface: a real sender side
-// and the receiver's real SenderGroup, in one process.
+// The transports from a rank's state to a receiver behind one interface: a real sender side and the
+// receiver's real SenderGroup, in one process.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -35,7 +35,7 @@ class Transport {
   // The sender side: a trainer registered; a version was published.
   virtual void Registered(const RankStatePtr& state) = 0;
   virtual void Published() = 0;
-  // A byte of the delta object that leads to `version` changes where it is kept.
+  // Changes a stored byte of the delta object that leads to `version`.
   virtual void Damage(const RankState& state, uint64_t version) = 0;
   // The receiver side.
   virtual void StartReceiver() = 0;
@@ -134,7 +134,7 @@ class SharedTransport final : public Transport {
     publisher_.Offer(state_);
     Work();
   }
-  // A sender's thread would do so by itself.
+  // Does what a sender's thread would do.
   void Work() {
     while (true) {
       const Result<bool> more = publisher_.Step();
