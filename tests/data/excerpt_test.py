@@ -17,7 +17,7 @@ class Excerpt(unittest.TestCase):
         return subprocess.run([sys.executable, str(EXCERPT / "excerpt.py"), *arguments],
                               check=False, capture_output=True, text=True)
 
-    def test_unpacked_and_made_again_it_is_the_same(self) -> None:
+    def test_an_excerpt_made_from_the_unpacked_steps_is_the_same(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             steps, again = Path(folder) / "steps", Path(folder) / "again"
             again.mkdir()
@@ -29,7 +29,7 @@ class Excerpt(unittest.TestCase):
             self.assertEqual(json.loads((again / "layout.json").read_text()),
                              json.loads((EXCERPT / "layout.json").read_text()))
 
-    def test_it_says_how_it_is_called(self) -> None:
+    def test_without_arguments_it_prints_its_usage(self) -> None:
         called = self.run_script()
         self.assertEqual(called.returncode, 2)
         self.assertIn("excerpt.py unpack DIR", called.stderr)

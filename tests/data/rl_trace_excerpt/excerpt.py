@@ -36,7 +36,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def cut(path: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """Layout and bytes of the rows of one step, tensors in the order of their names."""
+    """Layout and bytes of the rows of one step, with tensors in the order of their names."""
     header, content = read_safetensors(path)
     tensors, parts, offset = [], [], 0
     for name, rows in sorted(ROWS.items()):
