@@ -3,10 +3,10 @@
 // reports (tests/tsan.supp, tools/bazel/debian/tsan_grpc_order.cc) must not silence ours.
 //
 //   race_reactor planted   two calls of two clients add to one number, without a lock
-//   race_reactor guarded   the same under a mutex: nothing to report
+//   race_reactor guarded   the same under a mutex: nothing must be reported
 //
-// Both calls meet inside their reactions, after the additions: no call can be over before the other
-// began, so the additions are unordered in every run, whatever the threads do.
+// Both calls meet inside their reactions, after the additions: no call can end before the other has
+// started, so the additions are unordered in every run, whatever the threads do.
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 
@@ -47,7 +47,7 @@ class RacyService final : public v1::AdminService::CallbackService {
   int calls() const { return calls_; }
 
  private:
-  // Not inlined: the report names it.
+  // Not inlined: the report must name it.
   [[gnu::noinline]] void AddInReaction() { ++calls_; }
 
   // Waits, in the reaction, until all calls are in theirs. Relaxed: the meeting itself orders
@@ -64,12 +64,12 @@ class RacyService final : public v1::AdminService::CallbackService {
 
   const bool guarded_;
   Mutex mutex_;
-  int calls_ = 0;  // the plant
+  int calls_ = 0;  // the planted race
   std::atomic<int> arrived_{0};
 };
 
 bool Call(int port) {
-  // A channel of its own: calls of one channel could share a connection and its order.
+  // A separate channel: calls of one channel could share a connection and be ordered by it.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const auto stub = v1::AdminService::NewStub(grpc::CreateCustomChannel(

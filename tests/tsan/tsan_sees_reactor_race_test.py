@@ -4,7 +4,7 @@ import subprocess
 import unittest
 
 PROGRAM = "tests/tsan/race_reactor"
-TSAN_FOUND = 66  # its exit status when it reported something
+TSAN_FOUND = 66  # TSan's exit status after a report
 
 
 def run(mode: str) -> subprocess.CompletedProcess:
@@ -25,7 +25,7 @@ class ReactorRaceTest(unittest.TestCase):
         self.assertIn("WARNING: ThreadSanitizer: data race", result.stderr)
         self.assertIn("AddInReaction", result.stderr)
 
-    def test_the_same_under_a_mutex_is_not(self) -> None:
+    def test_the_same_access_under_a_mutex_is_not_reported(self) -> None:
         result = self.run_instrumented("guarded")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertNotIn("ThreadSanitizer", result.stderr)
