@@ -1,4 +1,4 @@
-// The kernels where they belong: on the device that is there, through CudaStream.
+// Runs the kernels on the machine's device, through CudaStream.
 #include <catch2/catch.hpp>
 #include <utility>
 
@@ -17,7 +17,7 @@ void Require(const Status& status) {
   REQUIRE(status.ok());
 }
 
-// Allocations have bytes before and behind them that nobody may change.
+// Allocations have guard bytes before and behind them, which must not change.
 class DeviceRunner final : public KernelRunner {
  public:
   explicit DeviceRunner(CudaDevicePtr device) : device_(std::move(device)) {

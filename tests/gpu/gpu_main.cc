@@ -1,6 +1,6 @@
-// The main of gpu_tests: tests that other folders have, on the device that is there. Each test case
-// is a line of gpu_check's results on stdout, of the section that gpu_check names in the
-// environment; failures go to stderr, too. Arguments are Catch2's.
+// The main of gpu_tests: other folders' tests, on the machine's device. Each test case
+// prints one line of gpu_check's results to stdout, for the section that gpu_check names in the
+// environment; failures go to stderr too. Arguments are Catch2's.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -8,7 +8,7 @@
 
 #define CATCH_CONFIG_RUNNER
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CATCH_CONFIG_NO_POSIX_SIGNALS  // a fault is the sanitizer's to report
+#define CATCH_CONFIG_NO_POSIX_SIGNALS  // the sanitizer reports faults
 #endif
 #include <catch2/catch.hpp>
 
@@ -33,7 +33,7 @@ class LinePerTest final : public Catch::StreamingReporterBase<LinePerTest> {
 
   bool assertionEnded(const Catch::AssertionStats& stats) override {
     const Catch::AssertionResult& result = stats.assertionResult;
-    // What cannot be tested on this device says so.
+    // A test that cannot run on this device warns.
     if (result.getResultType() == Catch::ResultWas::Warning) skipped_ = result.getMessage().c_str();
     if (result.isOk()) return true;
     const Catch::SourceLineInfo& at = result.getSourceInfo();
@@ -49,7 +49,7 @@ class LinePerTest final : public Catch::StreamingReporterBase<LinePerTest> {
   }
 
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
-    // The other processes of tests are hidden test cases.
+    // Hidden test cases are the other processes of tests.
     if (!stats.testInfo.isHidden()) Report(stats);
     first_failure_.clear();
     skipped_.clear();
