@@ -4,7 +4,7 @@
 
 #define CATCH_CONFIG_RUNNER
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CATCH_CONFIG_NO_POSIX_SIGNALS  // a fault is the sanitizer's to report
+#define CATCH_CONFIG_NO_POSIX_SIGNALS  // the sanitizer reports faults
 #endif
 #include <catch2/catch.hpp>
 

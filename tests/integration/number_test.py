@@ -73,7 +73,7 @@ class NumberTest(IntegrationCase):
         )
 
     def check_goes_on(self, first: int) -> None:
-        """Publishes from `first` on: the receiver refuses those below 4 with the reason, later ones arrive."""
+        """Versions from `first` to 3 reach no engine, and /readyz says why; later ones arrive."""
         for version in range(first, 4):
             self.publish(version)
             with self.assertRaises(dws.NotCommittedError):
