@@ -1,4 +1,4 @@
-// Waiting for something that another thread or process will do, without a fixed sleep.
+// Waits for an effect of another thread or process, without a fixed sleep.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace dws {
 
-// True as soon as `condition()` is; false when it still is not after `timeout`.
+// True as soon as `condition()` is true; false if it is not within `timeout`.
 template <typename Condition>
 bool Eventually(Condition condition, std::chrono::seconds timeout = std::chrono::seconds(20)) {
   const auto until = std::chrono::steady_clock::now() + timeout;

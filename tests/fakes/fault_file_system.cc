@@ -145,7 +145,7 @@ Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {
     return first != files_.end() && first->first.starts_with(path + "/");
   };
   if (below(from) && below(to)) return UnavailableError("{}: Directory not empty", to);
-  std::map<std::string, std::shared_ptr<File>> moved;  // a file, or all in a folder
+  std::map<std::string, std::shared_ptr<File>> moved;  // a file, or all files of a folder
   for (auto file = files_.begin(); file != files_.end();) {
     const bool in_folder = file->first.starts_with(from + "/");
     if (!in_folder && file->first != from) {

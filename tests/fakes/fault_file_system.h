@@ -1,7 +1,7 @@
 // A file system in memory that fails when told to and loses what was not synced.
 //
-// It keeps, for each file, what the process sees and what a power cut would leave. Folders are
-// implied.
+// For each file it keeps the content that the process sees and the content that a power cut leaves.
+// Folders are implied.
 #pragma once
 
 #include <functional>
@@ -25,14 +25,14 @@ class FaultFileSystem final : public FileSystem {
   void FailOperation(int n, Status error);
   // The n-th such operation is preceded by `call`, which must not use this file system.
   void BeforeOperation(int n, std::function<void()> call);
-  // How many such operations there were.
+  // The number of such operations so far.
   int operation_count() const;
 
-  // Power cut: every file becomes what was synced, plus the first `kept_bytes` of what was not.
-  // Open files and locks of before must not be used any more.
+  // Power cut: every file keeps its synced bytes plus the first `kept_bytes` of the others.
+  // Earlier open files and locks must not be used any longer.
   void LosePower(uint64_t kept_bytes = 0);
 
-  // Direct access, to damage files and to look at them.
+  // Direct access, to damage and to inspect files.
   std::vector<std::byte> Content(const std::string& path) const;
   void SetContent(const std::string& path, std::vector<std::byte> content);
 

@@ -1,4 +1,4 @@
-// A file system as on a mount whose server has gone: while it hangs, lists, reads and replacements
+// Acts like a mount whose server is down: while it hangs, lists, reads and replacements
 // do not return.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace dws {
 
-// Lifecycle: `under` outlives it; Release before what uses it is stopped. Threads: safe from any.
+// Lifecycle: `under` outlives it; Release before its users stop. Threads: safe from any.
 class HangingFileSystem final : public FileSystem {
  public:
   explicit HangingFileSystem(FileSystem& under) : under_(under) {}
@@ -25,7 +25,7 @@ class HangingFileSystem final : public FileSystem {
     hangs_ = false;
     released_.NotifyAll();
   }
-  // Whether a replacement, or a list, does not return now.
+  // Whether a replacement, or a list, hangs now.
   bool holds_replacement() const {
     MutexLock lock(mutex_);
     return hangs_ && replacements_ > 0;
@@ -79,7 +79,7 @@ class HangingFileSystem final : public FileSystem {
   mutable Mutex mutex_;
   CondVar released_;
   bool hangs_ GUARDED_BY(mutex_) = false;
-  int reads_ = 0;  // that wait; so are the next two, all under mutex_
+  int reads_ = 0;  // that wait; the next two likewise, all under mutex_
   int replacements_ = 0;
   int lists_ = 0;
 };

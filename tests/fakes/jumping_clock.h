@@ -1,4 +1,4 @@
-// Real time, and what the test adds to it: for parts whose threads go on by themselves.
+// Real time plus the time that the test adds, for parts with their own threads.
 #pragma once
 
 #include <atomic>

@@ -27,7 +27,7 @@ class MemoryVersionLedger final : public VersionLedger<State> {
     return OkStatus();
   }
 
-  // All that was appended, in order.
+  // All appended records, in order.
   const std::vector<typename State::Record>& records() const { return records_; }
   // The next Append that State::Apply accepts fails with `error`.
   void FailNext(Status error) { next_error_ = std::move(error); }

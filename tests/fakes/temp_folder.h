@@ -1,4 +1,4 @@
-// A folder of its own for a test, with a path short enough for socket files (Bazel's TEST_TMPDIR is
+// A temporary folder for a test, with a path short enough for socket files (Bazel's TEST_TMPDIR is
 // not).
 #pragma once
 

@@ -1,5 +1,5 @@
 // Device memory for tests in one process: an allocation of this process that is imported as if it
-// were another's. (VMM descriptors may be; legacy handles may not.)
+// were another process's. (VMM descriptors allow that; legacy handles do not.)
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace dws::cuda {
 
-// The first device, fake or real, with the kernels of this build; opened once. Null: there is no
-// driver, so that what needs one is skipped.
+// The first device, fake or real, with the kernels of this build; opened once. Null if there is no
+// driver, so that tests can be skipped.
 CudaDevicePtr TestDevice();
 
-// A region of at least `size_bytes` zeros; dies when anything fails.
+// A region of at least `size_bytes` zeros; aborts on any failure.
 CudaRegion MakeRegion(const CudaDevicePtr& device, uint64_t size_bytes);
 
 }  // namespace dws::cuda

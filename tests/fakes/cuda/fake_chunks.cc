@@ -1,5 +1,4 @@
-// The fake driver: virtual memory management. Physical chunks, address ranges, what is mapped
-// where.
+// The fake driver: virtual memory management. Physical chunks, address ranges, and mappings.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -39,7 +38,7 @@ bool InReservation(uint64_t address, uint64_t size) {
   return address - base < bytes && size <= bytes - (address - base);
 }
 
-// The mappings that make up [address, address + size) exactly; empty: they do not.
+// The mappings that make up [address, address + size) exactly; empty if they do not.
 std::vector<FakeMemory*> Mappings(uint64_t address, uint64_t size) {
   State& state = TheState();
   std::vector<FakeMemory*> found;

@@ -35,7 +35,7 @@ std::string UuidText(const DeviceUuid& uuid) {
 }
 
 // The devices of the machine that CUDA_VISIBLE_DEVICES names, in its order; like the driver's, the
-// list ends at the first entry that is none.
+// list ends at the first invalid entry.
 void MakeDevices(State& state) {
   const int count = std::atoi(Variable("DWS_FAKE_CUDA_DEVICES", "2").c_str());
   std::vector<std::unique_ptr<FakeDevice>> machine;

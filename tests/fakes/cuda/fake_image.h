@@ -1,5 +1,5 @@
-// What KernelImage() of test builds holds, and the fake driver takes for a module: the kernels that
-// the host runs. The fake takes fat binaries too, and runs the host's kernels for them.
+// The content of KernelImage() in test builds, which the fake driver accepts as a module: kernels
+// that the host runs. The fake accepts fat binaries too, and runs the host's kernels for them.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ WireHandle Describe(const FakeMemory& memory, uint32_t magic) {
           .base = memory.base};
 }
 
-// Maps what a handle describes. `memory` says what it becomes.
+// Maps what a handle describes. `memory` is its description.
 DriverResult MapWire(const WireHandle& wire, FakeMemory memory, uint64_t* address) {
   State& state = TheState();
   if (state.DeviceOfNumber(wire.device) == nullptr) return DriverResult::kInvalidDevice;
@@ -99,7 +99,7 @@ DriverResult cuIpcOpenMemHandle_v2(uint64_t* address, IpcMemHandle handle, unsig
       *address = base;
       return DriverResult::kSuccess;
     }
-    // Freed by its owner and still mapped here, while something else lies there in its owner.
+    // Freed by its owner and still mapped here, while the owner has reused the address.
     if (memory.kind == FakeMemory::Kind::kIpc && memory.owner_pid == wire.pid &&
         memory.owner_base < wire.base + wire.size && wire.base < memory.owner_base + memory.size) {
       return DriverResult::kAlreadyMapped;
@@ -150,7 +150,8 @@ DriverResult cuMemPoolDestroy(void* pool) {
   FAKE_CUDA_CALL(kInit);
   State& state = TheState();
   for (auto& [base, memory] : state.memories) {
-    if (memory.pool == pool) return DriverResult::kInvalidValue;  // in use: our callers never do
+    if (memory.pool == pool)
+      return DriverResult::kInvalidValue;  // in use; our callers never do that
   }
   return state.pools.erase(pool) == 1 ? DriverResult::kSuccess : DriverResult::kInvalidValue;
 }
@@ -228,7 +229,7 @@ DriverResult cuMemAllocFromPoolAsync(uint64_t* address, size_t size, void* pool,
   FAKE_CUDA_CALL(kContext);
   const auto found = TheState().pools.find(pool);
   if (found == TheState().pools.end() || !found->second->fd.valid()) {
-    return DriverResult::kInvalidValue;  // none, or an imported one
+    return DriverResult::kInvalidValue;  // unknown or imported
   }
   return AllocatePooled(*found->second, size, address);
 }

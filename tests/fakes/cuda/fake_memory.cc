@@ -1,4 +1,4 @@
-// The fake driver: memory of devices, page-locked memory of the host, what it says of a pointer.
+// The fake driver: device memory, page-locked host memory, and pointer attributes.
 #include <sys/mman.h>
 
 #include <utility>
@@ -56,7 +56,7 @@ DriverResult cuMemFree_v2(uint64_t address) {
   if (memory.kind == FakeMemory::Kind::kIpc || memory.kind == FakeMemory::Kind::kChunk) {
     return DriverResult::kInvalidValue;
   }
-  state.RunAll();                                               // like the driver's, it waits
+  state.RunAll();  // like the driver's, this waits for all work
   ::munmap(reinterpret_cast<void*>(memory.base), memory.size);  // NOLINT
   FakeDevice* const device = state.DeviceOfNumber(memory.device);
   if (device != nullptr && memory.kind != FakeMemory::Kind::kImportedPooled) {

@@ -48,7 +48,8 @@ void ProtectAll(int protection) {
 }  // namespace
 
 State& TheState() {
-  static State* const state = new State;  // never destroyed: the driver is used until the very end
+  static State* const state =
+      new State;  // never destroyed: the driver is used until the process ends
   return *state;
 }
 
@@ -100,7 +101,7 @@ bool State::Accessible(uint64_t address, uint64_t size) {
     const FakeMemory* const memory = Find(address);
     if (memory == nullptr || !memory->accessible) return false;
     const uint64_t here = std::min(size, memory->base + memory->size - address);
-    // Only VMM chunks lie side by side on purpose.
+    // Only VMM chunks may be adjacent on purpose.
     if (here < size && memory->kind != FakeMemory::Kind::kChunk) return false;
     address += here;
     size -= here;
@@ -155,7 +156,7 @@ UniqueFd OpenWire(const WireHandle& handle) {
   char path[64];
   std::snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.pid, handle.fd);
   UniqueFd fd(::open(path, O_RDWR | O_CLOEXEC));
-  if (fd.valid() && InodeOf(fd.get()) != handle.inode) fd.reset();  // freed, the number reused
+  if (fd.valid() && InodeOf(fd.get()) != handle.inode) fd.reset();  // freed, and the number reused
   return fd;
 }
 

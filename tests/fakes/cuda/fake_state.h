@@ -1,9 +1,9 @@
-// A fake CUDA driver: libcuda.so.1 for machines without a GPU. What it holds, and what every
-// function of it begins with.
+// A fake CUDA driver: libcuda.so.1 for machines without a GPU. Its state, and what every
+// function begins with.
 //
-// Memory of a device is a memfd, mapped at its device address: other processes map the same.
-// Streams do nothing until somebody waits for them, so a forgotten wait shows. Kernels are the
-// host's. Its callers' mistakes get the errors that the driver gives.
+// Device memory is a memfd, mapped at its device address; other processes map the same memfd.
+// Streams do nothing until they are waited for, so a missing wait is detected. Kernels run on the
+// host. Wrong calls get the same errors as from the driver.
 //
 // Environment: DWS_FAKE_CUDA_DEVICES (how many the machine has; 2), DWS_FAKE_CUDA_MEMORY (bytes of
 // each; 8 GiB), DWS_FAKE_CUDA_FABRIC=1 (fabric handles work), DWS_FAKE_CUDA_GUARD=1 (the host
@@ -69,7 +69,7 @@ struct FakeMemory {
   UniqueFd fd;
   uint64_t inode = 0;
   int owner_pid = 0;        // of kIpc
-  uint64_t owner_base = 0;  // of kIpc: where it lies there
+  uint64_t owner_base = 0;  // of kIpc: its address there
   const FakePool* pool = nullptr;
   uint64_t chunk = 0;
   bool accessible = true;
@@ -96,7 +96,7 @@ struct FakeFunction {
   Kernel kernel = Kernel::kStage;
 };
 
-// What crosses processes in the 64 bytes of a handle.
+// The content of the 64 bytes of a handle that another process gets.
 struct WireHandle {
   uint32_t magic = 0;
   int32_t pid = 0;
@@ -105,20 +105,20 @@ struct WireHandle {
   uint64_t size = 0;
   uint64_t inode = 0;
   uint64_t pool = 0;
-  uint64_t base = 0;  // where it lies in its owner
+  uint64_t base = 0;  // its address in the owner
   int32_t handle_types = 0;
   int32_t unused[3] = {};
 };
 static_assert(sizeof(WireHandle) == kDriverHandleBytes);
 
-// Everything. Guarded by `mutex`, which every exported function holds.
+// All state. Guarded by `mutex`, which every exported function holds.
 struct State {
   Mutex mutex;
   bool initialised = false;
   std::vector<std::unique_ptr<FakeDevice>> devices;
   std::map<uint64_t, FakeMemory> memories;    // by base
   std::map<uint64_t, uint64_t> host;          // pinned or registered: size by address
-  std::map<uint64_t, uint64_t> owned_host;    // those of `host` that are ours
+  std::map<uint64_t, uint64_t> owned_host;    // those of `host` that this driver allocated
   std::map<uint64_t, uint64_t> reservations;  // size by address
   std::map<uint64_t, FakeChunk> chunks;
   std::map<const void*, std::unique_ptr<FakePool>> pools;
@@ -143,8 +143,8 @@ FakeDevice* CurrentDevice();
 void SetCurrentDevice(FakeDevice* device);
 std::string Variable(const char* name, const char* otherwise);
 
-// What every exported function begins with: the lock, the injected failure, initialisation, and a
-// current context when it needs one.
+// Every exported function begins with this: the lock, the injected failure, initialisation, and a
+// current context if it needs one.
 class Call {
  public:
   enum class Needs { kNothing, kInit, kContext };
@@ -159,19 +159,19 @@ class Call {
   const Call call(__func__, Call::Needs::needs); \
   if (call.result() != DriverResult::kSuccess) return call.result()
 
-// A memfd of device memory that says in its name what it is.
+// A memfd of device memory, with its description in its name.
 UniqueFd MakeMemory(const char* what, uint64_t size, int device, int handle_types, uint64_t id);
-// The numbers in the name of such a descriptor: device, handle types, pid, id. False: it is no
-// `what`.
+// The numbers in the name of such a descriptor: device, handle types, pid, id. False if it is not
+// a `what`.
 bool ReadName(int fd, const char* what, int (&numbers)[4]);
 uint64_t InodeOf(int fd);
-// Maps it somewhere, or at `at`; 0: no address space.
+// Maps it anywhere, or at `at`; 0 if there is no address space.
 uint64_t MapMemory(int fd, uint64_t size, uint64_t at, bool accessible);
 bool Guarded();
-// Opens what another process exported; not valid when that is gone.
+// Opens what another process exported; invalid if that no longer exists.
 UniqueFd OpenWire(const WireHandle& handle);
 
-// While one lives, the host may touch memory of the devices, DWS_FAKE_CUDA_GUARD or not.
+// While one exists, the host may touch device memory even with DWS_FAKE_CUDA_GUARD.
 class Access {
  public:
   Access();

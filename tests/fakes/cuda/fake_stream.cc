@@ -1,5 +1,5 @@
-// The fake driver: streams, copies, launches. Work waits in its stream until somebody waits
-// for it, as late as the driver may do it.
+// The fake driver: streams, copies, launches. Work stays in its stream until it is waited
+// for, which is as late as the driver may run it.
 #include <array>
 #include <cstring>
 #include <utility>
@@ -10,12 +10,12 @@
 namespace dws::cuda {
 namespace {
 
-// Addresses are pointers of this process, here.
+// Device addresses are pointers of this process here.
 void* At(uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT
 
 std::shared_ptr<FakeStream> FindStream(void* handle) {
   State& state = TheState();
-  if (handle == nullptr) {  // the default stream of the device: nothing of it waits
+  if (handle == nullptr) {  // the default stream of the device: its work runs at once
     auto stream = std::make_shared<FakeStream>();
     stream->device = CurrentDevice();
     return stream;
@@ -24,8 +24,8 @@ std::shared_ptr<FakeStream> FindStream(void* handle) {
   return found == state.streams.end() ? nullptr : found->second;
 }
 
-// Adds work to a stream of the current context. The default stream waits for the others, and is
-// waited for.
+// Adds work to a stream of the current context. The default stream waits for the others, and they
+// wait for it.
 DriverResult Enqueue(void* handle, std::function<DriverResult()> work) {
   const std::shared_ptr<FakeStream> stream = FindStream(handle);
   if (stream == nullptr || stream->device != CurrentDevice()) return DriverResult::kInvalidHandle;
@@ -85,7 +85,7 @@ void FakeStream::RunUpTo(uint64_t number) {
     const std::function<DriverResult()> work = std::move(waiting.front());
     waiting.pop_front();
     ++done;
-    if (error == DriverResult::kSuccess) error = work();  // nothing works after an error
+    if (error == DriverResult::kSuccess) error = work();  // no work runs after an error
   }
 }
 
@@ -117,7 +117,7 @@ DriverResult cuStreamSynchronize(void* stream) {
   return found->error;
 }
 
-// Whoever asks again and again gets there: each time a piece of the work is done.
+// Each call runs one piece of the work, so repeated queries end.
 DriverResult cuStreamQuery(void* stream) {
   FAKE_CUDA_CALL(kContext);
   const std::shared_ptr<FakeStream> found = FindStream(stream);

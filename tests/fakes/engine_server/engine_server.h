@@ -1,4 +1,4 @@
-// The fake of a rollout engine's HTTP server (engine_server.py) as a process of a test.
+// The fake HTTP server of a rollout engine (engine_server.py), run as a child process of a test.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@
 
 namespace dws {
 
-// Ignores SIGPIPE in the test, too. Lifecycle: the process ends with it. Threads: one at a time.
+// Also ignores SIGPIPE in the test. Lifecycle: the process ends with it. Threads: one at a time.
 class EngineServer {
  public:
   struct Wish {
@@ -24,7 +24,7 @@ class EngineServer {
     std::vector<std::string> without = {};  // endpoints it does not have
     uint16_t port = 0;
     std::string pem = "";      // file with certificate and key: HTTPS
-    std::string ca_file = "";  // who signed that
+    std::string ca_file = "";  // the CA that signed it
   };
 
   explicit EngineServer(const Wish& wish);
@@ -37,13 +37,13 @@ class EngineServer {
 
   // See engine_server.py.
   void Tell(const nlohmann::json& what) const;
-  // What endpoint `endpoint` does instead, `times` times; 0: from now on.
+  // Makes `endpoint` misbehave `times` times; 0: from now on.
   void Misbehave(const std::string& endpoint, const std::string& how, int times = 0,
                  nlohmann::json more = nlohmann::json::object()) const;
   nlohmann::json State() const;
   // The paths of the calls so far, in order.
   std::vector<std::string> Calls() const;
-  // Those of one endpoint: {"path", "query", "body"}.
+  // The calls of one endpoint: {"path", "query", "body"}.
   std::vector<nlohmann::json> CallsOf(const std::string& endpoint) const;
   // Waits for the process to end by itself.
   void AwaitEnd();

@@ -4,12 +4,12 @@ real state, and it misbehaves when told to.
     engine_server.py --kind sglang --model FOLDER [--port N] [--token T] [--without /flush_cache ...]
 
 Prints "listening PORT". Weights are the tensors of the *.safetensors files in a folder, as bytes; requests are
-counts. What the program that tests says, and asks, goes through /fake, which is not part of any engine:
+counts. The test controls and inspects it through /fake, which is not part of any engine:
 
-    POST /fake {"running": 3}                                        requests it works on
-    POST /fake {"finish": true}                                      and those are done
-    POST /fake {"token": "t2"}                                       another API key from now on
-    POST /fake {"fault": "/resume", "do": "hang", "times": 1}        misbehaves there, times 0: for good
+    POST /fake {"running": 3}                                        it has running requests
+    POST /fake {"finish": true}                                      and they are finished
+    POST /fake {"token": "t2"}                                       uses another API key from now on
+    POST /fake {"fault": "/resume", "do": "hang", "times": 1}        misbehaves there; times 0: permanently
     GET  /fake                                                       the state, and the calls in order
 
 Faults before the endpoint does its work: hang, drop (the connection), die (the process), refuse (400 with success
@@ -64,7 +64,7 @@ class Refused(Exception):
 
 
 def need(body: dict[str, Any], field: str) -> Any:
-    """A field that FastAPI would insist on."""
+    """A field that FastAPI would require."""
     if field in body:
         return body[field]
     raise Refused(
@@ -73,7 +73,7 @@ def need(body: dict[str, Any], field: str) -> Any:
 
 
 def load_safetensors(folder: str) -> dict[str, bytes]:
-    """All tensors of a checkpoint's folder; ValueError and OSError as a loader has them."""
+    """All tensors of a checkpoint's folder; raises ValueError and OSError like a loader."""
     names = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
     if not names:
         raise ValueError(f"Cannot find any model weights with `{folder}`")
@@ -91,7 +91,7 @@ def load_safetensors(folder: str) -> dict[str, bytes]:
 
 
 class Engine:
-    """The state, and what the endpoints do to it. Methods are called under the lock."""
+    """The state and the endpoints' effects on it. Methods are called under the lock."""
 
     def __init__(self, model: str):
         self.lock = threading.Condition()
@@ -266,7 +266,7 @@ class Server(http.server.ThreadingHTTPServer):
         if args.pem:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(args.pem)
-            # The handshake in the connection's thread: one that fails holds up nobody.
+            # The handshake in the connection's thread: a failed handshake blocks no other connection.
             self.socket = context.wrap_socket(
                 self.socket, server_side=True, do_handshake_on_connect=False
             )
@@ -313,7 +313,7 @@ class Connection(http.server.BaseHTTPRequestHandler):
         try:
             super().handle()
         except (OSError, ssl.SSLError):
-            pass  # whoever called is gone, or does not like the certificate
+            pass  # the caller has hung up, or rejects the certificate
 
     def drop(self) -> None:
         self.close_connection = True
@@ -377,7 +377,7 @@ class Connection(http.server.BaseHTTPRequestHandler):
         self.reply(200, answer)
 
     def misbehave(self, what: str, fault: dict[str, Any]) -> bool:
-        """False: only once the work is done."""
+        """Returns False if the fault comes only after the work is done."""
         if what == "hang":
             self.server.never.wait()
         elif what == "drop":

@@ -1,13 +1,13 @@
 // A libnccl.so.2 for tests on machines without a GPU: real processes (or threads), real bytes over
-// loopback TCP, and what makes NCCL hard to use. Device memory is the fake driver's
-// (tests/fakes/cuda), which is asked to copy; without a stream it is memory of the process. A
-// broadcast does not wait in its stream: it is in progress until its bytes are there.
+// loopback TCP, with the properties that make NCCL hard to use. Device memory is the fake driver's
+// (tests/fakes/cuda), which copies it; without a stream it is memory of the process. A broadcast does
+// not wait in its stream: it is in progress until its bytes have arrived.
 //
-// As with NCCL: nothing blocks but the rendezvous of the ranks and abort, which is always possible;
-// a rank that is lost makes the others wait for ever, until they abort; the root is done as soon as
-// its bytes are on their way.
+// As with NCCL: only the rendezvous of the ranks and abort block; abort is always possible; a rank
+// that is lost makes the others wait forever, until they abort; the root is done as soon as its bytes
+// are sent.
 //
-// FAKE_NCCL_VERSION=22809 is what ncclGetVersion says.
+// FAKE_NCCL_VERSION=22809 sets the result of ncclGetVersion.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <poll.h>
@@ -32,7 +32,7 @@ namespace {
 
 constexpr int kPollMs = 2;
 
-// Connections hold little: a rank that does not take its part stalls the root, as with NCCL.
+// Connections buffer little: a rank that does not receive stalls the root, as with NCCL.
 int MakeSocket() {
   const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int bytes = 64 << 10;
@@ -80,7 +80,7 @@ uint16_t PortOf(const NcclUniqueId& id) {
   return LoadLe<uint16_t>(std::as_bytes(std::span(id.bytes)).data());
 }
 
-// The driver that the program has loaded, as far as bytes have to be copied.
+// The driver that the program has loaded, for copying bytes.
 struct Driver {
   int (*get_context)(void**) = nullptr;
   int (*set_context)(void*) = nullptr;
@@ -169,7 +169,7 @@ struct NcclOpaqueComm {
     }
     return false;
   }
-  // The other end is lost: NCCL would wait for it.
+  // The other end is lost: NCCL would wait forever.
   bool Stall() const {
     while (Await(-1, 0)) continue;
     return false;
@@ -247,8 +247,8 @@ struct NcclOpaqueComm {
   const int size_;
   const int rank_;
   std::atomic<bool> aborted_{false};
-  std::atomic<int> busy_{1};  // the meeting, and what is enqueued
-  std::vector<int> peers_;    // of the root: all others; else the root
+  std::atomic<int> busy_{1};  // the rendezvous and the enqueued work
+  std::vector<int> peers_;    // on the root: all others; elsewhere the root
   Mutex mutex_;
   std::deque<Work> work_ GUARDED_BY(mutex_);
   std::thread thread_;
@@ -312,7 +312,7 @@ NcclResult ncclCommAbort(NcclComm comm) {
 NcclResult ncclBroadcast(const void* source, void* target, size_t count, int type, int root,
                          NcclComm comm, void* stream) {
   if (source != target || type != kNcclUint8 || root != 0) return NcclResult::kInvalidArgument;
-  // As with NCCL: nothing is to be enqueued before the last call has settled.
+  // As with NCCL: nothing may be enqueued before the last call has settled.
   if (comm->state() != NcclResult::kSuccess) return NcclResult::kInvalidUsage;
   comm->Broadcast(target, count, stream != nullptr);
   return NcclResult::kInProgress;

@@ -1,5 +1,5 @@
-// A DeviceLane whose device is this process's memory: what libnccl.so.2 of this folder works with
-// where no CUDA is, not even a fake one.
+// A DeviceLane whose device is this process's memory: used with this folder's libnccl.so.2
+// where there is no CUDA driver, not even the fake one.
 #pragma once
 
 #include <algorithm>
