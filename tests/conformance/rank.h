@@ -1,5 +1,5 @@
-// One trainer rank for conformance tests: random weights, versions of them captured and sealed as in
-// the daemon, and the weights of each version.
+// One trainer rank for conformance tests: random weights, versions of them captured and sealed as
+// in the daemon, and the weights of each version.
 #pragma once
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,5 @@
-// Faults of a shared directory: full disks, power cuts at every write, files that are
-// torn, lost, swapped or forged. A version is there completely or not at all, and is never taken for
-// another.
+// Faults of a shared directory: full disks, power cuts at every write, files that are torn, lost,
+// swapped or forged. A version is there completely or not at all, and is never taken for another.
 #include <catch2/catch.hpp>
 
 #include "tests/conformance/shared_directory.h"

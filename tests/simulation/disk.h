@@ -1,5 +1,5 @@
-// A ledger on a simulated disk: an append takes time, is acknowledged when it is durable, and in a
-// crash before that may be found by the next start or not, as with a real file. Which record may
+// A ledger on a simulated disk: an append takes time, is acknowledged when durable, and after a
+// crash before that the next start may or may not find it, as with a real file. Which record may
 // follow which is the product's own state (common/ledger/ledger_state).
 #pragma once
 
@@ -24,16 +24,16 @@ class Disk {
 
   explicit Disk(Process& owner) : owner_(owner) {}
 
-  // What was acknowledged, and what the last start found.
+  // What was acknowledged, or found by the last start.
   const State& state() const { return state_; }
 
-  // One after the other, in the order asked for.
+  // Appends run one after the other, in the order of the calls.
   void Append(Record record, Done done) {
     queue_.push_back({std::move(record), std::move(done)});
     if (queue_.size() == 1) Begin();
   }
   void FailNext(bool fails) { fail_next_ = fails; }
-  // Test only: acknowledges what a crash forgets.
+  // Test only: acknowledges records that a crash then loses.
   void DropSyncs() { synced_ = false; }
 
   void OnCrash() {
@@ -45,7 +45,7 @@ class Disk {
     fail_next_ = false;
     state_ = durable_;
   }
-  // Another disk, empty.
+  // Replaces the disk by an empty one.
   void Wipe() { state_ = durable_ = State(); }
 
  private:
@@ -64,7 +64,7 @@ class Disk {
         return End(ResourceExhaustedError("the disk is full"));
       }
       DWS_CHECK(state_.Apply(queue_.front().record).ok());
-      unsure_.reset();  // the file was mended first
+      unsure_.reset();  // the file was repaired first
       if (synced_) durable_ = state_;
       End(OkStatus());
     });

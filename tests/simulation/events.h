@@ -1,4 +1,4 @@
-// Simulated time and chance: what happens when, and every random choice, of one seed.
+// Simulated time and randomness of one seed: when events happen, and every random choice.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace dws::sim {
 
 using Time = uint64_t;  // microseconds since the start
-// Long, as the product's own times are what they are: to connect again takes up to one of it.
+// Long, because the product's own times are fixed: a reconnect takes up to one round trip.
 inline constexpr Time kRoundTrip = 2'000'000;
 
 inline Time Micros(std::chrono::nanoseconds duration) {
@@ -42,7 +42,7 @@ class Random {
   uint64_t state_;
 };
 
-// What will happen, by time; what is due at one time happens in the order it was asked for.
+// Future events by time; events of one time happen in the order in which they were added.
 class Events {
  public:
   Time now() const { return now_; }
@@ -52,7 +52,7 @@ class Events {
     heap_.push_back({.at = now_ + delay, .number = ++last_number_, .action = std::move(action)});
     std::push_heap(heap_.begin(), heap_.end());
   }
-  // False when nothing is due until `end`.
+  // False when there is no event until `end`.
   bool RunNext(Time end) {
     if (heap_.empty() || heap_.front().at > end) return false;
     std::pop_heap(heap_.begin(), heap_.end());

@@ -1,4 +1,4 @@
-// What befalls a simulated job: one misfortune after the other until the faults stop.
+// The faults of a simulated job: one after the other until they stop.
 #include <algorithm>
 
 #include "tests/simulation/nodes/engine.h"
@@ -10,7 +10,7 @@
 namespace dws::sim {
 namespace {
 
-// Dies, and is back some time later.
+// Crashes the process, and starts it again some time later.
 void Bounce(World& world, Process& process) {
   if (!process.up()) return;
   process.Crash();
@@ -57,12 +57,12 @@ void World::FaultProcess(uint64_t kind) {
       return Bounce(*this, Any(*this, newest.senders));
     case 6:
       return Bounce(*this, *newest.trainer);
-    case 7:  // all at once
+    case 7:  // all processes at once
       for (const auto& receiver : receivers) Bounce(*this, *receiver);
       for (const auto& engine : engines) Bounce(*this, *engine);
       for (const auto& sender : newest.senders) Bounce(*this, *sender);
       return Bounce(*this, *newest.trainer);
-    case 8: {  // a host comes back with another disk
+    case 8: {  // a host returns with another disk
       Sender& sender = Any(*this, newest.senders);
       Bounce(*this, sender);
       return sender.disk().Wipe();
@@ -71,7 +71,7 @@ void World::FaultProcess(uint64_t kind) {
       return Any(*this, engines).Drift();
     default:
       if (deployments.size() > 1) return;
-      // The job is started elsewhere, and nobody stopped the old one.
+      // The job is started elsewhere, and the old one keeps running.
       newest.trainer->Replace();
       Deploy(200);
       std::fill(routes.begin(), routes.end(), deployments.size() - 1);
@@ -81,7 +81,7 @@ void World::FaultProcess(uint64_t kind) {
 
 void World::FaultNetwork(uint64_t kind) {
   switch (kind) {
-    case 11: {  // a host alone
+    case 11: {  // a host is cut off
       const uint32_t site = Any(*this, receivers).site();
       const Time duration = random.Between(1, 10) * kRoundTrip;
       for (const auto& sender : deployments.back().senders)
@@ -103,7 +103,7 @@ void World::FaultNetwork(uint64_t kind) {
       network.faults.slow = random.Pick<uint64_t>({1, 3, 8});
       return;
     default: {
-      // Addresses lead to the old deployment, or back to the new one: of some ranks, or of all.
+      // Addresses of some or all ranks lead to the old deployment, or back to the new one.
       const size_t to = random.Below(deployments.size());
       const bool all = random.Chance(500);
       for (uint32_t slot = 0; slot < ranks; ++slot) {
@@ -127,7 +127,7 @@ void World::StopFaults() {
     for (const auto& sender : old.senders) sender->Crash();
   }
   std::fill(routes.begin(), routes.end(), deployments.size() - 1);
-  // What such a network has mixed up inside a link is mended by a new one.
+  // Links that such a network has mixed up are replaced by new ones.
   if (mixed) {
     for (const auto& sender : deployments.back().senders) sender->Crash();
     for (const auto& receiver : receivers) receiver->Crash();

@@ -19,7 +19,7 @@ constexpr size_t kStackBytes = size_t{512} << 10;
 
 Fiber* current = nullptr;
 
-// Stacks are used again: a new one costs page faults for every start of a process.
+// Stacks are reused: a new one costs page faults at every start of a process.
 std::vector<std::unique_ptr<std::byte[]>>& FreeStacks() {
   static std::vector<std::unique_ptr<std::byte[]>> stacks;
   return stacks;

@@ -1,6 +1,6 @@
-// A thread of a simulated process: product code that blocks runs on it, and gives way to the events
+// A thread of a simulated process: product code that blocks runs on it, and yields to the events
 // of the simulation wherever it would wait. All fibers share the thread of the simulation, so one
-// seed stays one course of events.
+// seed always gives the same course of events.
 #pragma once
 
 #include <ucontext.h>
@@ -44,7 +44,7 @@ class Fiber {
   bool started_ = false;
   bool ended_ = false;
   bool unwinding_ = false;
-  // For AddressSanitizer and ThreadSanitizer, which have to know of each switch.
+  // For AddressSanitizer and ThreadSanitizer, which need to be told of each switch.
   void* sanitizer_state_ = nullptr;
   void* caller_state_ = nullptr;
   const void* caller_stack_ = nullptr;

@@ -1,6 +1,6 @@
 """Plants the mutations of the simulation in copies of product code: python3 mutations.py SOURCE... OUT_FOLDER
 
-A mutation breaks a rule on purpose, to show that the simulation notices. Each is an edit of a line of the product, guarded
+A mutation breaks a rule on purpose, to show that the simulation detects it. Each is an edit of a line of the product, guarded
 by `Mutated(Mutation::kName)` (options.h): off, the copy does what the original does. An edit whose text is no longer in its
 file exactly once fails the build, so the mutations stay in the code that ships.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Edit(NamedTuple):
-    """One line of a product file, and what it becomes."""
+    """One line of a product file, and its replacement."""
 
     source: str
     old: str
@@ -41,13 +41,13 @@ def _edits() -> list[Edit]:
             "if (states[i].Matches(expected)) continue;",
             f"if (states[i].Matches(expected) || {mutated('kSkipFullCheck')}) continue;",
         ),
-        # An engine that attaches is taken to have what was committed last.
+        # An engine that attaches is assumed to hold the last committed version.
         Edit(
             "receiver_daemon/commit/prepare.cc",
             "if (!compared.differ.empty()) return std::optional<Prepared>();",
             f"if (!compared.differ.empty() && !{mutated('kTrustLedger')}) return std::optional<Prepared>();",
         ),
-        # A commit that failed in the middle resumes the engine all the same.
+        # A commit that failed in the middle still resumes the engine.
         Edit(
             "receiver_daemon/commit/commit_pipeline.cc",
             "    case CommitState::AfterError::kStayPaused:\n",
@@ -56,13 +56,13 @@ def _edits() -> list[Edit]:
             "        (void)attempt.engine.control.Resume(VersionOf(attempt.live));\n"
             "      }\n",
         ),
-        # What is known of an engine's memory is believed of the engine that attached after it.
+        # The state of an engine's memory is assumed for the engine that attaches next.
         Edit(
             "receiver_daemon/worker/live_engine.cc",
             "engine->generation) return true;\n  Forget();\n",
             f"engine->generation) return true;\n  if (!{mutated('kIgnoreGeneration')}) Forget();\n",
         ),
-        # A leader takes a late COMMITTED for the answer to its last COMMIT.
+        # A leader accepts a late COMMITTED as the answer to its last COMMIT.
         Edit(
             "common/sync_state/group_leader_state.cc",
             "if (!member.told.has_value() || committed.round != member.told->round ||\n",
@@ -95,7 +95,7 @@ def _plant(path: str, text: str) -> str:
 
 
 def main() -> None:
-    """Copies the sources, with what is planted in them, into the folder."""
+    """Copies the sources, with the mutations planted, into the folder."""
     *sources, folder = sys.argv[1:]
     if {edit.source for edit in _edits()} != set(sources):
         raise SystemExit(f"mutations.py: the sources are {sources}, the edits are of others")

@@ -6,7 +6,7 @@
 
 namespace dws::sim {
 namespace {
-// How long an end takes to notice that nothing comes any more.
+// How long an end takes to notice that nothing arrives any longer.
 constexpr Time kSilenceMin = 2 * kRoundTrip;
 constexpr Time kSilenceMax = 5 * kRoundTrip;
 }  // namespace

@@ -1,8 +1,8 @@
 // The simulated network: datagrams for questions and answers, links for streams.
 //
-// A link behaves as a stream over TCP does: in order, until something is lost; from then on nothing
-// arrives in that direction, and both ends notice some time later, each by itself. A *rude* network
-// also reorders what a link carries, and another also repeats it.
+// A link behaves as a stream over TCP does: in order, until a message is lost; then nothing more
+// arrives in that direction, and each end notices some time later. A *rude* network
+// also reorders the messages of a link, and another kind also repeats them.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace dws::sim {
 
-// One connection of a client to a server. Lifecycle: shared by both ends and what is under way.
+// One connection of a client to a server. Lifecycle: shared by both ends and pending messages.
 class Link : public std::enable_shared_from_this<Link> {
  public:
   enum Side : size_t { kClient = 0, kServer = 1 };
@@ -28,10 +28,10 @@ class Link : public std::enable_shared_from_this<Link> {
   ConnectionId id() const { return id_; }
   Process& end(Side side) const { return *ends_[side]; }
   bool open(Side side) const { return open_[side]; }
-  // When this end learns that the link is over; not when it closed it itself, nor when it crashed.
+  // Called when this end notices that the link is over; not if it closed it itself or crashed.
   std::function<void()> on_closed[2];
 
-  // `arrive` happens at the other end if it still holds the link open.
+  // Runs `arrive` at the other end if that still holds the link open.
   void Send(Side from, std::function<void()> arrive);
   void Close(Side side);
   void OnCrash(const Process& process);
@@ -45,7 +45,7 @@ class Link : public std::enable_shared_from_this<Link> {
   const ConnectionId id_;
   const std::array<Process*, 2> ends_;
   std::array<bool, 2> open_ = {true, true};
-  std::array<bool, 2> dead_ = {false, false};  // what this end sends does not arrive any more
+  std::array<bool, 2> dead_ = {false, false};  // messages of this end no longer arrive
   std::array<Time, 2> last_arrival_ = {0, 0};
 };
 using LinkPtr = std::shared_ptr<Link>;

@@ -7,16 +7,16 @@
 
 namespace dws::sim {
 
-// A rule that is broken on purpose, to show that it is noticed. mutations.py plants the first
-// seven in copies of product code, the others are in the models around it.
+// A rule that is broken on purpose, to show that the simulation detects it. mutations.py plants the
+// first seven in copies of product code, the others are in the models around it.
 enum class Mutation : uint8_t {
   kNone,
   kSkipBaseCheck,     // a delta is staged whatever memory it meets
-  kSkipFullCheck,     // full tensors are read off a moving snapshot, and not compared
-  kTrustLedger,       // an engine that attaches is taken to have what was committed last
-  kResumeTorn,        // a commit that failed in the middle resumes the engine all the same
-  kIgnoreGeneration,  // an engine that attaches is taken to have what the one before it had
-  kAcceptStaleNonce,  // a leader takes a late COMMITTED for the answer to its last COMMIT
+  kSkipFullCheck,     // full tensors are read from a moving snapshot and not compared
+  kTrustLedger,       // an engine that attaches is assumed to hold the last committed version
+  kResumeTorn,        // a commit that failed in the middle still resumes the engine
+  kIgnoreGeneration,  // an engine that attaches is assumed to hold its predecessor's version
+  kAcceptStaleNonce,  // a leader accepts a late COMMITTED as the answer to its last COMMIT
   kReleaseAfterLoss,  // a leader that loses a member in a COMMIT releases the others
   kDropFsync,         // a receiver's records are acknowledged before they are durable
   kRetainEverything,  // a sender's log has no limit
@@ -42,7 +42,7 @@ struct Options {
   bool trace = false;
 };
 
-// The one of the simulation that runs now; product code has no other way to know.
+// The mutation of the running simulation; product code has no other way to get it.
 inline Mutation planted = Mutation::kNone;
 inline bool Mutated(Mutation mutation) { return planted == mutation; }
 

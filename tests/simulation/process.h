@@ -1,4 +1,4 @@
-// What every simulated node is: a process that may die at any event, and come back without its
+// The base of all simulated nodes: a process that may die at any event and restart without its
 // memory.
 #pragma once
 
@@ -27,11 +27,11 @@ class Process {
   World& world() const { return world_; }
 
   void Start();
-  // Whatever it was about to do does not happen; its links end.
+  // Pending actions do not happen; its links end.
   void Crash();
-  // Happens unless it has crashed meanwhile.
+  // Runs `action` unless the process crashes before.
   void After(Time delay, std::function<void()> action);
-  // `action`, unless it has crashed before that is called.
+  // Returns `action`, which does nothing if the process has crashed before the call.
   std::function<void()> Alive(std::function<void()> action) {
     return [this, life = life_, action = std::move(action)] {
       if (up_ && life == life_) action();
@@ -40,7 +40,7 @@ class Process {
 
  protected:
   virtual void OnStart() = 0;
-  virtual void OnCrash() = 0;  // memory is forgotten
+  virtual void OnCrash() = 0;  // loses the memory
 
  private:
   World& world_;

@@ -47,7 +47,7 @@ int Run(uint64_t first, uint64_t count, bool trace) {
   return 0;
 }
 
-// How many seeds each mutation needs to be noticed.
+// Prints how many seeds it takes to detect each mutation.
 int NoticeMutations(uint64_t seeds) {
   int missed = 0;
   for (const auto& [mutation, name] : kMutations) {

@@ -1,4 +1,4 @@
-// A few hundred seeds of the simulation, and that it notices when a rule is broken.
+// A few hundred seeds of the simulation, and proof that it detects each broken rule.
 // tools/simulate.sh runs more.
 #include <catch2/catch.hpp>
 #include <map>
@@ -11,10 +11,10 @@ namespace dws::sim {
 namespace {
 
 constexpr uint64_t kSeeds = 400;
-// A broken rule must be noticed within so many.
+// A broken rule must be detected within this many seeds.
 constexpr uint64_t kMutantSeeds = 10'000;
 
-// The first seed that violates something, with what it says; 0: none.
+// The first seed with a violation, and its message; 0: none.
 struct Found {
   uint64_t seed = 0;
   std::string violation;
@@ -40,14 +40,14 @@ constexpr const char* kNotInTime = "in time after the faults stopped";
 
 }  // namespace
 
-TEST_CASE("whatever befalls a job, no engine generates with wrong bytes, and all catch up",
+TEST_CASE("under all faults no engine generates with wrong bytes and all engines catch up",
           "[simulation]") {
   const Found found = FirstViolation(Mutation::kNone, kSeeds);
   INFO("tools/simulate.sh --first " << found.seed << " --seeds 1: " << found.violation);
   CHECK(found.seed == 0);
 }
 
-TEST_CASE("what the rules are there for comes about", "[simulation]") {
+TEST_CASE("every situation that the rules handle occurs", "[simulation]") {
   std::map<std::string_view, uint64_t> seen;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     World world({.seed = seed});
@@ -66,7 +66,7 @@ TEST_CASE("what the rules are there for comes about", "[simulation]") {
   }
 }
 
-TEST_CASE("one seed is one course of events", "[simulation]") {
+TEST_CASE("one seed always gives the same course of events", "[simulation]") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     World quiet({.seed = seed});
     World traced({.seed = seed, .trace = true});
@@ -76,45 +76,46 @@ TEST_CASE("one seed is one course of events", "[simulation]") {
   }
 }
 
-TEST_CASE("noticed: a delta is staged on another base", "[simulation]") {
+TEST_CASE("the simulation detects a delta that is staged on another base", "[simulation]") {
   ExpectNoticed(Mutation::kSkipBaseCheck, kWrongBytes);
 }
 
-TEST_CASE("noticed: full tensors of a moving snapshot are not compared", "[simulation]") {
+TEST_CASE("the simulation detects full tensors of a moving snapshot that are not compared",
+          "[simulation]") {
   ExpectNoticed(Mutation::kSkipFullCheck, kWrongBytes);
 }
 
-TEST_CASE("noticed: an engine that attaches is believed to have what was committed last",
-          "[simulation]") {
+TEST_CASE("the simulation detects an attach that trusts the ledger's last commit", "[simulation]") {
   ExpectNoticed(Mutation::kTrustLedger, kWrongBytes);
 }
 
-TEST_CASE("noticed: an engine resumes after a torn commit", "[simulation]") {
+TEST_CASE("the simulation detects an engine that resumes after a torn commit", "[simulation]") {
   ExpectNoticed(Mutation::kResumeTorn, kWrongBytes);
 }
 
-TEST_CASE("noticed: an engine that attaches is believed to have what the one before it had",
+TEST_CASE("the simulation detects an attach that trusts the state of the previous engine",
           "[simulation]") {
   ExpectNoticed(Mutation::kIgnoreGeneration, "");
 }
 
-TEST_CASE("noticed: a receiver's records are not synced", "[simulation]") {
+TEST_CASE("the simulation detects receiver records that are not synced", "[simulation]") {
   ExpectNoticed(Mutation::kDropFsync, "went back");
 }
 
-TEST_CASE("noticed: a late answer of a member counts as its last", "[simulation]") {
+TEST_CASE("the simulation detects a late answer that counts for the last COMMIT", "[simulation]") {
   ExpectNoticed(Mutation::kAcceptStaleNonce, kWrongBytes);
 }
 
-TEST_CASE("noticed: a group that loses a member in a COMMIT runs on without it", "[simulation]") {
+TEST_CASE("the simulation detects a group that runs on after losing a member in a COMMIT",
+          "[simulation]") {
   ExpectNoticed(Mutation::kReleaseAfterLoss, kWrongBytes);
 }
 
-TEST_CASE("noticed: a sender retains without a limit", "[simulation]") {
+TEST_CASE("the simulation detects a sender that retains without a limit", "[simulation]") {
   ExpectNoticed(Mutation::kRetainEverything, "its cap is");
 }
 
-TEST_CASE("noticed: a receiver does not connect again", "[simulation]") {
+TEST_CASE("the simulation detects a receiver that does not connect again", "[simulation]") {
   ExpectNoticed(Mutation::kNeverReconnect, kNotInTime);
 }
 

@@ -1,6 +1,6 @@
 // A model of weights that is small and exact: each trainer rank owns a few slices of a few words.
-// Digests, manifests and state tokens are the product's own; steps add up modulo 2^64 as those of
-// the codec do, so that deltas can be squashed and undone. A torn or stale byte is a wrong word.
+// Digests, manifests and state tokens are the product's own; steps are added modulo 2^64 like those
+// of the codec, so that deltas can be squashed and undone. A torn or stale byte is a wrong word.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ std::vector<Digest> DigestsOf(const RankWeights& weights);
 std::string TensorName(uint32_t trainer_rank);
 std::shared_ptr<const RankLayout> LayoutOf(uint32_t trainer_rank);
 
-// What one version changed in one rank, or several versions together.
+// The changes of one rank in one version, or in several consecutive versions.
 struct Delta {
   DeltaManifest manifest;
   std::array<Slice, kSlices> steps = {};
@@ -43,7 +43,7 @@ Delta Squash(const std::vector<const Delta*>& chain);
 std::vector<std::byte> ObjectOf(const Delta& delta, const RankWeights& after);
 // A slice in full, as a frame.
 std::vector<std::byte> FrameOf(const Slice& words);
-// Takes a version's steps back.
+// Undoes a version's steps.
 void Undo(const Delta& delta, uint32_t slice, Slice& words);
 
 }  // namespace dws::sim

@@ -12,10 +12,10 @@ namespace dws::sim {
 namespace {
 
 constexpr Time kFinishMax = 60 * kRoundTrip;     // for the trainer to publish a last version
-constexpr Time kCatchUpMax = 20 * kRoundTrip;    // what is promised
+constexpr Time kCatchUpMax = 20 * kRoundTrip;    // the promised limit
 constexpr Time kSliceTransfer = kRoundTrip / 5;  // to read and to send one in full
-// The simulated pool has one thread: full tensors of several ranks, which the daemon fetches side by
-// side, come one after the other, in up to three attempts.
+// The simulated pool has one thread: full tensors of several ranks, which the daemon fetches in
+// parallel, run one after the other, in up to three attempts.
 constexpr Time kRankAfterAnother = 3 * kRoundTrip;
 
 bool Before(const VersionAt& a, const VersionAt& b) {
@@ -135,7 +135,7 @@ void World::Check() {
   for (EngineUnit& unit : units) CheckUnit(unit);
 }
 
-// An engine over several hosts generates when all its ranks run.
+// An engine over several hosts generates only while all its ranks run.
 void World::CheckUnit(EngineUnit& unit) {
   for (const Engine* part : unit.parts) {
     if (!part->running()) return;
@@ -164,7 +164,7 @@ bool World::Reached(const EngineUnit& unit, const VersionAt& at) const {
                      [&](const Engine* part) { return part->running() && part->claimed() == at; });
 }
 
-// Until the last version is out; then it is returned.
+// Runs until the last version is published, and returns that.
 std::optional<VersionAt> World::RunUntilNewest(Time end) {
   while (violation_.empty() && !deployments.back().trainer->last().has_value()) {
     if (!events.RunNext(end)) break;

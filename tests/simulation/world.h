@@ -1,8 +1,8 @@
-// One simulated job: trainers, senders, receivers, engines, what befalls them, and what must hold
-// whatever befalls them. Everything follows from one seed.
+// One simulated job: trainers, senders, receivers, engines, their faults, and the rules that must
+// hold under all faults. Everything follows from one seed.
 //
 // After every event:
-//  a. no engine generates with anything but one published version, and with the one it was told
+//  a. no engine generates with anything other than exactly the published version of its grant
 //  b. no engine goes back: streams and, inside one, versions only rise
 //  c. once the faults have stopped every engine generates with the newest version within 20 round
 //     trips and the transfer time of a full copy
@@ -31,7 +31,7 @@ class Receiver;
 class Sender;
 class Trainer;
 
-// What was published, kept apart from all that could be wrong.
+// What was published, kept apart from everything that faults can reach.
 class Truth {
  public:
   void Capture(const VersionAt& at, uint32_t rank, uint32_t ranks, const RankWeights& weights);
@@ -42,11 +42,11 @@ class Truth {
   std::map<std::pair<uint64_t, uint64_t>, std::vector<std::optional<RankWeights>>> versions_;
 };
 
-// A rollout engine: one part for each receiver of its group, one receiver without a group.
+// A rollout engine: one part for each receiver of its group, or a single part.
 struct EngineUnit {
   std::string name;
   std::vector<Engine*> parts;
-  std::optional<VersionAt> highest;  // that it generated with
+  std::optional<VersionAt> highest;  // the highest version it has generated with
 };
 
 // A trainer and its senders. A newer deployment leaves the older one running.
@@ -78,7 +78,7 @@ class World {
   explicit World(const Options& options);
   ~World();
 
-  // Runs to the end. The first violation, in words; empty: none.
+  // Runs to the end. Returns the first violation, or "".
   std::string Run();
 
   const Options options;
@@ -89,7 +89,7 @@ class World {
   Network network;
   Truth truth;
 
-  // Of this seed.
+  // Chosen by the seed.
   uint32_t ranks = 1;
   Time period = kRoundTrip;        // of the trainer's steps
   size_t versions_max = 4;         // retained by a sender
@@ -98,7 +98,7 @@ class World {
   uint64_t corrupt_permille = 0;
 
   std::vector<Deployment> deployments;  // the newest last
-  std::vector<size_t> routes;           // by sender address: the deployment that is reached there
+  std::vector<size_t> routes;           // by sender address: the deployment at that address
   std::vector<std::unique_ptr<Receiver>> receivers;
   std::vector<std::unique_ptr<Engine>> engines;
   std::vector<EngineUnit> units;
@@ -118,7 +118,7 @@ class World {
     if (violation_.empty()) violation_ = fmt::format(format, std::forward<Args>(args)...);
     Trace("VIOLATION {}", violation_);
   }
-  // Counts what the rules are there for, to show that it comes about.
+  // Counts a situation that a rule handles, to show that it occurs.
   void See(std::string_view what) { ++seen[what]; }
   void Touch() { touched_ = true; }  // some engine's memory or lease has changed
   uint64_t commits = 0;

@@ -1,6 +1,6 @@
 // A program with a data race in a gRPC reactor, planted. tsan_sees_reactor_race_test.py runs it and
-// expects ThreadSanitizer to report it: gRPC is not instrumented, and what silences its false
-// reports (tests/tsan.supp, tools/bazel/debian/tsan_grpc_order.cc) must not silence ours.
+// expects ThreadSanitizer to report it: gRPC is not instrumented, and the suppression of its false
+// reports (tests/tsan.supp, tools/bazel/debian/tsan_grpc_order.cc) must not hide ours.
 //
 //   race_reactor planted   two calls of two clients add to one number, without a lock
 //   race_reactor guarded   the same under a mutex: nothing must be reported

@@ -19,7 +19,7 @@ void Engine::OnStart() {
   DWS_CHECK(made.ok());
   memory_ = *std::move(made);
   has_hook_ = world().random.Chance(500);
-  // The checkpoint it was started from, or nonsense.
+  // The checkpoint it was started from, or random words.
   if (world().random.Chance(500)) {
     for (size_t first = 0; first < Words().size(); first += kWords) {
       Words()[first] = world().random.Next();
@@ -83,12 +83,12 @@ void Engine::TryAttach() {
 
 void Engine::Pause(uint64_t attachment, std::function<void(const Status&)> done) {
   World& w = world();
-  // It ends the forward pass it is in; now and then that takes longer than the receiver waits.
+  // It ends its current forward pass; sometimes that takes longer than the receiver waits.
   Time pass = w.random.Below(kRoundTrip / 4);
   if (w.faulty && w.random.Chance(20)) pass += w.random.Between(1, 4) * kRoundTrip;
   w.events.After(pass, [this, attachment, resumes = resumes_, done] {
     if (!up() || attachment != attachment_) return done(UnavailableError("the engine is gone"));
-    // A pause that was given up: the RESUME that followed it is read with it.
+    // A cancelled pause: the RESUME that followed is read together with it.
     if (resumes == resumes_) running_ = false;
     world().Touch();
     done(OkStatus());

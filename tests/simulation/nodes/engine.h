@@ -25,28 +25,28 @@ class Engine final : public Process {
   void Serve(Receiver& receiver) { receiver_ = &receiver; }
   bool has_hook() const { return has_hook_; }
 
-  // What it hands over when it attaches.
+  // The views that it hands over when it attaches.
   std::vector<EngineView> Views() const;
   uint64_t memory_bytes() const;
   UniqueFd MemoryDescriptor() const;
 
   // The other end of the lease of `attachment`.
   uint64_t attachment() const { return attachment_; }
-  // Calls `done` when it has stopped, or is gone.
+  // Calls `done` when it has stopped, or has crashed.
   void Pause(uint64_t attachment, std::function<void(const Status&)> done);
-  // What its hook says of the new weights; "": it has rebuilt what it derives from them.
+  // The error of its hook for the new weights; "" if the derived tensors were rebuilt.
   std::string PostCommit();
   void Resume(uint64_t attachment, const VersionAt& version);
-  // The receiver gave it up: the engine rank will attach again.
+  // The receiver ended the lease: the engine rank will attach again.
   void OnReceiverGone() { attached_ = false; }
-  // The receiver has read all memory: what had drifted is seen.
+  // The receiver has read all memory: all drift is detected.
   void OnRead() { drifted_.clear(); }
 
   bool running() const { return up() && running_; }
   const VersionAt& claimed() const { return claimed_; }
-  // A bit that flips without anybody writing.
+  // Flips a bit without a write.
   void Drift();
-  // Whether what it holds is what was published, except for drift that nobody can have seen.
+  // Whether its memory holds the published version, except for drift that nothing can have found.
   bool Equals(const std::vector<std::optional<RankWeights>>& version) const;
 
  protected:
@@ -58,7 +58,7 @@ class Engine final : public Process {
     return (rank * kSlices + slice) % parts_ == part_;
   }
   std::span<uint64_t> Words() const;
-  // Of the first word of a slice; the memory has room for slices that others hold, too.
+  // Index of a slice's first word; the memory also has room for slices that other parts hold.
   static size_t WordOf(uint32_t rank, uint32_t slice) {
     return (size_t{rank} * kSlices + slice) * kWords;
   }
@@ -69,7 +69,7 @@ class Engine final : public Process {
   bool has_hook_ = false;
   Receiver* receiver_ = nullptr;
   CreatedRegion memory_;
-  // A flipped bit excuses a word as long as the word has this value.
+  // Drift excuses a word as long as the word has this value.
   struct Drifted {
     size_t word = 0;
     uint64_t value = 0;

@@ -1,4 +1,4 @@
-// The daemon's life, its worker's thread, and its engine. receiver_links.cc has the network.
+// The daemon's lifecycle, its worker's thread, and its engine. receiver_links.cc has the network.
 #include "tests/simulation/nodes/receiver.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr Time kPauseTimeout = kRoundTrip / 2;
 constexpr Time kDigestTime = kRoundTrip / 4;   // to read all memory
 constexpr Time kWriteTime = kRoundTrip / 200;  // between two failpoints of a commit
 
-// Whose worker runs: failpoints and waits have no other way to know.
+// The receiver whose worker runs; failpoints and waits cannot get it in another way.
 Receiver* running = nullptr;
 
 std::vector<std::string> AddressesOf(uint32_t ranks) {
@@ -49,7 +49,7 @@ Status Receiver::DiskLedger::Append(const ReceiverRecord& record) {
   return status;
 }
 
-// Generations are above those of any earlier process.
+// Generations are higher than those of any earlier process.
 Receiver::Daemon::Daemon(Receiver& owner)
     : ledger(owner),
       subscription(AddressesOf(owner.world().ranks), ledger.state().stream(), changed,
@@ -107,7 +107,7 @@ void Receiver::OnStart() {
 }
 
 void Receiver::OnCrash() {
-  worker_.reset();  // unwinds through the parts: they come after it
+  worker_.reset();  // unwinds through the other parts, which are destroyed later
   daemon_.reset();
   disk_.OnCrash();
   links_.clear();
@@ -122,7 +122,7 @@ bool Receiver::HasCommitted(const VersionAt& at) const {
   return highest != committed_.end() && highest->second >= at.version;
 }
 
-// As the loop of Worker::Run.
+// Like the loop of Worker::Run.
 void Receiver::Work() {
   Duration delay = limits::kReconnectDelayMin;
   while (true) {
@@ -148,7 +148,7 @@ void Receiver::AwaitChange(uint64_t seen) {
   if (Changes() > seen) return;
   seen_ = seen;
   idle_ = true;
-  // Worker::Run waits no longer than that, either.
+  // Worker::Run does not wait longer than this either.
   After(Micros(limits::kReconnectDelayMax), [this, wait = ++wait_] {
     if (wait == wait_) Wake();
   });
@@ -203,7 +203,7 @@ Status Receiver::OnFailpoint(std::string_view name) {
   }
   if (name == "receiver.commit.after_intent") CheckStaging();
   Sleep(kWriteTime);
-  // Of those that can fail: a disk that lost what was spooled.
+  // A disk that loses spooled bytes.
   if (world().faulty && world().random.Chance(5)) return DataLossError("the spool lost bytes");
   return OkStatus();
 }

@@ -1,7 +1,7 @@
 // A simulated receiver: the product's worker, subscription, engine registry and commit group, as
-// receiver_daemon wires them, on a simulated clock, network and disk. What is modelled here is what
+// receiver_daemon wires them, on a simulated clock, network and disk. This models only what
 // the product reaches over gRPC: the streams to the senders, to the group's leader and to the
-// engine. Everything else, down to the writes to the engine's memory, is the code that ships,
+// engine. Everything else, down to the writes to the engine's memory, is the shipped code,
 // compiled with its failpoints: at each of them the process may die.
 #pragma once
 
@@ -28,8 +28,8 @@ class Sender;
 
 class Receiver final : public Process, private SenderGroup {
  public:
-  // Those of one commit group, the leader first; of a receiver in no group only itself. They find
-  // each other through the list, which lives as long as the world.
+  // The receivers of one commit group, the leader first; without a group only this receiver. They
+  // share the list, which lives as long as the world.
   using Members = std::shared_ptr<std::vector<Receiver*>>;
 
   Receiver(World& world, uint32_t site, std::string name, Engine& engine, Members members,
@@ -40,12 +40,12 @@ class Receiver final : public Process, private SenderGroup {
   std::optional<uint32_t> SlotOf(ConnectionId connection) const;
   void OnWelcome(uint32_t slot, const SenderWelcome& welcome);
   void OnAnnounce(uint32_t slot, uint64_t nonce, const SenderAnnouncement& announcement);
-  // The engine's side. False: it cannot attach yet.
+  // The engine's side. False: it cannot attach now.
   bool Attach();
   void OnEngineGone();
 
   ReceiverDisk& disk() { return disk_; }
-  // Whether its engine has had that version.
+  // Whether its engine has committed that version.
   bool HasCommitted(const VersionAt& at) const;
 
  protected:
@@ -61,16 +61,16 @@ class Receiver final : public Process, private SenderGroup {
   bool leads() const { return index_ == 0; }
   GroupPlace Place() const;
 
-  // The worker's thread: what runs on its fiber, and what wakes it.
+  // The worker's thread: Work runs on its fiber, the others wake it.
   void Work();
   void AwaitChange(uint64_t seen);
   void Sleep(Time time);
-  // Begins something, and waits until the callback that it is given is called.
+  // Begins an operation, and waits until the callback passed to it is called.
   template <typename T>
   T Await(const std::function<void(std::function<void(T)>)>& begin);
   Status OnFailpoint(std::string_view name);
   uint64_t Changes();
-  void Kick();  // after everything that happens to the daemon: the worker looks at what changed
+  void Kick();  // after every event of the daemon: the worker checks for changes
   void Wake();  // if it waits for a change
   void Resume();
   void CheckStaging();
@@ -81,7 +81,7 @@ class Receiver final : public Process, private SenderGroup {
   void CatchUp(uint32_t slot);
   void Tell(const SyncTarget& target, TrainerRank rank,
             std::function<void(Sender&, ConnectionId, Nonce)> what);
-  // What a sender is asked, and how it answers.
+  // A request to a sender, and its reply.
   template <typename T>
   using Question = std::function<void(Sender&, std::function<void(Result<T>)>)>;
   template <typename T>
@@ -89,8 +89,8 @@ class Receiver final : public Process, private SenderGroup {
     std::optional<Result<T>> arrived;
     std::function<void(bool)> waiter;
   };
-  // The ranks' transfers run side by side, as in the product's thread pool: the
-  // first begins them all.
+  // The ranks' transfers run in parallel, as in the product's thread pool: the
+  // first call begins them all.
   template <typename T>
   struct Transfers {
     VersionAt at;
@@ -133,16 +133,16 @@ class Receiver final : public Process, private SenderGroup {
   const uint32_t index_;
   Engine& engine_;
   ReceiverDisk disk_;
-  std::map<StreamId, WeightVersion> committed_;  // what the checker knows: survives everything
+  std::map<StreamId, WeightVersion> committed_;  // for the checker: survives crashes
 
-  // Forgotten in a crash.
+  // Lost in a crash.
   std::unique_ptr<Daemon> daemon_;
   std::unique_ptr<Fiber> worker_;
   bool idle_ = false;    // the worker waits for a change after `seen_`
-  bool kicked_ = false;  // and is about to look
+  bool kicked_ = false;  // and is about to check
   uint64_t seen_ = 0;
-  uint64_t wait_ = 0;           // numbers these waits
-  bool fetched_ = false;        // since memory was read
+  uint64_t wait_ = 0;           // number of the current wait
+  bool fetched_ = false;        // since the memory was read
   bool fetched_full_ = false;   // in this preparation of a version
   bool written_ = false;        // since the group ordered it
   Generation generation_;       // of the engine's registration

@@ -1,4 +1,4 @@
-// What reaches a simulated receiver over the network: its senders and its commit group.
+// A simulated receiver's network connections: its senders and its commit group.
 #include <algorithm>
 #include <utility>
 
@@ -15,7 +15,7 @@ constexpr Time kAnswerMax = 4 * kRoundTrip;
 constexpr Time kSliceTime = kRoundTrip / 10;  // to transfer one in full
 constexpr Time kReconnectDelay = kRoundTrip / 2;
 
-// A transfer that arrives with a bit flipped: anywhere, or in the frames, which come last.
+// Flips a bit of a transfer: anywhere, or in the frames, which are at its end.
 void Corrupt(World& world, std::vector<std::byte>& bytes) {
   if (!world.random.Chance(world.corrupt_permille)) return;
   const size_t from =
@@ -96,7 +96,7 @@ void Receiver::OnAnnounce(uint32_t slot, uint64_t nonce, const SenderAnnouncemen
   Kick();
 }
 
-// As SyncLink::CatchUp: an acknowledgement may have been lost, or a restarted sender forgot it.
+// Like SyncLink::CatchUp: an acknowledgement may be lost, or forgotten by a restarted sender.
 void Receiver::CatchUp(uint32_t slot) {
   const std::optional<RankVersion> live = daemon_->subscription.LiveFor(SenderIndex(slot));
   if (!live.has_value()) return;
@@ -116,7 +116,7 @@ void Receiver::Tell(const SyncTarget& target, TrainerRank rank,
   });
 }
 
-// An answer that does not come is UNAVAILABLE.
+// A reply that does not arrive is UNAVAILABLE.
 template <typename T>
 std::shared_ptr<Receiver::Transfer<T>> Receiver::Begin(const SyncTarget& target, TrainerRank rank,
                                                        const Question<T>& question) {
@@ -188,7 +188,7 @@ Result<Spool> Receiver::FetchObject(const SyncTarget& target, TrainerRank rank, 
   return spool;
 }
 
-// One small message, which gRPC keeps whole: it arrives as it was sent, or not at all.
+// One small message, which gRPC protects: it arrives unchanged or not at all.
 Result<Description> Receiver::Describe(const SyncTarget& target, TrainerRank rank) {
   if (rank.value() == 0) fetched_full_ = false;
   return Ask<PublishedState>(
@@ -248,11 +248,11 @@ void Receiver::Rejected(const SyncTarget& target, TrainerRank rank, const Reject
   });
 }
 
-// What the checker compares the senders' beliefs with.
+// The checker compares the senders' state with this.
 void Receiver::NoteCommitted(const VersionAt& at) {
   WeightVersion& highest = committed_[at.stream];
   highest = std::max(highest, at.version);
-  if (!engine_.up() || engine_.attachment() != written_to_) return;  // its memory is gone already
+  if (!engine_.up() || engine_.attachment() != written_to_) return;  // its memory no longer exists
   const auto* published = world().truth.Find(at);
   if (published != nullptr && engine_.Equals(*published)) return;
   world().Violate("{} says that it committed {}:{}, and its engine does not hold that", name(),

@@ -1,4 +1,4 @@
-// The parts of a simulated receiver that live from its start to its end, as ReceiverApp wires them.
+// The parts of a simulated receiver that live from its start to its end, wired as in ReceiverApp.
 #pragma once
 
 #include <functional>
@@ -28,7 +28,7 @@ class Receiver::MemberWire final : public MemberConnection {
   MemberWire(Receiver& member, LinkPtr link) : member_(member), link_(std::move(link)) {}
 
   const LinkPtr& link() const { return link_; }
-  std::optional<ConnectionId> id;  // as the group numbers it
+  std::optional<ConnectionId> id;  // the group's number for it
 
   void Welcome() override;
   void Send(const GroupDown& message) override;
@@ -50,11 +50,11 @@ struct Receiver::Daemon {
   Subscription subscription;
   EngineRegistry registry;
   OperatorDesk desk{changed};
-  std::unique_ptr<CommitGroup> group;  // null: in none
+  std::unique_ptr<CommitGroup> group;  // null without a group
   Worker worker;
 };
 
-// The callback may come late, or twice: it counts as long as its wait is on the fiber's stack.
+// The callback may be called late or twice: it counts only while its wait is on the fiber's stack.
 template <typename T>
 T Receiver::Await(const std::function<void(std::function<void(T)>)>& begin) {
   struct Answer {

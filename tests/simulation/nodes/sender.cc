@@ -19,7 +19,7 @@ struct Sender::FullRead {
   std::vector<RankSlice> slices;
   FullDone done;
   std::vector<Slice> read;
-  std::vector<Delta> chain;  // every version after `at` that the snapshot has been seen at
+  std::vector<Delta> chain;  // the versions after `at` that were captured during the read
   WeightVersion reached;
 };
 
@@ -41,7 +41,7 @@ Status Sender::Register(const StreamId& stream, std::function<void(uint64_t sess
   }
   session_.reset();
   const bool same = disk_.state().stream() == stream;
-  // Never below the clock: epochs grow although a ledger was lost.
+  // At least the clock's value, so that epochs grow even if a ledger was lost.
   const RankEpoch epoch(
       std::max(world().events.now(), same ? disk_.state().rank_epoch().value() + 1 : 1));
   disk_.Append(StreamOpened{.stream = stream, .rank_epoch = epoch}, [this, stream, epoch, session,
@@ -85,7 +85,7 @@ Status Sender::Publish(uint64_t session, WeightVersion version, const RankWeight
   return OkStatus();
 }
 
-// One after the other, durable before anybody hears of it; a full disk holds the line up.
+// Records one version after the other, durably before announcing it; a full disk blocks the queue.
 void Sender::RecordNext() {
   const Retained& next = state_->sealing.front();
   const VersionPublished record{.stream = state_->stream,
@@ -237,7 +237,7 @@ void Sender::ReadNext(const std::shared_ptr<FullRead>& read) {
   const WeightVersion now = *state_->captured;
   Slice words = state_->snapshot[slice];
   if (undo && now != read->reached) {
-    // What is captured and not sealed yet cannot be taken back yet.
+    // A version that is captured but not sealed cannot be undone yet.
     if (state_->log.back().version < now) {
       return After(kSliceReadTime, [this, read] { ReadNext(read); });
     }

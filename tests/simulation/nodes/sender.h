@@ -1,5 +1,5 @@
-// A simulated sender: the shell around AnnouncerState, RetainedChain and the sender's ledger, as
-// sender_daemon is over gRPC.
+// A simulated sender: models sender_daemon around AnnouncerState, RetainedChain and the sender's
+// ledger, with simulated links in place of gRPC.
 #pragma once
 
 #include <deque>
@@ -27,8 +27,8 @@ class Sender final : public Process {
   // FAILED_PRECONDITION: an old stream.
   Status Register(const StreamId& stream, std::function<void(uint64_t session)> done);
   bool HasSession(uint64_t session) const { return up() && session_ == session; }
-  // Captures. RESOURCE_EXHAUSTED: versions pile up. FAILED_PRECONDITION: no such session, or the
-  // version does not increase.
+  // Captures. RESOURCE_EXHAUSTED: too many versions wait for the ledger. FAILED_PRECONDITION: no
+  // such session, or the version does not increase.
   Status Publish(uint64_t session, WeightVersion version, const RankWeights& weights);
 
   // The receivers' side.
@@ -39,7 +39,7 @@ class Sender final : public Process {
   Result<std::vector<std::byte>> Object(const StreamId& stream, WeightVersion base,
                                         WeightVersion version);
   Result<PublishedState> Describe(const VersionAt& at);
-  // Slices in full, read one after the other while versions go on being captured.
+  // Full slices, read one after the other while captures continue.
   using FullDone = std::function<void(Result<std::vector<Slice>>)>;
   void ReadFull(const VersionAt& at, std::vector<RankSlice> slices, FullDone done);
 

@@ -5,8 +5,8 @@
 
 namespace dws::sim {
 
-// A trainer that starts again takes a higher incarnation, and counts from 1: from an older
-// checkpoint, or from where it was. One whose job was started elsewhere meanwhile only wakes up.
+// A restarted trainer takes a higher incarnation, and counts from 1: from an older
+// checkpoint, or from its last step. A trainer that was replaced meanwhile keeps its old stream.
 void Trainer::OnStart() {
   Random& random = world().random;
   if (!replaced_) {
@@ -31,7 +31,7 @@ void Trainer::Register(uint32_t rank) {
       if (up() && stream == stream_) sessions_[rank] = session;
     };
     const Status status = sender.Register(stream_, registered);
-    // Fenced: this trainer is an old one.
+    // Fenced: a newer trainer has taken over.
     if (!status.ok()) return world().Trace("{} is refused: {}", name(), Message(status));
   }
   After(kRoundTrip + world().random.Below(kRoundTrip), [this, rank] { Register(rank); });
@@ -55,7 +55,7 @@ void Trainer::Step() {
       return world().Trace("{} has finished with {}", name(), version_);
     }
   } else {
-    // Each rank in its own time.
+    // Each rank at a different time.
     for (uint32_t r = 0; r < world().ranks; ++r) {
       After(random.Below(world().period),
             [this, r, version, weights = weights_[r]] { Publish(r, version, weights); });

@@ -1,4 +1,4 @@
-// A simulated trainer: all its ranks, in steps. Publishes at its own pace, whoever follows.
+// A simulated trainer: all its ranks, in steps. Publishes without waiting for receivers.
 #pragma once
 
 #include <optional>
@@ -18,9 +18,9 @@ class Trainer final : public Process {
   Trainer(World& world, uint32_t site, std::string name) : Process(world, site, std::move(name)) {}
 
   void Use(std::vector<Sender*> senders) { senders_ = std::move(senders); }
-  // From now on: one more version that every rank publishes, and no other.
+  // From now on every rank publishes one last version.
   void Finish() { finishing_ = true; }
-  // Its job was started elsewhere.
+  // The job was started elsewhere.
   void Replace() { replaced_ = true; }
   const std::optional<VersionAt>& last() const { return last_; }
 
