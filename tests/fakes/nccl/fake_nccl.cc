@@ -1,11 +1,11 @@
 // A libnccl.so.2 for tests on machines without a GPU: real processes (or threads), real bytes over
 // loopback TCP, with the properties that make NCCL hard to use. Device memory is the fake driver's
-// (tests/fakes/cuda), which copies it; without a stream it is memory of the process. A broadcast does
-// not wait in its stream: it is in progress until its bytes have arrived.
+// (tests/fakes/cuda), which copies it; without a stream it is memory of the process. A broadcast
+// does not wait in its stream: it is in progress until its bytes have arrived.
 //
 // As with NCCL: only the rendezvous of the ranks and abort block; abort is always possible; a rank
-// that is lost makes the others wait forever, until they abort; the root is done as soon as its bytes
-// are sent.
+// that is lost makes the others wait forever, until they abort; the root is done once its bytes are
+// sent.
 //
 // FAKE_NCCL_VERSION=22809 sets the result of ncclGetVersion.
 #include <arpa/inet.h>
