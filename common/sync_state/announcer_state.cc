@@ -59,7 +59,7 @@ Status AnnouncerState::Forget(const std::string& receiver_id) {
   }
   if (found->second.connection.has_value()) {
     return FailedPreconditionError(
-        "receiver '{}' is connected: stop it first, or it would be known again at once",
+        "receiver '{}' is connected: stop it first, or this sender would know it again immediately",
         receiver_id);
   }
   receivers_.erase(found);
