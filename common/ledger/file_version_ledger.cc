@@ -111,7 +111,7 @@ Status SetFolderAside(FileSystem& file_system, const std::string& path,
   if (!options.quarantine_damaged) {
     return DataLossError(
         "{}; nothing was changed. Move it away, or start with --quarantine-damaged-ledger: it is "
-        "set aside, and the ledger, which is sound, writes the fence again",
+        "set aside, and the fence is written again from the ledger, which is not damaged",
         Message(why));
   }
   DWS_ASSIGN_OR_RETURN(const std::string moved, SetDamagedAside(file_system, path));

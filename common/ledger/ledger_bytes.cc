@@ -89,7 +89,7 @@ std::optional<std::string> LedgerTailDamage(ByteSpan file, uint64_t offset) {
   }
   const std::optional<uint64_t> behind = FindLedgerRecord(file, offset + 1);
   if (!behind.has_value()) return std::nullopt;
-  return fmt::format("a sound one follows at offset {}", *behind);
+  return fmt::format("a valid one follows at offset {}", *behind);
 }
 
 }  // namespace dws

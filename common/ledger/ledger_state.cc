@@ -175,7 +175,8 @@ Status ReceiverLedgerState::ApplyOne(const CommitIntent& record) {
   if (open_intent_.has_value() && open_intent_->stream == record.stream &&
       record.target < open_intent_->target) {
     return FailedPreconditionError(
-        "a commit intent for version {}, but version {} may have been reached: only forward",
+        "a commit intent for version {}, but version {} may have been reached: expected that "
+        "version or a later one",
         record.target.value(), open_intent_->target.value());
   }
   intent_replaced_another_ = open_intent_.has_value();

@@ -133,7 +133,7 @@ TEST_CASE("a ledger damaged in the middle is read further after the damage", "[d
   const Ran ran = RunLine("inspect " + folder.File("receiver.ledger"));
   CHECK(ran.code == ExitCode::kDamaged);
   CHECK(RunLine("inspect --json " + folder.File("receiver.ledger"))
-            .out.find("the daemon refuses this file: a sound one follows at offset") !=
+            .out.find("the daemon refuses this file: a valid one follows at offset") !=
         std::string::npos);
   CHECK(ran.out.find("record 3, CommitAbandoned") != std::string::npos);
 }
