@@ -19,7 +19,7 @@ Status DecodeSteps(const RankLayout::SliceEntry& slice, uint32_t block,
   DWS_RETURN_IF_ERROR(
       DecodeBlock(slice.dtype, BlockElements(slice.elements, block), view, decoded));
   if (decoded.kind != DecodedBlock::Kind::kSteps) {
-    return DataLossError("a {} block does not compose with others", ToString(view.mode));
+    return DataLossError("a {} block cannot be composed with others", ToString(view.mode));
   }
   changes.positions.swap(decoded.positions);
   changes.steps.swap(decoded.values);
@@ -69,8 +69,8 @@ Result<std::vector<Ends>> SliceEnds(const RankLayout& layout, std::span<const De
       Ends& end = ends[slice.slice.value()];
       if (end.before.has_value() && end.after != slice.before) {
         return DataLossError(
-            "tensor '{}': the delta from version {} to {} begins with other weights than those "
-            "before it end with",
+            "tensor '{}': the delta from version {} to {} expects other weights than the deltas "
+            "before it produce",
             layout.tensor(slice.slice).name, link.manifest->base_version.value(),
             link.manifest->version.value());
       }

@@ -187,8 +187,8 @@ Status ReadSteps(DType dtype, const EncodedBlockView& block, const ClassTable& t
   scratch.hot.escape_width =
       block.parameters >> class_split::kEscapeShift & LowBits(class_split::kEscapeWidthBits);
   if (scratch.hot.escape_width >= element_bits) {
-    return DataLossError("class-split: escapes of {} bits of sizes of {}", scratch.hot.escape_width,
-                         element_bits);
+    return DataLossError("class-split: escapes of {} bits, expected fewer than the element's {}",
+                         scratch.hot.escape_width, element_bits);
   }
   decoded.scratch.resize(scratch.hot_changes.size());
   const std::optional<uint64_t> hot_end =

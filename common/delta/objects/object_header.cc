@@ -129,12 +129,14 @@ Result<ObjectHeader> ParseObjectHeader(ByteSpan bytes) {
   const uint32_t flags = LoadLe<uint32_t>(bytes.data() + kFlagsAt);
   if (flags > kManifestCompressedFlag || LoadLe<uint64_t>(bytes.data() + kReservedAt) != 0) {
     return DataLossError(
-        "object header: flags {:x} or reserved bytes are not as version 1 has them", flags);
+        "object header: flags {:x} or reserved bytes are not valid in format version 1", flags);
   }
   const ObjectHeader header = LoadObjectHeader(bytes);
   if (!SizesArePossible(header)) {
-    return DataLossError("object header: a manifest of {} bytes ({} stored) and {} bytes of frames",
-                         header.manifest_raw_bytes, header.manifest_bytes, header.frames_bytes);
+    return DataLossError(
+        "object header: these sizes are not possible: a manifest of {} bytes ({} stored) and {} "
+        "bytes of frames",
+        header.manifest_raw_bytes, header.manifest_bytes, header.frames_bytes);
   }
   return header;
 }
