@@ -29,8 +29,7 @@ Status CheckNumbers(const std::vector<std::string>& names, const std::string& fo
     if (!whole) {
       return DataLossError(
           "{}: has no {}, and of {} numbered files {} are there, the first is {}: a checkpoint "
-          "whose "
-          "writing did not end, or a version that is not published yet",
+          "that was not written completely, or a version that is not published yet",
           folder, kIndexFile, total, found.size(), *found.begin());
     }
   }
@@ -65,7 +64,8 @@ Status CheckIndex(const CheckpointIndex& index, const Checkpoint& checkpoint,
   }
   for (const auto& [name, file] : index.weight_map) {
     if (checkpoint.Find(name) == nullptr) {
-      return DataLossError("{}: {} has no tensor '{}', the index says so", folder, file, name);
+      return DataLossError("{}: {} has no tensor '{}', but the index says that it has", folder,
+                           file, name);
     }
   }
   return OkStatus();

@@ -67,8 +67,7 @@ Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& wha
     }
     if (!IsShardName(file)) {
       return DataLossError(
-          "{}: tensor '{}' is said to be in '{}', expected a .safetensors file in "
-          "the same folder",
+          "{}: tensor '{}' is listed in '{}', expected a .safetensors file in the same folder",
           what, name, file);
     }
   }

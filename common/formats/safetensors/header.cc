@@ -44,7 +44,7 @@ Result<HeaderTensor> ParseTensor(const std::string& name, const nlohmann::json& 
     if (!entry.contains(member)) return DataLossError("{}: has no {}", what, member);
   }
   if (entry.size() != 3) {
-    return DataLossError("{}: expected dtype, shape and data_offsets alone, found {} members", what,
+    return DataLossError("{}: expected only dtype, shape and data_offsets, found {} members", what,
                          entry.size());
   }
   if (!entry["dtype"].is_string()) return DataLossError("{}: its dtype is not a string", what);
@@ -101,7 +101,7 @@ Status CheckOffsets(std::vector<HeaderTensor>& tensors, uint64_t content_bytes,
                          content_bytes);
   }
   if (next < content_bytes) {
-    return DataLossError("{}: {} bytes behind the last tensor", what, content_bytes - next);
+    return DataLossError("{}: {} bytes after the last tensor", what, content_bytes - next);
   }
   return OkStatus();
 }
@@ -139,7 +139,7 @@ Status PlaceTensors(std::vector<HeaderTensor>& tensors) {
     DWS_RETURN_IF_ERROR(CheckName(tensor.name, "a new safetensors file"));
     if (tensor.name == kMetadataKey || !IsUtf8(tensor.name)) {
       return InvalidArgumentError("'{}' cannot be a tensor's name in a safetensors file",
-                                  tensor.name == kMetadataKey ? kMetadataKey : "(no UTF-8)");
+                                  tensor.name == kMetadataKey ? kMetadataKey : "(not UTF-8)");
     }
     Result<uint64_t> size_bytes = TensorBytes(tensor.dtype, tensor.shape);
     if (!size_bytes.ok()) return Annotate(size_bytes.status(), "tensor '" + tensor.name + "'");

@@ -23,14 +23,14 @@ Status CheckShards(const std::vector<std::string>& listed, const VersionIndex& i
   for (const auto& [tensor, file] : index.weight_map) named.insert(file);
   for (const std::string& file : named) {
     if (!std::binary_search(listed.begin(), listed.end(), file)) {
-      return UnavailableError("{}: the index names {}, which is not there (yet): try again later",
+      return UnavailableError("{}: the index names {}, which does not exist (yet): try again later",
                               folder, file);
     }
   }
   if (!index.delta.has_value()) return OkStatus();
   for (const std::string& name : listed) {
     if (safetensors::IsShardName(name) && !named.contains(name)) {
-      return DataLossError("{}: has a shard {} that its index does not know", folder, name);
+      return DataLossError("{}: has a shard {} that its index does not name", folder, name);
     }
   }
   uint64_t next = 0;
@@ -153,7 +153,7 @@ Status VersionFolder::ReadEntries() {
       const auto digest = digests.find(tensor.name);
       if (digest == digests.end()) return DataLossError("{}: its shard has no digest of it", what);
       if (!IsChecksumText(index_.delta->checksum, digest->second)) {
-        return DataLossError("{}: its digest '{}' is no {}", what, digest->second,
+        return DataLossError("{}: its digest '{}' is not a valid {} digest", what, digest->second,
                              NameOf(index_.delta->checksum));
       }
       all += fmt::format("\n{} {}", digest->second, tensor.name);

@@ -105,8 +105,8 @@ Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_ve
   if (has_delta || metadata.contains(kVersion)) {
     DWS_ASSIGN_OR_RETURN(const uint64_t version, TakeVersion(metadata, kVersion, what));
     if (version != folder_version) {
-      return DataLossError("{}: is of version {}, its folder of {}", what, VersionText(version),
-                           VersionText(folder_version));
+      return DataLossError("{}: is for version {}, but its folder is for version {}", what,
+                           VersionText(version), VersionText(folder_version));
     }
   }
   if (!has_delta) {
@@ -131,7 +131,7 @@ Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_ve
 Result<std::string> MakeVersionIndex(const VersionIndex& index) {
   safetensors::CheckpointIndex made{.metadata = index.extra, .weight_map = index.weight_map};
   for (const auto& [key, value] : index.extra) {
-    if (IsKey(key)) return InvalidArgumentError("metadata '{}' is the format's own", key);
+    if (IsKey(key)) return InvalidArgumentError("metadata '{}' is reserved by the format", key);
   }
   made.metadata[kVersion] = VersionText(index.version);
   if (index.delta.has_value()) {

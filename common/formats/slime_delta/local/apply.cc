@@ -125,7 +125,7 @@ Status LocalCheckpoint::Verify() const {
     if (!found.tensors.contains(name)) damaged.push_back(name);
   }
   if (damaged.empty()) return OkStatus();
-  return DataLossError("{}: these tensors are not what they were at version {}: {}", folder_,
+  return DataLossError("{}: these tensors have changed since version {} was applied: {}", folder_,
                        VersionText(digests_.version), ShortList(damaged));
 }
 

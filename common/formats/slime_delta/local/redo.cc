@@ -86,7 +86,7 @@ Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
     DWS_RETURN_IF_ERROR(opened.status());
     if (!opened->index().delta.has_value() || opened->index().delta->encoding != Encoding::kRuns ||
         opened->index().delta->checksum != ChecksumFormat::kXxh3) {
-      return DataLossError("{}: is no record of changes", folder);
+      return DataLossError("{}: is not a redo record", folder);
     }
     redo = *std::move(opened);
   }

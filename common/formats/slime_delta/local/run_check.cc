@@ -24,7 +24,7 @@ Result<std::optional<VersionFolder>> OpenIfThere(const HeldFolder& versions, uin
   Result<VersionFolder> opened = VersionFolder::Open(versions, version);
   if (absl::IsNotFound(opened.status())) return std::optional<VersionFolder>();
   if (!opened.ok()) {
-    return Annotate(opened.status(), "looking whether it is the version that was applied here");
+    return Annotate(opened.status(), "checking whether it is the version that was applied here");
   }
   return std::optional<VersionFolder>(*std::move(opened));
 }
@@ -174,10 +174,10 @@ Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDige
   if (!kept && lineage.stream.empty()) {
     DWS_ASSIGN_OR_RETURN(const bool chains, ChainsUp(versions, local, there));
     if (!chains) {
-      return Unproved(fmt::format(
-          "{}: version {} was written again, and what is left of the versions before it does not "
-          "show that they are those that were applied here",
-          versions.path(), VersionText(newest->first)));
+      return Unproved(
+          fmt::format("{}: version {} was written again, and the remaining versions before it do "
+                      "not prove that they are the ones that were applied here",
+                      versions.path(), VersionText(newest->first)));
     }
   }
   if (newest->first == local.version) proved_ = newest;

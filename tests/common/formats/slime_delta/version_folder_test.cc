@@ -224,7 +224,7 @@ TEST_CASE("entries that are not U8 lists and missing or malformed digests are re
   CHECK_THAT(refusal(R"({"__metadata__":{"b":"00000001"},)" + entry), Contains("no digest of it"));
   for (const char* const digest : {"0000001", "0000000A", "", "000000001"}) {
     CHECK_THAT(refusal(R"({"__metadata__":{"a":")" + std::string(digest) + "\"}," + entry),
-               Contains("is no adler32"));
+               Contains("is not a valid adler32 digest"));
   }
   const std::string digests = R"({"__metadata__":{"a":"00000001"},)";
   CHECK_THAT(refusal(digests + R"("a":{"dtype":"I8","shape":[4],"data_offsets":[0,4]}})"),
@@ -239,7 +239,7 @@ TEST_CASE("a shard missing in the index and shard numbers with gaps are refused"
   const std::string path = Publish(folder.path(), before, Next(before, 13), {.version = 1});
   CHECK(Refusal(path) == "accepted");
   dws::testing::WriteText(path + "/model-00099-of-00100.safetensors", "");
-  CHECK_THAT(Refusal(path), Contains("DATA_LOSS") && Contains("that its index does not know"));
+  CHECK_THAT(Refusal(path), Contains("DATA_LOSS") && Contains("that its index does not name"));
 
   const TempFolder gap;
   const std::string other = HandMade(

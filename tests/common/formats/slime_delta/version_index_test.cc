@@ -89,7 +89,8 @@ TEST_CASE("an unknown encoding or compression or checksum is UNIMPLEMENTED", "[s
 
 TEST_CASE("a version must be that of its folder and follow its base without a gap", "[slime]") {
   CHECK(Refusal(Sound()) == "accepted");
-  CHECK_THAT(Refusal(Sound(), 3), Contains("is of version 000002, its folder of 000003"));
+  CHECK_THAT(Refusal(Sound(), 3),
+             Contains("is for version 000002, but its folder is for version 000003"));
   nlohmann::json index = Sound();
   for (const char* const base : {"000000", "000002", "000003"}) {
     index["metadata"]["base_version"] = base;
