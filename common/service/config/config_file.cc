@@ -70,7 +70,7 @@ class Flattener {
       const std::string key = prefix + std::string(name.str());
       if (const toml::table* inner = node.as_table()) {
         if (depth == 0) {
-          Mistake(LineOf(node), "tables in tables, deeper than any key of ours");
+          Mistake(LineOf(node), "tables nested deeper than any known key");
           continue;
         }
         Table(key + "-", *inner, depth - 1);

@@ -175,7 +175,8 @@ ProgressStream* AdminService::Impl::Run(grpc::CallbackServerContext* context, Sl
   const auto [stream, accepted] = progresses_.Open(context);
   if (!accepted) return stream.get();
   const auto busy = ResourceExhaustedError(
-      "{} operations run already: wait until one has ended, or end it by hanging up",
+      "{} operations are running already: wait until one has ended, or cancel one by disconnecting "
+      "its caller",
       limits::kAdminOperationsMax);
   if (!slots.Take()) {
     stream->Close(busy);

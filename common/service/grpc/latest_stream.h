@@ -69,7 +69,7 @@ class LatestStream final : public grpc::ServerWriteReactor<Message> {
     }
     Pump();
   }
-  void OnCancel() override { Abort(CancelledError("the caller hung up")); }
+  void OnCancel() override { Abort(CancelledError("the caller disconnected")); }
   void OnDone() override {
     const Ptr self = std::move(self_);
     on_done_(self);
@@ -105,7 +105,7 @@ class LatestStream final : public grpc::ServerWriteReactor<Message> {
         if (!busy_since_.has_value()) busy_since_ = clock_.Now();
       } else if (close_.has_value() || gone_) {
         finished_ = true;
-        if (!close_.has_value()) close_ = CancelledError("the caller hung up");
+        if (!close_.has_value()) close_ = CancelledError("the caller disconnected");
         status = *close_;
       } else {
         return;

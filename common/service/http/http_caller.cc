@@ -205,7 +205,7 @@ void Exchange::OnTick() {
 }
 
 Status Exchange::Failure(Duration timeout) const {
-  if (was_cancelled_) return CancelledError("the call was given up");
+  if (was_cancelled_) return CancelledError("the call was cancelled");
   if (!done_) {
     return DeadlineExceededError("no complete reply within {:.3g} s", ToSeconds(timeout));
   }
@@ -214,16 +214,16 @@ Status Exchange::Failure(Duration timeout) const {
                                    X509_verify_cert_error_string(SSL_get_verify_result(ssl_)));
   }
   if (!connected_) {
-    return UnavailableError("cannot connect to {}: does it run, and listen there{}?",
+    return UnavailableError("cannot connect to {}: is it running, and listening there{}?",
                             url_.HostPort(), tls_ != nullptr ? " with TLS" : "");
   }
   if (error_ == EVREQ_HTTP_DATA_TOO_LONG) {
     return ResourceExhaustedError("the reply is larger than {} bytes", answer_bytes_max_);
   }
   if (error_ == EVREQ_HTTP_INVALID_HEADER) {
-    return FailedPreconditionError("what it answers is not HTTP, or its headers are too long");
+    return FailedPreconditionError("the reply is not HTTP, or its headers are too long");
   }
-  return UnavailableError("the connection ended before the reply did");
+  return UnavailableError("the connection closed before the reply was complete");
 }
 
 Status TlsError(const std::string& what) {

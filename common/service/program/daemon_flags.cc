@@ -31,10 +31,9 @@ void AddDaemonFlags(CLI::App& app, DaemonFlags& flags) {
   app.add_option("--config", flags.config, "TOML file with any of these options as keys")
       ->type_name("FILE")
       ->configurable(false);
-  app.add_flag(
-         "--check-config", flags.check_config,
-         "Print the effective configuration and every mistake, start nothing and open nothing "
-         "that it names; exit status 2 when there is one")
+  app.add_flag("--check-config", flags.check_config,
+               "Print the effective configuration and every mistake, start nothing and open "
+               "nothing that it names; exit status 2 on a mistake")
       ->configurable(false);
   app.add_option("--log-level", flags.log_level,
                  "Lowest level that is logged; SIGHUP reads it again")
@@ -121,7 +120,7 @@ void AddSecurityFlags(CLI::App& app, TlsFiles& tls, std::vector<std::string>& al
       ->type_name("FILE");
   app.add_option("--tls-key", tls.key, "The certificate's private key, PEM")->type_name("FILE");
   app.add_option("--allow-user", allow_users,
-                 "Users, besides root and the daemon's own, that alone may use the unix sockets")
+                 "The only users, besides root and the daemon's own, that may use the unix sockets")
       ->type_name("USER");
 }
 

@@ -102,9 +102,9 @@ Status CheckPlainMethod(std::string_view path) {
   DWS_ASSIGN_OR_RETURN(const CallAccess access, AccessOf(path));
   if (access != CallAccess::kOperate) return OkStatus();
   return PermissionDenied(
-      fmt::format("{} is an order, and orders are not taken over plain TCP, where nobody can prove "
-                  "who he is: use the daemon's unix socket (dwsctl --socket), or TLS with a "
-                  "certificate of role operate",
+      fmt::format("{} is an order, and orders are not accepted over plain TCP, where callers "
+                  "cannot prove their identity: use the daemon's unix socket (dwsctl --socket), or "
+                  "TLS with a certificate of role operate",
                   path));
 }
 

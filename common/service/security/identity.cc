@@ -105,7 +105,7 @@ Result<Identity> ParseIdentity(std::string_view uri) {
   };
   if (!IsIdentityUri(uri)) return refuse("another scheme");
   const std::string_view path = uri.substr(kScheme.size());
-  if (std::count(path.begin(), path.end(), '/') != 2) return refuse("it has not three parts");
+  if (std::count(path.begin(), path.end(), '/') != 2) return refuse("it does not have three parts");
   const size_t first = path.find('/');
   const size_t second = path.find('/', first + 1);
 

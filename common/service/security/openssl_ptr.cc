@@ -10,7 +10,7 @@ std::string Reason() {
   const unsigned long code = ERR_peek_last_error();
   ERR_clear_error();
   const char* const reason = ERR_reason_error_string(code);
-  return reason == nullptr ? "nothing OpenSSL can read" : reason;
+  return reason == nullptr ? "OpenSSL gives no reason" : reason;
 }
 
 }  // namespace dws::openssl

@@ -181,7 +181,7 @@ Status CheckTlsMaterial(const TlsFiles& files, const std::optional<Identity>& re
   if (required.has_value() && std::find(has.begin(), has.end(), *required) == has.end()) {
     return FailedPreconditionError(
         "{}: the certificate must have the URI {} among its subject alternative names, found {}",
-        files.cert, ToUri(*required), has.empty() ? "none of ours" : material.identity());
+        files.cert, ToUri(*required), has.empty() ? "no dws:// URI" : material.identity());
   }
   return OkStatus();
 }

@@ -93,7 +93,7 @@ Certificate Begin(X509* issuer, EVP_PKEY* key, const std::string& title, const V
 
 Result<std::string> End(const Certificate& certificate, EVP_PKEY* key) {
   if (X509_sign(certificate.get(), key, EVP_sha256()) <= 0) {
-    return InternalError("OpenSSL does not sign: {}", openssl::Reason());
+    return InternalError("OpenSSL cannot sign the certificate: {}", openssl::Reason());
   }
   return ToPem([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate.get()); });
 }

@@ -51,9 +51,9 @@ Result<std::optional<DescriptorMessage>> ReceiveDescriptorMessage(const UniqueFd
   } while (size < 0 && errno == EINTR);
   if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   if (size < 0 && errno != ECONNRESET) return ErrnoError(errno, "cannot receive from a client");
-  if (size < 0) return CancelledError("the client hung up");
+  if (size < 0) return CancelledError("the client disconnected");
   received.descriptors = TakeDescriptors(message);
-  if (size == 0) return CancelledError("the client hung up");
+  if (size == 0) return CancelledError("the client disconnected");
   if ((message.msg_flags & MSG_TRUNC) != 0) {
     return InvalidArgumentError("expected a message of at most {} bytes, found a longer one",
                                 payload_bytes_max);

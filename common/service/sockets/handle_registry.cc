@@ -48,7 +48,7 @@ Result<HandleSocket::Registration> HandleRegistry::Add(HandleSocket::Expectation
   }
   HandleToken token;
   if (::getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
-    return ErrnoError(errno, "cannot draw a registration token");
+    return ErrnoError(errno, "cannot generate a registration token");
   }
   MakeRoom(expectation.peer.value_or(UnixPeer()));
   MutexLock lock(mutex_);
@@ -92,7 +92,7 @@ Status HandleRegistry::Deliver(HandleRegistrationId id, std::vector<UniqueFd> de
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(id);
-    if (found == entries_.end()) return CancelledError("the registration was given up");
+    if (found == entries_.end()) return CancelledError("the registration was cancelled");
     deliver = found->second.expectation.on_descriptors;
   }
   return deliver(std::move(descriptors), std::move(connection));
@@ -130,7 +130,7 @@ void HandleRegistry::EndExpired(TimePoint now) {
     }
   }
   for (const HandleRegistrationId id : expired) {
-    End(id, DeadlineExceededError("no client brought the memory regions in time"));
+    End(id, DeadlineExceededError("no client sent the memory regions in time"));
   }
 }
 

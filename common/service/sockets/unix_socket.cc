@@ -168,9 +168,8 @@ Result<UnixConnection> ConnectUnix(const std::string& path) {
     }
     // No daemon listens yet or any more, or its queue is full.
     return UnavailableError(
-        "nobody answers on the socket {}: {}; does the daemon that has it as "
-        "--socket run?",
-        path, std::generic_category().message(errno));
+        "no process answers on the socket {}: {}; is the daemon with this --socket running?", path,
+        std::generic_category().message(errno));
   }
   DWS_ASSIGN_OR_RETURN(const UnixPeer peer, PeerOfSocket(fd.get()));
   return UnixConnection{.fd = std::move(fd), .peer = peer};

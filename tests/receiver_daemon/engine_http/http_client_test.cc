@@ -141,7 +141,7 @@ TEST_CASE("a refused connection is retried for every kind of call", "[engine_htt
   job.server->Kill();
   const auto refused = client->Send(kAsk, Ask(job, Repeat::kUnsent));
   CHECK(absl::IsUnavailable(refused.status()));
-  CHECK(Says(refused.status(), "does it run, and listen there? (after 4 attempts)"));
+  CHECK(Says(refused.status(), "is it running, and listening there? (after 4 attempts)"));
 }
 
 TEST_CASE("all attempts together end at the deadline", "[engine_http]") {

@@ -119,7 +119,7 @@ TEST_CASE("a vLLM that dies while loading is reported and works after its restar
   job.server->Misbehave("/collective_rpc", "die_after");
   const Status failed = job.Commit(*control, 2);
   CHECK(absl::IsUnavailable(failed));
-  CHECK(Says(failed, "/collective_rpc: the connection ended before the reply did"));
+  CHECK(Says(failed, "/collective_rpc: the connection closed before the reply was complete"));
   job.server->AwaitEnd();
 
   const uint16_t port = job.server->port();
