@@ -22,7 +22,7 @@ class Patience {
   // Lets some time pass before the next look, little at first. DEADLINE_EXCEEDED, CANCELLED: the
   // wait is over; `what` names what did not come.
   Status Pause(const char* what) {
-    if (given_up_ && given_up_()) return CancelledError("{} was given up", what);
+    if (given_up_ && given_up_()) return CancelledError("{} was cancelled", what);
     const TimePoint now = clock_.Now();
     if (now >= deadline_) return DeadlineExceededError("{} did not end within its deadline", what);
     {

@@ -63,7 +63,7 @@ std::vector<std::byte> Seal(SealedKind kind, std::string_view message, const Key
 Result<std::string_view> Unseal(SealedKind kind, ByteSpan file, const Key& key,
                                 const std::string& path) {
   if (file.size() < kHeadBytes || AsText(file.first(kMagicBytes)) != Magic(kind)) {
-    return DataLossError("{} is no {}: expected it to begin with {}, it has {} bytes", path,
+    return DataLossError("{} is not a {}: expected it to begin with {}, it has {} bytes", path,
                          NameOf(kind), Magic(kind), file.size());
   }
   if (const auto format = LoadLe<uint32_t>(file.data() + 8); format != kFormatVersion) {
@@ -92,7 +92,7 @@ Result<std::string_view> Unseal(SealedKind kind, ByteSpan file, const Key& key,
   const ByteSpan behind = file.last(found.size());
   std::copy(behind.begin(), behind.end(), found.begin());
   if (!SameDigest(found, SealOf(file.first(file.size() - found.size()), key))) {
-    return DataLossError("{} does not have the {} it ends with: it is damaged{}", path,
+    return DataLossError("{}: the {} at its end does not match its content: it is damaged{}", path,
                          key.given() ? "signature" : "SHA-256",
                          key.given() ? ", or was signed with another key" : "");
   }

@@ -39,9 +39,10 @@ Result<std::vector<ManifestPtr>> VersionSet::Chain(WeightVersion base, WeightVer
   while (at > base) {
     const ManifestPtr version = Find(at);
     if (version == nullptr || !version->has_delta() || chain.size() == limits::kSharedChainMax) {
-      return AbortedError("the deltas {} -> {} are not all there: version {} {}", base.value(),
-                          target.value(), at.value(),
-                          version == nullptr ? "is not" : "has none that leads on");
+      return AbortedError(
+          "the deltas {} -> {} are not all available: version {} {}", base.value(), target.value(),
+          at.value(),
+          version == nullptr ? "does not exist" : "has no delta that continues the chain");
     }
     at = *version->base;  // smaller, as its manifest was checked
     chain.push_back(version);
@@ -68,7 +69,7 @@ Result<FullPath> VersionSet::FromAnchor(WeightVersion target) const {
     at = *version->base;  // one that is no anchor has a delta
     path.deltas.push_back(version);
   }
-  return AbortedError("version {} cannot be reached: version {} is not there", target.value(),
+  return AbortedError("version {} cannot be reached: version {} is not available", target.value(),
                       at.value());
 }
 
