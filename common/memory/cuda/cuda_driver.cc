@@ -87,7 +87,7 @@ Result<CudaDriverPtr> CudaDriver::Load() {
     return UnavailableError(
         "the CUDA driver finds no device ({}): look at nvidia-smi and CUDA_VISIBLE_DEVICES; in a "
         "container, pass the GPUs in",
-        initialised.ok() ? "it counts none" : Message(initialised));
+        initialised.ok() ? "it reports 0 devices" : Message(initialised));
   }
   return CudaDriverPtr(driver);
 }

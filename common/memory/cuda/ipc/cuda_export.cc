@@ -171,7 +171,7 @@ Result<CudaChunkHandle> Exporter::DescribeChunk(uint64_t address, uint64_t size,
     return CudaChunkHandle{.kind = Kind::kFabric, .size_bytes = size, .bytes = BytesOf(fabric)};
   }
   return UnimplementedError(
-      "memory at {:#x} was allocated without a handle type to share it by: allocate it with POSIX "
+      "memory at {:#x} was allocated without a shareable handle type: allocate it with POSIX "
       "descriptors; for PyTorch set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
       address);
 }
@@ -183,7 +183,7 @@ Status Exporter::AddChunks(uint64_t address, uint64_t end) {
     DWS_ASSIGN_OR_RETURN(const auto size, Ask<size_t>(PointerAttribute::kMappingSize, address,
                                                       "cuPointerGetAttribute of a mapping"));
     if (base > address || size <= address - base) {
-      return InternalError("the driver says that {:#x} lies in the mapping of {} bytes at {:#x}",
+      return InternalError("the driver reports that {:#x} lies in the mapping of {} bytes at {:#x}",
                            address, size, base);
     }
     if (!chunked_) {

@@ -15,7 +15,7 @@ constexpr const char* kLegacyRemedy =
     "its owner must be alive and share this process's IPC and PID namespaces (for Docker --ipc and "
     "--pid, for Kubernetes hostIPC and shareProcessNamespace)";
 constexpr const char* kDescriptorRemedy =
-    "its owner must be alive, and of the same driver; both processes must see the same device";
+    "its owner must be alive and use the same driver; both processes must see the same device";
 constexpr const char* kFabricRemedy =
     "fabric handles need an IMEX channel in both containers (/dev/nvidia-caps-imex-channels); let "
     "the owner allocate with POSIX descriptors instead";
@@ -112,7 +112,7 @@ Status MapChunk(const CudaDevice& device, const CudaChunkHandle& chunk, int desc
   const DriverResult mapped = api.chunk_map(address, chunk.size_bytes, 0, imported.get(), 0);
   if (mapped == DriverResult::kInvalidValue) {
     return InvalidArgumentError(
-        "expected a chunk of {} bytes, the driver maps no such size: hand over whole chunks",
+        "expected a chunk of {} bytes, the driver cannot map that size: hand over whole chunks",
         chunk.size_bytes);
   }
   return ImportError(device, mapped, "cuMemMap of an imported chunk", kDescriptorRemedy);
