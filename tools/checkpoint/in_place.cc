@@ -122,9 +122,10 @@ class InPlaceApply {
   Result<InPlaceOutcome> Run() {
     const Status status = Steps();
     if (status.ok()) return outcome_;
-    const Status told = outcome_.finished_earlier
-                            ? Annotate(status, "one that was interrupted has been completed, then")
-                            : status;
+    const Status told =
+        outcome_.finished_earlier
+            ? Annotate(status, "an interrupted apply has been completed, then this one failed")
+            : status;
     if (judged_) return told;
     const Status settled = CheckSettled(request_.checkpoint);
     if (settled.ok()) return told;

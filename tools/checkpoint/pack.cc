@@ -70,7 +70,7 @@ Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoi
                           const PackOptions& options, const std::string& out, ThreadPool& pool,
                           const Progress& progress) {
   if (options.version <= options.base_version) {
-    return InvalidArgumentError("version {} is to be above its base version {}", options.version,
+    return InvalidArgumentError("version {} must be above its base version {}", options.version,
                                 options.base_version);
   }
   std::vector<std::string> read = PathsOf(a);
@@ -81,8 +81,7 @@ Result<PackedObject> Pack(FileSystem& files, const Checkpoint& a, const Checkpoi
     std::vector<std::string> names;
     for (const TensorMismatch& mismatch : pairs.mismatches) names.push_back(mismatch.name);
     return FailedPreconditionError(
-        "a delta leads from tensors to the same tensors; {} of A or B have no equal: {} ('{}' is "
-        "{})",
+        "a delta needs the same tensors in A and B; {} have no counterpart: {} ('{}' is {})",
         names.size(), NameList(names), names[0], pairs.mismatches[0].what);
   }
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(pairs.before));

@@ -172,8 +172,8 @@ TEST_CASE("a redo that is older than the files is refused and the files stay", "
   const auto refused = Apply(scene, scene.A(), delta);
   INFO(refused.status().ToString());
   CHECK(absl::IsFailedPrecondition(refused.status()));
-  CHECK(refused.status().ToString().find("/A/.dws-apply.redo was written") != std::string::npos);
-  CHECK(refused.status().ToString().find("remove it") != std::string::npos);
+  CHECK(refused.status().ToString().find("/A/.dws-apply.redo was recorded") != std::string::npos);
+  CHECK(refused.status().ToString().find("remove this record") != std::string::npos);
   CHECK(ReadModel(scene.A()) == other);
   CHECK_FALSE(CheckSettled(scene.A()).ok());
 }

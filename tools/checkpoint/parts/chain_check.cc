@@ -89,8 +89,8 @@ Result<CheckedChain> CheckChain(const Walk& walk, std::span<const DeltaFile> cha
       Differing(walk.layout, first, digests.base, &SliceDelta::before);
   if (!other.empty()) {
     return FailedPreconditionError(
-        "{} changes version {}, and the checkpoint is another: of {} tensors that it changes {} "
-        "differ from that version: {}",
+        "{} changes version {}, but the checkpoint is another version: of the {} tensors that the "
+        "delta changes, {} differ from that version: {}",
         chain.front().path(), first.base_version.value(), first.slices.size(), other.size(),
         NameList(other));
   }
@@ -100,8 +100,8 @@ Result<CheckedChain> CheckChain(const Walk& walk, std::span<const DeltaFile> cha
     const std::vector<std::string> broken =
         Differing(walk.layout, manifest, checked.after, &SliceDelta::before);
     if (!broken.empty()) {
-      return FailedPreconditionError("{} does not follow {}: other weights of {}", chain[i].path(),
-                                     chain[i - 1].path(), NameList(broken));
+      return FailedPreconditionError("{} does not follow {}: it expects other weights of {}",
+                                     chain[i].path(), chain[i - 1].path(), NameList(broken));
     }
     for (size_t s = 0; s < checked.after.size(); ++s) {
       checked.after[s] += digests.differences[i][s];
@@ -114,8 +114,8 @@ Result<CheckedChain> CheckChain(const Walk& walk, std::span<const DeltaFile> cha
     }
     if (StateToken(checked.after) != manifest.state_token) {
       return FailedPreconditionError(
-          "{} changes version {}, and the checkpoint is another: the tensors that it changes are "
-          "that version's, others are not",
+          "{} changes version {}, but the checkpoint is another version: the tensors that the "
+          "delta changes are those of that version, others are not",
           chain[i].path(), manifest.base_version.value());
     }
   }
