@@ -65,7 +65,7 @@ Status AwaitBytes(const UniqueFd& fd, const std::string& path) {
   struct pollfd waiting = {.fd = fd.get(), .events = POLLIN, .revents = 0};
   const int ready = ::poll(&waiting, 1, kPipeWaitMilliseconds);
   if (ready > 0 || (ready < 0 && errno == EINTR)) return OkStatus();
-  return UnavailableError("{} is a pipe, and nothing came through it in {} s", path,
+  return UnavailableError("{} is a pipe, and no data arrived on it in {} s", path,
                           kPipeWaitMilliseconds / 1000);
 }
 

@@ -22,8 +22,8 @@ uint64_t Bound(UnixTime now) {
 
 std::string Reason(std::string_view what, std::string_view unit, uint64_t found, uint64_t bound) {
   return fmt::format(
-      "its {} {} is ahead of this host's clock: expected at most {}, which is now and {} h in "
-      "{} since 1970",
+      "its {} {} is ahead of this host's clock: expected at most {}, which is now plus {} h, in {} "
+      "since 1970",
       what, found, bound, limits::kAheadOfClockMax.count(), unit);
 }
 

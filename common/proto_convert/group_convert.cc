@@ -92,8 +92,9 @@ std::string Packed(const std::vector<bool>& bits) {
 Result<std::vector<bool>> Unpacked(const std::string& bytes, uint32_t count,
                                    std::string_view what) {
   if (bytes.size() != (size_t{count} + 7) / 8) {
-    return InvalidArgumentError("what a member {} has {} bytes, expected {} for {} slices", what,
-                                bytes.size(), (size_t{count} + 7) / 8, count);
+    return InvalidArgumentError(
+        "the list of slices that a member {} has {} bytes, expected {} for {} slices", what,
+        bytes.size(), (size_t{count} + 7) / 8, count);
   }
   std::vector<bool> bits(count);
   for (size_t i = 0; i < bits.size(); ++i) bits[i] = (bytes[i / 8] >> (i % 8) & 1) != 0;
@@ -167,7 +168,7 @@ Result<GroupShare> Parse(const v1::GroupShare& body) {
   DWS_ASSIGN_OR_RETURN(const uint64_t generation,
                        NotZero(body.generation(), "the generation of a group's share"));
   if (body.slice_count() > limits::kGroupSlicesMax) {
-    return InvalidArgumentError("a member's share is of {} slices, at most {} are supported",
+    return InvalidArgumentError("a member's share has {} slices, at most {} are supported",
                                 body.slice_count(), limits::kGroupSlicesMax);
   }
   DWS_ASSIGN_OR_RETURN(std::vector<bool> held, Unpacked(body.held(), body.slice_count(), "holds"));
