@@ -129,7 +129,7 @@ class DwsctlTest(IntegrationCase):
             lambda: "version 4 on offer",
         )
         self.assertEqual(self.status(self.receiver)["receiver"]["committed_version"], "3")
-        self.assertIn("the drain is over", self.ask(self.receiver, "drain", "--undo"))
+        self.assertIn("the drain has ended", self.ask(self.receiver, "drain", "--undo"))
         self.await_version(self.rollout, 4)
 
     def test_a_drained_sender_takes_no_versions_until_the_drain_is_undone(self) -> None:

@@ -91,7 +91,7 @@ class CertificatesTest(unittest.TestCase):
                 with self.subTest(line=line, mode=oct(mode)):
                     os.chmod(os.path.join(self.folder, folder), mode)
                     said = self.run_line(line, code=7)
-                    self.assertIn(f"a private key goes into {folder}, which others can write to (mode {mode:04o})",
+                    self.assertIn(f"a private key is written to {folder}: others can write to it (mode {mode:04o})",
                                   said)
                     self.assertIn("run `chmod go-w` on it", said)
                     self.assertEqual(self.content(), before)
@@ -113,7 +113,7 @@ class CertificatesTest(unittest.TestCase):
         for line, folder in (("issue --authority ca --role receive --name r --out tls", "tls"),
                              ("authority --job-id job --out ca --force", "ca")):  # fmt: skip
             said = self.run_line(line, code=7)
-            self.assertIn(f"a private key goes into {folder}, which uid 12345 owns, expected uid 0", said)
+            self.assertIn(f"a private key is written to {folder}: it is owned by uid 12345, expected uid 0", said)
             self.assertEqual(self.content(), before)
 
     def test_a_link_to_a_certificate_is_not_renewed(self) -> None:
@@ -123,7 +123,7 @@ class CertificatesTest(unittest.TestCase):
         os.symlink("tls/receive-r/cert.pem", link)
         before = self.content()
         said = self.run_line("renew --authority ca cert.pem", code=7)
-        self.assertIn("cert.pem is a symbolic link to tls/receive-r/cert.pem, expected the certificate's own file", said)
+        self.assertIn("cert.pem is a symbolic link to tls/receive-r/cert.pem, expected the certificate file itself", said)
         self.assertIn(f"give the path {self.folder}/tls/receive-r/cert.pem", said)
         self.assertEqual(self.content(), before)
         self.assertTrue(os.path.islink(link))

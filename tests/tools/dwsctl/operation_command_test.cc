@@ -92,7 +92,7 @@ TEST_CASE("resync passes its flag and reports the version", "[dwsctl]") {
   FakeDaemon daemon(folder.File("receiver.sock"));
   daemon.answers.progress = {Progress("", 2048, true)};
   const Ran ran = RunLine("resync --address " + daemon.address());
-  CHECK(ran.out == "rollout-0: in step with the senders at version 12, 2.0 KiB looked at\n");
+  CHECK(ran.out == "rollout-0: in step with the senders at version 12, 2.0 KiB checked\n");
   CHECK_FALSE(daemon.answers.resync.full());
   RunLine("resync --full --address " + daemon.address());
   CHECK(daemon.answers.resync.full());
@@ -115,7 +115,7 @@ TEST_CASE("drain waits or not or undoes as its flags say and explains the result
   daemon.answers.hang = false;
   daemon.answers.progress = {Progress("", 0, true)};
   const Ran undone = RunLine("drain --undo --address " + daemon.address());
-  CHECK(undone.out == "rollout-0: the drain is over\n");
+  CHECK(undone.out == "rollout-0: the drain has ended\n");
   CHECK(daemon.answers.drain.undo());
 }
 

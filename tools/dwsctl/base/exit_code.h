@@ -22,7 +22,7 @@ inline constexpr char kExitCodeHelp[] =
     "  2    the command line is wrong\n"
     "  3    no daemon answers at that address, or not in time\n"
     "  4    the daemon answered with an error\n"
-    "  5    weights or tensors are not those that belong together\n"
+    "  5    weights or tensors do not match\n"
     "  6    a file is damaged or cut off\n"
     "  7    a file or the output cannot be read or written\n"
     "  130  ended by ^C, SIGTERM or SIGHUP (watch: 0)\n";

@@ -91,15 +91,15 @@ Status CheckOwn(const std::string& folder, Others others) {
   const uid_t user = ::geteuid();
   if (found.st_uid != user && found.st_uid != 0) {
     return FailedPreconditionError(
-        "a private key goes into {}, which uid {} owns, expected uid {}, who runs this: nothing is "
-        "written; chown the folder, name another one, or run this as uid {}",
+        "a private key is written to {}: it is owned by uid {}, expected uid {}, which runs "
+        "dwsctl; nothing is written; chown the folder, name another one, or run this as uid {}",
         folder, found.st_uid, user, found.st_uid);
   }
   const bool sticky = (found.st_mode & S_ISVTX) != 0 && others == Others::kMayAddTheirOwn;
   if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky) {
     return FailedPreconditionError(
-        "a private key goes into {}, which others can write to (mode {:04o}), expected a folder "
-        "that only its owner can: nothing is written; run `chmod go-w` on it, or name another one",
+        "a private key is written to {}: others can write to it (mode {:04o}), expected its owner "
+        "only; nothing is written; run `chmod go-w` on it, or name another one",
         folder, found.st_mode & 07777);
   }
   return OkStatus();
@@ -129,8 +129,8 @@ Status CheckNoLink(const std::string& path) {
   std::filesystem::path whole = std::filesystem::weakly_canonical(path, failed);
   if (failed) whole = target;
   return FailedPreconditionError(
-      "{} is a symbolic link to {}, expected the certificate's own file, in whose place the new "
-      "one is put: nothing is written; give the path {}",
+      "{} is a symbolic link to {}, expected the certificate file itself, because renew replaces "
+      "that file: nothing is written; give the path {}",
       path, target.string(), whole.string());
 }
 

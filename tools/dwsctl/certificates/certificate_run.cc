@@ -36,7 +36,7 @@ Status Show(const CertificateFlags& flags, std::string_view what, const std::str
                     .dump() +
                 "\n");
   } else {
-    console.Out(fmt::format("{}: {}{}{}, ends in {} days\n", path, what,
+    console.Out(fmt::format("{}: {}{}{}, expires in {} days\n", path, what,
                             identities.empty() ? "" : ": ", identities, days));
   }
   return OkStatus();

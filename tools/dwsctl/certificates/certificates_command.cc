@@ -28,7 +28,7 @@ void AddDays(CLI::App& command, CertificateFlags& flags, int days_max) {
 void AddHosts(CLI::App& command, CertificateFlags& flags) {
   command
       .add_option("--host", flags.hosts,
-                  "DNS name or address that it is dialled by; loopback is always there")
+                  "DNS name or address that clients use; loopback is always included")
       ->type_name("HOST");
 }
 void AddAuthority(CLI::App& command, CertificateFlags& flags) {
@@ -131,9 +131,9 @@ void AddRenewCommand(CLI::App& parent, Context& context) {
       parent, "renew",
       "Renews certificates before they end: same key, identity and hosts.\n"
       "\n"
-      "Replaces each file whose certificate ends soon, in one step; nothing else changes. A "
+      "Replaces each file whose certificate expires soon, atomically; nothing else changes. A "
       "daemon\n"
-      "takes the new one within seconds. No private key is needed but the authority's, so the "
+      "loads the new one within seconds. Only the authority's private key is needed, so the "
       "files\n"
       "may be copies. Run it from a timer.",
       {"dwsctl certificates renew --authority ca tls/*/cert.pem"}, flags, &RunRenew, context);
@@ -141,7 +141,7 @@ void AddRenewCommand(CLI::App& parent, Context& context) {
   command->add_option("FILES", flags->files, "certificates to renew")
       ->type_name(kFileValue)
       ->required();
-  command->add_option("--within", flags->within_days, "renew what ends within so many days")
+  command->add_option("--within", flags->within_days, "renew what expires within so many days")
       ->type_name("DAYS")
       ->check(CLI::Range(0, limits::kCertificateDaysMax).description(""))
       ->capture_default_str();

@@ -59,7 +59,7 @@ void AddEstimateCommand(CLI::App& app, Context& context) {
       "\n"
       "Compares two safetensors checkpoints and encodes the difference: density by group of\n"
       "tensors, sizes as delta objects, as slime's files and in full, and how long these take to\n"
-      "transfer. No daemon is asked, nothing is written. Exits with 5 when tensors are in one of\n"
+      "transfer. Contacts no daemon, writes nothing. Exits with 5 when tensors are in one of\n"
       "them only, or have another dtype or shape; the others are compared.",
       {"dwsctl estimate step_100/ step_101/",
        "dwsctl estimate --bandwidth=300MB/s --bandwidth=25Gbit/s step_100/ step_101/",

@@ -54,7 +54,7 @@ Status Explain(const grpc::Status& error, const DaemonTarget& target,
   switch (error.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return UnavailableError(
-          "no daemon answers at {} ({}); is it running, is this its address, and does it want TLS?",
+          "no daemon answers at {} ({}); is it running, is this its address, does it use TLS?",
           target.text, error.error_message());
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return DeadlineExceededError("{} did not answer within {} ms; --timeout allows longer",

@@ -39,7 +39,7 @@ Status Denied(const std::string& path, std::string_view what) {
 Result<DaemonTarget> CheckedSocket(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (error == std::errc::permission_denied) return Denied(path, "its folder is closed to you");
+  if (error == std::errc::permission_denied) return Denied(path, "you may not access its folder");
   if (!fs::exists(status)) {
     return NotFoundError(
         "{}: no such socket; is the daemon running, and was it given this --socket?", path);

@@ -52,7 +52,7 @@ ExitCode ExplainEnd(const Status& status, CallWatchdog::Cause cause, const Opera
                     const std::string& target, const std::string& after_hangup, Console& console) {
   switch (cause) {
     case CallWatchdog::Cause::kInterrupt:
-      console.Error(fmt::format("dwsctl: hung up; {}\n", after_hangup));
+      console.Error(fmt::format("dwsctl: disconnected; {}\n", after_hangup));
       return ExitCode::kInterrupted;
     case CallWatchdog::Cause::kSilence:
       return FailAnswer(console, DeadlineExceededError(

@@ -16,7 +16,7 @@ struct DrainFlags {
 
 std::string ResultText(const OperationOutcome& outcome, bool undo) {
   const std::string version = FormatVersion(outcome.last.version());
-  if (undo) return fmt::format("{}: the drain is over\n", outcome.Name());
+  if (undo) return fmt::format("{}: the drain has ended\n", outcome.Name());
   if (!outcome.last.finished()) {
     return fmt::format("{}: draining; `dwsctl status` says when it is done\n", outcome.Name());
   }

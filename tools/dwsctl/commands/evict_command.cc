@@ -80,7 +80,7 @@ void AddEvictCommand(CLI::App& app, Context& context) {
       "waits for ever or continues with old weights. Afterwards restart the group's receivers, "
       "the\n"
       "leader first, and the engine.",
-      {"dwsctl evict --member 2 --reason 'host r7 has burnt' --address r5:7710",
+      {"dwsctl evict --member 2 --reason 'host r7 is lost' --address r5:7710",
        "dwsctl evict --receiver r7-rollout-0 --socket /run/dws/sender-0.sock"},
       flags->operation.json);
   CLI::Option* const member =

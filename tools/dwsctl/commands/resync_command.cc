@@ -23,9 +23,9 @@ ExitCode RunResync(const ResyncFlags& flags, Console& console) {
   const OperationOutcome outcome = RunOperation(flags.operation, request, kAfterHangup, console);
   if (outcome.code != ExitCode::kOk || flags.operation.json) return outcome.code;
   if (!outcome.last.finished()) {
-    console.Out(fmt::format("{}: begun; {}\n", outcome.Name(), kAfterHangup));
+    console.Out(fmt::format("{}: started; {}\n", outcome.Name(), kAfterHangup));
   } else {
-    console.Out(fmt::format("{}: in step with the senders at version {}, {} looked at\n",
+    console.Out(fmt::format("{}: in step with the senders at version {}, {} checked\n",
                             outcome.Name(), FormatVersion(outcome.last.version()),
                             FormatBytes(outcome.last.done_bytes())));
   }

@@ -213,11 +213,12 @@ void AddWatchCommand(CLI::App& app, Context& context) {
   command->add_option("--socket", flags->sockets, "a daemon's unix socket; may be repeated")
       ->type_name(kSocketValue)
       ->allow_extra_args(false);
-  command->add_option("--interval", flags->interval_seconds, "between two statuses (default 1)")
+  command
+      ->add_option("--interval", flags->interval_seconds, "time between two statuses (default 1)")
       ->type_name("SECONDS")
       ->check(CLI::Validator(CLI::Range(0.1, 3600.0)).description(""));
   auto* count =
-      command->add_option("--count", flags->count, "end after so many statuses of each daemon");
+      command->add_option("--count", flags->count, "end after this many statuses of each daemon");
   count->type_name("N")->check(CLI::Validator(CLI::PositiveNumber).description(""));
   command->add_flag("--once", flags->once, "the same as --count 1")->excludes(count);
   AddConnectionFlags(*command, flags->connection);

@@ -104,9 +104,10 @@ void AddInspectCommand(CLI::App& app, Context& context) {
       app, "inspect",
       "Shows a delta object or a ledger byte by byte.\n"
       "\n"
-      "Every field with its offset, length and value, frames, blocks, and what the records of a\n"
-      "ledger add up to. All checksums are compared and all blocks decoded, also those not shown.\n"
-      "Damage is reported where it is; exits with 6 then.",
+      "Every field with its offset, length and value, frames, blocks, and the state that the\n"
+      "records of a ledger lead to. All checksums are compared and all blocks decoded, also those\n"
+      "not shown.\n"
+      "Damage is reported at its offset; the exit status is then 6.",
       {"dwsctl inspect /var/lib/dws/sender-0/sender.ledger",
        "dwsctl inspect --blocks 100 object.dws",
        "dwsctl inspect --json --all object.dws | jq 'select(.item == \"problem\")'"},

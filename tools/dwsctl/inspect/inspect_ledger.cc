@@ -64,8 +64,9 @@ class LedgerInspection {
     DWS_ASSIGN_OR_RETURN(bytes_, file_.Read(0, limits::kLedgerBytesMax));
     if (Head()) Records();
     if (bytes_.size() < file_.size_bytes()) {
-      Problem(bytes_.size(), fmt::format("larger than any ledger ({} bytes at most); not read on",
-                                         limits::kLedgerBytesMax));
+      Problem(bytes_.size(),
+              fmt::format("larger than any ledger ({} bytes at most); the rest was not read",
+                          limits::kLedgerBytesMax));
     }
     Facts facts = std::visit([](const auto& state) { return FactsOf(state); }, state_);
     facts.emplace_back("records", fmt::format("{}", records_));
