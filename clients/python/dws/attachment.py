@@ -113,8 +113,8 @@ class Attachment:
             located = None if tensor is None else device_tensor(name, tensor, writable=True)
             if located is None:
                 raise LayoutError(
-                    f"tensor '{name}' was on a CUDA device when it was attached, and is "
-                    f"{'gone' if tensor is None else 'on the host'} now: bring it back to a device"
+                    f"tensor '{name}' was on a CUDA device when it was attached, and is now "
+                    f"{'missing' if tensor is None else 'on the host'}: bring it back to a device"
                 )
             found.append(located)
             holder, key = held_by.get(name, (self._target, name))

@@ -182,7 +182,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--checkpoint", required=True, help="folder that dws-receiver patches")
     parser.add_argument("--socket", required=True, help="the sender's --socket")
     parser.add_argument("--job-id", required=True, help="the sender's --job-id")
-    parser.add_argument("--poll-ms", type=int, default=100, help="between two looks")
+    parser.add_argument("--poll-ms", type=int, default=100, help="time between two checks")
     options = parser.parse_args(arguments)
     pause = threading.Event()
     try:

@@ -119,7 +119,7 @@ def _chunk_at(driver: CudaDriver, tensor: DeviceTensor, address: int) -> Chunk:
     if ordinal is None or memory_type is None:
         raise LayoutError(
             f"tensor '{tensor.name}': no memory of a CUDA device lies at {address:#x}; was it freed, "
-            "or are the weights asleep? Attach them when they are there"
+            "or are the weights asleep? Attach them when they are on the device"
         )
     if memory_type != MEMORY_OF_DEVICE or driver.attribute(Attribute.IS_MANAGED, address):
         raise LayoutError(
@@ -131,8 +131,8 @@ def _chunk_at(driver: CudaDriver, tensor: DeviceTensor, address: int) -> Chunk:
         kind, pool = _kind_of(driver, tensor, base)
     if not base <= address < base + size_bytes:
         raise CudaError(
-            f"tensor '{tensor.name}': the driver says that {address:#x} lies in the allocation of "
-            f"{size_bytes} bytes at {base:#x}"
+            f"tensor '{tensor.name}': the driver reports that {address:#x} lies in the allocation "
+            f"of {size_bytes} bytes at {base:#x}, which does not contain it"
         )
     return Chunk(base, size_bytes, ordinal, kind, pool, _identity(driver, base))
 
@@ -148,8 +148,8 @@ def _kind_of(driver: CudaDriver, tensor: DeviceTensor, base: int) -> tuple[Chunk
             return ChunkKind.POOL, pool
         raise _refusal(
             tensor,
-            "comes from a memory pool that may not leave its process, as the default pool of "
-            "cudaMallocAsync",
+            "comes from a memory pool that cannot be shared between processes, such as the default "
+            "pool of cudaMallocAsync",
             "PYTORCH_CUDA_ALLOC_CONF=backend:native, or a pool made with POSIX descriptors",
         )
     virtual = driver.virtual_allocation(base)

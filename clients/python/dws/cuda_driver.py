@@ -124,7 +124,7 @@ class CudaDriver:
             return
         active = self._active_devices()
         if not active:
-            raise CudaError("this process uses no device: there is no context to ask in")
+            raise CudaError("this process uses no CUDA device: there is no context for the query")
         with self.context(active[0]):
             yield
 

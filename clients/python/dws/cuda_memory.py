@@ -113,8 +113,8 @@ class CudaMemory:
             return self._driver.export_fabric(chunk.base)
         except CudaError as error:
             raise CudaError(
-                f"{error}: the chunk at {chunk.base:#x} can leave this process as a fabric handle "
-                "only, which needs the IMEX service (nvidia-imex) and access to its channels; or "
+                f"{error}: the chunk at {chunk.base:#x} can be shared as a fabric handle only, "
+                "which needs the IMEX service (nvidia-imex) and access to its channels; or "
                 "have the allocator ask for POSIX descriptors"
             ) from error
 

@@ -162,8 +162,8 @@ def _check(tensor: DeviceTensor) -> None:
     what = f"tensor '{tensor.name}' {list(tensor.shape)}, strides {list(tensor.strides)}"
     if not tensor.address:
         raise LayoutError(
-            f"{what}: it has no memory of its own (its address is 0); a wrapper, or its weights "
-            "were put to sleep?"
+            f"{what}: it has no memory of its own (its address is 0): is it a wrapper, or were "
+            "its weights put to sleep?"
         )
     if tensor.address % tensor.dtype.itemsize:
         raise LayoutError(

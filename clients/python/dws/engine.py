@@ -57,7 +57,7 @@ class Engine:
         """
         if not 0 <= engine_rank < world_size:
             raise InvalidArgumentError(
-                f"engine rank {engine_rank} of world size {world_size}: expected 0 <= rank < it"
+                f"engine rank {engine_rank} of world size {world_size}: expected 0 <= rank < size"
             )
         self.engine_rank = engine_rank
         self.world_size = world_size
@@ -190,7 +190,7 @@ class Engine:
 
     def _require_attached(self) -> None:
         if self._attachment is None:
-            raise StateError("attach() first")
+            raise StateError("call attach() first")
 
     @property
     def grant(self) -> Optional[Grant]:

@@ -83,7 +83,7 @@ class HandleConnection:
             self.shut()
             raise DwsError(
                 f"the daemon refused the memory handed over on {path}: "
-                f"{reply.removeprefix('error: ') or 'it hung up'}"
+                f"{reply.removeprefix('error: ') or 'it closed the connection'}"
             )
 
     def _send(self, token: bytes, descriptors: Sequence[Descriptor], deadline: Deadline) -> None:

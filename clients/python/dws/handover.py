@@ -146,7 +146,7 @@ def live_part(shard: Shard, tensor: Any) -> DeviceTensor:
     if full is None or (full.dtype, full.shape) != (shard.tensor.dtype, shard.tensor.shape):
         raise LayoutError(
             f"tensor {shard.tensor} was on a CUDA device when it was registered, and is now "
-            f"{'gone or on the host' if full is None else f'{full.dtype.name} {list(full.shape)}'}"
+            f"{'not on a device' if full is None else f'{full.dtype.name} {list(full.shape)}'}"
             ": bring it back, or make another Trainer"
         )
     full.require_row_major()

@@ -53,7 +53,7 @@ class LeaseStream:
                 kind = message.WhichOneof("message")
                 if kind == "pause":
                     if not pause(self._call.is_active):
-                        return "it broke while forward passes were ending"
+                        return "the connection broke while forward passes were ending"
                     self._send(
                         paused=engine_pb2.Paused(
                             pause_id=message.pause.pause_id,

@@ -96,7 +96,7 @@ class VersionWriter:
         started = time.monotonic()
         if not self._open:
             raise StateError(
-                f"version {self.version} is closed: put() belongs inside its with block"
+                f"version {self.version} is closed: call put() inside its with block"
             )
         shard = self._layout.shard(name)
         if name in self._put_names:

@@ -106,9 +106,9 @@ class SenderLink:
             if isinstance(error, RegistrationLostError):
                 raise
             raise SenderStalledError(
-                f"{error}; {self._stalled}. Version {version} may have been published, whole; what "
-                "the sender reads from now on is not: the weights may be overwritten. Call "
-                "reconnect()"
+                f"{error}; {self._stalled}. Version {version} may have been published completely; "
+                "nothing that the sender reads from now on is published: the weights may be "
+                "overwritten. Call reconnect()"
             ) from error
 
     def _give_up(self, version: int) -> bool:
@@ -221,6 +221,6 @@ class SenderLink:
             if self.connected or isinstance(error, RegistrationLostError):
                 raise
             raise RegistrationLostError(
-                f"{error}; the registration is gone (the sender restarted, or another process "
-                f"registered rank {self._rank}): call reconnect()"
+                f"{error}; the registration no longer exists (the sender restarted, or another "
+                f"process registered rank {self._rank}): call reconnect()"
             ) from error

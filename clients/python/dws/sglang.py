@@ -137,8 +137,8 @@ def _probe(model: Any) -> tuple[Any, Any, Any]:
         lacking += missing(group, "get_tp_group()", ("rank_in_group", "world_size", "cpu_group"))
     if lacking:
         raise StateError(
-            f"{_version()} does not have {', '.join(lacking)}, which dws.sglang needs (written after "
-            "0.5): use that, or serve this engine by checkpoints on disk"
+            f"{_version()} does not have {', '.join(lacking)}, which dws.sglang needs (written for "
+            "0.5): use that version, or serve this engine by checkpoints on disk"
         )
     return runner_class, group, arguments
 
@@ -147,13 +147,13 @@ def _refuse(arguments: Any) -> None:
     found = {
         "pipeline parallelism": getattr(arguments, "pp_size", 1) > 1,
         "data parallelism (start a server for each replica)": getattr(arguments, "dp_size", 1) > 1,
-        "attention apart from tensor parallelism (enable_dp_attention)": (
+        "data-parallel attention (enable_dp_attention)": (
             getattr(arguments, "enable_dp_attention", False)
         ),
         "expert load balancing (enable_eplb)": getattr(arguments, "enable_eplb", False),
         "redundant experts": (getattr(arguments, "ep_num_redundant_experts", 0) or 0) > 0,
         "LoRA": bool(getattr(arguments, "enable_lora", False)),
-        "speculation, whose draft model would keep its weights": (
+        "speculation, whose draft model would keep its old weights": (
             getattr(arguments, "speculative_algorithm", None) is not None
         ),
         "weights offloaded to the host": (getattr(arguments, "cpu_offload_gb", 0) or 0) > 0,

@@ -47,7 +47,7 @@ class RegisteredTrainer:
         """
         if not 0 <= rank < world_size:
             raise InvalidArgumentError(
-                f"rank {rank} of world size {world_size}: expected 0 <= rank < it"
+                f"rank {rank} of world size {world_size}: expected 0 <= rank < size"
             )
         if stream is None and rank != 0:
             raise InvalidArgumentError(
@@ -172,7 +172,7 @@ class RegisteredTrainer:
 
     def _require_registered(self) -> Handover:
         if self._handover is None:
-            raise StateError("register() or register_ring() first")
+            raise StateError("call register() or register_ring() first")
         return self._handover
 
     def _register(self, handover: Handover, deadline: Deadline) -> None:

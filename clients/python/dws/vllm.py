@@ -82,7 +82,7 @@ class WorkerExtension:
           As Engine.attach.
         """
         if _attached(self) is not None:
-            raise StateError("this worker is attached: dws_detach first")
+            raise StateError("this worker is attached: call dws_detach first")
         model, group = _probe(self)
         config = self.vllm_config  # type: ignore[attr-defined]
         _refuse(config, self.model_runner)  # type: ignore[attr-defined]
@@ -138,7 +138,7 @@ def _attached(worker: Any) -> Optional[AttachedRank]:
 def _require(worker: Any) -> AttachedRank:
     attached = _attached(worker)
     if attached is None:
-        raise StateError("this worker is not attached: dws_attach first")
+        raise StateError("this worker is not attached: call dws_attach first")
     return attached
 
 
@@ -174,7 +174,7 @@ def _probe(worker: Any) -> tuple[Any, Any]:
     if lacking:
         raise StateError(
             f"vLLM {getattr(vllm, '__version__', 'of unknown version')} does not have "
-            f"{', '.join(lacking)}, which dws.vllm needs (written after 0.14 to 0.19 and 0.32): "
+            f"{', '.join(lacking)}, which dws.vllm needs (written for 0.14 to 0.19 and 0.32): "
             "use one of these, or serve this engine by checkpoints on disk"
         )
     return model, group
@@ -191,11 +191,11 @@ def _refuse(config: Any, runner: Any) -> None:
             getattr(parallel, "data_parallel_size", 1) > 1
         ),
         "expert load balancing (enable_eplb)": getattr(parallel, "enable_eplb", False),
-        "experts placed otherwise than in a row (expert_placement_strategy)": (
+        "experts that are not placed in order (expert_placement_strategy)": (
             getattr(parallel, "expert_placement_strategy", "linear") != "linear"
         ),
         "LoRA": getattr(config, "lora_config", None) is not None,
-        "speculation with a draft model, which would keep its weights": (
+        "speculation with a draft model, which would keep its old weights": (
             any(getattr(drafter, "model", None) is not None for drafter in drafters)
         ),
         "weights offloaded to the host (cpu_offload_gb)": (getattr(cache, "cpu_offload_gb", 0) or 0)

@@ -60,6 +60,6 @@ def call_attach(
                 raise failure from error
             raise DeadlineError(
                 f"{failure}: not attached within {deadline.seconds:g} s"
-                f"{f' ({waits_for})' if waits_for else ''}. Is a dws-sender up, with a registered "
-                "trainer, and named in the receiver's --sender flags?"
+                f"{f' ({waits_for})' if waits_for else ''}. Is a dws-sender running, with a "
+                "registered trainer, and do the receiver's --sender flags name it?"
             ) from error

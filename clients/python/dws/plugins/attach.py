@@ -178,7 +178,7 @@ def gated_once(owner: Any, name: str, gate: Callable[[Any], Any]) -> None:
     """
     call = getattr(owner, name)
     if getattr(call, "dws_gated", False):
-        raise StateError(f"{type(owner).__name__}.{name} is gated: attached before")
+        raise StateError(f"{type(owner).__name__}.{name} is gated already: it was attached before")
     gated = gate(call)
     gated.dws_gated = True
     setattr(owner, name, gated)

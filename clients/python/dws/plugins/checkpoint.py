@@ -105,10 +105,10 @@ def require_as_loaded(
                 break
     if differ:
         raise LayoutError(
-            f"{len(differ)} parameters are not as checkpoint '{checkpoint.folder}' and the mapping "
-            f"make them: {', '.join(differ[:5])}{' ...' if len(differ) > 5 else ''}. Either the "
-            "engine has loaded another one, or it keeps weights in a form that cannot be written "
-            "in place"
+            f"{len(differ)} parameters differ from what checkpoint '{checkpoint.folder}' and the "
+            f"mapping give: {', '.join(differ[:5])}{' ...' if len(differ) > 5 else ''}. Either the "
+            "engine has loaded another checkpoint, or it keeps weights in a form that cannot be "
+            "written in place"
         )
 
 

@@ -66,7 +66,7 @@ def _reasons(layer: Any) -> Iterator[str]:
     if method is None or kind in _NO_WEIGHTS:
         return
     if kind not in _PLAIN_METHODS:
-        yield f"has weights as {kind} keeps them"
+        yield f"has weights in the form of {kind}"
         return
     for flag in _REORDERING:
         if getattr(method, flag, None):
@@ -90,8 +90,8 @@ def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitH
         if needs:
             raise LayoutError(
                 f"model {kind}: {'; '.join(needs[:3])}{' ...' if len(needs) > 3 else ''} "
-                f"({len(needs)} in all). Written in place it would compute with other weights than "
-                f"the trainer's: choose a plain backend, or pass hooks={{'{kind}': "
+                f"({len(needs)} in all). Written in place, it would compute with weights that "
+                f"differ from the trainer's: choose a plain backend, or pass hooks={{'{kind}': "
                 "'package.module:function'} that brings all of it up to date after a commit"
             )
         return None

@@ -74,7 +74,7 @@ def rank_mapping(
             else:
                 raise LayoutError(
                     "of a kind this mapping does not know (quantised, or another architecture?): "
-                    "say what it is made of in given=, None for the engine's own"
+                    "name its source in given=, or None for what only the engine uses"
                 )
         except LayoutError as error:
             raise LayoutError(f"parameter '{name}' {list(shapes[name])}: {error}") from None
