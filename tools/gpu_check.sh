@@ -64,7 +64,7 @@ tar -C "$work" --owner=0 --group=0 --numeric-owner -czf dist/gpu_check.tar.gz gp
 size="$(stat -c %s dist/gpu_check.tar.gz)"
 echo "dist/gpu_check.tar.gz: $((size >> 20)) MiB" >&2
 if ((size > 60 << 20)); then
-  echo "gpu_check.sh: the archive is larger than 60 MiB, which is what it may take" >&2
+  echo "gpu_check.sh: the archive is larger than 60 MiB, the most that is allowed" >&2
   exit 1
 fi
 

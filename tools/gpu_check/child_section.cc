@@ -38,7 +38,7 @@ Status Follow(int output, const SectionRun& run, std::vector<CheckResult>& resul
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - clock.Now());
     pollfd waited = {.fd = output, .events = POLLIN, .revents = 0};
     if (left.count() <= 0) {
-      return DeadlineExceededError("is not done after {} s", run.seconds_max);
+      return DeadlineExceededError("did not finish within {} s", run.seconds_max);
     }
     if (::poll(&waited, 1, static_cast<int>(left.count())) <= 0) continue;
     const ssize_t size = ::read(output, part, sizeof(part));
@@ -73,7 +73,7 @@ Status RunAndFollow(const SectionRun& run, std::vector<CheckResult>& results) {
   const bool told = std::any_of(
       results.begin() + static_cast<ptrdiff_t>(before), results.end(),
       [](const CheckResult& result) { return result.verdict == CheckResult::Verdict::kFailed; });
-  if (results.size() == before) return InternalError("says nothing");
+  if (results.size() == before) return InternalError("printed no results");
   return told ? OkStatus() : ended;
 }
 

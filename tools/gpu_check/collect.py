@@ -45,8 +45,8 @@ def main() -> int:
         json.dump(content, file, indent=1)
         file.write("\n")
     if content["fake_driver"]:
-        print("fake driver: no figure of this run means anything", file=sys.stderr)
-    print(f"all together: {summary(content)}; {out}", file=sys.stderr)
+        print("fake driver: the figures of this run mean nothing", file=sys.stderr)
+    print(f"in total: {summary(content)}; {out}", file=sys.stderr)
     print(summary(content))
     return 0
 

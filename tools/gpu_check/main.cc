@@ -103,7 +103,7 @@ int Main(int argc, char** argv) {
   app.add_option("--time-factor", options.time_factor, "Factor for the time limit of each section")
       ->check(CLI::Range(1, 100));
   app.add_option("--gpu", options.gpu, "The device, by UUID (GPU-...); default: the first");
-  app.add_option("--only", options.only, "Sections to run, by comma")
+  app.add_option("--only", options.only, "Sections to run, separated by commas")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
   app.add_option("--kernel-tests", options.kernel_tests,

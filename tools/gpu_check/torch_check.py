@@ -75,7 +75,7 @@ class Setup:
         while self.engine.grant is None or self.engine.grant.version != version:
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"version {version} does not come; the engine has {self.engine.grant}, "
+                    f"version {version} did not arrive; the engine has {self.engine.grant}, "
                     f"{self.engine.stats()}"
                 )
             time.sleep(0.005)
@@ -151,7 +151,7 @@ def refused(setup: Setup) -> None:
             if "backend:native" not in str(error):
                 raise AssertionError(f"the {who}'s refusal names no remedy: {error}") from error
         else:
-            raise AssertionError(f"memory of cudaMallocAsync's default pool: the {who} took it")
+            raise AssertionError(f"memory of cudaMallocAsync's default pool: the {who} accepted it")
 
 
 def many_tensors(setup: Setup) -> None:
@@ -269,14 +269,14 @@ def outcomes(programs: str, device: str, names: list[str]) -> Iterator[dict[str,
                 if done.returncode != 0:
                     line.update(status="failed", note=f"exit status {done.returncode}, see above")
             except subprocess.TimeoutExpired:
-                line.update(status="failed", note=f"hangs for {CHECK_SECONDS + 30} s")
+                line.update(status="failed", note=f"did not finish within {CHECK_SECONDS + 30} s")
         yield line
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--bin", required=True, help="folder of dws-sender and dws-receiver")
-    parser.add_argument("--only", default="", help=f"by comma: {' '.join(CHECKS)}")
+    parser.add_argument("--only", default="", help=f"separated by commas: {' '.join(CHECKS)}")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -53,7 +53,8 @@ Result<std::unique_ptr<Exporter>> Exporter::Start(const std::string& gpu,
 Result<JsonMessage> Exporter::Answer() {
   DWS_ASSIGN_OR_RETURN(JsonMessage answer, ReceiveJson(socket_, kAnswerTimeoutMs));
   if (answer.json.contains("error")) {
-    return InternalError("the exporting process says: {}", answer.json["error"].get<std::string>());
+    return InternalError("the exporting process reports: {}",
+                         answer.json["error"].get<std::string>());
   }
   return answer;
 }

@@ -25,7 +25,7 @@ Result<DescriptorMessage> AwaitMessage(const UniqueFd& socket, int timeout_ms) {
   for (;;) {
     pollfd waited = {.fd = socket.get(), .events = POLLIN, .revents = 0};
     if (::poll(&waited, 1, timeout_ms) == 0) {
-      return DeadlineExceededError("the other process says nothing for {} ms", timeout_ms);
+      return DeadlineExceededError("the other process sent nothing for {} ms", timeout_ms);
     }
     DWS_ASSIGN_OR_RETURN(std::optional<DescriptorMessage> message,
                          ReceiveDescriptorMessage(socket, kPartBytes));

@@ -116,7 +116,7 @@ void Results::Measured(std::string_view name, const Figure& figure, std::string_
       .section = section_, .name = std::string(name), .note = std::string(note), .figure = figure};
   if (figure.bar.has_value() && fake_driver_) {
     result.verdict = Verdict::kSkipped;
-    result.note = "not held against its bar: the driver is a fake";
+    result.note = "not compared with its bar: the driver is a fake";
   } else if (figure.bar.has_value() && !figure.bar->Keeps(figure.ratio)) {
     result.verdict = Verdict::kFailed;
   }

@@ -62,7 +62,7 @@ Status CommitCase::Stage() {
   DWS_RETURN_IF_ERROR(run.Add(items_, *device_.pool));
   DWS_ASSIGN_OR_RETURN(cuda::StagingRun::Outcome outcome, run.Finish());
   for (const uint32_t failures : outcome.failures) {
-    if (failures > 0) return DataLossError("{} blocks of a copy are said to be damaged", failures);
+    if (failures > 0) return DataLossError("{} blocks of a copy are reported as damaged", failures);
   }
   differences_ = std::move(outcome.differences);
   staged_ = std::move(outcome.staged);

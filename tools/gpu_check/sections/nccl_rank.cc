@@ -34,7 +34,7 @@ Status TakePart(const std::string& gpu, const NcclRank& rank) {
   std::vector<std::byte> object(kBroadcastBytes);
   const Status received = channel->Receive(object, object.size(), After(kBroadcastSeconds));
   if (rank.role == "miss") {
-    return received.ok() ? InternalError("took an object whose other receiver was killed")
+    return received.ok() ? InternalError("accepted an object whose other receiver was killed")
                          : OkStatus();
   }
   DWS_RETURN_IF_ERROR(received);
