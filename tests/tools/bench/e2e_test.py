@@ -43,7 +43,7 @@ class EndToEnd(unittest.TestCase):
     def test_a_folder_that_is_too_small_is_refused(self) -> None:
         ran = run_e2e("--gib=1024")
         self.assertEqual(ran.returncode, 2)
-        self.assertIn("--dir names another", ran.stderr)
+        self.assertIn("name another with --dir", ran.stderr)
 
 
 if __name__ == "__main__":

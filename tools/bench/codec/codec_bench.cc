@@ -76,7 +76,8 @@ int Main(int argc, char** argv) {
       "--trace", options.trace,
       "Folder of safetensors files: consecutive steps of one training run, by name. "
       "Without one, P1b and P2 are left out and the speed figures use synthetic weights");
-  app.add_option("--only", options.only, "Groups to run, by comma: P1a P1b P2 P3 P4 dense daemons")
+  app.add_option("--only", options.only,
+                 "Groups to run, with commas: P1a P1b P2 P3 P4 dense daemons")
       ->delimiter(',')
       ->check(CLI::IsMember({"P1a", "P1b", "P2", "P3", "P4", "dense", "daemons"}));
   app.add_flag("--no-daemons", options.no_daemons, "Leave out P6, P7 and P13, which start daemons");

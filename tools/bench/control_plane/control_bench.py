@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/bench.sh control", description=__doc__)
     parser.add_argument("--rounds", type=int, default=200, help="versions that are timed")
     parser.add_argument("--size", type=int, default=256, help="MiB of weights that joiners take")
-    parser.add_argument("--only", choices=["P11", "joiners", "slow"], help="one of the figures")
+    parser.add_argument("--only", choices=["P11", "joiners", "slow"], help="measure only this")
     options = parser.parse_args()
     report = Report()
     print("id,case,ours,reference,ratio,unit", flush=True)

@@ -82,7 +82,7 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)),
-        help="of each of the four sides (default: the cores, %(default)s)",
+        help="threads of each of the four sides (default: the cores, %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--piece", type=float, default=1.0,
@@ -97,7 +97,8 @@ def parse_options() -> argparse.Namespace:
     needed = int(2 * options.gib * (1 << 30)) + _ALLOWANCE_BYTES
     if shutil.disk_usage(options.dir).free < needed:
         parser.error(
-            f"{options.dir} has less than the {needed >> 20} MiB that this takes: --dir names another"
+            f"{options.dir} has less than the required {needed >> 20} MiB free: "
+            "name another with --dir"
         )
     return options
 

@@ -58,7 +58,7 @@ Status ReadNextStep(const std::string& file, std::vector<TensorPair>& tensors) {
   }
   for (size_t i = 0; i < next.size(); ++i) {
     if (!(next[i].spec == tensors[i].spec)) {
-      return DataLossError("{}: tensor '{}' is another in the file before it", file,
+      return DataLossError("{}: tensor '{}' has another dtype or shape in the file before it", file,
                            next[i].spec.name);
     }
     tensors[i].before = std::exchange(tensors[i].after, std::move(next[i].after));
