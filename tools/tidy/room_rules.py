@@ -60,10 +60,10 @@ def check_folder_sizes(tree: SourceTree, listed: dict[str, int]) -> Iterator[Vio
     for folder, count in sorted(counts.items()):
         allowed = max(FOLDER_FILES_MAX, listed.get(folder, 0))
         if count > allowed:
-            yield Violation("folder-size", folder, 1, f"{count} files, {allowed} are allowed: make rooms")
+            yield Violation("folder-size", folder, 1, f"{count} files, {allowed} are allowed: split it into folders")
     for folder in listed:
         if counts[folder] <= FOLDER_FILES_MAX:
-            yield Violation("stale-exception", folder, 1, "needs no entry any more: remove it from exceptions.py")
+            yield Violation("stale-exception", folder, 1, "no longer needs an entry: remove it from exceptions.py")
 
 
 def check_classes(tree: SourceTree, listed: frozenset[str]) -> Iterator[Violation]:

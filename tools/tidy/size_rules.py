@@ -102,4 +102,4 @@ def check(tree: SourceTree, listed: dict[str, int]) -> Iterator[Violation]:
         usual = HEADER_LINES if path.endswith(".h") else SOURCE_LINES
         if found is None or len(found.lines) <= usual:
             yield Violation("stale-exception", path, 1,
-                            f"needs no {allowed} lines any more: remove it from exceptions.py")
+                            f"no longer needs {allowed} lines: remove it from exceptions.py")

@@ -24,7 +24,7 @@ def find_violations(tree: SourceTree) -> list[Violation]:
         *room_rules.check(tree, exceptions.LARGE_FOLDERS, exceptions.SPLIT_CLASSES, exceptions.FOREIGN_FILES),
     ]
     used = {(violation.rule, violation.path) for violation in found} & exceptions.KNOWN
-    stale = [Violation("stale-exception", path, 1, f"breaks {rule} no more: remove it from exceptions.py")
+    stale = [Violation("stale-exception", path, 1, f"no longer breaks {rule}: remove it from exceptions.py")
              for rule, path in sorted(exceptions.KNOWN - used)]
     return [violation for violation in found if (violation.rule, violation.path) not in used] + stale
 

@@ -60,7 +60,7 @@ def check_visibility(tree: SourceTree, public: frozenset[str]) -> Iterator[Viola
         build = tree.find(f"{package}/BUILD.bazel")
         if build is None or "//visibility:" + "public" not in build.text:
             yield Violation("stale-exception", package, 1,
-                            "is not public any more: remove it from exceptions.py")
+                            "is no longer public: remove it from exceptions.py")
 
 
 def check_tests_run(tree: SourceTree) -> Iterator[Violation]:
