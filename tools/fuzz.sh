@@ -72,7 +72,7 @@ fuzz() {
   if [[ -n "$(ls "$home/findings")" || ($status -ne 0 && $status -ne 72) ]]; then
     tail -n 40 "$log"
     echo "$target: a finding: $home/findings (log: $log)"
-    echo "again: $binaries/$target $home/findings/*"
+    echo "run again: $binaries/$target $home/findings/*"
     return 1
   fi
   awk -v target="$target" -v cpu="$used" '

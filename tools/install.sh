@@ -24,7 +24,7 @@ as_root=()
 if [[ $(id -u) -ne 0 ]]; then
   if ! command -v sudo >/dev/null; then
     echo "install.sh: missing packages: ${missing[*]}" >&2
-    echo "install.sh: neither root nor sudo: ask for them to be installed." >&2
+    echo "install.sh: not root, and no sudo: ask an administrator to install them." >&2
     exit 1
   fi
   as_root=(sudo)

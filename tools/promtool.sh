@@ -41,7 +41,7 @@ case "${1:-}" in
   --path) find_promtool ;;
   *)
     path="$(find_promtool)" || {
-      echo "promtool.sh: there is none; run tools/promtool.sh --fetch" >&2
+      echo "promtool.sh: promtool is not installed; run tools/promtool.sh --fetch" >&2
       exit 1
     }
     exec "$path" "$@"

@@ -46,11 +46,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--engines", type=int, default=2, help="rollout engines (2)")
     parser.add_argument("--ranks", type=int, default=1, help="trainer ranks, each owns rows (1)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", action="store_true", help="leave the daemons up")
+    parser.add_argument("--keep", action="store_true", help="leave the daemons running")
     parser.add_argument(
         "--flip-bit",
         action="store_true",
-        help="flip one bit in one engine's weights behind DWS's back: the demo must fail",
+        help="flip one bit of one engine's weights without DWS: the demo must fail",
     )
     options = parser.parse_args(arguments)
     for name, least in (("steps", 4), ("warm_up", 1), ("engines", 1), ("ranks", 1)):
