@@ -142,11 +142,11 @@ std::string FormatEngine(const v1::ReceiverStatus& receiver) {
   if (receiver.engine_ranks().empty()) return "  no engine rank has attached\n";
   std::vector<std::vector<std::string>> rows;
   for (const v1::EngineRankStatus& rank : receiver.engine_ranks()) {
-    rows.push_back({fmt::format("{}", rank.engine_rank()), rank.attached() ? "attached" : "gone",
-                    rank.generating() ? "generating" : "paused",
-                    fmt::format("{}", rank.generation()),
-                    Printable(fmt::format("{}", fmt::join(rank.memory(), " ")), kNameColumns),
-                    Printable(rank.client(), kNameColumns)});
+    rows.push_back(
+        {fmt::format("{}", rank.engine_rank()), rank.attached() ? "attached" : "not attached",
+         rank.generating() ? "generating" : "paused", fmt::format("{}", rank.generation()),
+         Printable(fmt::format("{}", fmt::join(rank.memory(), " ")), kNameColumns),
+         Printable(rank.client(), kNameColumns)});
   }
   return FormatTable({{.title = "engine rank"},
                       {.title = "state", .left = true},
