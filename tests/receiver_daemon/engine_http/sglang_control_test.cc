@@ -147,8 +147,8 @@ TEST_CASE("a bad reply to a reload fails by the deadline with its reason", "[eng
   const Case broken = GENERATE(
       Case{"hang", {}, absl::StatusCode::kDeadlineExceeded, "no complete reply within"},
       Case{"drip", {}, absl::StatusCode::kDeadlineExceeded, "no complete reply within"},
-      Case{"drop", {}, absl::StatusCode::kUnavailable, "ended before the reply"},
-      Case{"lose", {}, absl::StatusCode::kUnavailable, "ended before the reply"},
+      Case{"drop", {}, absl::StatusCode::kUnavailable, "closed before the reply"},
+      Case{"lose", {}, absl::StatusCode::kUnavailable, "closed before the reply"},
       Case{"garbage", {}, absl::StatusCode::kFailedPrecondition, "expected a JSON object"},
       Case{"huge", {{"bytes", 64 << 20}}, absl::StatusCode::kResourceExhausted, "larger than"},
       Case{"status",

@@ -200,8 +200,8 @@ TEST_CASE("tensors that overlap are refused", "[safetensors]") {
 }
 
 TEST_CASE("bytes after the last tensor are refused", "[safetensors]") {
-  CHECK_THAT(Refusal(One("[1]", "[0,1]"), 3), Contains("2 bytes behind the last tensor"));
-  CHECK_THAT(Refusal("{}", 1), Contains("1 bytes behind the last tensor"));
+  CHECK_THAT(Refusal(One("[1]", "[0,1]"), 3), Contains("2 bytes after the last tensor"));
+  CHECK_THAT(Refusal("{}", 1), Contains("1 bytes after the last tensor"));
 }
 
 TEST_CASE("a file that ends inside its tensors is refused", "[safetensors]") {
