@@ -38,6 +38,12 @@ struct Sender {
   bool Commit(ConnectionId connection, uint64_t version, int at_seconds = 0) {
     return state.OnCommitted(connection, kStream, {.version = Version(version)}, At(at_seconds));
   }
+  // The receivers at or above `version`, when those present meet the condition.
+  std::optional<Names> Met(WeightVersion version, const WaitCondition& condition,
+                           TimePoint now = {}) const {
+    const WaitTally tally = state.Tally(version, now);
+    return AnnouncerState::Met(tally, condition) ? std::optional(tally.committed) : std::nullopt;
+  }
   const AnnouncerState::Receiver& receiver(const std::string& id) const {
     return state.receivers().at(id);
   }
@@ -106,8 +112,8 @@ TEST_CASE("a receiver that NACKs keeps the versions it had", "[protocol]") {
   sender.Commit(connection, 4);
   REQUIRE(sender.state.OnNack(connection, sender.Announce(connection), kStream, "bad"));
   CHECK(sender.receiver("a").committed == Version(4));
-  CHECK(sender.state.Met(Version(4), kAll) == Names{"a"});
-  CHECK_FALSE(sender.state.Met(Version(5), kAll).has_value());
+  CHECK(sender.Met(Version(4), kAll) == Names{"a"});
+  CHECK_FALSE(sender.Met(Version(5), kAll).has_value());
 }
 
 TEST_CASE("a NACK's message is kept up to its limit", "[protocol]") {
@@ -140,8 +146,8 @@ TEST_CASE("a late COMMITTED of an older version does not lower the committed ver
   CHECK(sender.Commit(connection, 5));
   CHECK(sender.Commit(connection, 3));  // accepted, not an error
   CHECK(sender.receiver("a").committed == Version(5));
-  CHECK(sender.state.Met(Version(5), kAll) == Names{"a"});
-  CHECK(sender.state.Met(Version(2), kAll) == Names{"a"});
+  CHECK(sender.Met(Version(5), kAll) == Names{"a"});
+  CHECK(sender.Met(Version(2), kAll) == Names{"a"});
 }
 
 TEST_CASE("the report of the last commit is kept", "[protocol]") {
@@ -263,7 +269,7 @@ TEST_CASE("a new stream forgets versions and keeps connections", "[protocol]") {
   CHECK(sender.receiver("a").connection == connection);
   CHECK_FALSE(sender.receiver("a").committed.has_value());
   CHECK_FALSE(sender.receiver("a").staged.has_value());
-  CHECK_FALSE(sender.state.Met(Version(1), kAny).has_value());
+  CHECK_FALSE(sender.Met(Version(1), kAny).has_value());
   CHECK_FALSE(sender.state.CommitTime({"a"}, Version(9)).has_value());
 }
 
@@ -279,18 +285,18 @@ TEST_CASE("policy all waits for every receiver that is present", "[protocol]") {
   const ConnectionId first = sender.Connect("a");
   const ConnectionId second = sender.Connect("b");
   sender.Commit(first, 1);
-  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  CHECK_FALSE(sender.Met(Version(1), kAll).has_value());
   sender.Commit(second, 2);  // a higher version counts
-  CHECK(sender.state.Met(Version(1), kAll) == Names{"a", "b"});
+  CHECK(sender.Met(Version(1), kAll) == Names{"a", "b"});
 }
 
 TEST_CASE("policy all does not wait for a receiver that went away", "[protocol]") {
   Sender sender;
   sender.Commit(sender.Connect("a"), 1);
   const ConnectionId second = sender.Connect("b");
-  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  CHECK_FALSE(sender.Met(Version(1), kAll).has_value());
   sender.state.Disconnect(second);
-  CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
+  CHECK(sender.Met(Version(1), kAll) == Names{"a"});
 }
 
 TEST_CASE("policy all waits after a restart for receivers that were present before it",
@@ -299,13 +305,13 @@ TEST_CASE("policy all waits after a restart for receivers that were present befo
   sender.state.Remember("was here", /*awaited=*/true);
   sender.state.Remember("had left", /*awaited=*/false);
   sender.Commit(sender.Connect("a"), 1);
-  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
-  CHECK(sender.state.Met(Version(1), kAny) == Names{"a"});
-  CHECK(sender.state.Met(Version(1), Quorum(1)) == Names{"a"});
+  CHECK_FALSE(sender.Met(Version(1), kAll).has_value());
+  CHECK(sender.Met(Version(1), kAny) == Names{"a"});
+  CHECK(sender.Met(Version(1), Quorum(1)) == Names{"a"});
   const ConnectionId back = sender.Connect("was here");
-  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());  // it has not committed yet
+  CHECK_FALSE(sender.Met(Version(1), kAll).has_value());  // it has not committed yet
   sender.Commit(back, 1);
-  CHECK(sender.state.Met(Version(1), kAll) == Names{"a", "was here"});
+  CHECK(sender.Met(Version(1), kAll) == Names{"a", "was here"});
 }
 
 TEST_CASE("a receiver that comes back after a restart and leaves is no longer waited for",
@@ -314,7 +320,7 @@ TEST_CASE("a receiver that comes back after a restart and leaves is no longer wa
   sender.state.Remember("b", /*awaited=*/true);
   sender.Commit(sender.Connect("a"), 1);
   sender.state.Disconnect(sender.Connect("b"));
-  CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
+  CHECK(sender.Met(Version(1), kAll) == Names{"a"});
 }
 
 TEST_CASE("a receiver that is given up or forgotten is no longer waited for", "[protocol]") {
@@ -323,9 +329,9 @@ TEST_CASE("a receiver that is given up or forgotten is no longer waited for", "[
   sender.state.Remember("c", /*awaited=*/true);
   sender.Commit(sender.Connect("a"), 1);
   CHECK(sender.state.Forget("b").ok());
-  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  CHECK_FALSE(sender.Met(Version(1), kAll).has_value());
   CHECK(sender.state.StopAwaiting() == Names{"c"});
-  CHECK(sender.state.Met(Version(1), kAll) == Names{"a"});
+  CHECK(sender.Met(Version(1), kAll) == Names{"a"});
   CHECK(sender.state.receivers().contains("c"));  // still listed
   CHECK_FALSE(sender.state.receivers().contains("b"));
   CHECK(absl::IsFailedPrecondition(sender.state.Forget("a")));
@@ -334,11 +340,11 @@ TEST_CASE("a receiver that is given up or forgotten is no longer waited for", "[
 
 TEST_CASE("policy all is not met while no receiver is present", "[protocol]") {
   Sender sender;
-  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  CHECK_FALSE(sender.Met(Version(1), kAll).has_value());
   const ConnectionId connection = sender.Connect("a");
   sender.Commit(connection, 1);
   sender.state.Disconnect(connection);
-  CHECK_FALSE(sender.state.Met(Version(1), kAll).has_value());
+  CHECK_FALSE(sender.Met(Version(1), kAll).has_value());
 }
 
 TEST_CASE("policy all leaves out a receiver that has not committed while others have",
@@ -349,19 +355,19 @@ TEST_CASE("policy all leaves out a receiver that has not committed while others 
   // Nobody has committed, so nobody is behind, however long it takes.
   CHECK(sender.state.Tally(Version(1), At(1000)).missing == Names{"good", "never"});
   sender.Commit(good, 1, 100);
-  CHECK_FALSE(sender.state.Met(Version(1), kAll, At(109)).has_value());
-  CHECK(sender.state.Met(Version(1), kAll, At(110)) == Names{"good"});
+  CHECK_FALSE(sender.Met(Version(1), kAll, At(109)).has_value());
+  CHECK(sender.Met(Version(1), kAll, At(110)) == Names{"good"});
   CHECK(sender.state.Tally(Version(1), At(110)).left_out == Names{"never"});
   // Neither later versions nor another connection restart the time.
   sender.Commit(good, 2, 111);
   sender.state.Disconnect(never);
   const ConnectionId again = sender.Connect("never", 112);
-  CHECK(sender.state.Met(Version(2), kAll, At(112)) == Names{"good"});
+  CHECK(sender.Met(Version(2), kAll, At(112)) == Names{"good"});
   // A commit restarts it.
   sender.Commit(again, 1, 113);
-  CHECK_FALSE(sender.state.Met(Version(2), kAll, At(122)).has_value());
-  CHECK(sender.state.Met(Version(2), kAll, At(123)) == Names{"good"});
-  CHECK(sender.state.Met(Version(1), kAll, At(123)) == Names{"good", "never"});
+  CHECK_FALSE(sender.Met(Version(2), kAll, At(122)).has_value());
+  CHECK(sender.Met(Version(2), kAll, At(123)) == Names{"good"});
+  CHECK(sender.Met(Version(1), kAll, At(123)) == Names{"good", "never"});
   sender.Commit(again, 2, 124);
   CHECK_FALSE(sender.receiver("never").behind_since.has_value());
 }
@@ -381,8 +387,8 @@ TEST_CASE("the laggard time of a late receiver starts when it connects", "[proto
   Sender sender(10);
   sender.Commit(sender.Connect("a"), 5, 0);
   sender.Connect("late", 100);
-  CHECK_FALSE(sender.state.Met(Version(5), kAll, At(109)).has_value());
-  CHECK(sender.state.Met(Version(5), kAll, At(110)) == Names{"a"});
+  CHECK_FALSE(sender.Met(Version(5), kAll, At(109)).has_value());
+  CHECK(sender.Met(Version(5), kAll, At(110)) == Names{"a"});
 }
 
 TEST_CASE("policy all is not met while only left-out receivers are present", "[protocol]") {
@@ -391,14 +397,14 @@ TEST_CASE("policy all is not met while only left-out receivers are present", "[p
   sender.Connect("never");
   sender.Commit(good, 1, 0);
   sender.state.Disconnect(good);
-  CHECK_FALSE(sender.state.Met(Version(1), kAll, At(1000)).has_value());
+  CHECK_FALSE(sender.Met(Version(1), kAll, At(1000)).has_value());
 }
 
 TEST_CASE("without a laggard time no receiver is left out", "[protocol]") {
   Sender sender;
   sender.Commit(sender.Connect("a"), 1, 0);
   sender.Connect("b");
-  CHECK_FALSE(sender.state.Met(Version(1), kAll, At(1'000'000)).has_value());
+  CHECK_FALSE(sender.Met(Version(1), kAll, At(1'000'000)).has_value());
 }
 
 TEST_CASE("a new stream restarts the laggard time of all receivers", "[protocol]") {
@@ -415,20 +421,20 @@ TEST_CASE("policy quorum is met by that many present receivers", "[protocol]") {
   const ConnectionId second = sender.Connect("b");
   sender.Connect("c");
   sender.Commit(first, 1);
-  CHECK(sender.state.Met(Version(1), Quorum(1)) == Names{"a"});
-  CHECK_FALSE(sender.state.Met(Version(1), Quorum(2)).has_value());
+  CHECK(sender.Met(Version(1), Quorum(1)) == Names{"a"});
+  CHECK_FALSE(sender.Met(Version(1), Quorum(2)).has_value());
   sender.Commit(second, 1);
-  CHECK(sender.state.Met(Version(1), Quorum(2)) == Names{"a", "b"});
+  CHECK(sender.Met(Version(1), Quorum(2)) == Names{"a", "b"});
   sender.state.Disconnect(second);
-  CHECK_FALSE(sender.state.Met(Version(1), Quorum(2)).has_value());
+  CHECK_FALSE(sender.Met(Version(1), Quorum(2)).has_value());
 }
 
 TEST_CASE("policy any is met by one receiver", "[protocol]") {
   Sender sender;
   sender.Connect("a");
-  CHECK_FALSE(sender.state.Met(Version(1), kAny).has_value());
+  CHECK_FALSE(sender.Met(Version(1), kAny).has_value());
   sender.Commit(sender.Connect("b"), 1);
-  CHECK(sender.state.Met(Version(1), kAny) == Names{"b"});
+  CHECK(sender.Met(Version(1), kAny) == Names{"b"});
 }
 
 TEST_CASE("the commit time of a version is when the last receiver reached it", "[protocol]") {
