@@ -38,15 +38,12 @@ struct Sender {
   bool Commit(ConnectionId connection, uint64_t version, int at_seconds = 0) {
     return state.OnCommitted(connection, kStream, {.version = Version(version)}, At(at_seconds));
   }
-  // The receivers at or above `version`, when those present meet the condition.
   std::optional<Names> Met(WeightVersion version, const WaitCondition& condition,
                            TimePoint now = {}) const {
     const WaitTally tally = state.Tally(version, now);
     return AnnouncerState::Met(tally, condition) ? std::optional(tally.committed) : std::nullopt;
   }
-  const AnnouncerState::Receiver& receiver(const std::string& id) const {
-    return state.receivers().at(id);
-  }
+  const auto& receiver(const std::string& id) const { return state.receivers().at(id); }
 
   AnnouncerState state;
   uint64_t last_connection = 0;
