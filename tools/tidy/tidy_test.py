@@ -192,6 +192,13 @@ class TreeRulesTest(unittest.TestCase):
         found = list(tree_rules.check_documents(tree))
         self.assertEqual([violation.message for violation in found], ["there is no gone.md"])
 
+    def test_a_quoted_test_that_is_not_there_is_seen(self) -> None:
+        page = '"not a test"\n| rule | test |\n|---|---|\n| 1 | a_test "one"; b_test.py "two words", "gone" |\n\n"nor this"\n'
+        tree = self.tree({"docs/protocol.md": page, "tests/a_test.cc": 'TEST_CASE(\n    "o"\n    "ne", "[x]")',
+                          "tests/b_test.py": "def test_two_words(self):"}, [])
+        found = list(tree_rules.check_quoted_tests(tree))
+        self.assertEqual([violation.message for violation in found], ['no test is called "gone"'])
+
 
 class CommitRulesTest(unittest.TestCase):
     def test_subjects(self) -> None:

@@ -86,8 +86,30 @@ def check_documents(tree: SourceTree) -> Iterator[Violation]:
                     yield Violation("documents", file.path, line, f"there is no {name}")
 
 
+def check_quoted_tests(tree: SourceTree) -> Iterator[Violation]:
+    """The table that says which test shows a rule (docs/protocol.md) quotes names that tests have."""
+    page = tree.find("docs/protocol.md")
+    if page is None:
+        return
+    names: set[str] = set()
+    for file in tree.files:
+        if not file.is_test:
+            continue
+        if file.suffix == ".cc":
+            names.update(re.findall(r'TEST_CASE\(\s*"([^"]+)"', re.sub(r'"\s*\n\s*"', "", file.text)))
+        elif file.suffix == ".py":
+            names.update(name.replace("_", " ") for name in re.findall(r"def test_(\w+)", file.text))
+    in_table = False
+    for line, text in enumerate(page.lines, 1):
+        in_table = text.startswith("|") and (in_table or text == "| rule | test |")
+        for name in re.findall(r'"([^"]+)"', text) if in_table else ():
+            if name not in names:
+                yield Violation("quoted-tests", page.path, line, f'no test is called "{name}"')
+
+
 def check(tree: SourceTree, public: frozenset[str]) -> Iterator[Violation]:
     yield from check_folders(tree)
     yield from check_visibility(tree, public)
     yield from check_tests_run(tree)
     yield from check_documents(tree)
+    yield from check_quoted_tests(tree)
