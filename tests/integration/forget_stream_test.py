@@ -184,7 +184,7 @@ class ForgetStreamTest(IntegrationCase):
         with self.assertRaisesRegex(dws.DwsError, "dwsctl forget-stream"):
             self.registered(now_ms())
         self.assertIn("is forgotten; start the trainer", self.forget(self.sender, wrong.stream))
-        with self.assertRaisesRegex(dws.StateError, r"forgotten.*dws\.Stream\.new\(\)"):
+        with self.assertRaisesRegex(dws.StateError, r"forget it.*dws\.Stream\.new\(\)"):
             again = self.trainer(stream=wrong.stream)
             again.register({"w": np.zeros(SHAPE, np.float32)})
         # The receiver still refuses the lower stream until it forgets too.

@@ -78,7 +78,7 @@ TEST_CASE("a folder with foreign versions is refused and left unchanged", "[slim
     std::filesystem::create_directories(rank.Folder(7));
     std::ofstream(rank.Folder(7) + "/model-00000.tmp") << "theirs";
     rank.Restart();
-    CHECK_THAT(ToString(rank.Write()), Contains("somebody writes weight_v000007 there"));
+    CHECK_THAT(ToString(rank.Write()), Contains("another process writes weight_v000007 there"));
     CHECK(std::filesystem::exists(rank.Folder(7) + "/model-00000.tmp"));
     std::filesystem::remove_all(rank.dir.root);
     REQUIRE(rank.Publish(2).ok());
@@ -108,11 +108,11 @@ TEST_CASE("a folder that was emptied or lost files is taken over again with a fu
   }
   SECTION("the whole folder is gone") {
     std::filesystem::remove_all(rank.dir.root);
-    CHECK_THAT(ToString(rank.Publish(3)), Contains(".dws_publisher is gone"));
+    CHECK_THAT(ToString(rank.Publish(3)), Contains(".dws_publisher is missing"));
   }
   SECTION("the file with the owner is gone") {
     std::filesystem::remove(rank.dir.root + "/.dws_publisher");
-    CHECK_THAT(ToString(rank.Publish(3)), Contains(".dws_publisher is gone"));
+    CHECK_THAT(ToString(rank.Publish(3)), Contains(".dws_publisher is missing"));
   }
   REQUIRE(rank.Write().ok());
   CHECK(rank.IsFull(3));
@@ -183,7 +183,8 @@ TEST_CASE("disk errors are retried and a foreign version of the same name stays 
   PublishAll(state, pool, 2, weights);
   files.SetContent("/versions/weight_v000002/model-00000.tmp", std::vector<std::byte>(3));
   CHECK_THAT(ToString(publisher.Step().status()), Contains("weight_v000002 exists already"));
-  CHECK_THAT(ToString(publisher.Step().status()), Contains("somebody writes weight_v000002"));
+  CHECK_THAT(ToString(publisher.Step().status()),
+             Contains("another process writes weight_v000002"));
   CHECK(files.Content("/versions/weight_v000002/model-00000.tmp").size() == 3);
 }
 

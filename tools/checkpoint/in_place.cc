@@ -52,7 +52,7 @@ class Replay {
     judged_ = true;
     return FailedPreconditionError(
         "{} was recorded for another state of {}: other weights of {}; nothing was written; if "
-        "the files were replaced since, remove it",
+        "the files were replaced since, remove this record",
         redo_[0].path(), checkpoint_.files()[0].mapping.path(),
         wrong.empty() ? "tensors that it does not change" : NameList(wrong));
   }

@@ -125,7 +125,7 @@ class VllmStepsTest(VllmCase):
             worker.execute_model(SCHEDULED)
         self.commit(2, 4.0)
         # The runner still has the first step's hidden states. They must not be used with new weights.
-        with self.assertRaisesRegex(dws.StateError, "given up"):
+        with self.assertRaisesRegex(dws.StateError, "abandoned"):
             worker.sample_tokens(None)
         self.assertEqual(step(worker).logits, (4.0, 4.0))
 
@@ -141,7 +141,7 @@ class VllmStepsTest(VllmCase):
                 worker.execute_model(SCHEDULED)
                 worker.execute_method(method, **arguments)
                 self.assert_held(False)
-                with self.assertRaisesRegex(dws.StateError, "given up"):
+                with self.assertRaisesRegex(dws.StateError, "abandoned"):
                     worker.sample_tokens(None)
 
     def test_the_status_shows_an_open_step_and_does_not_end_it(self) -> None:

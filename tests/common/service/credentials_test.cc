@@ -95,7 +95,7 @@ TEST_CASE("files that would not work are refused and the error says why", "[cred
       {stranger.pem(), good.cert_pem, good.key_pem, "not signed by a CA in "},
       {ca, nameless.cert_pem, nameless.key_pem, "dws://job/receive/r0"},
       {ca, another.cert_pem, another.key_pem, "found dws://job/receive/r1"},
-      {ca, weak.cert_pem, weak.key_pem, "EE certificate key too weak; issue a new one"},
+      {ca, weak.cert_pem, weak.key_pem, "EE certificate key too weak; issue it again"},
       {ca, malformed.cert_pem, malformed.key_pem, "an unknown role"},
   };
   for (const Case& wrong : cases) {

@@ -81,7 +81,7 @@ TEST_CASE("a token is not sent in clear to another machine unless that is allowe
         .status();
   };
   CHECK(absl::IsFailedPrecondition(make("http://10.0.0.7:30000", false)));
-  CHECK(Says(make("http://10.0.0.7:30000", false), "in clear to http://10.0.0.7:30000"));
+  CHECK(Says(make("http://10.0.0.7:30000", false), "unencrypted to http://10.0.0.7:30000"));
   CHECK(make("http://10.0.0.7:30000", true).ok());
   CHECK(make("https://10.0.0.7:30000", false).ok());
   CHECK(make("http://[::1]:30000", false).ok());

@@ -143,7 +143,7 @@ std::string FormatEngine(const v1::ReceiverStatus& receiver) {
   std::vector<std::vector<std::string>> rows;
   for (const v1::EngineRankStatus& rank : receiver.engine_ranks()) {
     rows.push_back(
-        {fmt::format("{}", rank.engine_rank()), rank.attached() ? "attached" : "not attached",
+        {fmt::format("{}", rank.engine_rank()), rank.attached() ? "attached" : "detached",
          rank.generating() ? "generating" : "paused", fmt::format("{}", rank.generation()),
          Printable(fmt::format("{}", fmt::join(rank.memory(), " ")), kNameColumns),
          Printable(rank.client(), kNameColumns)});

@@ -137,7 +137,7 @@ TEST_CASE("a manifest is read as it was written and an inconsistent one is refus
   none.files.pop_back();
   CHECK_THAT(refusal(none), Contains("a delta without its base, or the other way round"));
   none.base.reset();
-  CHECK_THAT(refusal(none), Contains("expected a delta or full tensors"));
+  CHECK_THAT(refusal(none), Contains("neither a delta nor full tensors"));
   CHECK_THAT(refusal(Made(12, 12, false)), Contains("has the base 12"));
   Manifest twice = manifest;
   twice.files.push_back(twice.files[0]);
