@@ -20,6 +20,7 @@ from dws.errors import (
     RegistrationLostError,
     SenderStalledError,
     StateError,
+    TokenLostError,
     VersionError,
     VersionLostError,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "StateError",
     "Stream",
     "TensorSpec",
+    "TokenLostError",
     "Trainer",
     "VersionError",
     "VersionLostError",

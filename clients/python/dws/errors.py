@@ -40,6 +40,10 @@ class RegistrationLostError(DaemonUnavailableError):
     """The daemon restarted or gave the registration to another: register or attach again."""
 
 
+class TokenLostError(DwsError):
+    """Other registrations took the place of this one before it handed its memory over: register again."""
+
+
 class VersionLostError(DwsError):
     """The version will not be committed: it was lost with its sender. Publish a newer one."""
 

@@ -15,10 +15,12 @@ import select
 import socket
 import struct
 import time
-from typing import Callable, Sequence, Union
+from typing import Callable, Sequence, TypeVar, Union
 
 from dws.deadline import Deadline
-from dws.errors import DaemonUnavailableError, DeadlineError, DwsError
+from dws.errors import DaemonUnavailableError, DeadlineError, DwsError, TokenLostError
+
+_T = TypeVar("_T")
 
 DESCRIPTORS_PER_MESSAGE = 200
 _REPLY_BYTES_MAX = 4096
@@ -28,6 +30,21 @@ _POLL_SECONDS = 0.001
 # An open descriptor, which its owner keeps, or a call that makes one just before it is sent; that
 # one is closed after it was sent.
 Descriptor = Union[int, Callable[[], int]]
+
+
+def again_while_displaced(register: Callable[[], _T], deadline: Deadline) -> _T:
+    """register(), again when others took its place before it handed its memory over: a daemon keeps
+    a limited number of registrations that are not complete, and drops the oldest.
+
+    Raises:
+      As `register`; TokenLostError only at the end of the deadline.
+    """
+    while True:
+        try:
+            return register()
+        except TokenLostError:
+            if not deadline.left:
+                raise
 
 
 class HandleConnection:
@@ -81,9 +98,10 @@ class HandleConnection:
             raise
         if reply != "ok":
             self.shut()
-            raise DwsError(
-                f"the daemon refused the memory handed over on {path}: "
-                f"{reply.removeprefix('error: ') or 'it closed the connection'}"
+            why = reply.removeprefix("error: ") or "it closed the connection"
+            lost = why.startswith("the token is unknown")
+            raise (TokenLostError if lost else DwsError)(
+                f"the daemon refused the memory handed over on {path}: {why}"
             )
 
     def _send(self, token: bytes, descriptors: Sequence[Descriptor], deadline: Deadline) -> None:

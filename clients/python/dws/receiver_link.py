@@ -13,6 +13,7 @@ from dws.deadline import Deadline
 from dws.engine_stats import EngineStats
 from dws.errors import DeadlineError, EngineEndedError, EnginePaused, StateError
 from dws.handed_over import HandedOver
+from dws.handles import again_while_displaced
 from dws.lease import ExecutionLease, Grant
 from dws.lease_stream import LeaseStream, PostCommitHook
 from dws.printable import printable
@@ -79,7 +80,8 @@ class ReceiverLink:
           As Engine.attach.
         """
         self._drain = drain
-        self._register(attachment, timeout)
+        deadline = Deadline(timeout)
+        again_while_displaced(lambda: self._register(attachment, deadline.left), deadline)
         self._attachment = attachment
 
     def keep(self, post_commit: Optional[PostCommitHook]) -> None:

@@ -10,6 +10,7 @@ from dws._proto import trainer_pb2
 from dws.deadline import Deadline
 from dws.declare import Tensors
 from dws.errors import DaemonUnavailableError, DeadlineError, InvalidArgumentError, StateError
+from dws.handles import again_while_displaced
 from dws.handover import Handover, resident_handover, ring_handover
 from dws.layout import Cuts, RankLayout, ShardRanges
 from dws.memory import ViewKind
@@ -183,7 +184,9 @@ class RegisteredTrainer:
             world_size=self.world_size,
             client=f"dws-python, pid {os.getpid()}",
         )
-        known = self._link.register(request, handover, deadline)
+        known = again_while_displaced(
+            lambda: self._link.register(request, handover, deadline), deadline
+        )
         self.last_version = max(self.last_version, known)
         self._open_version = None
         self._handover = handover

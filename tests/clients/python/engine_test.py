@@ -5,6 +5,7 @@ import threading
 import time
 import unittest
 from typing import Any, Callable
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -86,6 +87,12 @@ class EngineTest(unittest.TestCase):
         engine = dws.Engine(self.receiver.socket)
         self.addCleanup(engine.close)
         return engine
+
+    def test_an_attach_that_others_displaced_is_made_again(self) -> None:
+        displaced = [bytes(16), self.receiver.handles.token()]
+        with mock.patch.object(self.receiver.handles, "token", lambda: displaced.pop(0)):
+            self.engine().attach({"a": np.ones(3, np.uint8)})
+        self.assertEqual(displaced, [])
 
     def attached(self, target: Any, **options: Any) -> tuple[dws.Engine, Any, Any]:
         engine = self.engine()

@@ -75,7 +75,7 @@ class HandleSocket:
                 if self.lets_go:
                     threading.Thread(target=_let_go, args=(connection,), daemon=True).start()
             else:
-                connection.send(b"error: unknown token")
+                connection.send(b"error: the token is unknown, used or expired; register again")
                 connection.close()
 
     def close(self) -> None:

@@ -43,6 +43,17 @@ class TrainerTest(_WithSender):
         np.testing.assert_array_equal(seen, [0, 1, 9, 3])
         self.assertEqual([s.tensor.name for s in self.sender.register.layout.shards], ["a", "b"])
 
+    def test_a_registration_that_others_displaced_is_made_again(self) -> None:
+        displaced = [bytes(16), bytes(16), self.sender.handles.token()]
+        with mock.patch.object(self.sender.handles, "token", lambda: displaced.pop(0)):
+            views = self.trainer().register({"a": np.ones(3, np.uint8)})
+        self.assertEqual((displaced, views["a"].tolist()), ([], [1, 1, 1]))
+
+    def test_a_registration_that_is_always_displaced_fails_at_the_deadline(self) -> None:
+        with mock.patch.object(self.sender.handles, "token", lambda: bytes(16)):
+            with self.assertRaisesRegex(dws.TokenLostError, "the token is unknown"):
+                self.trainer().register({"a": np.ones(3, np.uint8)}, timeout=SHORT_SECONDS)
+
     def test_a_module_can_live_in_the_region(self) -> None:
         module = torch.nn.Linear(3, 2).to(torch.bfloat16)
         before = module.weight.detach().clone()
