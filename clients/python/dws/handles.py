@@ -26,25 +26,24 @@ DESCRIPTORS_PER_MESSAGE = 200
 _REPLY_BYTES_MAX = 4096
 _RETRY_SECONDS = 0.005
 _POLL_SECONDS = 0.001
+_DISPLACED_MAX = 100
 
 # An open descriptor, which its owner keeps, or a call that makes one just before it is sent; that
 # one is closed after it was sent.
 Descriptor = Union[int, Callable[[], int]]
 
 
-def again_while_displaced(register: Callable[[], _T], deadline: Deadline) -> _T:
+def again_while_displaced(register: Callable[[], _T]) -> _T:
     """register(), again when others took its place before it handed its memory over: a daemon keeps
     a limited number of registrations that are not complete, and drops the oldest.
 
     Raises:
-      As `register`; TokenLostError only at the end of the deadline.
+      As `register`; TokenLostError after _DISPLACED_MAX times.
     """
-    while True:
-        try:
+    for _ in range(_DISPLACED_MAX):
+        with contextlib.suppress(TokenLostError):
             return register()
-        except TokenLostError:
-            if not deadline.left:
-                raise
+    return register()
 
 
 class HandleConnection:

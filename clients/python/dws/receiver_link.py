@@ -81,7 +81,7 @@ class ReceiverLink:
         """
         self._drain = drain
         deadline = Deadline(timeout)
-        again_while_displaced(lambda: self._register(attachment, deadline.left), deadline)
+        again_while_displaced(lambda: self._register(attachment, deadline.left))
         self._attachment = attachment
 
     def keep(self, post_commit: Optional[PostCommitHook]) -> None:

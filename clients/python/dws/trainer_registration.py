@@ -184,9 +184,7 @@ class RegisteredTrainer:
             world_size=self.world_size,
             client=f"dws-python, pid {os.getpid()}",
         )
-        known = again_while_displaced(
-            lambda: self._link.register(request, handover, deadline), deadline
-        )
+        known = again_while_displaced(lambda: self._link.register(request, handover, deadline))
         self.last_version = max(self.last_version, known)
         self._open_version = None
         self._handover = handover

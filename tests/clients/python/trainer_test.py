@@ -49,10 +49,10 @@ class TrainerTest(_WithSender):
             views = self.trainer().register({"a": np.ones(3, np.uint8)})
         self.assertEqual((displaced, views["a"].tolist()), ([], [1, 1, 1]))
 
-    def test_a_registration_that_is_always_displaced_fails_at_the_deadline(self) -> None:
+    def test_a_registration_that_is_always_displaced_fails(self) -> None:
         with mock.patch.object(self.sender.handles, "token", lambda: bytes(16)):
             with self.assertRaisesRegex(dws.TokenLostError, "the token is unknown"):
-                self.trainer().register({"a": np.ones(3, np.uint8)}, timeout=SHORT_SECONDS)
+                self.trainer().register({"a": np.ones(3, np.uint8)})
 
     def test_a_module_can_live_in_the_region(self) -> None:
         module = torch.nn.Linear(3, 2).to(torch.bfloat16)
