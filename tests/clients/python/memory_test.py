@@ -118,7 +118,7 @@ class HandleConnectionTest(unittest.TestCase):
 
     def test_a_refusal_has_the_daemons_message(self) -> None:
         connection = HandleConnection()
-        with self.assertRaisesRegex(dws.DwsError, "refused.*unknown token"):
+        with self.assertRaisesRegex(dws.TokenLostError, "refused.*token is unknown"):
             connection.hand_over(self.daemon.path, bytes(16), [0], 10)
         self.assertTrue(connection.end(20))
 
