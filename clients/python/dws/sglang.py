@@ -1,181 +1,237 @@
 """SGLang schedulers whose weights a dws-receiver updates in place.
 
-    python -m sglang.launch_server ... --custom-weight-loader dws.sglang.attach
-    POST /update_weights_from_tensor, load_format "dws.sglang.attach", no tensors: once, after the start
+    pip install dws-VERSION.whl          # in SGLang's environment
+    DWS_RECEIVER_SOCKET=/run/dws/receiver-rollout-0.sock python -m sglang.launch_server ...
 
-SGLang calls a custom weight loader in the scheduler process of every rank, with the model. `attach`
-uses that call to attach the model's live parameters, and ignores the tensors. The server's
-environment says where to attach: DWS_RECEIVER_SOCKET, and DWS_ATTACH_OPTIONS, a JSON object of
-dws.plugins.attach.AttachOptions.
+SGLang calls `register` in each of its processes (entry point in the group sglang.srt.plugins). If
+DWS_RECEIVER_SOCKET is set, every rank attaches the live parameters of its model when its scheduler
+is complete: weights loaded, memory pools allocated, CUDA graphs captured. DWS_ATTACH_OPTIONS is a
+JSON object of dws.plugins.attach.AttachOptions. A rank that cannot attach ends the server; its log
+has the reason.
 
-Builds with plugins (sglang.srt.plugins) do not need the request: if a package has an entry point in
-that group that calls dws.sglang.register, every rank is attached after its model is loaded and
-warmed up.
-
-It relies on the following, as in SGLang's sources of 0.5. Attach checks this, and refuses by name
-where something is missing:
-  * sglang.srt.model_executor.model_runner.ModelRunner with forward, its instances with `model`;
-  * sglang.srt.distributed.get_tp_group(): rank_in_group, world_size, cpu_group (gloo);
-  * sglang.srt.server_args.get_global_server_args();
+It relies on the following, as in the release in TRIED_VERSIONS. Attach checks this, and refuses by
+name where something is missing:
+  * sglang.srt.plugins.hook_registry: HookRegistry, HookType;
+  * sglang.srt.managers.scheduler.Scheduler: tp_worker.model_runner.model after __init__,
+    record_weight_version_change;
+  * sglang.srt.model_executor.model_runner.ModelRunner.forward: each pass that reads weights;
+  * sglang.srt.runtime_context: get_context().config_leaf for settings, get_parallel() with tp_rank,
+    tp_size, tp_group.cpu_group (gloo);
   * model.config, a Hugging Face config.
 
-How execution is held: ModelRunner.forward is wrapped, for the class. A runner whose model is
-attached enters it when all ranks are inside the lease with the same weights
-(dws.plugins.step_gate), and blocks until then. CUDA graphs are replayed below it. With the overlap
-schedule, the receiver writes only after work that is in progress on the device is done. A pass that
-is not let in within step_timeout fails. The radix cache is not changed: flush it (POST
-/flush_cache) or turn it off. Do not release memory while attached (/release_memory_occupation): the
-next pause would find the weights gone, and would not end.
+How execution is held: a hook around ModelRunner.forward enters the lease when all ranks are inside
+it with the same weights (dws.plugins.step_gate), and blocks until then. CUDA graphs are replayed
+inside. With the overlap schedule, the receiver writes only after work that is in progress on the
+device is done. A pass that is not let in within step_timeout fails, and with it the server. The
+first pass with other weights tells SGLang the version (dws.plugins.sglang_version). The radix cache is not
+changed: flush it (POST /flush_cache) or turn it off. Do not release memory while attached
+(/release_memory_occupation): the next pause would find the weights gone, and would not end.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-from typing import Any, Iterable, Optional
+from typing import Any, Callable, Optional
 
 from dws.errors import LayoutError, StateError
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing
 from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.versions import require_tried
+from dws.plugins.sglang_version import VersionTeller
 
 SOCKET_VARIABLE = "DWS_RECEIVER_SOCKET"
 OPTIONS_VARIABLE = "DWS_ATTACH_OPTIONS"
-_RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
+TRIED_VERSIONS = ("0.5.23",)
+_FORWARD = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler.__init__"
+_ATTACHED = "_dws_attached"  # attribute of a model: its _AttachedModel
 
 
-def attach(model: Any, named_tensors: Iterable[Any] = ()) -> AttachedRank:
-    """A custom weight loader. Attaches once; further calls change nothing.
+class _AttachedModel:
+    """What an attached model has. Threads: the scheduler's."""
 
-    Args:
-      model: the model that SGLang runs on this rank.
-      named_tensors: ignored.
-
-    Raises:
-      StateError: no socket in the environment, or this SGLang lacks something, by name.
-      LayoutError: the server runs in an unsupported way, or a parameter or layer cannot be
-        written in place, by name.
-      As Engine.attach.
-    """
-    known: Optional[AttachedRank] = getattr(model, "_dws_attached", None)
-    if known is not None:
-        return known
-    socket = os.environ.get(SOCKET_VARIABLE, "")
-    if not socket:
-        raise StateError(f"{SOCKET_VARIABLE} is not set: the --socket of this host's dws-receiver")
-    options = AttachOptions.of(json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}"))
-    runner_class, group, arguments = _probe(model)
-    _refuse(arguments)
-    config = getattr(model.config, "text_config", None) or model.config
-    shape = ModelShape.from_config(config)
-    size = int(group.world_size)
-    experts_in = int(getattr(arguments, "ep_size", 1) or 1) if shape.experts else 1
-    rank = Parallel(int(group.rank_in_group), size, experts_in)
-    minimum = minimum_over(group.cpu_group) if size > 1 else None
-    attached = attach_together(
-        lambda: AttachedRank(socket, model, shape, rank, minimum, options), minimum
-    )
-    # Not a submodule, and not in the module's own tables, so that no code of the model sees it.
-    object.__setattr__(model, "_dws_attached", attached)
-    _hold(runner_class)
-    return attached
+    def __init__(self, rank: AttachedRank, teller: VersionTeller) -> None:
+        self.rank = rank
+        self.teller = teller
 
 
 def register() -> None:
-    """For an entry point in the group sglang.srt.plugins: attaches each rank after it is
-    initialised, if DWS_RECEIVER_SOCKET is set.
+    """For the entry point in the group sglang.srt.plugins. Does nothing without DWS_RECEIVER_SOCKET.
 
     Raises:
-      StateError: this SGLang has no plugins.
+      SystemExit: this SGLang lacks something, by name. SGLang goes on after other exceptions of a
+        plugin, and would serve weights that nobody updates.
     """
+    if not os.environ.get(SOCKET_VARIABLE):
+        return
     try:
-        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-    except ImportError as error:
-        raise StateError(
-            f"{_version()} has no plugins (sglang.srt.plugins): start it with "
-            "--custom-weight-loader dws.sglang.attach"
-        ) from error
-    HookRegistry.register(f"{_RUNNER}.initialize", _initialised, HookType.AFTER)
+        _options()
+        _require_parts()
+    except Exception as error:
+        raise SystemExit(f"dws.sglang: {error}") from error
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(_FORWARD, _held, HookType.AROUND)
+    HookRegistry.register(_SCHEDULER, _complete, HookType.AFTER)
 
 
-def _initialised(result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
-    if os.environ.get(SOCKET_VARIABLE) and not getattr(runner, "is_draft_worker", False):
-        attach(runner.model)
+def _options() -> AttachOptions:
+    options = AttachOptions.of(json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}"))
+    require_tried("SGLang", _version(), TRIED_VERSIONS, options.untried_version)
+    return options
 
 
 def _version() -> str:
     import sglang
 
-    return f"SGLang {getattr(sglang, '__version__', 'of unknown version')}"
+    return str(getattr(sglang, "__version__", "of unknown version"))
 
 
-def _probe(model: Any) -> tuple[Any, Any, Any]:
-    """ModelRunner, the tensor-parallel group, and the server's arguments."""
-    lacking = missing(model, "model", ("config",))
-    runner_class = group = arguments = None
-    try:
-        from sglang.srt.model_executor.model_runner import ModelRunner
-
-        runner_class = ModelRunner
-    except ImportError:
-        lacking.append(_RUNNER)
-    try:
-        from sglang.srt.distributed import get_tp_group
-
-        group = get_tp_group()
-    except (ImportError, AttributeError):
-        lacking.append("sglang.srt.distributed.get_tp_group")
-    try:
-        from sglang.srt.server_args import get_global_server_args
-
-        arguments = get_global_server_args()
-    except (ImportError, AttributeError):
-        lacking.append("sglang.srt.server_args.get_global_server_args")
-    if runner_class is not None:
-        lacking += missing(runner_class, "ModelRunner", ("forward",))
-    if group is not None:
-        lacking += missing(group, "get_tp_group()", ("rank_in_group", "world_size", "cpu_group"))
+def _require_parts() -> None:
+    lacking = []
+    for module, attributes in (
+        ("sglang.srt.plugins.hook_registry", ("HookRegistry.register", "HookType.AROUND")),
+        ("sglang.srt.runtime_context", ("get_context", "get_parallel")),
+    ):
+        try:
+            lacking += missing(importlib.import_module(module), module, attributes)
+        except ImportError:
+            lacking.append(module)
     if lacking:
         raise StateError(
-            f"{_version()} does not have {', '.join(lacking)}, which dws.sglang needs (written for "
-            "0.5): use that version, or serve this engine by checkpoints on disk"
+            f"SGLang {_version()} does not have {', '.join(lacking)}, which dws.sglang needs: use "
+            f"{', '.join(TRIED_VERSIONS)}, or serve this engine by checkpoints on disk"
         )
-    return runner_class, group, arguments
 
 
-def _refuse(arguments: Any) -> None:
-    found = {
-        "pipeline parallelism": getattr(arguments, "pp_size", 1) > 1,
-        "data parallelism (start a server for each replica)": getattr(arguments, "dp_size", 1) > 1,
-        "data-parallel attention (enable_dp_attention)": (
-            getattr(arguments, "enable_dp_attention", False)
+def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    """The scheduler of this rank is complete: attaches its model.
+
+    Raises:
+      StateError: this SGLang lacks something, by name.
+      LayoutError: the server runs in an unsupported way, or a parameter or layer cannot be
+        written in place, by name.
+      As Engine.attach.
+    """
+    from sglang.srt.runtime_context import get_context, get_parallel
+
+    options, parallel = _options(), get_parallel()
+    lacking = missing(
+        scheduler, "Scheduler", ("tp_worker.model_runner.model.config", "record_weight_version_change")
+    )
+    lacking += missing(parallel, "get_parallel()", ("tp_rank", "tp_size", "tp_group.cpu_group"))
+    if lacking:
+        raise StateError(f"SGLang {_version()} does not have {', '.join(lacking)}")
+    runner = scheduler.tp_worker.model_runner
+    _require_held(runner)
+    _refuse(get_context().config_leaf, runner.model)
+    config = getattr(runner.model.config, "text_config", None) or runner.model.config
+    shape = ModelShape.from_config(config)
+    size = int(parallel.tp_size)
+    experts_in = int(get_context().config_leaf("ep_size") or 1) if shape.experts else 1
+    rank = Parallel(int(parallel.tp_rank), size, experts_in)
+    minimum = minimum_over(parallel.tp_group.cpu_group) if size > 1 else None
+    attached = attach_together(
+        lambda: AttachedRank(
+            os.environ[SOCKET_VARIABLE], runner.model, shape, rank, minimum, options
         ),
-        "expert load balancing (enable_eplb)": getattr(arguments, "enable_eplb", False),
-        "redundant experts": (getattr(arguments, "ep_num_redundant_experts", 0) or 0) > 0,
-        "LoRA": bool(getattr(arguments, "enable_lora", False)),
-        "speculation, whose draft model would keep its old weights": (
-            getattr(arguments, "speculative_algorithm", None) is not None
+        minimum,
+    )
+    teller = VersionTeller(scheduler, get_context().config_leaf, first_rank=rank.tp_rank == 0)
+    # Not a submodule, and not in the module's own tables, so that no code of the model sees it.
+    object.__setattr__(runner.model, _ATTACHED, _AttachedModel(attached, teller))
+
+
+def _require_held(runner: Any) -> None:
+    """SGLang goes on after a hook that it could not apply: passes would run during a commit."""
+    from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    if _FORWARD not in getattr(HookRegistry, "_patched", ()):
+        raise StateError(f"SGLang {_version()} did not apply the hook around {_FORWARD}: see its log")
+    if type(runner).forward is not ModelRunner.forward:
+        raise StateError(
+            f"{type(runner).__name__} has a forward of its own, expected {_FORWARD}: passes of this "
+            "kind of runner cannot be held"
+        )
+
+
+def _held(forward: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ModelRunner.forward: runs a pass of an attached model inside the gate."""
+    attached: Optional[_AttachedModel] = getattr(runner.model, _ATTACHED, None)
+    if attached is None:
+        return forward(runner, *args, **kwargs)
+    with attached.rank.gate.step() as grant:
+        attached.teller.weights_are(grant.version)
+        return forward(runner, *args, **kwargs)
+
+
+def _refuse(setting: Callable[[str], Any], model: Any) -> None:
+    """Args:
+    setting: the value in force of a setting, by name; raises ValueError for an unknown name.
+    """
+    unsupported: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        "pp_size": ("pipeline parallelism", lambda value: value > 1),
+        "dp_size": ("data parallelism (start a server for each replica)", lambda value: value > 1),
+        "attn_cp_size": ("context parallelism (attn_cp_size)", lambda value: value > 1),
+        "moe_dp_size": ("data-parallel experts (moe_dp_size)", lambda value: value > 1),
+        "enable_dp_attention": ("data-parallel attention (enable_dp_attention)", bool),
+        "enable_eplb": ("expert load balancing (enable_eplb)", bool),
+        "ep_num_redundant_experts": ("redundant experts", bool),
+        "init_expert_location": (
+            "experts that are not placed in order (init_expert_location)",
+            lambda value: value != "trivial",
         ),
-        "weights offloaded to the host": (getattr(arguments, "cpu_offload_gb", 0) or 0) > 0,
-        "torchao": bool(getattr(arguments, "torchao_config", "")),
+        "enable_lora": ("LoRA", bool),
+        "speculative_algorithm": (
+            "speculation, whose draft model would keep its old weights",
+            lambda value: value is not None,
+        ),
+        "cpu_offload_gb": ("weights offloaded to the host (cpu_offload_gb)", bool),
+        "offload_group_size": (
+            "weights offloaded to the host (offload_group_size)",
+            lambda value: value > 0,
+        ),
+        "enable_pdmux": ("two streams of passes at a time (enable_pdmux)", bool),
+        "weight_cache_mode": (
+            "weights that another process owns (weight_cache_mode)",
+            lambda value: value != "off",
+        ),
+        "startup_weight_load_mode": (
+            "weights that load after the start (startup_weight_load_mode)",
+            lambda value: value != "serial",
+        ),
     }
-    names = [name for name, is_so in found.items() if is_so]
+    names = []
+    for name, (text, is_unsupported) in unsupported.items():
+        try:
+            value = setting(name)
+        except ValueError as error:
+            raise StateError(
+                f"SGLang {_version()} does not have the setting {name}, which dws.sglang looks at: "
+                f"{error}"
+            ) from error
+        if value is not None and is_unsupported(value):
+            names.append(text)
     if names:
         raise LayoutError(f"this server runs with {'; '.join(names)}: not supported, turn it off")
+    reason = _derived_weights(model)
+    if reason is not None:
+        raise LayoutError(f"this model keeps tensors that SGLang derives from weights: {reason}")
 
 
-def _hold(runner_class: Any) -> None:
-    """Runs forward passes of attached models inside the gate. Once for the class."""
-    forward = runner_class.forward
-    if getattr(forward, "dws_gated", False):
-        return
+def _derived_weights(model: Any) -> Optional[str]:
+    """What SGLang itself says against updates of a model's weights."""
+    try:
+        from sglang.srt.model_executor.model_runner_components import weight_updater
 
-    def gated(runner: Any, *args: Any, **kwargs: Any) -> Any:
-        attached: Optional[AttachedRank] = getattr(runner.model, "_dws_attached", None)
-        if attached is None:
-            return forward(runner, *args, **kwargs)
-        with attached.gate.step():
-            return forward(runner, *args, **kwargs)
-
-    gated.dws_gated = True  # type: ignore[attr-defined]
-    runner_class.forward = gated
+        why = weight_updater._unsupported_derived_weight_cache_error
+    except (ImportError, AttributeError) as error:
+        raise StateError(
+            f"SGLang {_version()} does not say which models keep derived weights: {error}"
+        ) from error
+    found: Optional[str] = why(model)
+    return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
+import queue
+import subprocess
 import sys
 import tempfile
-import types
+import threading
 import unittest
 from typing import Any
 from unittest import mock
@@ -14,18 +17,33 @@ from unittest import mock
 import numpy as np
 
 import dws
+import dws.plugins.sglang_version
 import dws.sglang
 from tests.clients.python.engine_models import Config, RankModel
 from tests.clients.python.fake_daemons import FakeReceiver, resume
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "fake_engines"))
 
-from sglang.srt import distributed, server_args  # noqa: E402
+import sglang  # noqa: E402
+from sglang.srt import runtime_context  # noqa: E402
+from sglang.srt.managers.scheduler import Scheduler  # noqa: E402
 from sglang.srt.model_executor.model_runner import ModelRunner  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
 
-LOADER = "dws.sglang.attach"
 SMALL = Config(num_hidden_layers=1, vocab_size=100)
+
+
+class _Server(http.server.BaseHTTPRequestHandler):
+    told: queue.Queue[Any] = queue.Queue()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        _Server.told.put((self.path, body, self.headers.get("Authorization")))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        pass
 
 
 class SglangTest(unittest.TestCase):
@@ -35,12 +53,10 @@ class SglangTest(unittest.TestCase):
         self.receiver = FakeReceiver(folder.name)
         self.addCleanup(lambda: self.receiver.stop())
         self.set_variables(step_timeout=0.01)
-        group = types.SimpleNamespace(rank_in_group=0, world_size=1, cpu_group="gloo")
-        distributed.set_tp_group(group)
-        # The plugin changes SGLang's class for the rest of the process.
-        for name in ("forward", "initialize"):
-            self.addCleanup(setattr, ModelRunner, name, getattr(ModelRunner, name))
-        self.addCleanup(HookRegistry._hooks.clear)
+        # Hooks change SGLang's classes for the rest of the process.
+        for owner, name in ((ModelRunner, "forward"), (Scheduler, "__init__")):
+            self.addCleanup(setattr, owner, name, getattr(owner, name))
+        self.addCleanup(HookRegistry.reset)
 
     def set_variables(self, **options: Any) -> None:
         variables = {
@@ -51,78 +67,141 @@ class SglangTest(unittest.TestCase):
         patch.start()
         self.addCleanup(patch.stop)
 
-    def runner(self, **arguments: Any) -> Any:
-        chosen = types.SimpleNamespace(custom_weight_loader=[LOADER], tp_size=1, **arguments)
-        server_args.set_global_server_args(chosen)
+    def load_plugins(self) -> None:
+        dws.sglang.register()
+        HookRegistry.apply_hooks()
+
+    def scheduler(self, **settings: Any) -> Any:
+        runtime_context.publish(**settings)
         model = RankModel(SMALL, 0, 1)
         self.addCleanup(self.detach, model)
-        return ModelRunner(model, chosen)
+        return Scheduler(model)
 
     def detach(self, model: Any) -> None:
         attached = getattr(model, "_dws_attached", None)
         if attached is not None:
-            attached.close()
+            attached.rank.close()
 
-    def test_a_custom_weight_loader_attaches_and_passes_run_only_with_the_lease(self) -> None:
-        runner, bystander = self.runner(), self.runner()
-        self.assertEqual(runner.update_weights_from_tensor([], LOADER), (True, "Success"))
+    def granted(self, scheduler: Any, version: int) -> Any:
+        """The runner of a scheduler whose engine has been granted its first version."""
         down, up = self.receiver.leases.get(timeout=20)
         up.get(timeout=20)
+        down.put(resume(version))
+        runner = scheduler.tp_worker.model_runner
+        self.assertEqual(runner.model._dws_attached.rank.engine.wait_ready(20).version, version)
+        return runner
+
+    def test_a_complete_scheduler_is_attached_and_passes_run_only_with_the_lease(self) -> None:
+        self.load_plugins()
+        scheduler = self.scheduler()
+        runner = scheduler.tp_worker.model_runner
         with self.assertRaisesRegex(dws.EnginePaused, "attached"):
             runner.forward("batch")
-        self.assertEqual(bystander.forward("batch")[0], "batch")
+        self.assertEqual(ModelRunner(RankModel(SMALL, 0, 1)).forward("batch")[0], "batch")
         views = {view.tensor: view for view in self.receiver.attached.views}
         memory = np.frombuffer(self.receiver.writable_region(), np.uint16)
         memory[views["model.norm.weight"].offset_bytes // 2 :][:24] = 0x4000
-        down.put(resume(3))
-        attached = runner.model._dws_attached
-        self.assertEqual(attached.engine.wait_ready(20).version, 3)
+        self.granted(scheduler, 3)
         self.assertEqual(runner.forward("batch")[1].tolist(), [2.0] * 24)
-        runner.update_weights_from_tensor([], LOADER)
-        self.assertIs(runner.model._dws_attached, attached)
-        self.assertEqual((self.receiver.generation, attached.status()["passes"]), (1, 1))
+        self.assertEqual(runner.model._dws_attached.rank.status()["passes"], 1)
 
-    def test_a_registered_plugin_attaches_models_that_are_initialised(self) -> None:
-        dws.sglang.register()
-        HookRegistry.apply_hooks()
-        runner = self.runner()
-        self.assertEqual(runner.model._dws_attached.status()["rank"], 0)
-        arguments = server_args.get_global_server_args()
-        draft = ModelRunner(RankModel(SMALL, 0, 1), arguments, is_draft_worker=True)
-        self.assertFalse(hasattr(draft.model, "_dws_attached"))
+    def test_the_scheduler_and_the_server_are_told_the_version_without_ending_requests(self) -> None:
+        server = http.server.HTTPServer(("127.0.0.1", 0), _Server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.load_plugins()
+        scheduler = self.scheduler(port=server.server_port, host="0.0.0.0", api_key="secret")
+        with mock.patch("os.getppid", os.getpid):  # where SGLang's server would be
+            runner = self.granted(scheduler, 7)
+            runner.forward("batch")
+            runner.forward("batch")
+            told = _Server.told.get(timeout=20)
+        body = {"new_version": "7", "abort_all_requests": False}
+        self.assertEqual(told, ("/update_weight_version", body, "Bearer secret"))
+        self.assertEqual(scheduler.versions, ["7"])
+
+    def test_a_server_of_other_processes_is_not_told_a_version(self) -> None:
+        server = http.server.HTTPServer(("127.0.0.1", 0), _Server)
+        self.addCleanup(server.server_close)
+        other = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
+        self.addCleanup(other.communicate)
+        with mock.patch("os.getppid", lambda: other.pid):
+            self.assertFalse(dws.plugins.sglang_version._server_listens(server.server_port))
+        with mock.patch("os.getppid", os.getpid):
+            self.assertTrue(dws.plugins.sglang_version._server_listens(server.server_port))
+
+    def test_without_a_socket_nothing_is_changed(self) -> None:
         with mock.patch.dict(os.environ, {dws.sglang.SOCKET_VARIABLE: ""}):
-            self.assertFalse(hasattr(self.runner().model, "_dws_attached"))
+            self.load_plugins()
+            self.assertFalse(hasattr(self.scheduler().tp_worker.model_runner.model, "_dws_attached"))
+        self.assertEqual(HookRegistry._hooks, {})
 
     def test_unsupported_settings_are_refused_by_name(self) -> None:
-        for arguments, message in (
+        self.load_plugins()
+        for settings, message in (
             ({"pp_size": 2}, "pipeline parallelism"),
             ({"dp_size": 2, "enable_dp_attention": True}, "data parallelism.*enable_dp_attention"),
             ({"speculative_algorithm": "EAGLE"}, "speculation"),
             ({"enable_lora": True}, "LoRA"),
+            ({"enable_pdmux": True}, "enable_pdmux"),
+            ({"weight_cache_mode": "client"}, "weight_cache_mode"),
+            ({"offload_group_size": 2}, "offload_group_size"),
+            ({"startup_weight_load_mode": "overlap"}, "startup_weight_load_mode"),
         ):
-            runner = self.runner(**arguments)
             with self.assertRaisesRegex(dws.LayoutError, f"{message}.*turn it off"):
-                runner.update_weights_from_tensor([], LOADER)
-            self.assertEqual(runner.forward("batch")[0], "batch")
+                self.scheduler(**settings)
 
-    def test_missing_settings_and_attributes_are_named(self) -> None:
-        runner = self.runner()
-        with mock.patch.dict(os.environ, {dws.sglang.SOCKET_VARIABLE: ""}):
-            with self.assertRaisesRegex(dws.StateError, "DWS_RECEIVER_SOCKET is not set"):
-                runner.update_weights_from_tensor([], LOADER)
-        self.set_variables(steps=1)
-        with self.assertRaisesRegex(dws.InvalidArgumentError, "unknown options \\['steps'\\]"):
-            runner.update_weights_from_tensor([], LOADER)
-        self.set_variables()
-        distributed.set_tp_group(types.SimpleNamespace(rank_in_group=0, world_size=2))
-        with mock.patch.object(ModelRunner, "forward", None):
-            with self.assertRaisesRegex(
-                dws.StateError, r"SGLang 0\.5\.9\+fake .*ModelRunner\.forward.*cpu_group"
-            ):
-                runner.update_weights_from_tensor([], LOADER)
-        with mock.patch.dict(sys.modules, {"sglang.srt.plugins.hook_registry": None}):
-            with self.assertRaisesRegex(dws.StateError, "no plugins.*custom-weight-loader"):
+    def test_models_whose_derived_weights_sglang_names_are_refused_with_its_words(self) -> None:
+        self.load_plugins()
+        runtime_context.publish()
+        model = RankModel(SMALL, 0, 1)
+        object.__setattr__(model, "_derived_weight_cache_error", "splits would be stale")
+        with self.assertRaisesRegex(dws.LayoutError, "splits would be stale"):
+            Scheduler(model)
+
+    def test_a_hook_that_was_not_applied_refuses_the_attach(self) -> None:
+        dws.sglang.register()
+        forward = HookRegistry._hooks.pop(dws.sglang._FORWARD)
+        HookRegistry.apply_hooks()
+        with self.assertRaisesRegex(dws.StateError, "did not apply the hook around.*forward"):
+            self.scheduler()
+        HookRegistry._hooks[dws.sglang._FORWARD] = forward
+
+    def test_a_runner_with_a_forward_of_its_own_is_refused(self) -> None:
+        class OtherRunner(ModelRunner):
+            def forward(self, forward_batch: Any) -> Any:
+                return forward_batch
+
+        self.load_plugins()
+        with mock.patch("sglang.srt.managers.scheduler.ModelRunner", OtherRunner):
+            with self.assertRaisesRegex(dws.StateError, "OtherRunner has a forward of its own"):
+                self.scheduler()
+
+    def test_a_release_that_was_never_run_ends_the_server_unless_asked_for(self) -> None:
+        with mock.patch.object(sglang, "__version__", "0.5.24+cpu"):
+            with self.assertRaisesRegex(SystemExit, r"0\.5\.24.*expected one of 0\.5\.23.*untried"):
                 dws.sglang.register()
+            self.set_variables(untried_version=True)
+            self.load_plugins()
+            self.scheduler()
+
+    def test_missing_parts_and_unknown_options_end_the_server_by_name(self) -> None:
+        self.set_variables(steps=1)
+        with self.assertRaisesRegex(SystemExit, r"unknown options \['steps'\]"):
+            dws.sglang.register()
+        self.set_variables()
+        with mock.patch.dict(sys.modules, {"sglang.srt.plugins.hook_registry": None}):
+            with self.assertRaisesRegex(SystemExit, "SGLang 0.5.23 does not have.*hook_registry"):
+                dws.sglang.register()
+        self.load_plugins()
+        with mock.patch.object(Scheduler, "record_weight_version_change", None):
+            with self.assertRaisesRegex(dws.StateError, "record_weight_version_change"):
+                self.scheduler()
+        runtime_context.DEFAULTS.pop("enable_pdmux")
+        self.addCleanup(runtime_context.DEFAULTS.update, enable_pdmux=False)
+        with self.assertRaisesRegex(dws.StateError, "the setting enable_pdmux"):
+            self.scheduler()
 
 
 if __name__ == "__main__":

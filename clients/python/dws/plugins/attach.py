@@ -38,6 +38,7 @@ class AttachOptions:
       hooks: class of the model -> "package.module:function" (dws.plugins.layers).
       step_timeout: seconds that a forward pass waits for the lease before it fails.
       timeout: seconds for the attach itself.
+      untried_version: attaches to a release of the engine that was never run with the plugin, too.
     """
 
     ranks_on_host: Optional[int] = None
@@ -48,6 +49,7 @@ class AttachOptions:
     hooks: Optional[Hooks] = None
     step_timeout: float = STEP_TIMEOUT_SECONDS
     timeout: float = ATTACH_TIMEOUT_SECONDS
+    untried_version: bool = False
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> "AttachOptions":

@@ -1,35 +1,51 @@
-"""Hooks that plugins register by dotted path; apply_hooks installs them."""
+"""Hooks that plugins register by dotted path; apply_hooks installs them, and goes on after one that it cannot."""
 
 from __future__ import annotations
 
 import enum
-import importlib
+import functools
+import pkgutil
 from typing import Any, Callable
 
 
 class HookType(enum.Enum):
     AFTER = "after"
+    AROUND = "around"
 
 
 class HookRegistry:
-    _hooks: list[tuple[str, Callable[..., Any]]] = []
+    _hooks: dict[str, list[tuple[HookType, Callable[..., Any]]]] = {}
+    _patched: set[str] = set()
 
     @classmethod
     def register(cls, target: str, hook: Callable[..., Any], hook_type: HookType) -> None:
-        assert hook_type is HookType.AFTER
-        cls._hooks.append((target, hook))
+        cls._hooks.setdefault(target, []).append((hook_type, hook))
 
     @classmethod
     def apply_hooks(cls) -> None:
-        for target, hook in cls._hooks:
+        for target, hooks in cls._hooks.items():
             path, _, method = target.rpartition(".")
-            module, _, name = path.rpartition(".")
-            owner = getattr(importlib.import_module(module), name)
-            setattr(owner, method, _after(getattr(owner, method), hook))
+            try:
+                owner = pkgutil.resolve_name(path)
+                for hook_type, hook in hooks:
+                    setattr(owner, method, _wrapped(getattr(owner, method), hook, hook_type))
+                cls._patched.add(target)
+            except Exception:
+                continue
+
+    @classmethod
+    def reset(cls) -> None:
+        cls._hooks.clear()
+        cls._patched.clear()
 
 
-def _after(original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(
+    original: Callable[..., Any], hook: Callable[..., Any], hook_type: HookType
+) -> Callable[..., Any]:
+    @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if hook_type is HookType.AROUND:
+            return hook(original, *args, **kwargs)
         result = original(*args, **kwargs)
         changed = hook(result, *args, **kwargs)
         return result if changed is None else changed

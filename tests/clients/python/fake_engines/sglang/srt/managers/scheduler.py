@@ -1,0 +1,17 @@
+"""The scheduler of one rank: its __init__ ends with a model that is ready to run."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Optional
+
+from sglang.srt.model_executor.model_runner import ModelRunner
+
+
+class Scheduler:
+    def __init__(self, model: Any) -> None:
+        self.tp_worker = types.SimpleNamespace(model_runner=ModelRunner(model))
+        self.versions: list[Optional[str]] = []
+
+    def record_weight_version_change(self, new_version: Optional[str]) -> None:
+        self.versions.append(new_version)
