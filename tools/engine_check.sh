@@ -1,23 +1,25 @@
 #!/bin/bash
-# Runs real vLLM, on the CPU, beside real daemons, and looks for passes that a commit has torn:
+# Runs real vLLM or SGLang, on the CPU, beside real daemons, and looks for passes that a commit has torn:
 #
-#   tools/engine_check.sh --python PYTHON     PYTHON: of an environment with vLLM, numpy, grpcio and protobuf;
-#                                             by default $DWS_VLLM_PYTHON
-#   tools/engine_check.sh --modes=v1,v2-tp2   some ways to run vLLM: model runner V1 or V2, asynchronous
-#                                             scheduling (-async), two tensor-parallel ranks (-tp2)
+#   tools/engine_check.sh --python PYTHON     PYTHON: of an environment with vLLM or SGLang, numpy, grpcio and
+#                                             protobuf; by default $DWS_ENGINE_PYTHON
+#   tools/engine_check.sh --modes=v1,v2-tp2   some ways to run it. vLLM: model runner V1 or V2, asynchronous
+#                                             scheduling (-async); SGLang: models, without overlap (-serial);
+#                                             both: two tensor-parallel ranks (-tp2)
 #   tools/engine_check.sh --seconds=60        of requests in each mode, 20 by default; starts come on top
 #   tools/engine_check.sh --logs=FOLDER       keeps the engines' logs
 #
-# Without vLLM it is skipped with a message. Otherwise a line for each mode; the exit status is 0 when no pass
-# was torn in any. LD_LIBRARY_PATH is for vLLM alone. docs/engines.md says what is checked.
+# Without an engine it is skipped with a message. Otherwise a line for each mode; the exit status is 0 when no pass
+# was torn in any. LD_LIBRARY_PATH and PYTHONPATH are for
+# the engine alone. docs/engines.md says what is checked.
 set -euo pipefail
 
-python="${DWS_VLLM_PYTHON:-}"
+python="${DWS_ENGINE_PYTHON:-}"
 options=()
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --python=*) python="${1#*=}"; shift ;;
-    --python) python="${2:?--python: expected the path of vLLM\'s Python}"; shift 2 ;;
+    --python) python="${2:?--python: expected the path of the engine\'s Python}"; shift 2 ;;
     --logs=*) options+=("--logs=$(realpath -m "${1#*=}")"); shift ;;
     --modes=* | --seconds=*) options+=("$1"); shift ;;
     -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -26,22 +28,24 @@ while [[ $# -gt 0 ]]; do
 done
 
 if [[ -z "$python" ]]; then
-  echo "skipped: no Python with vLLM is named (--python or DWS_VLLM_PYTHON)"
+  echo "skipped: no Python with vLLM or SGLang is named (--python or DWS_ENGINE_PYTHON)"
   exit 0
 fi
 if ! python="$(realpath -se "$(command -v "$python")" 2>/dev/null)"; then
   echo "skipped: the Python that is named does not exist"
   exit 0
 fi
-if ! "$python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("vllm") is None)'; then
-  echo "skipped: $python has no vLLM"
+if ! "$python" -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec("vllm") or u.find_spec("sglang")))'; then
+  echo "skipped: $python has neither vLLM nor SGLang"
   exit 0
 fi
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 libraries="${LD_LIBRARY_PATH:-}"
-unset LD_LIBRARY_PATH
+modules="${PYTHONPATH:-}"
+unset LD_LIBRARY_PATH PYTHONPATH
 tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/engine_check
 binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
 if [[ -n "$libraries" ]]; then export LD_LIBRARY_PATH="$libraries"; fi
+if [[ -n "$modules" ]]; then export PYTHONPATH="$modules"; fi
 exec "$binaries/tools/engine_check/engine_check" "$python" ${options[@]+"${options[@]}"}

@@ -1,4 +1,4 @@
-"""Runs real vLLM beside real daemons and looks for steps that a commit has torn: tools/engine_check.sh.
+"""Runs real vLLM or SGLang beside real daemons and looks for steps that a commit has torn: tools/engine_check.sh.
 
 A trainer publishes two versions in turns, as fast as they are committed, while requests run. Every step's
 log probabilities, of prompt tokens and of the sampled one, must be those of one version alone, to the bit.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -21,23 +22,84 @@ from tests.integration.cluster import Cluster
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Time for an engine's start and end, in addition to its seconds. The first start compiles.
 START_SECONDS = 240.0
+_EVERY_ENGINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """A way to run vLLM. `request`: as engine_run.py takes it; `engine`: arguments of vllm.LLM."""
+    """A way to run vLLM. `request`: as vllm_run.py takes it; `engine`: arguments of vllm.LLM; `kind`: of
+    the model."""
 
     v2: bool = False
     ranks: int = 1
     request: str = "tokens"
     engine: dict[str, Any] = dataclasses.field(default_factory=dict)
+    kind: str = "qwen3"
+
+    def command(self) -> list[str]:
+        return [
+            *(os.path.join(HERE, "vllm_run.py"), "--request", self.request),
+            *("--kind", self.kind, "--tp", str(self.ranks), "--engine", json.dumps(self.engine)),
+        ]
+
+    def environment(self, folder: str, inherited: dict[str, str]) -> dict[str, str]:
+        """Of the engine's processes."""
+        found = {
+            **inherited,
+            **_EVERY_ENGINE,
+            "VLLM_USE_V2_MODEL_RUNNER": str(int(self.v2)),
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+            # Ranks may outnumber processors here.
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CACHE_ROOT": os.path.join(folder, "cache"),
+        }
+        if self.v2:
+            found["TRITON_INTERPRET"] = "1"
+            triton = os.path.join(HERE, "interpreted_triton")
+            found["PYTHONPATH"] = os.pathsep.join([triton, inherited["PYTHONPATH"]])
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class SglangMode:
+    """A way to run SGLang. `engine`: arguments of its server; `kind`: of the model."""
+
+    ranks: int = 1
+    kind: str = "qwen3"
+    engine: tuple[str, ...] = ()
+
+    def command(self) -> list[str]:
+        return [
+            *(os.path.join(HERE, "sglang_run.py"), "--kind", self.kind, "--tp", str(self.ranks)),
+            *("--engine", json.dumps(self.engine)),
+        ]
+
+    def environment(self, folder: str, inherited: dict[str, str]) -> dict[str, str]:
+        """Of the engine's processes. The folder `plugin` gets what an installed wheel has."""
+        plugin = os.path.join(folder, "plugin")
+        about = os.path.join(plugin, "dws-0.dist-info")
+        os.makedirs(about)
+        with open(os.path.join(about, "METADATA"), "w") as file:
+            file.write("Metadata-Version: 2.1\nName: dws\nVersion: 0\n")
+        with open(os.path.join(about, "entry_points.txt"), "w") as file:
+            file.write("[sglang.srt.plugins]\ndws = dws.sglang:register\n")
+        return {
+            **inherited,
+            **_EVERY_ENGINE,
+            "PYTHONPATH": os.pathsep.join([plugin, inherited["PYTHONPATH"]]),
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(rank) for rank in range(self.ranks)),
+            # No library of its own for collectives: gloo.
+            "SGLANG_NCCL_SO_PATH": "/nonexistent",
+        }
 
 
 _SYNCHRONOUS = {"async_scheduling": False}
 _ASYNCHRONOUS = {"async_scheduling": True}
 _NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
 _POOLING = {"runner": "pooling"}
-MODES = {
+VLLM_MODES = {
     "v1": Mode(engine=_SYNCHRONOUS),
     "v1-async": Mode(engine=_ASYNCHRONOUS),
     "v1-tp2": Mode(ranks=2),
@@ -50,38 +112,32 @@ MODES = {
     "v2-grammar": Mode(v2=True, request="grammar", engine=_ASYNCHRONOUS),
     "v2-pooling": Mode(v2=True, request="embedding", engine=_POOLING),
 }
+SGLANG_MODES = {
+    "qwen3": SglangMode(),
+    "qwen3-serial": SglangMode(engine=("--disable-overlap-schedule",)),
+    "qwen3-tp2": SglangMode(ranks=2),
+    "llama": SglangMode(kind="llama"),
+    "qwen2": SglangMode(kind="qwen2"),
+    "qwen3-moe": SglangMode(kind="qwen3-moe"),
+    "qwen3-moe-tp2": SglangMode(kind="qwen3-moe", ranks=2),
+}
+MODES = {"vllm": VLLM_MODES, "sglang": SGLANG_MODES}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools/engine_check.sh", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="of requests, for each mode")
-    parser.add_argument("--modes", default=",".join(MODES), help="some of %(default)s")
+    parser.add_argument("--modes", help="some of the engine's")
     parser.add_argument("--logs", help="a folder for the engines' logs, which then stay")
     options = parser.parse_args()
-    options.modes = options.modes.split(",")
-    if unknown := sorted(set(options.modes) - set(MODES)):
-        parser.error(f"--modes: {', '.join(unknown)}: expected some of {', '.join(MODES)}")
+    engine = next(name for name in MODES if importlib.util.find_spec(name) is not None)
+    options.known = MODES[engine]
+    options.modes = options.modes.split(",") if options.modes else list(options.known)
+    if unknown := sorted(set(options.modes) - set(options.known)):
+        parser.error(
+            f"--modes: {', '.join(unknown)}: expected some of {', '.join(options.known)} of {engine}"
+        )
     return options
-
-
-def environment(mode: Mode, folder: str, inherited: dict[str, str]) -> dict[str, str]:
-    """Of the engine's processes."""
-    found = {
-        **inherited,
-        "VLLM_USE_V2_MODEL_RUNNER": str(int(mode.v2)),
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        # Ranks may outnumber processors here.
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_CACHE_ROOT": os.path.join(folder, "cache"),
-    }
-    if mode.v2:
-        found["TRITON_INTERPRET"] = "1"
-        triton = os.path.join(HERE, "interpreted_triton")
-        found["PYTHONPATH"] = os.pathsep.join([triton, inherited["PYTHONPATH"]])
-    return found
 
 
 def end_processes(engine: subprocess.Popen[bytes]) -> None:
@@ -92,23 +148,21 @@ def end_processes(engine: subprocess.Popen[bytes]) -> None:
 
 
 def run(name: str, options: argparse.Namespace, inherited: dict[str, str]) -> Optional[dict[str, int]]:
-    """What engine_run.py found; None, with the end of its log on stderr, when it failed."""
-    mode = MODES[name]
+    """What the engine's run found; None, with the end of its log on stderr, when it failed."""
+    mode = options.known[name]
     with Cluster("engine-check") as cluster:
         sender = cluster.start_sender()
         receiver = cluster.start_receiver("engine")
         command = [
-            *(sys.executable, os.path.join(HERE, "engine_run.py")),
+            *(sys.executable, *mode.command()),
             *("--sender", sender.socket, "--receiver", receiver.socket, "--job-id", cluster.job_id),
-            *("--model", os.path.join(cluster.folder, "model"), "--tp", str(mode.ranks)),
-            *("--seconds", str(options.seconds), "--request", mode.request),
-            *("--engine", json.dumps(mode.engine)),
+            *("--model", os.path.join(cluster.folder, "model"), "--seconds", str(options.seconds)),
         ]
         log_path = os.path.join(options.logs or cluster.folder, f"{name}.log")
         with open(log_path, "w") as log:
             process = subprocess.Popen(
                 command,
-                env=environment(mode, cluster.folder, inherited),
+                env=mode.environment(cluster.folder, inherited),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

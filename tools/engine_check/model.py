@@ -1,21 +1,24 @@
-"""The model of the check: its config, and the weights of its two versions.
+"""The models of the check: their configs, and the weights of their two versions.
 
 Versions differ behind the last layer's attention only, in every weight there. What an earlier token left in
 the KV cache is then the same in both, and the logits of every step are those of one version, exactly, whatever
-the steps before ran with.
+the steps before ran with. Greedy sampling always takes NEXT_TOKEN, so that every request is the same sequence,
+whichever version samples: one element of the hidden state is large, and only that token's logit looks at it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Iterator
+from typing import Any, Iterator
 
 import torch
 
-CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
+NEXT_TOKEN = 17
+_LARGE = 40.0  # element 0 of each embedding
+_LIKING = 1.6  # of NEXT_TOKEN for it: a logit of about 12, others have a deviation of 2
+
+_COMMON: dict[str, Any] = {
     "hidden_size": 128,
     "intermediate_size": 256,
     "num_attention_heads": 4,
@@ -32,7 +35,27 @@ CONFIG = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-_LAST_LAYER = f"model.layers.{CONFIG['num_hidden_layers'] - 1}"
+_MOE = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+# By the name of the model's kind.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **_COMMON},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **_COMMON},
+    "qwen3-moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        **_COMMON,
+        **_MOE,
+    },
+}
+_LAST_LAYER = f"model.layers.{_COMMON['num_hidden_layers'] - 1}"
 _CHANGING = (
     f"{_LAST_LAYER}.self_attn.o_proj",
     f"{_LAST_LAYER}.post_attention",
@@ -42,24 +65,24 @@ _CHANGING = (
 )
 
 
-def write_config(folder: str) -> None:
-    """A model folder as vLLM takes one; weights come from the trainer."""
+def write_config(folder: str, kind: str) -> None:
+    """A model folder as engines take one; weights come from the trainer."""
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "config.json"), "w") as file:
-        json.dump(CONFIG, file)
+        json.dump(CONFIGS[kind], file)
 
 
 def write_tokenizer(folder: str) -> None:
     """One word for each token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = {token_text(token): token for token in range(int(CONFIG["vocab_size"]))}
+    words = {token_text(token): token for token in range(int(_COMMON["vocab_size"]))}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=token_text(0)))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(os.path.join(folder, "tokenizer.json"))
-    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": token_text(2)}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": token_text(2)}
     with open(os.path.join(folder, "tokenizer_config.json"), "w") as file:
-        json.dump(kind, file)
+        json.dump(settings, file)
 
 
 def token_text(token: int) -> str:
@@ -67,37 +90,56 @@ def token_text(token: int) -> str:
     return f"t{token:04d}"
 
 
-def version_weights(version: int) -> dict[str, torch.Tensor]:
+def version_weights(kind: str, version: int) -> dict[str, torch.Tensor]:
     """Of the versions 0 and 1, under the names of a checkpoint."""
     weights = {}
-    for number, (name, shape) in enumerate(_shapes()):
+    for number, (name, shape) in enumerate(_shapes(CONFIGS[kind])):
         changes = name.startswith(_CHANGING)
         random = torch.Generator().manual_seed(2 * number + (version if changes else 0))
         noise = torch.randn(shape, generator=random)
         # Norms around 1, matrices that keep the size of what goes through them.
-        value = 1.0 + noise / 4 if len(shape) == 1 else 3.0 * noise / shape[1] ** 0.5
+        value = noise / 4 if len(shape) == 1 else 3.0 * noise / shape[1] ** 0.5
+        if name.endswith("norm.weight"):
+            value += 1.0
+        if name == "model.embed_tokens.weight":
+            value[:, 0] = _LARGE
+        if name == "lm_head.weight":
+            value[:, 0] = 0.0
+            value[NEXT_TOKEN, 0] = _LIKING
         weights[name] = value.to(torch.bfloat16)
     return weights
 
 
-def _shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, middle, dim = (int(CONFIG[k]) for k in ("hidden_size", "intermediate_size", "head_dim"))
+def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, dim = int(config["hidden_size"]), int(config["head_dim"])
     query, key_value = (
-        int(CONFIG[k]) * dim for k in ("num_attention_heads", "num_key_value_heads")
+        int(config[k]) * dim for k in ("num_attention_heads", "num_key_value_heads")
     )
-    vocab = int(CONFIG["vocab_size"])
+    vocab = int(config["vocab_size"])
     yield "model.embed_tokens.weight", (vocab, hidden)
-    for layer in range(int(CONFIG["num_hidden_layers"])):
+    for layer in range(int(config["num_hidden_layers"])):
         at = f"model.layers.{layer}"
         for letter, rows in (("q", query), ("k", key_value), ("v", key_value)):
             yield f"{at}.self_attn.{letter}_proj.weight", (rows, hidden)
+            if config["model_type"] == "qwen2":
+                yield f"{at}.self_attn.{letter}_proj.bias", (rows,)
         yield f"{at}.self_attn.o_proj.weight", (hidden, query)
-        for letter in "qk":
-            yield f"{at}.self_attn.{letter}_norm.weight", (dim,)
+        if config["model_type"].startswith("qwen3"):
+            for letter in "qk":
+                yield f"{at}.self_attn.{letter}_norm.weight", (dim,)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             yield f"{at}.{norm}.weight", (hidden,)
-        for letter in ("gate", "up"):
-            yield f"{at}.mlp.{letter}_proj.weight", (middle, hidden)
-        yield f"{at}.mlp.down_proj.weight", (hidden, middle)
+        yield from _mlp(f"{at}.mlp", config)
     yield "model.norm.weight", (hidden,)
     yield "lm_head.weight", (vocab, hidden)
+
+
+def _mlp(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, experts = int(config["hidden_size"]), int(config.get("num_experts", 0))
+    middle = int(config["moe_intermediate_size" if experts else "intermediate_size"])
+    if experts:
+        yield f"{at}.gate.weight", (experts, hidden)
+    for one in [f"{at}.experts.{e}" for e in range(experts)] or [at]:
+        for letter in ("gate", "up"):
+            yield f"{one}.{letter}_proj.weight", (middle, hidden)
+        yield f"{one}.down_proj.weight", (hidden, middle)

@@ -7,7 +7,7 @@ from typing import Any
 
 import dws
 from dws.plugins.canonical import ModelShape, slice_grid
-from tools.engine_check.model import CONFIG, version_weights
+from tools.engine_check.model import CONFIGS, version_weights
 
 WAIT_SECONDS = 60.0
 
@@ -19,23 +19,25 @@ class Publisher:
       RuntimeError: from all but `alternate`: the trainer has failed; its error is on stderr.
     """
 
-    def __init__(self, socket: str, job_id: str, ranks: int) -> None:
+    def __init__(self, socket: str, job_id: str, kind: str, ranks: int) -> None:
         """Args:
+        kind: of CONFIGS.
         ranks: tensor-parallel ones of the engine.
         """
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(socket, job_id, ranks, theirs), daemon=True
+            target=_serve, args=(socket, job_id, kind, ranks, theirs), daemon=True
         )
         self._process.start()
         theirs.close()
         self._commits()
+        self.version = 0
 
     def publish(self, which: int) -> None:
         """Returns when the engine has committed it."""
         self._pipe.send(which)
-        self._commits()
+        self.version = self._commits()
 
     def alternate(self) -> None:
         self._pipe.send("alternate")
@@ -44,6 +46,7 @@ class Publisher:
         """Returns how many versions the engine has committed since `alternate`."""
         self._pipe.send("stop")
         commits = self._commits()
+        self.version += commits
         self._process.join(WAIT_SECONDS)
         return commits
 
@@ -55,11 +58,11 @@ class Publisher:
         return commits
 
 
-def _serve(socket: str, job_id: str, ranks: int, pipe: Any) -> None:
+def _serve(socket: str, job_id: str, kind: str, ranks: int, pipe: Any) -> None:
     """Answers with a number: nothing at first, then commits."""
-    weights = [version_weights(which) for which in (0, 1)]
+    weights = [version_weights(kind, which) for which in (0, 1)]
     shapes = {name: tuple(tensor.shape) for name, tensor in weights[0].items()}
-    config = type("Config", (), CONFIG)
+    config = type("Config", (), CONFIGS[kind])
     cuts = slice_grid(shapes, ModelShape.from_config(config), [(ranks, 1)])
     with dws.Trainer(socket, job_id) as trainer:
         views = trainer.register(weights[0], cuts=cuts)

@@ -1,16 +1,18 @@
-"""tools/engine_check.sh without vLLM: which steps count as torn, when a mode passes, and the skip message."""
+"""tools/engine_check.sh without an engine: which steps count as torn, when a mode passes, and the skip message."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import io
 import os
 import subprocess
+import tempfile
 import types
 import unittest
 from typing import Any, Optional
 
-from tools.engine_check.check import MODES, environment, verdict
+from tools.engine_check.check import SGLANG_MODES, VLLM_MODES, verdict
 from tools.engine_check.steps import Tally, steps_of
 
 # Two versions, a request of two steps.
@@ -65,17 +67,26 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(self.line(None), (False, "v1: FAILED"))
 
     def test_each_mode_selects_its_model_runner(self) -> None:
-        for name, mode in MODES.items():
-            found = environment(mode, "/nowhere", {"PYTHONPATH": "/here"})
+        for name, mode in VLLM_MODES.items():
+            found = mode.environment("/nowhere", {"PYTHONPATH": "/here"})
             self.assertEqual(found["VLLM_USE_V2_MODEL_RUNNER"], "1" if name[:2] == "v2" else "0")
             self.assertTrue(found["PYTHONPATH"].endswith("/here"))
 
-    def test_without_vllm_it_skips_and_says_so(self) -> None:
-        environ = {k: v for k, v in os.environ.items() if k != "DWS_VLLM_PYTHON"}
+    def test_sglang_finds_the_entry_point_of_the_plugin(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            found = SGLANG_MODES["qwen3-tp2"].environment(folder, {"PYTHONPATH": "/here"})
+            plugin, here = found["PYTHONPATH"].split(os.pathsep)
+            (entry,) = importlib.metadata.Distribution.discover(path=[plugin])
+            points = [(point.group, point.name, point.value) for point in entry.entry_points]
+        self.assertEqual(points, [("sglang.srt.plugins", "dws", "dws.sglang:register")])
+        self.assertEqual((here, found["SGLANG_CPU_OMP_THREADS_BIND"]), ("/here", "0|1"))
+
+    def test_without_an_engine_it_skips_and_says_so(self) -> None:
+        environ = {k: v for k, v in os.environ.items() if k != "DWS_ENGINE_PYTHON"}
         for arguments, why in (
-            ([], "no Python with vLLM is named"),
+            ([], "no Python with vLLM or SGLang is named"),
             (["--python", "no/such/python"], "does not exist"),
-            (["--python=/usr/bin/python3", "--modes=v1"], "/usr/bin/python3 has no vLLM"),
+            (["--python=/usr/bin/python3", "--modes=v1"], "/usr/bin/python3 has neither vLLM nor SGLang"),
         ):
             command = ["tools/engine_check.sh", *arguments]
             ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)

@@ -8,16 +8,14 @@ import argparse
 import json
 import math
 import sys
-import time
 from typing import Any
 
-from tools.engine_check.model import CONFIG, token_text, write_config, write_tokenizer
+from tools.engine_check.alternation import alternation, print_result
+from tools.engine_check.model import NEXT_TOKEN, token_text, write_config, write_tokenizer
 from tools.engine_check.publisher import Publisher
-from tools.engine_check.steps import Step, Tally, steps_of
+from tools.engine_check.steps import Step, steps_of
 
 PROMPT = [3, 77, 130, 5, 9, 212, 41]
-# Forced, so that every request is the same sequence, whichever version samples.
-NEXT_TOKEN = 17
 TOKENS = 4
 
 
@@ -27,6 +25,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--receiver", required=True, help="the receiver's unix socket")
     parser.add_argument("--job-id", required=True)
     parser.add_argument("--model", required=True, help="a folder to write the model's files to")
+    parser.add_argument("--kind", default="qwen3", help="of the model: of CONFIGS")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--request", choices=("tokens", "grammar", "embedding"), default="tokens")
@@ -37,7 +36,7 @@ def arguments() -> argparse.Namespace:
 def start_engine(options: argparse.Namespace) -> Any:
     from vllm import LLM
 
-    write_config(options.model)
+    write_config(options.model, options.kind)
     write_tokenizer(options.model)
     return LLM(
         options.model,
@@ -84,32 +83,15 @@ def request(engine: Any, kind: str) -> list[Step]:
 
 def main() -> int:
     options = arguments()
-    assert NEXT_TOKEN < int(CONFIG["vocab_size"])
     engine = start_engine(options)
-    publisher = Publisher(options.sender, options.job_id, options.tp)
+    publisher = Publisher(options.sender, options.job_id, options.kind, options.tp)
     attach: dict[str, Any] = {"socket": options.receiver}
     if options.request == "embedding":
         attach["excluded"] = ["lm_head.weight"]  # vLLM leaves it out
     engine.collective_rpc("dws_attach", kwargs=attach)
-    references: list[list[Step]] = []
-    for which in (0, 1):
-        publisher.publish(which)
-        references.append(request(engine, options.request))
-        if request(engine, options.request) != references[which]:
-            raise RuntimeError("the same weights gave other numbers: steps cannot be compared")
-    tally = Tally(references)
-    publisher.alternate()
-    deadline = time.monotonic() + options.seconds
-    while time.monotonic() < deadline:
-        tally.add(request(engine, options.request))
-    commits = publisher.stop()
-    result = {
-        "steps": tally.steps,
-        "commits": commits,
-        "torn": tally.torn,
-        "versions": len(tally.versions),
-    }
-    print(f"\n{json.dumps(result)}", flush=True)
+    print_result(
+        alternation(publisher, lambda: request(engine, options.request), options.seconds)
+    )
     return 0
 
 

@@ -1,0 +1,52 @@
+"""Requests while two versions alternate: the part of a run that is the same for every engine."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Callable
+
+from tools.engine_check.publisher import Publisher
+from tools.engine_check.steps import Step, Tally
+
+
+def alternation(
+    publisher: Publisher,
+    request: Callable[[], list[Step]],
+    seconds: float,
+    committed: Callable[[int], None] = lambda version: None,
+) -> dict[str, Any]:
+    """What check.py judges: steps, commits, torn, versions.
+
+    Args:
+      request: makes one request; always the same one.
+      seconds: of requests while versions alternate.
+      committed: called with each version that is published by hand, after requests have run with it.
+
+    Raises:
+      RuntimeError: the engine computes other numbers with the same weights.
+    """
+    references: list[list[Step]] = []
+    for which in (0, 1):
+        publisher.publish(which)
+        references.append(request())
+        if request() != references[which]:
+            raise RuntimeError("the same weights gave other numbers: steps cannot be compared")
+        committed(publisher.version)
+    tally = Tally(references)
+    publisher.alternate()
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        tally.add(request())
+    commits = publisher.stop()
+    return {
+        "steps": tally.steps,
+        "commits": commits,
+        "torn": tally.torn,
+        "versions": len(tally.versions),
+    }
+
+
+def print_result(result: dict[str, Any]) -> None:
+    """As the last line on stdout."""
+    print(f"\n{json.dumps(result)}", flush=True)
