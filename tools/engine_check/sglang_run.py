@@ -122,8 +122,9 @@ def require_told(server: Server, version: int) -> None:
 
 def main() -> int:
     options = arguments()
-    server = Server(options)
+    # A server that starts waits for the trainer's layout.
     publisher = Publisher(options.sender, options.job_id, options.kind, options.tp)
+    server = Server(options)
     result = alternation(
         publisher,
         lambda: request(server),
