@@ -140,7 +140,8 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         ),
         minimum,
     )
-    teller = VersionTeller(scheduler, get_context().config_leaf, first_rank=rank.tp_rank == 0)
+    grant = None if rank.tp_rank else lambda: attached.engine.grant
+    teller = VersionTeller(scheduler, get_context().config_leaf, grant)
     # Not a submodule, and not in the module's own tables, so that no code of the model sees it.
     object.__setattr__(runner.model, _ATTACHED, _AttachedModel(attached, teller))
 

@@ -114,9 +114,9 @@ class SglangTest(unittest.TestCase):
         scheduler = self.scheduler(port=server.server_port, host="0.0.0.0", api_key="secret")
         with mock.patch("os.getppid", os.getpid):  # where SGLang's server would be
             runner = self.granted(scheduler, 7)
+            told = _Server.told.get(timeout=20)  # before any pass
             runner.forward("batch")
             runner.forward("batch")
-            told = _Server.told.get(timeout=20)
         body = {"new_version": "7", "abort_all_requests": False}
         self.assertEqual(told, ("/update_weight_version", body, "Bearer secret"))
         self.assertEqual(scheduler.versions, ["7"])

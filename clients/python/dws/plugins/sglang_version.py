@@ -12,8 +12,11 @@ import time
 import urllib.request
 from typing import Any, Callable, Optional
 
+from dws.lease import Grant
+
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 10.0
+_LOOK_SECONDS = 0.5
 _RETRY_SECONDS = 0.2
 _RETRY_SECONDS_MAX = 30.0
 
@@ -22,19 +25,24 @@ class VersionTeller:
     """Lifecycle: as long as the scheduler. Threads: `weights_are` from the scheduler's thread; a thread
     of its own talks to the server, which may not listen yet, or never (an engine without HTTP)."""
 
-    def __init__(self, scheduler: Any, setting: Callable[[str], Any], first_rank: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        setting: Callable[[str], Any],
+        grant: Optional[Callable[[], Optional[Grant]]],
+    ) -> None:
         """Args:
         scheduler: with record_weight_version_change.
         setting: the value in force of a setting, by name.
-        first_rank: whether this rank tells the server.
+        grant: the engine's, from any thread; None for a rank that does not tell the server.
         """
         self._scheduler = scheduler
         self._setting = setting
-        self._first_rank = first_rank
         self._version: Optional[int] = None
-        self._changed = threading.Condition()
-        self._wanted: Optional[str] = None
-        self._thread: Optional[threading.Thread] = None
+        self._changed = threading.Event()
+        if grant is not None:
+            arguments = (grant,)
+            threading.Thread(target=self._run, args=arguments, name="dws-version", daemon=True).start()
 
     def weights_are(self, version: int) -> None:
         """A pass with `version` begins. Cheap if it is that of the pass before."""
@@ -42,31 +50,26 @@ class VersionTeller:
             return
         self._version = version
         self._scheduler.record_weight_version_change(new_version=str(version))
-        if not self._first_rank:
-            return
-        with self._changed:
-            self._wanted = str(version)
-            self._changed.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dws-version", daemon=True)
-            self._thread.start()
+        self._changed.set()
 
-    def _run(self) -> None:
-        told: Optional[str] = None
+    def _run(self, grant: Callable[[], Optional[Grant]]) -> None:
+        told: Optional[int] = None
         wait = _RETRY_SECONDS
         while True:
-            with self._changed:
-                while self._wanted == told:
-                    self._changed.wait()
-                wanted = self._wanted
+            # No pass tells of a version that is committed while nothing is generated.
+            self._changed.wait(_LOOK_SECONDS)
+            self._changed.clear()
+            now = grant()
+            if now is None or now.version == told:
+                continue
             try:
                 if _server_listens(int(self._setting("port"))):
-                    self._tell(str(wanted))
-                    told, wait = wanted, _RETRY_SECONDS
+                    self._tell(str(now.version))
+                    told, wait = now.version, _RETRY_SECONDS
                     continue
             except (OSError, ValueError) as error:
                 if wait >= _RETRY_SECONDS_MAX:
-                    _LOG.warning("dws: SGLang's server was not told version %s: %s", wanted, error)
+                    _LOG.warning("dws: SGLang's server was not told version %d: %s", now.version, error)
             time.sleep(wait)
             wait = min(2 * wait, _RETRY_SECONDS_MAX)
 
