@@ -3,6 +3,7 @@
 #
 #   dws_VERSION_amd64.deb             daemons, dwsctl, units, configuration; Debian 12's libraries
 #   python3-dws_VERSION_all.deb       the Python client
+#   dws-VERSION-py3-none-any.whl      the same for pip, with the entry points of vLLM and SGLang
 #   dws-VERSION-linux-x86_64.tar.gz   the same for any other system: programs that need libc and libm
 #
 # The .deb links Debian's libraries dynamically, so that a fix in one of them (OpenSSL) reaches the
@@ -51,7 +52,7 @@ build() {
   local folder="$1" binaries program
   shift
   tools/bazel.sh build --config=opt "$@" --embed_label="$commit" \
-    //sender_daemon:dws-sender //receiver_daemon:dws-receiver //tools/dwsctl //clients/python:dws
+    //sender_daemon:dws-sender //receiver_daemon:dws-receiver //tools/dwsctl //clients/python:{dws,wheel}
   binaries="$(tools/bazel.sh info --noshow_progress --config=opt "$@" bazel-bin)"
   mkdir -p "$folder"
   for program in sender_daemon/dws-sender receiver_daemon/dws-receiver tools/dwsctl/dwsctl; do
@@ -63,6 +64,7 @@ build() {
   install -m 644 clients/python/dws/*.py clients/python/dws/py.typed "$work/python/dws"
   install -m 644 clients/python/dws/plugins/*.py "$work/python/dws/plugins"
   install -m 644 "$binaries"/clients/python/dws/_proto/*.py "$work/python/dws/_proto"
+  install -m 644 "$binaries/clients/python/dws.whl" "$work/dws.whl"
 }
 
 build "$work/dynamic"
@@ -74,3 +76,4 @@ out="$(cd "$out" && pwd)"
 tools/package/shared_files.sh "$work/shared"
 tools/package/debian_packages.sh "$out"
 tools/package/tarball.sh "$out"
+mv "$work/dws.whl" "$out/dws-$version-py3-none-any.whl"

@@ -76,18 +76,10 @@ class SglangMode:
         ]
 
     def environment(self, folder: str, inherited: dict[str, str]) -> dict[str, str]:
-        """Of the engine's processes. The folder `plugin` gets what an installed wheel has."""
-        plugin = os.path.join(folder, "plugin")
-        about = os.path.join(plugin, "dws-0.dist-info")
-        os.makedirs(about)
-        with open(os.path.join(about, "METADATA"), "w") as file:
-            file.write("Metadata-Version: 2.1\nName: dws\nVersion: 0\n")
-        with open(os.path.join(about, "entry_points.txt"), "w") as file:
-            file.write("[sglang.srt.plugins]\ndws = dws.sglang:register\n")
+        """Of the engine's processes."""
         return {
             **inherited,
             **_EVERY_ENGINE,
-            "PYTHONPATH": os.pathsep.join([plugin, inherited["PYTHONPATH"]]),
             "SGLANG_USE_CPU_ENGINE": "1",
             "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(rank) for rank in range(self.ranks)),
             # No library of its own for collectives: gloo.

@@ -72,15 +72,6 @@ class CheckTest(unittest.TestCase):
             self.assertEqual(found["VLLM_USE_V2_MODEL_RUNNER"], "1" if name[:2] == "v2" else "0")
             self.assertTrue(found["PYTHONPATH"].endswith("/here"))
 
-    def test_sglang_finds_the_entry_point_of_the_plugin(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            found = SGLANG_MODES["qwen3-tp2"].environment(folder, {"PYTHONPATH": "/here"})
-            plugin, here = found["PYTHONPATH"].split(os.pathsep)
-            (entry,) = importlib.metadata.Distribution.discover(path=[plugin])
-            points = [(point.group, point.name, point.value) for point in entry.entry_points]
-        self.assertEqual(points, [("sglang.srt.plugins", "dws", "dws.sglang:register")])
-        self.assertEqual((here, found["SGLANG_CPU_OMP_THREADS_BIND"]), ("/here", "0|1"))
-
     def test_without_an_engine_it_skips_and_says_so(self) -> None:
         environ = {k: v for k, v in os.environ.items() if k != "DWS_ENGINE_PYTHON"}
         for arguments, why in (

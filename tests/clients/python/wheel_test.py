@@ -1,0 +1,49 @@
+"""The wheel of the Python client: complete, and its entry points lead somewhere."""
+
+import importlib
+import importlib.metadata
+import os
+import re
+import sys
+import unittest
+import zipfile
+
+import dws
+
+WHEEL = "clients/python/dws.whl"
+
+
+class WheelTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.wheel = zipfile.ZipFile(WHEEL)
+        self.addCleanup(self.wheel.close)
+
+    def test_every_module_of_the_package_is_in_it(self) -> None:
+        top = os.path.dirname(os.path.abspath(dws.__file__))
+        modules = {
+            os.path.relpath(os.path.join(folder, name), os.path.dirname(top))
+            for folder, _, names in os.walk(top)
+            for name in names
+            if name.endswith((".py", ".typed"))
+        }
+        self.assertIn("dws/_proto/engine_pb2.py", modules)
+        self.assertLessEqual(modules, set(self.wheel.namelist()))
+
+    def test_it_has_the_version_of_the_daemons(self) -> None:
+        with open("common/service/build_version.h") as file:
+            version = re.search(r'kBuildVersion = "(.*)"', file.read())
+        assert version is not None
+        about = self.wheel.read(f"dws-{version[1]}.dist-info/METADATA").decode()
+        self.assertIn(f"Version: {version[1]}\n", about)
+
+    def test_engines_find_functions_by_its_entry_points(self) -> None:
+        sys.path.insert(0, os.path.abspath(WHEEL))
+        self.addCleanup(sys.path.remove, os.path.abspath(WHEEL))
+        found = importlib.metadata.distribution("dws").entry_points
+        self.assertIn("sglang.srt.plugins", {point.group for point in found})
+        for point in found:
+            self.assertTrue(callable(getattr(importlib.import_module(point.module), point.attr)))
+
+
+if __name__ == "__main__":
+    unittest.main()

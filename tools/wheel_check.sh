@@ -1,0 +1,59 @@
+#!/bin/bash
+# Runs the Python client's tests from its wheel, with the oldest and the newest packages that it takes:
+#
+#   tools/wheel_check.sh [--keep=FOLDER]     keeps the two environments for the next run
+#
+# pip fetches them; where it cannot, the check is skipped with a message.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tests=(engine_suspend_test plugin_step_gate_test digest_test)
+tests_with_torch=(engine_test trainer_test layout_test memory_test)
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+folder="$work"
+case "${1:-}" in
+  "") ;;
+  --keep=*) folder="$(realpath -m "${1#*=}")" ;;
+  -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *) echo "wheel_check.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
+esac
+
+tools/bazel.sh build --ui_event_filters=-info --noshow_progress //clients/python:wheel
+binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
+# Under the name pip wants.
+version="$(sed -n 's/.*kBuildVersion = "\(.*\)".*/\1/p' common/service/build_version.h)"
+wheel="$work/dws-$version-py3-none-any.whl"
+cp "$binaries/clients/python/dws.whl" "$wheel"
+
+passed=0 failed=0
+try() {  # NAME VENV_OPTION REQUIREMENT...
+  local name="$1" environment="$folder/$1" test
+  /usr/bin/python3 -m venv "$2" "$environment"
+  shift 2
+  if ! "$environment/bin/pip" install -q --disable-pip-version-check "$@"; then
+    echo "skipped: pip could not install $*"
+    return
+  fi
+  "$environment/bin/pip" install -q --disable-pip-version-check --no-deps --force-reinstall "$wheel"
+  local these=("${tests[@]}")
+  if "$environment/bin/python" -c 'import torch' 2>/dev/null; then these+=("${tests_with_torch[@]}"); fi
+  for test in "${these[@]}"; do
+    if PYTHONPATH=. PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 \
+      "$environment/bin/python" "tests/clients/python/$test.py" >"$work/log" 2>&1; then
+      passed=$((passed + 1))
+    else
+      failed=$((failed + 1))
+      cat "$work/log"
+      echo "FAILED: $test with the $name packages"
+    fi
+  done
+  echo "$name: $("$environment/bin/pip" freeze --local --disable-pip-version-check | grep -v '^dws' | paste -sd' ')"
+}
+
+# Debian's torch goes with old packages only. tools/engine_check.sh runs the new ones with a new torch.
+try oldest --system-site-packages "protobuf==3.20.2" "grpcio==1.49.1" "numpy==1.23.5"
+try newest --clear protobuf grpcio numpy
+echo "$passed passed, $failed failed"
+[[ $failed -eq 0 ]]
