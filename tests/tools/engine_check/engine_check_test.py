@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import io
 import os
 import subprocess
-import tempfile
 import types
 import unittest
 from typing import Any, Optional
 
-from tools.engine_check.check import SGLANG_MODES, VLLM_MODES, verdict
+from tools.engine_check.check import VLLM_MODES, verdict
 from tools.engine_check.steps import Tally, steps_of
 
 # Two versions, a request of two steps.
