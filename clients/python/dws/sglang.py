@@ -174,7 +174,7 @@ def _refuse(setting: Callable[[str], Any], model: Any) -> None:
     """Args:
     setting: the value in force of a setting, by name; raises ValueError for an unknown name.
     """
-    unsupported: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    unsupported: dict[str, tuple[str, Callable[[Any], object]]] = {
         "pp_size": ("pipeline parallelism", lambda value: value > 1),
         "dp_size": ("data parallelism (start a server for each replica)", lambda value: value > 1),
         "attn_cp_size": ("context parallelism (attn_cp_size)", lambda value: value > 1),
