@@ -149,6 +149,7 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
   Result<AttachGrant> grant = Grant({.engine_rank = wish.engine_rank,
                                      .engine_world_size = wish.engine_world_size,
                                      .has_hook = wish.has_hook,
+                                     .commits_on_request = wish.commits_on_request,
                                      .client = wish.client,
                                      .regions = wish.regions,
                                      .mapping = *std::move(mapping),

@@ -28,6 +28,7 @@ struct AttachWish {
   std::vector<EngineView> views;
   std::vector<std::string> excluded;
   bool has_hook = false;
+  bool commits_on_request = false;
   std::string client;
   std::optional<UnixPeer> peer = std::nullopt;  // only this user may hand over the memory
 };

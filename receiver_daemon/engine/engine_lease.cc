@@ -57,6 +57,21 @@ void EngineLease::OnPostCommitDone(uint64_t pause_id, std::string error) {
   changed_.NotifyAll();
 }
 
+void EngineLease::OnCommitRequest(const CommitRequest& request) {
+  MutexLock lock(mutex_);
+  request_.reset();
+  if (request.version.value() > 0) request_ = request;
+}
+
+bool EngineLease::MayCommit(const std::optional<VersionAt>& live) const {
+  MutexLock lock(mutex_);
+  if (!needs_.request || state_ != State::kRunning) return true;
+  if (!request_.has_value()) return false;
+  const bool reached = live.has_value() && live->version >= request_->version &&
+                       (!request_->stream.has_value() || live->stream == *request_->stream);
+  return !reached;
+}
+
 void EngineLease::End(const Status& reason) {
   Stream stream;
   {

@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
 #include "common/model/weight_version.h"
+#include "common/sync_state/live_state.h"
 #include "receiver_daemon/engine/engine_control.h"
 
 namespace dws {
@@ -51,6 +52,7 @@ class EngineLease {
   struct Needs {
     bool post_commit = false;      // its hook rebuilds derived tensors
     bool drained_devices = false;  // has device memory: paused once its devices have drained
+    bool request = false;          // it executes until it has asked for a commit
   };
 
   EngineLease(uint32_t engine_rank, Generation generation, Needs needs)
@@ -73,9 +75,20 @@ class EngineLease {
   // lease. A late answer to an earlier pause is ignored.
   void OnPaused(const PauseAnswer& answer);
   void OnPostCommitDone(uint64_t pause_id, std::string error);
+  // Of a rank that executes until it asks: it lets commits happen until memory has `version` of
+  // `stream` (nullopt: of any), or a newer one. Version 0 takes the request back.
+  struct CommitRequest {
+    WeightVersion version;
+    std::optional<StreamId> stream;
+  };
+  void OnCommitRequest(const CommitRequest& request);
 
   // Ends the lease and its stream. Does nothing if the lease has ended.
   void End(const Status& reason);
+
+  // Whether the rank would stop for a commit over memory that holds `live` (nullopt: no known
+  // version).
+  bool MayCommit(const std::optional<VersionAt>& live) const;
 
   // Called by the worker. Each Request is followed by its Await. UNAVAILABLE: the lease has ended.
   // DEADLINE_EXCEEDED: no answer in time. FAILED_PRECONDITION: the hook failed.
@@ -101,6 +114,7 @@ class EngineLease {
   Stream stream_ GUARDED_BY(mutex_);
   uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // of the last pause or hook; 0: none yet
   std::optional<std::string> hook_result_ GUARDED_BY(mutex_);
+  std::optional<CommitRequest> request_ GUARDED_BY(mutex_);
 };
 
 }  // namespace dws

@@ -38,8 +38,21 @@ Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
           "engine rank {} says the engine has {} ranks, rank {} ({}) says {}", plan.engine_rank,
           plan.engine_world_size, rank, other.plan.client, other.plan.engine_world_size);
     }
+    if (other.plan.commits_on_request != plan.commits_on_request) {
+      return InvalidArgumentError(
+          "engine rank {} has commits_on_request={}, rank {} ({}) has {}: expected the same of all "
+          "ranks of an engine",
+          plan.engine_rank, plan.commits_on_request, rank, other.plan.client,
+          other.plan.commits_on_request);
+    }
     if (!other.plan.layouts->SameAs(*plan.layouts)) continue;  // EndOthersThan ends it soon
     mappings.push_back(&other.plan.mapping);
+  }
+  if (coverage_ == Coverage::kShare && plan.commits_on_request) {
+    return InvalidArgumentError(
+        "engine rank {} has commits_on_request, and this receiver is in a commit group, whose "
+        "leader says when a version is committed: attach without it",
+        plan.engine_rank);
   }
   if (coverage_ == Coverage::kShare && plan.layouts->slice_count() > limits::kGroupSlicesMax) {
     return InvalidArgumentError("the trainer's layout has {} slices, a commit group supports {}",
@@ -60,9 +73,11 @@ Result<Generation> EngineRegistry::Reserve(AttachPlan plan) {
   const bool on_device =
       std::any_of(plan.regions.begin(), plan.regions.end(),
                   [](const RegionHandle& region) { return region.cuda.has_value(); });
-  auto lease = std::make_shared<EngineLease>(
-      rank, generation,
-      EngineLease::Needs{.post_commit = plan.has_hook, .drained_devices = on_device});
+  auto lease =
+      std::make_shared<EngineLease>(rank, generation,
+                                    EngineLease::Needs{.post_commit = plan.has_hook,
+                                                       .drained_devices = on_device,
+                                                       .request = plan.commits_on_request});
   unfinished_.emplace(generation, Registration{.plan = std::move(plan),
                                                .memory = nullptr,
                                                .lease = std::move(lease),

@@ -2,7 +2,7 @@
 //
 //   Reserve        the attach was checked
 //   OnDescriptors  the memory is mapped
-//   OnLeaseOpened  the lease is open
+//   OnLeaseChanged the lease is open
 //   End            hang-up, lease broken, layout changed, shutdown; possible after any step
 //
 // A registration owns its rank once its memory is mapped. Before that any number of registrations
@@ -34,6 +34,7 @@ struct AttachPlan {
   uint32_t engine_rank = 0;
   uint32_t engine_world_size = 1;
   bool has_hook = false;
+  bool commits_on_request = false;
   std::string client;
   std::vector<RegionHandle> regions;
   EngineMapping mapping;
@@ -85,8 +86,8 @@ class EngineRegistry {
                        UniqueFd connection);
   // FAILED_PRECONDITION: no such registration (attach again), or its memory is not mapped yet.
   Result<std::shared_ptr<EngineLease>> FindLease(uint32_t engine_rank, Generation generation) const;
-  // A lease was opened: wakes those who wait for a complete engine.
-  void OnLeaseOpened() { changed_.Notify(); }
+  // A lease was opened, or asks for a commit: wakes those who wait for it.
+  void OnLeaseChanged() { changed_.Notify(); }
 
   // Ends a registration, its lease and its connection; the memory is unmapped when its last user
   // releases it. Does nothing if the generation is unknown.

@@ -51,6 +51,7 @@ Result<AttachWish> ParseWish(const v1::AttachRequest& message) {
                   .views = {},
                   .excluded = {message.excluded().begin(), message.excluded().end()},
                   .has_hook = message.has_post_commit_hook(),
+                  .commits_on_request = message.commits_on_request(),
                   .client = message.client()};
   DWS_ASSIGN_OR_RETURN(wish.regions, FromProto(message.regions()));
   for (const v1::ParameterView& view : message.views()) {

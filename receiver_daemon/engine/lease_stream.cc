@@ -74,6 +74,8 @@ Status LeaseStream::HandleUp(const v1::LeaseUp& message) {
           message.post_commit_done().pause_id(),
           std::string(Utf8Prefix(message.post_commit_done().error(), limits::kErrorBytesMax)));
       return OkStatus();
+    case v1::LeaseUp::kCommitRequest:
+      return HandleCommitRequest(*held, message.commit_request());
     case v1::LeaseUp::MESSAGE_NOT_SET:
       break;  // from a newer minor version: ignored
   }
@@ -94,7 +96,18 @@ Status LeaseStream::HandleOpen(const v1::LeaseOpen& open) {
     DWS_CHECK(lease_ == nullptr);  // only the first message opens
     lease_ = lease;
   }
-  registry_.OnLeaseOpened();
+  registry_.OnLeaseChanged();
+  return OkStatus();
+}
+
+Status LeaseStream::HandleCommitRequest(EngineLease& held, const v1::CommitRequest& message) {
+  EngineLease::CommitRequest request{.version = WeightVersion(message.version()),
+                                     .stream = std::nullopt};
+  if (message.has_stream()) {
+    DWS_ASSIGN_OR_RETURN(request.stream, FromProto(message.stream()));
+  }
+  held.OnCommitRequest(request);
+  registry_.OnLeaseChanged();
   return OkStatus();
 }
 

@@ -29,6 +29,7 @@ class LeaseStream final : public grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseD
   explicit LeaseStream(EngineRegistry& registry) : registry_(registry) {}
   Status HandleUp(const v1::LeaseUp& message);
   Status HandleOpen(const v1::LeaseOpen& open);
+  Status HandleCommitRequest(EngineLease& held, const v1::CommitRequest& message);
   void Send(const LeaseCommand& command);
   // Both end the stream with `reason`: End after writing the queue, Close without.
   void End(const Status& reason);

@@ -2,6 +2,7 @@
 // nothing else says which version it is. From then on it is known, because only commits write to it.
 #include "receiver_daemon/worker/live_engine.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,12 @@ LeaseControl LiveEngine::Control() const {
   return {engine_->leases, parts_.clock, parts_.pulse};
 }
 
+bool LiveEngine::MayCommit() const {
+  DWS_CHECK(engine_.has_value());
+  return std::ranges::all_of(engine_->leases,
+                             [this](const auto& lease) { return lease->MayCommit(live_.at); });
+}
+
 void LiveEngine::Show() const {
   parts_.board.ShowLive(live_, live_.proved() && (options_.runs_when_proved || released_));
 }
@@ -142,19 +149,22 @@ std::string LiveEngine::DriftReason() const {
 }
 
 void LiveEngine::PauseForDrift(const Status& cause) {
-  const std::string why = parts_.board.drained()
-                              ? "no repair while drained"
-                              : "not repaired yet: " + std::string(Message(cause));
-  const Status paused = Pause();
+  std::string why = "no repair while drained";
+  if (!parts_.board.drained()) {
+    why = cause.ok() ? "its repair is staged" : "not repaired yet: " + std::string(Message(cause));
+  }
+  std::string does = "runs on until it asks for a version";
+  Status paused = UnavailableError("it {}", does);
+  if (MayCommit()) {
+    paused = Pause();
+    does = paused.ok() ? "is paused" : "does not answer a pause";
+  }
   paused_for_drift_ = paused.ok();
   if (paused.ok()) parts_.board.SetPaused(true);
   LogError("drift_not_repaired", {{"version", live_.at->version.value()},
                                   {"engine_paused", paused.ok()},
                                   {"reason", paused.ok() ? why : ToString(paused)}});
-  parts_.board.SetReadiness(
-      false,
-      fmt::format("the engine {}: {}; {}", paused.ok() ? "is paused" : "does not answer a pause",
-                  DriftReason(), why));
+  parts_.board.SetReadiness(false, fmt::format("the engine {}: {}; {}", does, DriftReason(), why));
 }
 
 void LiveEngine::OnResumed() {

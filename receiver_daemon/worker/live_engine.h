@@ -59,6 +59,8 @@ class LiveEngine {
   // Requires that an engine is attached.
   LeaseControl Control() const;
   Status Pause() const { return Control().Pause(options_.pause_timeout); }
+  // Whether all its ranks would stop for a commit now. Requires that an engine is attached.
+  bool MayCommit() const;
 
   // Shows `live` to senders and operators.
   void Show() const;

@@ -82,6 +82,12 @@ Status SoloDriver::Resync(OperatorTask& task, const std::optional<SyncTarget>& t
   } else {
     status = UnavailableError("{}", parts_.subscription.MissingTarget());
   }
+  if (status.ok() && staged_.has_value()) {
+    task.Update([](TaskProgress& progress) {
+      progress.step = "waits for the engine, which asks when a version may be committed";
+    });
+    return OkStatus();
+  }
   const LiveEngine& engine = parts_.engine;
   task.Update([&](TaskProgress& progress) {
     if (status.ok()) {
@@ -106,15 +112,16 @@ Status SoloDriver::Adopt(const SyncTarget& target) {
 
 Status SoloDriver::Advance(const SyncTarget& target, Way way) {
   LiveEngine& engine = parts_.engine;
-  const TimePoint begin = parts_.clock.Now();
-  // What is fetched for an engine that has gone is dropped at once.
-  const auto wanted = [&engine] { return engine.IsCurrent(); };
-  Result<Prepared> prepared = parts_.runner.Prepare(target, way, wanted);
-  Status status = prepared.status();
+  Status status = Stage(target, way);
+  if (status.ok() && !engine.MayCommit()) {
+    parts_.board.SetStage("staged", target.version);
+    parts_.board.SetTrouble("");
+    return OkStatus();  // its request wakes the worker
+  }
   if (status.ok()) {
+    const Staged staged = *std::exchange(staged_, std::nullopt);
     parts_.board.SetStage("committing", target.version);
-    parts_.board.SetStaging(prepared->staging_bytes());
-    status = Commit(*prepared, begin);
+    status = Commit(staged.prepared, staged.begin);
   }
   parts_.board.SetStage("idle", std::nullopt);
   engine.Show();
@@ -128,6 +135,25 @@ Status SoloDriver::Advance(const SyncTarget& target, Way way) {
                                                  target.version.value(), Message(status)));
   }
   return status;
+}
+
+Status SoloDriver::Stage(const SyncTarget& target, Way way) {
+  LiveEngine& engine = parts_.engine;
+  if (staged_.has_value() && staged_->prepared.target.at() == target.at() && staged_->way == way &&
+      staged_->base == engine.live().at && staged_->drifts == engine.drifts()) {
+    return OkStatus();
+  }
+  staged_.reset();
+  const TimePoint begin = parts_.clock.Now();
+  const std::optional<VersionAt> base = engine.live().at;
+  const uint64_t drifts = engine.drifts();
+  // What is fetched for an engine that has gone is dropped at once.
+  const auto wanted = [&engine] { return engine.IsCurrent(); };
+  DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
+  parts_.board.SetStaging(prepared.staging_bytes());
+  staged_ = Staged{
+      .prepared = std::move(prepared), .way = way, .begin = begin, .base = base, .drifts = drifts};
+  return OkStatus();
 }
 
 Status SoloDriver::Commit(const Prepared& prepared, TimePoint begin) {

@@ -2,6 +2,7 @@
 // ranks offer, and it runs as soon as it is there.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "receiver_daemon/worker/drift_watch.h"
@@ -27,7 +28,7 @@ class SoloDriver final : public VersionDriver {
   Status Round() override;
   void AfterRound(const Status& round) override;
   bool in_flight() const override { return false; }
-  void DropPrepared() override {}
+  void DropPrepared() override { staged_.reset(); }
   void BeforeForget() override {}
   void AfterForget(const StreamId&) override {}
 
@@ -39,7 +40,20 @@ class SoloDriver final : public VersionDriver {
   Status Advance(const SyncTarget& target, Way way);
   Status Commit(const Prepared& prepared, TimePoint begin);
 
+  // Prepares the version, unless it is staged.
+  Status Stage(const SyncTarget& target, Way way);
+
+  // For an engine that lets a commit happen only when it asks for one.
+  struct Staged {
+    Prepared prepared;
+    Way way;
+    TimePoint begin;
+    std::optional<VersionAt> base;  // of memory, when it was prepared
+    uint64_t drifts = 0;            // found until then
+  };
+
   const Parts parts_;
+  std::optional<Staged> staged_;
 };
 
 }  // namespace dws

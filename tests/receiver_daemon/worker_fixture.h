@@ -43,6 +43,7 @@ struct Client {
     auto reserved = registry.Reserve({.engine_rank = 0,
                                       .engine_world_size = 1,
                                       .has_hook = false,
+                                      .commits_on_request = on_request,
                                       .client = "test",
                                       .regions = {{.size_bytes = bytes}},
                                       .mapping = *std::move(mapping),
@@ -62,6 +63,7 @@ struct Client {
   }
   void On(const LeaseCommand& command) {
     if (const auto* pause = std::get_if<PauseCommand>(&command)) {
+      ++pauses;
       if (hangs) return;
       running = 0;
       lease->OnPaused({.pause_id = pause->pause_id, .generation = generation});
@@ -87,8 +89,10 @@ struct Client {
   Generation generation;
   std::shared_ptr<EngineLease> lease;
   uint64_t running = 0;  // the version it may generate with; 0 = paused
+  int pauses = 0;        // that it was asked for
   bool ended = false;
-  bool hangs = false;  // keeps its lease but answers no pause
+  bool hangs = false;       // keeps its lease but answers no pause
+  bool on_request = false;  // attaches so that commits happen only when it asks
 };
 
 struct Daemon {

@@ -242,7 +242,7 @@ bool Receiver::Attach() {
   };
   DWS_CHECK(
       lease->Open({.send = send, .end = [this](const Status&) { engine_.OnReceiverGone(); }}).ok());
-  registry.OnLeaseOpened();
+  registry.OnLeaseChanged();
   world().Trace("{}: its engine attached, generation {}", name(), generation_.value());
   Kick();
   return true;
