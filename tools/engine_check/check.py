@@ -27,18 +27,19 @@ _EVERY_ENGINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """A way to run vLLM. `request`: as vllm_run.py takes it; `engine`: arguments of vllm.LLM; `kind`: of
-    the model."""
+    """A way to run vLLM. `run`: by vLLM's extension of workers, or by its weight transfer; `request`: as
+    vllm_run.py takes it; `engine`: arguments of vllm.LLM; `kind`: of the model."""
 
     v2: bool = False
     ranks: int = 1
+    run: str = "vllm_run.py"
     request: str = "tokens"
     engine: dict[str, Any] = dataclasses.field(default_factory=dict)
     kind: str = "qwen3"
 
     def command(self) -> list[str]:
         return [
-            *(os.path.join(HERE, "vllm_run.py"), "--request", self.request),
+            *(os.path.join(HERE, self.run), "--request", self.request),
             *("--kind", self.kind, "--tp", str(self.ranks), "--engine", json.dumps(self.engine)),
         ]
 
@@ -89,6 +90,7 @@ class SglangMode:
 
 _SYNCHRONOUS = {"async_scheduling": False}
 _ASYNCHRONOUS = {"async_scheduling": True}
+_NATIVE = "vllm_native_run.py"
 _NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
 _POOLING = {"runner": "pooling"}
 VLLM_MODES = {
@@ -102,6 +104,9 @@ VLLM_MODES = {
     "v2-async": Mode(v2=True, engine=_ASYNCHRONOUS),
     "v2-tp2": Mode(v2=True, ranks=2),
     "v2-grammar": Mode(v2=True, request="grammar", engine=_ASYNCHRONOUS),
+    "v1-native": Mode(run=_NATIVE),
+    "v1-native-tp2": Mode(run=_NATIVE, ranks=2),
+    "v2-native": Mode(run=_NATIVE, v2=True),
     "v2-pooling": Mode(v2=True, request="embedding", engine=_POOLING),
 }
 SGLANG_MODES = {

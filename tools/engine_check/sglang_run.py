@@ -7,24 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from typing import Any, Optional
 
 import dws.sglang
 from tools.engine_check.alternation import alternation, print_result
 from tools.engine_check.model import NEXT_TOKEN, write_config
 from tools.engine_check.publisher import Publisher
+from tools.engine_check.server import Server
 from tools.engine_check.steps import Step
 
 PROMPT = [3, 77, 130, 5, 9, 212, 41]
 TOKENS = 4
-START_SECONDS = 180.0
 TOLD_SECONDS = 30.0
 
 
@@ -41,55 +35,16 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def free_port() -> int:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port: int = reserved.getsockname()[1]
-        return port
-
-
-class Server:
-    """Lifecycle: made listening; end."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        write_config(options.model, options.kind)
-        self.port = free_port()
-        command = [
-            *(sys.executable, "-m", "sglang.launch_server", "--model-path", options.model),
-            *("--load-format", "dummy", "--dtype", "bfloat16", "--skip-tokenizer-init"),
-            *("--device", "cpu", "--attention-backend", "torch_native", "--disable-cuda-graph"),
-            *("--max-total-tokens", "4096", "--disable-radix-cache", "--skip-server-warmup"),
-            *("--host", "127.0.0.1", "--port", str(self.port), "--tp-size", str(options.tp)),
-            *options.engine,
-        ]
-        variables = {dws.sglang.SOCKET_VARIABLE: options.receiver}
-        self._process = subprocess.Popen(command, env={**os.environ, **variables})
-        deadline = time.monotonic() + START_SECONDS
-        while self.get("/model_info") is None:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server does not listen, status {self._process.poll()}")
-            time.sleep(0.5)
-
-    def get(self, path: str) -> Optional[Any]:
-        """None: it does not listen."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
-                return json.load(answer)
-        except (urllib.error.URLError, ConnectionError):
-            return None
-
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)
-
-    def end(self) -> None:
-        self._process.terminate()
-        self._process.wait(60)
+def start_server(options: argparse.Namespace) -> Server:
+    write_config(options.model, options.kind)
+    command = [
+        *("-m", "sglang.launch_server", "--model-path", options.model, "--load-format", "dummy"),
+        *("--dtype", "bfloat16", "--skip-tokenizer-init", "--skip-server-warmup"),
+        *("--device", "cpu", "--attention-backend", "torch_native", "--disable-cuda-graph"),
+        *("--max-total-tokens", "4096", "--disable-radix-cache", "--tp-size", str(options.tp)),
+        *options.engine,
+    ]
+    return Server(command, {dws.sglang.SOCKET_VARIABLE: options.receiver}, "/model_info")
 
 
 def request(server: Server) -> list[Step]:
@@ -124,7 +79,7 @@ def main() -> int:
     options = arguments()
     # A server that starts waits for the trainer's layout.
     publisher = Publisher(options.sender, options.job_id, options.kind, options.tp)
-    server = Server(options)
+    server = start_server(options)
     result = alternation(
         publisher,
         lambda: request(server),

@@ -27,6 +27,7 @@ from dws.receiver_link import (
     RELEASE_TIMEOUT_SECONDS,
     ReceiverLink,
 )
+from dws.stream import Stream
 
 
 class Engine:
@@ -73,6 +74,7 @@ class Engine:
         post_commit: Optional[PostCommitHook] = None,
         drain: Optional[Callable[[], None]] = None,
         timeout: float = ATTACH_TIMEOUT_SECONDS,
+        commits_on_request: bool = False,
     ) -> dict[str, Any]:
         """Registers the engine's weights, after moving those of the host into shared memory.
 
@@ -92,6 +94,8 @@ class Engine:
           drain: called after forward passes have ended; returns when none of their work is running
             any more. The devices that hold weights are synchronised after it in any case.
           timeout: seconds; the receiver answers when it knows the trainer's layout.
+          commits_on_request: versions are staged as they come, and committed only in `let_commit`.
+            The same for all ranks of an engine; not in a commit group.
 
         Returns:
           name -> view of shared memory, or the tensor itself if it is on a device. A module uses
@@ -116,6 +120,7 @@ class Engine:
         attachment.request.engine_world_size = self.world_size
         attachment.request.excluded.extend(excluded)
         attachment.request.has_post_commit_hook = post_commit is not None
+        attachment.request.commits_on_request = commits_on_request
         self._link.attach(attachment, drain, timeout)
         try:
             attachment.bind()
@@ -158,6 +163,22 @@ class Engine:
         """
         with self.running(timeout) as grant:
             return grant
+
+    def let_commit(self, version: int, timeout: float, stream: Optional[Stream] = None) -> Grant:
+        """Of an engine with commits_on_request: lets versions be committed until memory has
+        `version`, or a newer one. All ranks of the engine call it.
+
+        Args:
+          timeout: seconds.
+          stream: the version is of this one; None: of any, also of a trainer before a restart.
+
+        Raises:
+          EnginePaused: it did not come in time, on this rank; the message says what the receiver
+            waits for. No commit happens after that, unless one has begun.
+          StateError: called inside `running`, or never attached.
+        """
+        self._require_attached()
+        return self._link.let_commit(version, stream, timeout)
 
     def suspend(self, timeout: float = RELEASE_TIMEOUT_SECONDS) -> None:
         """Pauses the engine and releases the weights. Call it before they are put to sleep or

@@ -97,6 +97,12 @@ class ExecutionLease:
             self._nested.depth, self._nested.grant = 1, self._grant
             return self._grant
 
+    def wait_until(self, wanted: Callable[[Grant], bool], timeout: float) -> Optional[Grant]:
+        """A grant that is `wanted`; None if there is none within `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._grant is not None and wanted(self._grant), timeout)
+            return self._grant if self._grant is not None and wanted(self._grant) else None
+
     def leave(self) -> None:
         """Undoes one enter of this thread."""
         self._nested.depth -= 1
@@ -120,6 +126,12 @@ class ExecutionLease:
         """Adds the receiver's reason why the gate is shut, until it is shut for another reason."""
         with self._changed:
             self._detail = detail
+
+    @property
+    def reason(self) -> str:
+        """Why the gate is shut."""
+        with self._changed:
+            return self._why()
 
     def _why(self) -> str:
         return f"{self._reason}; {self._detail}" if self._detail else self._reason

@@ -73,6 +73,13 @@ class LeaseStream:
         finally:
             self.cancel()
 
+    def request_commit(self, version: int, stream: Optional[Stream]) -> None:
+        """As Engine.let_commit; 0 takes the request back."""
+        request = engine_pb2.CommitRequest(version=version)
+        if stream is not None:
+            request.stream.CopyFrom(stream.to_proto())
+        self._send(commit_request=request)
+
     def cancel(self) -> None:
         """Ends the stream; serve() returns soon after."""
         self._call.cancel()

@@ -18,6 +18,7 @@ from dws.lease import ExecutionLease, Grant
 from dws.lease_stream import LeaseStream, PostCommitHook
 from dws.printable import printable
 from dws.rpc import DaemonConnection
+from dws.stream import Stream
 from dws.why import ASK_SECONDS, call_attach, why_waiting
 
 ATTACH_TIMEOUT_SECONDS = 60.0
@@ -64,6 +65,7 @@ class ReceiverLink:
         self._guard = threading.Lock()  # guards the fields below
         self._daemon = self._connect()
         self._stream: Optional[LeaseStream] = None
+        self._request: tuple[int, Optional[Stream]] = (0, None)  # for a commit; 0: none
         # Counts events that make registrations stale from this side, and the count at the live one.
         self._moves = 0
         self._moves_registered = 0
@@ -102,6 +104,34 @@ class ReceiverLink:
             if not self._closing.is_set():
                 self._lease.explain(why_waiting(stub, min(deadline.left, ASK_SECONDS)))
             return self._lease.enter(deadline.left)
+
+    def let_commit(self, version: int, stream: Optional[Stream], timeout: float) -> Grant:
+        """As Engine.let_commit."""
+        if self._lease.inside:
+            raise StateError("let_commit() waits for a commit: call it outside of running() blocks")
+        self._set_request(version, stream)
+        try:
+            grant = self._lease.wait_until(
+                lambda held: held.version >= version and stream in (None, held.stream), timeout
+            )
+        finally:
+            self._set_request(0, None)
+        if grant is None:
+            held = self._lease.grant
+            why = (
+                self._lease.reason
+                if held is None
+                else f"memory has version {held.version} of stream {held.stream}; was it published, and "
+                "does the receiver's status show that it is fetched?"
+            )
+            raise EnginePaused(f"version {version} was not committed within {timeout:g} s: {why}")
+        return grant
+
+    def _set_request(self, version: int, stream: Optional[Stream]) -> None:
+        with self._guard:
+            self._request = (version, stream)
+            if self._stream is not None:
+                self._stream.request_commit(version, stream)
 
     def suspend(self, timeout: float) -> None:
         """As Engine.suspend."""
@@ -206,6 +236,8 @@ class ReceiverLink:
             self._stream = LeaseStream(
                 stub, self._engine_rank, reply.generation, drains_devices=attachment.on_devices
             )
+            if self._request[0]:
+                self._stream.request_commit(*self._request)
             self._last_error = ""
 
     def _tell(self, waits_for: str) -> None:

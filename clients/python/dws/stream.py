@@ -45,6 +45,21 @@ class Stream:
     def from_proto(cls, message: Any) -> "Stream":
         return cls(message.incarnation, (message.id_hi << 64) | message.id_lo)
 
+    @classmethod
+    def parse(cls, text: str) -> "Stream":
+        """Of what str() gives.
+
+        Raises:
+          InvalidArgumentError: it is not that.
+        """
+        incarnation, _, identity = text.partition(":")
+        try:
+            return cls(int(incarnation), int(identity, 16))
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"'{text}' is no stream, expected its incarnation, a colon and 32 hex digits"
+            ) from error
+
     def to_proto(self) -> Any:
         return delta_pb2.StreamId(
             incarnation=self.incarnation, id_hi=self.id >> 64, id_lo=self.id & ((1 << 64) - 1)

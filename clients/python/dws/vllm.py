@@ -5,9 +5,10 @@
     llm.collective_rpc("dws_wait_ready", kwargs={"timeout": 600})
 
 vllm serve takes --worker-extension-cls, and RPCs at POST /collective_rpc (VLLM_SERVER_DEV_MODE=1).
+Commits happen at any time; dws.plugins.vllm_transfer is for commits when vLLM's API says so.
 
-It relies on the following, as in vLLM's sources from 0.14 to 0.19 and 0.32 (V1 engine, both of its
-model runners). Attach checks this, and refuses by name where something is missing:
+It relies on the following, as in vLLM 0.32 (V1 engine, both of its model runners). Attach checks
+this, and refuses by name where something is missing, and releases that were never run with it:
   * worker.model_runner with execute_model, sample_tokens, and get_model() or model: the module that runs;
   * worker.vllm_config with model_config, parallel_config, cache_config;
   * vllm.distributed.parallel_state.get_tp_group(): rank_in_group, world_size, cpu_group (gloo).
@@ -31,7 +32,7 @@ because Ray's executor calls them there. Call by call:
   * _dummy_run (execute_dummy_batch, warm-ups): its own step; the execute_model inside, which is
     never sampled, is part of it;
   * a step that is never sampled: ended by the next execute_model, by sleep or by dws_suspend,
-    dws_resume, dws_detach, dws_wait_ready, which vLLM runs between steps. Until one of these is
+    dws_resume, dws_wait_ready, which vLLM runs between steps. Until one of these is
     called, commits wait, and dws_status reports it (step_open). A sample_tokens after that fails:
     it never runs with the weights of another version.
 A step that is not let in within step_timeout fails, on all ranks, and with it vLLM's engine. The KV
@@ -43,12 +44,14 @@ attach them again; a sleep that fails also attaches them again.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Optional
+import logging
+from typing import Any, Callable, Optional
 
-from dws.errors import LayoutError, StateError
+from dws.errors import StateError
 from dws.plugins.agreement import minimum_over
-from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, gated_once, missing
-from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.attach import AttachedRank, AttachOptions, attach_together
+from dws.plugins.step_gate import StepGate
+from dws.plugins.vllm_config import rank_of, refuse_unsupported, require_parts, shape_of
 
 _NEEDED = (
     "model_runner.execute_model",
@@ -56,6 +59,24 @@ _NEEDED = (
     "vllm_config.model_config",
     "vllm_config.parallel_config.tensor_parallel_size",
 )
+_TRANSFER = "dws.plugins.vllm_transfer"
+DETACH_SECONDS = 10.0
+_LOG = logging.getLogger(__name__)
+
+
+def register() -> None:
+    """For the entry point in the group vllm.general_plugins: adds the weight transfer backend "dws"
+    (dws.plugins.vllm_transfer), in a vLLM that has such backends."""
+    try:
+        from vllm.distributed.weight_transfer import factory
+    except ImportError:
+        return
+    for kind, name in (
+        (factory.WeightTransferEngineFactory, "DwsWeightTransferEngine"),
+        (factory.WeightTransferTrainerFactory, "DwsTrainerWeightTransferEngine"),
+    ):
+        with contextlib.suppress(ValueError):  # registered already
+            kind.register_engine("dws", _TRANSFER, name)
 
 
 class WorkerExtension:
@@ -83,22 +104,18 @@ class WorkerExtension:
         """
         if _attached(self) is not None:
             raise StateError("this worker is attached: call dws_detach first")
-        model, group = _probe(self)
-        config = self.vllm_config  # type: ignore[attr-defined]
-        _refuse(config, self.model_runner)  # type: ignore[attr-defined]
-        text = config.model_config
-        shape = ModelShape.from_config(getattr(text, "hf_text_config", None) or text.hf_config)
-        parallel = config.parallel_config
-        in_groups = getattr(parallel, "enable_expert_parallel", False) and shape.experts
-        size = int(group.world_size)
-        rank = Parallel(int(group.rank_in_group), size, size if in_groups else 1)
-        minimum = minimum_over(group.cpu_group) if size > 1 else None
         chosen = AttachOptions.of(options)
+        model, group = _probe(self, chosen)
+        config = self.vllm_config  # type: ignore[attr-defined]
+        refuse_unsupported(config)
+        shape = shape_of(config)
+        rank = rank_of(config, shape, group)
+        minimum = minimum_over(group.cpu_group) if rank.tp_size > 1 else None
         attached = attach_together(
             lambda: AttachedRank(socket, model, shape, rank, minimum, chosen), minimum
         )
         self._dws_attached = attached
-        _hold(self, attached)
+        _hold(self)
         return attached.status()
 
     def dws_wait_ready(self, timeout: float) -> dict[str, Any]:
@@ -124,10 +141,24 @@ class WorkerExtension:
         """After dws_suspend: attaches the weights where they are now. `wake_up` does this."""
         _between_steps(self).engine.refresh()
 
-    def dws_detach(self) -> None:
-        """Detaches. Passes fail from now on, because nothing keeps the weights up to date."""
-        if _attached(self) is not None:
-            _between_steps(self).close()
+    def dws_detach(self, timeout: float = DETACH_SECONDS) -> None:
+        """Detaches: the worker goes on with the version it has, and nothing brings newer ones. Does
+        nothing to a worker that is not attached; dws_attach attaches it again.
+
+        Raises:
+          EnginePaused: memory had no whole version within `timeout` seconds, on all ranks. The worker
+            is still attached.
+        """
+        attached = _attached(self)
+        if attached is None:
+            return
+        gate = attached.gate
+        # An open step goes on with the weights it began with.
+        with gate.step(timeout) if gate.held is None else contextlib.nullcontext(gate.held) as grant:
+            self._dws_attached = None
+            attached.close()
+        gate.give_up()
+        _LOG.warning("dws: detached, version %d stays in memory", grant.version)
 
 
 def _attached(worker: Any) -> Optional[AttachedRank]:
@@ -149,81 +180,54 @@ def _between_steps(worker: Any) -> AttachedRank:
     return attached
 
 
-def _probe(worker: Any) -> tuple[Any, Any]:
-    """The model that runs, and the tensor-parallel group."""
-    import vllm
-
-    lacking = missing(worker, "worker", _NEEDED)
-    group = None
-    with contextlib.suppress(ImportError, AttributeError):
-        from vllm.distributed.parallel_state import get_tp_group
-
-        group = get_tp_group()
-    lacking += missing(group, "get_tp_group()", ("rank_in_group", "world_size"))
-    if group is not None and int(getattr(group, "world_size", 1)) > 1:
-        lacking += missing(group, "get_tp_group()", ("cpu_group",))
-    model = None
-    if not lacking:
-        runner = worker.model_runner
-        # A module that runs in CUDA graphs has a wrapper; get_model removes it.
-        model = (
-            runner.get_model() if hasattr(runner, "get_model") else getattr(runner, "model", None)
-        )
-        if not hasattr(model, "named_parameters"):
-            lacking.append("worker.model_runner.get_model()")
-    if lacking:
-        raise StateError(
-            f"vLLM {getattr(vllm, '__version__', 'of unknown version')} does not have "
-            f"{', '.join(lacking)}, which dws.vllm needs (written for 0.14 to 0.19 and 0.32): "
-            "use one of these, or serve this engine by checkpoints on disk"
-        )
+def _probe(worker: Any, options: AttachOptions) -> tuple[Any, Any]:
+    """The model that runs, and the tensor-parallel group. Raises as require_parts."""
+    group = require_parts(worker, "worker", _NEEDED, options)
+    runner = worker.model_runner
+    # A module that runs in CUDA graphs has a wrapper; get_model removes it.
+    model = runner.get_model() if hasattr(runner, "get_model") else getattr(runner, "model", None)
+    if not hasattr(model, "named_parameters"):
+        raise StateError("worker.model_runner.get_model() of this vLLM is no torch module")
     return model, group
 
 
-def _refuse(config: Any, runner: Any) -> None:
-    parallel = config.parallel_config
-    cache = getattr(config, "cache_config", None)
-    # The V2 model runner calls it "speculator".
-    drafters = [getattr(runner, name, None) for name in ("drafter", "speculator")]
-    found = {
-        "pipeline parallelism": getattr(parallel, "pipeline_parallel_size", 1) > 1,
-        "data parallelism (start an engine for each replica)": (
-            getattr(parallel, "data_parallel_size", 1) > 1
-        ),
-        "expert load balancing (enable_eplb)": getattr(parallel, "enable_eplb", False),
-        "experts that are not placed in order (expert_placement_strategy)": (
-            getattr(parallel, "expert_placement_strategy", "linear") != "linear"
-        ),
-        "LoRA": getattr(config, "lora_config", None) is not None,
-        "speculation with a draft model, which would keep its old weights": (
-            any(getattr(drafter, "model", None) is not None for drafter in drafters)
-        ),
-        "weights offloaded to the host (cpu_offload_gb)": (getattr(cache, "cpu_offload_gb", 0) or 0)
-        > 0,
-    }
-    names = [name for name, is_so in found.items() if is_so]
-    if names:
-        raise LayoutError(f"this engine runs with {'; '.join(names)}: not supported, turn it off")
-
-
-def _hold(worker: Any, attached: AttachedRank) -> None:
-    """Wraps the steps in the gate, and suspends the engine around sleep and wake_up."""
-    runner, gate = worker.model_runner, attached.gate
-    gated_once(
-        runner, "execute_model", lambda call: gate.opening(call, lambda result: result is None)
-    )
-    gated_once(runner, "sample_tokens", gate.closing)
-    # pool: only the V2 model runner has it. The other one pools in execute_model.
-    for name, as_part in (("pool", gate.closing), ("_dummy_run", gate.wrap)):
-        if hasattr(runner, name):
-            gated_once(runner, name, as_part)
-    if not hasattr(worker, "sleep") or not hasattr(worker, "wake_up"):
+def _hold(worker: Any) -> None:
+    """Wraps the steps in the gate, and suspends the engine around sleep and wake_up, while the worker
+    is attached. Once for each worker."""
+    if getattr(worker, "_dws_held", False):
         return
+    worker._dws_held = True
+    runner = worker.model_runner
+
+    def gated(name: str, wrap: Callable[[StepGate, Callable[..., Any]], Any]) -> None:
+        call = getattr(runner, name)
+
+        def through(*args: Any, **kwargs: Any) -> Any:
+            attached = _attached(worker)
+            return (call if attached is None else wrap(attached.gate, call))(*args, **kwargs)
+
+        setattr(runner, name, through)
+
+    gated("execute_model", lambda gate, call: gate.opening(call, lambda result: result is None))
+    gated("sample_tokens", StepGate.closing)
+    # pool: only the V2 model runner has it. The other one pools in execute_model.
+    if hasattr(runner, "pool"):
+        gated("pool", StepGate.closing)
+    if hasattr(runner, "_dummy_run"):
+        gated("_dummy_run", StepGate.wrap)
+    if hasattr(worker, "sleep") and hasattr(worker, "wake_up"):
+        _suspend_around_sleep(worker)
+
+
+def _suspend_around_sleep(worker: Any) -> None:
     sleep, wake_up = worker.sleep, worker.wake_up
 
     def suspended(*args: Any, **kwargs: Any) -> Any:
+        attached = _attached(worker)
+        if attached is None:
+            return sleep(*args, **kwargs)
         try:
-            gate.give_up()
+            attached.gate.give_up()
             attached.engine.suspend()
             return sleep(*args, **kwargs)
         except BaseException:
@@ -233,7 +237,8 @@ def _hold(worker: Any, attached: AttachedRank) -> None:
 
     def woken(tags: Optional[list[str]] = None) -> Any:
         done = wake_up(tags)
-        if tags is None or "weights" in tags:
+        attached = _attached(worker)
+        if attached is not None and (tags is None or "weights" in tags):
             attached.engine.refresh()
         return done
 

@@ -134,7 +134,6 @@ class VllmStepsTest(VllmCase):
             ("dws_wait_ready", {"timeout": 20}),
             ("sleep", {"level": 1}),
             ("dws_suspend", {}),
-            ("dws_detach", {}),
         ):
             with self.subTest(method):
                 worker = self.ready(use_v2_model_runner=True)

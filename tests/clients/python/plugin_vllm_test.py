@@ -9,13 +9,20 @@ from typing import Any
 from unittest import mock
 
 import dws
-from tests.clients.python.fake_daemons import resume
-from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel_state, step
+from tests.clients.python.fake_daemons import pause, resume
+from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel_state, step, vllm
 
 
 def renamed(model: Any) -> Any:
     """An example for the option given=."""
     return {"model.norm.weight": "transformer.final_norm"}
+
+
+def _with(**settings: Any) -> Any:
+    """A config of vLLM with more settings."""
+    changed = config()
+    vars(changed).update(settings)
+    return changed
 
 
 class VllmTest(VllmCase):
@@ -86,45 +93,72 @@ class VllmTest(VllmCase):
         self.assertEqual(worker.execute_method("dws_wait_ready", timeout=20)["version"], 3)
         self.assertIsNotNone(step(worker).logits)
 
-    def test_a_detached_worker_does_not_generate(self) -> None:
+    def test_a_detached_worker_goes_on_with_its_version_and_can_be_attached_again(self) -> None:
         worker, down, _ = self.attached(step_timeout=0.01)
+        with self.assertRaisesRegex(dws.EnginePaused, "attached"):
+            worker.execute_method("dws_detach", timeout=0.01)  # memory may be of no version
+        self.write_norm(2.0)
         down.put(resume(1))
         worker.execute_method("dws_wait_ready", timeout=20)
         worker.execute_method("dws_detach")
-        with self.assertRaisesRegex(dws.EnginePaused, "closed"):
+        self.assertEqual(step(worker).logits, (2.0, 2.0))
+        worker.execute_method("sleep", level=1)
+        worker.execute_method("wake_up")
+        with self.assertRaisesRegex(dws.StateError, "not attached"):
+            worker.execute_method("dws_status")
+        worker.execute_method("dws_detach")
+        worker.execute_method("dws_attach", socket=self.receiver.socket, step_timeout=0.01)
+        self.addCleanup(worker.worker._dws_attached.close)
+        with self.assertRaisesRegex(dws.EnginePaused, "attached"):
             worker.execute_model(SCHEDULED)
-        with self.assertRaisesRegex(dws.StateError, "is attached"):
-            worker.execute_method("dws_attach", socket=self.receiver.socket)
+        down, _ = self.receiver.leases.get(timeout=20)
+        down.put(resume(2))
+        self.assertEqual(worker.execute_method("dws_wait_ready", timeout=20)["version"], 2)
+        self.assertEqual(step(worker).logits, (2.0, 2.0))
+
+    def test_an_open_step_goes_on_after_a_detach_with_the_weights_it_began_with(self) -> None:
+        worker, down, up = self.attached(step_timeout=0.01)
+        self.write_norm(2.0)
+        down.put(resume(1))
+        worker.execute_method("dws_wait_ready", timeout=20)
+        self.assertIsNone(worker.execute_model(SCHEDULED))
+        down.put(pause(3))
+        worker.execute_method("dws_detach", timeout=0.01)
+        self.assertEqual(worker.sample_tokens(None).prompt_logits, (2.0, 2.0))
 
     def test_unsupported_settings_are_refused_by_name(self) -> None:
-        drafting = config()
+        Namespace = types.SimpleNamespace
+        offload = Namespace(
+            uva=Namespace(cpu_offload_gb=1), prefetch=Namespace(offload_group_size=2)
+        )
         for changed, message in (
             (config(pipeline_parallel_size=2), "pipeline parallelism"),
             (config(data_parallel_size=2), "data parallelism"),
+            (config(prefill_context_parallel_size=2), "prefill_context_parallel_size"),
             (config(enable_eplb=True), "enable_eplb"),
             (config(expert_placement_strategy="round_robin"), "expert_placement_strategy"),
+            (_with(offload_config=offload), "cpu_offload_gb.*offload_group_size"),
+            (_with(speculative_config=Namespace(method="eagle3")), "draft model"),
+            (_with(lora_config=object()), "LoRA"),
         ):
             with self.assertRaisesRegex(dws.LayoutError, f"{message}.*turn it off"):
                 self.worker(changed).execute_method("dws_attach", socket=self.receiver.socket)
-        drafting.lora_config = object()
-        worker = self.worker(drafting)
-        worker.model_runner.drafter = types.SimpleNamespace(model=object())
-        with self.assertRaisesRegex(dws.LayoutError, "LoRA; speculation"):
-            worker.execute_method("dws_attach", socket=self.receiver.socket)
-        # The V2 model runner has another name for it.
-        worker = self.worker()
-        worker.model_runner.speculator = types.SimpleNamespace(model=object())
-        with self.assertRaisesRegex(dws.LayoutError, "draft model"):
-            worker.execute_method("dws_attach", socket=self.receiver.socket)
+        self.attached(_with(speculative_config=Namespace(method="ngram")))
         with self.assertRaisesRegex(dws.InvalidArgumentError, "unknown options \\['sockets'\\]"):
             self.worker().execute_method("dws_attach", socket=self.receiver.socket, sockets=1)
+
+    def test_a_release_that_was_never_run_is_refused_unless_it_is_to_be_tried(self) -> None:
+        with mock.patch.object(vllm, "__version__", "0.33.0"):
+            with self.assertRaisesRegex(dws.StateError, "vLLM 0.33.0 was never run.*0.32.0"):
+                self.worker().execute_method("dws_attach", socket=self.receiver.socket)
+            self.attached(untried_version=True)
 
     def test_attributes_that_this_vllm_lacks_are_named_with_its_version(self) -> None:
         worker = self.worker()
         del worker.worker.vllm_config.parallel_config.tensor_parallel_size
         parallel_state.set_tp_group(0, 2, None)
         with self.assertRaisesRegex(
-            dws.StateError, r"vLLM 0\.32\.0\+fake .*tensor_parallel_size.*cpu_group.*0\.14 to"
+            dws.StateError, r"vLLM 0\.32\.0\+fake .*tensor_parallel_size.*cpu_group.*use 0\.32"
         ):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
         with self.assertRaisesRegex(dws.StateError, "dws_attach first"):

@@ -16,6 +16,7 @@ from tests.clients.python.fake_daemons import FakeReceiver
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "fake_engines"))
 
+import vllm  # noqa: E402
 from vllm.distributed import parallel_state  # noqa: E402
 from vllm.v1.core.sched.output import SchedulerOutput  # noqa: E402
 from vllm.v1.executor.ray_utils import RayWorkerWrapper  # noqa: E402
@@ -68,8 +69,8 @@ class VllmCase(unittest.TestCase):
     def attached(self, vllm_config: Any = None, **options: Any) -> tuple[Any, Any, Any]:
         """The worker, and the two ends of its lease."""
         worker = self.worker(vllm_config)
-        self.addCleanup(worker.execute_method, "dws_detach")
         worker.execute_method("dws_attach", socket=self.receiver.socket, **options)
+        self.addCleanup(worker.worker._dws_attached.close)
         down, up = self.receiver.leases.get(timeout=20)
         up.get(timeout=20)
         return worker, down, up

@@ -81,10 +81,12 @@ class AttachedRank:
         rank: Parallel,
         minimum: Optional[Minimum],
         options: AttachOptions,
+        commits_on_request: bool = False,
     ) -> None:
         """Args:
           model: a torch module, as the engine runs it.
           minimum: None for an engine of one rank.
+          commits_on_request: as for Engine.attach.
 
         Raises:
           As Engine.attach and rank_mapping; the model is not changed then.
@@ -111,6 +113,7 @@ class AttachedRank:
                 excluded=options.excluded,
                 post_commit=post_commit,
                 timeout=options.timeout,
+                commits_on_request=commits_on_request,
             )
         except BaseException:
             self.engine.close()
@@ -170,17 +173,3 @@ def missing(owner: Any, name: str, attributes: Sequence[str]) -> list[str]:
                 found.append(f"{name}.{attribute}")
                 break
     return found
-
-
-def gated_once(owner: Any, name: str, gate: Callable[[Any], Any]) -> None:
-    """Replaces owner.name by gate(owner.name), for good.
-
-    Raises:
-      StateError: it has been replaced before.
-    """
-    call = getattr(owner, name)
-    if getattr(call, "dws_gated", False):
-        raise StateError(f"{type(owner).__name__}.{name} is gated already: it was attached before")
-    gated = gate(call)
-    gated.dws_gated = True
-    setattr(owner, name, gated)

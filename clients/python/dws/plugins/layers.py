@@ -60,6 +60,10 @@ def _reasons(layer: Any) -> Iterator[str]:
         for owner in (layer, getattr(layer, "impl", None)):
             if getattr(owner, attribute, None) is not None:
                 yield f"keeps {attribute}, derived from weights"
+    # A function that has captured something keeps a copy of the weight in another form; so even
+    # where the weight itself is still there.
+    if getattr(getattr(layer, "cpu_linear", None), "__closure__", None):
+        yield "keeps its weight packed for the CPU (cpu_linear)"
     method = getattr(layer, "quant_method", None)
     method = getattr(method, "old_quant_method", method)  # vLLM's modular kernels wrap it
     kind = type(method).__name__

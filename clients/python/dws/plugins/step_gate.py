@@ -72,8 +72,11 @@ class StepGate:
         return self._thread.grant
 
     @contextlib.contextmanager
-    def step(self) -> Iterator[Grant]:
+    def step(self, timeout: Optional[float] = None) -> Iterator[Grant]:
         """A block for one step. Steps may nest: inner ones are part of the outermost.
+
+        Args:
+          timeout: seconds it waits for the lease; by default the gate's.
 
         Yields:
           Grant: the weights in memory, on all ranks.
@@ -85,7 +88,7 @@ class StepGate:
             assert self._thread.grant is not None
             yield self._thread.grant
             return
-        with self._begun() as grant, self._calling():
+        with self._begun(timeout) as grant, self._calling():
             yield grant
 
     def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,10 +158,10 @@ class StepGate:
             self._thread.inside = False
 
     @contextlib.contextmanager
-    def _begun(self) -> Iterator[Grant]:
+    def _begun(self, timeout: Optional[float] = None) -> Iterator[Grant]:
         """Begins a step of this thread; a step that was not closed ends first."""
         self.give_up()
-        with self._entered() as grant:
+        with self._entered(self._timeout if timeout is None else timeout) as grant:
             self._thread.grant = grant
             try:
                 yield grant
@@ -167,12 +170,12 @@ class StepGate:
                 self.passes += 1
 
     @contextlib.contextmanager
-    def _entered(self) -> Iterator[Grant]:
+    def _entered(self, timeout: float) -> Iterator[Grant]:
         if self._minimum is None:
-            with self._engine.running(self._timeout) as grant:
+            with self._engine.running(timeout) as grant:
                 yield grant
             return
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + timeout
         wait = _HELD_SECONDS
         while True:
             with contextlib.ExitStack() as inside:

@@ -1,0 +1,100 @@
+"""What a worker of vLLM says about itself: its ranks, its model's shape, and what is not supported."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from dws.errors import LayoutError, StateError
+from dws.plugins.attach import AttachOptions, missing
+from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.versions import require_tried
+
+TRIED_VERSIONS = ("0.32.0",)
+# Speculation without a model.
+_WITHOUT_DRAFT_MODEL = ("ngram", "ngram_gpu", "suffix")
+
+
+def require_parts(owner: Any, name: str, attributes: tuple[str, ...], options: AttachOptions) -> Any:
+    """The tensor-parallel group of this process.
+
+    Args:
+      owner: has to have `attributes` (dotted); messages call it `name`.
+
+    Raises:
+      StateError: this vLLM was never run with the plugin, or lacks something, by name.
+    """
+    import vllm
+
+    version = str(getattr(vllm, "__version__", "of unknown version"))
+    require_tried("vLLM", version, TRIED_VERSIONS, options.untried_version)
+    lacking = missing(owner, name, attributes)
+    group = None
+    with contextlib.suppress(ImportError, AttributeError):
+        from vllm.distributed.parallel_state import get_tp_group
+
+        group = get_tp_group()
+    lacking += missing(group, "get_tp_group()", ("rank_in_group", "world_size"))
+    if int(getattr(group, "world_size", 1)) > 1:
+        lacking += missing(group, "get_tp_group()", ("cpu_group",))
+    if lacking:
+        raise StateError(
+            f"vLLM {version} does not have {', '.join(lacking)}, which dws needs: use "
+            f"{', '.join(TRIED_VERSIONS)}, or serve this engine by checkpoints on disk"
+        )
+    return group
+
+
+def shape_of(config: Any) -> ModelShape:
+    """Args:
+      config: a VllmConfig.
+
+    Raises:
+      As ModelShape.from_config.
+    """
+    model = config.model_config
+    return ModelShape.from_config(getattr(model, "hf_text_config", None) or model.hf_config)
+
+
+def rank_of(config: Any, shape: ModelShape, group: Any) -> Parallel:
+    """Args:
+      group: as require_parts returns it.
+    """
+    in_groups = getattr(config.parallel_config, "enable_expert_parallel", False) and shape.experts
+    size = int(group.world_size)
+    return Parallel(int(group.rank_in_group), size, size if in_groups else 1)
+
+
+def refuse_unsupported(config: Any) -> None:
+    """Raises:
+    LayoutError: the engine runs in an unsupported way, by name.
+    """
+    parallel = config.parallel_config
+    offload = getattr(config, "offload_config", None)
+    uva, prefetch = getattr(offload, "uva", None), getattr(offload, "prefetch", None)
+    speculation = getattr(config, "speculative_config", None)
+    found = {
+        "pipeline parallelism": getattr(parallel, "pipeline_parallel_size", 1) > 1,
+        "data parallelism (start an engine for each replica)": (
+            getattr(parallel, "data_parallel_size", 1) > 1
+        ),
+        "context parallelism of prefills (prefill_context_parallel_size)": (
+            getattr(parallel, "prefill_context_parallel_size", 1) > 1
+        ),
+        "expert load balancing (enable_eplb)": getattr(parallel, "enable_eplb", False),
+        "experts that are not placed in order (expert_placement_strategy)": (
+            getattr(parallel, "expert_placement_strategy", "linear") != "linear"
+        ),
+        "LoRA": getattr(config, "lora_config", None) is not None,
+        "speculation with a draft model, which would keep its old weights": (
+            speculation is not None
+            and getattr(speculation, "method", None) not in _WITHOUT_DRAFT_MODEL
+        ),
+        "weights offloaded to the host (cpu_offload_gb)": getattr(uva, "cpu_offload_gb", 0) > 0,
+        "weights offloaded to the host (offload_group_size)": (
+            getattr(prefetch, "offload_group_size", 0) > 0
+        ),
+    }
+    names = [name for name, is_so in found.items() if is_so]
+    if names:
+        raise LayoutError(f"this engine runs with {'; '.join(names)}: not supported, turn it off")

@@ -1,0 +1,85 @@
+"""dws.Engine.let_commit: commits happen only when the engine asks."""
+
+import tempfile
+import threading
+import unittest
+from typing import Any
+
+import numpy as np
+
+import dws
+from tests.clients.python.fake_daemons import FakeReceiver, pause, resume
+
+
+class RequestTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.receiver = FakeReceiver(folder.name)
+        self.addCleanup(self.receiver.stop)
+        self.engine = dws.Engine(self.receiver.socket)
+        self.addCleanup(self.engine.close, 0.1)
+        self.engine.attach({"a": np.zeros(4, np.float32)}, commits_on_request=True)
+        self.down, self.up = self.opened()
+        self.down.put(resume(1))
+        self.engine.wait_ready(20)
+
+    def opened(self) -> tuple[Any, Any]:
+        down, up = self.receiver.leases.get(timeout=20)
+        self.assertEqual(up.get(timeout=20).WhichOneof("message"), "open")
+        return down, up
+
+    def asked(self, up: Any) -> int:
+        message = up.get(timeout=20)
+        self.assertEqual(message.WhichOneof("message"), "commit_request")
+        return int(message.commit_request.version)
+
+    def test_it_asks_waits_for_the_version_and_asks_no_more(self) -> None:
+        self.assertTrue(self.receiver.attached.commits_on_request)
+        found: list[dws.Grant] = []
+        thread = threading.Thread(target=lambda: found.append(self.engine.let_commit(3, 20)))
+        thread.start()
+        self.assertEqual(self.asked(self.up), 3)
+        for number, version in enumerate((2, 3), 1):
+            self.down.put(pause(number))
+            self.assertEqual(self.up.get(timeout=20).paused.pause_id, number)
+            self.down.put(resume(version, number))
+        thread.join(20)
+        self.assertEqual([grant.version for grant in found], [3])
+        self.assertEqual(self.asked(self.up), 0)
+
+    def test_the_version_that_is_there_is_returned_at_once(self) -> None:
+        self.assertEqual(self.engine.let_commit(1, 20).version, 1)
+        self.assertEqual(self.engine.let_commit(1, 20, dws.Stream(1, 2)).version, 1)
+
+    def test_numbers_of_another_stream_do_not_count(self) -> None:
+        with self.assertRaisesRegex(dws.EnginePaused, "memory has version 1 of stream 1:"):
+            self.engine.let_commit(1, 0.05, dws.Stream(9, 2))
+
+    def test_a_version_that_does_not_come_is_an_error_and_the_request_is_taken_back(self) -> None:
+        with self.assertRaisesRegex(dws.EnginePaused, "version 2 was not committed within 0.05 s"):
+            self.engine.let_commit(2, 0.05)
+        self.assertEqual([self.asked(self.up), self.asked(self.up)], [2, 0])
+        with self.engine.running(20) as grant:  # it goes on with what it has
+            self.assertEqual(grant.version, 1)
+
+    def test_a_receiver_that_comes_back_is_asked_again(self) -> None:
+        found: list[dws.Grant] = []
+        thread = threading.Thread(target=lambda: found.append(self.engine.let_commit(2, 20)))
+        thread.start()
+        self.assertEqual(self.asked(self.up), 2)
+        self.down.put(None)
+        down, up = self.opened()
+        self.assertEqual(self.asked(up), 2)
+        down.put(resume(2))
+        thread.join(20)
+        self.assertEqual([grant.version for grant in found], [2])
+
+    def test_inside_running_it_is_refused(self) -> None:
+        with self.engine.running(20):
+            with self.assertRaisesRegex(dws.StateError, "outside of running"):
+                self.engine.let_commit(2, 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
