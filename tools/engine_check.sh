@@ -4,14 +4,14 @@
 #   tools/engine_check.sh --python PYTHON     PYTHON: of an environment with vLLM or SGLang, numpy, grpcio and
 #                                             protobuf; by default $DWS_ENGINE_PYTHON
 #   tools/engine_check.sh --modes=v1,v2-tp2   some ways to run it. vLLM: model runner V1 or V2, asynchronous
-#                                             scheduling (-async); SGLang: models, without overlap (-serial);
+#                                             scheduling (-async), weight transfer (-native);
+#                                             SGLang: models, without overlap (-serial);
 #                                             both: two tensor-parallel ranks (-tp2)
 #   tools/engine_check.sh --seconds=60        of requests in each mode, 20 by default; starts come on top
 #   tools/engine_check.sh --logs=FOLDER       keeps the engines' logs
 #
 # Without an engine it is skipped with a message. Otherwise a line for each mode; the exit status is 0 when no pass
-# was torn in any. LD_LIBRARY_PATH and PYTHONPATH are for
-# the engine alone. docs/engines.md says what is checked.
+# was torn in any. LD_LIBRARY_PATH and PYTHONPATH are for the engine alone. docs/engines.md says what is checked.
 set -euo pipefail
 
 python="${DWS_ENGINE_PYTHON:-}"

@@ -66,10 +66,10 @@ class Trainer:
             self._weights[0], cuts=slice_grid(shapes, shape, [(options.tp, 1)])
         )
         dws.vllm.register()
-        from dws.plugins.vllm_transfer import DwsTrainerInitInfo
+        from dws.plugins.vllm_transfer import DwsTrainerInit
 
         self._vllm = WeightTransferTrainerFactory.trainer_init(
-            DwsTrainerInitInfo(rank=0, trainer=self._trainer, socket=options.receiver, timeout=60.0),
+            DwsTrainerInit(rank=0, trainer=self._trainer, socket=options.receiver, timeout=60.0),
             client=HTTPVLLMWeightSyncClient(server.url),
         )
         self._stopping = threading.Event()

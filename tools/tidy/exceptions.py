@@ -15,7 +15,6 @@ LARGE_FOLDERS: dict[str, int] = {
     "common/memory/cuda/kernels": 29,
     # One test file for each part that is tested, in the folder that mirrors the parts' folder.
     "tests/common/service": 26,
-    "tests/receiver_daemon": 27,
     "tests/sender_daemon": 28,
     # One file a scenario.
     "tests/integration": 57,

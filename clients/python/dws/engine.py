@@ -173,7 +173,7 @@ class Engine:
           stream: the version is of this one; None: of any, also of a trainer before a restart.
 
         Raises:
-          EnginePaused: it did not come in time, on this rank; the message says what the receiver
+          DeadlineError: it did not come in time, on this rank; the message says what the receiver
             waits for. No commit happens after that, unless one has begun.
           StateError: called inside `running`, or never attached.
         """

@@ -119,12 +119,12 @@ class ReceiverLink:
         if grant is None:
             held = self._lease.grant
             why = (
-                self._lease.reason
+                f"the engine is paused: {self._lease.reason}"
                 if held is None
                 else f"memory has version {held.version} of stream {held.stream}; was it published, and "
                 "does the receiver's status show that it is fetched?"
             )
-            raise EnginePaused(f"version {version} was not committed within {timeout:g} s: {why}")
+            raise DeadlineError(f"version {version} was not committed within {timeout:.3g} s: {why}")
         return grant
 
     def _set_request(self, version: int, stream: Optional[Stream]) -> None:

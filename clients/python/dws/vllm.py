@@ -114,7 +114,7 @@ class WorkerExtension:
         attached = attach_together(
             lambda: AttachedRank(socket, model, shape, rank, minimum, chosen), minimum
         )
-        self._dws_attached = attached
+        self._dws_attached: Optional[AttachedRank] = attached
         _hold(self)
         return attached.status()
 

@@ -53,11 +53,11 @@ class RequestTest(unittest.TestCase):
         self.assertEqual(self.engine.let_commit(1, 20, dws.Stream(1, 2)).version, 1)
 
     def test_numbers_of_another_stream_do_not_count(self) -> None:
-        with self.assertRaisesRegex(dws.EnginePaused, "memory has version 1 of stream 1:"):
+        with self.assertRaisesRegex(dws.DeadlineError, "memory has version 1 of stream 1:"):
             self.engine.let_commit(1, 0.05, dws.Stream(9, 2))
 
     def test_a_version_that_does_not_come_is_an_error_and_the_request_is_taken_back(self) -> None:
-        with self.assertRaisesRegex(dws.EnginePaused, "version 2 was not committed within 0.05 s"):
+        with self.assertRaisesRegex(dws.DeadlineError, "version 2 was not committed within 0.05 s"):
             self.engine.let_commit(2, 0.05)
         self.assertEqual([self.asked(self.up), self.asked(self.up)], [2, 0])
         with self.engine.running(20) as grant:  # it goes on with what it has

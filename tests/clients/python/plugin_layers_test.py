@@ -63,7 +63,7 @@ class LayersTest(unittest.TestCase):
             moe(unquantized_backend=Backend.TRITON, load_up_proj_weight_first=False),
             FusedMoEModularMethod(moe()),
         ):
-            model = Model(quant_method=method, w_kc=None)
+            model = Model(quant_method=method, w_kc=None, cpu_linear=lambda x: torch.relu(x))
             self.assertEqual(what_needs_a_hook(model), [])
             self.assertIsNone(post_commit_hook(model, None))
 
@@ -80,6 +80,7 @@ class LayersTest(unittest.TestCase):
             ({"quant_method": moe(unquantized_backend=Backend.FLASHINFER_CUTLASS)}, "FLASHINFER"),
             ({"w_kc": torch.zeros(1)}, "'layer' keeps w_kc"),
             ({"impl": inner}, "'layer' keeps W_UK_T"),
+            ({"cpu_linear": lambda: inner}, "'layer' keeps its weight packed for the CPU"),
         ):
             with self.assertRaisesRegex(dws.LayoutError, f"model Model: .*{message}.*hooks="):
                 post_commit_hook(Model(**attributes), {"OtherModel": rebuild})

@@ -51,7 +51,7 @@ _CALLERS_MAX = 8  # frames between the worker's method and this one
 
 
 @dataclasses.dataclass
-class InitInfo(WeightTransferInitInfo):
+class Init(WeightTransferInitInfo):  # type: ignore[misc]
     """init_info of init_weight_transfer_engine.
 
     Attributes:
@@ -64,7 +64,7 @@ class InitInfo(WeightTransferInitInfo):
 
 
 @dataclasses.dataclass
-class UpdateInfo(WeightTransferUpdateInfo):
+class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
     """update_info of update_weights.
 
     Attributes:
@@ -81,20 +81,20 @@ class UpdateInfo(WeightTransferUpdateInfo):
     newer: bool = False
 
 
-class DwsWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
+class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: ignore[misc]
     """One rank. Lifecycle: as the worker's; threads: the worker's."""
 
-    init_info_cls = InitInfo
-    update_info_cls = UpdateInfo
+    init_info_cls = Init
+    update_info_cls = Update
     supports_draft_weight_update = False
 
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
         super().__init__(config, vllm_config, device, model)
-        self._info: Optional[InitInfo] = None
+        self._info: Optional[Init] = None
         self._attached: Optional[AttachedRank] = None
         self._inside = contextlib.ExitStack()  # the lease
 
-    def init_transfer_engine(self, init_info: InitInfo) -> None:
+    def init_transfer_engine(self, init_info: Init) -> None:
         """Raises:
         StateError: attached already, or this vLLM lacks something, by name.
         LayoutError: the engine runs in an unsupported way.
@@ -122,13 +122,13 @@ class DwsWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Returns with the version in memory, and the lease held.
 
         Raises:
-          EnginePaused: it did not come in time; the engine goes on with the version it had.
+          DeadlineError: it did not come in time; the engine goes on with the version it had.
           StateError: a step is under way, or a newer version came instead.
           LayoutError, and as Engine.attach: the first time.
         """
         self.receive_weights(self.parse_update_info(update_info))
 
-    def receive_weights(self, update_info: UpdateInfo) -> None:
+    def receive_weights(self, update_info: Update) -> None:
         """As update_weights."""
         if getattr(self._runner(), "execute_model_state", None) is not None:
             raise StateError(
@@ -204,7 +204,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
 
 @dataclasses.dataclass
-class DwsTrainerInitInfo(TrainerInitInfo):
+class DwsTrainerInit(TrainerInitInfo):  # type: ignore[misc]
     """For WeightTransferTrainerFactory.trainer_init, on every rank of the trainer.
 
     Attributes:
@@ -222,19 +222,21 @@ class DwsTrainerInitInfo(TrainerInitInfo):
     timeout: float = _UPDATE_SECONDS
 
 
-class DwsTrainerWeightTransferEngine(TrainerWeightTransferEngine[DwsTrainerInitInfo]):
+class DwsTrainerWeightTransferEngine(
+    TrainerWeightTransferEngine[DwsTrainerInit]  # type: ignore[misc]
+):
     """Publishes this rank's weights, and has vLLM take them. The weights are those that the
     dws.Trainer was registered with: no WeightSource."""
 
-    init_info_cls = DwsTrainerInitInfo
+    init_info_cls = DwsTrainerInit
 
-    def __init__(self, info: DwsTrainerInitInfo, client: Any) -> None:
+    def __init__(self, info: DwsTrainerInit, client: Any) -> None:
         super().__init__(client=client, source=None, is_sender=info.is_sender)
         self._info = info
 
     @classmethod
     def trainer_init(
-        cls, init_info: DwsTrainerInitInfo, *, client: Any, source: Any = None
+        cls, init_info: DwsTrainerInit, *, client: Any, source: Any = None
     ) -> "DwsTrainerWeightTransferEngine":
         """Raises:
         StateError: a source is given.
