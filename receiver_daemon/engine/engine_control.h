@@ -3,6 +3,8 @@
 // server; tests use a fake.
 #pragma once
 
+#include <string>
+
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/model/digest.h"
@@ -36,6 +38,22 @@ class EngineControl {
   // Lets all attached ranks execute with `version`. After an error some may still be paused: the
   // caller has to try again, beginning with Pause. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
   virtual Status Resume(const EngineVersion& version) = 0;
+
+  // Tells a running engine the number of a version that changes none of its weights. UNAVAILABLE,
+  // DEADLINE_EXCEEDED: as above. OK where engines are not told.
+  virtual Status Tell(WeightVersion, Duration /*timeout*/) { return OkStatus(); }
+
+  // OK: the engine says by itself that it has `version`, and runs. UNIMPLEMENTED: it does not say.
+  // FAILED_PRECONDITION: it says something else. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
+  virtual Status Reports(WeightVersion, Duration /*timeout*/) {
+    return UnimplementedError("this engine does not say which version it has");
+  }
+
+  // The engine's own checksums of its weights, as one line: equal for equal weights on engines of
+  // the same setup. UNIMPLEMENTED: it has none.
+  virtual Result<std::string> Checksum(Duration /*timeout*/) {
+    return UnimplementedError("this engine has no checksums of its weights");
+  }
 
   // Whether the engine still has the version that it was resumed with. FAILED_PRECONDITION: it
   // reports another version, for example after a restart. UNAVAILABLE: it is not reachable. OK

@@ -47,6 +47,13 @@ std::string Dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+bool IsPending(const HttpAnswer& answer) {
+  if (answer.code == 400) return true;
+  if (answer.code != 200) return false;
+  const std::optional<json> object = ParseObject(answer.body);
+  return object.has_value() && object->value("success", json(true)) == false;
+}
+
 Status CheckCode(const HttpAnswer& answer) {
   const int code = answer.code;
   if (code >= 200 && code < 300) return OkStatus();
@@ -134,7 +141,7 @@ Result<json> RunCall(HttpClient& client, const EngineCall& call, TimePoint deadl
   std::optional<std::string> pending;
   while (true) {
     Result<HttpAnswer> answer = client.Send(http, options);
-    const bool is_pending = answer.ok() && answer->code == 400 && call.pending_is_400;
+    const bool is_pending = answer.ok() && call.may_be_pending && IsPending(*answer);
     if (answer.ok() && !is_pending) {
       Result<json> reply = CheckReply(call, *answer);
       if (reply.ok()) return reply;

@@ -35,8 +35,9 @@ struct EngineCall {
   ReplyForm form = ReplyForm::kObject;
   std::optional<ReplyField> expected = std::nullopt;
   Repeat repeat = Repeat::kLost;
-  bool pending_is_400 = false;  // 400 means "not yet": ask again until the deadline
-  std::string advice = "";      // what to do when the call fails; ends the message
+  // 400, or "success": false, means "not yet": ask again until the deadline.
+  bool may_be_pending = false;
+  std::string advice = "";  // what to do when the call fails; ends the message
 
   HttpCall ToHttp() const;
 };

@@ -8,8 +8,8 @@
 namespace dws {
 namespace {
 
-// The first is the default, with it no request uses a cache of the old weights.
-constexpr std::array kSglangModes = {PauseMode::kAbort, PauseMode::kRetract, PauseMode::kInPlace};
+// The first is the default: it loses no request, and none uses a cache of the old weights.
+constexpr std::array kSglangModes = {PauseMode::kRetract, PauseMode::kAbort, PauseMode::kInPlace};
 constexpr std::array kVllmModes = {PauseMode::kKeep, PauseMode::kWait, PauseMode::kAbort};
 
 std::span<const PauseMode> ModesOf(EngineKind kind) {
@@ -23,6 +23,18 @@ std::span<const PauseMode> ModesOf(EngineKind kind) {
 }
 
 }  // namespace
+
+std::string VersionEndpoint(EngineKind kind, const EngineEndpoints& endpoints) {
+  static constexpr std::array<const char*, 2> kSglangNames = {"/model_info", "/get_model_info"};
+  static constexpr std::array<const char*, 1> kVllmNames = {"/weight_info"};
+  const std::span<const char* const> names = kind == EngineKind::kSglang
+                                                 ? std::span<const char* const>(kSglangNames)
+                                                 : std::span<const char* const>(kVllmNames);
+  for (const char* name : names) {
+    if (endpoints.contains(name)) return name;
+  }
+  return "";
+}
 
 const char* ToString(EngineKind kind) {
   switch (kind) {

@@ -20,13 +20,13 @@ Result<EngineKind> ParseEngineKind(std::string_view text);
 // What happens to the requests that an engine is working on when it is paused.
 enum class PauseMode : uint8_t {
   kAbort,    // both: they end with the tokens they have
-  kRetract,  // SGLang: they restart from their tokens; may prevent a flush of the cache
-  kInPlace,  // SGLang: they continue, with the cache of the old weights
+  kRetract,  // SGLang: they continue, their cache is computed again
+  kInPlace,  // SGLang: they continue, and later ones begin, with the cache of the old weights
   kKeep,     // vLLM: they continue, their cache is computed again
   kWait,     // vLLM: the pause waits until they are done
 };
 const char* ToString(PauseMode mode);  // as the engine calls it: "in_place"
-// "" is SGLang's "abort" or vLLM's "keep". INVALID_ARGUMENT: not a mode of `kind`; lists those.
+// "" is SGLang's "retract" or vLLM's "keep". INVALID_ARGUMENT: not a mode of `kind`; lists those.
 Result<PauseMode> ParsePauseMode(EngineKind kind, std::string_view text);
 
 // Endpoints that the engine is known to have.
@@ -38,9 +38,12 @@ struct EngineSetup {
   PauseMode mode = PauseMode::kAbort;
   std::string checkpoint;  // the local checkpoint's folder, as the engine sees it
   EngineEndpoints endpoints;
-  bool reports_version = false;  // its model_info has "weight_version"
+  bool reports_version = false;  // VersionEndpoint has "weight_version"
 
   bool Has(std::string_view endpoint) const { return endpoints.contains(endpoint); }
 };
+
+// Where an engine says its weight version: one of `endpoints`, or "".
+std::string VersionEndpoint(EngineKind kind, const EngineEndpoints& endpoints);
 
 }  // namespace dws

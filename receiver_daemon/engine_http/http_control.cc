@@ -10,10 +10,10 @@
 namespace dws {
 namespace {
 
-std::vector<EngineCall> PauseCalls(const EngineSetup& setup, Duration timeout) {
+std::vector<EngineCall> PauseCalls(const EngineSetup& setup) {
   switch (setup.kind) {
     case EngineKind::kSglang:
-      return SglangPauseCalls(setup, timeout);
+      return SglangPauseCalls(setup);
     case EngineKind::kVllm:
       return VllmPauseCalls(setup);
   }
@@ -25,9 +25,30 @@ std::vector<EngineCall> ReloadCalls(const EngineSetup& setup, WeightVersion vers
     case EngineKind::kSglang:
       return SglangReloadCalls(setup, version);
     case EngineKind::kVllm:
-      return VllmReloadCalls(setup, version);
+      return VllmReloadCalls(setup);
   }
   return {};
+}
+
+// Sets the version, and reads it back where the engine reports it.
+std::vector<EngineCall> TellCalls(const EngineSetup& setup, WeightVersion version) {
+  std::vector<EngineCall> calls;
+  switch (setup.kind) {
+    case EngineKind::kSglang:
+      calls = SglangTellCalls(setup, version);
+      break;
+    case EngineKind::kVllm:
+      calls = VllmTellCalls(setup, version);
+      break;
+  }
+  if (setup.reports_version) {
+    calls.push_back(
+        {.method = HttpMethod::kGet,
+         .endpoint = VersionEndpoint(setup.kind, setup.endpoints),
+         .expected = ReplyField{.name = "weight_version", .value = std::to_string(version.value())},
+         .advice = "is another process updating this engine?"});
+  }
+  return calls;
 }
 
 std::vector<EngineCall> ResumeCalls(const EngineSetup& setup) {
@@ -52,6 +73,13 @@ void LogProbe(const EngineProbe& probe, const HttpUrl& url, PauseMode mode) {
                                            {"endpoint", missing.endpoint},
                                            {"consequence", missing.consequence}});
   }
+  if (mode == PauseMode::kInPlace) {
+    LogWarning("engine_cache_is_stale",
+               {{"engine", ToString(probe.kind)},
+                {"consequence",
+                 "mode in_place flushes no cache: requests, also new ones, use what older weights "
+                 "computed"}});
+  }
   if (probe.paused == true) {
     LogWarning("engine_found_paused", {{"engine", ToString(probe.kind)}, {"url", url.ToString()}});
   }
@@ -67,7 +95,10 @@ HttpControl::HttpControl(std::unique_ptr<HttpClient> client, const EngineProbe& 
              .mode = options_.mode,
              .checkpoint = options_.checkpoint,
              .endpoints = probe.endpoints,
-             .reports_version = probe.weight_version.has_value()} {
+             // A vLLM that cannot be told a version always reports its first one.
+             .reports_version = probe.weight_version.has_value() &&
+                                (probe.kind == EngineKind::kSglang ||
+                                 probe.endpoints.contains("/update_weight_version"))} {
   DWS_CHECK(client_ != nullptr);
   DWS_CHECK(!setup_.checkpoint.empty());
 }
@@ -76,28 +107,48 @@ Status HttpControl::Name(const char* step, const Status& status) const {
   return Annotate(status, fmt::format("{} {}", step, ToString(setup_.kind)));
 }
 
-Status HttpControl::Run(const char* step, const std::vector<EngineCall>& calls, Duration timeout,
+Status HttpControl::Run(const char* step, const std::vector<EngineCall>& calls, TimePoint deadline,
                         bool may_give_up) {
-  DWS_CHECK(!calls.empty());  // else OK would mean that the engine did nothing
   const PulseWait wait(options_.pulse);
-  const TimePoint deadline = client_->clock().Now() + timeout;
   for (const EngineCall& call : calls) {
     DWS_RETURN_IF_ERROR(Name(step, RunCall(*client_, call, deadline, may_give_up).status()));
   }
   return OkStatus();
 }
 
+TimePoint HttpControl::After(Duration timeout) const { return client_->clock().Now() + timeout; }
+
 Status HttpControl::Pause(Duration timeout) {
-  return Run("pausing", PauseCalls(setup_, timeout), timeout, true);
+  return Run("pausing", PauseCalls(setup_), After(timeout), true);
 }
 
 Status HttpControl::PostCommit(WeightVersion version, Duration timeout) {
-  return Run("reloading", ReloadCalls(setup_, version), timeout, true);
+  const TimePoint deadline = After(timeout);
+  DWS_RETURN_IF_ERROR(Run("reloading", ReloadCalls(setup_, version), deadline, true));
+  return Run("telling the version to", TellCalls(setup_, version), deadline, true);
+}
+
+Status HttpControl::Tell(WeightVersion version, Duration timeout) {
+  return Run("telling the version to", TellCalls(setup_, version), After(timeout), true);
+}
+
+Status HttpControl::Reports(WeightVersion version, Duration timeout) {
+  if (!setup_.reports_version) return EngineControl::Reports(version, timeout);
+  std::vector<EngineCall> calls = {
+      {.method = HttpMethod::kGet,
+       .endpoint = VersionEndpoint(setup_.kind, setup_.endpoints),
+       .expected = ReplyField{.name = "weight_version", .value = std::to_string(version.value())}}};
+  if (setup_.Has("/is_paused")) {
+    calls.push_back({.method = HttpMethod::kGet,
+                     .endpoint = "/is_paused",
+                     .expected = ReplyField{.name = "is_paused", .value = false}});
+  }
+  return Run("looking at", calls, After(timeout), true);
 }
 
 // Not given up when the daemon stops: the engine would stay paused for good.
 Status HttpControl::Resume(const EngineVersion&) {
-  return Run("resuming", ResumeCalls(setup_), options_.resume_timeout, false);
+  return Run("resuming", ResumeCalls(setup_), After(options_.resume_timeout), false);
 }
 
 Status HttpControl::Check(WeightVersion version, Duration timeout) {
@@ -105,7 +156,7 @@ Status HttpControl::Check(WeightVersion version, Duration timeout) {
   const std::string expected = std::to_string(version.value());
   EngineCall call{.method = HttpMethod::kGet, .endpoint = "/health", .form = ReplyForm::kAny};
   if (setup_.reports_version) {
-    call.endpoint = SglangInfoEndpoint(setup_.endpoints);
+    call.endpoint = VersionEndpoint(setup_.kind, setup_.endpoints);
     call.form = ReplyForm::kObject;
     call.expected = ReplyField{.name = "weight_version", .value = expected};
   }
@@ -123,18 +174,23 @@ Status HttpControl::Check(WeightVersion version, Duration timeout) {
 }
 
 Result<std::string> HttpControl::Checksum(Duration timeout) {
-  if (!setup_.Has("/weights_checker")) {
-    return UnimplementedError("this {} has no /weights_checker", ToString(setup_.kind));
+  // SGLang's and vLLM's names for it.
+  const std::string endpoint =
+      setup_.Has("/weights_checker") ? "/weights_checker" : "/weight_checker";
+  if (!setup_.Has(endpoint)) {
+    return UnimplementedError("this {} has no {}", ToString(setup_.kind), endpoint);
   }
   const PulseWait wait(options_.pulse);
-  const EngineCall call{.endpoint = "/weights_checker",
-                        .body = nlohmann::json{{"action", "checksum"}},
-                        .form = ReplyForm::kSuccess};
-  Result<nlohmann::json> reply = RunCall(*client_, call, client_->clock().Now() + timeout);
+  const EngineCall call{.endpoint = endpoint, .body = nlohmann::json{{"action", "checksum"}}};
+  Result<nlohmann::json> reply = RunCall(*client_, call, After(timeout));
   if (!reply.ok()) return Name("checking", reply.status());
   // These fields may differ although the weights are equal.
   reply->erase("success");
   reply->erase("message");
+  if (reply->empty()) {
+    return Name("checking",
+                FailedPreconditionError("{}: expected checksums, found none", endpoint));
+  }
   return reply->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 

@@ -48,7 +48,7 @@ class HttpControl final : public EngineControl {
  public:
   struct Options {
     std::string checkpoint;  // its path as the engine sees it, which may differ from ours
-    PauseMode mode = PauseMode::kAbort;
+    PauseMode mode = PauseMode::kRetract;
     Duration resume_timeout = limits::kEngineCallDeadline;
     Pulse* pulse = nullptr;  // marked as waiting during calls; may be null
   };
@@ -63,13 +63,15 @@ class HttpControl final : public EngineControl {
   // Compares the version if the engine reports one; else checks only that it answers.
   Status Check(WeightVersion version, Duration timeout) override;
 
-  // The engine's checksums of its weights, as one line of JSON: equal for equal weights on the same
-  // engine. UNIMPLEMENTED: it has no /weights_checker.
-  Result<std::string> Checksum(Duration timeout);
+  Status Tell(WeightVersion version, Duration timeout) override;
+  Status Reports(WeightVersion version, Duration timeout) override;
+  // What its checker of weights answers.
+  Result<std::string> Checksum(Duration timeout) override;
 
  private:
-  Status Run(const char* step, const std::vector<EngineCall>& calls, Duration timeout,
+  Status Run(const char* step, const std::vector<EngineCall>& calls, TimePoint deadline,
              bool may_give_up);
+  TimePoint After(Duration timeout) const;
   Status Name(const char* step, const Status& status) const;
 
   const std::unique_ptr<HttpClient> client_;

@@ -6,7 +6,6 @@
 
 #include "common/base/check.h"
 #include "receiver_daemon/engine_http/engine_call.h"
-#include "receiver_daemon/engine_http/sglang_plan.h"
 
 namespace dws {
 namespace {
@@ -37,7 +36,8 @@ constexpr std::array kVllm = {
     UsedEndpoint{"/is_paused", "whether the engine is paused is not read back"},
     UsedEndpoint{"/reset_prefix_cache", "the pause clears the cache (clear_cache=true)"},
     UsedEndpoint{"/update_weight_version", "the engine does not report weight versions"},
-    UsedEndpoint{"/weights_checker", "the engine cannot be asked for checksums of its weights"},
+    UsedEndpoint{"/weight_info", "the version that the engine reports is not read back"},
+    UsedEndpoint{"/weight_checker", "the engine cannot be asked for checksums of its weights"},
 };
 
 std::span<const UsedEndpoint> UsedOf(EngineKind kind) {
@@ -116,22 +116,18 @@ std::optional<std::string> VersionOf(const nlohmann::json& reply) {
 }
 
 Status AskState(HttpClient& client, EngineProbe& probe, TimePoint deadline) {
-  EngineCall ask{.method = HttpMethod::kGet, .endpoint = ""};
-  switch (probe.kind) {
-    case EngineKind::kSglang:
-      ask.endpoint = SglangInfoEndpoint(probe.endpoints);
-      break;
-    case EngineKind::kVllm:
-      ask.endpoint = probe.endpoints.contains("/is_paused") ? "/is_paused" : "";
-      break;
+  if (probe.endpoints.contains("/is_paused")) {
+    const EngineCall ask{.method = HttpMethod::kGet, .endpoint = "/is_paused"};
+    DWS_ASSIGN_OR_RETURN(const nlohmann::json reply, RunCall(client, ask, deadline));
+    const auto paused = reply.find("is_paused");
+    if (paused != reply.end() && paused->is_boolean()) probe.paused = paused->get<bool>();
   }
+  const EngineCall ask{.method = HttpMethod::kGet,
+                       .endpoint = VersionEndpoint(probe.kind, probe.endpoints)};
   if (ask.endpoint.empty()) return OkStatus();
-  DWS_CHECK(probe.endpoints.contains(ask.endpoint));
   DWS_ASSIGN_OR_RETURN(const nlohmann::json reply, RunCall(client, ask, deadline));
   probe.weight_version = VersionOf(reply);
-  const auto paused = reply.find("is_paused");
-  if (paused != reply.end() && paused->is_boolean()) probe.paused = paused->get<bool>();
-  if (probe.kind == EngineKind::kSglang && !probe.weight_version.has_value()) {
+  if (!probe.weight_version.has_value()) {
     probe.missing.push_back({.endpoint = ask.endpoint + " weight_version",
                              .consequence = "the version that the engine reports is not read "
                                             "back"});
@@ -164,6 +160,11 @@ Result<EngineProbe> JudgeEndpoints(const EngineEndpoints& found, std::optional<E
     }
     // With this mode requests continue with the old cache, so no flush is needed.
     if (path == "/flush_cache" && pause_mode == PauseMode::kInPlace) continue;
+    // It drops the cache of requests that it keeps only when asked for that.
+    if (path == "/reset_prefix_cache" && pause_mode == PauseMode::kKeep) {
+      lacking += fmt::format("{}{} (needed with mode keep)", lacking.empty() ? "" : ", ", path);
+      continue;
+    }
     if (path == "/model_info" && found.contains("/get_model_info")) continue;
     if (used.without == nullptr) {
       lacking += fmt::format("{}{}", lacking.empty() ? "" : ", ", path);

@@ -31,8 +31,6 @@ struct EngineProbe {
   // As the engine reports them; nullopt: it does not.
   std::optional<std::string> weight_version;
   std::optional<bool> paused;
-
-  bool checks_weights() const { return endpoints.contains("/weights_checker"); }
 };
 
 // What the caller wants of the engine.

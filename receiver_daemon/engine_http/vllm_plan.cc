@@ -30,13 +30,15 @@ std::vector<EngineCall> VllmPauseCalls(const EngineSetup& setup) {
   if (setup.Has(kReset)) {
     calls.push_back({.endpoint = std::string(kReset),
                      .query = "?reset_running_requests=true",
-                     .form = ReplyForm::kAny});
+                     .form = ReplyForm::kAny,
+                     .may_be_pending = true,
+                     .advice = "blocks of the cache are still held"});
   }
   return calls;
 }
 
-std::vector<EngineCall> VllmReloadCalls(const EngineSetup& setup, WeightVersion version) {
-  std::vector<EngineCall> calls = {
+std::vector<EngineCall> VllmReloadCalls(const EngineSetup& setup) {
+  return {
       {.endpoint = "/collective_rpc",
        .body =
            nlohmann::json{
@@ -45,6 +47,10 @@ std::vector<EngineCall> VllmReloadCalls(const EngineSetup& setup, WeightVersion 
        .form = ReplyForm::kAny,
        .repeat = Repeat::kUnsent,
        .advice = "the engine stays paused until a reload succeeds"}};
+}
+
+std::vector<EngineCall> VllmTellCalls(const EngineSetup& setup, WeightVersion version) {
+  std::vector<EngineCall> calls;
   if (setup.Has("/update_weight_version")) {
     calls.push_back({.endpoint = "/update_weight_version",
                      .body = nlohmann::json{{"new_version", std::to_string(version.value())}}});

@@ -13,8 +13,11 @@ namespace dws {
 // continue compute it again.
 std::vector<EngineCall> VllmPauseCalls(const EngineSetup& setup);
 
-// Loads the local checkpoint in all workers, and sets the version.
-std::vector<EngineCall> VllmReloadCalls(const EngineSetup& setup, WeightVersion version);
+// Loads the local checkpoint in all workers.
+std::vector<EngineCall> VllmReloadCalls(const EngineSetup& setup);
+
+// Sets the version. May be empty.
+std::vector<EngineCall> VllmTellCalls(const EngineSetup& setup, WeightVersion version);
 
 // Resumes, and checks that the engine is not paused.
 std::vector<EngineCall> VllmResumeCalls(const EngineSetup& setup);

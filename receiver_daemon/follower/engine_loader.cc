@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
+#include "common/base/log/log.h"
+#include "common/formats/slime_delta/checksum.h"
 
 namespace dws {
 namespace {
@@ -13,22 +16,27 @@ namespace {
 constexpr std::chrono::seconds kCheckInterval{5};
 constexpr std::chrono::minutes kCheckIntervalMax{10};
 constexpr std::chrono::seconds kCheckDeadline{2};
+// A model that an engine has half loaded may refuse every load after that.
+constexpr uint32_t kRefusalsMax = 3;
 
 }  // namespace
 
-EngineLoader::EngineLoader(MakeControl make_control, OnHolds on_holds, Duration timeout,
-                           const Clock& clock)
-    : make_control_(std::move(make_control)),
-      on_holds_(std::move(on_holds)),
-      timeout_(timeout),
-      clock_(clock),
-      check_interval_(kCheckInterval) {
-  DWS_CHECK(make_control_ != nullptr && on_holds_ != nullptr);
+EngineLoader::EngineLoader(Parts parts, Duration timeout)
+    : parts_(std::move(parts)), timeout_(timeout), check_interval_(kCheckInterval) {
+  DWS_CHECK(parts_.make_control != nullptr && parts_.on_holds != nullptr);
 }
 
-void EngineLoader::SetHolds(std::optional<uint64_t> version) {
-  holds_ = version;
-  on_holds_(version);
+std::optional<uint64_t> EngineLoader::holds() const {
+  if (!holds_.has_value()) return std::nullopt;
+  return holds_->version;
+}
+
+void EngineLoader::SetHolds(std::optional<CheckpointVersion> version) {
+  if (!version.has_value() || !holds_.has_value() || version->contents != holds_->contents) {
+    checksum_.reset();
+  }
+  holds_ = std::move(version);
+  parts_.on_holds(holds());
 }
 
 void EngineLoader::Forget() {
@@ -36,54 +44,109 @@ void EngineLoader::Forget() {
   may_read_ = true;
 }
 
-Result<Duration> EngineLoader::Load(uint64_t version) {
+Result<Duration> EngineLoader::Load(const CheckpointVersion& version) {
   if (!holds_.has_value()) may_read_ = true;  // it may have restarted meanwhile
   if (control_ == nullptr) {
-    DWS_ASSIGN_OR_RETURN(control_, make_control_());
+    DWS_ASSIGN_OR_RETURN(control_, parts_.make_control());
   }
-  const TimePoint begin = clock_.Now();
-  const Status status = LoadPaused(version);
+  const TimePoint begin = parts_.clock.Now();
+  Result<bool> already = HoldsAlready(version);
+  Status status = already.status();
+  if (status.ok() && !*already) status = LoadPaused(version);
   if (!status.ok()) {
     control_.reset();  // after a restart it may be another kind of engine, or build
     return status;
   }
-  DWS_CHECK(!holds_.has_value() && may_read_);  // forgotten when the load began
   may_read_ = false;
   SetHolds(version);
-  const TimePoint end = clock_.Now();
+  parts_.record.Write(version);
+  const TimePoint end = parts_.clock.Now();
   check_at_ = end + check_interval_;
-  return end - begin;
+  return *already ? Duration::zero() : end - begin;
 }
 
-Status EngineLoader::LoadPaused(uint64_t version) {
+Result<bool> EngineLoader::HoldsAlready(const CheckpointVersion& version) {
+  DWS_CHECK(control_ != nullptr);
+  std::optional<CheckpointVersion> held = holds_;
+  if (!held.has_value()) {
+    held = parts_.record.Read();
+    if (!held.has_value() || held->contents != version.contents) return false;
+    // It may have been restarted since. A call that fails is answered by a load.
+    if (!control_->Reports(WeightVersion(held->version), kCheckDeadline).ok()) return false;
+    LogInfo("engine_holds_version", {{"version", held->version}});
+  }
+  if (held->contents != version.contents) return false;
+  if (held->version == version.version) return true;
+  DWS_RETURN_IF_ERROR(control_->Tell(WeightVersion(version.version), timeout_));
+  return true;
+}
+
+Status EngineLoader::LoadPaused(const CheckpointVersion& version) {
   DWS_CHECK(control_ != nullptr);
   // Versions of a folder have no stream and no state token.
   const auto resume = [this](uint64_t holds) {
     return control_->Resume({.stream = {}, .version = WeightVersion(holds), .state_token = {}});
   };
+  // Else a process that dies while the engine is paused would be followed by one that leaves it so.
+  DWS_RETURN_IF_ERROR(parts_.record.Remove());
   if (const Status paused = control_->Pause(timeout_); !paused.ok()) {
     // An engine that may hold parts of two versions is not resumed; the next load pauses it again.
     if (!holds_.has_value()) return paused;
-    const Status resumed = resume(*holds_);
-    if (resumed.ok()) return paused;
+    const Status resumed = resume(holds_->version);
+    if (resumed.ok()) {
+      parts_.record.Write(*holds_);
+      return paused;
+    }
     Forget();  // whether it runs is unknown too
     return Annotate(resumed, fmt::format("after '{}'", Message(paused)));
   }
   DWS_KILLPOINT("follow.after_pause");
   Forget();
-  const Status loaded = control_->PostCommit(WeightVersion(version), timeout_);
+  const Status loaded = control_->PostCommit(WeightVersion(version.version), timeout_);
   // An engine that refuses the load is not reading. After any other error it may be.
   if (absl::IsFailedPrecondition(loaded)) may_read_ = false;
-  DWS_RETURN_IF_ERROR(loaded);
+  DWS_RETURN_IF_ERROR(CountRefusal(loaded));
   DWS_KILLPOINT("follow.after_load");
-  return resume(version);
+  return resume(version.version);
+}
+
+Status EngineLoader::CountRefusal(const Status& loaded) {
+  if (!absl::IsFailedPrecondition(loaded)) {
+    refusals_ = 0;
+    return loaded;
+  }
+  if (++refusals_ < kRefusalsMax) return loaded;
+  if (refusals_ == kRefusalsMax) {
+    LogError("engine_needs_restart", {{"refusals", refusals_}, {"reason", Message(loaded)}});
+  }
+  return MakeStatus(loaded.code(),
+                    fmt::format("restart the engine: it has refused {} loads in a row, and a load "
+                                "that failed can leave its model unable to take another: {}",
+                                refusals_, Message(loaded)));
+}
+
+Result<std::string> EngineLoader::Verify() {
+  if (!holds_.has_value() || control_ == nullptr) {
+    return UnimplementedError("the engine holds no version that is known");
+  }
+  DWS_ASSIGN_OR_RETURN(const std::string sums, control_->Checksum(timeout_));
+  const std::string now =
+      slime::ChecksumText(slime::ChecksumFormat::kXxh3, std::as_bytes(std::span(sums)));
+  if (checksum_.has_value() && *checksum_ != now) {
+    return DataLossError(
+        "the engine's checksum of its weights is {}, and was {} when it was first asked with "
+        "version {}: something else has written its weights. Restart it",
+        now, *checksum_, holds_->version);
+  }
+  checksum_ = now;
+  return now;
 }
 
 Status EngineLoader::Check() {
-  const TimePoint now = clock_.Now();
+  const TimePoint now = parts_.clock.Now();
   if (!holds_.has_value() || control_ == nullptr || now < check_at_) return OkStatus();
   DWS_CHECK(!may_read_);  // the load of what it holds has ended
-  const Status same = control_->Check(WeightVersion(*holds_), kCheckDeadline);
+  const Status same = control_->Check(WeightVersion(holds_->version), kCheckDeadline);
   // If somebody else loads versions into this engine too, do not pause it every few seconds.
   check_interval_ = absl::IsFailedPrecondition(same)
                         ? std::min<Duration>(2 * check_interval_, kCheckIntervalMax)
@@ -91,7 +154,9 @@ Status EngineLoader::Check() {
   check_at_ = now + check_interval_;
   // An engine that only answers slowly still holds its version.
   if (!absl::IsUnavailable(same) && !absl::IsFailedPrecondition(same)) return OkStatus();
-  const uint64_t held = *holds_;
+  const uint64_t held = holds_->version;
+  // It had another version: somebody else loads into it, and what it says is no proof.
+  if (absl::IsFailedPrecondition(same)) DWS_RETURN_IF_ERROR(parts_.record.Remove());
   control_.reset();
   Forget();
   return Annotate(same, fmt::format("the engine had loaded version {}", held));

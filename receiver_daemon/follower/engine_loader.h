@@ -1,18 +1,21 @@
 // Makes an engine load the local checkpoint, and knows which version the engine holds.
 //
-// That is known only after a load has succeeded. Before that, and after a load whose end was not
-// seen, the engine may hold parts of two versions, or still read the files. Then it is not resumed,
-// and may_read() means that the files must not be changed.
+// That is known after a load has succeeded, or where the record of an earlier process and the
+// engine itself say it. Else, and after a load whose end was not seen, the engine may hold parts of
+// two versions, or still read the files. Then it is not resumed, and may_read() means that the
+// files must not be changed.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "receiver_daemon/engine/engine_control.h"
+#include "receiver_daemon/follower/loaded_record.h"
 
 namespace dws {
 
@@ -24,35 +27,50 @@ class EngineLoader {
   // Called with the version that the engine holds whenever that may have changed; nullopt: unknown.
   using OnHolds = std::function<void(std::optional<uint64_t>)>;
 
-  // `clock` outlives it.
-  EngineLoader(MakeControl make_control, OnHolds on_holds, Duration timeout, const Clock& clock);
+  struct Parts {
+    MakeControl make_control;
+    OnHolds on_holds;
+    LoadedRecord record;
+    const Clock& clock;  // outlives it
+  };
+  EngineLoader(Parts parts, Duration timeout);
 
-  std::optional<uint64_t> holds() const { return holds_; }
+  std::optional<uint64_t> holds() const;
   // The engine may be reading the files.
   bool may_read() const { return may_read_; }
   // The checkpoint was replaced: what the engine holds is unknown, and it may be reading.
   void Forget();
 
-  // Pauses the engine, makes it load `version`, resumes it; returns how long it was paused. If the
-  // pause fails the engine continues with the version it held, if that is known. After any other
-  // error it stays as it is, paused or not, until a later load succeeds.
-  Result<Duration> Load(uint64_t version);
+  // Pauses the engine, makes it load the version, resumes it; returns how long it was paused. An
+  // engine that holds these weights already is not paused. If the pause fails the engine continues
+  // with the version it held, if that is known. After any other error it stays as it is, paused or
+  // not, until a later load succeeds. After several refusals the message says to restart the
+  // engine.
+  Result<Duration> Load(const CheckpointVersion& version);
 
   // Checks, at most every few seconds, that the engine still holds what it loaded. UNAVAILABLE,
   // FAILED_PRECONDITION: it is gone or was restarted; what it holds is unknown now.
   Status Check();
 
- private:
-  Status LoadPaused(uint64_t version);
-  void SetHolds(std::optional<uint64_t> version);
+  // Compares a hash of the engine's checksums of its weights with the one that it had at the last call with
+  // these weights, and returns it; UNIMPLEMENTED: it has none, or holds nothing that is known.
+  // DATA_LOSS: it is another one.
+  Result<std::string> Verify();
 
-  const MakeControl make_control_;
-  const OnHolds on_holds_;
+ private:
+  // Whether the engine holds these weights and need not be paused for them.
+  Result<bool> HoldsAlready(const CheckpointVersion& version);
+  Status LoadPaused(const CheckpointVersion& version);
+  Status CountRefusal(const Status& loaded);
+  void SetHolds(std::optional<CheckpointVersion> version);
+
+  Parts parts_;
   const Duration timeout_;
-  const Clock& clock_;
   std::unique_ptr<EngineControl> control_;
-  std::optional<uint64_t> holds_;
+  std::optional<CheckpointVersion> holds_;
+  std::optional<std::string> checksum_;  // of what it holds, as it first said it
   bool may_read_ = true;
+  uint32_t refusals_ = 0;  // loads in a row that the engine refused
   Duration check_interval_;
   TimePoint check_at_;  // of the next check
 };

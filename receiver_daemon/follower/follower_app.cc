@@ -87,6 +87,7 @@ void FollowerApp::MakeFollower() {
           .pulse = &pulse_},
       SlimeFollower::Options{.folder = follow.slime_dir,
                              .checkpoint = follow.checkpoint,
+                             .engine = follow.engine_url,
                              .poll = std::chrono::milliseconds(follow.poll_ms),
                              .pause_timeout = std::chrono::seconds(follow.load_timeout_seconds),
                              .stale = options_.stale()});

@@ -24,7 +24,8 @@ class FollowerOperations final : public AdminOperations {
         started_(clock.Now()) {}
 
   void FillStatus(v1::StatusReply& reply) const override;
-  // Compares every byte of the local checkpoint with its digests. DATA_LOSS: names the tensors.
+  // Compares every byte of the local checkpoint with its digests, and the engine's checksum of its
+  // weights with the one before. DATA_LOSS: names the tensors, or the engine.
   Status Verify(const Sink& progress) override;
   // FAILED_PRECONDITION, always: a folder cannot serve a version's full tensors.
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;

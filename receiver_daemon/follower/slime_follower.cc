@@ -26,12 +26,16 @@ SlimeFollower::SlimeFollower(Parts parts, Options options)
       loop_([this] { return Round(); }) {
   if (parts_.make_control == nullptr) return;
   engine_ = std::make_unique<EngineLoader>(
-      parts_.make_control,
-      [this](std::optional<uint64_t> version) {
-        MutexLock lock(mutex_);
-        view_.loaded = version;
-      },
-      options_.pause_timeout, parts_.clock);
+      EngineLoader::Parts{
+          .make_control = parts_.make_control,
+          .on_holds =
+              [this](std::optional<uint64_t> version) {
+                MutexLock lock(mutex_);
+                view_.loaded = version;
+              },
+          .record = LoadedRecord(parts_.files, options_.checkpoint, options_.engine),
+          .clock = parts_.clock},
+      options_.pause_timeout);
   MutexLock lock(mutex_);
   view_.has_engine = true;
 }
@@ -190,8 +194,13 @@ Status SlimeFollower::Load() {
   const uint64_t version = local_->version();
   if (engine_->holds() == version) return engine_->Check();
   SetStage("loading");
-  DWS_ASSIGN_OR_RETURN(const Duration paused, engine_->Load(version));
+  DWS_ASSIGN_OR_RETURN(const Duration paused,
+                       engine_->Load({.version = version, .contents = local_->contents()}));
   DWS_CHECK(engine_->holds() == version && !engine_->may_read());
+  if (paused == Duration::zero()) {
+    LogInfo("version_held", {{"version", version}});
+    return OkStatus();
+  }
   LogInfo("version_loaded", {{"version", version}, {"pause_seconds", ToSeconds(paused)}});
   MutexLock lock(mutex_);
   ++view_.loads;
@@ -208,10 +217,13 @@ void SlimeFollower::ServeVerifies() {
   if (taken.empty()) return;
   const PulseWork work(parts_.pulse);
   SetStage("verifying");
-  const Status status =
-      local_ == nullptr
-          ? FailedPreconditionError("the local checkpoint is not open: {}", view().trouble)
-          : local_->Verify();
+  Status status = FailedPreconditionError("the local checkpoint is not open: {}", view().trouble);
+  if (local_ != nullptr) status = local_->Verify();
+  if (status.ok() && engine_ != nullptr) {
+    const Result<std::string> checksum = engine_->Verify();
+    if (!absl::IsUnimplemented(checksum.status())) status = checksum.status();
+    if (checksum.ok()) LogInfo("engine_verified", {{"checksum", *checksum}});
+  }
   SetStage("idle");
   for (const auto& done : taken) done(status);
 }

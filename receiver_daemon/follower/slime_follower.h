@@ -67,6 +67,7 @@ class SlimeFollower {
   struct Options {
     std::string folder;      // contains weight_vNNNNNN folders
     std::string checkpoint;  // the local one
+    std::string engine;      // its URL; empty without one
     Duration poll;
     Duration pause_timeout;
     bool verify_all = true;  // read the whole checkpoint before each version
@@ -92,7 +93,8 @@ class SlimeFollower {
   void SetDrained(bool drained);
   // Waits until the stage has changed, `timeout` at most.
   void AwaitChange(Duration timeout) const;
-  // Compares every tensor with its digest, on the follower's thread; `done` is called there, once.
+  // Compares every tensor with its digest, and the engine's checksum of its weights, if it has one,
+  // with the one of the call before; on the follower's thread; `done` is called there, once.
   // UNAVAILABLE: the receiver is stopping.
   void RequestVerify(std::function<void(const Status&)> done);
 

@@ -72,8 +72,10 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
       ->check(CLI::IsMember({"auto", "sglang", "vllm"}).description(""))
       ->type_name("auto|sglang|vllm")
       ->capture_default_str();
-  app.add_option("--engine-pause-mode", follow.engine_pause_mode,
-                 "How it pauses: abort, retract, in_place (SGLang), abort, wait, keep (vLLM)")
+  app.add_option(
+         "--engine-pause-mode", follow.engine_pause_mode,
+         "How it pauses: retract, abort, in_place (SGLang), keep, wait, abort (vLLM); the first "
+         "is the default")
       ->type_name("MODE");
   app.add_option("--engine-token-file", follow.engine_token_file,
                  "File with the bearer token it asks for")

@@ -30,7 +30,7 @@ import threading
 import urllib.parse
 from typing import Any
 
-COMMON = {"/health": "get", "/weights_checker": "post", "/update_weight_version": "post"}
+COMMON = {"/health": "get", "/update_weight_version": "post"}
 ENDPOINTS = {
     "sglang": {
         "/pause_generation": "post",
@@ -39,6 +39,7 @@ ENDPOINTS = {
         "/update_weights_from_disk": "post",
         "/model_info": "get",
         "/get_model_info": "get",
+        "/weights_checker": "post",
         **COMMON,
     },
     "vllm": {
@@ -47,6 +48,8 @@ ENDPOINTS = {
         "/is_paused": "get",
         "/reset_prefix_cache": "post",
         "/collective_rpc": "post",
+        "/weight_info": "get",
+        "/weight_checker": "post",
         **COMMON,
     },
 }
@@ -64,12 +67,17 @@ class Refused(Exception):
 
 
 def need(body: dict[str, Any], field: str) -> Any:
-    """A field that FastAPI would require."""
+    """A field that the engine requires."""
     if field in body:
         return body[field]
-    raise Refused(
-        422, {"detail": [{"type": "missing", "loc": ["body", field], "msg": "Field required"}]}
-    )
+    raise Refused(400, wrong(f"{{'type': 'missing', 'loc': 'body.{field}', 'msg': 'Field required'}}"))
+
+
+def wrong(what: str) -> dict[str, Any]:
+    """The body of the answer to a request that does not validate; SGLang has the fields on top."""
+    message = f"1 validation error:\n  {what}"
+    error = {"message": message, "type": "Bad Request", "code": 400}
+    return {"object": "error", **error, "error": error}
 
 
 def load_safetensors(folder: str) -> dict[str, bytes]:
@@ -93,6 +101,8 @@ def load_safetensors(folder: str) -> dict[str, bytes]:
 class Engine:
     """The state and the endpoints' effects on it. Methods are called under the lock."""
 
+    aborts_by_default = False  # when it is told a version
+
     def __init__(self, model: str):
         self.lock = threading.Condition()
         self.tensors = load_safetensors(model)
@@ -103,6 +113,7 @@ class Engine:
         self.aborted = 0
         self.cached = 100  # tokens, computed with some weights
         self.loads = 0
+        self.broken = ""  # the error that the next load repeats, after one that failed halfway
 
     def state(self) -> dict[str, Any]:
         return {
@@ -122,41 +133,53 @@ class Engine:
         self.lock.notify_all()
 
     def load(self, folder: str) -> None:
-        self.tensors = load_safetensors(folder)
+        """As vLLM: tensors of other sizes fail when some are written, and with them the next load."""
+        if self.broken:
+            error, self.broken = self.broken, ""
+            raise ValueError(error)
+        loaded = load_safetensors(folder)
+        for name, data in loaded.items():
+            if len(data) != len(self.tensors.get(name, data)):
+                self.broken = f"start (0) + length ({len(data)}) exceeds dimension size"
+                raise ValueError(self.broken)
+            self.tensors[name] = data
         self.loads += 1
 
-    def flush(self) -> bool:
-        if self.running or self.waiting:
-            return False
-        self.cached = 0
-        return True
+    def checksums(self) -> dict[str, str]:
+        return {name: hashlib.sha256(data).hexdigest() for name, data in self.tensors.items()}
 
     def update_weight_version(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
-        if body.get("abort_all_requests", True):
+        version = need(body, "new_version")
+        if body.get("abort_all_requests", self.aborts_by_default):
             self.abort_all()
-        self.weight_version = need(body, "new_version")
+        self.weight_version = version
         return {
             "success": True,
             "message": f"Weight version updated to {self.weight_version}",
             "new_version": self.weight_version,
         }
 
-    def weights_checker(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
-        if need(body, "action") != "checksum":
-            raise Refused(400, {"success": False, "message": "Unsupported action"})
-        sums = {name: hashlib.sha256(data).hexdigest() for name, data in self.tensors.items()}
-        return {"success": True, "message": "Success.", "ranks": [{"checksums": sums}]}
-
     def health(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
         return ""
 
 
 class Sglang(Engine):
+    aborts_by_default = True
+
+    def load(self, folder: str) -> None:
+        """A load that fails when some tensors are written ends the server."""
+        try:
+            super().load(folder)
+        except ValueError:
+            if self.broken:
+                os._exit(1)
+            raise
+
     def pause_generation(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
         mode = body.get("mode", "abort")
         if mode not in ("abort", "retract", "in_place"):
             raise Refused(
-                422, {"detail": [{"loc": ["body", "mode"], "msg": "Input should be 'abort'"}]}
+                400, wrong(f"{{'type': 'literal_error', 'loc': ('body', 'mode'), 'input': '{mode}'}}")
             )
         self.paused = True
         if mode == "abort":
@@ -172,15 +195,23 @@ class Sglang(Engine):
         self.waiting = 0
         return {"message": "Generation continued successfully.", "status": "ok"}
 
+    def flush(self) -> bool:
+        """Requests that a pause holds back do not count."""
+        if self.running or (self.waiting and not self.paused):
+            return False
+        self.cached = 0
+        return True
+
     def flush_cache(self, query: dict[str, str], _body: dict[str, Any]) -> Any:
+        """With a timeout it waits for an empty queue, also in a pause, in which it stays as it is."""
         seconds = float(query.get("timeout", "0"))
-        self.lock.wait_for(lambda: not self.running and not self.waiting, seconds)
+        if seconds and not self.lock.wait_for(
+            lambda: not self.running and not self.waiting, seconds
+        ):
+            raise Refused(400, "Timed out waiting for idle state.")
         if self.flush():
-            return "Cache flushed.\n"
-        raise Refused(
-            400,
-            f"Flush cache failed: {self.running} running and {self.waiting} waiting requests.\n",
-        )
+            return "Cache flushed.\nPlease check backend logs for more details.\n"
+        raise Refused(400, "Flush cache failed.\n")
 
     def update_weights_from_disk(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
         try:
@@ -197,11 +228,16 @@ class Sglang(Engine):
         self.weight_version = body.get("weight_version") or self.weight_version
         if body.get("flush_cache", True) and not self.flush():
             raise Refused(
-                400, {"success": False, "message": "Cache flush failed after updating weights"}
+                400,
+                {
+                    "success": False,
+                    "message": "Weights were updated, but the cache was not flushed because requests "
+                    "are still running or queued.",
+                },
             )
         return {
             "success": True,
-            "message": "Succeeded to update model weights.",
+            "message": f"Succeeded to update model weights. Weight version updated to {self.weight_version}.",
             "num_paused_requests": self.running,
         }
 
@@ -210,18 +246,31 @@ class Sglang(Engine):
 
     get_model_info = model_info
 
+    def health(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
+        """It generates a token, so not in a pause. The real one takes 20 s to say so."""
+        if self.paused:
+            raise Refused(503, "")
+        return ""
+
+    def weights_checker(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
+        if body.get("action") != "checksum":
+            raise Refused(400, {"success": False, "message": "Unsupported action"})
+        ranks = [{"checksums": self.checksums()}]
+        return {"success": True, "message": "Success.", "ranks": ranks}
+
 
 class Vllm(Engine):
     def pause(self, query: dict[str, str], _body: dict[str, Any]) -> Any:
         mode = query.get("mode", "abort")
         if mode not in ("abort", "wait", "keep"):
-            raise Refused(400, {"error": f"Invalid mode {mode}"})
+            raise Refused(400, wrong(f"{{'type': 'literal_error', 'loc': 'query.mode', 'input': '{mode}'}}"))
         self.paused = True
         if mode == "abort":
             self.abort_all()
         elif mode == "wait":
             self.lock.wait_for(lambda: not self.running)
-        if query.get("clear_cache", "true") == "true":
+        # Requests that are kept keep their cache.
+        if query.get("clear_cache", "true") == "true" and mode != "keep":
             self.cached = 0
         return {"status": "paused"}
 
@@ -233,18 +282,34 @@ class Vllm(Engine):
         return {"is_paused": self.paused}
 
     def reset_prefix_cache(self, query: dict[str, str], _body: dict[str, Any]) -> Any:
-        if not self.running or query.get("reset_running_requests") == "true":
+        success = not self.running or query.get("reset_running_requests") == "true"
+        if success:
             self.cached = 0
-        return ""
+        return {"success": success}
+
+    def weight_info(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
+        return {"weight_version": self.weight_version}
+
+    def weight_checker(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
+        if need(body, "action") != "checksum":
+            raise Refused(400, wrong("{'type': 'literal_error', 'loc': 'body.action'}"))
+        return {"checksums": self.checksums()}
 
     def collective_rpc(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
-        if need(body, "method") != "reload_weights":
-            raise Refused(500, {"error": {"message": "no such method", "code": 500}})
+        if (method := body.get("method")) != "reload_weights":
+            if method is None:
+                raise Refused(400, wrong("Missing 'method' in request body"))
+            raise self.failed(f"'CPUWorker' object has no attribute '{method}'")
         try:
             self.load(body["kwargs"]["weights_path"])
         except (OSError, ValueError, KeyError, struct.error) as error:
-            raise Refused(500, {"error": {"message": str(error), "code": 500}}) from error
+            raise self.failed(str(error)) from error
         return {"results": [None]}
+
+    def failed(self, why: str) -> Refused:
+        message = f"Call to collective_rpc method failed: Worker failed with error '{why}'"
+        error = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
+        return Refused(500, {"error": error})
 
 
 class Server(http.server.ThreadingHTTPServer):

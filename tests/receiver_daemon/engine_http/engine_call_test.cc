@@ -61,19 +61,18 @@ TEST_CASE("SGLang requests have the expected bodies and queries", "[engine_http]
                           .checkpoint = "/models/\"a\"",
                           .endpoints = {"/update_weight_version", "/model_info"},
                           .reports_version = true};
-  const auto pause = SglangPauseCalls(setup, std::chrono::seconds(10));
+  const auto pause = SglangPauseCalls(setup);
   REQUIRE(pause.size() == 2);
   CHECK(pause[0].ToHttp().body == R"({"mode":"retract"})");
-  CHECK(pause[1].ToHttp().target == "/flush_cache?timeout=8");
+  CHECK(pause[1].ToHttp().target == "/flush_cache");
   CHECK(pause[1].ToHttp().body.empty());
-  CHECK(SglangPauseCalls(setup, std::chrono::seconds(600))[1].query == "?timeout=30");
-  CHECK(SglangPauseCalls(setup, std::chrono::milliseconds(500))[1].query == "?timeout=0.40");
   const auto reload = SglangReloadCalls(setup, WeightVersion(7));
-  REQUIRE(reload.size() == 3);
+  REQUIRE(reload.size() == 1);
   CHECK(reload[0].ToHttp().body ==
         R"({"flush_cache":true,"model_path":"/models/\"a\"","weight_version":"7"})");
-  CHECK(reload[1].ToHttp().body == R"({"abort_all_requests":false,"new_version":"7"})");
-  CHECK(reload[2].ToHttp().target == "/model_info");
+  const auto tell = SglangTellCalls(setup, WeightVersion(7));
+  REQUIRE(tell.size() == 1);
+  CHECK(tell[0].ToHttp().body == R"({"abort_all_requests":false,"new_version":"7"})");
   CHECK(SglangResumeCalls(setup)[0].ToHttp().body == "{}");
 }
 

@@ -33,7 +33,7 @@ EngineEndpoints AllBut(const std::string& kind, std::vector<std::string> without
           : EngineEndpoints{"/pause",          "/resume",
                             "/is_paused",      "/reset_prefix_cache",
                             "/collective_rpc", "/update_weight_version",
-                            "/weights_checker"};
+                            "/weight_info",    "/weight_checker"};
   for (const std::string& endpoint : without) all.erase(endpoint);
   return all;
 }
@@ -54,7 +54,6 @@ TEST_CASE("SGLang and vLLM are told apart by their endpoints", "[engine_http]") 
   CHECK(one->by_options == !described);
   CHECK(one->weight_version == "default");
   CHECK_FALSE(one->paused.has_value());
-  CHECK(one->checks_weights());
   // Probing changes nothing.
   CHECK(sglang.server->State()["paused"] == false);
   CHECK(sglang.server->State()["loads"] == 0);
@@ -66,6 +65,7 @@ TEST_CASE("SGLang and vLLM are told apart by their endpoints", "[engine_http]") 
   CHECK(other->kind == EngineKind::kVllm);
   CHECK(other->endpoints == AllBut("vllm", {}));
   CHECK(other->paused == false);
+  CHECK(other->weight_version == "default");
 }
 
 TEST_CASE("a missing optional endpoint is named with its consequence", "[engine_http]") {
@@ -168,7 +168,7 @@ TEST_CASE("invalid options are refused before any call to the engine", "[engine_
                o.kind = "sglang";
                o.mode = "keep";
              }),
-             "one of abort, retract, in_place"));
+             "one of retract, abort, in_place"));
   CHECK(Says(refused([](HttpControlOptions& o) { o.client.url = "engine:30000"; }),
              "http://127.0.0.1:30000"));
   CHECK(server.Calls().empty());

@@ -30,9 +30,9 @@ TEST_CASE("vLLM loads the patched checkpoint and resets its cache and keeps its 
   CHECK(state["paused"] == false);
   CHECK(state["cached"] == 0);
   CHECK(state["loads"] == 1);
-  CHECK(server.Calls() == Paths{"/openapi.json", "/is_paused", "/pause", "/is_paused",
-                                "/reset_prefix_cache", "/collective_rpc", "/update_weight_version",
-                                "/resume", "/is_paused"});
+  CHECK(server.Calls() == Paths{"/openapi.json", "/is_paused", "/weight_info", "/pause",
+                                "/is_paused", "/reset_prefix_cache", "/collective_rpc",
+                                "/update_weight_version", "/weight_info", "/resume", "/is_paused"});
   CHECK(server.CallsOf("/pause")[0]["query"] ==
         nlohmann::json{{"mode", "keep"}, {"clear_cache", "false"}});
   CHECK(server.CallsOf("/reset_prefix_cache")[0]["query"]["reset_running_requests"] == "true");
@@ -45,6 +45,9 @@ TEST_CASE("vLLM loads the patched checkpoint and resets its cache and keeps its 
 TEST_CASE("the pause clears the cache when vLLM has no endpoint for that", "[engine_http]") {
   HttpFixture job("vllm");
   const EngineServer& server = job.Serve({.without = {"/reset_prefix_cache", "/is_paused"}});
+  CHECK(Says(MakeHttpControl(job.ControlOptions(), job.clock).status(),
+             "/reset_prefix_cache (needed with mode keep)"));
+  job.mode = "abort";
   const auto control = job.Control();
   REQUIRE(job.Commit(*control, 2).ok());
   CHECK(server.CallsOf("/pause")[0]["query"]["clear_cache"] == "true");
@@ -78,13 +81,69 @@ TEST_CASE("a vLLM worker that cannot load leaves the engine paused and gives the
   std::filesystem::remove(job.checkpoint() + "/model.safetensors");
   const Status failed = control->PostCommit(WeightVersion(2), kAmple);
   CHECK(absl::IsFailedPrecondition(failed));
-  CHECK(Says(failed, "/collective_rpc: expected status 200, found 500: Cannot find any model"));
+  CHECK(Says(failed,
+             "/collective_rpc: expected status 200, found 500: Call to collective_rpc method "
+             "failed: Worker failed with error 'Cannot find any model"));
   CHECK(Says(failed, "the engine stays paused until a reload succeeds"));
   CHECK(server.State()["paused"] == true);
 
   REQUIRE(job.Commit(*control, 2).ok());
   CHECK(server.State()["paused"] == false);
   CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
+}
+
+TEST_CASE("a cache that vLLM does not reset is asked for until it does", "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server = job.Serve();
+  server.Misbehave("/reset_prefix_cache", "status", 2,
+                   {{"code", 200}, {"text", R"({"success": false})"}});
+  const auto control = job.Control();
+  REQUIRE(job.Commit(*control, 2).ok());
+  CHECK(server.CallsOf("/reset_prefix_cache").size() == 3);
+  CHECK(server.State()["cached"] == 0);
+  server.Misbehave("/reset_prefix_cache", "status", 10'000,
+                   {{"code", 200}, {"text", R"({"success": false})"}});
+  const Status paused = control->Pause(kBrief);
+  CHECK(absl::IsDeadlineExceeded(paused));
+  CHECK(Says(paused, "blocks of the cache are still held"));
+}
+
+TEST_CASE("a vLLM that reports another version than it was told fails the commit",
+          "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server = job.Serve();
+  const auto control = job.Control();
+  REQUIRE(job.Commit(*control, 2).ok());
+  CHECK(control->Reports(WeightVersion(2), kAmple).ok());
+  CHECK(control->Check(WeightVersion(2), kAmple).ok());
+  const Status other = control->Check(WeightVersion(3), kAmple);
+  CHECK(Says(other, "expected \"weight_version\": \"3\", found \"2\""));
+  server.Misbehave("/update_weight_version", "status", 1, {{"code", 200}, {"text", "{}"}});
+  CHECK(Says(job.Commit(*control, 3), "is another process updating this engine?"));
+  REQUIRE(control->Pause(kAmple).ok());
+  CHECK(Says(control->Reports(WeightVersion(2), kAmple), "\"is_paused\": false, found true"));
+}
+
+TEST_CASE("vLLM is told the number of a version that changes nothing", "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server = job.Serve();
+  server.Tell({{"running", 3}});
+  const auto control = job.Control();
+  REQUIRE(control->Tell(WeightVersion(8), kAmple).ok());
+  CHECK(server.State()["weight_version"] == "8");
+  CHECK(server.State()["aborted"] == 0);
+  CHECK(server.CallsOf("/pause").empty());
+  CHECK(server.State()["loads"] == 0);
+}
+
+TEST_CASE("vLLM's checksums are equal for equal weights", "[engine_http]") {
+  HttpFixture job("vllm");
+  job.Serve();
+  const auto control = job.Control();
+  const std::string before = control->Checksum(kAmple).value();
+  CHECK(control->Checksum(kAmple).value() == before);
+  REQUIRE(job.Commit(*control, 2).ok());
+  CHECK(control->Checksum(kAmple).value() != before);
 }
 
 TEST_CASE("a pause fails when vLLM accepts it but does not pause", "[engine_http]") {

@@ -55,6 +55,12 @@ LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::strin
       checkpoint_(std::move(checkpoint)),
       run_check_(folder_) {}
 
+std::string LocalCheckpoint::contents() const {
+  std::string hash;
+  for (const auto& [name, digest] : digests_.tensors) ExtendChain(hash, name + " " + digest);
+  return hash;
+}
+
 bool LocalCheckpoint::in_place() const {
   std::error_code ignored;
   const auto& files = checkpoint_.files();

@@ -5,6 +5,7 @@
 //   state.json     {"version": "000002"}; keys of other programs are kept
 //   digests.json   only DWS's, see below
 //   redo/          only DWS's (redo.h)
+//   dws_engine  only DWS's: what an engine has loaded (loaded_record.h)
 //
 // digests.json:
 //   {"version": "000002", "checksum_format": "xxh3-128",

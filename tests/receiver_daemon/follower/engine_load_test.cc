@@ -1,0 +1,108 @@
+// When an engine is paused to load the checkpoint, and when not.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <future>
+#include <string>
+
+#include "tests/receiver_daemon/follower/follower_case.h"
+
+namespace dws {
+
+TEST_CASE("a receiver that starts again does not pause an engine that has its weights",
+          "[follower]") {
+  Job job;
+  job.Publish(1);
+  {
+    const auto follower = job.Follow();
+    REQUIRE(follower->Step().ok());
+  }
+  job.engine.Look();
+  SECTION("it says its version") {
+    const auto follower = job.Follow();
+    REQUIRE(follower->Step().ok());
+    CHECK(job.engine.Look() == Calls{"connect", "reports 1"});
+    CHECK(follower->view().loaded == 1);
+    CHECK(job.ready);
+    job.Publish(2);
+    REQUIRE(follower->Step().ok());
+    CHECK(job.engine.Look() == Calls{"pause", "load 2", "resume 2"});
+  }
+  SECTION("it was restarted meanwhile") {
+    job.engine.answers["reports 1"] = FailedPreconditionError("it says default");
+    const auto follower = job.Follow();
+    REQUIRE(follower->Step().ok());
+    CHECK(job.engine.Look() == Calls{"connect", "reports 1", "pause", "load 1", "resume 1"});
+  }
+  SECTION("another checkpoint has its number") {
+    job.PublishFull(1);
+    fs::remove_all(job.local);
+    slime::WriteBase(job.local, job.weights);
+    fs::remove_all(job.PathOf(1));
+    const auto follower = job.Follow();
+    static_cast<void>(follower->Step());
+    const Calls calls = job.engine.Look();
+    CHECK(std::find(calls.begin(), calls.end(), "pause") != calls.end());
+  }
+  SECTION("the receiver died while the engine was paused") {
+    job.Publish(2);
+    {
+      const auto follower = job.Follow();
+      job.engine.answers["load 2"] = UnavailableError("this process is about to die");
+      CHECK_FALSE(follower->Step().ok());
+    }
+    job.engine.Look();
+    job.engine.answers.clear();
+    const auto follower = job.Follow();
+    REQUIRE(follower->Step().ok());
+    CHECK(job.engine.Look() == Calls{"connect", "pause", "load 2", "resume 2"});
+  }
+}
+
+TEST_CASE("a version that changes no tensor is told to the engine without a pause", "[follower]") {
+  Job job;
+  job.Publish(1);
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  job.engine.Look();
+  slime::Publish(job.versions, job.weights, job.weights, {.version = 2});
+  REQUIRE(follower->Step().ok());
+  CHECK(job.engine.Look() == Calls{"tell 2"});
+  CHECK(follower->view().loaded == 2);
+}
+
+TEST_CASE("an engine that refuses several loads in a row is to be restarted", "[follower]") {
+  Job job;
+  job.engine.answers["load 0"] = FailedPreconditionError("");
+  const auto follower = job.Follow();
+  CHECK(Message(follower->Step()).find("restart") == std::string::npos);
+  CHECK(Message(follower->Step()).find("restart") == std::string::npos);
+  CHECK_THAT(std::string(Message(follower->Step())),
+             Contains("restart the engine: it has refused 3 loads in a row"));
+  CHECK_THAT(follower->view().trouble, Contains("restart the engine"));
+  job.engine.answers.clear();
+  CHECK(follower->Step().ok());
+}
+
+TEST_CASE("a verification compares the engine's checksum with the one before", "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  follower->Start();
+  const auto verify = [&follower] {
+    std::promise<Status> done;
+    follower->RequestVerify([&done](const Status& status) { done.set_value(status); });
+    return done.get_future().get();
+  };
+  CHECK(verify().ok());
+  CHECK(verify().ok());
+  job.engine.checksum = "{\"other\": 1}";
+  const Status other = verify();
+  job.engine.answers["checksum"] = UnimplementedError("it has none");
+  CHECK(verify().ok());
+  follower->Stop();
+  CHECK(absl::IsDataLoss(other));
+  CHECK_THAT(std::string(Message(other)), Contains("something else has written its weights"));
+}
+
+}  // namespace dws
