@@ -96,6 +96,9 @@ Result<MappedFile> MappedFile::OpenAt(const FilePlace& place, FileAccess access,
   DWS_ASSIGN_OR_RETURN(file.bytes_, Map(fd.get(), size_bytes, access, place.path));
   if (access == FileAccess::kCopied) {
     DWS_RETURN_IF_ERROR(ReadAll(fd.get(), file.bytes_, place.path, on_piece));
+  } else {
+    file.guard_ = std::make_unique<MappingGuard>(file.bytes_, place.path,
+                                                 /*owner_looks=*/access == FileAccess::kWritable);
   }
   return file;
 }
@@ -104,17 +107,20 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       access_(other.access_),
       opened_(other.opened_),
-      bytes_(std::exchange(other.bytes_, MutableByteSpan())) {}
+      bytes_(std::exchange(other.bytes_, MutableByteSpan())),
+      guard_(std::move(other.guard_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(access_, other.access_);
   std::swap(opened_, other.opened_);
   std::swap(bytes_, other.bytes_);
+  std::swap(guard_, other.guard_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
+  guard_.reset();  // before another mapping may be in its place
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
@@ -123,8 +129,17 @@ MutableByteSpan MappedFile::writable() const {
   return bytes_;
 }
 
+Status MappedFile::CheckIntact() const {
+  if (guard_ == nullptr || !guard_->lost()) return OkStatus();
+  return DataLossError(
+      "{}: bytes are missing: another process has truncated it, or its disk is full (the file is "
+      "sparse). Put it there again",
+      path_);
+}
+
 Status MappedFile::Sync() const {
   if (access_ != FileAccess::kWritable || bytes_.empty()) return OkStatus();
+  DWS_RETURN_IF_ERROR(CheckIntact());
   if (::msync(bytes_.data(), bytes_.size(), MS_SYNC) != 0) {
     return ErrnoError(errno, fmt::format("cannot sync {}", path_));
   }

@@ -1,8 +1,10 @@
 // One file's bytes in memory: mapped for reading or for patching in place, or copied.
 //
-// If another process truncates the file while it is mapped, access to the missing bytes ends this
-// process (SIGBUS). Nothing here prevents that. Use kCopied for files that another machine may
-// remove at any time, as on a shared file system.
+// If another process truncates the file while it is mapped, or a write to it finds the disk full,
+// bytes are missing. A kWritable file has zeros there then, and CheckIntact and Sync fail; call one
+// of them before anything that was read is recorded. With kReadOnly the process ends, with a line
+// that names the file (mapping_guard.h). Use kCopied for files that another machine may remove at
+// any time, as on a shared file system.
 //
 // If another process writes the file meanwhile, a reader sees a mixture of old and new bytes. To
 // detect that, call CheckUnchanged after the last read. It notices a writer through a MappedFile
@@ -12,10 +14,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
+#include "common/formats/mapping_guard.h"
 
 namespace dws {
 
@@ -71,7 +75,9 @@ class MappedFile {
   const FileStamp& stamp() const { return opened_; }  // as of Open
   // Only for a file opened as kWritable.
   MutableByteSpan writable() const;
-  // After OK all writes are on the disk and the file's time is updated. (A store to a mapping alone
+  // DATA_LOSS: bytes of it were missing when they were read or written.
+  Status CheckIntact() const;
+  // As CheckIntact. After OK all writes are on the disk and the file's time is updated. (A store to a mapping alone
   // does not always update the time.)
   Status Sync() const;
   // False: the path now leads to another file, or to none.
@@ -86,6 +92,7 @@ class MappedFile {
   FileAccess access_;
   FileStamp opened_;
   MutableByteSpan bytes_;
+  std::unique_ptr<MappingGuard> guard_;  // null: nothing is mapped
 };
 
 }  // namespace dws

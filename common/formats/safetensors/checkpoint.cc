@@ -174,6 +174,11 @@ MutableByteSpan Checkpoint::Writable(const CheckpointTensor& tensor) const {
   return files_[tensor.file].mapping.writable().subspan(tensor.offset, tensor.bytes.size());
 }
 
+Status Checkpoint::CheckIntact() const {
+  for (const CheckpointFile& file : files_) DWS_RETURN_IF_ERROR(file.mapping.CheckIntact());
+  return OkStatus();
+}
+
 Status Checkpoint::Sync() const {
   for (const CheckpointFile& file : files_) DWS_RETURN_IF_ERROR(file.mapping.Sync());
   return OkStatus();

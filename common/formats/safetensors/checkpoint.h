@@ -70,6 +70,8 @@ class Checkpoint {
 
   // Only for a checkpoint opened as kWritable: the bytes of one of tensors(), mapped from the file.
   MutableByteSpan Writable(const CheckpointTensor& tensor) const;
+  // MappedFile::CheckIntact of all files.
+  Status CheckIntact() const;
   // Writes all changes to the disk. Errors as MappedFile::Sync; after an error the contents of the
   // disk are unknown.
   Status Sync() const;

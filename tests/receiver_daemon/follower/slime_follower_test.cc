@@ -375,4 +375,26 @@ TEST_CASE("a drained receiver takes no version but completes the load that it be
   CHECK(follower->view().loaded == 2);
 }
 
+TEST_CASE("a checkpoint that is cut under the receiver is an error until it is restored",
+          "[follower]") {
+  Job job;
+  const auto follower = job.Follow(/*with_engine=*/false);
+  REQUIRE(follower->Step().ok());
+  std::string file;
+  for (const auto& entry : fs::directory_iterator(job.local)) {
+    if (entry.path().extension() == ".safetensors") file = entry.path();
+  }
+  REQUIRE_FALSE(file.empty());
+  fs::copy_file(file, file + ".copy");
+  fs::resize_file(file, 0);
+  job.Publish(1);
+  const Status cut = follower->Step();
+  CHECK(absl::IsDataLoss(cut));
+  CHECK_THAT(Text(cut), Contains(file));
+  CHECK_FALSE(follower->Step().ok());
+  fs::rename(file + ".copy", file);
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().version == 1);
+}
+
 }  // namespace dws

@@ -65,8 +65,9 @@ bool LocalCheckpoint::in_place() const {
   std::error_code ignored;
   const auto& files = checkpoint_.files();
   return std::filesystem::exists(checkpoint::SyncFolder(folder_), ignored) &&
-         std::all_of(files.begin(), files.end(),
-                     [](const auto& file) { return file.mapping.in_place(); });
+         std::all_of(files.begin(), files.end(), [](const auto& file) {
+           return file.mapping.in_place() && file.mapping.CheckIntact().ok();
+         });
 }
 
 Result<std::unique_ptr<LocalCheckpoint>> LocalCheckpoint::Open(FileSystem& files, ThreadPool& pool,
@@ -105,6 +106,7 @@ Status LocalCheckpoint::LoadDigests() {
     return OkStatus();
   }
   digests_ = ComputeDigests(version);
+  DWS_RETURN_IF_ERROR(checkpoint_.CheckIntact());
   return WriteDigests(files_, folder_, digests_);
 }
 
@@ -122,6 +124,7 @@ LocalDigests LocalCheckpoint::ComputeDigests(uint64_t version) const {
 
 Status LocalCheckpoint::Verify() const {
   const LocalDigests found = ComputeDigests(digests_.version);
+  DWS_RETURN_IF_ERROR(checkpoint_.CheckIntact());
   std::vector<std::string> damaged;
   for (const auto& [name, digest] : found.tensors) {
     const auto expected = digests_.tensors.find(name);
@@ -234,7 +237,9 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
                  .applied = {.identity = version.identity(), .index = version.index_stamp()},
                  .stream = version.index().Extra(kStreamKey),
                  .full = step == ChainStep::kReset}));
-  DWS_RETURN_IF_ERROR(WriteDown(version, checkpoint_, pool_, *redo));  // 4
+  const Status written = WriteDown(version, checkpoint_, pool_, *redo);  // 4
+  DWS_RETURN_IF_ERROR(checkpoint_.CheckIntact());
+  DWS_RETURN_IF_ERROR(written);
   DWS_FAILPOINT("slime.apply.before_intent");
   halfway_ = true;
   DWS_ASSIGN_OR_RETURN(const VersionSummary summary, redo->Finish());  // 5

@@ -71,7 +71,7 @@ class LocalCheckpoint {
   // opened again.
   bool halfway() const { return halfway_; }
 
-  // False: the files, or .weight_sync, have been replaced or removed since it was opened.
+  // False: the files, or .weight_sync, have been replaced, cut or removed since it was opened.
   bool in_place() const;
 
   // Compares every tensor with its digest as of version(). DATA_LOSS names those that differ.

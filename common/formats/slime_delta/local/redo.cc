@@ -119,6 +119,7 @@ Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoi
   pool.ParallelFor(results.size(), [&](size_t index, size_t) {
     results[index] = ReplayTensor(redo.entries()[index], checkpoint);
   });
+  DWS_RETURN_IF_ERROR(checkpoint.CheckIntact());
   for (const Status& result : results) DWS_RETURN_IF_ERROR(result);
   DWS_FAILPOINT("slime.apply.after_write");
   DWS_RETURN_IF_ERROR(checkpoint.Sync());
