@@ -11,8 +11,8 @@
 
 namespace dws::safetensors {
 
-// In the official library's order (0.4 to 0.6), which is by alignment. The library writes tensors
-// of the last type first.
+// In the official library's order (0.4 to 0.6), which is by alignment, and two that other writers
+// use. The library writes tensors of the last type first.
 enum class FileDType : uint8_t {
   kBool,
   kF4,
@@ -23,6 +23,8 @@ enum class FileDType : uint8_t {
   kF8E5M2,
   kF8E4M3,
   kF8E8M0,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
   kI16,
   kU16,
   kF16,
@@ -35,7 +37,7 @@ enum class FileDType : uint8_t {
   kI64,
   kU64,
 };
-inline constexpr uint32_t kFileDTypeCount = 20;
+inline constexpr uint32_t kFileDTypeCount = 22;
 
 // "BF16"; nullopt for a name the official library does not have.
 std::optional<FileDType> FileDTypeNamed(std::string_view name);

@@ -12,6 +12,7 @@ namespace dws::slime {
 namespace {
 
 constexpr const char* kVersion = "version";
+constexpr const char* kValid = "valid";
 constexpr const char* kIdentity = "identity";
 constexpr const char* kStream = "stream";
 constexpr const char* kChain = "chain";
@@ -114,6 +115,13 @@ Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_fold
   DWS_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> state,
                        ReadObject(files, path, limits::kSyncStateBytesMax));
   if (!state.has_value()) return 0;
+  if (state->value(kValid, nlohmann::json(true)) == false) {
+    return DataLossError(
+        "{}: \"valid\" is false: another program began to change this checkpoint and has not "
+        "finished, so its files may be of two versions. Copy a checkpoint there again, without "
+        ".weight_sync",
+        path);
+  }
   return VersionOf(*state, path);
 }
 

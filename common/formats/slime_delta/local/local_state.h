@@ -2,7 +2,8 @@
 // keeps there, and the digests that only DWS keeps.
 //
 //   lock           flock(2), held by the process that changes the checkpoint
-//   state.json     {"version": "000002"}; keys of other programs are kept
+//   state.json     {"version": "000002"}; keys of other programs are kept. "valid": false: another
+//                  program is, or was, in the middle of a change
 //   digests.json   only DWS's, see below
 //   redo/          only DWS's (redo.h)
 //   dws_engine  only DWS's: what an engine has loaded (loaded_record.h)
@@ -34,7 +35,7 @@
 namespace dws::slime {
 
 // The version of the local checkpoint; 0, the base, when there is no state. DATA_LOSS: not such
-// JSON.
+// JSON, or not valid.
 Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder);
 Status WriteState(FileSystem& files, const std::string& checkpoint_folder, uint64_t version);
 

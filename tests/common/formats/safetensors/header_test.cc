@@ -62,6 +62,9 @@ TEST_CASE("every dtype of the official library is read", "[safetensors]") {
     CHECK(FileDTypeNamed(NameOf(dtype)) == dtype);
     if (const auto model = ModelDType(dtype)) CHECK(FileDTypeOf(*model) == dtype);
   }
+  CHECK(FileDTypeNamed("F8_E4M3FNUZ") == FileDType::kF8E4M3Fnuz);
+  CHECK(FileDTypeNamed("F8_E5M2FNUZ") == FileDType::kF8E5M2Fnuz);
+  CHECK_FALSE(ModelDType(FileDType::kF8E4M3Fnuz).has_value());
   CHECK_FALSE(ModelDType(FileDType::kC64).has_value());
   CHECK_FALSE(ModelDType(FileDType::kF4).has_value());
 }

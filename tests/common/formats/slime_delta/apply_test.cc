@@ -76,6 +76,19 @@ TEST_CASE("other keys in state.json are kept", "[slime]") {
   CHECK(AsText(state) == R"({"other":{"a":[1]},"version":"000001"})");
 }
 
+TEST_CASE("a checkpoint that another program has left in the middle of a change is refused",
+          "[slime]") {
+  const Scene scene;
+  const std::string state = scene.local + "/.weight_sync/state.json";
+  dws::testing::WriteText(state, R"({"version": "000000", "valid": false})");
+  CHECK_THAT(ApplyOnce(scene.local, scene.Folder(1)),
+             Contains("DATA_LOSS") && Contains("\"valid\" is false"));
+  CHECK(Load(scene.local) == scene.states[0]);
+  dws::testing::WriteText(state, R"({"version": "000000", "valid": true})");
+  CHECK(ApplyOnce(scene.local, scene.Folder(1)) == "applied");
+  CHECK(AsText(ReadFile(state)) == R"({"valid":true,"version":"000001"})");
+}
+
 TEST_CASE("a version that does not follow the local one is refused and nothing is written",
           "[slime]") {
   const Scene scene;
