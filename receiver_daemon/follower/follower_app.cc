@@ -39,7 +39,7 @@ class FollowerApp final : public Daemon {
  private:
   // The earliest time given counts.
   void GiveUpAt(TimePoint time);
-  void MakeFollower();
+  Status MakeFollower();
   Status Serve();
 
   const ReceiverOptions options_;
@@ -53,8 +53,13 @@ class FollowerApp final : public Daemon {
 
 }  // namespace
 
-void FollowerApp::MakeFollower() {
+Status FollowerApp::MakeFollower() {
   const FollowOptions& follow = options_.follow;
+  shared::VisibilityHook before_read;
+  if (!follow.before_read.empty()) {
+    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(follow.before_read));
+    before_read = shared::VisibilityHook(std::move(words), follow.slime_dir);
+  }
   EngineLoader::MakeControl make_control;
   if (!follow.engine_url.empty()) {
     make_control = [this]() -> Result<std::unique_ptr<EngineControl>> {
@@ -90,7 +95,10 @@ void FollowerApp::MakeFollower() {
                              .engine = follow.engine_url,
                              .poll = std::chrono::milliseconds(follow.poll_ms),
                              .pause_timeout = std::chrono::seconds(follow.load_timeout_seconds),
+                             .before_read = std::move(before_read),
+                             .before_read_required = follow.before_read_required,
                              .stale = options_.stale()});
+  return OkStatus();
 }
 
 Status FollowerApp::Serve() {
@@ -106,7 +114,7 @@ Status FollowerApp::Serve() {
 Status FollowerApp::Start() {
   DWS_RETURN_IF_ERROR(CheckOptions(options_));
   DWS_RETURN_IF_ERROR(LoadSecurity(ReceiverIdentity(options_.job_id, options_.receiver_id)));
-  MakeFollower();
+  DWS_RETURN_IF_ERROR(MakeFollower());
   DWS_RETURN_IF_ERROR(Serve());
   follower_->Start();
   DWS_RETURN_IF_ERROR(WritePorts("admin"));

@@ -118,10 +118,26 @@ Status SlimeFollower::Step() {
       view_.newest = versions_.newest();
     }
   }
+  if (status.ok()) status = RunBeforeRead();
   if (status.ok()) status = Follow();
   SetStage("idle");
   EndStep(status);
   return status;
+}
+
+Status SlimeFollower::RunBeforeRead() {
+  if (!options_.before_read.given() || !BeginLooking()) return OkStatus();
+  const PulseWait wait(parts_.pulse);
+  const Status ran =
+      options_.before_read.Run(fmt::to_string(local_->version()), limits::kSharedHookDeadline,
+                               [this] { return !loop_.stopping(); });
+  if (loop_.stopping()) return OkStatus();
+  if (const std::string trouble(Message(ran)); trouble != hook_trouble_) {
+    hook_trouble_ = trouble;
+    if (!ran.ok()) LogWarning("slime_before_read_failed", {{"reason", trouble}});
+  }
+  return options_.before_read_required ? Annotate(ran, "before the look at the folder")
+                                       : OkStatus();
 }
 
 Status SlimeFollower::Follow() {

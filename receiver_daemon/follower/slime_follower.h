@@ -26,6 +26,7 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/formats/slime_delta/local/apply.h"
 #include "common/sync_state/sender_watch.h"
+#include "common/transport/shared_fs/visibility_hook.h"
 #include "receiver_daemon/follower/engine_loader.h"
 #include "receiver_daemon/follower/version_applier.h"
 
@@ -70,8 +71,10 @@ class SlimeFollower {
     std::string engine;      // its URL; empty without one
     Duration poll;
     Duration pause_timeout;
-    bool verify_all = true;  // read the whole checkpoint before each version
-    StaleRule stale;         // how long without a successful look
+    shared::VisibilityHook before_read = {};  // runs before each look
+    bool before_read_required = false;        // a look fails with it
+    bool verify_all = true;                   // read the whole checkpoint before each version
+    StaleRule stale;                          // how long without a successful look
   };
 
   SlimeFollower(Parts parts, Options options);
@@ -102,6 +105,8 @@ class SlimeFollower {
   // Step, with a longer wait after each failure. Returns the wait.
   Duration Round();
   Status Open();
+  // Runs the command before a look. An error only where it is required.
+  Status RunBeforeRead();
   // Applies all versions there are, then loads the last one.
   Status Follow();
   // Applies the next version; false: there is none yet.
@@ -139,8 +144,9 @@ class SlimeFollower {
   TimePoint progress_at_ GUARDED_BY(mutex_);  // when a beat, a wait, or no step was last seen
   TimePoint version_since_ GUARDED_BY(mutex_);
   std::vector<std::function<void(const Status&)>> verifies_ GUARDED_BY(mutex_);
-  std::string logged_;  // the last failure; used by the thread only
-  Duration wait_;       // of the thread: before the next look
+  std::string hook_trouble_;  // of the last look; used by the thread only, as is the next
+  std::string logged_;        // the last failure
+  Duration wait_;             // of the thread: before the next look
   LoopThread loop_;
 };
 

@@ -55,6 +55,10 @@ void AddGroupFlags(CLI::App& app, GroupPlace& group) {
       ->check(CLI::Validator(CheckLeader, "", "leader"));
 }
 
+std::string CheckCommand(const std::string& text) {
+  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
+}
+
 void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
   app.add_option("--slime-dir", follow.slime_dir,
                  "Follow this folder of slime's versions (weight_vNNNNNN) instead of senders")
@@ -65,6 +69,13 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
   app.add_option("--slime-poll-ms", follow.poll_ms, "How often to look for a version, milliseconds")
       ->check(PollRange())
       ->capture_default_str();
+  app.add_option("--slime-before-read", follow.before_read,
+                 "Command to run before each look at --slime-dir (DWS_SHARED_DIR and DWS_VERSION "
+                 "are set)")
+      ->type_name("COMMAND")
+      ->check(CLI::Validator(CheckCommand, "", "command"));
+  app.add_flag("--slime-before-read-required", follow.before_read_required,
+               "While that command fails, take no version");
   app.add_option("--engine-url", follow.engine_url,
                  "With --slime-dir: the HTTP server of the engine that loads the checkpoint")
       ->type_name("URL");
@@ -92,10 +103,6 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
                  "How long it may take to pause, and to load, seconds")
       ->check(CLI::Range(1, 86'400))
       ->capture_default_str();
-}
-
-std::string CheckCommand(const std::string& text) {
-  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
 }
 
 void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
@@ -224,6 +231,12 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   }
   if (!shared && !options.shared_dir.before_read.empty()) {
     config.Reject("shared-before-read", "there is no shared-dir to look at");
+  }
+  if (!follows && !options.follow.before_read.empty()) {
+    config.Reject("slime-before-read", "there is no slime-dir to look at");
+  }
+  if (options.follow.before_read_required && options.follow.before_read.empty()) {
+    config.Reject("slime-before-read-required", "there is no slime-before-read");
   }
   if (follows && options.follow.checkpoint.empty()) {
     config.Reject("checkpoint", "expected the local checkpoint that versions are applied to");

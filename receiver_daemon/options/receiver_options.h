@@ -24,6 +24,8 @@ struct FollowOptions {
   std::string slime_dir;   // empty: senders are followed
   std::string checkpoint;  // the local checkpoint that versions are applied to
   uint32_t poll_ms = 500;
+  std::string before_read;  // a command; empty: none
+  bool before_read_required = false;
   // The HTTP server of the engine that loads the checkpoint; no URL: no engine is controlled.
   std::string engine_url;
   std::string engine_kind = "auto";  // "sglang", "vllm"; "auto": detected

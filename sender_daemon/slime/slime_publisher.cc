@@ -166,6 +166,13 @@ void SlimePublisher::NotePublished(WeightVersion version, bool full, uint64_t by
     view_.bytes += bytes;
   }
   LogInfo("slime_published", {{"version", version.value()}, {"full", full}, {"bytes", bytes}});
+  const Status told =
+      options_.after_write.Run(fmt::to_string(version.value()), limits::kSharedHookDeadline,
+                               [this] { return loop_.wanted(); });
+  if (!told.ok()) {
+    LogWarning("slime_after_write_failed",
+               {{"version", version.value()}, {"reason", Message(told)}});
+  }
 }
 
 }  // namespace dws

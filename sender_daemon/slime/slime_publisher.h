@@ -24,6 +24,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
+#include "common/transport/shared_fs/visibility_hook.h"
 #include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/slime/base_checkpoint.h"
 #include "sender_daemon/slime/slime_folder.h"
@@ -36,8 +37,9 @@ struct SlimeDirOptions {
   std::string root;  // empty: none
   slime::Encoding encoding = slime::Encoding::kXor;
   slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
-  size_t keep = 0;         // deltas; 0: all
-  std::string checkpoint;  // that readers start from
+  size_t keep = 0;          // deltas; 0: all
+  std::string checkpoint;   // that readers start from
+  std::string after_write;  // a command; empty: none
 };
 
 // What status and metrics show.
@@ -57,6 +59,7 @@ class SlimePublisher {
   struct Options {
     SlimeDirOptions dir;
     BaseCheckpoint base = {};
+    shared::VisibilityHook after_write = {};  // runs after each version
     // Called once for each version for which our own memory is found damaged.
     std::function<void(const RankStatePtr&)> on_damage = nullptr;
     std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles

@@ -35,6 +35,15 @@ void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
                  "Deltas to keep there, with the newest full checkpoint before them; 0: all")
       ->check(CLI::Range(size_t{0}, size_t{limits::kSlimeVersionMax}))
       ->capture_default_str();
+  app.add_option("--slime-after-write", dir.after_write,
+                 "With --slime-dir: command to run after each version there (DWS_SHARED_DIR and "
+                 "DWS_VERSION are set)")
+      ->type_name("COMMAND")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
+          },
+          "", "command"));
 }
 
 Result<std::unique_ptr<VersionSink>> SlimeSink::Open(
@@ -50,9 +59,16 @@ Result<std::unique_ptr<VersionSink>> SlimeSink::Open(
         "full version as a whole checkpoint, with config.json and tokenizer");
   }
   DWS_ASSIGN_OR_RETURN(BaseCheckpoint base, ReadBaseCheckpoint(files, dir.checkpoint));
+  shared::VisibilityHook after_write;
+  if (!dir.after_write.empty()) {
+    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(dir.after_write));
+    after_write = shared::VisibilityHook(std::move(words), dir.root);
+  }
   sink->publisher_ = std::make_unique<SlimePublisher>(
-      SlimePublisher::Options{
-          .dir = dir, .base = std::move(base), .on_damage = std::move(on_damage)},
+      SlimePublisher::Options{.dir = dir,
+                              .base = std::move(base),
+                              .after_write = std::move(after_write),
+                              .on_damage = std::move(on_damage)},
       files);
   sink->publisher_->Start();
   return std::unique_ptr<VersionSink>(std::move(sink));

@@ -105,4 +105,20 @@ TEST_CASE("a verification compares the engine's checksum with the one before", "
   CHECK_THAT(std::string(Message(other)), Contains("something else has written its weights"));
 }
 
+TEST_CASE("a command before each look can hold versions back", "[follower]") {
+  Job job;
+  job.required = GENERATE(true, false);
+  const std::string flag = job.folder.File("mounted");
+  job.before_read = shared::VisibilityHook({"/usr/bin/test", "-e", flag}, job.versions);
+  job.Publish(1);
+  const auto follower = job.Follow(/*with_engine=*/false);
+  const Status looked = follower->Step();
+  CHECK(looked.ok() == !job.required);
+  CHECK(follower->view().version == (job.required ? 0 : 1));
+  if (job.required) CHECK_THAT(Text(looked), Contains("before the look at the folder"));
+  dws::testing::WriteText(flag, "");
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().version == 1);
+}
+
 }  // namespace dws

@@ -119,7 +119,9 @@ struct Job {
         SlimeFollower::Options{.folder = versions,
                                .checkpoint = local,
                                .poll = std::chrono::milliseconds(1),
-                               .pause_timeout = std::chrono::seconds(1)});
+                               .pause_timeout = std::chrono::seconds(1),
+                               .before_read = before_read,
+                               .before_read_required = required});
   }
 
   TempFolder folder;
@@ -131,6 +133,8 @@ struct Job {
   ManualClock clock;
   Engine engine;
   bool ready = false;
+  shared::VisibilityHook before_read;
+  bool required = false;
 };
 
 inline std::string Text(const Status& status) { return ToString(status); }
