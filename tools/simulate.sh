@@ -6,7 +6,7 @@
 # what happened in it and its seed, and exits with 1.
 #
 #   --trace       print what happens in every course
-#   --mutations   counts the seeds until each of ten broken rules is noticed; fails when one is not
+#   --mutations   counts the seeds until each of eleven broken rules is noticed; fails when one is not
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,4 +1,4 @@
-// 1. everything is verified and staged: tell the senders
+// 1. everything is verified and staged, and the senders know
 // 2. intent, durably
 // 3. pause; prove that the engine is still the one that was staged for
 // 4. scatter what is staged; apply in place what was too large, and full tensors; read back what
@@ -9,7 +9,7 @@
 // A crash between 2 and 7 leaves an open intent: the next attach reads all digests before the
 // engine runs. The record comes after the resume because it says nothing that attaching would not
 // find out, and a disk is slow.
-// In a commit group STAGED was said before, and 6 is the leader's.
+// In a commit group 6 is the leader's.
 #include "receiver_daemon/commit/commit_pipeline.h"
 
 #include <algorithm>
@@ -55,9 +55,6 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
   const SyncTarget& target = prepared.target;
   LiveState reached = Reached(engine.weights, prepared);
   const EngineVersion version = VersionOf(reached);
-  for (uint32_t r = 0; r < prepared.ranks.size() && release == Release::kAtOnce; ++r) {
-    senders_.Staged(target, TrainerRank(r));  // 1
-  }
   DWS_FAILPOINT("receiver.commit.after_staged");
   Attempt attempt{.engine = engine,
                   .live = live,
@@ -148,8 +145,8 @@ Status CommitPipeline::Abandon(const Attempt& attempt) {
       ledger_.Append(CommitAbandoned{.stream = target.stream, .target = target.version});
   if (!status.ok())
     LogError("ledger_append_failed", {{"record", "abandoned"}, {"reason", Message(status)}});
-  // The memory is what it was. Ranks that had paused go on; one whose answer is late reads this
-  // after it.
+  // The memory is what it was. Ranks that had paused go on; one whose answer is late reads its
+  // Resume after it has answered.
   if (attempt.release == Release::kAtOnce && attempt.live.proved()) {
     return attempt.engine.control.Resume(VersionOf(attempt.live));
   }

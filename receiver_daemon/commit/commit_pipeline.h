@@ -59,7 +59,6 @@ class CommitPipeline {
 
  private:
   Status Intend(const EngineWeights& weights, const LiveState& live, const SyncTarget& target);
-  // Does what is due after an error, and returns `cause`.
   struct Attempt {
     const Engine& engine;
     LiveState& live;
@@ -67,6 +66,7 @@ class CommitPipeline {
     Release release;
     CommitState state;
   };
+  // Does what is due after an error, and returns `cause`.
   Status Fail(Attempt& attempt, const Status& cause);
   Status Abandon(const Attempt& attempt);
   Status Write(const EngineWeights& weights, const Prepared& prepared, const ScatterList& scatter);

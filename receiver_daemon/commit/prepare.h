@@ -50,6 +50,8 @@ struct PreparedRank {
 struct Prepared {
   SyncTarget target;
   std::vector<PreparedRank> ranks;
+  TimePoint begun = {};   // when the version was looked at
+  TimePoint staged = {};  // when everything was there
 
   bool repairs() const { return full_slices() > 0; }
   size_t full_slices() const;  // how many of all ranks come in full

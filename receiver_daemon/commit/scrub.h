@@ -65,7 +65,7 @@ class Scrub {
     return std::max(due_ - now, Duration::zero());
   }
   // What is to be read now. The next batch is due when the pass's pace is there, and not before the
-  // cap allows it: what was missed meanwhile is made up for. Requires that a pass has begun and is
+  // cap allows it, so that a late pass catches up. Requires that a pass has begun and is
   // not done.
   SliceBatch Next(TimePoint now) {
     SliceBatch batch = reading_->Next(

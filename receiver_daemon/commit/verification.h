@@ -1,6 +1,6 @@
 // One reading of all live memory, a bounded batch of slices at a time, so that commits can happen
-// in between: each slice is compared at the version memory has when it is read. The leaf of Verify
-// and Resync; decides nothing and writes nothing.
+// in between: each slice is compared at the version memory has when it is read. The leaf of
+// verification, resync and scrub; decides nothing and writes nothing.
 #pragma once
 
 #include <cstdint>

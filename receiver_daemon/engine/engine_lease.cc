@@ -29,7 +29,7 @@ Status EngineLease::Open(Stream stream, bool devices_drained) {
         generation_.value());
   }
   DWS_CHECK(stream.send != nullptr && stream.end != nullptr);
-  state_ = State::kPaused;
+  state_ = needs_.request ? State::kRunning : State::kPaused;
   stream_ = std::move(stream);
   return OkStatus();
 }
@@ -63,12 +63,13 @@ void EngineLease::OnCommitRequest(const CommitRequest& request) {
   if (request.version.value() > 0) request_ = request;
 }
 
-bool EngineLease::MayCommit(const std::optional<VersionAt>& live) const {
+bool EngineLease::MayCommit(const Commit& commit) const {
   MutexLock lock(mutex_);
   if (!needs_.request || state_ != State::kRunning) return true;
   if (!request_.has_value()) return false;
+  const std::optional<VersionAt>& live = commit.live;
   const bool reached = live.has_value() && live->version >= request_->version &&
-                       (!request_->stream.has_value() || live->stream == *request_->stream);
+                       live->stream == request_->stream.value_or(commit.target.stream);
   return !reached;
 }
 

@@ -2,6 +2,7 @@
 // (lease_stream.h) is a shell around it.
 //
 // Starts paused (engines attach paused); executes only between a Resume and the answer to a Pause.
+// A rank that executes until it asks for a commit starts running, with weights of its own.
 // Ends once and for good: a rank that returns attaches again and gets a new lease.
 #pragma once
 
@@ -63,7 +64,7 @@ class EngineLease {
   bool has_hook() const { return needs_.post_commit; }
   State state() const;
 
-  // Called by the stream. The lease opens paused. FAILED_PRECONDITION: it is already open, or the
+  // Called by the stream. The lease opens paused, or running (see Needs::request). FAILED_PRECONDITION: it is already open, or the
   // rank's devices have not drained as Needs demands. After End: its reason.
   Status Open(Stream stream, bool devices_drained = false);
   struct PauseAnswer {
@@ -86,9 +87,13 @@ class EngineLease {
   // Ends the lease and its stream. Does nothing if the lease has ended.
   void End(const Status& reason);
 
-  // Whether the rank would stop for a commit over memory that holds `live` (nullopt: no known
-  // version).
-  bool MayCommit(const std::optional<VersionAt>& live) const;
+  struct Commit {
+    std::optional<VersionAt> live;  // what memory holds; nullopt: no known version
+    VersionAt target;
+  };
+  // Whether the rank would stop for it. A request for a version of any stream is met by one of the
+  // target's stream: in another stream the same number names other weights.
+  bool MayCommit(const Commit& commit) const;
 
   // Called by the worker. Each Request is followed by its Await. UNAVAILABLE: the lease has ended.
   // DEADLINE_EXCEEDED: no answer in time. FAILED_PRECONDITION: the hook failed.

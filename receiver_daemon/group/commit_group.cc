@@ -44,6 +44,11 @@ std::vector<GroupOrder> CommitGroup::TakeOrders() {
   return orders;
 }
 
+bool CommitGroup::has_orders() const {
+  MutexLock lock(mutex_);
+  return !orders_.empty();
+}
+
 bool CommitGroup::Wants(const StageOrder& order) const {
   MutexLock lock(mutex_);
   return order.attempt == attempt_;

@@ -82,6 +82,7 @@ class CommitGroup {
 
   // The worker's side; see the states.
   std::vector<GroupOrder> TakeOrders();
+  bool has_orders() const;
   // Whether the group still needs what is staged for it.
   bool Wants(const StageOrder& order) const;
   // `layouts`: what `share` is of, for messages.

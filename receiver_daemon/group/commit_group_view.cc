@@ -26,7 +26,7 @@ std::string CommitGroup::WaitsForMember(uint32_t index) const {
   return "";
 }
 
-// What all hold together is no whole.
+// The members together do not hold every slice.
 std::string CommitGroup::WaitsForWhole() const {
   const size_t own = leader_->members()[0].share->share.held.size();
   for (uint32_t m = 1; m < remotes_.size(); ++m) {

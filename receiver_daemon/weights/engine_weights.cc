@@ -107,6 +107,16 @@ size_t EngineWeights::PlaceCount(TrainerRank rank, RankSlice slice) const {
   return count;
 }
 
+bool EngineWeights::empty() const {
+  for (uint32_t r = 0; r < layouts_->world_size(); ++r) {
+    const uint32_t slices = layouts_->rank(TrainerRank(r)).slice_count();
+    for (uint32_t s = 0; s < slices; ++s) {
+      if (Holds(TrainerRank(r), RankSlice(s))) return false;
+    }
+  }
+  return true;
+}
+
 std::span<const SegmentMap> EngineWeights::HostPlaces(TrainerRank rank, RankSlice slice) const {
   if (host_ == nullptr) return {};
   return host_->At(rank, slice);

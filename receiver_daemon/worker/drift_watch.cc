@@ -31,23 +31,32 @@ void DriftWatch::TakeVerifies() {
 }
 
 void DriftWatch::VerifyNext() {
+  const bool had = !verifies_.empty();
   TakeVerifies();
-  // Without a version memory is being repaired; it will have one again.
-  if (verifies_.empty() || !engine_.live().at.has_value()) {
-    busy_ = false;
-    return;
+  // Without a version memory is being repaired; it will have one again. Between the write of a
+  // commit group and its release, reading would prolong the pause of all members.
+  const bool waits = !engine_.live().at.has_value() || (engine_.live().proved() && !engine_.runs());
+  if (!waits) {
+    for (ActiveVerify& active : verifies_) VerifyBatch(active);
+    std::erase_if(verifies_, [](const ActiveVerify& active) { return active.reading.done(); });
   }
-  board_.SetStage("verifying", std::nullopt);
-  for (ActiveVerify& active : verifies_) VerifyBatch(active);
-  std::erase_if(verifies_, [](const ActiveVerify& active) { return active.reading.done(); });
-  if (verifies_.empty()) board_.SetStage("idle", std::nullopt);
-  busy_ = !verifies_.empty();
+  if (had && verifies_.empty()) board_.EndReading();
+  busy_ = !waits && !verifies_.empty();
 }
 
-// Not while an operator's verification reads the same. The digests kept since the commit are
-// compared: no sender is asked, none needs to be there.
+// Not while an operator's verification reads the same, nor while the engine is paused, nor of an
+// engine that holds nothing.
+bool DriftWatch::ScrubApplies() const {
+  return verifies_.empty() && engine_.runs() && !engine_.weights()->empty();
+}
+
+std::optional<Duration> DriftWatch::UntilDue() const {
+  return ScrubApplies() ? scrub_.UntilDue(parts_.clock.Now()) : std::nullopt;
+}
+
+// The digests kept since the commit are compared: no sender is asked, none needs to be there.
 void DriftWatch::ScrubNext() {
-  if (!verifies_.empty() || !engine_.live().at.has_value()) return;
+  if (!ScrubApplies()) return;
   const TimePoint now = parts_.clock.Now();
   if (scrub_.UntilDue(now) != Duration::zero()) return;
   if (!scrub_.on(engine_.weights())) {
@@ -97,7 +106,7 @@ void DriftWatch::VerifyBatch(ActiveVerify& active) {
     }
     active.described = active.described && described;
   }
-  board_.SetStageBytes(reading.done_bytes(), reading.total_bytes());
+  board_.ShowReading(reading.done_bytes(), reading.total_bytes());
   const bool done = reading.done();
   active.task->Update([&](TaskProgress& progress) {
     progress.done_bytes = reading.done_bytes();
@@ -200,7 +209,7 @@ Status DriftWatch::ReadAll(OperatorTask& task) {
         engine_.mutable_live().ranks[batch.rank.value()].slices[batch.slices[i].value()] = found[i];
       }
     }
-    board_.SetStageBytes(reading.done_bytes(), reading.total_bytes());
+    board_.ShowReading(reading.done_bytes(), reading.total_bytes());
     task.Update([&reading](TaskProgress& progress) {
       progress.step = "recomputes the digests of live memory";
       progress.done_bytes = reading.done_bytes();
@@ -213,10 +222,12 @@ Status DriftWatch::ReadAll(OperatorTask& task) {
 
 Status DriftWatch::ReadForResync(OperatorTask& task) {
   if (read_for_resync()) return OkStatus();
-  board_.SetStage("verifying", std::nullopt);
   const Status read = ReadAll(task);
-  board_.SetStage("idle", std::nullopt);
-  DWS_RETURN_IF_ERROR(read);
+  board_.EndReading();
+  if (!read.ok()) {
+    if (!absl::IsCancelled(read)) engine_.Lose(read);
+    return read;
+  }
   resync_read_ = engine_.weights();
   if (engine_.live().drifted) {
     board_.SetReadiness(false, engine_.DriftReason() + ": it is being repaired");
@@ -238,7 +249,6 @@ void DriftWatch::EndVerifies(const Status& reason) {
   for (const ActiveVerify& active : verifies_) active.task->End(reason);
 }
 
-// Both would keep the memory of an engine that is gone.
 void DriftWatch::Forget() {
   resync_read_.reset();
   scrub_.Forget();

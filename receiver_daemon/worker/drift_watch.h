@@ -49,8 +49,8 @@ class DriftWatch {
   bool Look();
   // There is more to read, although nothing has changed.
   bool busy() const { return busy_; }
-  // How long until there is something to read by itself; nullopt: never.
-  std::optional<Duration> UntilDue() const { return scrub_.UntilDue(parts_.clock.Now()); }
+  // How long until the scrub has something to read; nullopt: not before something changes.
+  std::optional<Duration> UntilDue() const;
 
   // For a resync: reads everything, unless that was done for this one. What differs is drift.
   // CANCELLED: the receiver is stopping. Errors of EngineWeights::ComputeStates.
@@ -59,8 +59,11 @@ class DriftWatch {
   void EndResync();
 
   void EndVerifies(const Status& reason);
-  // The engine's memory is released.
+  // The engine's memory is released: nothing here keeps it but verifications, which the next Look
+  // ends.
   void Forget();
+  // A version number may have other digests than before.
+  void ForgetDescriptions() { described_ = {}; }
 
  private:
   struct ActiveVerify {
@@ -77,6 +80,7 @@ class DriftWatch {
   void TakeVerifies();
   void VerifyNext();
   void VerifyBatch(ActiveVerify& active);
+  bool ScrubApplies() const;
   void ScrubNext();
   Status ReadAll(OperatorTask& task);
   // Reads a batch; `task` reports what is not as `expected`, and that is drift found by `source`.

@@ -66,10 +66,9 @@ Status GroupDriver::Adopt(const SyncTarget& target) {
       engine_.live().at.has_value()) {
     return OkStatus();
   }
-  const TimePoint begin = parts_.clock.Now();
   const Result<std::optional<Prepared>> prepared = parts_.runner.PrepareAdoption(target);
   Status status = prepared.status();
-  if (status.ok() && prepared->has_value()) status = Commit(**prepared, begin);
+  if (status.ok() && prepared->has_value()) status = Commit(**prepared);
   DWS_RETURN_IF_ERROR(Annotate(status, "comparing memory with a version"));
   work_.adoption_tried_at = engine_.readings();
   if (engine_.live().proved()) {
@@ -123,12 +122,11 @@ bool GroupDriver::Stage() {
     target.reset();
   }
   const bool draining = parts_.desk.draining();
-  // It may be about to hear of it.
+  // The senders may offer it soon.
   if (!target.has_value() && !draining && parts_.clock.Now() < work_.to_stage->deadline) {
     return false;
   }
   work_.to_stage.reset();
-  const TimePoint begin = parts_.clock.Now();
   const bool resync = parts_.desk.resync() != nullptr && parts_.watch.read_for_resync();
   Result<Prepared> prepared =
       draining             ? Result<Prepared>(FailedPreconditionError("drained by an operator"))
@@ -137,23 +135,24 @@ bool GroupDriver::Stage() {
                                  "version {} is not offered to this member: {}", at.version.value(),
                                  parts_.subscription.MissingTarget()));
   DWS_KILLPOINT("group.stage.after_staged");
-  // Given up meanwhile: what was ordered next says what to do.
+  // Given up meanwhile: the next order replaces it.
   if (!parts_.group.Wants(order)) {
     board_.SetStage("idle", std::nullopt);
     return true;
   }
   const Status status = prepared.status();
-  board_.SetStage(status.ok() ? "staged" : "idle",
-                  status.ok() ? std::optional(at.version) : std::nullopt);
+  if (status.ok()) {
+    board_.SetStage("staged", at.version, prepared->staging_bytes());
+  } else {
+    board_.SetStage("idle", std::nullopt);
+  }
   work_.trouble = status.ok() ? ""
                               : fmt::format("version {} cannot be staged: {}", at.version.value(),
                                             Message(status));
   if (status.ok()) {
     DWS_CHECK(!work_.staged.has_value() && prepared->target.at() == at);
-    board_.SetStaging(prepared->staging_bytes());
     work_.staged = Staged{.round = order.what.round,
                           .prepared = *std::move(prepared),
-                          .begin = begin,
                           .drifts = engine_.drifts(),
                           .resync = resync};
   }
@@ -174,9 +173,6 @@ Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget&
   // By value: spools keep it.
   const auto wanted = [this, order] { return parts_.group.Wants(order); };
   DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
-  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
-    parts_.senders.Staged(target, TrainerRank(r));
-  }
   if (!engine_.IsCurrent()) {
     return UnavailableError(
         "the engine attached again, or disconnected, after this version was staged for it");
@@ -212,8 +208,9 @@ void GroupDriver::Obey(const WriteStaged& order) {
   } else if (staged->drifts != engine_.drifts()) {
     status = UnavailableError("live memory has drifted since this version was staged");
   } else {
-    board_.SetStage("committing", staged->prepared.target.version);
-    status = Commit(staged->prepared, staged->begin);
+    board_.SetStage("committing", staged->prepared.target.version,
+                    staged->prepared.staging_bytes());
+    status = Commit(staged->prepared);
     untouched = engine_.live().known();
   }
   board_.SetStage("idle", std::nullopt);
@@ -232,10 +229,10 @@ void GroupDriver::Obey(const WriteStaged& order) {
   parts_.watch.EndResync();
 }
 
-Status GroupDriver::Commit(const Prepared& prepared, TimePoint begin) {
+Status GroupDriver::Commit(const Prepared& prepared) {
   NotePause();
   Result<WrittenVersion> written =
-      parts_.runner.Commit(prepared, begin, CommitPipeline::Release::kByLeader);
+      parts_.runner.Commit(prepared, CommitPipeline::Release::kByLeader);
   engine_.Show();
   if (written.ok()) work_.written = *std::move(written);
   return written.status();
@@ -243,7 +240,7 @@ Status GroupDriver::Commit(const Prepared& prepared, TimePoint begin) {
 
 void GroupDriver::Obey(const ReleaseEngine& order) {
   DWS_KILLPOINT("group.release.before_resume");
-  // Else the group has heard why not, or is about to.
+  // Otherwise the group knows the reason, or learns it soon.
   if (engine_.weights() == nullptr || !engine_.live().proved() ||
       engine_.live().at != order.version) {
     return;

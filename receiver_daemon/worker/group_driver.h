@@ -40,6 +40,7 @@ class GroupDriver final : public VersionDriver {
   Status Round() override;
   void AfterRound(const Status&) override {}  // it has paused for drift already
   bool in_flight() const override { return work_.staged.has_value(); }
+  bool has_orders() const override { return parts_.group.has_orders(); }
   void DropPrepared() override { work_.staged.reset(); }
   void BeforeForget() override { TellEngine(); }
   // Not before the ledger has: a decision that is still recorded binds the group.
@@ -53,7 +54,6 @@ class GroupDriver final : public VersionDriver {
   struct Staged {
     GroupNonce round;
     Prepared prepared;
-    TimePoint begin;
     uint64_t drifts = 0;  // found until then
     bool resync = false;  // as an operator's resync wants it
   };
@@ -84,7 +84,7 @@ class GroupDriver final : public VersionDriver {
   void Obey(const RecordSettled& order);
   bool Stage();  // false: there is nothing to stage, or not yet
   Result<Prepared> Prepare(const StageOrder& order, const SyncTarget& target, bool resync);
-  Status Commit(const Prepared& prepared, TimePoint begin);
+  Status Commit(const Prepared& prepared);
   void NotePause();
   void Show();
 

@@ -72,6 +72,7 @@ void LiveEngine::Forget() {
   weights_.reset();
   engine_.reset();
   paused_for_drift_ = false;
+  drift_told_.clear();
   released_ = false;
   parts_.board.SetPaused(false);
   Show();
@@ -87,15 +88,14 @@ LeaseControl LiveEngine::Control() const {
   return {engine_->leases, parts_.clock, parts_.pulse};
 }
 
-bool LiveEngine::MayCommit() const {
+bool LiveEngine::MayCommit(const VersionAt& target) const {
   DWS_CHECK(engine_.has_value());
-  return std::ranges::all_of(engine_->leases,
-                             [this](const auto& lease) { return lease->MayCommit(live_.at); });
+  return std::ranges::all_of(engine_->leases, [&](const auto& lease) {
+    return lease->MayCommit({.live = live_.at, .target = target});
+  });
 }
 
-void LiveEngine::Show() const {
-  parts_.board.ShowLive(live_, live_.proved() && (options_.runs_when_proved || released_));
-}
+void LiveEngine::Show() const { parts_.board.ShowLive(live_, live_.proved() && runs()); }
 
 Status LiveEngine::CheckNumber(const SyncTarget& target) {
   for (const TrainerRank rank : RanksPublishedAgain(live_, target)) {
@@ -111,6 +111,7 @@ Status LiveEngine::CheckNumber(const SyncTarget& target) {
     if (described->state_token == known.state_token) continue;  // published again since
     known.published = std::move(described->slices);
     known.state_token = described->state_token;
+    parts_.on_renumbered();
     live_.drifted = true;
     const size_t slices = SlicesThatDiffer(known.slices, known.published).size();
     CountDrift(&MismatchCounts::renumbered, slices);
@@ -155,20 +156,25 @@ void LiveEngine::PauseForDrift(const Status& cause) {
   }
   std::string does = "runs on until it asks for a version";
   Status paused = UnavailableError("it {}", does);
-  if (MayCommit()) {
+  if (MayCommit(*live_.at)) {
     paused = Pause();
     does = paused.ok() ? "is paused" : "does not answer a pause";
   }
   paused_for_drift_ = paused.ok();
   if (paused.ok()) parts_.board.SetPaused(true);
-  LogError("drift_not_repaired", {{"version", live_.at->version.value()},
-                                  {"engine_paused", paused.ok()},
-                                  {"reason", paused.ok() ? why : ToString(paused)}});
+  const std::string told = paused.ok() ? why : ToString(paused);
+  // An engine that runs on is asked again in every round.
+  if (std::exchange(drift_told_, told) != told) {
+    LogError(
+        "drift_not_repaired",
+        {{"version", live_.at->version.value()}, {"engine_paused", paused.ok()}, {"reason", told}});
+  }
   parts_.board.SetReadiness(false, fmt::format("the engine {}: {}; {}", does, DriftReason(), why));
 }
 
 void LiveEngine::OnResumed() {
   paused_for_drift_ = false;
+  drift_told_.clear();
   parts_.board.SetPaused(false);
 }
 

@@ -30,6 +30,8 @@ class LiveEngine {
     Pulse* pulse;  // waits while engine ranks are waited for; may be null
     // Called before memory is released: whoever holds something of it drops that.
     std::function<void()> on_forget;
+    // Called when a version number turned out to be published with other weights.
+    std::function<void()> on_renumbered;
   };
   struct Options {
     Duration pause_timeout;
@@ -59,8 +61,14 @@ class LiveEngine {
   // Requires that an engine is attached.
   LeaseControl Control() const;
   Status Pause() const { return Control().Pause(options_.pause_timeout); }
-  // Whether all its ranks would stop for a commit now. Requires that an engine is attached.
-  bool MayCommit() const;
+  // Whether all its ranks would stop for a commit of `target` now. Requires that an engine is
+  // attached.
+  bool MayCommit(const VersionAt& target) const;
+  // Whether it may compute now: it has a version, and neither a commit group nor drift has it
+  // paused.
+  bool runs() const {
+    return live_.at.has_value() && !paused_for_drift_ && (options_.runs_when_proved || released_);
+  }
 
   // Shows `live` to senders and operators.
   void Show() const;
@@ -91,6 +99,7 @@ class LiveEngine {
   uint64_t drifts_ = 0;
   bool released_ = false;
   bool paused_for_drift_ = false;
+  std::string drift_told_;  // what PauseForDrift logged last of drift that goes on
 };
 
 }  // namespace dws

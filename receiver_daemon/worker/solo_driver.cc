@@ -1,5 +1,6 @@
-// Each round is one straight line: what to do next is NextStep's to say, from what is known of
-// memory, senders and operators; nothing is remembered between two rounds.
+// Each round is one straight line: NextStep decides what to do from what is known of memory,
+// senders and operators. All that is kept between two rounds is a version that is staged for an
+// engine that has not asked for it yet.
 #include "receiver_daemon/worker/solo_driver.h"
 
 #include <utility>
@@ -11,8 +12,8 @@ Status SoloDriver::Round() {
   return FollowTarget();
 }
 
-// Drift that a round has not repaired pauses the engine, whatever the reason: the one round is what
-// it may run on for, so that the repair can be fetched before the pause.
+// Drift that a round has not repaired pauses the engine, whatever the reason. The engine may run for
+// that one round, so that the repair is fetched before the pause.
 void SoloDriver::AfterRound(const Status& round) {
   if (parts_.engine.live().drifted && !parts_.engine.paused_for_drift()) {
     parts_.engine.PauseForDrift(round);
@@ -37,6 +38,7 @@ Status SoloDriver::FollowTarget() {
   if (target.has_value()) view.target = target->at();
   switch (NextStep(view)) {
     case ReceiverStep::kHold:
+      DropStaged();
       parts_.board.SetTrouble("");
       parts_.board.SetReadiness(false, engine.live().proved()  ? ""
                                        : engine.live().drifted ? engine.DriftReason()
@@ -45,6 +47,7 @@ Status SoloDriver::FollowTarget() {
     case ReceiverStep::kResync:
       return Resync(*resync, target);
     case ReceiverStep::kCurrent:
+      DropStaged();
       parts_.board.SetTrouble("");
       parts_.board.SetReadiness(true, "");
       return OkStatus();
@@ -104,24 +107,23 @@ Status SoloDriver::Resync(OperatorTask& task, const std::optional<SyncTarget>& t
 }
 
 Status SoloDriver::Adopt(const SyncTarget& target) {
-  const TimePoint begin = parts_.clock.Now();
   DWS_ASSIGN_OR_RETURN(const std::optional<Prepared> prepared,
                        parts_.runner.PrepareAdoption(target));
-  return prepared.has_value() ? Commit(*prepared, begin) : OkStatus();
+  return prepared.has_value() ? Commit(*prepared) : OkStatus();
 }
 
 Status SoloDriver::Advance(const SyncTarget& target, Way way) {
   LiveEngine& engine = parts_.engine;
   Status status = Stage(target, way);
-  if (status.ok() && !engine.MayCommit()) {
-    parts_.board.SetStage("staged", target.version);
+  if (status.ok() && !engine.MayCommit(target.at())) {
+    parts_.board.SetStage("staged", target.version, staged_->prepared.staging_bytes());
     parts_.board.SetTrouble("");
     return OkStatus();  // its request wakes the worker
   }
   if (status.ok()) {
     const Staged staged = *std::exchange(staged_, std::nullopt);
-    parts_.board.SetStage("committing", target.version);
-    status = Commit(staged.prepared, staged.begin);
+    parts_.board.SetStage("committing", target.version, staged.prepared.staging_bytes());
+    status = Commit(staged.prepared);
   }
   parts_.board.SetStage("idle", std::nullopt);
   engine.Show();
@@ -137,29 +139,44 @@ Status SoloDriver::Advance(const SyncTarget& target, Way way) {
   return status;
 }
 
+bool SoloDriver::IsStaged(const SyncTarget& target, Way way) const {
+  const LiveEngine& engine = parts_.engine;
+  if (!staged_.has_value() || staged_->prepared.target.at() != target.at() || staged_->way != way ||
+      staged_->base != engine.live().at || staged_->drifts != engine.drifts()) {
+    return false;
+  }
+  // A number that was published again names other weights.
+  DWS_CHECK(target.ranks.size() == staged_->prepared.ranks.size());
+  for (size_t r = 0; r < target.ranks.size(); ++r) {
+    const std::optional<Digest>& announced = target.ranks[r].state_token;
+    if (announced.has_value() && *announced != staged_->prepared.ranks[r].state_token) return false;
+  }
+  return true;
+}
+
+void SoloDriver::DropStaged() {
+  if (!staged_.has_value()) return;
+  staged_.reset();
+  parts_.board.SetStage("idle", std::nullopt);
+}
+
 Status SoloDriver::Stage(const SyncTarget& target, Way way) {
   LiveEngine& engine = parts_.engine;
-  if (staged_.has_value() && staged_->prepared.target.at() == target.at() && staged_->way == way &&
-      staged_->base == engine.live().at && staged_->drifts == engine.drifts()) {
-    return OkStatus();
-  }
+  if (IsStaged(target, way)) return OkStatus();
   staged_.reset();
-  const TimePoint begin = parts_.clock.Now();
   const std::optional<VersionAt> base = engine.live().at;
   const uint64_t drifts = engine.drifts();
   // What is fetched for an engine that has gone is dropped at once.
   const auto wanted = [&engine] { return engine.IsCurrent(); };
   DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
-  parts_.board.SetStaging(prepared.staging_bytes());
-  staged_ = Staged{
-      .prepared = std::move(prepared), .way = way, .begin = begin, .base = base, .drifts = drifts};
+  staged_ = Staged{.prepared = std::move(prepared), .way = way, .base = base, .drifts = drifts};
   return OkStatus();
 }
 
-Status SoloDriver::Commit(const Prepared& prepared, TimePoint begin) {
+Status SoloDriver::Commit(const Prepared& prepared) {
   DWS_ASSIGN_OR_RETURN(WrittenVersion written,
-                       parts_.runner.Commit(prepared, begin, CommitPipeline::Release::kAtOnce));
-  // What drift had paused before did not wait for this commit alone.
+                       parts_.runner.Commit(prepared, CommitPipeline::Release::kAtOnce));
+  // If drift had paused the engine, this commit did not cause the whole pause.
   const Duration pause = parts_.engine.paused_for_drift() ? Duration::zero() : written.pause;
   parts_.engine.OnResumed();
   parts_.engine.Show();

@@ -28,6 +28,7 @@ class SoloDriver final : public VersionDriver {
   Status Round() override;
   void AfterRound(const Status& round) override;
   bool in_flight() const override { return false; }
+  bool has_orders() const override { return false; }
   void DropPrepared() override { staged_.reset(); }
   void BeforeForget() override {}
   void AfterForget(const StreamId&) override {}
@@ -38,16 +39,17 @@ class SoloDriver final : public VersionDriver {
   Status Resync(OperatorTask& task, const std::optional<SyncTarget>& target);
   Status Adopt(const SyncTarget& target);
   Status Advance(const SyncTarget& target, Way way);
-  Status Commit(const Prepared& prepared, TimePoint begin);
+  Status Commit(const Prepared& prepared);
 
+  void DropStaged();
   // Prepares the version, unless it is staged.
   Status Stage(const SyncTarget& target, Way way);
+  bool IsStaged(const SyncTarget& target, Way way) const;
 
   // For an engine that lets a commit happen only when it asks for one.
   struct Staged {
     Prepared prepared;
     Way way;
-    TimePoint begin;
     std::optional<VersionAt> base;  // of memory, when it was prepared
     uint64_t drifts = 0;            // found until then
   };

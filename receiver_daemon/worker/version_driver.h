@@ -20,6 +20,8 @@ class VersionDriver {
   // Something is staged that a group's leader may still have committed: the receiver is not drained
   // yet.
   virtual bool in_flight() const = 0;
+  // Others wait for something that the next Round does, also if the last one failed.
+  virtual bool has_orders() const = 0;
 
   // Memory is about to be released: what is staged for it goes first.
   virtual void DropPrepared() = 0;

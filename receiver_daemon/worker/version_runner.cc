@@ -12,7 +12,8 @@ namespace {
 
 // What the senders hear of a version once the engine runs with it.
 Prepared WithoutBytes(const Prepared& prepared) {
-  Prepared summary{.target = prepared.target, .ranks = {}};
+  Prepared summary{
+      .target = prepared.target, .ranks = {}, .begun = prepared.begun, .staged = prepared.staged};
   for (const PreparedRank& rank : prepared.ranks) {
     summary.ranks.emplace_back();
     summary.ranks.back().fetched_bytes = rank.fetched_bytes;
@@ -25,6 +26,7 @@ Prepared WithoutBytes(const Prepared& prepared) {
 
 Result<std::optional<Prepared>> VersionRunner::PrepareAdoption(const SyncTarget& target) {
   DWS_CHECK(parts_.engine.live().known() && !parts_.engine.live().at.has_value());
+  const TimePoint begun = parts_.clock.Now();
   std::optional<VersionAt> intended;
   std::optional<VersionAt> committed;
   const ReceiverLedgerState& ledger = parts_.ledger.state();
@@ -38,27 +40,38 @@ Result<std::optional<Prepared>> VersionRunner::PrepareAdoption(const SyncTarget&
   }
   Result<std::optional<Prepared>> prepared =
       parts_.preparer.PrepareAdoption(parts_.engine.live(), *last);
-  // It is a short cut, the target is what counts.
+  // Adoption is optional: the target is reached without it, too.
   if (absl::IsAborted(prepared.status())) return std::optional<Prepared>();
+  if (prepared.ok() && prepared->has_value()) OnPrepared(**prepared, begun);
   return prepared;
 }
 
 Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
                                         const std::function<bool()>& wanted) {
   parts_.board.SetStage("fetching", target.version);
-  return parts_.preparer.Prepare(*parts_.engine.weights(), parts_.engine.live(), target, way,
-                                 wanted);
+  const TimePoint begun = parts_.clock.Now();
+  Result<Prepared> prepared =
+      parts_.preparer.Prepare(*parts_.engine.weights(), parts_.engine.live(), target, way, wanted);
+  if (prepared.ok()) OnPrepared(*prepared, begun);
+  return prepared;
 }
 
-Result<WrittenVersion> VersionRunner::Commit(const Prepared& prepared, TimePoint begin,
+void VersionRunner::OnPrepared(Prepared& prepared, TimePoint begun) const {
+  prepared.begun = begun;
+  prepared.staged = parts_.clock.Now();
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    parts_.senders.Staged(prepared.target, TrainerRank(r));
+  }
+}
+
+Result<WrittenVersion> VersionRunner::Commit(const Prepared& prepared,
                                              CommitPipeline::Release release) {
   LiveState& live = parts_.engine.mutable_live();
   const bool first = !live.at.has_value();
   WrittenVersion written{.prepared = WithoutBytes(prepared),
                          .report = ReportOf(prepared),
                          .attach_mismatches = first ? prepared.full_slices() : 0,
-                         .begin = begin,
-                         .staged = parts_.clock.Now(),
+                         .committing = parts_.clock.Now(),
                          .first = first};
   LeaseControl control = parts_.engine.Control();
   const CommitPipeline::Engine engine{.control = control,
@@ -76,12 +89,13 @@ Result<WrittenVersion> VersionRunner::Commit(const Prepared& prepared, TimePoint
 }
 
 void VersionRunner::Report(WrittenVersion written, Duration pause, bool first_release) {
-  pipeline_.Acknowledge(written.prepared, pause, written.staged - written.begin);
-  const TimePoint now = parts_.clock.Now();
+  // An engine may let a staged version wait for long: that time counts for nothing here.
+  const Duration staging = written.prepared.staged - written.prepared.begun;
+  pipeline_.Acknowledge(written.prepared, pause, staging);
   written.report.pause = pause;
-  written.report.commit = now - written.staged;
+  written.report.commit = parts_.clock.Now() - written.committing;
   parts_.board.ShowCommit(written.report, written.attach_mismatches);
-  LogCommitted(written.report, now - written.begin, first_release);
+  LogCommitted(written.report, staging + written.report.commit, first_release);
 }
 
 CommitReport VersionRunner::ReportOf(const Prepared& prepared) const {

@@ -22,10 +22,9 @@ struct WrittenVersion {
   Prepared prepared;  // without the bytes that were written
   CommitReport report;
   uint64_t attach_mismatches = 0;
-  TimePoint begin;      // when the version was looked at
-  TimePoint staged;     // when everything was there
-  bool first = false;   // memory was of no known version
-  Duration pause = {};  // by the commit alone; zero: the engine was paused before
+  TimePoint committing;  // since then
+  bool first = false;    // memory was of no known version
+  Duration pause = {};   // by the commit alone; zero: the engine was paused before
 };
 
 // Lifecycle: as long as the worker. Threads: the worker's.
@@ -48,15 +47,15 @@ class VersionRunner {
   // When memory of no known version may be one that the ledger names, and is exactly that: a commit
   // of it, which writes nothing. Errors of Preparer::PrepareAdoption.
   Result<std::optional<Prepared>> PrepareAdoption(const SyncTarget& target);
-  // As Preparer::Prepare.
+  // As Preparer::Prepare; then the senders know that it is staged.
   Result<Prepared> Prepare(const SyncTarget& target, Way way, const std::function<bool()>& wanted);
   // As CommitPipeline::Commit; then Report is due, once the engine runs.
-  Result<WrittenVersion> Commit(const Prepared& prepared, TimePoint begin,
-                                CommitPipeline::Release release);
+  Result<WrittenVersion> Commit(const Prepared& prepared, CommitPipeline::Release release);
   // To the senders, operators and the log. `pause`: of the engine, for this version.
   void Report(WrittenVersion written, Duration pause, bool first_release);
 
  private:
+  void OnPrepared(Prepared& prepared, TimePoint begun) const;
   CommitReport ReportOf(const Prepared& prepared) const;
 
   const Parts parts_;

@@ -35,7 +35,8 @@ Worker::Worker(Parts parts, Options options)
                    [this] {
                      driver_->DropPrepared();
                      watch_.Forget();
-                   }},
+                   },
+               .on_renumbered = [this] { watch_.ForgetDescriptions(); }},
               {.pause_timeout = options.pause_timeout,
                .cuda = options.cuda,
                .runs_when_proved = parts_.group == nullptr}),
@@ -115,25 +116,16 @@ void Worker::Join() {
 }
 
 void Worker::Run() {
-  uint64_t seen = 0;
-  Duration delay = limits::kReconnectDelayMin;
   while (!stopping_.load()) {
-    // Read before the state is: a change during the step wakes the next wait at once.
-    if (!watch_.busy()) {
-      const Duration scrub = watch_.UntilDue().value_or(Duration::max());
-      seen = parts_.changed.WaitBeyond(seen, std::min<Duration>(limits::kReconnectDelayMax, scrub));
+    // Read before the state is: a change during the step ends the wait after it at once.
+    const uint64_t seen = parts_.changed.WaitBeyond(0, Duration::zero());
+    const Turn turn = RunOnce();
+    if (turn.wait == Duration::zero() || stopping_.load()) continue;
+    if (turn.retry) {
+      AwaitRetry(seen, turn.wait);
+    } else {
+      (void)parts_.changed.WaitBeyond(seen, turn.wait);
     }
-    if (stopping_.load()) break;
-    const Status status = Step();
-    if (status.ok()) {
-      delay = limits::kReconnectDelayMin;
-      continue;
-    }
-    if (stopping_.load()) break;
-    LogWarning("step_failed", {{"reason", ToString(status)}});
-    AwaitRetry(seen, delay);
-    seen = 0;
-    delay = std::min<Duration>(delay * 2, limits::kReconnectDelayMax);
   }
   const Status reason = UnavailableError("the receiver is stopping");
   watch_.EndVerifies(reason);
@@ -143,18 +135,45 @@ void Worker::Run() {
   ended_.NotifyAll();
 }
 
-// Not sooner, whatever changes meanwhile, unless the engine has gone: its memory is released at
-// once. Then again even if nothing changed.
+Worker::Turn Worker::RunOnce() {
+  const uint64_t drifts = engine_.drifts();
+  const Status status = Step();
+  if (stopping_.load()) return {.wait = Duration::zero()};
+  if (!status.ok()) {
+    LogWarning("step_failed", {{"reason", ToString(status)}});
+    if (engine_.drifts() != drifts)
+      return {.wait = Duration::zero()};  // repaired or paused at once
+    const Duration delay = retry_delay_;
+    retry_delay_ = std::min<Duration>(delay * 2, limits::kReconnectDelayMax);
+    return {.wait = delay, .retry = true};
+  }
+  retry_delay_ = limits::kReconnectDelayMin;
+  if (watch_.busy()) return {.wait = Duration::zero()};
+  const Duration scrub = watch_.UntilDue().value_or(Duration::max());
+  return {.wait = std::min<Duration>(limits::kReconnectDelayMax, scrub)};
+}
+
+// Waits the full delay and goes on reading memory meanwhile. Ends early if the engine has gone, as
+// its memory is released at once; if a commit group waits for this member; and for new drift.
 void Worker::AwaitRetry(uint64_t seen, Duration delay) {
   const TimePoint until = parts_.clock.Now() + delay;
   while (!stopping_.load() && parts_.clock.Now() < until) {
     if (engine_.weights() != nullptr && !engine_.IsCurrent()) return;
-    if (!watch_.busy()) {
-      seen = parts_.changed.WaitBeyond(seen, until - parts_.clock.Now());
-    } else if (watch_.Look()) {
-      return;  // repaired or paused at once, not later
+    if (driver_->has_orders()) return;
+    const Duration due =
+        watch_.busy() ? Duration::zero() : watch_.UntilDue().value_or(Duration::max());
+    if (due > Duration::zero()) {
+      const Duration left = std::max<Duration>(until - parts_.clock.Now(), Duration::zero());
+      seen = parts_.changed.WaitBeyond(seen, std::min(left, due));
+    } else if (Look()) {
+      return;
     }
   }
+}
+
+bool Worker::Look() {
+  const PulseWork work(parts_.pulse);
+  return watch_.Look();
 }
 
 Status Worker::Step() {
@@ -198,8 +217,9 @@ Status Worker::AcceptStream() {
 // the engine does not run.
 //
 // 1. the engine is paused: it runs with a version of a stream that is no longer trusted
-// 2. the ledger forgets, durably; an error leaves the engine to be proved against the stream it had
-// 3. what is known of memory and senders is dropped, and the senders are connected to again
+// 2. what is known of memory is dropped
+// 3. the ledger forgets, durably; an error leaves the engine to be proved against the stream it had
+// 4. what is known of senders is dropped, and they are connected to again
 Status Worker::ForgetStream(const StreamId& stream) {
   DWS_RETURN_IF_ERROR(CheckForgotten(parts_.ledger.state().stream(), stream));
   if (engine_.weights() != nullptr) {

@@ -1,5 +1,5 @@
 // The thread that decides: it looks at senders, engine and memory, and has the engine brought to the
-// newest version. Everything that blocks happens here; streams and services only leave word.
+// newest version. Everything that blocks happens here; streams and services only notify it.
 //
 //   Worker            the loop, and what an operator asks of it
 //   VersionDriver     picks versions and releases the engine: alone, or in a commit group
@@ -72,6 +72,13 @@ class Worker {
   // One round, then one batch of what is to be verified or is due to be scrubbed. Public for tests,
   // which call it instead of Start. An error means "again, a little later".
   Status Step();
+  // One turn of the loop: a Step, and how long to wait after it. Public for the simulation, which
+  // has a loop of its own.
+  struct Turn {
+    Duration wait;       // zero: not at all
+    bool retry = false;  // the step failed: changes alone do not end the wait
+  };
+  Turn RunOnce();
   // See WorkerBoard. Threads: any.
   void ShowReadiness() { board_.ShowReadiness(); }
   bool busy() const { return watch_.busy(); }  // there is more to do, although nothing has changed
@@ -80,6 +87,7 @@ class Worker {
   std::unique_ptr<VersionDriver> MakeDriver();
   void Run();
   void AwaitRetry(uint64_t seen, Duration delay);
+  bool Look();
   Status Round();
   Status AcceptStream();
   Status ForgetStream(const StreamId& stream);
@@ -92,6 +100,7 @@ class Worker {
   DriftWatch watch_;
   VersionRunner runner_;
   const std::unique_ptr<VersionDriver> driver_;
+  Duration retry_delay_ = limits::kReconnectDelayMin;  // of the next step that fails
 
   std::thread thread_;
   Mutex mutex_;

@@ -30,6 +30,11 @@ WorkerStatus WorkerBoard::status() const {
   {
     MutexLock lock(mutex_);
     status = status_;
+    if (reading_.has_value() && (status.stage == "idle" || status.stage == "staged")) {
+      status.stage = "verifying";
+      status.stage_done_bytes = reading_->done_bytes;
+      status.stage_total_bytes = reading_->total_bytes;
+    }
   }
   status.seconds_since_version = ToSeconds(parts_.clock.Now() - status.version_since);
   status.drain = parts_.desk.drain();
@@ -101,23 +106,23 @@ void WorkerBoard::CountScrub(const Scrub& scrub, uint64_t bytes, bool pass_done)
   status_.scrub.last_pass_unix_seconds = UnixSecondsNow();
 }
 
-void WorkerBoard::SetStage(std::string stage, std::optional<WeightVersion> target) {
+void WorkerBoard::SetStage(std::string stage, std::optional<WeightVersion> target,
+                           uint64_t staging_bytes) {
   MutexLock lock(mutex_);
   status_.stage = std::move(stage);
   status_.target = target;
   status_.stage_done_bytes = status_.stage_total_bytes = 0;
-  status_.staging_bytes = 0;
+  status_.staging_bytes = staging_bytes;
 }
 
-void WorkerBoard::SetStageBytes(uint64_t done_bytes, uint64_t total_bytes) {
+void WorkerBoard::ShowReading(uint64_t done_bytes, uint64_t total_bytes) {
   MutexLock lock(mutex_);
-  status_.stage_done_bytes = done_bytes;
-  status_.stage_total_bytes = total_bytes;
+  reading_ = Reading{.done_bytes = done_bytes, .total_bytes = total_bytes};
 }
 
-void WorkerBoard::SetStaging(uint64_t bytes) {
+void WorkerBoard::EndReading() {
   MutexLock lock(mutex_);
-  status_.staging_bytes = bytes;
+  reading_.reset();
 }
 
 void WorkerBoard::SetTrouble(std::string trouble) {

@@ -46,9 +46,12 @@ class WorkerBoard {
   // second or so.
   void ShowReadiness();
 
-  void SetStage(std::string stage, std::optional<WeightVersion> target);
-  void SetStageBytes(uint64_t done_bytes, uint64_t total_bytes);
-  void SetStaging(uint64_t bytes);
+  // `staging_bytes`: what lies in memory for the target; while it is fetched that is measured.
+  void SetStage(std::string stage, std::optional<WeightVersion> target, uint64_t staging_bytes = 0);
+  // Live memory is being read again. Shown as the stage "verifying" while nothing is fetched or
+  // committed, until EndReading.
+  void ShowReading(uint64_t done_bytes, uint64_t total_bytes);
+  void EndReading();
   void SetTrouble(std::string trouble);
   // What is shown unless ShowReadiness has a reason of its own: drained, stale, a stream that is not
   // recorded.
@@ -72,6 +75,11 @@ class WorkerBoard {
   WorkerStatus status_ GUARDED_BY(mutex_);
   bool own_ready_ GUARDED_BY(mutex_) = false;  // by SetReadiness
   std::string own_reason_ GUARDED_BY(mutex_);
+  struct Reading {
+    uint64_t done_bytes = 0;
+    uint64_t total_bytes = 0;
+  };
+  std::optional<Reading> reading_ GUARDED_BY(mutex_);
   std::string unrecorded_ GUARDED_BY(mutex_);  // why a new stream is not; empty: it is
   Mutex telling_mutex_;  // held during on_readiness, so that calls keep the order of the changes
 };

@@ -126,7 +126,8 @@ class FakeTrainer final : public SenderGroup {
     MutexLock lock(mutex_);
     log_.clear();
   }
-  std::vector<Rejection> rejections;  // read with no call in flight
+  std::vector<Rejection> rejections;  // read with no call in flight; so is this:
+  CommittedReport last_report;
 
   // What the next fetches do.
   std::optional<ClassTable> classes;  // if set, blocks of floats are class-split with it
@@ -188,8 +189,10 @@ class FakeTrainer final : public SenderGroup {
   void Staged(const SyncTarget& target, TrainerRank) override {
     Note(fmt::format("staged {}", target.version.value()));
   }
-  void Committed(const SyncTarget& target, TrainerRank, const CommittedReport&) override {
+  void Committed(const SyncTarget& target, TrainerRank, const CommittedReport& report) override {
     Note(fmt::format("committed {}", target.version.value()));
+    MutexLock lock(mutex_);
+    last_report = report;
   }
   void Rejected(const SyncTarget& target, TrainerRank, const Rejection& rejection) override {
     Note(fmt::format("rejected {}", target.version.value()));

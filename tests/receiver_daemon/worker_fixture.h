@@ -38,7 +38,7 @@ struct Client {
   }
   void Attach(const LayoutSetPtr& layouts) {
     const std::vector<uint64_t> region_bytes = {bytes};
-    auto mapping = MapEngine(*layouts, views, region_bytes, {});
+    auto mapping = MapEngine(*layouts, views, region_bytes, excluded);
     REQUIRE(mapping.ok());
     auto reserved = registry.Reserve({.engine_rank = 0,
                                       .engine_world_size = 1,
@@ -84,6 +84,7 @@ struct Client {
 
   EngineRegistry& registry;
   std::vector<EngineView> views;
+  std::vector<std::string> excluded;
   uint64_t bytes = 0;
   CreatedRegion created;
   Generation generation;

@@ -80,6 +80,12 @@ def _edits() -> list[Edit]:
             "    Send(m, NextNonce(), GroupResume{.version = *other.live, .generation = *other.generation});\n"
             "  }\n",
         ),
+        # A receiver stages past its cap.
+        Edit(
+            "receiver_daemon/commit/prepare.cc",
+            "return options_.staging_bytes_max / job.target.ranks.size();",
+            f"return {mutated('kStageTooMuch')} ? UINT64_MAX : options_.staging_bytes_max / job.target.ranks.size();",
+        ),
     ]
 
 

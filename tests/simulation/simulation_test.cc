@@ -56,7 +56,7 @@ TEST_CASE("every situation that the rules handle occurs", "[simulation]") {
   }
   for (const char* what :
        {"a squash is served", "a moving snapshot is read", "an old stream is refused",
-        "an engine keeps what it had", "a slice of a delta is rejected",
+        "an engine keeps what it had", "bytes are staged", "a slice of a delta is rejected",
         "a full tensor is rejected", "a delta is too large to stage", "a commit is abandoned",
         "a commit is torn", "a group commits", "a group aborts",
         "a group loses a member in a COMMIT", "a member cannot write",
@@ -109,6 +109,10 @@ TEST_CASE("the simulation detects a late answer that counts for the last COMMIT"
 TEST_CASE("the simulation detects a group that runs on after losing a member in a COMMIT",
           "[simulation]") {
   ExpectNoticed(Mutation::kReleaseAfterLoss, kWrongBytes);
+}
+
+TEST_CASE("the simulation detects a receiver that stages past its cap", "[simulation]") {
+  ExpectNoticed(Mutation::kStageTooMuch, "its cap is");
 }
 
 TEST_CASE("the simulation detects a sender that retains without a limit", "[simulation]") {

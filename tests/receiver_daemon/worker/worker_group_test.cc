@@ -28,9 +28,9 @@ class Wire final : public MemberConnection {
 
 // Two receivers, each with an engine rank that holds everything.
 struct Pair {
-  explicit Pair(FakeTrainer& trainer_in)
+  explicit Pair(FakeTrainer& trainer_in, const ScrubOptions& scrub = {})
       : trainer(trainer_in),
-        leader(trainer, leader_ledger, {}, {}, {.group_id = "g", .index = 0, .member_count = 2}),
+        leader(trainer, leader_ledger, {}, scrub, {.group_id = "g", .index = 0, .member_count = 2}),
         member(trainer, member_ledger, {}, {},
                {.group_id = "g", .index = 1, .member_count = 2, .leader_address = "leader:1"}),
         leader_rank(*trainer.layouts(), leader.registry),
@@ -150,6 +150,28 @@ TEST_CASE("a group changes versions together and records its decision", "[group]
   CHECK(Count<GroupDecided>(pair.member_ledger) == 0);
   CHECK(pair.member.worker.status().commits == 2);
   CHECK(pair.member.worker.status().last_commit->pause > Duration::zero());
+}
+
+TEST_CASE("nothing is scrubbed or verified between a group's write and its release", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer, {.bytes_per_second_max = uint64_t{1} << 40});
+  pair.RunFirstVersion();
+  pair.Offer({1, trainer.Publish()});
+  pair.Run(/*stop_before_commit=*/true);
+  REQUIRE(pair.leader_rank.running == 0);
+  const uint64_t bytes = pair.leader.worker.status().scrub.bytes;
+  CHECK(bytes > 0);
+  const auto task = pair.leader.desk.Verify();
+  REQUIRE(task.ok());
+  for (int i = 0; i < 3; ++i) REQUIRE(pair.leader.worker.Step().ok());
+  CHECK(pair.leader.worker.status().scrub.bytes == bytes);
+  CHECK_FALSE(pair.leader.worker.busy());
+  CHECK_FALSE((*task)->Await(Duration::zero()).has_value());
+
+  pair.Run();
+  CHECK(pair.leader_rank.running == 2);
+  CHECK((*task)->Await(Duration::zero()) == OkStatus());
+  CHECK(pair.leader.worker.status().scrub.bytes > bytes);
 }
 
 TEST_CASE("a member lost before its COMMIT keeps the leader's engine paused until it returns",

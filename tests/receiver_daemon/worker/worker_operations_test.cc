@@ -166,6 +166,35 @@ TEST_CASE("a verification needs a committed version and ends when the engine det
   CHECK_FALSE(it.daemon.worker.busy());
 }
 
+TEST_CASE("a verification that is cancelled is not shown any more", "[verify]") {
+  Running it;
+  const OperatorTaskPtr task = it.Verify();
+  it.Step();
+  CHECK(it.daemon.worker.status().stage == "verifying");
+  CHECK(it.daemon.worker.status().stage_total_bytes == 140'000 + 4 * 99);
+  task->Cancel();
+  it.Step();
+  CHECK(it.daemon.worker.status().stage == "idle");
+}
+
+TEST_CASE("drift found while rounds fail is looked at by the next round at once", "[scrub]") {
+  Running it({.bytes_per_second_max = uint64_t{1} << 40});
+  it.trainer.fail_objects = it.trainer.fail_full = UnavailableError("the sender is away");
+  it.daemon.Offer({1, it.trainer.Publish()});
+  Worker::Turn turn = it.daemon.worker.RunOnce();
+  CHECK(turn.retry);
+  CHECK(turn.wait == limits::kReconnectDelayMin);
+  turn = it.daemon.worker.RunOnce();
+  CHECK(turn.wait == 2 * limits::kReconnectDelayMin);
+  it.Flip(1);
+  turn = it.daemon.worker.RunOnce();
+  CHECK_FALSE(turn.retry);
+  CHECK(turn.wait == Duration::zero());
+  CHECK(it.client.running == 1);
+  it.daemon.worker.RunOnce();
+  CHECK(it.client.running == 0);
+}
+
 TEST_CASE("a resync fetches what differs and a full resync fetches everything", "[resync]") {
   Running it;
   it.Flip(1);
@@ -272,6 +301,37 @@ TEST_CASE("the scrub finds a flipped bit by itself, and the next round repairs i
   CHECK(it.client.running == 1);
   CHECK(it.client.Holds(it.trainer, 1));
   CHECK(it.daemon.worker.status().ready);
+}
+
+TEST_CASE("a worker with nothing to scrub waits", "[scrub]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger, {}, {.bytes_per_second_max = uint64_t{1} << 30});
+  CHECK(daemon.worker.RunOnce().wait == limits::kReconnectDelayMax);  // no sender, no engine
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  CHECK(daemon.worker.RunOnce().wait == limits::kReconnectDelayMax);  // no version
+  daemon.Offer({trainer.Publish()});
+  CHECK(daemon.worker.RunOnce().wait < std::chrono::seconds(1));
+  REQUIRE(client.running == 1);
+}
+
+TEST_CASE("an engine that holds no slice is not scrubbed", "[scrub]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger, {}, {.bytes_per_second_max = uint64_t{1} << 30});
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.views.clear();
+  client.excluded = {"w", "x"};
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  for (int i = 0; i < 3; ++i) {
+    CHECK(daemon.worker.RunOnce().wait == limits::kReconnectDelayMax);
+  }
+  CHECK(client.running == 1);
+  CHECK(daemon.worker.status().scrub.bytes == 0);
 }
 
 TEST_CASE("the scrub respects its speed limit and commits continue", "[scrub]") {

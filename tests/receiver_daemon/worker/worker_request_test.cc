@@ -15,8 +15,12 @@ struct Asking {
     daemon.Connect();
     client.Attach(trainer.layouts());
     daemon.Offer({trainer.Publish()});
+    Ask(1);
     Step();
-    REQUIRE(client.running == 1);  // it attached paused: the first version needs no request
+    REQUIRE(client.running == 1);
+    REQUIRE(client.pauses == 1);
+    client.pauses = 0;
+    Ask(0);
   }
   void Step() { REQUIRE(daemon.worker.Step().ok()); }
   void Ask(uint64_t version, std::optional<StreamId> stream = std::nullopt) {
@@ -35,6 +39,7 @@ TEST_CASE("a version is staged, and committed when the engine asks", "[request]"
   Asking it;
   it.daemon.Offer({1, it.trainer.Publish()});
   it.Step();
+  CHECK(it.trainer.Log().back() == "staged 2");  // known before the engine has to ask
   it.trainer.ClearLog();
   it.Step();  // prepared once only
   CHECK(it.trainer.Log().empty());
@@ -43,12 +48,14 @@ TEST_CASE("a version is staged, and committed when the engine asks", "[request]"
   CHECK(it.client.Holds(it.trainer, 1));
   CHECK(it.daemon.worker.status().ready);
   CHECK(it.daemon.worker.status().stage == "staged");
+  CHECK(it.daemon.worker.status().staging_bytes > 0);
 
   it.Ask(2);
   it.Step();
   CHECK(it.client.running == 2);
   CHECK(it.client.Holds(it.trainer, 2));
   CHECK(it.daemon.worker.status().stage == "idle");
+  CHECK(it.daemon.worker.status().staging_bytes == 0);
 
   // One request is not for the versions after it.
   it.daemon.Offer({2, it.trainer.Publish()});
@@ -104,6 +111,91 @@ TEST_CASE("a request for another stream is not met by numbers of this one", "[re
   it.Ask(1, other);
   it.Step();
   CHECK(it.client.running == 2);
+}
+
+TEST_CASE("an engine's own weights are not written before it asks", "[request]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  Client client(*trainer.layouts(), daemon.registry);
+  client.on_request = true;
+  daemon.Connect();
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  for (int i = 0; i < 3; ++i) REQUIRE(daemon.worker.Step().ok());
+  CHECK(daemon.worker.status().stage == "staged");
+  CHECK(client.pauses == 0);
+  CHECK_FALSE(client.Holds(trainer, 1));
+  client.lease->OnCommitRequest({.version = WeightVersion(1), .stream = std::nullopt});
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(client.running == 1);
+  CHECK(client.Holds(trainer, 1));
+}
+
+TEST_CASE("a staged version whose number is published again is prepared again", "[request]") {
+  Asking it;
+  it.daemon.Offer({1, it.trainer.Publish()});
+  it.Step();
+  REQUIRE(it.daemon.worker.status().stage == "staged");
+  it.trainer.GoBackTo(1);
+  it.daemon.Connect();
+  it.daemon.Offer({1, it.trainer.Publish()});  // other weights under the number 2
+  it.Ask(2);
+  it.Step();
+  CHECK(it.client.running == 2);
+  CHECK(it.client.Holds(it.trainer, 2));
+}
+
+TEST_CASE("what is staged is dropped when the receiver is drained", "[request]") {
+  Asking it;
+  it.daemon.Offer({1, it.trainer.Publish()});
+  it.Step();
+  REQUIRE(it.daemon.worker.status().staging_bytes > 0);
+  it.daemon.desk.SetDraining(true);
+  it.Step();
+  CHECK(it.daemon.worker.status().staging_bytes == 0);
+  CHECK(it.daemon.worker.status().stage == "drained");
+}
+
+TEST_CASE("a verification does not hide for ever that a version is staged", "[request]") {
+  Asking it;
+  it.daemon.Offer({1, it.trainer.Publish()});
+  it.Step();
+  const auto task = it.daemon.desk.Verify();
+  REQUIRE(task.ok());
+  it.Step();
+  CHECK(it.daemon.worker.status().stage == "verifying");
+  CHECK(it.daemon.worker.status().staging_bytes > 0);
+  it.Step();
+  REQUIRE((*task)->Await(Duration::zero()) == OkStatus());
+  CHECK(it.daemon.worker.status().stage == "staged");
+}
+
+TEST_CASE("the time a staged version waits for its engine is not time it took", "[request]") {
+  Asking it;
+  it.daemon.Offer({1, it.trainer.Publish()});
+  it.Step();
+  it.daemon.clock.Jump(std::chrono::seconds(1000));
+  it.Ask(2);
+  it.Step();
+  REQUIRE(it.client.running == 2);
+  CHECK(it.daemon.worker.status().last_commit->commit < std::chrono::seconds(500));
+  CHECK(it.trainer.last_report.stage_seconds < 500);
+}
+
+TEST_CASE("a request without a stream is met in the target's stream only", "[request]") {
+  const StreamId old{.incarnation = 1, .id_hi = 1, .id_lo = 1};
+  const StreamId now{.incarnation = 2, .id_hi = 2, .id_lo = 2};
+  EngineLease lease(0, Generation(1), {.request = true});
+  REQUIRE(lease.Open({.send = [](const LeaseCommand&) {}, .end = [](const Status&) {}}).ok());
+  lease.OnCommitRequest({.version = WeightVersion(7), .stream = std::nullopt});
+  const auto may = [&](const StreamId& stream, uint64_t version, const StreamId& target) {
+    return lease.MayCommit(
+        {.live = VersionAt{stream, WeightVersion(version)}, .target = {target, WeightVersion(8)}});
+  };
+  CHECK(may(old, 7, now));
+  CHECK_FALSE(may(now, 7, now));
+  CHECK(may(now, 6, now));
 }
 
 TEST_CASE("what is staged for an engine that attaches again is prepared again", "[request]") {

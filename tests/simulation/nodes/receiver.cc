@@ -122,34 +122,29 @@ bool Receiver::HasCommitted(const VersionAt& at) const {
   return highest != committed_.end() && highest->second >= at.version;
 }
 
-// Like the loop of Worker::Run.
+// Worker::RunOnce decides; only the waits are simulated.
 void Receiver::Work() {
-  Duration delay = limits::kReconnectDelayMin;
   while (true) {
     const uint64_t seen = Changes();
     const bool had = daemon_->worker.status().live.has_value();
-    const Status status = daemon_->worker.Step();
+    const Worker::Turn turn = daemon_->worker.RunOnce();
     const bool has = daemon_->worker.status().live.has_value();
     if (has && !had && !fetched_) world().See("an engine keeps what it had");
     CheckStaging();
-    if (status.ok()) {
-      delay = limits::kReconnectDelayMin;
-      if (!daemon_->worker.busy()) AwaitChange(seen);
-      continue;
+    if (turn.retry) {
+      if (disk_.state().open_intent().has_value()) world().See("a commit is torn");
+      Sleep(Micros(turn.wait));
+    } else if (turn.wait > Duration::zero()) {
+      AwaitChange(seen, turn.wait);
     }
-    world().Trace("{}: {}", name(), Message(status));
-    if (disk_.state().open_intent().has_value()) world().See("a commit is torn");
-    Sleep(Micros(delay));
-    delay = std::min<Duration>(delay * 2, limits::kReconnectDelayMax);
   }
 }
 
-void Receiver::AwaitChange(uint64_t seen) {
+void Receiver::AwaitChange(uint64_t seen, Duration longest) {
   if (Changes() > seen) return;
   seen_ = seen;
   idle_ = true;
-  // Worker::Run does not wait longer than this either.
-  After(Micros(limits::kReconnectDelayMax), [this, wait = ++wait_] {
+  After(Micros(longest), [this, wait = ++wait_] {
     if (wait == wait_) Wake();
   });
   worker_->Suspend();
@@ -210,6 +205,7 @@ Status Receiver::OnFailpoint(std::string_view name) {
 
 void Receiver::CheckStaging() {
   const uint64_t bytes = daemon_->worker.status().staging_bytes;
+  if (bytes > 0) world().See("bytes are staged");
   if (bytes <= world().staging_bytes_max) return;
   world().Violate("{} has staged {} bytes, its cap is {}", name(), bytes,
                   world().staging_bytes_max);

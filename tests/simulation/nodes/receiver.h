@@ -1,8 +1,10 @@
 // A simulated receiver: the product's worker, subscription, engine registry and commit group, as
-// receiver_daemon wires them, on a simulated clock, network and disk. This models only what
-// the product reaches over gRPC: the streams to the senders, to the group's leader and to the
-// engine. Everything else, down to the writes to the engine's memory, is the shipped code,
-// compiled with its failpoints: at each of them the process may die.
+// receiver_daemon wires them, on a simulated clock, network and disk. This models what the
+// product reaches over gRPC, with its reconnects: the streams to the senders, to the group's leader
+// and to the engine, and how an engine attaches. The decisions and commits, down to the writes to
+// the engine's memory, are the shipped code, compiled with its failpoints: at each of them the
+// process may die. Not simulated: scrub, verification, resync, forgotten streams, drain, engines
+// that say when to commit.
 #pragma once
 
 #include <functional>
@@ -63,7 +65,7 @@ class Receiver final : public Process, private SenderGroup {
 
   // The worker's thread: Work runs on its fiber, the others wake it.
   void Work();
-  void AwaitChange(uint64_t seen);
+  void AwaitChange(uint64_t seen, Duration longest);
   void Sleep(Time time);
   // Begins an operation, and waits until the callback passed to it is called.
   template <typename T>
