@@ -12,8 +12,8 @@ struct Utf8Character {
   size_t size_bytes = 0;  // 1 to 4; 0: the bytes are not UTF-8
 };
 
-// The first character of `text`, which must not be empty. Not UTF-8 are: a form longer than needed,
-// a surrogate, a code point above U+10FFFF, a character that is cut off. Pure.
+// The first character of `text`, which must not be empty. These are not UTF-8: a form longer than
+// needed, a surrogate, a code point above U+10FFFF, a character that is cut off. Pure.
 Utf8Character FirstUtf8Character(std::string_view text);
 
 // The first `bytes_max` bytes of `text` at most, with no character cut in two: a Protobuf message

@@ -15,7 +15,7 @@ namespace dws {
 // One place. The sender offers each version to all places in turn, after it is recorded; a place
 // that fails retries by itself and never delays publishing.
 //
-// Lifecycle: Disconnect, then Stop; the destructor does both. Threads: safe from any.
+// Lifecycle: Disconnect, then Stop, before it is destroyed. Threads: safe from any.
 class VersionSink {
  public:
   virtual ~VersionSink() = default;

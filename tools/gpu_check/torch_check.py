@@ -204,7 +204,7 @@ def sleep_and_wake(setup: Setup) -> None:
 
 
 class Check(NamedTuple):
-    """`environment` is its process's; `on_cpu`: it says something without a GPU."""
+    """`environment`: of its process; `on_cpu`: it shows something without a GPU."""
 
     name: str
     run: Callable[[Setup], None]

@@ -65,7 +65,7 @@ class SharedBeside final : public SenderGroup {
   SharedSource* Await(const SyncTarget& target, TrainerRank rank, const Spool::Options& spool);
   // Whether the senders are to be asked after this.
   bool FallsBack(const SyncTarget& target, TrainerRank rank, const Status& status) const;
-  // Ended by CancelFetches. `late`: seldom only.
+  // Ended by CancelFetches. `late`: at most once a minute.
   void RunHook(WeightVersion version, bool late, const Spool::Options& spool);
   bool Pause(Duration time);
 

@@ -76,7 +76,7 @@ class SharedLinks final : public SenderGroup {
   void Look();
   void Poll(SenderIndex index, Link& link);
   bool Note(Link& link, const Status& status);
-  // A file that is lost or damaged: the sender hears of it even where nothing was rejected.
+  // A file that is lost or damaged. It is reported to the sender even if nothing was rejected.
   void NoteDamage(const SyncTarget& target, TrainerRank rank, const Status& status);
   SharedSource& Source(TrainerRank rank) { return *links_[rank.value()].source; }
 

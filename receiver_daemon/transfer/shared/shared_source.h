@@ -40,18 +40,18 @@ class SharedSource {
 
   SharedSource(FileSystem& files, Options options) : files_(files), options_(std::move(options)) {}
 
-  // Looks at the folder. Of several streams that of the highest incarnation that has a version;
-  // `followed`: of two with one incarnation, that. Streams ahead of the clock (clock_bound.h) are
-  // passed over, and named as trouble, but for the one that is followed. UNAVAILABLE: no version is
-  // there (yet), or the folder cannot be read. FAILED_PRECONDITION: two streams claim one
-  // incarnation. DATA_LOSS and what ParseWelcome returns: what is there is of no use.
+  // Looks at the folder and takes the stream of the highest incarnation that has a version. Of two
+  // streams with one incarnation it takes `followed`. It ignores other streams than `followed` that
+  // are ahead of the clock (clock_bound.h), and names them as trouble. UNAVAILABLE: there is no
+  // version (yet), or the folder cannot be read. FAILED_PRECONDITION: two streams claim one
+  // incarnation. DATA_LOSS and what ParseWelcome returns: the files there cannot be used.
   Result<Offer> Look(const std::optional<StreamId>& followed);
   // Whether `version` is in the directory, by the last Look.
   bool Has(const StreamId& stream, WeightVersion version) const;
 
-  // As SenderGroup's. What is not there yet, or not whole, is tried again for a few seconds; what
-  // is missing then, though a manifest names it, is DATA_LOSS. Before the newest full tensors it is
-  // ABORTED at once: versions there are retired.
+  // As SenderGroup's. They try again for a few seconds while a file is missing or not whole. After
+  // that a file that a manifest names is DATA_LOSS. For versions before the newest full tensors they
+  // return ABORTED at once: those versions are retired.
 
   // Composed of several deltas where a third of the spool's memory holds them; ABORTED where not.
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,

@@ -29,7 +29,7 @@ _ALLOWANCE_BYTES = 256 << 20
 def _run(
     options: argparse.Namespace, rate: Optional[float], folder: str
 ) -> tuple[list[Published], list[Published]]:
-    """What each round came to on both paths; the first, to warm up, is not among them."""
+    """The result of each round on both paths, without the first, which warms up."""
     ours: list[Published] = []
     theirs: list[Published] = []
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What publishing one version came to, on either path."""
+"""The result of publishing one version, on either path."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ std::string FormatWatchLine(const WatchRow& row) {
   return line + "\n";
 }
 
-std::string WatchScreen::Draw(std::vector<std::string> lines, size_t rows, bool anew) {
+std::string WatchScreen::Draw(std::vector<std::string> lines, size_t rows, bool redraw) {
   const size_t lines_max = std::max<size_t>(rows, 2) - 1;
   if (lines.size() > lines_max) {
     const size_t missing = lines.size() - lines_max + 1;
@@ -157,7 +157,7 @@ std::string WatchScreen::Draw(std::vector<std::string> lines, size_t rows, bool 
     lines.back() = fmt::format("and {} more lines", missing);
   }
   std::string frame = "\r";
-  if (anew) {
+  if (redraw) {
     frame += "\x1b[H\x1b[2J";
   } else if (drawn_ > 0) {
     frame += fmt::format("\x1b[{}A", drawn_);

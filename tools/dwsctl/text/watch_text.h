@@ -22,9 +22,9 @@ std::string FormatWatchLine(const WatchRow& row);
 class WatchScreen {
  public:
   // The bytes that replace the lines drawn before by `lines`. At most `rows` - 1 lines are shown;
-  // if there are more, the last line says how many are missing. `anew`: the terminal has changed
+  // if there are more, the last line says how many are missing. `redraw`: the terminal has changed
   // its size, so the position of the old lines is not known, and the screen is cleared.
-  std::string Draw(std::vector<std::string> lines, size_t rows, bool anew);
+  std::string Draw(std::vector<std::string> lines, size_t rows, bool redraw);
   // Leaves the cursor on an empty line below the drawn lines.
   std::string End() const { return "\r\x1b[K"; }
 
