@@ -1,8 +1,8 @@
 // One file's bytes in memory: mapped for reading or for patching in place, or copied.
 //
 // If another process truncates the file while it is mapped, or a write to it finds the disk full,
-// bytes are missing. A kWritable file has zeros there then, and CheckIntact and Sync fail; call one
-// of them before anything that was read is recorded. With kReadOnly the process ends, with a line
+// bytes are missing. A kWritable file has zeros there and after them then, and CheckIntact and Sync
+// fail; call one of them before anything that was read is recorded. With kReadOnly the process ends, with a line
 // that names the file (mapping_guard.h). Use kCopied for files that another machine may remove at
 // any time, as on a shared file system.
 //
@@ -77,8 +77,8 @@ class MappedFile {
   MutableByteSpan writable() const;
   // DATA_LOSS: bytes of it were missing when they were read or written.
   Status CheckIntact() const;
-  // As CheckIntact. After OK all writes are on the disk and the file's time is updated. (A store to a mapping alone
-  // does not always update the time.)
+  // As CheckIntact. After OK all writes are on the disk and the file's time is updated. (A store to
+  // a mapping alone does not always update the time.)
   Status Sync() const;
   // False: the path now leads to another file, or to none.
   bool in_place() const;

@@ -43,15 +43,32 @@ void Say(const char* text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-// Whether the access may be repeated.
+// Whether the access may be repeated. Replaces all pages from this one to the end of the mapping:
+// one call for each page would exhaust the number of mappings that a process may have.
 bool Replaced(uintptr_t address, Slot& slot) {
   slot.lost.store(true);
-  void* const page = reinterpret_cast<void*>(address & ~(page_bytes - 1));
-  return ::mmap(page, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-                -1, 0) == page;
+  const uintptr_t first = address & ~(page_bytes - 1);
+  void* const at = reinterpret_cast<void*>(first);
+  return ::mmap(at, slot.begin.load() + slot.size.load() - first, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == at;
+}
+
+// The signal as it would be without this file.
+void PassOn(int number, siginfo_t* info, void* context) {
+  if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
+    previous.sa_sigaction(number, info, context);
+    return;
+  }
+  ::sigaction(SIGBUS, &previous, nullptr);
+  // An access is repeated, and raises it again; a signal that a process has sent is not.
+  if (info->si_code <= 0) ::raise(number);
 }
 
 void OnBusError(int number, siginfo_t* info, void* context) {
+  if (info->si_code <= 0) {  // sent by a process: it has no address
+    PassOn(number, info, context);
+    return;
+  }
   const int saved = errno;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   for (Slot& slot : Slots()) {
@@ -67,12 +84,7 @@ void OnBusError(int number, siginfo_t* info, void* context) {
     break;
   }
   errno = saved;
-  if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
-    previous.sa_sigaction(number, info, context);
-    return;
-  }
-  // The access is repeated, and ends the process.
-  ::sigaction(SIGBUS, &previous, nullptr);
+  PassOn(number, info, context);
 }
 
 void Install() {

@@ -11,9 +11,9 @@ namespace dws {
 
 // Watches the pages of one mapping. Threads: safe from any; the mapping outlives it.
 //
-// Pages that are lost become private pages of zeros, if the owner looks at lost() before it trusts
-// what was read or written there. For other mappings a line with the file's name goes to stderr
-// and the process dies as it would have.
+// If the owner looks at lost() before it trusts what was read or written, an access to a page that
+// is lost makes it and all pages after it private pages of zeros. For other mappings a line with the
+// file's name goes to stderr and the process dies as it would have.
 class MappingGuard {
  public:
   // No more than kGuardsMax mappings at a time are watched; for the rest nothing changes.
