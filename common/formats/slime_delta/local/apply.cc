@@ -177,6 +177,8 @@ Status LocalCheckpoint::CheckRun(const HeldFolder& versions) {
             if (tensor == nullptr) return std::nullopt;
             return ChecksumText(format, tensor->bytes);
           }));
+  // Bytes that are missing were read as zeros, and a refusal is recorded.
+  DWS_RETURN_IF_ERROR(checkpoint_.CheckIntact());
   std::optional<int64_t> other_ns;
   if (finding.verdict == RunVerdict::kOther || finding.verdict == RunVerdict::kUnproved) {
     DWS_ASSIGN_OR_RETURN(other_ns, RunCheck::NewestOther(versions, digests_));

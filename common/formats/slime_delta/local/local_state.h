@@ -6,7 +6,7 @@
 //                  program is, or was, in the middle of a change
 //   digests.json   only DWS's, see below
 //   redo/          only DWS's (redo.h)
-//   dws_engine  only DWS's: what an engine has loaded (loaded_record.h)
+//   dws_engine     only DWS's: what an engine has loaded (loaded_record.h)
 //
 // digests.json:
 //   {"version": "000002", "checksum_format": "xxh3-128",

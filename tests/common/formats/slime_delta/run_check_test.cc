@@ -285,6 +285,27 @@ TEST_CASE("a checkpoint advanced by another program adopts its folder if the ten
   }
 }
 
+TEST_CASE("a checkpoint that is cut while it is compared is not taken for another run", "[slime]") {
+  const Scene scene;
+  scene.ForgetChain();
+  PosixFileSystem files;
+  ThreadPool pool(2);
+  auto opened = LocalCheckpoint::Open(files, pool, scene.local, {});
+  REQUIRE(opened.ok());
+  std::map<std::string, dws::testing::Bytes> whole;
+  for (const auto& item : fs::directory_iterator(scene.local)) {
+    if (item.path().extension() != ".safetensors") continue;
+    whole[item.path()] = dws::testing::ReadFile(item.path());
+    fs::resize_file(item.path(), 0);
+  }
+  const Status cut = (*opened)->Apply(Scene::PathOf(scene.ours, 4)).status();
+  CHECK(absl::IsDataLoss(cut));
+  CHECK_THAT(ToString(cut), Contains("bytes are missing"));
+  opened->reset();
+  for (const auto& [path, bytes] : whole) dws::testing::WriteFile(path, bytes);
+  CHECK(scene.Apply(scene.ours, 4) == "applied");
+}
+
 TEST_CASE("a change that a release before chains began is completed", "[slime]") {
   const Scene scene;
   scene.ForgetChain();
