@@ -67,15 +67,18 @@ Result<Duration> EngineLoader::Load(const CheckpointVersion& version) {
 
 Result<bool> EngineLoader::HoldsAlready(const CheckpointVersion& version) {
   DWS_CHECK(control_ != nullptr);
-  std::optional<CheckpointVersion> held = holds_;
-  if (!held.has_value()) {
-    held = parts_.record.Read();
-    if (!held.has_value() || held->contents != version.contents) return false;
-    // It may have been restarted since. A call that fails is answered by a load.
-    if (!control_->Reports(WeightVersion(held->version), kCheckDeadline).ok()) return false;
-    LogInfo("engine_holds_version", {{"version", held->version}});
+  const bool known = holds_.has_value();
+  const std::optional<CheckpointVersion> held = known ? holds_ : parts_.record.Read();
+  if (!held.has_value() || held->contents != version.contents) return false;
+  if (known && held->version == version.version) return true;
+  // It may have been restarted since the record, or the last check. A call that fails is answered
+  // by a load.
+  const Status says = control_->Reports(WeightVersion(held->version), kCheckDeadline);
+  if (!says.ok() && !(known && absl::IsUnimplemented(says))) {
+    if (!absl::IsDeadlineExceeded(says)) Forget();  // one that is only slow still holds it
+    return false;
   }
-  if (held->contents != version.contents) return false;
+  if (!known) LogInfo("engine_holds_version", {{"version", held->version}});
   if (held->version == version.version) return true;
   DWS_RETURN_IF_ERROR(control_->Tell(WeightVersion(version.version), timeout_));
   return true;

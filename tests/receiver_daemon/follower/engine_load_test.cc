@@ -67,8 +67,35 @@ TEST_CASE("a version that changes no tensor is told to the engine without a paus
   job.engine.Look();
   slime::Publish(job.versions, job.weights, job.weights, {.version = 2});
   REQUIRE(follower->Step().ok());
-  CHECK(job.engine.Look() == Calls{"tell 2"});
+  CHECK(job.engine.Look() == Calls{"reports 1", "tell 2"});
   CHECK(follower->view().loaded == 2);
+}
+
+TEST_CASE("an engine that was restarted loads a version that changes no tensor", "[follower]") {
+  Job job;
+  job.Publish(1);
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  job.engine.Look();
+  slime::Publish(job.versions, job.weights, job.weights, {.version = 2});
+  SECTION("it says that it has no version") {
+    job.engine.answers["reports 1"] = FailedPreconditionError("it says default");
+    REQUIRE(follower->Step().ok());
+    CHECK(job.engine.Look() == Calls{"reports 1", "pause", "load 2", "resume 2"});
+  }
+  SECTION("it cannot be paused yet") {
+    job.engine.answers["reports 1"] = UnavailableError("connection refused");
+    job.engine.answers["pause"] = UnavailableError("connection refused");
+    CHECK_FALSE(follower->Step().ok());
+    CHECK(job.engine.Look() == Calls{"reports 1", "pause"});
+    CHECK_FALSE(follower->view().loaded.has_value());
+    CHECK_FALSE(job.ready);
+  }
+  SECTION("engines of its kind do not say their version") {
+    job.engine.answers["reports 1"] = UnimplementedError("it does not say");
+    REQUIRE(follower->Step().ok());
+    CHECK(job.engine.Look() == Calls{"reports 1", "tell 2"});
+  }
 }
 
 TEST_CASE("an engine that refuses several loads in a row is to be restarted", "[follower]") {
