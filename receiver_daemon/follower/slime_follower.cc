@@ -118,7 +118,6 @@ Status SlimeFollower::Step() {
       view_.newest = versions_.newest();
     }
   }
-  if (status.ok()) status = RunBeforeRead();
   if (status.ok()) status = Follow();
   SetStage("idle");
   EndStep(status);
@@ -141,7 +140,7 @@ Status SlimeFollower::RunBeforeRead() {
 }
 
 Status SlimeFollower::Follow() {
-  Status status;
+  Status status = RunBeforeRead();
   while (status.ok() && BeginLooking()) {
     const Result<bool> applied = ApplyNext();
     status = applied.status();
@@ -151,7 +150,7 @@ Status SlimeFollower::Follow() {
     local_.reset();
     return status;
   }
-  // Load what was applied, even if a later version failed.
+  // Load what was applied and watch the engine, even if the command or a later version failed.
   const Status loaded = Load();
   if (status.ok() || loaded.ok()) return status.ok() ? loaded : status;
   return MakeStatus(loaded.code(), fmt::format("{}; also: {}", Message(loaded), Message(status)));

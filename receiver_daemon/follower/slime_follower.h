@@ -107,7 +107,7 @@ class SlimeFollower {
   Status Open();
   // Runs the command before a look. An error only where it is required.
   Status RunBeforeRead();
-  // Applies all versions there are, then loads the last one.
+  // Runs the command, applies all versions there are, then loads the last one.
   Status Follow();
   // Applies the next version; false: there is none yet.
   Result<bool> ApplyNext();

@@ -148,4 +148,21 @@ TEST_CASE("a command before each look can hold versions back", "[follower]") {
   CHECK(follower->view().version == 1);
 }
 
+TEST_CASE("an engine is watched while the command before each look fails", "[follower]") {
+  Job job;
+  job.required = true;
+  const std::string flag = job.folder.File("mounted");
+  job.before_read = shared::VisibilityHook({"/usr/bin/test", "-e", flag}, job.versions);
+  const auto follower = job.Follow();
+  CHECK_THAT(Text(follower->Step()), Contains("before the look at the folder"));
+  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "resume 0"});
+  CHECK(job.ready);
+  job.engine.answers["check"] = UnavailableError("connection refused");
+  job.clock.now += std::chrono::minutes(1);
+  const std::string both = Text(follower->Step());
+  CHECK_THAT(both, Contains("connection refused") && Contains("before the look at the folder"));
+  CHECK(job.engine.Look() == Calls{"check"});
+  CHECK_FALSE(job.ready);
+}
+
 }  // namespace dws
