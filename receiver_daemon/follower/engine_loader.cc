@@ -158,10 +158,10 @@ Status EngineLoader::Check() {
   // An engine that only answers slowly still holds its version.
   if (!absl::IsUnavailable(same) && !absl::IsFailedPrecondition(same)) return OkStatus();
   const uint64_t held = holds_->version;
-  // It had another version: somebody else loads into it, and what it says is no proof.
-  if (absl::IsFailedPrecondition(same)) DWS_RETURN_IF_ERROR(parts_.record.Remove());
   control_.reset();
   Forget();
+  // It had another version: somebody else loads into it, and what it says is no proof.
+  if (absl::IsFailedPrecondition(same)) DWS_RETURN_IF_ERROR(parts_.record.Remove());
   return Annotate(same, fmt::format("the engine had loaded version {}", held));
 }
 

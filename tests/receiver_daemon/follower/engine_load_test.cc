@@ -98,6 +98,20 @@ TEST_CASE("an engine that was restarted loads a version that changes no tensor",
   }
 }
 
+TEST_CASE("an engine that has lost its version is not ready although the disk cannot be written",
+          "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  fs::remove(job.RecordPath());
+  fs::create_directories(job.RecordPath() + "/not a file");
+  job.engine.answers["check"] = FailedPreconditionError("it says default");
+  job.clock.now += std::chrono::minutes(1);
+  CHECK_FALSE(follower->Step().ok());
+  CHECK_FALSE(follower->view().loaded.has_value());
+  CHECK_FALSE(job.ready);
+}
+
 TEST_CASE("an engine that refuses several loads in a row is to be restarted", "[follower]") {
   Job job;
   job.engine.answers["load 0"] = FailedPreconditionError("");

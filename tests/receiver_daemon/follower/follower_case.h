@@ -100,6 +100,8 @@ struct Job {
   std::string IndexOf(uint64_t version) const {
     return PathOf(version) + "/" + safetensors::kIndexFile;
   }
+  // What the engine has loaded, as the receiver records it.
+  std::string RecordPath() const { return local + "/.weight_sync/dws_engine"; }
   void Damage(uint64_t version) { dws::testing::WriteText(IndexOf(version), "{"); }
 
   std::unique_ptr<SlimeFollower> Follow(bool with_engine = true) {
