@@ -44,10 +44,13 @@ void EngineLoader::Forget() {
   may_read_ = true;
 }
 
-Result<Duration> EngineLoader::Load(const CheckpointVersion& version) {
+Result<std::optional<Duration>> EngineLoader::Load(const CheckpointVersion& version) {
   if (!holds_.has_value()) may_read_ = true;  // it may have restarted meanwhile
   if (control_ == nullptr) {
-    DWS_ASSIGN_OR_RETURN(control_, parts_.make_control());
+    Result<std::unique_ptr<EngineControl>> made = parts_.make_control();
+    // It is gone: the next one has refused nothing.
+    if (absl::IsUnavailable(made.status())) refusals_ = 0;
+    DWS_ASSIGN_OR_RETURN(control_, std::move(made));
   }
   const TimePoint begin = parts_.clock.Now();
   Result<bool> already = HoldsAlready(version);
@@ -62,7 +65,8 @@ Result<Duration> EngineLoader::Load(const CheckpointVersion& version) {
   parts_.record.Write(version);
   const TimePoint end = parts_.clock.Now();
   check_at_ = end + check_interval_;
-  return *already ? Duration::zero() : end - begin;
+  if (*already) return std::optional<Duration>();
+  return std::optional<Duration>(end - begin);
 }
 
 Result<bool> EngineLoader::HoldsAlready(const CheckpointVersion& version) {
@@ -122,10 +126,11 @@ Status EngineLoader::CountRefusal(const Status& loaded) {
   if (refusals_ == kRefusalsMax) {
     LogError("engine_needs_restart", {{"refusals", refusals_}, {"reason", Message(loaded)}});
   }
-  return MakeStatus(loaded.code(),
-                    fmt::format("restart the engine: it has refused {} loads in a row, and a load "
-                                "that failed can leave its model unable to take another: {}",
-                                refusals_, Message(loaded)));
+  return MakeStatus(
+      loaded.code(),
+      fmt::format("restart the engine: it has refused at least {} loads in a row, and a load that "
+                  "failed can leave its model unable to take another: {}",
+                  kRefusalsMax, Message(loaded)));
 }
 
 Result<std::string> EngineLoader::Verify() {

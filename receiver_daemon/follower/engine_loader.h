@@ -41,20 +41,20 @@ class EngineLoader {
   // The checkpoint was replaced: what the engine holds is unknown, and it may be reading.
   void Forget();
 
-  // Pauses the engine, makes it load the version, resumes it; returns how long it was paused. An
-  // engine that holds these weights already is not paused. If the pause fails the engine continues
+  // Pauses the engine, makes it load the version, resumes it; returns how long it was paused;
+  // nullopt: it holds these weights already and was not paused. If the pause fails the engine continues
   // with the version it held, if that is known. After any other error it stays as it is, paused or
   // not, until a later load succeeds. After several refusals the message says to restart the
   // engine.
-  Result<Duration> Load(const CheckpointVersion& version);
+  Result<std::optional<Duration>> Load(const CheckpointVersion& version);
 
   // Checks, at most every few seconds, that the engine still holds what it loaded. UNAVAILABLE,
   // FAILED_PRECONDITION: it is gone or was restarted; what it holds is unknown now.
   Status Check();
 
-  // Compares a hash of the engine's checksums of its weights with the one that it had at the last call with
-  // these weights, and returns it; UNIMPLEMENTED: it has none, or holds nothing that is known.
-  // DATA_LOSS: it is another one.
+  // Compares a hash of the engine's checksums of its weights with the one that it had at the last
+  // call with these weights, and returns it; UNIMPLEMENTED: it has none, or holds nothing that is
+  // known. DATA_LOSS: it is another one.
   Result<std::string> Verify();
 
  private:

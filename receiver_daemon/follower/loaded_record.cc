@@ -33,6 +33,7 @@ std::optional<CheckpointVersion> LoadedRecord::Read() const {
   if (!text.starts_with(engine_ + "\n") || !text.ends_with('\n')) return std::nullopt;
   const std::string_view rest = text.substr(engine_.size() + 1);
   const size_t end = rest.find('\n');
+  if (end == std::string_view::npos) return std::nullopt;
   CheckpointVersion loaded;
   const auto [after, error] = std::from_chars(rest.data(), rest.data() + end, loaded.version);
   if (error != std::errc() || after != rest.data() + end || end + 1 >= rest.size()) {

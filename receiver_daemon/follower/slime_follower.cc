@@ -209,17 +209,17 @@ Status SlimeFollower::Load() {
   const uint64_t version = local_->version();
   if (engine_->holds() == version) return engine_->Check();
   SetStage("loading");
-  DWS_ASSIGN_OR_RETURN(const Duration paused,
+  DWS_ASSIGN_OR_RETURN(const std::optional<Duration> paused,
                        engine_->Load({.version = version, .contents = local_->contents()}));
   DWS_CHECK(engine_->holds() == version && !engine_->may_read());
-  if (paused == Duration::zero()) {
+  if (!paused.has_value()) {
     LogInfo("version_held", {{"version", version}});
     return OkStatus();
   }
-  LogInfo("version_loaded", {{"version", version}, {"pause_seconds", ToSeconds(paused)}});
+  LogInfo("version_loaded", {{"version", version}, {"pause_seconds", ToSeconds(*paused)}});
   MutexLock lock(mutex_);
   ++view_.loads;
-  view_.last_pause_seconds = ToSeconds(paused);
+  view_.last_pause_seconds = ToSeconds(*paused);
   return OkStatus();
 }
 

@@ -102,6 +102,7 @@ struct Job {
   }
   // What the engine has loaded, as the receiver records it.
   std::string RecordPath() const { return local + "/.weight_sync/dws_engine"; }
+  std::string StatePath() const { return local + "/.weight_sync/state.json"; }
   void Damage(uint64_t version) { dws::testing::WriteText(IndexOf(version), "{"); }
 
   std::unique_ptr<SlimeFollower> Follow(bool with_engine = true) {
@@ -120,6 +121,7 @@ struct Job {
                              .on_readiness = [this](bool now, const std::string&) { ready = now; }},
         SlimeFollower::Options{.folder = versions,
                                .checkpoint = local,
+                               .engine = url,
                                .poll = std::chrono::milliseconds(1),
                                .pause_timeout = std::chrono::seconds(1),
                                .before_read = before_read,
@@ -134,6 +136,7 @@ struct Job {
   ThreadPool pool{2};
   ManualClock clock;
   Engine engine;
+  std::string url = "http://engine";
   bool ready = false;
   shared::VisibilityHook before_read;
   bool required = false;
