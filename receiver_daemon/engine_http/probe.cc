@@ -34,7 +34,8 @@ constexpr std::array kVllm = {
     UsedEndpoint{"/resume", nullptr},
     UsedEndpoint{"/collective_rpc", nullptr},
     UsedEndpoint{"/is_paused", "whether the engine is paused is not read back"},
-    UsedEndpoint{"/reset_prefix_cache", "the pause clears the cache (clear_cache=true)"},
+    UsedEndpoint{"/reset_prefix_cache", "the pause alone drops the prefix cache"},
+    UsedEndpoint{"/reset_encoder_cache", "the pause alone drops the encoder's cache"},
     UsedEndpoint{"/update_weight_version", "the engine does not report weight versions"},
     UsedEndpoint{"/weight_info", "the version that the engine reports is not read back"},
     UsedEndpoint{"/weight_checker", "the engine cannot be asked for checksums of its weights"},
@@ -160,7 +161,7 @@ Result<EngineProbe> JudgeEndpoints(const EngineEndpoints& found, std::optional<E
     }
     // With this mode requests continue with the old cache, so no flush is needed.
     if (path == "/flush_cache" && pause_mode == PauseMode::kInPlace) continue;
-    // It drops the cache of requests that it keeps only when asked for that.
+    // Not every release drops the cache in a pause that keeps requests.
     if (path == "/reset_prefix_cache" && pause_mode == PauseMode::kKeep) {
       lacking += fmt::format("{}{} (needed with mode keep)", lacking.empty() ? "" : ", ", path);
       continue;

@@ -5,7 +5,8 @@
 namespace dws {
 namespace {
 
-constexpr std::string_view kReset = "/reset_prefix_cache";
+constexpr std::string_view kResetPrefix = "/reset_prefix_cache";
+constexpr std::string_view kResetEncoder = "/reset_encoder_cache";
 
 void AskIsPaused(const EngineSetup& setup, bool expected, std::vector<EngineCall>& calls) {
   if (!setup.Has("/is_paused")) return;
@@ -21,18 +22,23 @@ std::vector<EngineCall> VllmPauseCalls(const EngineSetup& setup) {
   DWS_CHECK(setup.kind == EngineKind::kVllm);
   DWS_CHECK(setup.mode == PauseMode::kKeep || setup.mode == PauseMode::kWait ||
             setup.mode == PauseMode::kAbort);
-  // If there is no endpoint that drops the cache, the pause has to drop it.
+  // vLLM 0.32 drops all that the old weights have computed: the prefix cache, with that of requests
+  // it keeps, the KV connector's, and the encoder's. By its documentation clear_cache is ignored with
+  // mode keep, and other releases may do that; so the endpoints follow. (None of them is asked for
+  // the connector's: releases answer that it failed where there is no connector.)
   std::vector<EngineCall> calls = {
       {.endpoint = "/pause",
-       .query = fmt::format("?mode={}&clear_cache={}", ToString(setup.mode),
-                            setup.Has(kReset) ? "false" : "true")}};
+       .query = fmt::format("?mode={}&clear_cache=true", ToString(setup.mode))}};
   AskIsPaused(setup, true, calls);
-  if (setup.Has(kReset)) {
-    calls.push_back({.endpoint = std::string(kReset),
+  if (setup.Has(kResetPrefix)) {
+    calls.push_back({.endpoint = std::string(kResetPrefix),
                      .query = "?reset_running_requests=true",
                      .form = ReplyForm::kAny,
                      .may_be_pending = true,
                      .advice = "blocks of the cache are still held"});
+  }
+  if (setup.Has(kResetEncoder)) {
+    calls.push_back({.endpoint = std::string(kResetEncoder), .form = ReplyForm::kAny});
   }
   return calls;
 }

@@ -9,8 +9,8 @@
 
 namespace dws {
 
-// Pauses, checks that the engine is paused, and drops the cache of the old weights: requests that
-// continue compute it again.
+// Pauses, checks that the engine is paused, and drops the caches of the old weights: requests that
+// continue compute them again.
 std::vector<EngineCall> VllmPauseCalls(const EngineSetup& setup);
 
 // Loads the local checkpoint in all workers.

@@ -8,6 +8,7 @@ counts. The test controls and inspects it through /fake, which is not part of an
 
     POST /fake {"running": 3}                                        it has running requests
     POST /fake {"finish": true}                                      and they are finished
+    POST /fake {"ignores_clear_cache": true}                         its pause keeps the caches with mode keep
     POST /fake {"token": "t2"}                                       uses another API key from now on
     POST /fake {"fault": "/resume", "do": "hang", "times": 1}        misbehaves there; times 0: permanently
     GET  /fake                                                       the state, and the calls in order
@@ -47,6 +48,7 @@ ENDPOINTS = {
         "/resume": "post",
         "/is_paused": "get",
         "/reset_prefix_cache": "post",
+        "/reset_encoder_cache": "post",
         "/collective_rpc": "post",
         "/weight_info": "get",
         "/weight_checker": "post",
@@ -111,7 +113,8 @@ class Engine:
         self.running = 0
         self.waiting = 0
         self.aborted = 0
-        self.cached = 100  # tokens, computed with some weights
+        self.cached, self.connector_cached, self.encoder_cached = 100, 50, 3  # computed with some weights
+        self.ignores_clear_cache = False
         self.loads = 0
         self.broken = ""  # the error that the next load repeats, after one that failed halfway
 
@@ -124,6 +127,7 @@ class Engine:
             "waiting": self.waiting,
             "aborted": self.aborted,
             "cached": self.cached,
+            "connector_cached": self.connector_cached, "encoder_cached": self.encoder_cached,
             "loads": self.loads,
         }
 
@@ -255,8 +259,7 @@ class Sglang(Engine):
     def weights_checker(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
         if body.get("action") != "checksum":
             raise Refused(400, {"success": False, "message": "Unsupported action"})
-        ranks = [{"checksums": self.checksums()}]
-        return {"success": True, "message": "Success.", "ranks": ranks}
+        return {"success": True, "message": "Success.", "ranks": [{"checksums": self.checksums()}]}
 
 
 class Vllm(Engine):
@@ -269,9 +272,9 @@ class Vllm(Engine):
             self.abort_all()
         elif mode == "wait":
             self.lock.wait_for(lambda: not self.running)
-        # Requests that are kept keep their cache.
-        if query.get("clear_cache", "true") == "true" and mode != "keep":
-            self.cached = 0
+        # vLLM 0.32 drops all caches in every mode, although it documents that mode keep ignores clear_cache.
+        if query.get("clear_cache", "true") == "true" and not (mode == "keep" and self.ignores_clear_cache):
+            self.cached = self.connector_cached = self.encoder_cached = 0
         return {"status": "paused"}
 
     def resume(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
@@ -286,6 +289,10 @@ class Vllm(Engine):
         if success:
             self.cached = 0
         return {"success": success}
+
+    def reset_encoder_cache(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
+        self.encoder_cached = 0
+        return ""
 
     def weight_info(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
         return {"weight_version": self.weight_version}
@@ -403,6 +410,7 @@ class Connection(http.server.BaseHTTPRequestHandler):
         with engine.lock:
             if method == "post":
                 engine.running = body.get("running", engine.running)
+                engine.ignores_clear_cache |= "ignores_clear_cache" in body
                 if body.get("finish"):
                     engine.running = engine.waiting = 0
                 if "fault" in body:

@@ -30,10 +30,15 @@ EngineEndpoints AllBut(const std::string& kind, std::vector<std::string> without
           ? EngineEndpoints{"/pause_generation",         "/continue_generation",   "/flush_cache",
                             "/update_weights_from_disk", "/update_weight_version", "/model_info",
                             "/get_model_info",           "/weights_checker"}
-          : EngineEndpoints{"/pause",          "/resume",
-                            "/is_paused",      "/reset_prefix_cache",
-                            "/collective_rpc", "/update_weight_version",
-                            "/weight_info",    "/weight_checker"};
+          : EngineEndpoints{"/pause",
+                            "/resume",
+                            "/is_paused",
+                            "/reset_prefix_cache",
+                            "/reset_encoder_cache",
+                            "/collective_rpc",
+                            "/update_weight_version",
+                            "/weight_info",
+                            "/weight_checker"};
   for (const std::string& endpoint : without) all.erase(endpoint);
   return all;
 }

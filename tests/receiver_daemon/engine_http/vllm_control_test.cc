@@ -16,7 +16,7 @@ EngineVersion At(uint64_t version) {
 
 }  // namespace
 
-TEST_CASE("vLLM loads the patched checkpoint and resets its cache and keeps its requests",
+TEST_CASE("vLLM loads the patched checkpoint and drops its caches and keeps its requests",
           "[engine_http]") {
   HttpFixture job("vllm");
   const EngineServer& server = job.Serve();
@@ -29,12 +29,15 @@ TEST_CASE("vLLM loads the patched checkpoint and resets its cache and keeps its 
   CHECK(state["weight_version"] == "2");
   CHECK(state["paused"] == false);
   CHECK(state["cached"] == 0);
+  CHECK(state["connector_cached"] == 0);
+  CHECK(state["encoder_cached"] == 0);
   CHECK(state["loads"] == 1);
   CHECK(server.Calls() == Paths{"/openapi.json", "/is_paused", "/weight_info", "/pause",
-                                "/is_paused", "/reset_prefix_cache", "/collective_rpc",
-                                "/update_weight_version", "/weight_info", "/resume", "/is_paused"});
+                                "/is_paused", "/reset_prefix_cache", "/reset_encoder_cache",
+                                "/collective_rpc", "/update_weight_version", "/weight_info",
+                                "/resume", "/is_paused"});
   CHECK(server.CallsOf("/pause")[0]["query"] ==
-        nlohmann::json{{"mode", "keep"}, {"clear_cache", "false"}});
+        nlohmann::json{{"mode", "keep"}, {"clear_cache", "true"}});
   CHECK(server.CallsOf("/reset_prefix_cache")[0]["query"]["reset_running_requests"] == "true");
   const nlohmann::json body = server.CallsOf("/collective_rpc")[0]["body"];
   CHECK(body["method"] == "reload_weights");
@@ -42,16 +45,29 @@ TEST_CASE("vLLM loads the patched checkpoint and resets its cache and keeps its 
         nlohmann::json{{"weights_path", job.checkpoint()}, {"is_checkpoint_format", true}});
 }
 
-TEST_CASE("the pause clears the cache when vLLM has no endpoint for that", "[engine_http]") {
+TEST_CASE("a vLLM whose pause keeps the caches is told to drop them", "[engine_http]") {
   HttpFixture job("vllm");
-  const EngineServer& server = job.Serve({.without = {"/reset_prefix_cache", "/is_paused"}});
+  const EngineServer& server = job.Serve();
+  server.Tell({{"running", 3}, {"ignores_clear_cache", true}});
+  const auto control = job.Control();
+  REQUIRE(job.Commit(*control, 2).ok());
+  CHECK(server.State()["cached"] == 0);
+  CHECK(server.State()["encoder_cached"] == 0);
+  CHECK(server.State()["running"] == 3);
+}
+
+TEST_CASE("the pause clears the caches when vLLM has no endpoints for that", "[engine_http]") {
+  HttpFixture job("vllm");
+  const EngineServer& server =
+      job.Serve({.without = {"/reset_prefix_cache", "/reset_encoder_cache", "/is_paused"}});
   CHECK(Says(MakeHttpControl(job.ControlOptions(), job.clock).status(),
              "/reset_prefix_cache (needed with mode keep)"));
   job.mode = "abort";
   const auto control = job.Control();
   REQUIRE(job.Commit(*control, 2).ok());
-  CHECK(server.CallsOf("/pause")[0]["query"]["clear_cache"] == "true");
   CHECK(server.State()["cached"] == 0);
+  CHECK(server.State()["connector_cached"] == 0);
+  CHECK(server.State()["encoder_cached"] == 0);
   CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
 }
 
