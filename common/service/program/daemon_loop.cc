@@ -56,7 +56,10 @@ Status DaemonLoop::Run() {
 
 std::optional<int> DaemonLoop::Step() {
   Duration wait = kTick;
-  if (feed_interval_) wait = std::min<Duration>(wait, next_feed_ - clock_.Now());
+  // While the daemon is stuck the next feed is overdue: there is nothing to be in time for.
+  if (feed_interval_ && !told_stuck_) {
+    wait = std::min<Duration>(wait, next_feed_ - clock_.Now());
+  }
   const std::optional<int> number = signals_.WaitFor(
       std::chrono::ceil<std::chrono::milliseconds>(std::max<Duration>(wait, Duration::zero())));
   FeedWatchdog();
