@@ -120,7 +120,8 @@ Status TrainerSession::OnDescriptors(uint64_t session, const Registration& regis
   memory->connection = std::move(connection);
   DWS_ASSIGN_OR_RETURN(memory->regions, ImportRegions(registration.regions, std::move(descriptors),
                                                       Access::kReadOnly, parts_.devices));
-  // The trainer gets the outcome as the answer on the handle socket.
+  // The trainer gets the outcome as the answer on the handle socket. Other clients of the socket wait
+  // meanwhile: those are processes that want to take this trainer's place.
   auto outcome = std::make_shared<std::promise<Status>>();
   std::future<Status> done = outcome->get_future();
   if (!parts_.executor->Post([this, session, registration, handle, memory, outcome] {
@@ -156,14 +157,20 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
                          ResidentSource::Create(registration.layout, std::move(memory.regions),
                                                 registration.places));
   }
-  if (live_.has_value()) {
+  const bool fenced = live_.has_value();
+  if (fenced) {
     LogWarning("trainer_fenced", {{"session", live_->session}, {"by", session}});
     const HandleRegistrationId old = live_->handle;
     live_.reset();  // an open version is undone
     present_.store(false);
     parts_.handles->Drop(old);
   }
-  DWS_ASSIGN_OR_RETURN(state_, OpenState(registration));
+  Result<RankStatePtr> state = OpenState(registration);
+  if (!state.ok()) {
+    if (fenced) parts_.on_gone();  // there is no trainer now
+    return state.status();
+  }
+  state_ = *std::move(state);
   DWS_CHECK(state_ != nullptr && state_->stream == registration.stream);
   live.registration = std::move(registration);
   LogInfo("trainer_registered", {{"client", live.registration.client},

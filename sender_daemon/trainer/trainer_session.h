@@ -74,7 +74,7 @@ class TrainerSession {
     const WallClock* wall_clock = &kSystemWallClock;
     cuda::CudaDevices* devices = nullptr;        // null: host memory only
     std::function<void(RankStatePtr)> on_state;  // a registration is live
-    std::function<void()> on_gone;               // the trainer hung up
+    std::function<void()> on_gone;               // there is no trainer now
   };
   TrainerSession(Options options, Parts parts);
 

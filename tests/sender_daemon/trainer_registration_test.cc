@@ -40,6 +40,23 @@ TEST_CASE("a second registration fences the first trainer", "[trainer_session]")
   CHECK(fixture.state_->log->Newest()->base == WeightVersion(1));
 }
 
+TEST_CASE("a registration that fences the trainer and then fails leaves no trainer",
+          "[trainer_session]") {
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  HandleClient first_client;
+  fixture.Attach(Resident(1, Layout()), region.fd, first_client);
+  CHECK(fixture.Run([](TrainerSession& session) { return session.trainer_present(); }));
+  fixture.memory_ledger_->FailNext(ResourceExhaustedError("disk full"));
+  HandleClient second_client;
+  const auto reply = fixture.Register(Resident(2, Layout()));
+  REQUIRE(reply.ok());
+  CHECK_THAT(second_client.Send(reply->handle_socket(), reply->token(), region.fd.get()),
+             Catch::Contains("disk full"));
+  CHECK_FALSE(fixture.Run([](TrainerSession& session) { return session.trainer_present(); }));
+  CHECK(fixture.told_gone_.load());
+}
+
 TEST_CASE("a trainer's connection ends when the sender has released its memory",
           "[trainer_session]") {
   HandleClient next_client;  // outlives the fixture, which sees only one hang-up

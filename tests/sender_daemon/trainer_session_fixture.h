@@ -129,7 +129,8 @@ class Fixture {
   RealClock clock_;
   Executor executor_{1, 100};
   ThreadPool pool_{1};
-  SharedSenderLedger ledger_{std::make_unique<MemoryVersionLedger<SenderLedgerState>>()};
+  MemorySenderLedger* const memory_ledger_ = new MemorySenderLedger;  // owned by the next
+  SharedSenderLedger ledger_{std::unique_ptr<SenderLedger>(memory_ledger_)};
   DrainSwitch drain_;
   PublishPipeline pipeline_{
       {.record =

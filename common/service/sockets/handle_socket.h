@@ -63,7 +63,8 @@ class HandleSocket {
     // Gets all descriptors, in order, and a duplicate of the connection. The client sees the
     // hang-up when the registration has ended and `connection` is closed; to the client this means
     // that the daemon no longer uses the memory. OK is answered as "ok"; an error is answered as an
-    // error and ends the registration. Must not block for long, because other clients wait.
+    // error and ends the registration. Other clients wait while it runs: it must return within
+    // limits::kRpcDeadline.
     std::function<Status(std::vector<UniqueFd> descriptors, UniqueFd connection)> on_descriptors;
     // The registration has ended: the client hung up (CANCELLED), was too late (DEADLINE_EXCEEDED),
     // sent something wrong (INVALID_ARGUMENT), gave way to others (RESOURCE_EXHAUSTED; called by
