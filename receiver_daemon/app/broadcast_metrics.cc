@@ -5,7 +5,7 @@ namespace dws {
 void AddBroadcastMetrics(Metrics& metrics, const SyncLinks& links) {
   // The links keep the counts, so a broadcast does not depend on metrics.
   metrics.OnCollect([&links](Scrape& scrape) {
-    const BroadcastMember::View totals = links.BroadcastTotals();
+    const SyncLinks::Broadcasts totals = links.BroadcastTotals();
     constexpr const char* kHelp =
         "Objects whose broadcast began, by whether they arrived undamaged.";
     scrape.Counter("dws_receiver_broadcasts_total", kHelp, static_cast<double>(totals.received),
@@ -16,7 +16,7 @@ void AddBroadcastMetrics(Metrics& metrics, const SyncLinks& links) {
                    "Bytes of objects that arrived by broadcast.",
                    static_cast<double>(totals.received_bytes));
     scrape.Gauge("dws_receiver_broadcast_epochs", "Senders whose epoch of broadcasts is joined.",
-                 static_cast<double>(totals.epoch));
+                 static_cast<double>(totals.joined));
   });
 }
 

@@ -70,9 +70,9 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
   }
   if (parts_.broadcasts != nullptr) {
-    const BroadcastMember::View totals = parts_.broadcasts->BroadcastTotals();
+    const SyncLinks::Broadcasts totals = parts_.broadcasts->BroadcastTotals();
     v1::BroadcastStatus& broadcast = *reply.mutable_receiver()->mutable_broadcast();
-    broadcast.set_members(static_cast<uint32_t>(totals.epoch));
+    broadcast.set_members(static_cast<uint32_t>(totals.joined));
     broadcast.set_broadcasts(totals.received);
     broadcast.set_failed(totals.failed);
   }

@@ -55,12 +55,12 @@ void SyncLinks::CancelFetches() {
   for (const auto& link : links_) link->CancelFetches();
 }
 
-BroadcastMember::View SyncLinks::BroadcastTotals() const {
-  BroadcastMember::View totals;
+SyncLinks::Broadcasts SyncLinks::BroadcastTotals() const {
+  Broadcasts totals;
   for (const auto& link : links_) {
     if (link->broadcasts() == nullptr) continue;
     const BroadcastMember::View view = link->broadcasts()->view();
-    totals.epoch += view.epoch == 0 ? 0 : 1;
+    totals.joined += view.epoch == 0 ? 0 : 1;
     totals.received += view.received;
     totals.received_bytes += view.received_bytes;
     totals.failed += view.failed;

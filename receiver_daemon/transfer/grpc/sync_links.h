@@ -47,8 +47,14 @@ class SyncLinks final : public SenderGroup {
   void CancelFetches();
   void Stop();
 
-  // Of all senders together; `epoch` counts those whose epoch is joined.
-  BroadcastMember::View BroadcastTotals() const;
+  // Of all senders together.
+  struct Broadcasts {
+    uint64_t joined = 0;  // senders whose epoch is joined
+    uint64_t received = 0;
+    uint64_t received_bytes = 0;
+    uint64_t failed = 0;
+  };
+  Broadcasts BroadcastTotals() const;
 
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                             Spool::Options spool) override;
