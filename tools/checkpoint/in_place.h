@@ -19,7 +19,7 @@
 // half changed, the change is still completed, and the receiver is locked out until then.
 //
 // With a file whose disk blocks are not allocated yet (sparse, or a copy on write), the disk may
-// become full in step 3. SIGBUS then ends the process; run the same command again when there is
+// become full in step 3. The result is DATA_LOSS then; run the same command again when there is
 // room.
 #pragma once
 
