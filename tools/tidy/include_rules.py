@@ -35,7 +35,6 @@ PROTO_USERS = (
 )
 _GRPC_USERS = (
     "common/service/",
-    "common/transport/grpc_stream/",
     "receiver_daemon/",
     "sender_daemon/",
     "tests/",
@@ -65,7 +64,6 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"spdlog/", ("common/base/log/log.",)),
     (r"systemd/", ()),  # sd_notify is our own few lines
     (r"toml\+\+/", ("common/service/config/",)),
-    (r"uc[pst]/", ("common/transport/rdma/",)),
     (r"zlib\.h", ("common/formats/",)),
     (
         r"xxhash|zstd",

@@ -16,17 +16,13 @@ from tools.tidy.source_tree import SourceTree, Violation, read_tree
 
 def find_violations(tree: SourceTree) -> list[Violation]:
     """Of all rules but the format's."""
-    found = [
+    return [
         *include_rules.check(tree),
         *size_rules.check(tree, exceptions.LONG_FILES),
         *text_rules.check(tree),
         *tree_rules.check(tree, exceptions.PUBLIC_PACKAGES),
         *room_rules.check(tree, exceptions.LARGE_FOLDERS, exceptions.SPLIT_CLASSES, exceptions.FOREIGN_FILES),
     ]
-    used = {(violation.rule, violation.path) for violation in found} & exceptions.KNOWN
-    stale = [Violation("stale-exception", path, 1, f"no longer breaks {rule}: remove it from exceptions.py")
-             for rule, path in sorted(exceptions.KNOWN - used)]
-    return [violation for violation in found if (violation.rule, violation.path) not in used] + stale
 
 
 def main() -> int:

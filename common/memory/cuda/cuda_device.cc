@@ -212,4 +212,14 @@ MutableByteSpan CudaBuffer::host_bytes() const {
   return host_ == nullptr ? MutableByteSpan() : MutableByteSpan(host_, size_bytes_);
 }
 
+Result<CudaStream> CudaDevice::CreateStream() const {
+  DWS_RETURN_IF_ERROR(Enter());
+  CudaStream stream;
+  stream.device_ = shared_from_this();
+  DWS_RETURN_IF_ERROR(
+      driver_->Check(driver_->api().stream_create(&stream.stream_, kStreamNonBlocking, 0),
+                     "cuStreamCreateWithPriority"));
+  return stream;
+}
+
 }  // namespace dws::cuda

@@ -1,4 +1,4 @@
-// The streams of cuda_device.h.
+// The streams of cuda_device.h; CudaDevice makes them.
 #include <algorithm>
 #include <utility>
 
@@ -13,16 +13,6 @@ namespace {
 constexpr uint32_t kBlocksPerMultiprocessor = 2048 / kBlockThreads;
 
 }  // namespace
-
-Result<CudaStream> CudaDevice::CreateStream() const {
-  DWS_RETURN_IF_ERROR(Enter());
-  CudaStream stream;
-  stream.device_ = shared_from_this();
-  DWS_RETURN_IF_ERROR(
-      driver_->Check(driver_->api().stream_create(&stream.stream_, kStreamNonBlocking, 0),
-                     "cuStreamCreateWithPriority"));
-  return stream;
-}
 
 CudaStream::CudaStream(CudaStream&& other) noexcept
     : device_(std::move(other.device_)), stream_(std::exchange(other.stream_, nullptr)) {}

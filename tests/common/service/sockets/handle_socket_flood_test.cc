@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "common/service/sockets/handle_socket.h"
-#include "tests/common/service/handle_socket_case.h"
+#include "tests/common/service/sockets/handle_socket_case.h"
 #include "tests/fakes/eventually.h"
 
 namespace dws {

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/fakes/fault_file_system.h"
-#include "tests/sender_daemon/slime_publishing.h"
+#include "tests/sender_daemon/slime/slime_publishing.h"
 
 namespace dws {
 namespace {

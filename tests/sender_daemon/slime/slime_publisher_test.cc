@@ -4,7 +4,7 @@
 
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/fault_file_system.h"
-#include "tests/sender_daemon/slime_publishing.h"
+#include "tests/sender_daemon/slime/slime_publishing.h"
 
 namespace dws {
 namespace {

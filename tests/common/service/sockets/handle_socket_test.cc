@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "common/memory/host/host_region.h"
-#include "tests/common/service/handle_socket_case.h"
+#include "tests/common/service/sockets/handle_socket_case.h"
 #include "tests/fakes/eventually.h"
 
 namespace dws {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/common/service/handle_socket_case.h"
+#include "tests/common/service/sockets/handle_socket_case.h"
 #include "tests/fakes/eventually.h"
 
 namespace dws {
