@@ -57,7 +57,6 @@ class SenderLedgerState {
   std::optional<WeightVersion> last_version() const { return last_version_; }
   // The newest limits::kRetainedVersionsMax of the current stream, ascending.
   const std::deque<Published>& published() const { return published_; }
-  bool numbers_lost() const { return numbers_lost_; }  // of the current stream
   // The latest limits::kForgottenStreamsMax, each with its last rank epoch.
   const std::deque<Fence>& forgotten() const { return forgotten_; }
 
@@ -84,7 +83,7 @@ class SenderLedgerState {
 
   std::optional<StreamId> stream_;
   RankEpoch rank_epoch_;
-  bool numbers_lost_ = false;
+  bool numbers_lost_ = false;  // of the current stream
   std::deque<Fence> forgotten_;
   std::optional<WeightVersion> last_version_;
   std::deque<Published> published_;

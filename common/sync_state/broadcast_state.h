@@ -34,7 +34,6 @@ using BroadcastEpoch = StrongType<struct BroadcastEpochTag, uint64_t>;
 // Decides when epochs of broadcasts are formed and ended. Pure: no I/O, no clock, no threads.
 class BroadcastState {
  public:
-  enum class Phase { kIdle, kForming, kReady, kEnding };
   // Why a member left: it was asked to; the others did not come, or stalled; itself was at fault.
   enum class Departure { kAsked, kStalled, kUnable };
 
@@ -67,7 +66,6 @@ class BroadcastState {
   // What is due. Not to be asked while a broadcast is under way, unless broken().
   Step Next(TimePoint now);
 
-  Phase phase() const { return phase_; }
   bool ready() const { return phase_ == Phase::kReady && !broken_; }
   // The epoch under way is lost: its End is due.
   bool broken() const { return broken_; }
@@ -76,6 +74,7 @@ class BroadcastState {
   size_t capable() const { return receivers_.size(); }
 
  private:
+  enum class Phase { kIdle, kForming, kReady, kEnding };
   struct Receiver {
     std::optional<BroadcastEpoch> owes;  // offered, and not yet left
     bool joined = false;                 // that one

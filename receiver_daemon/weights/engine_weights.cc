@@ -70,10 +70,8 @@ Result<std::shared_ptr<const EngineWeights>> EngineWeights::Create(
     weights->memory_.push_back(std::move(backend));
   }
   if (!sorted.host.empty() || weights->memory_.empty()) {
-    auto host =
-        std::make_unique<HostBackend>(SlicePlaces<SegmentMap>(*layouts, std::move(sorted.host)));
-    weights->host_ = host.get();
-    weights->memory_.push_back(std::move(host));
+    weights->memory_.push_back(
+        std::make_unique<HostBackend>(SlicePlaces<SegmentMap>(*layouts, std::move(sorted.host))));
   }
   weights->layouts_ = std::move(layouts);
   weights->ranks_ = std::move(ranks);
@@ -115,11 +113,6 @@ bool EngineWeights::empty() const {
     }
   }
   return true;
-}
-
-std::span<const SegmentMap> EngineWeights::HostPlaces(TrainerRank rank, RankSlice slice) const {
-  if (host_ == nullptr) return {};
-  return host_->At(rank, slice);
 }
 
 Result<std::vector<SliceState>> EngineWeights::ComputeStates(TrainerRank rank,

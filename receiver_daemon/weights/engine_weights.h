@@ -50,9 +50,6 @@ class EngineWeights {
   bool empty() const;
   bool Holds(TrainerRank rank, RankSlice slice) const { return PlaceCount(rank, slice) > 0; }
 
-  // The places in host memory.
-  std::span<const SegmentMap> HostPlaces(TrainerRank rank, RankSlice slice) const;
-
   // Reads the memory of `slices` of one trainer rank; the result is parallel to `slices`.
   // Meaningful only if nobody writes there meanwhile. INTERNAL: a device fails.
   Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, std::span<const RankSlice> slices,
@@ -67,7 +64,6 @@ class EngineWeights {
   std::vector<AttachedMemoryPtr> ranks_;
   Generation generation_;
   std::vector<std::unique_ptr<MemoryBackend>> memory_;
-  const HostBackend* host_ = nullptr;  // in memory_; null: no host memory
 };
 
 using EngineWeightsPtr = std::shared_ptr<const EngineWeights>;

@@ -26,11 +26,14 @@ struct LargeEngine {
     const std::vector<EngineView> views = {{.engine_name = "engine.w",
                                             .tensor = "w",
                                             .dtype = DType::kBF16,
-                                            .shape = std::move(shape),
-                                            .strides = std::move(strides)}};
+                                            .shape = shape,
+                                            .strides = strides}};
     auto mapping = MapEngine(**layouts, views, std::vector<uint64_t>{region_bytes}, {});
     auto created = CreateHostRegion("large-engine", region_bytes);
     DWS_CHECK(mapping.ok() && created.ok());
+    row_elements = shape.back();
+    row_stride = strides.front();
+    begin = created->region.mutable_bytes().data();
     auto memory = std::make_shared<AttachedMemory>();
     memory->mapping = *std::move(mapping);
     memory->regions.push_back(std::move(created->region));
@@ -40,11 +43,14 @@ struct LargeEngine {
   }
   const RankLayout::SliceEntry& slice() const { return layout->slice(RankSlice(0)); }
   std::byte* Address(uint64_t element) const {
-    return weights->HostPlaces(TrainerRank(0), RankSlice(0))[0].Address(element);
+    return begin + (element / row_elements * row_stride + element % row_elements) * 2;
   }
 
   std::shared_ptr<const RankLayout> layout;
   EngineWeightsPtr weights;
+  uint64_t row_elements = 0;
+  uint64_t row_stride = 0;
+  std::byte* begin = nullptr;
 };
 
 // The object that adds one unit to `elements` (ascending) of a tensor of zeros, in mode A.

@@ -53,10 +53,6 @@ Result<Header> ParseHeader(ByteSpan file, const std::string& what);
 struct NewHeader {
   Header header;
   std::vector<std::byte> bytes;  // the file up to its content
-
-  uint64_t file_bytes() const {
-    return bytes.size() + (header.tensors.empty() ? 0 : header.tensors.back().end);
-  }
 };
 
 // `begin` and `end` of the tensors are ignored. INVALID_ARGUMENT: a name that is duplicate, not

@@ -31,26 +31,10 @@ Result<ShutdownSignal> ShutdownSignal::Install() {
   return ShutdownSignal(std::move(signals), std::move(trigger));
 }
 
-int ShutdownSignal::Wait() {
-  while (true) {
-    if (const std::optional<int> signal = Poll(-1)) return *signal;
-  }
-}
-
 std::optional<int> ShutdownSignal::WaitFor(std::chrono::milliseconds timeout) {
-  return Poll(static_cast<int>(timeout.count()));
-}
-
-void ShutdownSignal::Trigger() {
-  const uint64_t one = 1;
-  // Fails only when the counter is full; then it is already triggered.
-  static_cast<void>(::write(trigger_.get(), &one, sizeof(one)) == sizeof(one));
-}
-
-std::optional<int> ShutdownSignal::Poll(int timeout_ms) {
   std::array<pollfd, 2> fds = {{{.fd = signals_.get(), .events = POLLIN, .revents = 0},
                                 {.fd = trigger_.get(), .events = POLLIN, .revents = 0}}};
-  const int ready = ::poll(fds.data(), fds.size(), timeout_ms);
+  const int ready = ::poll(fds.data(), fds.size(), static_cast<int>(timeout.count()));
   DWS_CHECK(ready >= 0 || errno == EINTR);
   signalfd_siginfo info;
   if (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
@@ -59,6 +43,12 @@ std::optional<int> ShutdownSignal::Poll(int timeout_ms) {
   uint64_t count;
   if (::read(trigger_.get(), &count, sizeof(count)) == sizeof(count)) return 0;
   return std::nullopt;
+}
+
+void ShutdownSignal::Trigger() {
+  const uint64_t one = 1;
+  // Fails only when the counter is full; then it is already triggered.
+  static_cast<void>(::write(trigger_.get(), &one, sizeof(one)) == sizeof(one));
 }
 
 }  // namespace dws

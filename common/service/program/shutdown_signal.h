@@ -12,24 +12,22 @@
 namespace dws {
 
 // Lifecycle: call Install before any thread starts, because threads inherit the blocked signals.
-// The signals stay blocked after destruction. Threads: Trigger from any, Wait from one.
+// The signals stay blocked after destruction. Threads: Trigger from any, WaitFor from one.
 class ShutdownSignal {
  public:
   // Blocks SIGTERM, SIGINT and SIGHUP for this thread and all it starts, and ignores SIGPIPE.
   static Result<ShutdownSignal> Install();
 
-  // Returns the signal's number, 0 after Trigger. Each signal is returned once.
-  int Wait();
-  // nullopt after `timeout`.
+  // Returns the signal's number, 0 after Trigger, nullopt after `timeout`. Each signal is returned
+  // once.
   std::optional<int> WaitFor(std::chrono::milliseconds timeout);
 
-  // Ends a Wait from inside the process, after a permanent failure.
+  // Ends a WaitFor from inside the process, after a permanent failure.
   void Trigger();
 
  private:
   ShutdownSignal(UniqueFd signals, UniqueFd trigger)
       : signals_(std::move(signals)), trigger_(std::move(trigger)) {}
-  std::optional<int> Poll(int timeout_ms);
 
   UniqueFd signals_;
   UniqueFd trigger_;

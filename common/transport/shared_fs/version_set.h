@@ -23,7 +23,6 @@ class VersionSet {
   // If several epochs published a version, the highest epoch's is used.
   void Put(ManifestPtr manifest);
   void Remove(VersionName name);
-  void Clear() { versions_.clear(); }
 
   ManifestPtr Find(WeightVersion version) const;  // null: not there
   ManifestPtr Newest() const;                     // null: empty

@@ -27,7 +27,7 @@ TEST_CASE("SIGTERM and SIGINT and SIGHUP are returned and do not end the process
   REQUIRE(shutdown.ok());
   CHECK_FALSE(shutdown->WaitFor(milliseconds(0)).has_value());
   ::kill(::getpid(), SIGTERM);
-  CHECK(shutdown->Wait() == SIGTERM);
+  CHECK(shutdown->WaitFor(milliseconds(20'000)) == SIGTERM);
   ::kill(::getpid(), SIGHUP);
   CHECK(shutdown->WaitFor(milliseconds(20'000)) == SIGHUP);
   ::kill(::getpid(), SIGINT);
@@ -39,7 +39,7 @@ TEST_CASE("the process itself can end its wait for a signal", "[service]") {
   Result<ShutdownSignal> shutdown = ShutdownSignal::Install();
   REQUIRE(shutdown.ok());
   std::thread failing([&shutdown] { shutdown->Trigger(); });
-  CHECK(shutdown->Wait() == 0);
+  CHECK(shutdown->WaitFor(milliseconds(20'000)) == 0);
   failing.join();
 }
 

@@ -13,6 +13,8 @@ namespace dws::checkpoint {
 
 inline constexpr uint64_t kSmallShard = 200'000;  // several files
 
+inline Status NoProgress(const ProgressStep&) { return OkStatus(); }
+
 // Folders A and B with versions 1 and 2. CHECKs that each step succeeds.
 struct Scene {
   explicit Scene(uint64_t seed = 1, uint64_t one_of = 50) {

@@ -20,7 +20,4 @@ struct ProgressStep {
 // it returns an error (CANCELLED), the work removes its partial output and returns the error.
 using Progress = std::function<Status(const ProgressStep&)>;
 
-// For callers that do not need the progress.
-inline Status NoProgress(const ProgressStep& /*step*/) { return OkStatus(); }
-
 }  // namespace dws::checkpoint
