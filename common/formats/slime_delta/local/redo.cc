@@ -95,7 +95,9 @@ Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
 
 Result<LineageStep> RedoStep(const VersionFolder& redo) {
   const VersionIndex& index = redo.index();
-  LineageStep step{.version = index.version, .stream = index.Extra(kStreamKey)};
+  LineageStep step;
+  step.version = index.version;
+  step.stream = index.Extra(kStreamKey);
   const std::string kind = index.Extra(kStep);
   if (kind.empty()) {
     step.applied.identity = index.Extra(kIdentity);
