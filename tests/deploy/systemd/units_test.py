@@ -47,6 +47,13 @@ class UnitsTest(unittest.TestCase):
             checked = self.analyze("verify", "--man=no", f"./{name}")
             self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""), name)
 
+    def test_units_run_their_daemon_and_the_shell_alone(self) -> None:
+        # Other programs may be missing: /bin/kill is of a package that no small installation has.
+        for name, program in PROGRAMS.items():
+            text = (UNITS / name).read_text()
+            run = set(re.findall(r"^Exec\w+=[-@:+!]*(\S+)", text, re.M))
+            self.assertEqual(run, {f"/usr/bin/{os.path.basename(program)}", "/bin/sh"})
+
     @unittest.skipIf(ANALYZE is None, "systemd-analyze is not installed")
     def test_a_mistake_in_a_unit_is_detected(self) -> None:
         path = self.folder / "dws-sender@.service"
