@@ -5,7 +5,10 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
 
+#include <chrono>
+#include <future>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "common/base/check.h"
@@ -146,8 +149,18 @@ void GrpcServer::Impl::Shutdown(std::chrono::milliseconds grace) {
   options_.lifecycle->RemoveListener(listener_);
   server_->GetHealthCheckService()->Shutdown();
   if (local_ != nullptr) local_->StopAccepting();
+  // gRPC closes a connection only after the write that is under way. A peer that reads nothing (a
+  // stopped process) keeps that write waiting for ever. TCP gives up by its user timeout; a unix
+  // socket never does, so it is shut down below the write.
+  std::promise<void> ended;
+  std::thread cutter([this, grace, over = ended.get_future()] {
+    const bool late = over.wait_for(grace + limits::kCallGrace) == std::future_status::timeout;
+    if (late && local_ != nullptr) local_->Stop();
+  });
   server_->Shutdown(std::chrono::system_clock::now() + grace);
   server_->Wait();
+  ended.set_value();
+  cutter.join();
   if (local_ != nullptr) local_->Stop();
 }
 

@@ -53,7 +53,8 @@ class GrpcServer {
   std::optional<uint16_t> port() const;
 
   // Refuses new calls, gives calls in progress `grace` to end, then cancels the others and returns
-  // when all handlers have returned. Health is NOT_SERVING from the beginning. Idempotent.
+  // when all handlers have returned. A peer on the socket file that does not read is cut off soon
+  // after `grace`. Health is NOT_SERVING from the beginning. Idempotent.
   void Shutdown(std::chrono::milliseconds grace = limits::kShutdownGrace);
 
  private:

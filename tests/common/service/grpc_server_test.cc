@@ -2,6 +2,7 @@
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "common/service/grpc/grpc_status.h"
+#include "common/service/sockets/unix_socket.h"
 #include "proto/admin.grpc.pb.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/temp_folder.h"
@@ -88,6 +90,23 @@ grpc::Status RawCall(const std::string& target, const std::string& method,
   call->Finish(&status, nullptr);
   done();
   return status;
+}
+
+// Makes the server write answers that nobody reads, until it can write no more.
+void SendUntilStuck(int fd) {
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  const std::string settings("\0\0\0\x04\0\0\0\0\0", 9);
+  const std::string ping("\0\0\x08\x06\0\0\0\0\0 8 bytes", 17);
+  const auto send_soon = [fd](const std::string& bytes) {
+    return Eventually(
+        [&] { return ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0; },
+        seconds(2));
+  };
+  REQUIRE(send_soon(preface + settings));
+  constexpr int kPingsMax = 1'000'000;
+  int pings = 0;
+  while (pings < kPingsMax && send_soon(ping)) ++pings;
+  REQUIRE(pings < kPingsMax);
 }
 
 enum Health { kServing = 1, kNotServing = 2, kUnknown = 3 };
@@ -285,6 +304,27 @@ TEST_CASE("shutdown takes bounded time and cancels calls that do not end", "[grp
   // A listener that was not removed would call into the destroyed server.
   server->reset();
   lifecycle.SetReady();
+}
+
+TEST_CASE("shutdown does not wait for a client that reads nothing", "[grpc]") {
+  TempFolder folder;
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  GrpcServer::Options options = OptionsFor(admin, lifecycle);
+  options.unix_socket = folder.File("sock");
+  auto server = GrpcServer::Start(options);
+  REQUIRE(server.ok());
+  auto client = ConnectUnix(folder.File("sock"));
+  REQUIRE(client.ok());
+  SendUntilStuck(client->fd.get());
+  std::atomic<bool> ended{false};
+  std::thread stopping([&] {
+    (*server)->Shutdown(milliseconds(50));
+    ended = true;
+  });
+  CHECK(Eventually([&] { return ended.load(); }));
+  client->fd.reset();
+  stopping.join();
 }
 
 }  // namespace
