@@ -5,23 +5,28 @@
 #   tools/package_test.sh                 builds the packages, then tests them
 #   tools/package_test.sh --dist FOLDER   tests those that are there
 #   --base FOLDER                         copies this clean tree instead of making one
+#   --part debian|archive|systemd         runs this part alone
 #
 # 1. A clean Debian (debootstrap): apt installs both .deb; sender and receiver run as the units say and
 #    with the configuration that came along; trainer and engine use the packaged client; dwsctl, manual
 #    pages, completion, modes; the documentation's `package` blocks; removal and purge.
 # 2. A tree with nothing but libc: the programs of the archive run in it, over TLS as well.
+# 3. The same clean Debian, booted by its systemd in a container (needs systemd-container): the units as they are
+#    installed, with a job that runs through all of it: readiness, watchdog, reload, stops, crashes, files, journal,
+#    hardening, upgrade, removal. A line for each check, and how many passed (tools/package/systemd).
 #
-# Everything runs in namespaces of mounts and processes of its own, which end with the script; no
-# systemd runs there.
+# Everything runs in namespaces of mounts and processes of its own, which end with the script. No systemd runs
+# in 1 and 2.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 top="$PWD"
 
-dist='' base=''
+dist='' base='' part=all
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --dist) dist="$(cd "${2:?--dist FOLDER}" && pwd)"; shift 2 ;;
     --base) base="$(cd "${2:?--base FOLDER}" && pwd)"; shift 2 ;;
+    --part) part="${2:?--part debian|archive|systemd}"; shift 2 ;;
     -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "package_test.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
@@ -32,6 +37,15 @@ if [[ $(id -u) -ne 0 ]]; then
 fi
 if [[ -z "$base" ]] && ! command -v debootstrap >/dev/null; then
   echo "package_test.sh: debootstrap is missing (apt install debootstrap), or give --base" >&2
+  exit 2
+fi
+
+if [[ ! "$part" =~ ^(all|debian|archive|systemd)$ ]]; then
+  echo "package_test.sh: --part $part: expected debian, archive or systemd" >&2
+  exit 2
+fi
+if [[ "$part" =~ ^(all|systemd)$ ]] && ! command -v systemd-nspawn >/dev/null; then
+  echo "package_test.sh: systemd-nspawn is missing (apt install systemd-container), or give another --part" >&2
   exit 2
 fi
 
@@ -50,25 +64,43 @@ mirror() {
     awk '$2 == "bookworm" && $3 == "Debian" { print $1; exit }'
 }
 
-tree="$work/debian"
-if [[ -n "$base" ]]; then
-  cp -a --one-file-system "$base" "$tree"
-else
-  timeout 900 debootstrap --variant=minbase bookworm "$tree" "$(mirror)"
-fi
-mkdir -p "$tree/packages/dist"
-cp "$dist"/*.deb "$tree/packages/dist"
-cp tools/package/exercise.py tools/package/in_debian.sh "$tree/packages"
-/usr/bin/python3 tools/package/docs_script.py package >"$tree/packages/docs.sh"
-cp -L /etc/resolv.conf "$tree/etc/resolv.conf" 2>/dev/null || true
-
+# A clean Debian in a folder of $work: clean_tree NAME
+clean_tree() {
+  if [[ -z "$base" ]]; then
+    timeout 900 debootstrap --variant=minbase bookworm "$work/base" "$(mirror)"
+    base="$work/base"
+  fi
+  cp -a --one-file-system "$base" "$work/$1"
+}
 isolated() { timeout 1200 unshare --mount --pid --fork --kill-child "$@"; }
 
-echo "== Debian packages in a clean Debian"
-# shellcheck disable=SC2016  # of the inner shell
-isolated bash -c 'mount -t proc proc "$1/proc" && exec chroot "$1" /bin/bash /packages/in_debian.sh' \
-  in_debian "$tree"
+debian_part() {
+  local tree="$work/debian"
+  echo "== Debian packages in a clean Debian"
+  clean_tree debian
+  mkdir -p "$tree/packages/dist"
+  cp "$dist"/*.deb "$tree/packages/dist"
+  cp tools/package/exercise.py tools/package/in_debian.sh "$tree/packages"
+  /usr/bin/python3 tools/package/docs_script.py package >"$tree/packages/docs.sh"
+  cp -L /etc/resolv.conf "$tree/etc/resolv.conf" 2>/dev/null || true
+  # shellcheck disable=SC2016  # of the inner shell
+  isolated bash -c 'mount -t proc proc "$1/proc" && exec chroot "$1" /bin/bash /packages/in_debian.sh' \
+    in_debian "$tree"
+}
 
-echo "== the archive in a tree with libc alone"
-isolated bash tools/package/in_libc_alone.sh "$dist"/dws-*-linux-x86_64.tar.gz "$work/alone"
+archive_part() {
+  echo "== the archive in a tree with libc alone"
+  isolated bash tools/package/in_libc_alone.sh "$dist"/dws-*-linux-x86_64.tar.gz "$work/alone"
+}
+
+systemd_part() {
+  echo "== Debian packages under a booted systemd"
+  clean_tree systemd
+  tools/package/systemd/tree.sh "$work/systemd" "$dist"
+  tools/package/systemd/boot.sh "$work/systemd" /packages/systemd/in_systemd.sh
+}
+
+for one in debian archive systemd; do
+  if [[ "$part" == all || "$part" == "$one" ]]; then "${one}_part"; fi
+done
 echo "package_test.sh: passed"
