@@ -57,7 +57,7 @@ def check_properties(report: Report, unit: Unit) -> None:
     report.check(not wrong and compared > 30, f"{unit.name}: {compared} settings are in force as systemctl show says", wrong)
     families = set(shown["RestrictAddressFamilies"].split())
     report.equal(families, {"AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"}, "RestrictAddressFamilies is in force")
-    report.equal((shown["RestrictNamespaces"], shown["DeviceAllow"]), ("yes", "char-nvidia* rw"),
+    report.equal((shown["RestrictNamespaces"], shown.get("DeviceAllow")), ("yes", "char-nvidia* rw"),
                  "RestrictNamespaces and DeviceAllow are in force")
     calls = set(shown["SystemCallFilter"].split())
     report.check("sendmsg" in calls and not calls & {"mount", "ptrace", "bpf", "setuid", "reboot", "kexec_load"},
