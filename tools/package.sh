@@ -60,9 +60,10 @@ build() {
       -o "$folder/${program##*/}" "$binaries/$program"
     chmod 755 "$folder/${program##*/}"
   done
-  mkdir -p "$work/python/dws/_proto" "$work/python/dws/plugins"
+  mkdir -p "$work/python/dws/_proto" "$work/python/dws/plugins" "$work/python/dws/trainers"
   install -m 644 clients/python/dws/*.py clients/python/dws/py.typed "$work/python/dws"
   install -m 644 clients/python/dws/plugins/*.py "$work/python/dws/plugins"
+  install -m 644 clients/python/dws/trainers/*.py "$work/python/dws/trainers"
   install -m 644 "$binaries"/clients/python/dws/_proto/*.py "$work/python/dws/_proto"
   install -m 644 "$binaries/clients/python/dws.whl" "$work/dws.whl"
 }

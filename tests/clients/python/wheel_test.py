@@ -27,6 +27,7 @@ class WheelTest(unittest.TestCase):
             if name.endswith((".py", ".typed"))
         }
         self.assertIn("dws/_proto/engine_pb2.py", modules)
+        self.assertIn("dws/trainers/publisher.py", modules)
         self.assertLessEqual(modules, set(self.wheel.namelist()))
 
     def test_it_has_the_version_of_the_daemons(self) -> None:

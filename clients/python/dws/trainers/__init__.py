@@ -1,0 +1,7 @@
+"""Weights of training frameworks, handed to dws-senders. No module here imports a framework until it
+is imported itself.
+
+placement: which part of a tensor this process has; refuses what a layout cannot express.
+module_weights: a module's tensors, as they are registered and published.
+publisher: publishes them, with a sender for each process that owns some.
+"""

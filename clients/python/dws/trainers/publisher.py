@@ -1,0 +1,172 @@
+"""Publishes the weights of a torch module from a training loop: a Trainer for each process that owns
+weights.
+
+publisher = Publisher("/run/dws/sender-{rank}.sock", job_id="run7")
+publisher.register(model)                  # after fully_shard and the optimizer, on every process
+for step in range(1, steps + 1):
+    ...
+    optimizer.step()
+    publisher.publish(step)
+    publisher.wait(step, "all", timeout=60)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Mapping, Optional, Union
+
+from dws.dtypes import loaded_torch
+from dws.errors import (
+    DaemonUnavailableError,
+    LayoutError,
+    RegistrationLostError,
+    SenderStalledError,
+    StateError,
+)
+from dws.results import PublishStats, WaitResult
+from dws.stream import Stream
+from dws.trainer import PUBLISH_TIMEOUT_SECONDS, Trainer
+from dws.trainer_registration import REGISTER_TIMEOUT_SECONDS
+from dws.trainers.module_weights import ModuleWeights
+
+_LOG = logging.getLogger(__name__)
+
+
+class Publisher:
+    """One for each process of the trainer; all of them make the same calls.
+
+    A module without sharded weights is published by process 0 alone, as rank 0 of 1. One that
+    fully_shard has cut over all processes is published by all of them, each through its own sender.
+    Calls of a process that publishes nothing return at once.
+
+    Lifecycle: make, register once, publish any number of versions, close. Threads: one at a time;
+    `wait` from any.
+    """
+
+    def __init__(
+        self,
+        socket: str,
+        job_id: str,
+        cuts: Optional[Mapping[str, Any]] = None,
+        dtype: Any = None,
+        reconnect_timeout: float = 60.0,
+    ) -> None:
+        """Args:
+        socket: the sender's --socket; "{rank}" in it is replaced by the process's rank.
+        job_id: the sender's --job-id.
+        cuts: for engines that hold slices; see Trainer.register.
+        dtype: of floating-point weights where they are published, such as torch.bfloat16 for engines
+          of a trainer that has float32; None: as the module has them.
+        reconnect_timeout: seconds for a sender that has ended to come back, in `publish`.
+        """
+        self._socket = socket
+        self._job_id = job_id
+        self._cuts = cuts
+        self._dtype = dtype
+        self._reconnect_timeout = reconnect_timeout
+        self._weights: Optional[ModuleWeights] = None
+        self._trainer: Optional[Trainer] = None
+
+    def register(self, module: Any, timeout: float = REGISTER_TIMEOUT_SECONDS) -> None:
+        """Registers the module's weights. Whole ones of the host move into shared memory here.
+
+        Raises:
+          LayoutError, DTypeError: a weight that a layout cannot express, by name; before anything is
+            registered, on the processes that have it.
+          StateError: registered already.
+          As Trainer.register.
+        """
+        if self._weights is not None:
+            raise StateError("this Publisher is registered: make another one for another module")
+        weights = ModuleWeights(module, self._cuts, self._dtype)
+        process, processes = _process()
+        if weights.ranks > 1 and (weights.rank, weights.ranks) != (process, processes):
+            raise LayoutError(
+                f"weights are sharded over {weights.ranks} of {processes} processes, and this one, "
+                f"{process}, is rank {weights.rank} of them: supported is fully_shard over all "
+                "processes, in their order"
+            )
+        stream = _same_stream() if weights.ranks > 1 else Stream.new()
+        self._weights = weights
+        if process >= weights.ranks:
+            return
+        socket = self._socket.replace("{rank}", str(weights.rank))
+        trainer = Trainer(socket, self._job_id, weights.rank, weights.ranks, stream)
+        try:
+            weights.register(trainer, timeout)
+        except BaseException:
+            trainer.close()
+            raise
+        self._trainer = trainer
+
+    def publish(
+        self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS
+    ) -> Optional[PublishStats]:
+        """Publishes the weights as they are now; on return they may be overwritten. If the sender has
+        restarted, registers with it again first.
+
+        Returns:
+          What changed on this process; None if it publishes nothing, or if the sender had the
+          version already when it came back.
+
+        Raises:
+          StateError: never registered, or a weight is not as it was registered, by name.
+          As Trainer.publish and Trainer.reconnect.
+        """
+        if self._weights is None:
+            raise StateError("call register() first")
+        if self._trainer is None:
+            return None
+        self._weights.refresh()
+        try:
+            return self._trainer.publish(version, timeout)
+        except (DaemonUnavailableError, RegistrationLostError, SenderStalledError) as error:
+            _LOG.warning("dws: version %d: %s; registering again", version, error)
+            self._trainer.reconnect(self._reconnect_timeout)
+        if self._trainer.last_version >= version:
+            return None
+        return self._trainer.publish(version, timeout)
+
+    def wait(
+        self, version: int, policy: Union[str, int] = "all", timeout: float = 60.0
+    ) -> Optional[WaitResult]:
+        """As Trainer.wait, on process 0; the others return None at once.
+
+        Raises:
+          As Trainer.wait.
+        """
+        if self._trainer is None or self._trainer.rank != 0:
+            return None
+        return self._trainer.wait(version, policy, timeout)
+
+    @property
+    def trainer(self) -> Optional[Trainer]:
+        """This process's, None before `register` and where nothing is published."""
+        return self._trainer
+
+    def close(self) -> None:
+        """Ends the registration; the module keeps its memory. Idempotent."""
+        if self._trainer is not None:
+            self._trainer.close()
+
+
+def _distributed() -> Any:
+    """torch.distributed with its default group, else None."""
+    torch = loaded_torch()
+    found = getattr(torch, "distributed", None)
+    if found is None or not found.is_available() or not found.is_initialized():
+        return None
+    return found
+
+
+def _process() -> tuple[int, int]:
+    """The number of this process, and how many there are."""
+    group = _distributed()
+    return (0, 1) if group is None else (int(group.get_rank()), int(group.get_world_size()))
+
+
+def _same_stream() -> Stream:
+    """A new stream, the same on all processes. A collective call."""
+    message = [str(Stream.new())]
+    _distributed().broadcast_object_list(message, src=0)
+    return Stream.parse(message[0])

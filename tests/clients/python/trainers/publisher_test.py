@@ -1,0 +1,220 @@
+"""dws.trainers.publisher: which part of a module each process publishes, and what is refused."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any, Optional
+from unittest import mock
+
+import torch
+
+import dws
+from dws.trainers import publisher as publisher_module
+from dws.trainers.placement import Placement, merged_cut, owned_slices
+from dws.trainers.publisher import Publisher
+from tests.clients.python.trainers.sender_case import Replicate, SenderCase, Shard, ShardedTensor
+
+
+def linear(rows: int = 5, columns: int = 3) -> torch.nn.Linear:
+    torch.manual_seed(rows)
+    return torch.nn.Linear(columns, rows)
+
+
+def sharded(full: torch.nn.Linear, rank: int, ranks: int, dim: int = 0) -> torch.nn.Module:
+    """A module of which every process has its parts; the bias is replicated."""
+    module = torch.nn.Linear(1, 1)
+    weight = ShardedTensor(full.weight.detach(), rank, ranks, [Shard(dim)])
+    module._parameters["weight"] = weight  # type: ignore[assignment]
+    bias = ShardedTensor(full.bias.detach(), rank, ranks, [Replicate()])
+    module._parameters["bias"] = bias  # type: ignore[assignment]
+    return module
+
+
+class PlacementTest(unittest.TestCase):
+    def test_parts_are_those_of_torch_chunk(self) -> None:
+        for extent in range(1, 12):
+            for ranks in range(1, 6):
+                chunks = list(torch.arange(extent).chunk(ranks)) + [torch.tensor([])] * ranks
+                for rank in range(ranks):
+                    part = Placement.chunk(0, extent, rank, ranks)
+                    wanted = chunks[rank].tolist()
+                    self.assertEqual(
+                        list(range(part.begin, part.end)), wanted, (extent, ranks, rank)
+                    )
+
+    def test_boundaries_of_ranks_and_engines_are_merged_on_one_dimension(self) -> None:
+        part = Placement.chunk(0, 10, 1, 3)  # 4, 4, 2
+        cut = merged_cut("w", part, dws.Cut((5,)))
+        self.assertEqual(cut, dws.Cut((4, 5, 8)))
+        assert cut is not None
+        self.assertEqual(owned_slices(part, cut, 10), (1, 2))
+        with self.assertRaisesRegex(
+            dws.LayoutError, "'w' is sharded on dimension 0.*on dimension 1"
+        ):
+            merged_cut("w", part, dws.Cut((2,), 1))
+
+
+class PublisherTest(SenderCase):
+    def publisher(self, **options: Any) -> Publisher:
+        made = Publisher(self.sender.socket, "job", **options)
+        self.addCleanup(made.close)
+        return made
+
+    def of_rank(self, rank: int, ranks: int, module: Any, **options: Any) -> Publisher:
+        """Registered in a process of that number."""
+        publisher = self.publisher(**options)
+        stream = dws.Stream.new(5)
+        with mock.patch.object(publisher_module, "_process", lambda: (rank, ranks)):
+            with mock.patch.object(publisher_module, "_same_stream", lambda: stream):
+                publisher.register(module)
+        return publisher
+
+    def test_an_optimizer_made_before_changes_what_the_sender_reads(self) -> None:
+        module = linear()
+        before = module.weight.detach().clone()
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+        publisher = self.publisher()
+        publisher.register(module)
+        torch.testing.assert_close(self.published("weight").reshape(5, 3), before)
+        module(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        self.assertFalse(torch.equal(module.weight, before))
+        stats = publisher.publish(1)
+        assert stats is not None
+        self.assertEqual((stats.version, self.sender.published), (1, [1]))
+        self.assertTrue(torch.equal(self.published("weight").reshape(5, 3), module.weight.detach()))
+
+    def test_tied_weights_and_wrappers_have_the_checkpoints_names(self) -> None:
+        inner = torch.nn.Module()
+        inner.embed = torch.nn.Embedding(4, 2)
+        inner.head = torch.nn.Linear(2, 4, bias=False)
+        inner.head.weight = inner.embed.weight
+        compiled = torch.nn.Module()
+        compiled._orig_mod = inner
+        self.publisher().register(compiled)
+        names = [shard.tensor.name for shard in self.sender.register.layout.shards]
+        self.assertEqual(names, ["embed.weight"])
+        self.assertIs(inner.head.weight, inner.embed.weight)
+
+    def test_weights_are_cast_to_what_engines_hold(self) -> None:
+        module = linear()
+        own = module.weight.data_ptr()
+        module.register_buffer("steps", torch.tensor([3]))
+        publisher = self.publisher(dtype=torch.bfloat16)
+        publisher.register(module)
+        with torch.no_grad():
+            module.weight.fill_(1.00390625)  # between two values of BF16: to the even one
+        publisher.publish(1)
+        self.assertEqual(module.weight.data_ptr(), own)
+        self.assertEqual(self.published("weight").tolist(), [1.0] * 15)
+        self.assertEqual(self.registered("steps")[0].tensor.dtype, dws.DType.I64.value)
+
+    def test_each_rank_publishes_its_part_and_rank_0_what_is_replicated(self) -> None:
+        full = linear(5)
+        for rank, rows, names in (
+            (0, slice(0, 3), ["bias", "weight"]),
+            (1, slice(3, 5), ["weight"]),
+        ):
+            module = sharded(full, rank, 2)
+            publisher = self.of_rank(rank, 2, module)
+            shards = self.sender.register.layout.shards
+            self.assertEqual([shard.tensor.name for shard in shards], names)
+            request = self.sender.register
+            self.assertEqual((request.trainer_rank, request.world_size), (rank, 2))
+            shard = self.registered("weight")[0]
+            self.assertEqual(list(shard.tensor.shape), [5, 3])
+            self.assertEqual((list(shard.tensor.cuts), shard.first_slice), ([3], rank))
+            publisher.publish(1)
+            wanted = full.weight.detach()[rows].reshape(-1)
+            self.assertTrue(torch.equal(self.published("weight"), wanted))
+            publisher.close()
+
+    def test_a_part_of_columns_keeps_its_order(self) -> None:
+        full = linear(2, 5)
+        self.of_rank(1, 2, sharded(full, 1, 2, dim=1)).publish(1)
+        shard = self.registered("weight")[0]
+        self.assertEqual((shard.tensor.cut_dim, list(shard.tensor.cuts)), (1, [3]))
+        wanted = full.weight.detach()[:, 3:].reshape(-1)
+        self.assertTrue(torch.equal(self.published("weight"), wanted))
+
+    def test_engines_may_need_more_cuts(self) -> None:
+        module = sharded(linear(6), 1, 2)
+        self.of_rank(1, 2, module, cuts={"weight": [2, 4]})
+        shard = self.registered("weight")[0]
+        found = (list(shard.tensor.cuts), shard.first_slice, shard.slice_count)
+        self.assertEqual(found, ([2, 3, 4], 2, 2))
+
+    def test_other_processes_of_a_replicated_module_publish_nothing(self) -> None:
+        publisher = self.of_rank(1, 2, linear())
+        self.assertIsNone(publisher.publish(1))
+        self.assertIsNone(publisher.wait(1))
+        self.assertIsNone(self.sender.register)
+
+    def test_what_a_layout_cannot_express_is_refused_by_name(self) -> None:
+        full = linear(5)
+        mesh = sharded(full, 0, 2)
+        two = ShardedTensor(full.weight.detach(), 0, 2, [Replicate(), Shard(0)])
+        mesh._parameters["weight"] = two  # type: ignore[assignment]
+        uneven = sharded(full, 0, 2)
+        uneven._parameters["weight"].local = full.weight.detach()[:1]  # type: ignore[union-attr]
+        few = sharded(linear(1), 1, 2)
+        adapters = linear()
+        adapters.peft_config = {}  # type: ignore[assignment]
+        partitioned = linear()
+        partitioned.weight.ds_id = 7  # type: ignore[attr-defined]
+        for module, why in (
+            (mesh, r"'weight' \[5, 3\] is placed as .*2 dimensions, \['axis0', 'axis1'\]"),
+            (uneven, "'weight'.*this rank has 1 elements of dimension 0, expected 3"),
+            (few, "rank 1 of 2 has no element of any weight"),
+            (adapters, "peft_config"),
+            (partitioned, "'weight' is partitioned by DeepSpeed ZeRO-3"),
+            (torch.nn.Linear(2, 2, device="meta"), "'weight' is on the meta device"),
+            (full.weight, "expected a torch module"),
+        ):
+            with self.assertRaisesRegex(dws.LayoutError, why):
+                self.of_rank(1 if module is few else 0, 2, module)
+        with self.assertRaisesRegex(dws.LayoutError, r"does not have: \['other'\]"):
+            self.of_rank(0, 1, linear(), cuts={"other": [1]})
+        with self.assertRaisesRegex(dws.LayoutError, "over 2 of 4 processes"):
+            self.of_rank(0, 4, sharded(full, 0, 2))
+        self.assertIsNone(self.sender.register)
+
+    def test_a_weight_that_is_not_as_it_was_registered_is_not_published(self) -> None:
+        moved, gathered = linear(), sharded(linear(), 0, 2)
+        publishers: list[Optional[Publisher]] = [self.of_rank(0, 1, moved)]
+        moved.weight.data = moved.weight.data.clone()
+        publishers.append(self.of_rank(0, 2, gathered))
+        gathered._parameters["weight"] = torch.nn.Parameter(torch.zeros(5, 3))
+        for publisher, why in zip(publishers, ("'weight'.*has moved", "'weight'.*is not now")):
+            assert publisher is not None
+            with self.assertRaisesRegex(dws.StateError, why):
+                publisher.publish(1)
+        self.assertEqual(self.sender.published, [])
+
+    def test_a_sender_that_has_restarted_gets_the_version(self) -> None:
+        publisher = self.publisher(reconnect_timeout=20)
+        publisher.register(linear())
+        publisher.publish(1)
+        self.sender.stop()
+        reconnect = dws.Trainer.reconnect
+
+        def come_back(trainer: dws.Trainer, timeout: float) -> None:
+            self.start_sender()
+            reconnect(trainer, timeout)
+
+        with mock.patch.object(dws.Trainer, "reconnect", come_back):
+            with self.assertLogs("dws.trainers.publisher", "WARNING"):
+                publisher.publish(2)
+        self.assertEqual(self.sender.published, [2])
+
+    def test_misuse_is_refused_with_a_remedy(self) -> None:
+        publisher = self.publisher()
+        with self.assertRaisesRegex(dws.StateError, "register"):
+            publisher.publish(1)
+        publisher.register(linear())
+        with self.assertRaisesRegex(dws.StateError, "make another one"):
+            publisher.register(linear())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,82 @@
+"""Tests with a stand-in for the sender, and a stand-in for a sharded tensor."""
+
+from __future__ import annotations
+
+import tempfile
+import types
+import unittest
+from typing import Any, Optional, Sequence
+
+import numpy as np
+import torch
+
+from tests.clients.python.fake_daemons import FakeSender, slice_elements
+
+
+class Shard:
+    """As torch.distributed.tensor.Shard."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def __repr__(self) -> str:
+        return f"Shard(dim={self.dim})"
+
+
+class Replicate:
+    """As torch.distributed.tensor.Replicate."""
+
+
+class ShardedTensor:
+    """Of a DTensor what dws.trainers reads: the rank's part of `full`, cut as torch.chunk does."""
+
+    def __init__(
+        self, full: torch.Tensor, rank: int, ranks: int, placements: Optional[Sequence[Any]] = None
+    ) -> None:
+        self.placements = placements or [Shard(0)]
+        names = tuple(f"axis{i}" for i in range(len(self.placements)))
+        self.device_mesh = types.SimpleNamespace(
+            ndim=len(names), mesh_dim_names=names, size=lambda: ranks, get_local_rank=lambda: rank
+        )
+        self.shape, self.dtype = full.shape, full.dtype
+        self.is_floating_point = full.is_floating_point
+        self.local = full
+        if isinstance(self.placements[0], Shard):
+            dim = self.placements[0].dim
+            parts = full.chunk(ranks, dim)
+            self.local = parts[rank] if rank < len(parts) else full.narrow(dim, 0, 0)
+
+    def to_local(self) -> torch.Tensor:
+        return self.local
+
+
+class SenderCase(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.start_sender()
+
+    def start_sender(self) -> None:
+        self.sender = FakeSender(self.folder)
+        self.addCleanup(self.sender.stop)
+
+    def registered(self, name: str) -> tuple[Any, np.ndarray[Any, Any]]:
+        """A tensor's shard in the registration, and the bytes that the sender reads."""
+        request = self.sender.register
+        sizes = slice_elements(request.layout)
+        first = 0
+        for shard, place in zip(request.layout.shards, request.resident.shards):
+            slices = sizes[first : first + shard.slice_count]
+            first += shard.slice_count
+            if shard.tensor.name == name:
+                count = sum(elements * itemsize for elements, itemsize in slices)
+                region = np.frombuffer(self.sender.region(), np.uint8)
+                return shard, region[place.offset_bytes :][:count]
+        raise KeyError(name)
+
+    def published(self, name: str) -> torch.Tensor:
+        """The values that the sender reads, as BF16 or FP32."""
+        shard, found = self.registered(name)
+        dtype = {10: torch.bfloat16, 13: torch.float32}[shard.tensor.dtype]
+        return torch.frombuffer(bytearray(found.tobytes()), dtype=dtype)
