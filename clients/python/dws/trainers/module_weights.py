@@ -196,6 +196,6 @@ def _plain(module: Any) -> Any:
     if hasattr(module, "peft_config"):
         raise LayoutError(
             "the model has adapters (peft_config), and engines need merged weights: publish after "
-            "merge_and_unload(), or let AsyncGRPOTrainer merge them for dws.trainers.grpo.WeightTransfer"
+            "merge_and_unload(), or let AsyncGRPOTrainer merge them for dws.trainers.weight_transfer"
         )
     return module

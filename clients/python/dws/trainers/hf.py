@@ -1,0 +1,109 @@
+"""For Hugging Face's transformers.Trainer, and everything made from it (accelerate, TRL): a callback that
+publishes the model's weights.
+
+trainer = transformers.Trainer(..., callbacks=[PublishCallback("/run/dws/sender-{rank}.sock", "run7")])
+trainer.train()
+
+Version n + 1 has the weights after n optimizer steps: version 1 those before the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional, Union
+
+# Who makes a callback has loaded it already.
+from transformers import TrainerCallback
+
+from dws.errors import InvalidArgumentError, StateError
+from dws.results import WaitResult
+from dws.trainers.publisher import Publisher
+
+
+class PublishCallback(TrainerCallback):  # type: ignore[misc]
+    """One for each process of the training. Lifecycle: pass it to a Trainer; `close` if a training
+    ends with an error and the process goes on. It may serve several trainings, one after the other;
+    each is a stream of its own."""
+
+    def __init__(
+        self,
+        socket: str,
+        job_id: str,
+        every_steps: int = 1,
+        wait: Optional[Union[str, int]] = None,
+        wait_timeout: float = 60.0,
+        cuts: Optional[Mapping[str, Any]] = None,
+        dtype: Any = None,
+    ) -> None:
+        """Args:
+          socket, job_id, cuts, dtype: as for dws.trainers.publisher.Publisher.
+          every_steps: optimizer steps from one version to the next; the first and the last state of
+            the model are published in any case.
+          wait: "all", "any" or a number of receivers that must have committed each version before
+            the training goes on (Trainer.wait); None: it does not wait.
+          wait_timeout: seconds; then the training ends with NotCommittedError.
+
+        Raises:
+          InvalidArgumentError: every_steps is below 1.
+        """
+        if every_steps < 1:
+            raise InvalidArgumentError(f"every_steps {every_steps}: expected at least 1")
+        self._options = (socket, job_id, cuts, dtype)
+        self._every_steps = every_steps
+        self._wait = wait
+        self._wait_timeout = wait_timeout
+        self._publisher: Optional[Publisher] = None
+        self._now = 0  # the version that the model's weights are
+        self._published = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Registers the model and publishes it as it is. Here it is where the training has it: on its
+        device, sharded, and known to the optimizer."""
+        self.close()
+        self._now, self._published = int(state.global_step) + 1, 0
+        self._publisher = Publisher(*self._options)
+        self._publisher.register(given["model"])
+        self._publish()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._now = int(state.global_step) + 1
+        if state.global_step % self._every_steps == 0:
+            self._publish()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._publish()
+        self.close()
+
+    def bring(self, policy: Union[str, int], timeout: float) -> Optional[WaitResult]:
+        """Publishes the weights as they are, unless that is done, and waits for receivers. Every process
+        calls it; on others than process 0 it returns None without waiting.
+
+        Args:
+          policy, timeout: as for Trainer.wait.
+
+        Raises:
+          StateError: no training is under way.
+          As Publisher.publish and Publisher.wait.
+        """
+        if self._publisher is None:
+            raise StateError(
+                "no training is under way: PublishCallback registers the weights when one begins, and "
+                "has to be among the trainer's callbacks"
+            )
+        if self._published != self._now:
+            self._publisher.publish(self._now)
+            self._published = self._now
+        return self._publisher.wait(self._now, policy, timeout)
+
+    def _publish(self) -> None:
+        if self._publisher is None or self._published == self._now:
+            return
+        self._publisher.publish(self._now)
+        self._published = self._now
+        if self._wait is not None:
+            self._publisher.wait(self._now, self._wait, self._wait_timeout)
+
+    def close(self) -> None:
+        """Ends the registration. Idempotent."""
+        if self._publisher is not None:
+            self._publisher.close()
+            self._publisher = None

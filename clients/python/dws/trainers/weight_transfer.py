@@ -1,0 +1,99 @@
+"""Publishes weights that a framework gathers and streams, (name, tensor) after (name, tensor).
+
+It has the methods of the `weight_transfer` of TRL's AsyncGRPOTrainer, which calls them on process 0:
+
+AsyncGRPOTrainer(..., weight_transfer=WeightTransfer("/run/dws/sender-0.sock", "run7"))
+
+Other frameworks that gather their weights for the engines call `send_weights` in the place of their own
+transfer (docs/trainers.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Mapping, Optional, Union
+
+from dws.arrays import spec_of
+from dws.errors import StateError
+from dws.layout import TensorSpec
+from dws.stream import Stream
+from dws.trainer import Trainer
+
+WAIT_SECONDS = 600.0
+
+
+class WeightTransfer:
+    """Versions count from 1, as `model_version` of AsyncGRPOTrainer and `weight_version` of slime do.
+
+    Weights pass through a ring, never all at once but for the first version: which tensors there are is
+    known after that one, so it is kept in host memory until it is published.
+
+    Lifecycle: one training. Threads: one at a time.
+    """
+
+    def __init__(
+        self,
+        socket: str,
+        job_id: str,
+        policy: Union[str, int] = "all",
+        timeout: float = WAIT_SECONDS,
+        cuts: Optional[Mapping[str, Any]] = None,
+        rank: int = 0,
+        world_size: int = 1,
+        stream: Optional[Stream] = None,
+    ) -> None:
+        """Args:
+        socket, job_id: of the sender.
+        policy: receivers that must have committed a version before `send_weights` returns; see
+          Trainer.wait.
+        timeout: seconds for that; then it raises NotCommittedError.
+        cuts: for engines that hold slices; see Trainer.register.
+        rank, world_size, stream: of this process among those that publish; see Trainer. Each has
+          a sender and streams whole tensors that no other one streams, such as its pipeline stage.
+        """
+        self._trainer = Trainer(socket, job_id, rank, world_size, stream)
+        self._policy = policy
+        self._timeout = timeout
+        self._cuts = cuts
+        self._specs: Optional[dict[str, TensorSpec]] = None
+
+    def init_weight_transfer(self) -> None:
+        """Nothing: the tensors are not known yet."""
+
+    def pause(self) -> None:
+        """Nothing: an attached engine pauses itself for a commit, between two steps."""
+
+    def resume(self) -> None:
+        """Nothing."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
+        """Publishes the weights, and returns when receivers have committed them.
+
+        Args:
+          iterator: of (name, whole tensor).
+
+        Raises:
+          StateError: it has other tensors than the first time, by name.
+          As Trainer.version and Trainer.wait.
+        """
+        tensors: Any = iterator
+        if self._specs is None:
+            tensors = [(name, tensor.detach().to("cpu", copy=True)) for name, tensor in iterator]
+            self._specs = {name: spec_of(name, tensor) for name, tensor in tensors}
+            specs = list(self._specs.values())
+            self._trainer.register_ring(specs, cuts=self._cuts)
+        number = self._trainer.last_version + 1
+        left = dict(self._specs)
+        with self._trainer.version(number) as version:
+            for name, tensor in tensors:
+                if left.pop(name, None) is None:
+                    raise StateError(f"'{name}' was not among the weights of the first version")
+                version.put(name, tensor.detach().contiguous())
+            if left:
+                raise StateError(
+                    f"version {number} lacks {len(left)} weights, such as '{min(left)}'"
+                )
+        self._trainer.wait(number, self._policy, self._timeout)
+
+    def destroy(self) -> None:
+        """Ends the registration."""
+        self._trainer.close()
