@@ -1,0 +1,150 @@
+"""Runs real trainers beside real daemons and compares the bits of what an engine got: tools/trainers_check.sh.
+
+In each case a trainer publishes through a sender for each of its ranks, and an engine of plain torch, a process
+of its own, reports the digest of all of its weights at each version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from typing import IO, Optional
+
+from tests.integration.cluster import Cluster
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SECONDS_MAX = 600.0  # of one case
+# No GPU and no hub; one thread, because results of sums may depend on their number.
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "PYTHONFAULTHANDLER": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`run`: the trainer's program; `kind`: of models.py; `dtype`: of the engine; `ranks`: by torchrun if
+    there are several; `engine`: whether there is one of plain torch; `needs`: packages."""
+
+    run: str
+    kind: str = "qwen3"
+    dtype: str = "float32"
+    ranks: int = 1
+    engine: bool = True
+    needs: tuple[str, ...] = ("torch", "transformers", "accelerate")
+
+    def command(self) -> list[str]:
+        program = os.path.join(HERE, self.run)
+        if self.ranks == 1:
+            return [sys.executable, program]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        return [*launcher, f"--nproc-per-node={self.ranks}", program]
+
+
+_FSDP = ("torch",)
+_TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
+CASES = {
+    "hf": Case("hf_run.py"),
+    "hf-bfloat16": Case("hf_run.py", dtype="bfloat16"),
+    "fsdp2": Case("fsdp_run.py", kind="uneven", ranks=2, needs=_FSDP),
+    "fsdp2-bfloat16": Case("fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, needs=_FSDP),
+    "grpo": Case("grpo_run.py", needs=_TRL),
+}
+
+
+def missing(case: Case) -> list[str]:
+    return [name for name in case.needs if importlib.util.find_spec(name) is None]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Of a process group of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _start(command: list[str], log: IO[str]) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **_ENVIRONMENT}
+    return subprocess.Popen(
+        command, env=environment, stdout=log, stderr=log, start_new_session=True
+    )
+
+
+def run(case: Case, log_folder: Optional[str]) -> tuple[Optional[str], str]:
+    """The trainer's last line if it succeeded, and the ends of all logs.
+
+    Args:
+      log_folder: where logs of trainer and engine stay.
+    """
+    with Cluster("trainers-check") as cluster, contextlib.ExitStack() as stack:
+        folder = cluster.folder
+        for rank in range(case.ranks):
+            cluster.start_sender(rank)
+        receiver = cluster.start_receiver("engine")
+        seen = os.path.join(folder, "seen")
+        logs = {
+            name: os.path.join(log_folder or folder, f"{name}.log")
+            for name in ("engine", "trainer")
+        }
+        files = {name: stack.enter_context(open(path, "w")) for name, path in logs.items()}
+        engine = [sys.executable, os.path.join(HERE, "engine.py"), f"--receiver={receiver.socket}"]
+        engine += [f"--kind={case.kind}", f"--dtype={case.dtype}", f"--seen={seen}"]
+        if case.engine:
+            stack.callback(_end, _start(engine, files["engine"]))
+        command = [*case.command(), f"--sender={folder}/sender-{{rank}}/d.sock", f"--seen={seen}"]
+        command += [f"--receiver={receiver.socket}", f"--job-id={cluster.job_id}"]
+        command += [f"--dtype={case.dtype}"]
+        trainer = _start(command, files["trainer"])
+        stack.callback(_end, trainer)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            trainer.wait(SECONDS_MAX)
+        texts = {}
+        for name, path in logs.items():
+            with open(path, errors="replace") as log:
+                texts[name] = log.read()
+        lines = [line for line in texts["trainer"].splitlines() if line.startswith("ok: ")]
+        good = trainer.returncode == 0 and bool(lines)
+        texts["trainer"] += f"\nstatus {trainer.returncode}\n"
+        everything = "".join(f"--- {k}\n{v[-6000:]}" for k, v in texts.items()) + cluster.logs()
+        return (lines[-1] if good else None), everything
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tools/trainers_check.sh", description=__doc__)
+    parser.add_argument("--cases", default=",".join(CASES), help="some of the cases")
+    parser.add_argument(
+        "--logs", help="a folder in which each case's logs stay, in one of its name"
+    )
+    options = parser.parse_args()
+    names = options.cases.split(",")
+    if unknown := sorted(set(names) - set(CASES)):
+        parser.error(f"--cases: {', '.join(unknown)}: expected some of {', '.join(CASES)}")
+    failed = 0
+    for name in names:
+        lacks = missing(CASES[name])
+        if lacks:
+            print(f"{name}: skipped: {', '.join(lacks)} missing", flush=True)
+            continue
+        log_folder = os.path.join(options.logs, name) if options.logs else None
+        if log_folder:
+            os.makedirs(log_folder, exist_ok=True)
+        line, logs = run(CASES[name], log_folder)
+        if line is None:
+            failed += 1
+            print(logs, file=sys.stderr)
+        print(f"{name}: {line or 'FAILED'}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""FSDP2 by torchrun: every rank publishes its own parts through its own sender. The engine has to have what
+full_tensor() gathers. A module on a mesh of two dimensions is refused by the name of a weight.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from dws.errors import LayoutError
+from dws.trainers.publisher import Publisher
+from tools.trainers_check import models
+from tools.trainers_check.comparison import Comparison
+
+STEPS = 5
+
+
+def gathered(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The full state. A collective call."""
+    return {
+        name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def sharded(dtype: str) -> Any:
+    """A model and its optimizer."""
+    model = models.make("uneven", seed=dist.get_rank())  # rank 0's are taken
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(param_dtype=getattr(torch, dtype))
+    for module in (model.embedding, model.first, model.second):
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def refuse_two_dimensions(options: argparse.Namespace) -> None:
+    """Replicas of shards (HSDP): a layout cannot say yet who owns them."""
+    names = ("replicas", "shards")
+    mesh = init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=names)
+    model = models.make("uneven", seed=0)
+    fully_shard(model, mesh=mesh)
+    try:
+        Publisher(options.sender, options.job_id).register(model)
+    except LayoutError as error:
+        assert "'embedding.weight' [67, 24] is placed as" in str(error), error
+        assert str(list(names)) in str(error), error
+    else:
+        raise AssertionError("a mesh of two dimensions was not refused")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("sender", "receiver", "job-id", "seen", "dtype"):
+        parser.add_argument(f"--{name}", required=True)
+    options = parser.parse_args()
+    dist.init_process_group("gloo")
+    model, optimizer = sharded(options.dtype)
+    dtype = None if options.dtype == "float32" else options.dtype
+    refuse_two_dimensions(options)
+    publisher = Publisher(options.sender, options.job_id, dtype=dtype)
+    publisher.register(model)
+    comparison = Comparison(options.seen, options.dtype)
+    torch.manual_seed(dist.get_rank())
+    for version in range(1, STEPS + 1):
+        publisher.publish(version)
+        publisher.wait(version, "all", timeout=60)
+        whole = gathered(model)
+        if dist.get_rank() == 0:
+            comparison.check(version, whole)
+        model(torch.randint(models.VOCABULARY, (4, 9))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    publisher.close()
+    if dist.get_rank() == 0:
+        print(f"ok: {comparison.report()}, {dist.get_world_size()} ranks with a sender each")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""transformers.Trainer with PublishCallback. Trains twice from the same seed, without it and with it: the
+weights must end the same, so the callback changes nothing of the training."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from typing import Any, Optional
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from dws.trainers.hf import PublishCallback
+from tools.trainers_check import models
+from tools.trainers_check.comparison import Comparison
+
+STEPS = 6
+
+
+class Compare(transformers.TrainerCallback):
+    """Comes after the callback that it looks at."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._check(state, given["model"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._check(state, given["model"])
+
+    def _check(self, state: Any, model: Any) -> None:
+        weights = model.state_dict()
+        if model.config.tie_word_embeddings:
+            del weights["lm_head.weight"]
+        self._comparison.check(state.global_step + 1, weights)
+
+
+class Tokens(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        tokens = torch.arange(index, index + 12) % models.VOCABULARY
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def train(callbacks: list[Any], folder: str) -> str:
+    """Returns the digest of the weights in the last checkpoint that it writes."""
+    model = models.make("qwen3", seed=1)
+    arguments = transformers.TrainingArguments(
+        output_dir=folder,
+        use_cpu=True,
+        max_steps=STEPS,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        learning_rate=1e-3,
+        save_steps=STEPS // 2,
+        report_to=[],
+        disable_tqdm=True,
+        seed=3,
+    )
+    trainer = transformers.Trainer(model, arguments, train_dataset=Tokens(), callbacks=callbacks)
+    trainer.train()
+    saved = load_file(os.path.join(folder, f"checkpoint-{STEPS}", "model.safetensors"))
+    return models.digest(saved)
+
+
+def main(argv: Optional[list[str]] = None) -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("sender", "receiver", "job-id", "seen", "dtype"):
+        parser.add_argument(f"--{name}", required=True)
+    options = parser.parse_args(argv)
+    comparison = Comparison(options.seen, options.dtype)
+    dtype = None if options.dtype == "float32" else options.dtype
+    publish = PublishCallback(
+        options.sender, options.job_id, wait="all", wait_timeout=60, dtype=dtype
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        alone = train([], os.path.join(folder, "alone"))
+        published = train([publish, Compare(comparison)], os.path.join(folder, "published"))
+    assert alone == published, "the callback changed what was trained"
+    print(f"ok: {comparison.report()}, checkpoint as without the callback")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Small models with random weights, made here: nothing is downloaded. The same kind and seed give the same weights."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Mapping
+
+import torch
+
+WORDS = ("red", "green", "blue", "one", "two", "three", "four", "of", "the", "and")
+VOCABULARY = 67  # no number of ranks divides it
+
+
+class Uneven(torch.nn.Module):
+    """Extents that two or three ranks cannot share evenly, a weight that some of them have nothing of,
+    and a buffer, which fully_shard leaves whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(VOCABULARY, 24)
+        self.first = torch.nn.Linear(24, 37)
+        self.second = torch.nn.Linear(37, 5, bias=False)
+        self.last = torch.nn.Linear(5, 1)
+        self.register_buffer("scale", torch.full((3,), 0.5))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(self.embedding(tokens)))
+        return self.last(torch.tanh(self.second(hidden))).mean() * self.scale.sum()
+
+
+def make(kind: str, seed: int, dtype: str = "float32") -> torch.nn.Module:
+    """kind: "uneven", or "qwen3": a causal language model of transformers with tied embeddings."""
+    torch.manual_seed(seed)
+    if kind == "uneven":
+        return Uneven().to(getattr(torch, dtype))
+    import transformers
+
+    config = transformers.Qwen3Config(
+        architectures=["Qwen3ForCausalLM"],
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    return transformers.Qwen3ForCausalLM(config).to(getattr(torch, dtype))
+
+
+def tokenizer() -> Any:
+    """Of words, with a chat template's special tokens."""
+    import tokenizers
+    import transformers
+
+    words = ["<bos>", "<eos>", "<pad>", "<unk>", *WORDS]
+    words += [f"w{i}" for i in range(VOCABULARY - len(words))]
+    model = tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>")
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+    )
+
+
+def digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Of names, types, shapes and bits."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
