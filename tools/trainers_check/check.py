@@ -59,6 +59,7 @@ CASES = {
     "fsdp2": Case("fsdp_run.py", kind="uneven", ranks=2, needs=_FSDP),
     "fsdp2-bfloat16": Case("fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, needs=_FSDP),
     "grpo": Case("grpo_run.py", needs=_TRL),
+    "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
 }
 
 
