@@ -34,12 +34,14 @@ _ENVIRONMENT = {
 @dataclasses.dataclass(frozen=True)
 class Case:
     """`run`: the trainer's program; `kind`: of models.py; `dtype`: of the engine; `ranks`: by torchrun if
-    there are several; `engine`: whether there is one of plain torch; `needs`: packages."""
+    there are several; `senders`: one for each rank that publishes; `engine`: whether there is one of plain torch; `needs`: packages.
+    """
 
     run: str
     kind: str = "qwen3"
     dtype: str = "float32"
     ranks: int = 1
+    senders: int = 1
     engine: bool = True
     needs: tuple[str, ...] = ("torch", "transformers", "accelerate")
 
@@ -56,8 +58,11 @@ _TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
 CASES = {
     "hf": Case("hf_run.py"),
     "hf-bfloat16": Case("hf_run.py", dtype="bfloat16"),
-    "fsdp2": Case("fsdp_run.py", kind="uneven", ranks=2, needs=_FSDP),
-    "fsdp2-bfloat16": Case("fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, needs=_FSDP),
+    "hf-ddp": Case("hf_run.py", ranks=2),
+    "fsdp2": Case("fsdp_run.py", kind="uneven", ranks=2, senders=2, needs=_FSDP),
+    "fsdp2-bfloat16": Case(
+        "fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, senders=2, needs=_FSDP
+    ),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
 }
@@ -89,7 +94,7 @@ def run(case: Case, log_folder: Optional[str]) -> tuple[Optional[str], str]:
     """
     with Cluster("trainers-check") as cluster, contextlib.ExitStack() as stack:
         folder = cluster.folder
-        for rank in range(case.ranks):
+        for rank in range(case.senders):
             cluster.start_sender(rank)
         receiver = cluster.start_receiver("engine")
         seen = os.path.join(folder, "seen")

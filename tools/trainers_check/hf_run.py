@@ -1,4 +1,4 @@
-"""transformers.Trainer with PublishCallback. Trains twice from the same seed, without it and with it: the
+"""transformers.Trainer with PublishCallback, also under torchrun. Trains twice from the same seed, without it and with it: the
 weights must end the same, so the callback changes nothing of the training."""
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Tokens(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 
 def train(callbacks: list[Any], folder: str) -> str:
-    """Returns the digest of the weights in the last checkpoint that it writes."""
+    """Returns the digest of the weights in the last checkpoint that it writes; "" on other processes
+    than the first, which write none."""
     model = models.make("qwen3", seed=1)
     arguments = transformers.TrainingArguments(
         output_dir=folder,
@@ -64,6 +65,8 @@ def train(callbacks: list[Any], folder: str) -> str:
     )
     trainer = transformers.Trainer(model, arguments, train_dataset=Tokens(), callbacks=callbacks)
     trainer.train()
+    if not trainer.is_world_process_zero():
+        return ""
     saved = load_file(os.path.join(folder, f"checkpoint-{STEPS}", "model.safetensors"))
     return models.digest(saved)
 
