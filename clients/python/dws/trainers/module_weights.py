@@ -95,6 +95,8 @@ class ModuleWeights:
         self._weights: dict[str, _Weight] = {}
         self._copied = False
         for own_name, holder in holders(self._module).items():
+            if "_fsdp_wrapped_module" in own_name.split("."):
+                raise LayoutError(f"'{own_name}' is in a wrapper of FSDP1: use FSDP2 (fully_shard)")
             name = ".".join(part for part in own_name.split(".") if part not in _WRAPPERS)
             self._weights[name] = self._declared(name, own_name, holder, wanted.get(name), dtype)
         unknown = sorted(set(wanted) - set(self._weights))

@@ -160,6 +160,8 @@ class PublisherTest(SenderCase):
         few = sharded(linear(1), 1, 2)
         adapters = linear()
         adapters.peft_config = {}  # type: ignore[assignment]
+        wrapper = torch.nn.Module()
+        wrapper._fsdp_wrapped_module = linear()
         partitioned = linear()
         partitioned.weight.ds_id = 7  # type: ignore[attr-defined]
         for module, why in (
@@ -167,6 +169,7 @@ class PublisherTest(SenderCase):
             (uneven, "'weight'.*this rank has 1 elements of dimension 0, expected 3"),
             (few, "rank 1 of 2 has no element of any weight"),
             (adapters, "peft_config"),
+            (wrapper, "'_fsdp_wrapped_module.weight' is in a wrapper of FSDP1"),
             (partitioned, "'weight' is partitioned by DeepSpeed ZeRO-3"),
             (torch.nn.Linear(2, 2, device="meta"), "'weight' is on the meta device"),
             (full.weight, "expected a torch module"),
