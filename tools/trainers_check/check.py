@@ -65,6 +65,7 @@ CASES = {
     ),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
+    "grpo-vllm": Case("grpo_vllm_run.py", engine=False, needs=(*_TRL, "vllm")),
 }
 
 
