@@ -211,26 +211,22 @@ Status SlimeFolder::RemoveHidden(std::string name) {
   return absl::IsNotFound(removed) ? OkStatus() : removed;
 }
 
+size_t SlimeFolder::DeltasSinceFull() const {
+  const auto full = std::find_if(published_.rbegin(), published_.rend(),
+                                 [](const auto& version) { return version.second; });
+  return std::distance(published_.rbegin(), full);
+}
+
 Status SlimeFolder::Retire(size_t keep) {
-  if (keep == 0) return OkStatus();
-  size_t deltas = 0;
-  auto first = published_.end();  // the oldest delta that stays
-  for (auto version = published_.rbegin(); version != published_.rend() && deltas < keep;
-       ++version) {
-    if (version->second) continue;
-    ++deltas;
-    first = std::prev(version.base());
-  }
+  if (keep == 0 || published_.size() <= keep) return OkStatus();
+  auto first = std::prev(published_.end(), static_cast<std::ptrdiff_t>(keep));
+  while (first != published_.begin() && !first->second) --first;
   std::vector<uint64_t> gone;
-  bool full_stays = false;
-  for (auto version = std::make_reverse_iterator(first); version != published_.rend(); ++version) {
-    if (version->second && !std::exchange(full_stays, true)) continue;
+  for (auto version = published_.begin(); version != first; ++version) {
     gone.push_back(version->first);
   }
-  DWS_CHECK(gone.empty() || gone.front() < newest());
-  for (auto version = gone.rbegin(); version != gone.rend(); ++version) {
-    DWS_RETURN_IF_ERROR(Discard(*version));
-  }
+  DWS_CHECK(gone.empty() || (first->second && gone.back() < newest()));
+  for (const uint64_t version : gone) DWS_RETURN_IF_ERROR(Discard(version));
   return OkStatus();
 }
 

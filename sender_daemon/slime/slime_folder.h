@@ -63,8 +63,10 @@ class SlimeFolder {
     begun_.reset();
   }
 
-  // Removes versions before the newest `keep` deltas, except the newest full checkpoint among them.
-  // 0: removes nothing.
+  // How many deltas have been published since the newest full checkpoint.
+  size_t DeltasSinceFull() const;
+  // Removes, oldest first, the versions that none of the newest `keep` needs: those before the full
+  // checkpoint that the oldest of them builds on. 0: removes nothing.
   Status Retire(size_t keep);
 
  private:

@@ -118,7 +118,7 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
   if (last.has_value()) {
     const auto chain = log.Chain(*last, newest->version);
     if (chain.ok() && chain->front()->version.value() == last->value() + 1) {
-      return Next{.version = chain->front()};
+      return Next{.version = chain->front(), .full = FullDue()};
     }
     LogWarning("slime_chain_broken",
                {{"after", last->value()},
@@ -142,6 +142,10 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
         newest->version.value());
   }
   return Next{.version = newest, .full = true};
+}
+
+bool SlimePublisher::FullDue() const {
+  return options_.dir.keep > 0 && progress_->folder.DeltasSinceFull() >= options_.dir.keep;
 }
 
 Status SlimePublisher::WriteVersion(const Next& next) {

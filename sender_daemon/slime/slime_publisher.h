@@ -5,9 +5,11 @@
 //   1. A version published right after the previous one, with the next number, is a delta.
 //   2. The first version is a full checkpoint. So is the newest one when the chain cannot be
 //      continued: a number was left out, the log lacks the next delta, or a version can no longer
-//      be read or is damaged in our memory.
-//   3. What a failed attempt has written is removed. So are versions before the newest `keep`
-//      deltas, except the newest full checkpoint among them.
+//      be read or is damaged in our memory. With `keep`, so is the version after `keep` deltas: old
+//      versions can only be removed up to a full checkpoint, because a new reader needs every
+//      version from a full checkpoint to the newest.
+//   3. What a failed attempt has written is removed. So are the versions that none of the newest
+//      `keep` needs, up to the full checkpoint that the oldest of them builds on.
 //   4. Versions that an earlier process wrote for this stream stay, and a new chain begins after
 //      them. Versions of others are refused (slime_folder.h).
 //   5. If the folder has changed since this sender left it, it is taken again by the same rules.
@@ -37,7 +39,7 @@ struct SlimeDirOptions {
   std::string root;  // empty: none
   slime::Encoding encoding = slime::Encoding::kXor;
   slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
-  size_t keep = 0;          // deltas; 0: all
+  size_t keep = 0;          // versions; 0: all
   std::string checkpoint;   // that readers start from
   std::string after_write;  // a command; empty: none
 };
@@ -101,6 +103,7 @@ class SlimePublisher {
   // FAILED_PRECONDITION: the base checkpoint has a tensor that is not published.
   Status CheckTensors(const RankLayout& layout) const;
   Result<Next> ChooseNext() const;  // rules 1 and 2
+  bool FullDue() const;             // rule 2, with `keep`
   Status WriteVersion(const Next& next);
   void NotePublished(WeightVersion version, bool full, uint64_t bytes);
 

@@ -31,8 +31,10 @@ void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
       ->check(CLI::IsMember({"xxh3-128", "blake3", "adler32"}).description(""))
       ->type_name("xxh3-128|blake3|adler32")
       ->default_str("xxh3-128");
-  app.add_option("--slime-keep", dir.keep,
-                 "Deltas to keep there, with the newest full checkpoint before them; 0: all")
+  app.add_option(
+         "--slime-keep", dir.keep,
+         "Versions to keep there, from the full checkpoint that the oldest of them builds on; "
+         "after as many deltas a version is a full checkpoint; 0: all")
       ->check(CLI::Range(size_t{0}, size_t{limits::kSlimeVersionMax}))
       ->capture_default_str();
   app.add_option("--slime-after-write", dir.after_write,

@@ -117,6 +117,25 @@ TEST_CASE("a full checkpoint replaces earlier versions that cannot be applied", 
   CHECK(slime::Load(job.local) == job.weights);
 }
 
+TEST_CASE("a follower that is behind what was kept continues with the newest full checkpoint",
+          "[follower]") {
+  Job job;
+  const auto follower = job.Follow(false);
+  for (const uint64_t version : {1, 2}) job.Publish(version);
+  REQUIRE(follower->Step().ok());
+  job.Publish(3);
+  fs::remove_all(job.PathOf(3));
+  job.Publish(4);
+  CHECK_THAT(Text(follower->Step()),
+             Contains("has version 4 and no longer version 3, which comes after"));
+  job.PublishFull(5);
+  job.Publish(6);
+  for (const uint64_t version : {1, 2, 4}) fs::remove_all(job.PathOf(version));
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().version == 6);
+  CHECK(slime::Load(job.local) == job.weights);
+}
+
 TEST_CASE("a run that counts from 1 again is refused as soon as it is seen", "[follower]") {
   Job job;
   const auto follower = job.Follow(false);

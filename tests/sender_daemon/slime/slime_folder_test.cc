@@ -217,25 +217,53 @@ TEST_CASE("a version is published only with all tensors of the base checkpoint",
   }
 }
 
-TEST_CASE("the newest deltas and the newest full checkpoint before them are kept", "[slime]") {
-  Publishing rank({.keep = 2});
-  for (uint64_t version = 1; version <= 4; ++version) REQUIRE(rank.Publish(version).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{1, 3, 4});
-  const std::string late = rank.CopyBase("late");
-  REQUIRE(rank.Publish(6).ok());  // full
+TEST_CASE("a new reader always finds every version from a full checkpoint to the newest",
+          "[slime]") {
+  const size_t keep = GENERATE(1, 2, 3);
+  CAPTURE(keep);
+  Publishing rank({.keep = keep});
+  const std::string slow = rank.CopyBase("slow");  // follows at every version
+  for (uint64_t version = 1; version <= 12; ++version) {
+    CAPTURE(version);
+    REQUIRE(rank.Publish(version).ok());
+    const std::vector<uint64_t> there = rank.Versions();
+    REQUIRE(there.back() == version);
+    CHECK(rank.IsFull(there.front()));
+    CHECK(there.back() - there.front() + 1 == there.size());  // no gap
+    CHECK(there.size() >= std::min<size_t>(keep, version));
+    CHECK(there.size() <= 2 * keep);
+    const auto fulls =
+        std::count_if(there.begin(), there.end(), [&](uint64_t one) { return rank.IsFull(one); });
+    CHECK(fulls <= 2);
+    rank.Follow(slow);
+    rank.Follow(rank.CopyBase("new at " + std::to_string(version)));
+  }
+  CHECK(rank.publisher->view().fulls == 12 / (keep + 1) + (12 % (keep + 1) == 0 ? 0 : 1));
+}
+
+TEST_CASE("a broken chain and a restart leave no reader without a full checkpoint", "[slime]") {
+  Publishing rank({.keep = 3});
+  for (uint64_t version = 1; version <= 3; ++version) REQUIRE(rank.Publish(version).ok());
+  REQUIRE(rank.Publish(5).ok());  // full: 4 was left out
+  REQUIRE(rank.Publish(6).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{1, 2, 3, 5, 6});
   REQUIRE(rank.Publish(7).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{1, 4, 6, 7});
-  REQUIRE(rank.Publish(8).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{6, 7, 8});
-  CHECK(rank.IsFull(6));
-  rank.Follow(late);
-  // With full checkpoints only, one is kept.
-  for (const uint64_t version : {20, 30, 40}) REQUIRE(rank.Publish(version).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{6, 7, 8, 20, 30, 40});
-  REQUIRE(rank.Publish(41).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{6, 8, 20, 30, 40, 41});
-  REQUIRE(rank.Publish(42).ok());
-  CHECK(rank.Versions() == std::vector<uint64_t>{40, 41, 42});
+  CHECK(rank.Versions() == std::vector<uint64_t>{5, 6, 7});
+  rank.Register(1, 2);
+  rank.Restart();
+  REQUIRE(rank.Publish(8).ok());  // full: the sender has nothing to compare with
+  CHECK(rank.Versions() == std::vector<uint64_t>{5, 6, 7, 8});
+  for (uint64_t version = 9; version <= 11; ++version) REQUIRE(rank.Publish(version).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{8, 9, 10, 11});
+  REQUIRE(rank.Publish(12).ok());
+  CHECK(rank.IsFull(12));
+  rank.Follow(rank.CopyBase("late"));
+}
+
+TEST_CASE("with full checkpoints only the newest of them are kept", "[slime]") {
+  Publishing rank({.keep = 2});
+  for (const uint64_t version : {10, 20, 30, 40}) REQUIRE(rank.Publish(version).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{30, 40});
 }
 
 }  // namespace dws
