@@ -5,10 +5,14 @@
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "common/base/failpoint.h"
@@ -113,6 +117,33 @@ class PosixFileLock final : public FileLock {
  private:
   const UniqueFd fd_;  // flock(2) lasts as long as its open file description
 };
+
+// Who holds the lock of an open file: "process 1234 (python3)"; "another process" where the system
+// does not say. The kernel lists all locks in /proc/locks, one a line:
+//   1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF
+// The fields after WRITE are the process, and the file as MAJOR:MINOR:INODE, of which the first two
+// are hexadecimal. Unknown stay a holder in another container or on another machine, one that has
+// just released the lock, and file systems that show another device there than stat(2) does.
+std::string LockHolder(int fd) {
+  struct stat found = {};
+  std::string holder = "another process";
+  if (::fstat(fd, &found) != 0) return holder;
+  const std::string file =
+      fmt::format("{:02x}:{:02x}:{}", major(found.st_dev), minor(found.st_dev), found.st_ino);
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream fields(line);
+    std::string number, kind, advisory, mode, at;
+    long process = 0;
+    if (!(fields >> number >> kind >> advisory >> mode >> process >> at)) continue;
+    if (kind != "FLOCK" || at != file || process <= 0) continue;  // "-> FLOCK" waits for one
+    std::string name;
+    std::ifstream comm(fmt::format("/proc/{}/comm", process));
+    std::getline(comm, name);
+    return fmt::format("process {} ({})", process, name.empty() ? "unknown" : name);
+  }
+  return holder;
+}
 
 Status MakeOneFolder(const std::string& folder) {
   if (::mkdir(folder.c_str(), kFolderMode) == 0) return SyncFolder(FolderOf(folder));
@@ -250,7 +281,9 @@ Status PosixFileSystem::RemoveFolder(const std::string& folder) {
 Result<std::unique_ptr<FileLock>> PosixFileSystem::Lock(const std::string& path) {
   DWS_ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(path, O_RDWR | O_CREAT, "open the lock"));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return UnavailableError("{} is locked by another process", path);
+    if (errno == EWOULDBLOCK) {
+      return UnavailableError("{} is locked by {}", path, LockHolder(fd.get()));
+    }
     return ErrnoError(errno, fmt::format("cannot lock {}", path));
   }
   return std::make_unique<PosixFileLock>(std::move(fd));

@@ -119,6 +119,7 @@ Status SlimeFollower::Step() {
     }
   }
   if (status.ok()) status = Follow();
+  if (local_ != nullptr) local_->Release();
   SetStage("idle");
   EndStep(status);
   return status;
@@ -127,9 +128,11 @@ Status SlimeFollower::Step() {
 Status SlimeFollower::RunBeforeRead() {
   if (!options_.before_read.given() || !BeginLooking()) return OkStatus();
   const PulseWait wait(parts_.pulse);
+  local_->Release();
   const Status ran =
       options_.before_read.Run(fmt::to_string(local_->version()), limits::kSharedHookDeadline,
                                [this] { return !loop_.stopping(); });
+  DWS_RETURN_IF_ERROR(local_->Retake());
   if (loop_.stopping()) return OkStatus();
   if (const std::string trouble(Message(ran)); trouble != hook_trouble_) {
     hook_trouble_ = trouble;
@@ -156,13 +159,22 @@ Status SlimeFollower::Follow() {
   return MakeStatus(loaded.code(), fmt::format("{}; also: {}", Message(loaded), Message(status)));
 }
 
+void SlimeFollower::LetGo() {
+  local_.reset();
+  versions_.Forget();
+  if (engine_ != nullptr) engine_->Forget();
+}
+
 Status SlimeFollower::Open() {
-  if (local_ != nullptr && local_->in_place()) return OkStatus();
-  if (local_ != nullptr) {
+  if (local_ != nullptr && !local_->in_place()) {
     LogWarning("checkpoint_replaced", {{"checkpoint", options_.checkpoint}});
-    local_.reset();
-    versions_.Forget();
-    if (engine_ != nullptr) engine_->Forget();
+    LetGo();
+  }
+  if (local_ != nullptr) {
+    const Status retaken = local_->Retake();
+    if (!absl::IsAborted(retaken)) return retaken;
+    LogWarning("checkpoint_changed", {{"reason", Message(retaken)}});
+    LetGo();
   }
   SetStage("opening");
   DWS_ASSIGN_OR_RETURN(
@@ -233,7 +245,11 @@ void SlimeFollower::ServeVerifies() {
   const PulseWork work(parts_.pulse);
   SetStage("verifying");
   Status status = FailedPreconditionError("the local checkpoint is not open: {}", view().trouble);
-  if (local_ != nullptr) status = local_->Verify();
+  if (local_ != nullptr) {
+    status = local_->Retake();
+    if (status.ok()) status = local_->Verify();
+    local_->Release();
+  }
   if (status.ok() && engine_ != nullptr) {
     const Result<std::string> checksum = engine_->Verify();
     if (!absl::IsUnimplemented(checksum.status())) status = checksum.status();

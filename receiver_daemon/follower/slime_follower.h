@@ -104,7 +104,10 @@ class SlimeFollower {
  private:
   // Step, with a longer wait after each failure. Returns the wait.
   Duration Round();
+  // Opens the checkpoint, or takes its lock again. Errors as of LocalCheckpoint::Open.
   Status Open();
+  // The checkpoint is not the one that was opened.
+  void LetGo();
   // Runs the command before a look. An error only where it is required.
   Status RunBeforeRead();
   // Runs the command, applies all versions there are, then loads the last one.

@@ -138,8 +138,7 @@ class InPlaceApply {
     if (Exists(redo_path_)) {
       // Complete it even if a receiver has begun to keep the checkpoint: the receiver refuses it
       // while it is half changed.
-      DWS_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
-                           LockOutReceiver(files_, request_.checkpoint));
+      DWS_ASSIGN_OR_RETURN(const KeptLocks locks, LockOutReceiver(files_, request_.checkpoint));
       DWS_RETURN_IF_ERROR(ReplayAndRemove(RedoOf::kEarlierCall));
       outcome_.finished_earlier = true;
     } else {

@@ -85,11 +85,13 @@ Status CheckNotLinked(const safetensors::Checkpoint& checkpoint) {
   return OkStatus();
 }
 
-// Makes the folder. UNAVAILABLE: another process holds the lock.
-Result<std::unique_ptr<FileLock>> LockLocal(FileSystem& files,
-                                            const std::string& checkpoint_folder) {
-  DWS_RETURN_IF_ERROR(files.MakeFolders(SyncFolder(checkpoint_folder)));
-  return files.Lock(SyncFolder(checkpoint_folder) + "/lock");
+// Makes the folder. UNAVAILABLE: another process holds a lock.
+Result<KeptLocks> LockKept(FileSystem& files, const std::string& folder) {
+  DWS_RETURN_IF_ERROR(files.MakeFolders(SyncFolder(folder)));
+  KeptLocks locks;
+  DWS_ASSIGN_OR_RETURN(locks.keeper, files.Lock(SyncFolder(folder) + "/dws_lock"));
+  DWS_ASSIGN_OR_RETURN(locks.work, LockForWork(files, folder));
+  return locks;
 }
 
 }  // namespace
@@ -157,14 +159,17 @@ Status CheckNotKept(const std::string& checkpoint) {
       checkpoint, SyncFolder(FolderOf(checkpoint)));
 }
 
-Result<std::unique_ptr<FileLock>> LockOutReceiver(FileSystem& files,
-                                                  const std::string& checkpoint) {
-  if (!IsKept(checkpoint)) return std::unique_ptr<FileLock>();
-  auto lock = LockLocal(files, FolderOf(checkpoint));
-  if (!absl::IsUnavailable(lock.status())) return lock;
+Result<std::unique_ptr<FileLock>> LockForWork(FileSystem& files, const std::string& folder) {
+  return files.Lock(SyncFolder(folder) + "/lock");
+}
+
+Result<KeptLocks> LockOutReceiver(FileSystem& files, const std::string& checkpoint) {
+  if (!IsKept(checkpoint)) return KeptLocks();
+  auto locks = LockKept(files, FolderOf(checkpoint));
+  if (!absl::IsUnavailable(locks.status())) return locks;
   return UnavailableError(
       "{}: the receiver that keeps this checkpoint is at work; stop it first ({})", checkpoint,
-      Message(lock.status()));
+      Message(locks.status()));
 }
 
 Result<KeptCheckpoint> OpenKept(FileSystem& files, const std::string& folder) {
@@ -173,14 +178,14 @@ Result<KeptCheckpoint> OpenKept(FileSystem& files, const std::string& folder) {
   DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint looked, safetensors::Checkpoint::Open(folder));
   DWS_RETURN_IF_ERROR(CheckNotLinked(looked));
   DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
-  DWS_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockLocal(files, folder));
+  DWS_ASSIGN_OR_RETURN(KeptLocks locks, LockKept(files, folder));
   // `dwsctl apply --in-place` holds this lock while it works, and does not begin where .weight_sync
   // exists. So after this line none is running.
   DWS_RETURN_IF_ERROR(files.Lock(looked.files()[0].mapping.path()).status());
   DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
   DWS_ASSIGN_OR_RETURN(safetensors::Checkpoint checkpoint,
                        safetensors::Checkpoint::Open(folder, FileAccess::kWritable));
-  return KeptCheckpoint{.lock = std::move(lock), .opened = std::move(checkpoint)};
+  return KeptCheckpoint{.locks = std::move(locks), .opened = std::move(checkpoint)};
 }
 
 }  // namespace dws::checkpoint

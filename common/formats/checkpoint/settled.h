@@ -13,8 +13,10 @@
 //     not where a receiver keeps the checkpoint
 //   a receiver (slime_delta/apply.h)
 //     record  CHECKPOINT/.weight_sync/redo, when it has an index (slime_delta/redo.h)
-//     lock    CHECKPOINT/.weight_sync/lock. Where .weight_sync exists, a receiver keeps the
-//             checkpoint.
+//     locks   CHECKPOINT/.weight_sync/dws_lock as long as the receiver runs: one receiver keeps a
+//             checkpoint; and CHECKPOINT/.weight_sync/lock, which every program of slime's format
+//             takes, while the receiver or its engine reads or writes the files. Where .weight_sync
+//             exists, a receiver keeps the checkpoint.
 //     not where the other has a record or works
 #pragma once
 
@@ -57,14 +59,24 @@ Status CheckNotShared(const safetensors::Checkpoint& opened);
 // with its version and digests beside the files.
 Status CheckNotKept(const std::string& checkpoint);
 
+// The locks of a checkpoint that a receiver keeps.
+struct KeptLocks {
+  std::unique_ptr<FileLock> keeper;  // .weight_sync/dws_lock
+  std::unique_ptr<FileLock> work;    // .weight_sync/lock
+};
+
 // If a receiver keeps the checkpoint, locks it out. Use this to complete a change that began before
-// the receiver kept it. nullptr: no receiver keeps it. UNAVAILABLE: the receiver is at work.
-// Others: of files.
-Result<std::unique_ptr<FileLock>> LockOutReceiver(FileSystem& files, const std::string& checkpoint);
+// the receiver kept it. Null: no receiver keeps it. UNAVAILABLE: the receiver runs, or another
+// program changes the checkpoint; the message names it. Others: of files.
+Result<KeptLocks> LockOutReceiver(FileSystem& files, const std::string& checkpoint);
+
+// KeptLocks::work again, for a checkpoint that this process keeps. UNAVAILABLE: another program has
+// it; the message names it. Others: of files.
+Result<std::unique_ptr<FileLock>> LockForWork(FileSystem& files, const std::string& folder);
 
 // A checkpoint that this process may change, as the receiver that keeps it.
 struct KeptCheckpoint {
-  std::unique_ptr<FileLock> lock;
+  KeptLocks locks;
   safetensors::Checkpoint opened;  // as kWritable
 };
 

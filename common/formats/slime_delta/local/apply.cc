@@ -1,14 +1,18 @@
 // The numbers refer to the steps in apply.h.
 #include "common/formats/slime_delta/local/apply.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <system_error>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/formats/checkpoint/settled.h"
+#include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/local/redo.h"
 #include "common/formats/slime_delta/local/write_down.h"
 #include "common/model/limits.h"
@@ -45,13 +49,13 @@ Result<OpenedVersion> OpenVersion(const std::string& path, const HeldFolder::OnA
 }  // namespace
 
 LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder,
-                                 ApplyOptions options, std::unique_ptr<FileLock> lock,
+                                 ApplyOptions options, checkpoint::KeptLocks locks,
                                  safetensors::Checkpoint checkpoint)
     : files_(files),
       pool_(pool),
       folder_(std::move(folder)),
       options_(std::move(options)),
-      lock_(std::move(lock)),
+      locks_(std::move(locks)),
       checkpoint_(std::move(checkpoint)),
       run_check_(folder_) {}
 
@@ -75,9 +79,47 @@ Result<std::unique_ptr<LocalCheckpoint>> LocalCheckpoint::Open(FileSystem& files
                                                                const ApplyOptions& options) {
   DWS_ASSIGN_OR_RETURN(checkpoint::KeptCheckpoint kept, checkpoint::OpenKept(files, folder));
   std::unique_ptr<LocalCheckpoint> local(new LocalCheckpoint(
-      files, pool, folder, options, std::move(kept.lock), std::move(kept.opened)));
+      files, pool, folder, options, std::move(kept.locks), std::move(kept.opened)));
   DWS_RETURN_IF_ERROR(local->Recover());
   return local;
+}
+
+LocalCheckpoint::Stamps LocalCheckpoint::StampsNow() const {
+  Stamps stamps;
+  const auto add = [&](const std::string& path) {
+    const auto stamp = StampAt({.folder_fd = AT_FDCWD, .name = path, .path = path});
+    stamps[path] = stamp.ok() ? std::optional(*stamp) : std::nullopt;
+  };
+  for (const safetensors::CheckpointFile& file : checkpoint_.files()) add(file.mapping.path());
+  add(folder_ + "/" + safetensors::kIndexFile);
+  add(StatePath(folder_));
+  add(DigestsPath(folder_));
+  return stamps;
+}
+
+void LocalCheckpoint::Release() {
+  if (locks_.work == nullptr) return;
+  released_ = StampsNow();
+  locks_.work.reset();
+}
+
+Status LocalCheckpoint::Retake() {
+  if (locks_.work != nullptr) return OkStatus();
+  if (!in_place()) {
+    return AbortedError("{}: other files are in its place: open it again", folder_);
+  }
+  DWS_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> work, checkpoint::LockForWork(files_, folder_));
+  for (const auto& [path, stamp] : StampsNow()) {
+    if (released_.at(path) == stamp) continue;
+    return AbortedError("{}: another program has changed it ({}): open it again", folder_, path);
+  }
+  locks_.work = std::move(work);
+  return OkStatus();
+}
+
+Result<bool> LocalCheckpoint::Overtaken(const VersionFolder& redo) const {
+  DWS_ASSIGN_OR_RETURN(const uint64_t version, ReadState(files_, folder_));
+  return version > redo.index().version;
 }
 
 Status LocalCheckpoint::Recover() {
@@ -92,6 +134,11 @@ Status LocalCheckpoint::Recover() {
   if (!digests.has_value()) {
     return DataLossError("{}: a change was begun, and the digests from before it are lost",
                          checkpoint::SyncFolder(folder_));
+  }
+  DWS_ASSIGN_OR_RETURN(const bool overtaken, Overtaken(*redo));
+  if (overtaken) {
+    DWS_RETURN_IF_ERROR(RemoveRedo(files_, folder_, redo->index().version));
+    return LoadDigests();
   }
   digests_ = *std::move(digests);
   DWS_RETURN_IF_ERROR(Complete(*redo));
@@ -123,6 +170,7 @@ LocalDigests LocalCheckpoint::ComputeDigests(uint64_t version) const {
 }
 
 Status LocalCheckpoint::Verify() const {
+  DWS_CHECK(locks_.work != nullptr);
   const LocalDigests found = ComputeDigests(digests_.version);
   DWS_RETURN_IF_ERROR(checkpoint_.CheckIntact());
   std::vector<std::string> damaged;
@@ -214,6 +262,7 @@ Result<std::optional<int64_t>> LocalCheckpoint::OtherRunSince(const std::string&
 }
 
 Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
+  DWS_CHECK(locks_.work != nullptr);
   if (halfway_) {
     return FailedPreconditionError("{}: a change was begun and failed: open it again", folder_);
   }

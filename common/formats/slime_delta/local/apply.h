@@ -19,13 +19,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
+#include "common/formats/checkpoint/settled.h"
 #include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/local/local_state.h"
@@ -49,8 +52,9 @@ struct ApplyReport {
   size_t tensor_count = 0;  // changed tensors
 };
 
-// A checkpoint open for applying versions. Lifecycle: holds the checkpoint's lock until destroyed.
-// Threads: one at a time; it uses the threads of `pool`.
+// A checkpoint open for applying versions. Lifecycle: keeps other receivers out until destroyed, and
+// every program of the format from Open or Retake to Release (checkpoint/settled.h). Threads: one at
+// a time; it uses the threads of `pool`.
 class LocalCheckpoint {
  public:
   // Completes a change that a dead process began. The first time, the checkpoint is assumed to be
@@ -62,6 +66,14 @@ class LocalCheckpoint {
   static Result<std::unique_ptr<LocalCheckpoint>> Open(FileSystem& files, ThreadPool& pool,
                                                        const std::string& folder,
                                                        const ApplyOptions& options);
+
+  // Lets other programs of the format change the checkpoint until Retake. Until then only version(),
+  // contents(), halfway() and in_place() may be called.
+  void Release();
+  // Takes the lock again, if it was released. UNAVAILABLE: another program has it; the message names
+  // it. ABORTED: the files, state.json or digests.json are no longer those of Release: open it
+  // again. Others: of files.
+  Status Retake();
 
   uint64_t version() const { return digests_.version; }
   // Equal for equal tensors, whatever the version: a hash over their digests.
@@ -92,9 +104,14 @@ class LocalCheckpoint {
 
  private:
   LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder, ApplyOptions options,
-                  std::unique_ptr<FileLock> lock, safetensors::Checkpoint checkpoint);
+                  checkpoint::KeptLocks locks, safetensors::Checkpoint checkpoint);
 
+  // The stamps of all that a program of the format changes; nullopt: there is no such file.
+  using Stamps = std::map<std::string, std::optional<FileStamp>>;
+  Stamps StampsNow() const;
   Status Recover();
+  // Whether another program has brought the checkpoint to a later version since `redo` began.
+  Result<bool> Overtaken(const VersionFolder& redo) const;
   Status LoadDigests();
   LocalDigests ComputeDigests(uint64_t version) const;
   Status CheckRun(const HeldFolder& versions);
@@ -107,7 +124,8 @@ class LocalCheckpoint {
   ThreadPool& pool_;
   const std::string folder_;
   const ApplyOptions options_;
-  const std::unique_ptr<FileLock> lock_;
+  checkpoint::KeptLocks locks_;  // `work` is null when it is released
+  Stamps released_;              // as of Release
   safetensors::Checkpoint checkpoint_;
   LocalDigests digests_;
   RunCheck run_check_;

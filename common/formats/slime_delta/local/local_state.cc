@@ -24,13 +24,6 @@ constexpr const char* kOther = "other_ns";
 constexpr const char* kFormat = "checksum_format";
 constexpr const char* kTensors = "tensors";
 
-std::string StatePath(const std::string& checkpoint_folder) {
-  return checkpoint::SyncFolder(checkpoint_folder) + "/state.json";
-}
-std::string DigestsPath(const std::string& checkpoint_folder) {
-  return checkpoint::SyncFolder(checkpoint_folder) + "/digests.json";
-}
-
 // The JSON object in a file; nullopt when there is no file.
 Result<std::optional<nlohmann::json>> ReadObject(FileSystem& files, const std::string& path,
                                                  uint64_t size_bytes_max) {
@@ -109,6 +102,14 @@ Result<Lineage> LineageOf(const nlohmann::json& object, uint64_t version, const 
 }
 
 }  // namespace
+
+std::string StatePath(const std::string& checkpoint_folder) {
+  return checkpoint::SyncFolder(checkpoint_folder) + "/state.json";
+}
+
+std::string DigestsPath(const std::string& checkpoint_folder) {
+  return checkpoint::SyncFolder(checkpoint_folder) + "/digests.json";
+}
 
 Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder) {
   const std::string path = StatePath(checkpoint_folder);

@@ -1,7 +1,9 @@
 // The contents of CHECKPOINT/.weight_sync: the lock and the state that every reader of the format
 // keeps there, and the digests that only DWS keeps.
 //
-//   lock           flock(2), held by the process that changes the checkpoint
+//   lock           flock(2), held by the process that reads or changes the checkpoint, as long as it
+//                  does
+//   dws_lock       only DWS's: flock(2), held by the receiver that keeps the checkpoint
 //   state.json     {"version": "000002"}; keys of other programs are kept. "valid": false: another
 //                  program is, or was, in the middle of a change
 //   digests.json   only DWS's, see below
@@ -33,6 +35,9 @@
 #include "common/formats/slime_delta/local/lineage.h"
 
 namespace dws::slime {
+
+std::string StatePath(const std::string& checkpoint_folder);
+std::string DigestsPath(const std::string& checkpoint_folder);
 
 // The version of the local checkpoint; 0, the base, when there is no state. DATA_LOSS: not such
 // JSON, or not valid.
